@@ -70,7 +70,10 @@ async fn run(words: &[&str]) -> Result<bool, Box<dyn Error>> {
 #[cfg(not(feature = "mails"))]
 #[allow(clippy::unused_async)]
 async fn run(words: &[&str]) -> Result<bool, Box<dyn Error>> {
-    if words.first().is_some_and(|word| !matches!(*word, "--broker" | "--orders")) {
+    if words
+        .first()
+        .is_some_and(|word| !matches!(*word, "--broker" | "--orders"))
+    {
         return Err(USAGE.into());
     }
     println!("Building the example with the clients of the brokers ..");

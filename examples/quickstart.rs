@@ -80,7 +80,10 @@ impl Bank {
         let mut charges = self.charges.lock().unwrap_or_else(PoisonError::into_inner);
         charges.0 += 1;
         charges.1 += cents;
-        Receipt { number: charges.0, charged_cents: cents }
+        Receipt {
+            number: charges.0,
+            charged_cents: cents,
+        }
     }
 
     fn totals(&self) -> (u64, u64) {
@@ -158,16 +161,22 @@ impl Summary {
         let mut due: HashMap<&str, u64> = HashMap::new();
         let mut refused = BTreeMap::new();
         let (mut answered, mut wrong_answers) = (0, 0);
-        for delivery in deliveries.iter().filter(|delivery| !delivery.event.is_empty()) {
+        for delivery in deliveries
+            .iter()
+            .filter(|delivery| !delivery.event.is_empty())
+        {
             due.entry(&delivery.event).or_insert(delivery.amount_cents);
         }
         for (delivery, answer) in deliveries.iter().zip(answers) {
             match answer {
                 Ok(receipt) => {
                     answered += 1;
-                    wrong_answers += u64::from(due.get(delivery.event.as_str()) != Some(&receipt.charged_cents));
+                    wrong_answers +=
+                        u64::from(due.get(delivery.event.as_str()) != Some(&receipt.charged_cents));
                 }
-                Err(ChargeError::Idempotency(error)) => *refused.entry(in_words(error)).or_insert(0) += 1,
+                Err(ChargeError::Idempotency(error)) => {
+                    *refused.entry(in_words(error)).or_insert(0) += 1
+                }
             }
         }
         if unreadable > 0 {
@@ -182,7 +191,10 @@ impl Summary {
             refused,
             due_cents: due.values().sum(),
             charged_cents,
-            unguarded_cents: deliveries.iter().map(|delivery| delivery.amount_cents).sum(),
+            unguarded_cents: deliveries
+                .iter()
+                .map(|delivery| delivery.amount_cents)
+                .sum(),
             wrong_answers,
             time,
         }
@@ -223,7 +235,11 @@ impl Summary {
             (true, _) => "✓ every event was charged once, and every duplicate got its receipt",
             (false, _) => "✗ this does not add up",
         };
-        let _ = write!(out, "  {verdict}\n  {:.1} s, records in {place}", self.time.as_secs_f64());
+        let _ = write!(
+            out,
+            "  {verdict}\n  {:.1} s, records in {place}",
+            self.time.as_secs_f64()
+        );
         out
     }
 }
@@ -231,7 +247,9 @@ impl Summary {
 /// A reason that reads well in a list.
 fn in_words(error: &idem::Error) -> String {
     match error {
-        idem::Error::FingerprintMismatch { .. } => "another order or amount under an event id that was used".to_owned(),
+        idem::Error::FingerprintMismatch { .. } => {
+            "another order or amount under an event id that was used".to_owned()
+        }
         idem::Error::MissingKey { .. } => "no event id".to_owned(),
         other => other.to_string(),
     }
@@ -260,22 +278,27 @@ struct Arguments {
 
 impl Arguments {
     fn read() -> Result<Self, Box<dyn std::error::Error>> {
-        let mut arguments =
-            Self { input: concat!(env!("CARGO_MANIFEST_DIR"), "/data/deliveries.jsonl").to_owned(), store: None };
+        let mut arguments = Self {
+            input: concat!(env!("CARGO_MANIFEST_DIR"), "/data/deliveries.jsonl").to_owned(),
+            store: None,
+        };
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
             match word.as_str() {
                 option @ ("--store" | "--redis") => {
-                    let url = words
-                        .next()
-                        .ok_or_else(|| format!("`{option}` needs a URL, such as sqlite://quickstart.db"))?;
+                    let url = words.next().ok_or_else(|| {
+                        format!("`{option}` needs a URL, such as sqlite://quickstart.db")
+                    })?;
                     arguments.store = Some(url);
                 }
                 "--help" | "-h" => {
                     return Err("usage: quickstart [FILE | -] [--store URL]".into());
                 }
                 option if option.starts_with("--") => {
-                    return Err(format!("unknown option `{option}`; usage: quickstart [FILE | -] [--store URL]").into());
+                    return Err(format!(
+                        "unknown option `{option}`; usage: quickstart [FILE | -] [--store URL]"
+                    )
+                    .into());
                 }
                 file => file.clone_into(&mut arguments.input),
             }
@@ -295,7 +318,11 @@ fn read(input: &str) -> Result<(Vec<Delivery>, u64), Box<dyn std::error::Error>>
         std::fs::read_to_string(input).map_err(|error| format!("cannot read {input}: {error}"))?
     };
     let (mut deliveries, mut unreadable) = (Vec::new(), 0);
-    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+    for (number, line) in text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| !line.trim().is_empty())
+    {
         match serde_json::from_str::<Delivery>(line) {
             Ok(delivery) => deliveries.push(delivery),
             Err(error) => {

@@ -4,12 +4,14 @@
 #[doc(no_inline)]
 pub use idem_core::erased_serde;
 pub use idem_core::{
-    Abandoned, Action, AsToken, Begin, Builder, Call, Clock, ConfigError, Dispose, Disposition, Duplicate, Error,
-    ErrorAction, ErrorKind, ErrorPolicy, Errors, Fingerprint, FingerprintError, FingerprintPart, Frequency,
-    HasErrorPolicy, Idempotency, InFlight, InTransactionPolicy, InvalidToken, Key, KeyDigest, KeyGenerator, KeyPart,
-    KeyWriter, Lease, Lookup, MemoryStore, MissingKey, Never, Operation, Outcome, Reconcile, RecordInfo, RecordState,
-    Recorded, Report, RerunWhen, Retry, RunsAgain, Sometimes, Storable, StoreError, StoreErrorKind, StoreFailure,
-    Token, TransactionBody, Unfinished, UnkeptAction, current, install, installed, scope, store, watch,
+    Abandoned, Action, AsToken, Begin, Builder, Call, Clock, ConfigError, Dispose, Disposition,
+    Duplicate, Error, ErrorAction, ErrorKind, ErrorPolicy, Errors, Fingerprint, FingerprintError,
+    FingerprintPart, Frequency, HasErrorPolicy, Idempotency, InFlight, InTransactionPolicy,
+    InvalidToken, Key, KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease, Lookup, MemoryStore,
+    MissingKey, Never, Operation, Outcome, Reconcile, RecordInfo, RecordState, Recorded, Report,
+    RerunWhen, Retry, RunsAgain, Sometimes, Storable, StoreError, StoreErrorKind, StoreFailure,
+    Token, TransactionBody, Unfinished, UnkeptAction, current, install, installed, scope, store,
+    watch,
 };
 #[cfg(feature = "encryption")]
 pub use idem_core::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
@@ -21,7 +23,10 @@ pub use idem_redis::{RedisStore, RedisStoreBuilder, redis};
     feature = "sqlx-08-postgres",
     feature = "sqlx-08-mysql",
     feature = "sqlx-08-sqlite",
-    all(feature = "sqlx-08", any(feature = "postgres", feature = "mysql", feature = "sqlite")),
+    all(
+        feature = "sqlx-08",
+        any(feature = "postgres", feature = "mysql", feature = "sqlite")
+    ),
 ))]
 pub use idem_sqlx::v08 as sqlx08;
 #[cfg(feature = "mysql")]

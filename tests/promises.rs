@@ -10,7 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use idem::{Abandoned, Begin, Duplicate, Error, Idempotency, InFlight, RecordState, StoreErrorKind, StoreFailure};
+use idem::{
+    Abandoned, Begin, Duplicate, Error, Idempotency, InFlight, RecordState, StoreErrorKind,
+    StoreFailure,
+};
 use idem_testkit::{Fault, Gate, Step};
 use support::{Bodies, Failure, LEASE, LONG, World, eventually};
 use tokio::sync::Notify;
@@ -20,10 +23,15 @@ type Res<T = u32> = Result<T, Error>;
 /// Runs a call whose body is cut by dropping its future: as good as a crash.
 async fn crash(idempotency: &Idempotency, operation: &str, key: &str, fingerprint: u8) {
     let begun = Notify::new();
-    let call = idempotency.operation(operation).key(key).fingerprint(&fingerprint).lease(LEASE).run(|| async {
-        begun.notify_one();
-        pending::<Res>().await
-    });
+    let call = idempotency
+        .operation(operation)
+        .key(key)
+        .fingerprint(&fingerprint)
+        .lease(LEASE)
+        .run(|| async {
+            begun.notify_one();
+            pending::<Res>().await
+        });
     tokio::select! {
         _ = call => panic!("a body that never ends has ended"),
         () = begun.notified() => {}

@@ -58,7 +58,15 @@ impl tower_service::Service<http::Request<Body>> for Remote {
         let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         Box::pin(async move {
             let (response, received) = oneshot::channel();
-            let sent = sender.map(|sender| sender.send(Job { request, part: BodyPart::here(), response }).is_ok());
+            let sent = sender.map(|sender| {
+                sender
+                    .send(Job {
+                        request,
+                        part: BodyPart::here(),
+                        response,
+                    })
+                    .is_ok()
+            });
             if sent != Some(true) {
                 return Err("the worker of actix-web has stopped".into());
             }
@@ -93,7 +101,18 @@ impl Piped {
     pub(crate) fn new(length: Option<u64>) -> (Pipe, Self) {
         let (sender, chunks) = mpsc::channel(CHUNKS);
         let (ended, wait) = oneshot::channel();
-        (Pipe { chunks: sender, ended }, Self { chunks, length, has_ended: false, ended: Some(wait) })
+        (
+            Pipe {
+                chunks: sender,
+                ended,
+            },
+            Self {
+                chunks,
+                length,
+                has_ended: false,
+                ended: Some(wait),
+            },
+        )
     }
 }
 
@@ -108,7 +127,9 @@ impl Pipe {
         loop {
             // A stream may be quiet for long after its reader is gone.
             let gone = std::pin::pin!(self.chunks.closed());
-            let Either::Left((chunk, _)) = select(stream.next(), gone).await else { return };
+            let Either::Left((chunk, _)) = select(stream.next(), gone).await else {
+                return;
+            };
             let Some(chunk) = chunk else { break };
             // An error of actix-web stays on its thread; its text does not.
             let chunk = chunk.map_err(|error| BoxError::from(error.to_string()));
@@ -126,7 +147,10 @@ impl http_body::Body for Piped {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if self.has_ended {
             return Poll::Ready(None);
         }
@@ -135,7 +159,10 @@ impl http_body::Body for Piped {
             return Poll::Ready(Some(chunk.map(Frame::data)));
         }
         self.has_ended = true;
-        let is_whole = self.ended.take().is_some_and(|mut ended| ended.try_recv().is_ok());
+        let is_whole = self
+            .ended
+            .take()
+            .is_some_and(|mut ended| ended.try_recv().is_ok());
         Poll::Ready((!is_whole).then(|| Err("the body broke off".into())))
     }
 
@@ -144,7 +171,8 @@ impl http_body::Body for Piped {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.length.map_or_else(SizeHint::default, SizeHint::with_exact)
+        self.length
+            .map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }
 
@@ -161,6 +189,9 @@ pub(crate) fn length(size: BodySize) -> Option<u64> {
 pub(crate) fn chunks<B: MessageBody>(body: B) -> impl Stream<Item = Result<Bytes, BoxError>> {
     futures_util::stream::unfold(Box::pin(body), |mut body| async {
         let chunk = std::future::poll_fn(|context| body.as_mut().poll_next(context)).await?;
-        Some((chunk.map_err(|error| BoxError::from(error.into().to_string())), body))
+        Some((
+            chunk.map_err(|error| BoxError::from(error.into().to_string())),
+            body,
+        ))
     })
 }

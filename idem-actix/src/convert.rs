@@ -17,13 +17,17 @@ struct Sent {
 
 /// The head of a request, as the layer reads it; `None` if it has no such form.
 pub(crate) fn head(request: &ServiceRequest) -> Option<http::request::Parts> {
-    let mut builder = http::Request::builder().method(request.method().as_str()).uri(request.uri().to_string());
+    let mut builder = http::Request::builder()
+        .method(request.method().as_str())
+        .uri(request.uri().to_string());
     for (name, value) in request.headers() {
         builder = builder.header(name.as_str(), value.as_bytes());
     }
     let (mut parts, ()) = builder.body(()).ok()?.into_parts();
     // All paths without a route are one operation: clients choose them, and metrics keep each name.
-    parts.extensions.insert(Route(request.match_pattern().unwrap_or_default()));
+    parts
+        .extensions
+        .insert(Route(request.match_pattern().unwrap_or_default()));
     Some(parts)
 }
 
@@ -55,6 +59,9 @@ pub(crate) fn parts<B>(response: &HttpResponse<B>) -> Option<http::response::Par
         builder = builder.header(name.as_str(), value.as_bytes());
     }
     let head = response.head();
-    let sent = Sent { connection: head.connection_type(), is_chunked: head.chunked() };
+    let sent = Sent {
+        connection: head.connection_type(),
+        is_chunked: head.chunked(),
+    };
     Some(builder.extension(sent).body(()).ok()?.into_parts().0)
 }

@@ -8,9 +8,13 @@ use std::future::Future;
 use std::io;
 
 /// Runs a request that owns its channel to its end.
-pub(crate) async fn answered<T>(request: impl Future<Output = lapin::Result<T>> + Send + 'static) -> lapin::Result<T>
+pub(crate) async fn answered<T>(
+    request: impl Future<Output = lapin::Result<T>> + Send + 'static,
+) -> lapin::Result<T>
 where
     T: Send + 'static,
 {
-    tokio::spawn(request).await.unwrap_or_else(|ended| Err(io::Error::other(ended).into()))
+    tokio::spawn(request)
+        .await
+        .unwrap_or_else(|ended| Err(io::Error::other(ended).into()))
 }

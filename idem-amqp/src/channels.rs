@@ -45,7 +45,12 @@ type Free<'c> = Mutex<Vec<(Line<'c>, Channel)>>;
 
 impl<'c> Channels<'c> {
     pub(crate) fn new(link: Link<'c>) -> Self {
-        Self { link, free: Mutex::default(), places: Semaphore::new(MOST), limit: LIMIT }
+        Self {
+            link,
+            free: Mutex::default(),
+            places: Semaphore::new(MOST),
+            limit: LIMIT,
+        }
     }
 
     /// The connection on which channels are opened.
@@ -75,10 +80,18 @@ impl<'c> Channels<'c> {
             .await
             .unwrap_or_else(|_| Err(NO_CHANNEL.into()))?;
         // One that no queue gets comes back, and would be lost.
-        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        let options = BasicPublishOptions {
+            mandatory: true,
+            ..BasicPublishOptions::default()
+        };
         let (channel, payload, limit) = (lent.channel.clone(), payload.clone(), self.limit);
         let published = answered(async move {
-            let published = async { channel.basic_publish(to, key, options, &payload, properties).await?.await };
+            let published = async {
+                channel
+                    .basic_publish(to, key, options, &payload, properties)
+                    .await?
+                    .await
+            };
             Ok(tokio::time::timeout(limit, published).await.ok())
         });
         let Some(confirmation) = published.await? else {
@@ -86,18 +99,24 @@ impl<'c> Channels<'c> {
                 return Err(BLOCKED.into());
             }
             lent.line.set_silent(true);
-            return Err(format!("the broker has not confirmed the message within {:?}", self.limit).into());
+            return Err(format!(
+                "the broker has not confirmed the message within {:?}",
+                self.limit
+            )
+            .into());
         };
         let confirmation = confirmation?;
         lent.line.set_silent(false);
         lent.give_back();
         match confirmation {
             Confirmation::Ack(None) => Ok(()),
-            Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_)) => {
-                Err(format!("no queue is bound to the exchange `{exchange}` for the routing key `{routing_key}`")
-                    .into())
+            Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_)) => Err(format!(
+                "no queue is bound to the exchange `{exchange}` for the routing key `{routing_key}`"
+            )
+            .into()),
+            Confirmation::Nack(None) => {
+                Err("the broker refused the message: a queue is full, or has no leader".into())
             }
-            Confirmation::Nack(None) => Err("the broker refused the message: a queue is full, or has no leader".into()),
             Confirmation::NotRequested => Err("the channel has no confirmations".into()),
         }
     }
@@ -109,9 +128,14 @@ impl<'c> Channels<'c> {
             let lent = self.take().await.map_err(Fault::passing)?;
             let channel = lent.channel.clone();
             let options = QueueDeclareOptions::durable();
-            let declared = answered(async move { channel.queue_declare(name, options, arguments).await });
+            let declared =
+                answered(async move { channel.queue_declare(name, options, arguments).await });
             declared.await.map_err(|error| {
-                if error.is_amqp_soft_error() { Fault::config(error.to_string()) } else { Fault::passing(error) }
+                if error.is_amqp_soft_error() {
+                    Fault::config(error.to_string())
+                } else {
+                    Fault::passing(error)
+                }
             })?;
             lent.give_back();
             Ok(())
@@ -130,7 +154,9 @@ impl<'c> Channels<'c> {
                 let status = channel.status();
                 !line.is_given_up() && (status.connected() || status.reconnecting())
             });
-            let usable = |(line, channel): &(Line<'_>, Channel)| channel.status().connected() && !line.is_silent();
+            let usable = |(line, channel): &(Line<'_>, Channel)| {
+                channel.status().connected() && !line.is_silent()
+            };
             let position = free.iter().rposition(usable);
             position.map(|position| free.swap_remove(position))
         };
@@ -139,12 +165,25 @@ impl<'c> Channels<'c> {
         }
         let (line, channel) = self.link.channel_now(self.limit).await?;
         let lent = self.lent(line, channel, place);
-        lent.channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        lent.channel
+            .confirm_select(ConfirmSelectOptions::default())
+            .await?;
         Ok(lent)
     }
 
-    fn lent<'a>(&'a self, line: Line<'c>, channel: Channel, place: SemaphorePermit<'a>) -> LentChannel<'a, 'c> {
-        LentChannel { line, channel, has_answered: false, free: &self.free, _place: place }
+    fn lent<'a>(
+        &'a self,
+        line: Line<'c>,
+        channel: Channel,
+        place: SemaphorePermit<'a>,
+    ) -> LentChannel<'a, 'c> {
+        LentChannel {
+            line,
+            channel,
+            has_answered: false,
+            free: &self.free,
+            _place: place,
+        }
     }
 }
 
@@ -177,8 +216,9 @@ impl Drop for LentChannel<'_, '_> {
 
 /// A name as AMQP has it. lapin panics at a longer one.
 pub(crate) fn short(name: &str) -> Result<ShortString, String> {
-    ShortString::try_new(name)
-        .map_err(|_| format!("`{name}` is too long: names and routing keys of AMQP have at most 255 bytes"))
+    ShortString::try_new(name).map_err(|_| {
+        format!("`{name}` is too long: names and routing keys of AMQP have at most 255 bytes")
+    })
 }
 
 fn lock<'a, 'c>(free: &'a Free<'c>) -> MutexGuard<'a, Vec<(Line<'c>, Channel)>> {

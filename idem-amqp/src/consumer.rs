@@ -213,7 +213,9 @@ impl<'c> Consumer<'c> {
         let queue = &self.queue;
         self.exists(queue).await?;
         let arguments = queue_arguments::ask(&self.link, queue).await?;
-        let own = arguments.as_ref().and_then(|arguments| text(arguments, "x-dead-letter-exchange"));
+        let own = arguments
+            .as_ref()
+            .and_then(|arguments| text(arguments, "x-dead-letter-exchange"));
         let Some(exchange) = self.dead_letter_exchange.clone().or(own) else {
             return Err(Fault::config(match arguments {
                 Some(_) => format!(
@@ -225,7 +227,9 @@ impl<'c> Consumer<'c> {
             }));
         };
         let routing_key = match &self.dead_letter_exchange {
-            None => arguments.as_ref().and_then(|arguments| text(arguments, "x-dead-letter-routing-key")),
+            None => arguments
+                .as_ref()
+                .and_then(|arguments| text(arguments, "x-dead-letter-routing-key")),
             Some(_) => None,
         };
         if exchange.is_empty() {
@@ -237,11 +241,16 @@ impl<'c> Consumer<'c> {
             };
             self.exists(target).await?;
         } else {
-            let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
+            let options = ExchangeDeclareOptions {
+                passive: true,
+                ..ExchangeDeclareOptions::default()
+            };
             let channel = self.link.channel().await?;
             let name = short(&exchange).map_err(Fault::config)?;
             let asked = answered(async move {
-                channel.exchange_declare(name, ExchangeKind::Direct, options, FieldTable::default()).await
+                channel
+                    .exchange_declare(name, ExchangeKind::Direct, options, FieldTable::default())
+                    .await
             });
             asked.await.map_err(|error| {
                 refused(error, || format!("there is no exchange `{exchange}`, where messages of the queue `{queue}` are put aside: declare it, and bind a queue to it"))
@@ -250,8 +259,13 @@ impl<'c> Consumer<'c> {
         if let Some(retry_queue) = &self.retry_queue {
             self.exists(retry_queue).await?;
         }
-        let own = arguments.as_ref().and_then(|arguments| millis(arguments, "x-consumer-timeout"));
-        let timeout = self.timeout.or(own.map(Duration::from_millis)).unwrap_or(CONSUMER_TIMEOUT);
+        let own = arguments
+            .as_ref()
+            .and_then(|arguments| millis(arguments, "x-consumer-timeout"));
+        let timeout = self
+            .timeout
+            .or(own.map(Duration::from_millis))
+            .unwrap_or(CONSUMER_TIMEOUT);
         Ok(Places {
             queue: queue.as_str().into(),
             dead_letter_exchange: exchange.into(),
@@ -263,12 +277,21 @@ impl<'c> Consumer<'c> {
     }
 
     async fn exists(&self, queue: &str) -> Result<(), Fault> {
-        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..QueueDeclareOptions::default()
+        };
         let name = short(queue).map_err(Fault::config)?;
         let channel = self.link.channel().await?;
-        let asked = answered(async move { channel.queue_declare(name, options, FieldTable::default()).await });
+        let asked = answered(async move {
+            channel
+                .queue_declare(name, options, FieldTable::default())
+                .await
+        });
         asked.await.map_err(|error| {
-            refused(error, || format!("there is no queue `{queue}`: declare it before its consumers start"))
+            refused(error, || {
+                format!("there is no queue `{queue}`: declare it before its consumers start")
+            })
         })?;
         Ok(())
     }
@@ -276,7 +299,11 @@ impl<'c> Consumer<'c> {
 
 /// A refusal by the broker does not pass by itself; other failures may.
 fn refused(error: lapin::Error, reason: impl FnOnce() -> String) -> Fault {
-    if error.is_amqp_soft_error() { Fault::config(format!("{} ({error})", reason())) } else { Fault::passing(error) }
+    if error.is_amqp_soft_error() {
+        Fault::config(format!("{} ({error})", reason()))
+    } else {
+        Fault::passing(error)
+    }
 }
 
 impl<'c> Broker for Consumer<'c> {
@@ -310,16 +337,26 @@ impl<'c> Broker for Consumer<'c> {
 /// The limits of the operations are not known here, but those of the process's runtime are what
 /// they begin with.
 fn warn_of_timeout(places: &Places, wait: Duration) {
-    let lease = idem_core::installed().and_then(|idempotency| idempotency.lease()).unwrap_or(Duration::from_secs(30));
-    let Places { queue, consumer_timeout, .. } = places;
+    let lease = idem_core::installed()
+        .and_then(|idempotency| idempotency.lease())
+        .unwrap_or(Duration::from_secs(30));
+    let Places {
+        queue,
+        consumer_timeout,
+        ..
+    } = places;
     if *consumer_timeout < lease + wait {
-        let limits = format_args!("consumer_timeout {consumer_timeout:?}, lease {lease:?}, wait {wait:?}");
+        let limits =
+            format_args!("consumer_timeout {consumer_timeout:?}, lease {lease:?}, wait {wait:?}");
         idem_queue::report(Decision::ConsumerTimeoutShort, queue, &limits);
     }
 }
 
 impl fmt::Debug for Consumer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Consumer").field("queue", &self.queue).field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("Consumer")
+            .field("queue", &self.queue)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
     }
 }

@@ -38,11 +38,17 @@ struct Health {
 
 impl<'c> Line<'c> {
     pub(crate) fn given(connection: &'c Connection) -> Self {
-        Self { connection: Origin::Given(connection), pulse: Arc::default() }
+        Self {
+            connection: Origin::Given(connection),
+            pulse: Arc::default(),
+        }
     }
 
     pub(crate) fn own(connection: Connection) -> Self {
-        Self { connection: Origin::Own(Arc::new(connection)), pulse: Arc::default() }
+        Self {
+            connection: Origin::Own(Arc::new(connection)),
+            pulse: Arc::default(),
+        }
     }
 
     /// Whether it can be used.
@@ -80,7 +86,10 @@ impl<'c> Line<'c> {
 
     /// Begins a request. If it is dropped without an answer too often, the connection is given up.
     pub(crate) fn ask(&self) -> Unanswered<'_, 'c> {
-        Unanswered { line: self, is_answered: false }
+        Unanswered {
+            line: self,
+            is_answered: false,
+        }
     }
 }
 
@@ -112,7 +121,9 @@ impl Drop for Unanswered<'_, '_> {
         let unanswered = &self.line.pulse.unanswered;
         if self.is_answered {
             unanswered.store(0, Ordering::Relaxed);
-        } else if !self.line.is_blocked() && unanswered.fetch_add(1, Ordering::Relaxed) + 1 >= UNANSWERED {
+        } else if !self.line.is_blocked()
+            && unanswered.fetch_add(1, Ordering::Relaxed) + 1 >= UNANSWERED
+        {
             self.line.give_up();
         }
     }

@@ -59,7 +59,12 @@ struct Own<'c> {
 
 impl<'c> Link<'c> {
     pub(crate) fn new(connection: Line<'c>) -> Self {
-        Self { connection, again: None, own: Arc::default(), failures: AtomicU32::new(0) }
+        Self {
+            connection,
+            again: None,
+            own: Arc::default(),
+            failures: AtomicU32::new(0),
+        }
     }
 
     pub(crate) fn reconnects<F>(&mut self, connect: impl Fn() -> F + Send + Sync + 'c)
@@ -109,10 +114,15 @@ impl<'c> Link<'c> {
     ///
     /// A connection that has already left a publication without an answer, and opens no channel in
     /// time, is given up if another one can be made.
-    pub(crate) async fn channel_now(&self, limit: Duration) -> Result<(Line<'c>, Channel), BoxError> {
+    pub(crate) async fn channel_now(
+        &self,
+        limit: Duration,
+    ) -> Result<(Line<'c>, Channel), BoxError> {
         loop {
             let line = match &self.again {
-                Some(connect) => timeout(limit, self.present(connect, false)).await.map_err(|_| NOT_MADE)??,
+                Some(connect) => timeout(limit, self.present(connect, false))
+                    .await
+                    .map_err(|_| NOT_MADE)??,
                 None if self.connection.is_gone() => return Err(GONE.into()),
                 None if !self.connection.status().connected() => return Err(LOST.into()),
                 None => self.connection.clone(),
@@ -173,7 +183,9 @@ impl<'c> Link<'c> {
                 None => connecting.await,
                 Some(limit) => {
                     let connected = timeout(limit, connecting).await;
-                    connected.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, NOT_MADE).into()))
+                    connected.unwrap_or_else(|_| {
+                        Err(io::Error::new(io::ErrorKind::TimedOut, NOT_MADE).into())
+                    })
                 }
             };
             let connected = connected.map(Line::own);
@@ -212,6 +224,8 @@ fn lock<'a, 'c>(own: &'a Mutex<Own<'c>>) -> MutexGuard<'a, Own<'c>> {
 
 impl fmt::Debug for Link<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").field("connection", &self.connection).finish_non_exhaustive()
+        f.debug_struct("Link")
+            .field("connection", &self.connection)
+            .finish_non_exhaustive()
     }
 }

@@ -37,7 +37,9 @@ impl<'c> Publisher<'c> {
     /// To survive a restart of the broker, the publisher needs [`reconnect`](Self::reconnect), or the
     /// connection needs `ConnectionProperties::enable_auto_recover`.
     pub fn new(connection: &'c Connection) -> Self {
-        Self { channels: Channels::new(Link::new(Line::given(connection))) }
+        Self {
+            channels: Channels::new(Link::new(Line::given(connection))),
+        }
     }
 
     /// Sets how to connect again after the connection has ended. Recommended, for the reasons that
@@ -102,8 +104,13 @@ impl<'c> Publisher<'c> {
         payload: impl Into<Bytes>,
     ) -> Result<Published, PublishError> {
         let id = child_id(child_key)?;
-        let properties = BasicProperties::default().with_message_id(id.as_str().into()).with_delivery_mode(2);
-        let published = self.channels.publish(exchange, routing_key, &payload.into(), properties).await;
+        let properties = BasicProperties::default()
+            .with_message_id(id.as_str().into())
+            .with_delivery_mode(2);
+        let published = self
+            .channels
+            .publish(exchange, routing_key, &payload.into(), properties)
+            .await;
         published.map_err(PublishError::Unconfirmed)?;
         Ok(Published::new(id, false))
     }
@@ -121,6 +128,7 @@ impl<'c> Publisher<'c> {
         value: &T,
     ) -> Result<Published, PublishError> {
         let payload = serde_json::to_vec(value).map_err(PublishError::Unwritable)?;
-        self.publish(child_key, exchange, routing_key, payload).await
+        self.publish(child_key, exchange, routing_key, payload)
+            .await
     }
 }

@@ -29,7 +29,10 @@ enum Differs {
 
 /// Asks for the arguments of a queue. The queue must exist. `None`: a refusal cannot be read.
 pub(crate) async fn ask(link: &Link<'_>, queue: &str) -> Result<Option<Arguments>, Fault> {
-    let mut options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    let mut options = QueueDeclareOptions {
+        durable: true,
+        ..QueueDeclareOptions::default()
+    };
     let mut arguments = Arguments::new();
     for _ in 0..MOST {
         // A refusal closes the channel.
@@ -109,7 +112,13 @@ mod tests {
     fn a_refusal_tells_one_argument_and_one_that_is_cut_off_tells_none() {
         let text = "PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue 'orders' in vhost '/': received none but current is the value 'orders.dead' of type 'longstr'";
         let name = "x-dead-letter-exchange".to_owned();
-        assert_eq!(read(text), Some(Differs::Argument(name, AMQPValue::LongString("orders.dead".into()))));
+        assert_eq!(
+            read(text),
+            Some(Differs::Argument(
+                name,
+                AMQPValue::LongString("orders.dead".into())
+            ))
+        );
         assert_eq!(read(&text[..text.len() - 12]), None);
         let text = "PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q' in vhost '/': received 'true' but current is 'false'";
         assert_eq!(read(text), Some(Differs::Flag("durable".into(), false)));

@@ -59,10 +59,27 @@ pub(crate) struct Session<'c> {
 }
 
 impl<'c> Session<'c> {
-    pub(crate) fn new(connection: Line<'c>, consume: Channel, places: &Places, reconnects: bool) -> Self {
+    pub(crate) fn new(
+        connection: Line<'c>,
+        consume: Channel,
+        places: &Places,
+        reconnects: bool,
+    ) -> Self {
         let publish = Channels::new(Link::new(connection.clone()));
-        let Places { consumer_timeout, answer_timeout, .. } = *places;
-        Self { consume, publish, declared: Mutex::default(), consumer_timeout, answer_timeout, connection, reconnects }
+        let Places {
+            consumer_timeout,
+            answer_timeout,
+            ..
+        } = *places;
+        Self {
+            consume,
+            publish,
+            declared: Mutex::default(),
+            consumer_timeout,
+            answer_timeout,
+            connection,
+            reconnects,
+        }
     }
 
     /// Whether no delivery of this session can be settled any more.
@@ -98,7 +115,8 @@ impl<'c> Session<'c> {
     /// Asks for the prefetch that the channel has. It applies to later consumers of the channel, of
     /// which there are none. An error is an answer too; what is lost or blocked cannot answer.
     async fn answers(&self, prefetch: u16) -> bool {
-        let cannot_answer = || !self.connection.status().connected() || self.connection.is_blocked();
+        let cannot_answer =
+            || !self.connection.status().connected() || self.connection.is_blocked();
         if cannot_answer() {
             return true;
         }
@@ -125,9 +143,13 @@ impl<'c> Session<'c> {
             tokio::time::sleep(LOOK).await;
             if !self.connection.status().connected() {
                 connection += 1;
-                outage.get_or_insert_with(|| Outage::begin(queue, &"the connection is lost, and not restored yet"));
+                outage.get_or_insert_with(|| {
+                    Outage::begin(queue, &"the connection is lost, and not restored yet")
+                });
                 if self.reconnects && connection == CONNECTION {
-                    return Fault::passing("the connection to RabbitMQ is not restored; making another one");
+                    return Fault::passing(
+                        "the connection to RabbitMQ is not restored; making another one",
+                    );
                 }
                 if connection == GIVEN_UP {
                     return Fault::Final(not_coming_back());
@@ -135,7 +157,9 @@ impl<'c> Session<'c> {
             } else if !self.consume.status().connected() {
                 channel += 1;
                 if channel == CHANNEL {
-                    return Fault::passing("the connection to RabbitMQ is restored, but the consumer's channel is not");
+                    return Fault::passing(
+                        "the connection to RabbitMQ is restored, but the consumer's channel is not",
+                    );
                 }
             } else {
                 if let Some(outage) = outage.take() {
@@ -147,9 +171,16 @@ impl<'c> Session<'c> {
     }
 
     /// The queue in which a message waits at least this long, or as long as any.
-    pub(crate) async fn retry_queue(&self, places: &Places, after: Duration) -> Result<String, Fault> {
+    pub(crate) async fn retry_queue(
+        &self,
+        places: &Places,
+        after: Duration,
+    ) -> Result<String, Fault> {
         let long_enough = |pause: &i64| Duration::from_secs(pause.unsigned_abs()) >= after;
-        let seconds = PAUSES.into_iter().find(long_enough).unwrap_or(PAUSES[PAUSES.len() - 1]);
+        let seconds = PAUSES
+            .into_iter()
+            .find(long_enough)
+            .unwrap_or(PAUSES[PAUSES.len() - 1]);
         let queue = &places.queue;
         let name = format!("{queue}.retry.{seconds}s");
         if !self.declared().contains(&seconds) {
@@ -166,7 +197,10 @@ impl<'c> Session<'c> {
             for (name, value) in texts {
                 arguments.insert(name.into(), AMQPValue::LongString(value.into()));
             }
-            arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(seconds * 1000));
+            arguments.insert(
+                "x-message-ttl".into(),
+                AMQPValue::LongLongInt(seconds * 1000),
+            );
             self.publish.declare(&name, arguments).await.map_err(|fault| match fault {
                 Fault::Final(error) => Fault::config(format!(
                     "the retry queue `{name}` cannot be declared; name one of your own with `.retry_queue(..)`: {error}"

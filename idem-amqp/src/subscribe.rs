@@ -23,9 +23,18 @@ struct Subscription {
 
 impl Subscription {
     async fn begin(channel: Channel, queue: Arc<str>, prefetch: u16) -> lapin::Result<Self> {
-        channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
+        channel
+            .basic_qos(prefetch, BasicQosOptions::default())
+            .await?;
         let options = BasicConsumeOptions::default();
-        let consumer = channel.basic_consume(queue.as_ref().into(), "".into(), options, FieldTable::default()).await?;
+        let consumer = channel
+            .basic_consume(
+                queue.as_ref().into(),
+                "".into(),
+                options,
+                FieldTable::default(),
+            )
+            .await?;
         Ok(Self { consumer, channel })
     }
 }
@@ -45,13 +54,23 @@ impl Drop for Subscription {
                 let Ok(Some(message)) = arrived else { return };
                 // First, so that it does not come back here. If one fails, the channel is closed,
                 // and the broker has the message.
-                let _ = channel.basic_cancel(tag, BasicCancelOptions::default()).await;
-                let _ = message.acker.nack(BasicNackOptions { requeue: true, ..BasicNackOptions::default() }).await;
+                let _ = channel
+                    .basic_cancel(tag, BasicCancelOptions::default())
+                    .await;
+                let _ = message
+                    .acker
+                    .nack(BasicNackOptions {
+                        requeue: true,
+                        ..BasicNackOptions::default()
+                    })
+                    .await;
             }
         });
         let (channel, tag) = (self.channel.clone(), self.consumer.tag());
         let mut cancelling = Box::pin(async move {
-            let _ = channel.basic_cancel(tag, BasicCancelOptions::default()).await;
+            let _ = channel
+                .basic_cancel(tag, BasicCancelOptions::default())
+                .await;
         });
         // lapin sends at the first poll. A task may never be polled: the runtime may end here.
         let is_over = cancelling.as_mut().now_or_never().is_some();
@@ -72,7 +91,11 @@ pub(crate) async fn deliveries(
         session.retry_queue(&places, Duration::ZERO).await?;
     }
     // In a task of its own: given up here, a consumer that begins all the same must be cancelled.
-    let beginning = answered(Subscription::begin(session.consume.clone(), places.queue.clone(), prefetch));
+    let beginning = answered(Subscription::begin(
+        session.consume.clone(),
+        places.queue.clone(),
+        prefetch,
+    ));
     let subscription = beginning.await.map_err(Fault::passing)?;
     Ok(Box::pin(stream::unfold(
         (subscription, session, places),

@@ -38,7 +38,15 @@ impl<'c> Ticket<'c> {
         session: &Arc<Session<'c>>,
         places: &Places,
     ) -> (Delivery, Self) {
-        let lapin::message::Delivery { exchange, routing_key, redelivered, properties, data, acker, .. } = message;
+        let lapin::message::Delivery {
+            exchange,
+            routing_key,
+            redelivered,
+            properties,
+            data,
+            acker,
+            ..
+        } = message;
         let header = |name: &str| match properties.headers().as_ref()?.inner().get(name)? {
             AMQPValue::LongString(text) => Some(text.to_string()),
             AMQPValue::ShortString(text) => Some(text.to_string()),
@@ -54,7 +62,11 @@ impl<'c> Ticket<'c> {
         if let Some(id) = properties.message_id() {
             delivery = delivery.with_id(id.to_string());
         }
-        for name in properties.headers().iter().flat_map(|headers| headers.inner().keys()) {
+        for name in properties
+            .headers()
+            .iter()
+            .flat_map(|headers| headers.inner().keys())
+        {
             if let Some(value) = header(name.as_str()) {
                 delivery = delivery.with_header(name.to_string(), value);
             }
@@ -62,7 +74,15 @@ impl<'c> Ticket<'c> {
         let (session, places) = (session.clone(), places.clone());
         (
             delivery,
-            Self { acker, properties, exchange, routing_key, session, places, is_copied: AtomicBool::new(false) },
+            Self {
+                acker,
+                properties,
+                exchange,
+                routing_key,
+                session,
+                places,
+                is_copied: AtomicBool::new(false),
+            },
         )
     }
 
@@ -72,19 +92,27 @@ impl<'c> Ticket<'c> {
     fn properties(&self, expiration: Option<Duration>, reason: Option<&str>) -> BasicProperties {
         let mut headers = FieldTable::default();
         for (name, value) in self.properties.headers().iter().flat_map(FieldTable::inner) {
-            let is_of_death = ["x-first-death-", "x-last-death-"].iter().any(|start| name.as_str().starts_with(start));
+            let is_of_death = ["x-first-death-", "x-last-death-"]
+                .iter()
+                .any(|start| name.as_str().starts_with(start));
             if !is_of_death && !matches!(name.as_str(), "CC" | "BCC" | "x-death") {
                 headers.insert(name.clone(), value.clone());
             }
         }
-        let texts = [(EXCHANGE, Some(&*self.exchange)), (ROUTING_KEY, Some(&*self.routing_key)), (REASON, reason)];
+        let texts = [
+            (EXCHANGE, Some(&*self.exchange)),
+            (ROUTING_KEY, Some(&*self.routing_key)),
+            (REASON, reason),
+        ];
         for (name, value) in texts {
             if let Some(value) = value {
                 headers.insert(name.into(), AMQPValue::LongString(value.into()));
             }
         }
         let from = &self.properties;
-        let mut copy = BasicProperties::default().with_headers(headers).with_delivery_mode(PERSISTENT);
+        let mut copy = BasicProperties::default()
+            .with_headers(headers)
+            .with_delivery_mode(PERSISTENT);
         macro_rules! keep {
             ($($property:ident $with:ident),*) => {
                 $(if let Some(value) = from.$property() { copy = copy.$with(value.clone()); })*
@@ -136,10 +164,20 @@ impl idem_queue::Ticket for Ticket<'_> {
         }
         let (queue, expiration) = match &self.places.retry_queue {
             Some(queue) => (queue.to_string(), Some(after)),
-            None => (self.session.retry_queue(&self.places, after).await.map_err(Fault::into_inner)?, None),
+            None => (
+                self.session
+                    .retry_queue(&self.places, after)
+                    .await
+                    .map_err(Fault::into_inner)?,
+                None,
+            ),
         };
         let properties = self.properties(expiration, None);
-        let published = self.session.publish.publish("", &queue, delivery.payload(), properties).await;
+        let published = self
+            .session
+            .publish
+            .publish("", &queue, delivery.payload(), properties)
+            .await;
         published.inspect_err(|_| self.session.forget_retry_queues())?;
         self.is_copied.store(true, Ordering::Relaxed);
         self.ack().await
@@ -149,16 +187,28 @@ impl idem_queue::Ticket for Ticket<'_> {
         if self.is_copied.load(Ordering::Relaxed) {
             return self.ack().await;
         }
-        let Places { dead_letter_exchange: exchange, dead_letter_routing_key: routing_key, .. } = &self.places;
+        let Places {
+            dead_letter_exchange: exchange,
+            dead_letter_routing_key: routing_key,
+            ..
+        } = &self.places;
         let routing_key = routing_key.as_deref().unwrap_or(&self.routing_key);
         let properties = self.properties(None, Some(reason));
-        self.session.publish.publish(exchange, routing_key, delivery.payload(), properties).await?;
+        self.session
+            .publish
+            .publish(exchange, routing_key, delivery.payload(), properties)
+            .await?;
         self.is_copied.store(true, Ordering::Relaxed);
         self.ack().await
     }
 
     async fn hand_back(&self) -> Result<(), BoxError> {
-        self.acker.nack(BasicNackOptions { requeue: true, ..BasicNackOptions::default() }).await?;
+        self.acker
+            .nack(BasicNackOptions {
+                requeue: true,
+                ..BasicNackOptions::default()
+            })
+            .await?;
         Ok(())
     }
 

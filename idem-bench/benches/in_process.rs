@@ -45,7 +45,10 @@ criterion_group! {
 criterion_main!(benches);
 
 fn in_process(criterion: &mut Criterion) {
-    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let tokio = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     let mut group = criterion.benchmark_group("in_process");
     bodies(&mut group, &tokio);
     cached(&mut group, &tokio);
@@ -60,13 +63,21 @@ fn bodies(group: &mut BenchmarkGroup<'_, WallTime>, tokio: &Runtime) {
     idem::install(Idempotency::disabled()).expect("the only runtime");
     let (result, keys) = (&result(), Keys::new(0));
     let key = keys.current();
-    group.bench_function("plain", |bencher| bencher.to_async(tokio).iter(|| plain(black_box(result))));
-    group.bench_function("disabled", |bencher| {
-        bencher.to_async(tokio).iter(|| annotated(black_box(key), black_box(result)));
+    group.bench_function("plain", |bencher| {
+        bencher.to_async(tokio).iter(|| plain(black_box(result)))
     });
-    group.bench_function("plain_nothing", |bencher| bencher.to_async(tokio).iter(|| plain_nothing(black_box(1))));
+    group.bench_function("disabled", |bencher| {
+        bencher
+            .to_async(tokio)
+            .iter(|| annotated(black_box(key), black_box(result)));
+    });
+    group.bench_function("plain_nothing", |bencher| {
+        bencher.to_async(tokio).iter(|| plain_nothing(black_box(1)))
+    });
     group.bench_function("disabled_nothing", |bencher| {
-        bencher.to_async(tokio).iter(|| annotated_nothing(black_box(key), black_box(1)));
+        bencher
+            .to_async(tokio)
+            .iter(|| annotated_nothing(black_box(key), black_box(1)));
     });
     let encoded = serde_json::to_vec(result).expect("JSON");
     group.bench_function("decode", |bencher| {
@@ -75,7 +86,12 @@ fn bodies(group: &mut BenchmarkGroup<'_, WallTime>, tokio: &Runtime) {
 }
 
 /// One body of a key at a time, as the library has it.
-#[cached(ttl_secs = 86_400, key = "String", convert = r"{ key.to_owned() }", sync_writes = "by_key")]
+#[cached(
+    ttl_secs = 86_400,
+    key = "String",
+    convert = r"{ key.to_owned() }",
+    sync_writes = "by_key"
+)]
 #[allow(unused_variables, reason = "the key is read by the cache alone")]
 async fn cached_result(key: &str, result: &str) -> Result<String, Error> {
     plain(result).await
@@ -89,40 +105,76 @@ fn cached(group: &mut BenchmarkGroup<'_, WallTime>, tokio: &Runtime) {
         "cached_miss",
         tokio,
         || (),
-        async |()| cached_result(keys.advance(), result).await.expect("a result"),
+        async |()| {
+            cached_result(keys.advance(), result)
+                .await
+                .expect("a result")
+        },
     );
-    hits(group, "cached_hit", tokio, async |key| cached_result(key, result).await.expect("a result"));
+    hits(group, "cached_hit", tokio, async |key| {
+        cached_result(key, result).await.expect("a result")
+    });
 }
 
 fn moka(group: &mut BenchmarkGroup<'_, WallTime>, tokio: &Runtime) {
     let result = &result();
-    let cache = || Cache::builder().max_capacity(CAPACITY).time_to_live(TTL).build();
+    let cache = || {
+        Cache::builder()
+            .max_capacity(CAPACITY)
+            .time_to_live(TTL)
+            .build()
+    };
     let body = || async { plain(result).await.expect("a result") };
     let mut keys = Keys::new(2);
-    misses(group, "moka_miss", tokio, cache, async |cache: &mut Cache<String, String>| {
-        cache.get_with(keys.advance().to_owned(), body()).await
-    });
+    misses(
+        group,
+        "moka_miss",
+        tokio,
+        cache,
+        async |cache: &mut Cache<String, String>| {
+            cache.get_with(keys.advance().to_owned(), body()).await
+        },
+    );
     let held: Cache<String, String> = cache();
-    hits(group, "moka_hit", tokio, async |key| held.get_with(key.to_owned(), body()).await);
-    hits(group, "moka_hit_by_ref", tokio, async |key| held.get_with_by_ref(key, body()).await);
+    hits(group, "moka_hit", tokio, async |key| {
+        held.get_with(key.to_owned(), body()).await
+    });
+    hits(group, "moka_hit_by_ref", tokio, async |key| {
+        held.get_with_by_ref(key, body()).await
+    });
 }
 
 fn idem(group: &mut BenchmarkGroup<'_, WallTime>, tokio: &Runtime) {
     let result = &result();
     let runtime = || Idempotency::new(MemoryStore::new());
     let by_hand = async |idempotency: &Idempotency, key: &str| {
-        let outcome = idempotency.operation("bench").key(key).run(|| plain(result)).await;
+        let outcome = idempotency
+            .operation("bench")
+            .key(key)
+            .run(|| plain(result))
+            .await;
         outcome.expect("an outcome").into_inner()
     };
     let mut keys = Keys::new(3);
-    misses(group, "first", tokio, runtime, async |idempotency: &mut Idempotency| {
-        by_hand(idempotency, keys.advance()).await
+    misses(
+        group,
+        "first",
+        tokio,
+        runtime,
+        async |idempotency: &mut Idempotency| by_hand(idempotency, keys.advance()).await,
+    );
+    let held = runtime();
+    hits(group, "replay", tokio, async |key| {
+        by_hand(&held, key).await
     });
     let held = runtime();
-    hits(group, "replay", tokio, async |key| by_hand(&held, key).await);
-    let held = runtime();
     hits(group, "fingerprinted_replay", tokio, async |key| {
-        let outcome = held.operation("bench").key(key).fingerprint(&(key, 1999)).run(|| plain(result)).await;
+        let outcome = held
+            .operation("bench")
+            .key(key)
+            .fingerprint(&(key, 1999))
+            .run(|| plain(result))
+            .await;
         outcome.expect("an outcome").into_inner()
     });
 
@@ -146,8 +198,12 @@ fn idem(group: &mut BenchmarkGroup<'_, WallTime>, tokio: &Runtime) {
 /// Outcomes that came from Redis to begin with.
 fn local_cache(group: &mut BenchmarkGroup<'_, WallTime>, tokio: &Runtime) {
     let result = &result();
-    let server = tokio.block_on(RedisServer::start()).expect("a redis-server");
-    let store = tokio.block_on(RedisStore::connect(server.url())).expect("a store");
+    let server = tokio
+        .block_on(RedisServer::start())
+        .expect("a redis-server");
+    let store = tokio
+        .block_on(RedisStore::connect(server.url()))
+        .expect("a store");
     let held = Idempotency::builder(store).local_cache(10_000).build();
     hits(group, "l1_replay", tokio, async |key| {
         let outcome = held.operation("bench").key(key).run(|| plain(result)).await;
@@ -182,7 +238,12 @@ fn misses<C, T>(
 }
 
 /// Calls whose keys were used before.
-fn hits<T>(group: &mut BenchmarkGroup<'_, WallTime>, id: &str, tokio: &Runtime, mut call: impl AsyncFnMut(&str) -> T) {
+fn hits<T>(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    id: &str,
+    tokio: &Runtime,
+    mut call: impl AsyncFnMut(&str) -> T,
+) {
     let keys = held_keys();
     group.bench_function(id, |bencher| {
         bencher.iter_custom(|calls| {
@@ -198,7 +259,12 @@ fn hits<T>(group: &mut BenchmarkGroup<'_, WallTime>, id: &str, tokio: &Runtime, 
 }
 
 /// The same of the annotated function, whose runtime is that of a scope around all calls.
-fn annotated_hits(group: &mut BenchmarkGroup<'_, WallTime>, id: &str, tokio: &Runtime, runtime: &Idempotency) {
+fn annotated_hits(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    id: &str,
+    tokio: &Runtime,
+    runtime: &Idempotency,
+) {
     let (result, keys) = (&result(), held_keys());
     group.bench_function(id, |bencher| {
         bencher.iter_custom(|calls| {
@@ -207,7 +273,10 @@ fn annotated_hits(group: &mut BenchmarkGroup<'_, WallTime>, id: &str, tokio: &Ru
                     annotated(key, result).await.expect("an outcome");
                 }
                 let mut next = keys.iter().cycle();
-                timed(calls, async || annotated(next.next().expect("a key"), result).await).await
+                timed(calls, async || {
+                    annotated(next.next().expect("a key"), result).await
+                })
+                .await
             }))
         });
     });

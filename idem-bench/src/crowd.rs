@@ -47,14 +47,29 @@ struct Took {
 impl Crowds {
     /// One round of so many crowds.
     pub(crate) async fn round(&mut self, target: &Target, crowds: usize) -> Result<()> {
-        let floors = [floor(target, target.url()).await?, floor(target, target.url()).await?];
-        let runtimes = [target.idempotency(target.store().await?), target.idempotency(target.store().await?)];
+        let floors = [
+            floor(target, target.url()).await?,
+            floor(target, target.url()).await?,
+        ];
+        let runtimes = [
+            target.idempotency(target.store().await?),
+            target.idempotency(target.store().await?),
+        ];
         let (mut floor, mut ours, mut after) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..crowds {
             let key = unused(target);
-            floor.push(crowd(OVER_TWO, |caller, body| poll(floors[caller % 2].clone(), key.clone(), body)).await?.all);
+            floor.push(
+                crowd(OVER_TWO, |caller, body| {
+                    poll(floors[caller % 2].clone(), key.clone(), body)
+                })
+                .await?
+                .all,
+            );
             let key = unused(target);
-            let took = crowd(OVER_TWO, |caller, body| guard(runtimes[caller % 2].clone(), key.clone(), body)).await?;
+            let took = crowd(OVER_TWO, |caller, body| {
+                guard(runtimes[caller % 2].clone(), key.clone(), body)
+            })
+            .await?;
             ours.push(took.all);
             after.push(took.after_body);
         }
@@ -70,23 +85,38 @@ impl Crowds {
     /// The same by way of a proxy that counts commands.
     async fn count(&mut self, target: &Target) -> Result<()> {
         let counter = Counter::start(target).await?;
-        let floors = [floor(target, &counter.url).await?, floor(target, &counter.url).await?];
-        let runtimes = [counter.idempotency(target).await?, counter.idempotency(target).await?];
+        let floors = [
+            floor(target, &counter.url).await?,
+            floor(target, &counter.url).await?,
+        ];
+        let runtimes = [
+            counter.idempotency(target).await?,
+            counter.idempotency(target).await?,
+        ];
         let before = counter.commands();
         let key = unused(target);
-        crowd(OVER_TWO, |caller, body| poll(floors[caller % 2].clone(), key.clone(), body)).await?;
+        crowd(OVER_TWO, |caller, body| {
+            poll(floors[caller % 2].clone(), key.clone(), body)
+        })
+        .await?;
         self.floor_commands.push(since(&counter, before));
 
         let before = counter.commands();
         let key = unused(target);
-        crowd(OVER_TWO, |caller, body| guard(runtimes[caller % 2].clone(), key.clone(), body)).await?;
+        crowd(OVER_TWO, |caller, body| {
+            guard(runtimes[caller % 2].clone(), key.clone(), body)
+        })
+        .await?;
         // After the last answer, subscriptions end.
         sleep(Duration::from_millis(200)).await;
         self.our_commands.push(since(&counter, before));
 
         let before = counter.commands();
         let key = unused(target);
-        crowd(IN_ONE, |_, body| guard(runtimes[0].clone(), key.clone(), body)).await?;
+        crowd(IN_ONE, |_, body| {
+            guard(runtimes[0].clone(), key.clone(), body)
+        })
+        .await?;
         sleep(Duration::from_millis(200)).await;
         self.in_one.push(since(&counter, before));
         Ok(())
@@ -101,23 +131,46 @@ impl Crowds {
                 self.after,
             )
             .at_most(2.0),
-            Figure::new("the same, after its beginning", Unit::Milliseconds, self.ours)
-                .beside(format!("floor, polling every 2 ms: {:.2} ms", median(&self.floor))),
+            Figure::new(
+                "the same, after its beginning",
+                Unit::Milliseconds,
+                self.ours,
+            )
+            .beside(format!(
+                "floor, polling every 2 ms: {:.2} ms",
+                median(&self.floor)
+            )),
         ];
         if !self.our_commands.is_empty() {
             let beside = format!("floor: {}", Unit::Count.show(median(&self.floor_commands)));
             figures.push(
-                Figure::new("the same, commands in all", Unit::Count, self.our_commands).at_most(12.0).beside(beside),
+                Figure::new("the same, commands in all", Unit::Count, self.our_commands)
+                    .at_most(12.0)
+                    .beside(beside),
             );
-            figures.push(Figure::new("1,000 in one process: commands in all", Unit::Count, self.in_one).at_most(2.0));
+            figures.push(
+                Figure::new(
+                    "1,000 in one process: commands in all",
+                    Unit::Count,
+                    self.in_one,
+                )
+                .at_most(2.0),
+            );
         }
-        Group { title: "Duplicates at once".to_owned(), figures }
+        Group {
+            title: "Duplicates at once".to_owned(),
+            figures,
+        }
     }
 }
 
 /// A key that was never used.
 fn unused(target: &Target) -> String {
-    format!("{}crowd{:011}", target.run, fastrand::u64(..100_000_000_000))
+    format!(
+        "{}crowd{:011}",
+        target.run,
+        fastrand::u64(..100_000_000_000)
+    )
 }
 
 /// The body of a crowd, which must run once.
@@ -158,15 +211,23 @@ where
     }
     let runs = body.runs.load(Ordering::Relaxed);
     ensure!(runs == 1, "the body ran {runs} times");
-    let Some(((begun, ended), last)) = body.ran.get().copied().zip(answers.into_iter().max()) else {
+    let Some(((begun, ended), last)) = body.ran.get().copied().zip(answers.into_iter().max())
+    else {
         anyhow::bail!("no call was answered");
     };
     let ms = |since: Instant| last.saturating_duration_since(since).as_secs_f64() * 1e3;
-    Ok(Took { all: ms(begun), after_body: ms(ended) })
+    Ok(Took {
+        all: ms(begun),
+        after_body: ms(ended),
+    })
 }
 
 async fn guard(idempotency: Idempotency, key: String, body: Arc<Body>) -> Result<()> {
-    idempotency.operation("crowd").key(&key).run(|| body.run()).await?;
+    idempotency
+        .operation("crowd")
+        .key(&key)
+        .run(|| body.run())
+        .await?;
     Ok(())
 }
 
@@ -184,7 +245,9 @@ async fn poll(floor: Floor, key: String, body: Arc<Body>) -> Result<()> {
 async fn floor(target: &Target, url: &str) -> Result<Floor> {
     let floor = Floor::connect(url, target.ttl_ms()).await?;
     // So that the script is known.
-    floor.first(&format!("{}warm{}", target.run, fastrand::u64(..)), "").await?;
+    floor
+        .first(&format!("{}warm{}", target.run, fastrand::u64(..)), "")
+        .await?;
     Ok(floor)
 }
 

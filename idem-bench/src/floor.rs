@@ -22,8 +22,15 @@ pub(crate) struct Floor {
 impl Floor {
     pub(crate) async fn connect(url: &str, ttl: u64) -> Result<Self> {
         let client = redis::Client::open(url)?;
-        let connection = client.get_multiplexed_async_connection().await.context("cannot connect to Redis")?;
-        Ok(Self { connection, commit: Script::new(COMMIT), ttl })
+        let connection = client
+            .get_multiplexed_async_connection()
+            .await
+            .context("cannot connect to Redis")?;
+        Ok(Self {
+            connection,
+            commit: Script::new(COMMIT),
+            ttl,
+        })
     }
 
     /// Claim, and commit by a script that compares the owner.
@@ -36,7 +43,12 @@ impl Floor {
     pub(crate) async fn first_unchecked(&self, key: &str, result: &str) -> Result<()> {
         ensure!(self.claim(key).await?.is_none(), "the key was used before");
         let mut commit = cmd("SET");
-        commit.arg(key).arg(result).arg("XX").arg("PX").arg(self.ttl);
+        commit
+            .arg(key)
+            .arg(result)
+            .arg("XX")
+            .arg("PX")
+            .arg(self.ttl);
         let done: Option<String> = commit.query_async(&mut self.connection.clone()).await?;
         ensure!(done.is_some(), "the record has gone");
         Ok(())
@@ -44,13 +56,22 @@ impl Floor {
 
     /// A claim that finds the outcome.
     pub(crate) async fn replay(&self, key: &str) -> Result<usize> {
-        self.claim(key).await?.map(|found| found.len()).context("there was no outcome")
+        self.claim(key)
+            .await?
+            .map(|found| found.len())
+            .context("there was no outcome")
     }
 
     /// Claims the key and returns its earlier value; `None` if it is claimed now.
     pub(crate) async fn claim(&self, key: &str) -> Result<Option<String>> {
         let mut claim = cmd("SET");
-        claim.arg(key).arg(IN_FLIGHT).arg("NX").arg("GET").arg("PX").arg(self.ttl);
+        claim
+            .arg(key)
+            .arg(IN_FLIGHT)
+            .arg("NX")
+            .arg("GET")
+            .arg("PX")
+            .arg(self.ttl);
         Ok(claim.query_async(&mut self.connection.clone()).await?)
     }
 
@@ -64,7 +85,9 @@ impl Floor {
 
     /// The outcome, if it is there by now.
     pub(crate) async fn poll(&self, key: &str) -> Result<Option<String>> {
-        let found: Option<String> = Cmd::get(key).query_async(&mut self.connection.clone()).await?;
+        let found: Option<String> = Cmd::get(key)
+            .query_async(&mut self.connection.clone())
+            .await?;
         Ok(found.filter(|found| found != IN_FLIGHT))
     }
 }

@@ -19,7 +19,12 @@ pub(crate) struct Latencies([[Vec<Vec<f64>>; 2]; Subject::ALL.len()]);
 impl Latencies {
     /// One round: call by call in turns, in an order that goes round, so that none is always behind
     /// the same other.
-    pub(crate) async fn round(&mut self, subjects: &Arc<Subjects>, calls: u64, from: u64) -> Result<()> {
+    pub(crate) async fn round(
+        &mut self,
+        subjects: &Arc<Subjects>,
+        calls: u64,
+        from: u64,
+    ) -> Result<()> {
         // In a task, as a service has it: the thread that drives the connection can be the one that
         // calls.
         let times = tokio::spawn(sequential(subjects.clone(), calls, from)).await??;
@@ -35,19 +40,34 @@ impl Latencies {
     pub(crate) fn group(&self) -> Group {
         let mut figures = Vec::new();
         for kind in Kind::ALL {
-            for subject in Subject::ALL.into_iter().skip(1).filter(|subject| subject.has(kind)) {
+            for subject in Subject::ALL
+                .into_iter()
+                .skip(1)
+                .filter(|subject| subject.has(kind))
+            {
                 for (name, share, goal) in [("p50", 0.5, 1.05), ("p99", 0.99, 1.10)] {
                     let of = |subject| self.quantiles(subject, kind, share);
                     let (floor, own) = (of(Subject::Floor), of(subject));
-                    let ratios = own.iter().zip(&floor).map(|(own, floor)| own / floor).collect();
+                    let ratios = own
+                        .iter()
+                        .zip(&floor)
+                        .map(|(own, floor)| own / floor)
+                        .collect();
                     let what = format!("{kind}, {name}: {} over the floor", subject.name());
                     let beside = format!("{:.1} µs; floor {:.1} µs", median(&own), median(&floor));
                     let figure = Figure::new(what, Unit::Ratio, ratios).beside(beside);
-                    figures.push(if subject.is_ours() { figure.at_most(goal) } else { figure });
+                    figures.push(if subject.is_ours() {
+                        figure.at_most(goal)
+                    } else {
+                        figure
+                    });
                 }
             }
         }
-        Group { title: "Over Redis, one call at a time".to_owned(), figures }
+        Group {
+            title: "Over Redis, one call at a time".to_owned(),
+            figures,
+        }
     }
 
     /// The plot's part.
@@ -57,8 +77,15 @@ impl Latencies {
             for subject in Subject::ALL.into_iter().filter(|subject| subject.has(kind)) {
                 let mut all = self.of(subject, kind).concat();
                 all.sort_by(f64::total_cmp);
-                let percentiles = SHARES.into_iter().map(|share| (share, of_sorted(&all, share))).collect();
-                plotted.push(Latency { subject: subject.name().to_owned(), kind, percentiles });
+                let percentiles = SHARES
+                    .into_iter()
+                    .map(|share| (share, of_sorted(&all, share)))
+                    .collect();
+                plotted.push(Latency {
+                    subject: subject.name().to_owned(),
+                    kind,
+                    percentiles,
+                });
             }
         }
         plotted
@@ -69,7 +96,10 @@ impl Latencies {
     }
 
     fn quantiles(&self, subject: Subject, kind: Kind, share: f64) -> Vec<f64> {
-        self.of(subject, kind).iter().map(|round| quantile(round, share)).collect()
+        self.of(subject, kind)
+            .iter()
+            .map(|round| quantile(round, share))
+            .collect()
     }
 }
 

@@ -57,7 +57,9 @@ pub(crate) struct Args {
 
 /// Measures the layer without everything else that `idem-bench run` measures.
 pub(crate) fn run(args: Args) -> Result<()> {
-    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let tokio = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     let layers = tokio.block_on(async {
         let target = Target::open(args.redis).await?;
         let (services, mut layers) = (Services::start(&target).await?, Layers::default());
@@ -66,7 +68,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
                 // The first one warms up.
                 layers = Layers::default();
             }
-            layers.round(&services, 2000, Duration::from_millis(300), NUMBERS * round).await?;
+            layers
+                .round(&services, 2000, Duration::from_millis(300), NUMBERS * round)
+                .await?;
             target.clear().await?;
         }
         anyhow::Ok(layers)
@@ -140,27 +144,51 @@ impl Services {
     pub(crate) async fn start(target: &Target) -> Result<Arc<Self>> {
         let handler = || Router::new().route("/charges", post(async || result()));
         let floor = Floor::connect(target.url(), target.ttl_ms()).await?;
-        let commands = Router::new().route("/charges", post(commands)).with_state(floor);
+        let commands = Router::new()
+            .route("/charges", post(commands))
+            .with_state(floor);
         let layer = |idempotency| {
-            IdempotencyLayer::new(idempotency).name("bench").scope(|parts| header(parts, AUTHORIZATION)).required(true)
+            IdempotencyLayer::new(idempotency)
+                .name("bench")
+                .scope(|parts| header(parts, AUTHORIZATION))
+                .required(true)
         };
-        let in_memory = Idempotency::builder(MemoryStore::new()).ttl(target.ttl()).build();
+        let in_memory = Idempotency::builder(MemoryStore::new())
+            .ttl(target.ttl())
+            .build();
         let on_redis = target.idempotency(target.store().await?);
-        let options = IdempotentOptions::default().use_idempotency_key_header(Some("Idempotency-Key"), true);
+        let options =
+            IdempotentOptions::default().use_idempotency_key_header(Some("Idempotency-Key"), true);
         let beside = handler()
             .route("/login", post(login))
-            .layer(IdempotentLayer::<MokaStore>::new(options.expire_after(60 * 5)))
+            .layer(IdempotentLayer::<MokaStore>::new(
+                options.expire_after(60 * 5),
+            ))
             .layer(
-                SessionLayer::new(Arc::new(MokaStore::builder().build()))
-                    .with_cookie_options(CookieOptions::build().name("session").max_age(3600).path("/")),
+                SessionLayer::new(Arc::new(MokaStore::builder().build())).with_cookie_options(
+                    CookieOptions::build()
+                        .name("session")
+                        .max_age(3600)
+                        .path("/"),
+                ),
             )
             .layer(CookieManagerLayer::new());
         // It refuses requests without a key, this one too.
-        let login = Request::post("/login").header(KEY, "login").body(Body::empty())?;
+        let login = Request::post("/login")
+            .header(KEY, "login")
+            .body(Body::empty())?;
         let login = beside.clone().oneshot(login).await?;
-        let cookie = login.headers().get(SET_COOKIE).context("axum-idempotent has made no session")?.to_str()?;
+        let cookie = login
+            .headers()
+            .get(SET_COOKIE)
+            .context("axum-idempotent has made no session")?
+            .to_str()?;
         let session = HeaderValue::from_str(cookie.split(';').next().unwrap_or_default())?;
-        let by_hand = |idempotency| Router::new().route("/charges", post(by_hand)).with_state(idempotency);
+        let by_hand = |idempotency| {
+            Router::new()
+                .route("/charges", post(by_hand))
+                .with_state(idempotency)
+        };
         let routers = [
             handler(),
             commands,
@@ -174,7 +202,12 @@ impl Services {
         for router in &routers {
             connections.push(connected(router.clone()).await?);
         }
-        Ok(Arc::new(Self { routers, connections, session, run: target.run.clone() }))
+        Ok(Arc::new(Self {
+            routers,
+            connections,
+            session,
+            run: target.run.clone(),
+        }))
     }
 
     fn request(&self, number: u64) -> Result<Request<Body>> {
@@ -190,22 +223,42 @@ impl Services {
 
     /// One request without a network, and all of its response.
     async fn call(&self, served: Served, number: u64) -> Result<()> {
-        let router = self.routers.get(served as usize).context("no such service")?;
+        let router = self
+            .routers
+            .get(served as usize)
+            .context("no such service")?;
         ended(served, router.clone().oneshot(self.request(number)?).await?).await
     }
 
     /// One request over the connection of a task, and all of its response.
     async fn send(&self, served: Served, task: u64, number: u64) -> Result<()> {
-        let connections = self.connections.get(served as usize).context("no such service")?;
-        let connection = connections.get(usize::try_from(task)?).context("no such task")?;
+        let connections = self
+            .connections
+            .get(served as usize)
+            .context("no such service")?;
+        let connection = connections
+            .get(usize::try_from(task)?)
+            .context("no such task")?;
         let mut connection = connection.lock().await;
         connection.ready().await?;
-        ended(served, connection.send_request(self.request(number)?).await?.map(Body::new)).await
+        ended(
+            served,
+            connection
+                .send_request(self.request(number)?)
+                .await?
+                .map(Body::new),
+        )
+        .await
     }
 }
 
 async fn ended(served: Served, response: Response) -> Result<()> {
-    ensure!(response.status() == StatusCode::OK, "{}: {}", served.name(), response.status());
+    ensure!(
+        response.status() == StatusCode::OK,
+        "{}: {}",
+        served.name(),
+        response.status()
+    );
     let body = axum::body::to_bytes(response.into_body(), usize::MAX).await?;
     ensure!(body == result(), "{}: another response", served.name());
     Ok(())
@@ -228,11 +281,21 @@ async fn connected(router: Router) -> Result<Connections> {
 }
 
 async fn commands(State(floor): State<Floor>, headers: HeaderMap) -> Result<String, StatusCode> {
-    let key = headers.get(KEY).and_then(|key| key.to_str().ok()).ok_or(StatusCode::BAD_REQUEST)?;
-    if let Some(found) = floor.claim(key).await.map_err(|_| StatusCode::BAD_GATEWAY)? {
+    let key = headers
+        .get(KEY)
+        .and_then(|key| key.to_str().ok())
+        .ok_or(StatusCode::BAD_REQUEST)?;
+    if let Some(found) = floor
+        .claim(key)
+        .await
+        .map_err(|_| StatusCode::BAD_GATEWAY)?
+    {
         return Ok(found);
     }
-    floor.commit(key, &result()).await.map_err(|_| StatusCode::BAD_GATEWAY)?;
+    floor
+        .commit(key, &result())
+        .await
+        .map_err(|_| StatusCode::BAD_GATEWAY)?;
     Ok(result())
 }
 
@@ -243,19 +306,35 @@ async fn by_hand(
     headers: HeaderMap,
     body: String,
 ) -> Result<(StatusCode, String), StatusCode> {
-    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let text = |name| {
+        headers
+            .get(name)
+            .and_then(|value: &HeaderValue| value.to_str().ok())
+    };
     let (Some(key), Some(owner)) = (text(KEY), text(AUTHORIZATION.as_str())) else {
         return Err(StatusCode::BAD_REQUEST);
     };
-    let operation = idempotency.operation("bench.by-hand").key(&(owner, key)).fingerprint(&body);
-    let outcome = operation.run(async || Ok::<_, Error>((StatusCode::OK.as_u16(), result()))).await;
+    let operation = idempotency
+        .operation("bench.by-hand")
+        .key(&(owner, key))
+        .fingerprint(&body);
+    let outcome = operation
+        .run(async || Ok::<_, Error>((StatusCode::OK.as_u16(), result())))
+        .await;
     let (status, body) = outcome.map_err(|_| StatusCode::BAD_GATEWAY)?.into_inner();
-    Ok((StatusCode::from_u16(status).map_err(|_| StatusCode::BAD_GATEWAY)?, body))
+    Ok((
+        StatusCode::from_u16(status).map_err(|_| StatusCode::BAD_GATEWAY)?,
+        body,
+    ))
 }
 
 async fn login(session: Session<MokaStore>) -> Result<(), StatusCode> {
     let ttl = Ttl::new(3600).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
-    session.set("user", &"alice".to_owned(), ttl, None).await.map(drop).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
+    session
+        .set("user", &"alice".to_owned(), ttl, None)
+        .await
+        .map(drop)
+        .map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 /// The microseconds of one request and the requests a second of each round, by service and kind.
@@ -288,7 +367,8 @@ impl Layers {
                 let (number, rate) = many(services, served, kind, length, first).await?;
                 next += if kind == Kind::Replay { 0 } else { number };
                 self.rates[served as usize][kind as usize].push(rate);
-                self.times[served as usize][kind as usize].push(median(&times[served as usize][kind as usize]));
+                self.times[served as usize][kind as usize]
+                    .push(median(&times[served as usize][kind as usize]));
             }
         }
         Ok(())
@@ -302,23 +382,52 @@ impl Layers {
         };
         for kind in Kind::ALL {
             for (served, beside) in Served::PAIRS {
-                let has_goal =
-                    matches!((served, beside), (Served::Memory, Served::Bare) | (Served::Redis, Served::Commands));
+                let has_goal = matches!(
+                    (served, beside),
+                    (Served::Memory, Served::Bare) | (Served::Redis, Served::Commands)
+                );
                 let name = served.name();
                 let (own, other) = (of(&self.times, served, kind), of(&self.times, beside, kind));
-                let shares = own.iter().zip(&other).map(|(own, other)| own - other).collect();
-                let remark = format!("{:.1} µs; {} {:.1} µs", median(&own), beside.name(), median(&other));
-                let what = format!("{kind}: {name}, its share of a request over {}", beside.name());
+                let shares = own
+                    .iter()
+                    .zip(&other)
+                    .map(|(own, other)| own - other)
+                    .collect();
+                let remark = format!(
+                    "{:.1} µs; {} {:.1} µs",
+                    median(&own),
+                    beside.name(),
+                    median(&other)
+                );
+                let what = format!(
+                    "{kind}: {name}, its share of a request over {}",
+                    beside.name()
+                );
                 let figure = Figure::new(what, Unit::Microseconds, shares).beside(remark);
-                figures.push(if has_goal { figure.at_most(SHARE) } else { figure });
+                figures.push(if has_goal {
+                    figure.at_most(SHARE)
+                } else {
+                    figure
+                });
                 let (own, other) = (of(&self.rates, served, kind), of(&self.rates, beside, kind));
-                let ratios = own.iter().zip(&other).map(|(own, other)| own / other).collect();
+                let ratios = own
+                    .iter()
+                    .zip(&other)
+                    .map(|(own, other)| own / other)
+                    .collect();
                 let show = |rates: &[f64]| Unit::PerSecond.show(median(rates));
                 let remark = format!("{}; {} {}", show(&own), beside.name(), show(&other));
-                let what = format!("{kind}, {TASKS} connections: {name}, share of the rate of {}", beside.name());
+                let what = format!(
+                    "{kind}, {TASKS} connections: {name}, share of the rate of {}",
+                    beside.name()
+                );
                 let figure = Figure::new(what, Unit::Ratio, ratios).beside(remark);
                 let has_goal = (served, beside) == (Served::Redis, Served::Commands);
-                figures.push(if has_goal { figure.at_least(0.9) } else { figure });
+                figures.push(if has_goal {
+                    figure.at_least(0.9)
+                } else {
+                    figure
+                });
             }
         }
         Group {
@@ -353,12 +462,22 @@ async fn sequential(services: Arc<Services>, calls: u64, from: u64) -> Result<Ti
 }
 
 /// Many connections at once: how many numbers of keys may have been used, and the requests a second.
-async fn many(services: &Arc<Services>, served: Served, kind: Kind, length: Duration, from: u64) -> Result<(u64, f64)> {
+async fn many(
+    services: &Arc<Services>,
+    served: Served,
+    kind: Kind,
+    length: Duration,
+    from: u64,
+) -> Result<(u64, f64)> {
     let services = services.clone();
     let call = move |task, calls| {
         let services = services.clone();
         async move {
-            let number = if kind == Kind::Replay { task } else { calls * TASKS + task };
+            let number = if kind == Kind::Replay {
+                task
+            } else {
+                calls * TASKS + task
+            };
             services.send(served, task, from + number).await
         }
     };

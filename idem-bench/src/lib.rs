@@ -1,6 +1,9 @@
 //! The subjects of the benchmarks, for the programs that time them and the one that counts
 //! allocations.
-#![allow(clippy::unused_async, reason = "bodies that do nothing: what is measured is what comes on top of them")]
+#![allow(
+    clippy::unused_async,
+    reason = "bodies that do nothing: what is measured is what comes on top of them"
+)]
 
 use idem::{Error, idempotent};
 
@@ -94,7 +97,10 @@ mod tests {
     fn keys_differ_and_are_of_one_length() {
         let mut keys = Keys::new(7);
         let some: Vec<String> = (0..101).map(|_| keys.advance().to_owned()).collect();
-        assert!(some.iter().all(|key| key.len() == KEY_BYTES && key.starts_with("00007-")));
+        assert!(
+            some.iter()
+                .all(|key| key.len() == KEY_BYTES && key.starts_with("00007-"))
+        );
         assert!(some.is_sorted_by(|one, next| one < next));
         assert_eq!(some.last().map(String::as_str), Some(keys.current()));
     }

@@ -37,10 +37,23 @@ impl Machine {
 
 /// The commit that was measured.
 pub(crate) fn commit() -> String {
-    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return UNKNOWN.to_owned() };
+    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else {
+        return UNKNOWN.to_owned();
+    };
     // The page itself changes in each run.
-    let dirty = git(&["status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs"]);
-    if dirty.is_none_or(|changes| changes.is_empty()) { commit } else { format!("{commit}, with changes") }
+    let dirty = git(&[
+        "status",
+        "--porcelain",
+        "--untracked-files=no",
+        "--",
+        ".",
+        ":!docs",
+    ]);
+    if dirty.is_none_or(|changes| changes.is_empty()) {
+        commit
+    } else {
+        format!("{commit}, with changes")
+    }
 }
 
 /// The version of a package that was built with.
@@ -64,7 +77,9 @@ fn root() -> PathBuf {
 
 fn processor() -> Option<String> {
     if let Ok(info) = fs::read_to_string("/proc/cpuinfo") {
-        let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        let model = info
+            .lines()
+            .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         return model.map(|(_, model)| model.to_owned());
     }
     said("sysctl", &["-n", "machdep.cpu.brand_string"])
@@ -84,12 +99,25 @@ fn load() -> Option<String> {
 }
 
 fn kilobytes(text: &str, name: &str) -> Option<f64> {
-    text.lines().find_map(|line| line.strip_prefix(name))?.trim().strip_suffix(" kB")?.parse().ok()
+    text.lines()
+        .find_map(|line| line.strip_prefix(name))?
+        .trim()
+        .strip_suffix(" kB")?
+        .parse()
+        .ok()
 }
 
 fn git(args: &[&str]) -> Option<String> {
-    let output = Command::new("git").arg("-C").arg(root()).args(args).output().ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    let output = Command::new("git")
+        .arg("-C")
+        .arg(root())
+        .args(args)
+        .output()
+        .ok()?;
+    output
+        .status
+        .success()
+        .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 fn said(program: &str, args: &[&str]) -> Option<String> {

@@ -6,7 +6,10 @@
 //! counts. `idem-bench layer` measures the HTTP layer alone, `idem-bench leases` calls
 //! next to many leases. `idem-bench page` shows all of it, and writes `docs/benchmarks.md`. `cargo xtask bench`
 //! runs them all.
-#![allow(clippy::disallowed_methods, reason = "a benchmark times itself; it is no part of the library")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a benchmark times itself; it is no part of the library"
+)]
 
 mod at_once;
 mod cost;
@@ -41,7 +44,9 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(about = "What a call costs beside the bare commands of its store, and beside caches in process")]
+#[command(
+    about = "What a call costs beside the bare commands of its store, and beside caches in process"
+)]
 struct Cli {
     #[command(subcommand)]
     what: What,

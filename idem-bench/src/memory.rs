@@ -51,35 +51,71 @@ impl Longest {
     #[allow(clippy::cast_precision_loss)]
     fn of(processor: i64, wall: Duration, all: Duration, calls: u32) -> Self {
         let mean = all.as_secs_f64() * 1e6 / f64::from(calls);
-        Self { processor: processor as f64 / 1e6, wall: wall.as_secs_f64() * 1e3, mean }
+        Self {
+            processor: processor as f64 / 1e6,
+            wall: wall.as_secs_f64() * 1e3,
+            mean,
+        }
     }
 }
 
 /// Starts the process, and gives its part of the tables.
 pub(crate) fn group(records: u32) -> Result<Group> {
     let program = env::current_exe()?;
-    let output = Command::new(program).args(["memory", "--records", &records.to_string()]).output()?;
-    ensure!(output.status.success(), "the memory of records: {}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new(program)
+        .args(["memory", "--records", &records.to_string()])
+        .output()?;
+    ensure!(
+        output.status.success(),
+        "the memory of records: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let found: Found = serde_json::from_slice(&output.stdout).context("the memory of records")?;
     let mut figures = Vec::new();
     if let Some(bytes) = found.bytes {
-        let what = format!("{} records: bytes each, over key and payload", thousands(found.records));
-        let beside = format!("of {:.0} resident; key and payload {PAYLOAD:.0}", bytes + PAYLOAD);
-        figures.push(Figure::new(what, Unit::Bytes, vec![bytes]).at_most(100.0).beside(beside));
+        let what = format!(
+            "{} records: bytes each, over key and payload",
+            thousands(found.records)
+        );
+        let beside = format!(
+            "of {:.0} resident; key and payload {PAYLOAD:.0}",
+            bytes + PAYLOAD
+        );
+        figures.push(
+            Figure::new(what, Unit::Bytes, vec![bytes])
+                .at_most(100.0)
+                .beside(beside),
+        );
     }
     let of = |what: &str, longest: &Longest, more: String| {
-        let beside = format!("{:.2} ms by the wall's clock; mean {:.2} µs{more}", longest.wall, longest.mean);
-        Figure::new(what, Unit::Milliseconds, vec![longest.processor]).at_most(1.0).beside(beside)
+        let beside = format!(
+            "{:.2} ms by the wall's clock; mean {:.2} µs{more}",
+            longest.wall, longest.mean
+        );
+        Figure::new(what, Unit::Milliseconds, vec![longest.processor])
+            .at_most(1.0)
+            .beside(beside)
     };
-    figures.push(of("longest call while the store grows, processor time", &found.growing, String::new()));
+    figures.push(of(
+        "longest call while the store grows, processor time",
+        &found.growing,
+        String::new(),
+    ));
     let left = format!(
         "; {} of {} expired records left; {:.2} ms the longest turn of a loop that only reads the clock, for as long",
         thousands_of(found.left),
         thousands(found.records),
         found.idle.processor,
     );
-    figures.push(of("longest call while as many expire, processor time", &found.expiring, left));
-    Ok(Group { title: "Memory of the MemoryStore".to_owned(), figures })
+    figures.push(of(
+        "longest call while as many expire, processor time",
+        &found.expiring,
+        left,
+    ));
+    Ok(Group {
+        title: "Memory of the MemoryStore".to_owned(),
+        figures,
+    })
 }
 
 /// The counts of `expiry`.
@@ -107,20 +143,45 @@ pub(crate) fn expired(file: &Path) -> Result<Group> {
     let Expiry { called, left_alone } =
         serde_json::from_slice(&json).with_context(|| format!("cannot read {}", file.display()))?;
     let kept = |how: &str, left: &Left| {
-        let what = format!("{} records: part kept 10 s after they expired, {how}", thousands(left.records));
-        let beside = left.resident.map(|resident| format!("resident: {resident:.2}")).unwrap_or_default();
-        Figure::new(what, Unit::Ratio, vec![left.kept]).at_most(0.05).beside(beside)
+        let what = format!(
+            "{} records: part kept 10 s after they expired, {how}",
+            thousands(left.records)
+        );
+        let beside = left
+            .resident
+            .map(|resident| format!("resident: {resident:.2}"))
+            .unwrap_or_default();
+        Figure::new(what, Unit::Ratio, vec![left.kept])
+            .at_most(0.05)
+            .beside(beside)
     };
-    let longest = Figure::new("longest call meanwhile", Unit::Milliseconds, vec![called.longest])
-        .at_most(2.0)
-        .beside(format!("{:.2} ms the longest turn of a loop that only waits", called.idle));
-    let figures = vec![kept("a call each millisecond", &called), kept("no call", &left_alone), longest];
-    Ok(Group { title: "Expired records of the MemoryStore".to_owned(), figures })
+    let longest = Figure::new(
+        "longest call meanwhile",
+        Unit::Milliseconds,
+        vec![called.longest],
+    )
+    .at_most(2.0)
+    .beside(format!(
+        "{:.2} ms the longest turn of a loop that only waits",
+        called.idle
+    ));
+    let figures = vec![
+        kept("a call each millisecond", &called),
+        kept("no call", &left_alone),
+        longest,
+    ];
+    Ok(Group {
+        title: "Expired records of the MemoryStore".to_owned(),
+        figures,
+    })
 }
 
 /// The other process.
 pub(crate) fn run(records: u32) -> Result<Found> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(measure(records))
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(measure(records))
 }
 
 async fn measure(records: u32) -> Result<Found> {
@@ -136,14 +197,26 @@ async fn measure(records: u32) -> Result<Found> {
     let growing = insert(&idempotency, &mut keys, records).await?;
     let after = machine::resident();
     let all = store.len();
-    ensure!(all >= records as usize, "{all} records of {records} were there at once: the machine is too slow");
-    let bytes = before.zip(after).map(|(before, after)| (after - before) / f64::from(records) - PAYLOAD);
+    ensure!(
+        all >= records as usize,
+        "{all} records of {records} were there at once: the machine is too slow"
+    );
+    let bytes = before
+        .zip(after)
+        .map(|(before, after)| (after - before) / f64::from(records) - PAYLOAD);
 
     tokio::time::sleep(ttl).await;
     let expiring = insert(&idempotency, &mut keys, records).await?;
     let left = store.len().saturating_sub(records as usize);
     let idle = idle(records, expiring.mean);
-    Ok(Found { records, bytes, growing, expiring, idle, left })
+    Ok(Found {
+        records,
+        bytes,
+        growing,
+        expiring,
+        idle,
+        left,
+    })
 }
 
 async fn insert(idempotency: &Idempotency, keys: &mut Keys, records: u32) -> Result<Longest> {
@@ -153,7 +226,11 @@ async fn insert(idempotency: &Idempotency, keys: &mut Keys, records: u32) -> Res
     for _ in 0..records {
         let key = keys.advance();
         let (given, begun) = (processor_ns(), Instant::now());
-        idempotency.operation("bench").key(key).run(|| plain(&result)).await?;
+        idempotency
+            .operation("bench")
+            .key(key)
+            .run(|| plain(&result))
+            .await?;
         wall = wall.max(begun.elapsed());
         processor = processor.max(processor_ns() - given);
     }
@@ -187,7 +264,12 @@ fn thousands(number: u32) -> String {
 
 fn thousands_of(number: usize) -> String {
     let digits = number.to_string();
-    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    let groups: Vec<_> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(String::from_utf8_lossy)
+        .collect();
     groups.join(",")
 }
 
@@ -197,6 +279,9 @@ mod tests {
 
     #[test]
     fn numbers_are_grouped() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!(
+            [0, 999, 1000, 1_234_567].map(thousands),
+            ["0", "999", "1,000", "1,234,567"]
+        );
     }
 }

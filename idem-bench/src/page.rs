@@ -34,7 +34,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let json = fs::read(&args.report).with_context(|| format!("cannot read {}", args.report.display()))?;
+    let json =
+        fs::read(&args.report).with_context(|| format!("cannot read {}", args.report.display()))?;
     let mut report: Report = serde_json::from_slice(&json).context("cannot read the report")?;
     if let Some(rounds) = &args.criterion {
         report.groups.extend(in_process::times(rounds)?);
@@ -72,7 +73,14 @@ pub(crate) fn tables(groups: &[Group]) -> String {
         let _ = writeln!(text, "\n{}", group.title);
         for row in [&head].into_iter().chain(&rows) {
             let [what, goal, median, range, verdict, beside] = row;
-            let [what_width, goal_width, median_width, range_width, verdict_width, _] = widths;
+            let [
+                what_width,
+                goal_width,
+                median_width,
+                range_width,
+                verdict_width,
+                _,
+            ] = widths;
             let line = format!(
                 "  {what:<what_width$}  {goal:>goal_width$}  {median:>median_width$}  {range:>range_width$}  \
                  {verdict:<verdict_width$}  {beside}"
@@ -90,17 +98,28 @@ fn width(text: &str) -> usize {
 /// How many goals are reached, and which are not, each in a line.
 fn sum(groups: &[Group], mark: &str) -> String {
     let (mut goals, mut missed) = (0, Vec::new());
-    for (group, figure) in groups.iter().flat_map(|group| group.figures.iter().map(move |figure| (group, figure))) {
-        let Some(reached) = figure.is_reached() else { continue };
+    for (group, figure) in groups
+        .iter()
+        .flat_map(|group| group.figures.iter().map(move |figure| (group, figure)))
+    {
+        let Some(reached) = figure.is_reached() else {
+            continue;
+        };
         goals += 1;
         if !reached {
             let [what, goal, median, ..] = figure.cells();
-            missed.push(format!("\n{mark}{}: {what}: {median}, goal {goal}", group.title));
+            missed.push(format!(
+                "\n{mark}{}: {what}: {median}, goal {goal}",
+                group.title
+            ));
         }
     }
     match goals - missed.len() {
         reached if reached == goals => format!("All of {goals} goals are reached."),
-        reached => format!("{reached} of {goals} goals are reached; missed:\n{}", missed.concat()),
+        reached => format!(
+            "{reached} of {goals} goals are reached; missed:\n{}",
+            missed.concat()
+        ),
     }
 }
 
@@ -111,7 +130,11 @@ fn write(report: &Report, args: &Args, docs: &Path) -> Result<()> {
     plot::latency(&report.latencies, &plots.join("latency.svg"))?;
     // Written by hand, and kept.
     let notes = plots.join("notes.md");
-    let notes = if notes.exists() { fs::read_to_string(&notes)? } else { String::new() };
+    let notes = if notes.exists() {
+        fs::read_to_string(&notes)?
+    } else {
+        String::new()
+    };
     let page = docs.join("benchmarks.md");
     fs::write(&page, markdown(report, &args.command, &notes)?)
         .with_context(|| format!("cannot write {}", page.display()))
@@ -120,9 +143,15 @@ fn write(report: &Report, args: &Args, docs: &Path) -> Result<()> {
 /// A table in Markdown.
 pub(crate) fn table(group: &Group) -> Result<String> {
     let mut page = String::new();
-    writeln!(page, "| | goal | median | range | | figures |\n| --- | ---: | ---: | ---: | --- | --- |")?;
+    writeln!(
+        page,
+        "| | goal | median | range | | figures |\n| --- | ---: | ---: | ---: | --- | --- |"
+    )?;
     for figure in &group.figures {
-        let cells = figure.cells().map(|cell| cell.replace('|', "\\|").replace("#[idempotent]", "`#[idempotent]`"));
+        let cells = figure.cells().map(|cell| {
+            cell.replace('|', "\\|")
+                .replace("#[idempotent]", "`#[idempotent]`")
+        });
         writeln!(page, "| {} |", cells.join(" | "))?;
     }
     Ok(page)
@@ -131,7 +160,10 @@ pub(crate) fn table(group: &Group) -> Result<String> {
 fn markdown(report: &Report, command: &str, notes: &str) -> Result<String> {
     let mut page = String::new();
     let machine = &report.machine;
-    writeln!(page, "<!-- `{command}` writes this page. The hand-written part is benchmarks/notes.md. -->")?;
+    writeln!(
+        page,
+        "<!-- `{command}` writes this page. The hand-written part is benchmarks/notes.md. -->"
+    )?;
     writeln!(page, "# Benchmarks\n")?;
     writeln!(
         page,
@@ -147,14 +179,28 @@ fn markdown(report: &Report, command: &str, notes: &str) -> Result<String> {
     writeln!(page, "| | |\n| --- | --- |")?;
     let of = |package| machine::locked(package);
     for (name, value) in [
-        ("processor", format!("{}, {} cores", machine.processor, machine.cores)),
+        (
+            "processor",
+            format!("{}, {} cores", machine.processor, machine.cores),
+        ),
         ("memory", machine.memory.clone()),
         ("system", machine.kernel.clone()),
         ("load before the run", machine.load.clone()),
         ("compiler", machine.rustc.clone()),
-        ("server", format!("{}, over loopback, on the same machine", report.server)),
+        (
+            "server",
+            format!("{}, over loopback, on the same machine", report.server),
+        ),
         ("idem", format!("commit {}", machine::commit())),
-        ("beside", format!("redis-rs {}, moka {}, cached {}", of("redis"), of("moka"), of("cached"))),
+        (
+            "beside",
+            format!(
+                "redis-rs {}, moka {}, cached {}",
+                of("redis"),
+                of("moka"),
+                of("cached")
+            ),
+        ),
     ] {
         writeln!(page, "| {name} | {value} |")?;
     }
@@ -163,11 +209,21 @@ fn markdown(report: &Report, command: &str, notes: &str) -> Result<String> {
         page.push_str(&table(group)?);
         let shown = [
             (
-                group.figures.iter().any(|figure| figure.what.contains("at once: ")),
+                group
+                    .figures
+                    .iter()
+                    .any(|figure| figure.what.contains("at once: ")),
                 "throughput",
                 "Calls a second over the number of tasks",
             ),
-            (group.figures.iter().any(|figure| figure.what.contains(", p50")), "latency", "Latency by percentile"),
+            (
+                group
+                    .figures
+                    .iter()
+                    .any(|figure| figure.what.contains(", p50")),
+                "latency",
+                "Latency by percentile",
+            ),
         ];
         for (_, file, title) in shown.into_iter().filter(|(shown, ..)| *shown) {
             writeln!(page, "\n![{title}](benchmarks/{file}.svg)")?;

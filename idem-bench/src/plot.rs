@@ -20,8 +20,12 @@ const FAINT: RGBColor = RGBColor(225, 228, 232);
 /// The values of a logarithmic scale that are marked, in each power of ten.
 const TICKS: [f64; 7] = [1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0];
 /// One for each subject, in their order: greys for the floors.
-const COLOURS: [RGBColor; 4] =
-    [RGBColor(87, 96, 106), RGBColor(175, 184, 193), RGBColor(9, 105, 218), RGBColor(207, 79, 8)];
+const COLOURS: [RGBColor; 4] = [
+    RGBColor(87, 96, 106),
+    RGBColor(175, 184, 193),
+    RGBColor(9, 105, 218),
+    RGBColor(207, 79, 8),
+];
 
 /// Its place, the median, and the range.
 type Point = (f64, f64, Option<(f64, f64)>);
@@ -48,18 +52,29 @@ struct Panel<'a> {
 pub(crate) fn throughput(all: &[Throughput], file: &Path) -> Result<()> {
     let panels = Kind::ALL.map(|kind| {
         let of = |one: &Throughput| one.kind == kind;
-        let mut tasks: Vec<usize> = all.iter().filter(|one| of(one)).map(|one| one.tasks).collect();
+        let mut tasks: Vec<usize> = all
+            .iter()
+            .filter(|one| of(one))
+            .map(|one| one.tasks)
+            .collect();
         tasks.sort_unstable();
         tasks.dedup();
-        let lines = named(subjects(all, |one| (one.kind, &one.subject), kind), |name| {
-            let own = all.iter().filter(|one| of(one) && one.subject == name);
-            let point = |one: &Throughput| {
-                let place = tasks.iter().position(|tasks| *tasks == one.tasks)?;
-                let (least, most) = range(&one.rounds);
-                Some((to_f64(place), median(&one.rounds) / 1e3, Some((least / 1e3, most / 1e3))))
-            };
-            own.filter_map(point).collect()
-        });
+        let lines = named(
+            subjects(all, |one| (one.kind, &one.subject), kind),
+            |name| {
+                let own = all.iter().filter(|one| of(one) && one.subject == name);
+                let point = |one: &Throughput| {
+                    let place = tasks.iter().position(|tasks| *tasks == one.tasks)?;
+                    let (least, most) = range(&one.rounds);
+                    Some((
+                        to_f64(place),
+                        median(&one.rounds) / 1e3,
+                        Some((least / 1e3, most / 1e3)),
+                    ))
+                };
+                own.filter_map(point).collect()
+            },
+        );
         Panel {
             title: title(kind),
             x_title: "tasks that call at once",
@@ -75,12 +90,22 @@ pub(crate) fn throughput(all: &[Throughput], file: &Path) -> Result<()> {
 /// Latency by percentile.
 pub(crate) fn latency(all: &[Latency], file: &Path) -> Result<()> {
     let panels = Kind::ALL.map(|kind| {
-        let shares = all.iter().find(|one| one.kind == kind).map(|one| one.percentiles.iter().map(|(share, _)| *share));
-        let lines = named(subjects(all, |one| (one.kind, &one.subject), kind), |name| {
-            let own = all.iter().filter(|one| one.kind == kind && one.subject == name);
-            let times = own.flat_map(|one| one.percentiles.iter().enumerate());
-            times.map(|(place, (_, time))| (to_f64(place), *time, None)).collect()
-        });
+        let shares = all
+            .iter()
+            .find(|one| one.kind == kind)
+            .map(|one| one.percentiles.iter().map(|(share, _)| *share));
+        let lines = named(
+            subjects(all, |one| (one.kind, &one.subject), kind),
+            |name| {
+                let own = all
+                    .iter()
+                    .filter(|one| one.kind == kind && one.subject == name);
+                let times = own.flat_map(|one| one.percentiles.iter().enumerate());
+                times
+                    .map(|(place, (_, time))| (to_f64(place), *time, None))
+                    .collect()
+            },
+        );
         Panel {
             title: title(kind),
             x_title: "percentile of the calls, one at a time",
@@ -114,8 +139,16 @@ fn draw(panels: &[Panel<'_>; 2], file: &Path) -> Result<()> {
 impl Panel<'_> {
     fn draw(&self, area: &Area<'_>) -> Result<()> {
         let values = || self.lines.iter().flat_map(|line| &line.points);
-        let most = values().map(|(_, value, range)| range.map_or(*value, |(_, most)| most)).fold(0.0, f64::max);
-        let least = if self.from_zero { 0.0 } else { values().map(|(_, value, _)| value * 0.85).fold(most, f64::min) };
+        let most = values()
+            .map(|(_, value, range)| range.map_or(*value, |(_, most)| most))
+            .fold(0.0, f64::max);
+        let least = if self.from_zero {
+            0.0
+        } else {
+            values()
+                .map(|(_, value, _)| value * 0.85)
+                .fold(most, f64::min)
+        };
         let end = to_f64(self.places.len().saturating_sub(1));
         let mut builder = ChartBuilder::on(area);
         builder
@@ -134,7 +167,9 @@ impl Panel<'_> {
             let ticks = (1..6).flat_map(|power| TICKS.map(|tick| tick * 10_f64.powi(power)));
             let ticks: Vec<f64> = ticks.filter(|tick| y.contains(tick)).collect();
             let labels = ticks.len();
-            let mut chart = builder.build_cartesian_2d(x, y.log_scale().with_key_points(ticks)).map_err(failed)?;
+            let mut chart = builder
+                .build_cartesian_2d(x, y.log_scale().with_key_points(ticks))
+                .map_err(failed)?;
             self.mesh(&mut chart, labels)?;
             self.lines(&mut chart)
         }
@@ -170,12 +205,21 @@ impl Panel<'_> {
         for line in &self.lines {
             let style = line.colour.stroke_width(3);
             let points = || line.points.iter().map(|(place, value, _)| (*place, *value));
-            chart.draw_series(LineSeries::new(points(), style)).map_err(failed)?;
-            chart.draw_series(points().map(|at| Circle::new(at, 4, line.colour.filled()))).map_err(failed)?;
-            let ranges =
-                line.points.iter().filter_map(|(place, _, range)| range.map(|(least, most)| (*place, least, most)));
+            chart
+                .draw_series(LineSeries::new(points(), style))
+                .map_err(failed)?;
+            chart
+                .draw_series(points().map(|at| Circle::new(at, 4, line.colour.filled())))
+                .map_err(failed)?;
+            let ranges = line
+                .points
+                .iter()
+                .filter_map(|(place, _, range)| range.map(|(least, most)| (*place, least, most)));
             let whiskers = ranges.map(|(place, least, most)| {
-                PathElement::new([(place, least), (place, most)], line.colour.mix(0.6).stroke_width(1))
+                PathElement::new(
+                    [(place, least), (place, most)],
+                    line.colour.mix(0.6).stroke_width(1),
+                )
             });
             chart.draw_series(whiskers).map_err(failed)?;
         }
@@ -185,7 +229,9 @@ impl Panel<'_> {
     /// The name of a place; nothing between two.
     fn place(&self, at: f64) -> String {
         let names = self.places.iter().enumerate();
-        let name = names.map(|(place, name)| (to_f64(place), name)).find(|(place, _)| (place - at).abs() < 0.01);
+        let name = names
+            .map(|(place, name)| (to_f64(place), name))
+            .find(|(place, _)| (place - at).abs() < 0.01);
         name.map(|(_, name)| name.clone()).unwrap_or_default()
     }
 
@@ -194,10 +240,16 @@ impl Panel<'_> {
         for line in &self.lines {
             let middle = 26;
             let stroke = line.colour.stroke_width(3);
-            area.draw(&PathElement::new([(x, middle), (x + 26, middle)], stroke)).map_err(failed)?;
-            area.draw(&Circle::new((x + 13, middle), 4, line.colour.filled())).map_err(failed)?;
-            area.draw(&Text::new(line.name.to_owned(), (x + 34, middle - 8), (FONT, 16).into_font().color(&INK)))
+            area.draw(&PathElement::new([(x, middle), (x + 26, middle)], stroke))
                 .map_err(failed)?;
+            area.draw(&Circle::new((x + 13, middle), 4, line.colour.filled()))
+                .map_err(failed)?;
+            area.draw(&Text::new(
+                line.name.to_owned(),
+                (x + 34, middle - 8),
+                (FONT, 16).into_font().color(&INK),
+            ))
+            .map_err(failed)?;
             // How wide the text is, the reader's font says; so much is enough for those named
             // above.
             x += 74 + 7 * i32::try_from(line.name.len()).unwrap_or(20);
@@ -206,15 +258,23 @@ impl Panel<'_> {
     }
 }
 
-type Chart<'a, 'b, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<plotters::coord::types::RangedCoordf64, Y>>;
+type Chart<'a, 'b, Y> =
+    ChartContext<'a, SVGBackend<'b>, Cartesian2d<plotters::coord::types::RangedCoordf64, Y>>;
 
 fn named(names: Vec<&str>, points: impl Fn(&str) -> Vec<Point>) -> Vec<Line<'_>> {
     let all = Subject::ALL.map(Subject::name);
     names
         .into_iter()
         .map(|name| {
-            let place = all.iter().position(|subject| *subject == name).unwrap_or_default();
-            Line { name, colour: COLOURS[place % COLOURS.len()], points: points(name) }
+            let place = all
+                .iter()
+                .position(|subject| *subject == name)
+                .unwrap_or_default();
+            Line {
+                name,
+                colour: COLOURS[place % COLOURS.len()],
+                points: points(name),
+            }
         })
         .collect()
 }

@@ -63,7 +63,13 @@ pub(crate) enum Subject {
 }
 
 impl Subject {
-    const ALL: [Self; 5] = [Self::Bare, Self::Adapter, Self::SetNx, Self::SetNxDone, Self::Guarded];
+    const ALL: [Self; 5] = [
+        Self::Bare,
+        Self::Adapter,
+        Self::SetNx,
+        Self::SetNxDone,
+        Self::Guarded,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -108,10 +114,22 @@ impl Shared {
         if subject != Subject::Bare {
             let key = self.key(subject, id);
             let mut redis = self.redis.clone();
-            let claimed: Option<String> =
-                cmd("SET").arg(&key).arg("1").arg("NX").arg("EX").arg(TTL).query_async(&mut redis).await?;
+            let claimed: Option<String> = cmd("SET")
+                .arg(&key)
+                .arg("1")
+                .arg("NX")
+                .arg("EX")
+                .arg(TTL)
+                .query_async(&mut redis)
+                .await?;
             if claimed.is_some() && subject == Subject::SetNxDone {
-                let _: String = cmd("SET").arg(&key).arg("done").arg("EX").arg(TTL).query_async(&mut redis).await?;
+                let _: String = cmd("SET")
+                    .arg(&key)
+                    .arg("done")
+                    .arg("EX")
+                    .arg(TTL)
+                    .query_async(&mut redis)
+                    .await?;
             }
         }
         Ok(())
@@ -121,7 +139,11 @@ impl Shared {
     pub(crate) async fn handler(&self, subject: Subject, id: &str) -> Result<(), idem::Error> {
         if subject == Subject::Guarded {
             let key = (self.round, id);
-            let call = self.idempotency.operation("bench.message").key(&key).ttl(Duration::from_secs(TTL));
+            let call = self
+                .idempotency
+                .operation("bench.message")
+                .key(&key)
+                .ttl(Duration::from_secs(TTL));
             call.run(async || Ok::<(), idem::Error>(())).await?;
         }
         self.count();
@@ -137,7 +159,10 @@ pub(crate) trait Filled {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(measure(args))
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(measure(args))
 }
 
 async fn measure(args: &Args) -> Result<()> {
@@ -157,7 +182,9 @@ async fn measure(args: &Args) -> Result<()> {
 
 async fn table(title: &str, broker: &impl Filled, args: &Args) -> Result<()> {
     let redis = RedisServer::start().await?;
-    let connection = redis::Client::open(redis.url())?.get_multiplexed_async_connection().await?;
+    let connection = redis::Client::open(redis.url())?
+        .get_multiplexed_async_connection()
+        .await?;
     let idempotency = Idempotency::new(RedisStore::connect(&redis.url()).await?);
     let mut rates = vec![Vec::new(); Subject::ALL.len()];
     for round in 0..=args.rounds {
@@ -177,29 +204,41 @@ async fn table(title: &str, broker: &impl Filled, args: &Args) -> Result<()> {
             };
             let subject = Subject::ALL[place];
             let begun = Instant::now();
-            within(broker.consume(subject, &shared)).await.with_context(|| format!("{subject:?}"))?;
+            within(broker.consume(subject, &shared))
+                .await
+                .with_context(|| format!("{subject:?}"))?;
             // The first round warms up.
             if round > 0 {
                 rates[place].push(f64::from(args.messages) / begun.elapsed().as_secs_f64());
             }
         }
     }
-    println!("| {title} | messages a second | range | over the bare one |\n| --- | ---: | ---: | ---: |");
+    println!(
+        "| {title} | messages a second | range | over the bare one |\n| --- | ---: | ---: | ---: |"
+    );
     let of = |subject: Subject| median(&rates[subject as usize]);
     for (place, subject) in Subject::ALL.into_iter().enumerate() {
         let all = &rates[place];
-        let (least, most) =
-            all.iter().fold((f64::MAX, 0.0_f64), |(least, most), rate| (least.min(*rate), most.max(*rate)));
+        let (least, most) = all.iter().fold((f64::MAX, 0.0_f64), |(least, most), rate| {
+            (least.min(*rate), most.max(*rate))
+        });
         let beside = of(match subject {
             Subject::Bare | Subject::Adapter => Subject::Bare,
             _ => Subject::SetNx,
         });
-        println!("| {} | {:.0} | {least:.0} to {most:.0} | {:.2} |", subject.name(), median(all), median(all) / beside);
+        println!(
+            "| {} | {:.0} | {least:.0} to {most:.0} | {:.2} |",
+            subject.name(),
+            median(all),
+            median(all) / beside
+        );
     }
     println!();
     Ok(())
 }
 
 async fn within<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::time::timeout(LIMIT, future).await.context("it takes too long")?
+    tokio::time::timeout(LIMIT, future)
+        .await
+        .context("it takes too long")?
 }

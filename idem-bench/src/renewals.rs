@@ -34,9 +34,13 @@ pub(crate) struct Renewals {
 impl Renewals {
     #[allow(clippy::cast_precision_loss)]
     pub(crate) async fn round(&mut self, target: &Target, round: usize) -> Result<()> {
-        let server = target.own().context("round trips are counted on a server of our own")?;
+        let server = target
+            .own()
+            .context("round trips are counted on a server of our own")?;
         let tap = Tap::start(server.port()).await?;
-        let idempotency = Idempotency::builder(store(&tap.url(), &target.prefix()).await?).lease(LEASE).build();
+        let idempotency = Idempotency::builder(store(&tap.url(), &target.prefix()).await?)
+            .lease(LEASE)
+            .build();
         let (end, ends) = watch::channel(false);
         let begun = Arc::new(AtomicU64::new(0));
         let mut running = JoinSet::new();
@@ -50,7 +54,12 @@ impl Renewals {
                     let _ = ends.wait_for(|end| *end).await;
                     Ok::<_, Error>(())
                 };
-                idempotency.operation("long").key(&key).run(body).await.map(drop)
+                idempotency
+                    .operation("long")
+                    .key(&key)
+                    .run(body)
+                    .await
+                    .map(drop)
             });
         }
         let all_begun = async {
@@ -58,20 +67,27 @@ impl Renewals {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(Duration::from_secs(30), all_begun).await.context("not all bodies have begun")?;
+        timeout(Duration::from_secs(30), all_begun)
+            .await
+            .context("not all bodies have begun")?;
         sleep(SETTLE).await;
         let (counted, round_trips, bytes) = (Instant::now(), tap.round_trips(), tap.bytes());
         sleep(WINDOW).await;
         let seconds = counted.elapsed().as_secs_f64();
-        self.round_trips.push((tap.round_trips() - round_trips) as f64 / seconds);
-        self.kilobytes.push((tap.bytes() - bytes) as f64 / seconds / 1e3);
+        self.round_trips
+            .push((tap.round_trips() - round_trips) as f64 / seconds);
+        self.kilobytes
+            .push((tap.bytes() - bytes) as f64 / seconds / 1e3);
         end.send_replace(true);
         let mut kept = 0;
         while let Some(ended) = running.join_next().await {
             kept += usize::from(ended?.is_ok());
         }
         self.lost.push((BODIES - kept) as f64);
-        ensure!(begun.load(Ordering::Relaxed) == BODIES as u64, "a body ran twice");
+        ensure!(
+            begun.load(Ordering::Relaxed) == BODIES as u64,
+            "a body ran twice"
+        );
         Ok(())
     }
 
@@ -79,11 +95,18 @@ impl Renewals {
     pub(crate) fn group(self) -> Group {
         let beside = format!("{:.0} kB a second to the server", median(&self.kilobytes));
         let figures = vec![
-            Figure::new("2,000 bodies, lease 1 s: round trips a second", Unit::Count, self.round_trips)
-                .at_most(40.0)
-                .beside(beside),
+            Figure::new(
+                "2,000 bodies, lease 1 s: round trips a second",
+                Unit::Count,
+                self.round_trips,
+            )
+            .at_most(40.0)
+            .beside(beside),
             Figure::new("leases that were lost", Unit::Count, self.lost).at_most(0.0),
         ];
-        Group { title: "Renewal".to_owned(), figures }
+        Group {
+            title: "Renewal".to_owned(),
+            figures,
+        }
     }
 }

@@ -89,7 +89,13 @@ pub(crate) struct Throughput {
 impl Figure {
     /// A line without a goal and without a remark.
     pub(crate) fn new(what: impl Into<String>, unit: Unit, values: Vec<f64>) -> Self {
-        Self { what: what.into(), goal: None, unit, values, beside: String::new() }
+        Self {
+            what: what.into(),
+            goal: None,
+            unit,
+            values,
+            beside: String::new(),
+        }
     }
 
     pub(crate) fn at_most(mut self, goal: f64) -> Self {
@@ -196,7 +202,10 @@ mod tests {
         let figure = figure.at_least(0.95);
         assert_eq!(figure.is_reached(), Some(true));
         let [_, goal, median, range, verdict, _] = figure.cells();
-        assert_eq!([goal, median, range, verdict], ["≥ 0.95", "0.96", "0.90 to 0.97", "ok"]);
+        assert_eq!(
+            [goal, median, range, verdict],
+            ["≥ 0.95", "0.96", "0.90 to 0.97", "ok"]
+        );
         assert_eq!(figure.at_most(0.5).is_reached(), Some(false));
     }
 }

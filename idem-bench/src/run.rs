@@ -66,12 +66,31 @@ impl Extent {
         let rounds = args.rounds;
         if args.quick {
             let slice = Duration::from_millis(40);
-            let (calls, turns, crowds, in_process, renewals, records) = (300, 1, 2, 2000, 1, 100_000);
-            return Self { rounds: 2, calls, slice, turns, crowds, in_process, renewals, records };
+            let (calls, turns, crowds, in_process, renewals, records) =
+                (300, 1, 2, 2000, 1, 100_000);
+            return Self {
+                rounds: 2,
+                calls,
+                slice,
+                turns,
+                crowds,
+                in_process,
+                renewals,
+                records,
+            };
         }
         let slice = Duration::from_millis(150);
         let records = if args.full { 10_000_000 } else { 1_000_000 };
-        Self { rounds, calls: 2000, slice, turns: 4, crowds: 5, in_process: 20_000, renewals: rounds, records }
+        Self {
+            rounds,
+            calls: 2000,
+            slice,
+            turns: 4,
+            crowds: 5,
+            in_process: 20_000,
+            renewals: rounds,
+            records,
+        }
     }
 }
 
@@ -83,11 +102,16 @@ impl Extent {
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    ensure!(args.rounds >= ROUNDS, "at least {ROUNDS} rounds, or the ranges say little; --quick for a look");
+    ensure!(
+        args.rounds >= ROUNDS,
+        "at least {ROUNDS} rounds, or the ranges say little; --quick for a look"
+    );
     let (machine, extent) = (Machine::look(), Extent::of(&args));
     // Benchmarks that do not use a named server are left to runs without one.
     let in_process = args.redis.is_none();
-    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let tokio = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     let mut report = if args.transactions {
         let group = tokio.block_on(extent.transactions())?;
         print!("{}", page::tables(&[group]));
@@ -118,7 +142,11 @@ fn without_redis(extent: &Extent) -> Result<[Group; 3]> {
         threads.round(extent.in_process)?;
     }
     eprintln!("memory of {} records", extent.records);
-    Ok([threads.group(), memory::group(extent.records)?, sizes::group()])
+    Ok([
+        threads.group(),
+        memory::group(extent.records)?,
+        sizes::group(),
+    ])
 }
 
 async fn over_redis(machine: Machine, extent: &Extent, url: Option<String>) -> Result<Report> {
@@ -129,15 +157,23 @@ async fn over_redis(machine: Machine, extent: &Extent, url: Option<String>) -> R
     let (services, mut layers) = (Services::start(&target).await?, Layers::default());
     for round in 0..=extent.rounds {
         // The first one warms up.
-        let name = if round == 0 { "to warm up".to_owned() } else { format!("{round} of {}", extent.rounds) };
+        let name = if round == 0 {
+            "to warm up".to_owned()
+        } else {
+            format!("{round} of {}", extent.rounds)
+        };
         eprintln!("over Redis, round {name}");
         if round == 1 {
             (latencies, throughputs, crowds, layers) = Default::default();
         }
         let from = NUMBERS * 3 * round as u64;
         latencies.round(&subjects, extent.calls, from).await?;
-        throughputs.round(&subjects, extent.slice, extent.turns, from + NUMBERS).await?;
-        layers.round(&services, extent.calls, extent.slice, from + 2 * NUMBERS).await?;
+        throughputs
+            .round(&subjects, extent.slice, extent.turns, from + NUMBERS)
+            .await?;
+        layers
+            .round(&services, extent.calls, extent.slice, from + 2 * NUMBERS)
+            .await?;
         crowds.round(&target, extent.crowds).await?;
         if target.own().is_some() && (1..=extent.renewals).contains(&round) {
             renewals.round(&target, round).await?;
@@ -149,7 +185,10 @@ async fn over_redis(machine: Machine, extent: &Extent, url: Option<String>) -> R
     if target.own().is_some() {
         groups.push(cost::group(&target, &subjects).await?);
     } else {
-        left_out.push("commands and bytes as the server counts them: they need a server of our own".to_owned());
+        left_out.push(
+            "commands and bytes as the server counts them: they need a server of our own"
+                .to_owned(),
+        );
     }
     groups.push(crowds.group());
     groups.push(layers.group());

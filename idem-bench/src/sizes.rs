@@ -14,20 +14,33 @@ const MOST: f64 = 1024.0;
 pub(crate) fn group() -> Group {
     let mut figures = sizes::<1024>("1 KiB");
     figures.extend(sizes::<{ 16 * 1024 }>("16 KiB"));
-    Group { title: "Size of the future, over the body's own".to_owned(), figures }
+    Group {
+        title: "Size of the future, over the body's own".to_owned(),
+        figures,
+    }
 }
 
 #[allow(clippy::cast_precision_loss)]
 fn sizes<const N: usize>(name: &str) -> Vec<Figure> {
     let bare = size_of_val(&body::<N>());
     // Not run, so any runtime will do.
-    let by_hand = Idempotency::disabled().operation("bench").key("key").run(body::<N>);
-    [("#[idempotent]", size_of_val(&annotated::<N>("key"))), ("by hand", size_of_val(&by_hand))]
-        .map(|(form, size)| {
-            let figure = Figure::new(format!("{form}, a body of {name}"), Unit::Bytes, vec![size as f64 - bare as f64]);
-            figure.at_most(MOST).beside(format!("{size}; body {bare}"))
-        })
-        .into()
+    let by_hand = Idempotency::disabled()
+        .operation("bench")
+        .key("key")
+        .run(body::<N>);
+    [
+        ("#[idempotent]", size_of_val(&annotated::<N>("key"))),
+        ("by hand", size_of_val(&by_hand)),
+    ]
+    .map(|(form, size)| {
+        let figure = Figure::new(
+            format!("{form}, a body of {name}"),
+            Unit::Bytes,
+            vec![size as f64 - bare as f64],
+        );
+        figure.at_most(MOST).beside(format!("{size}; body {bare}"))
+    })
+    .into()
 }
 
 /// A body that holds so many bytes while it waits.

@@ -8,10 +8,17 @@ pub(crate) fn quantile(values: &[f64], share: f64) -> f64 {
 }
 
 /// The same of values in order.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss
+)]
 pub(crate) fn of_sorted(sorted: &[f64], share: f64) -> f64 {
     let last = sorted.len().saturating_sub(1) as f64;
-    sorted.get((last * share).round() as usize).copied().unwrap_or(f64::NAN)
+    sorted
+        .get((last * share).round() as usize)
+        .copied()
+        .unwrap_or(f64::NAN)
 }
 
 /// The one in the middle, or the mean of the two there.

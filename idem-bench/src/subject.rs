@@ -27,7 +27,8 @@ pub(crate) struct Subjects {
 }
 
 impl Subject {
-    pub(crate) const ALL: [Self; 4] = [Self::Floor, Self::PlainFloor, Self::ByHand, Self::Annotated];
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Floor, Self::PlainFloor, Self::ByHand, Self::Annotated];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -55,7 +56,12 @@ impl Subjects {
         // Annotated functions use the installed runtime.
         idem::install(idempotency.clone()).context("a runtime is installed already")?;
         let floor = Floor::connect(target.url(), target.ttl_ms()).await?;
-        Ok(Self { floor, idempotency, result: result(), run: target.run.clone() })
+        Ok(Self {
+            floor,
+            idempotency,
+            result: result(),
+            run: target.run.clone(),
+        })
     }
 
     /// A key of this run, which differs by subject and number.
@@ -68,7 +74,9 @@ impl Subjects {
     pub(crate) async fn call(&self, subject: Subject, kind: Kind, key: &str) -> Result<()> {
         match (subject, kind) {
             (Subject::Floor, Kind::First) => self.floor.first(key, &self.result).await,
-            (Subject::PlainFloor, Kind::First) => self.floor.first_unchecked(key, &self.result).await,
+            (Subject::PlainFloor, Kind::First) => {
+                self.floor.first_unchecked(key, &self.result).await
+            }
             (Subject::Floor | Subject::PlainFloor, Kind::Replay) => {
                 let length = self.floor.replay(key).await?;
                 ensure!(length == RESULT_BYTES, "{length} bytes are no outcome");
@@ -85,7 +93,11 @@ impl Subjects {
 }
 
 async fn by_hand(idempotency: &Idempotency, key: &str, result: &str) -> Result<()> {
-    let outcome = idempotency.operation("bench").key(key).run(|| plain(result)).await;
+    let outcome = idempotency
+        .operation("bench")
+        .key(key)
+        .run(|| plain(result))
+        .await;
     let outcome: Result<_, Error> = outcome.map(idem::Outcome::into_inner);
     ensure!(outcome?.len() == RESULT_BYTES, "not the outcome");
     Ok(())

@@ -28,7 +28,11 @@ impl Tap {
         let port = listener.local_addr()?.port();
         let counts = Arc::<Counts>::default();
         let accepting = tokio::spawn(accept(listener, server, counts.clone()));
-        Ok(Self { port, counts, accepting })
+        Ok(Self {
+            port,
+            counts,
+            accepting,
+        })
     }
 
     pub(crate) fn url(&self) -> String {

@@ -25,10 +25,18 @@ impl Target {
     pub(crate) async fn open(url: Option<String>) -> Result<Self> {
         let run = format!("idem-bench-{:05x}", fastrand::u32(..1 << 20));
         if let Some(url) = url {
-            return Ok(Self { own: None, url, run });
+            return Ok(Self {
+                own: None,
+                url,
+                run,
+            });
         }
         let server = RedisServer::start().await?;
-        Ok(Self { url: server.url(), own: Some(server), run })
+        Ok(Self {
+            url: server.url(),
+            own: Some(server),
+            run,
+        })
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -50,7 +58,11 @@ impl Target {
 
     /// The prefix of the library's records: its default, unless others may use it.
     pub(crate) fn prefix(&self) -> String {
-        if self.own.is_some() { "idem".to_owned() } else { self.run.clone() }
+        if self.own.is_some() {
+            "idem".to_owned()
+        } else {
+            self.run.clone()
+        }
     }
 
     /// One more store, with connections of its own.
@@ -74,9 +86,19 @@ impl Target {
     /// The server's name and version.
     pub(crate) async fn version(&self) -> Result<String> {
         let client = redis::Client::open(self.url.as_str())?;
-        let mut connection = client.get_multiplexed_async_connection().await.context("cannot connect to Redis")?;
-        let info: String = redis::cmd("INFO").arg("server").query_async(&mut connection).await?;
-        let value = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim_end);
+        let mut connection = client
+            .get_multiplexed_async_connection()
+            .await
+            .context("cannot connect to Redis")?;
+        let info: String = redis::cmd("INFO")
+            .arg("server")
+            .query_async(&mut connection)
+            .await?;
+        let value = |name: &str| {
+            info.lines()
+                .find_map(|line| line.strip_prefix(name))
+                .map(str::trim_end)
+        };
         let valkey = value("valkey_version:").map(|version| format!("Valkey {version}"));
         let redis = value("redis_version:").map(|version| format!("Redis {version}"));
         Ok(valkey.or(redis).unwrap_or_else(|| "unknown".to_owned()))
@@ -85,7 +107,9 @@ impl Target {
     /// The number that our own server replies.
     pub(crate) async fn number(&self, command: &[&str]) -> Result<i64> {
         let reply = self.ask(command).await?;
-        reply.number().with_context(|| format!("{}: no number: {reply}", command.join(" ")))
+        reply
+            .number()
+            .with_context(|| format!("{}: no number: {reply}", command.join(" ")))
     }
 
     async fn ask(&self, command: &[&str]) -> Result<Reply> {
@@ -99,5 +123,9 @@ impl Target {
 
 /// A store of its own connections, by a URL.
 pub(crate) async fn store(url: &str, prefix: &str) -> Result<RedisStore> {
-    Ok(RedisStore::builder().url(url).prefix(prefix).connect().await?)
+    Ok(RedisStore::builder()
+        .url(url)
+        .prefix(prefix)
+        .connect()
+        .await?)
 }

@@ -33,7 +33,10 @@ impl Threads {
     pub(crate) fn round(&mut self, calls: u32) -> Result<()> {
         for runtimes in [Runtimes::One, Runtimes::Many] {
             for (place, threads) in THREADS.into_iter().enumerate() {
-                let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+                let tokio = tokio::runtime::Builder::new_multi_thread()
+                    .worker_threads(threads)
+                    .enable_all()
+                    .build()?;
                 let rates = tokio.block_on(measure(runtimes, calls))?;
                 for (all, rate) in self.0[runtimes as usize].iter_mut().zip(rates) {
                     all[place].push(rate);
@@ -46,7 +49,10 @@ impl Threads {
     /// The tables' part.
     pub(crate) fn group(&self) -> Group {
         let mut figures = Vec::new();
-        for (runtimes, name) in [(Runtimes::One, "one runtime"), (Runtimes::Many, "a runtime for each task")] {
+        for (runtimes, name) in [
+            (Runtimes::One, "one runtime"),
+            (Runtimes::Many, "a runtime for each task"),
+        ] {
             for kind in Kind::ALL {
                 let [one, two] = &self.0[runtimes as usize][kind as usize];
                 let gains = two.iter().zip(one).map(|(two, one)| two / one).collect();
@@ -56,7 +62,10 @@ impl Threads {
                 figures.push(Figure::new(what, Unit::Ratio, gains).beside(beside));
             }
         }
-        Group { title: "In process, by threads".to_owned(), figures }
+        Group {
+            title: "In process, by threads".to_owned(),
+            figures,
+        }
     }
 }
 
@@ -65,8 +74,16 @@ async fn measure(runtimes: Runtimes, calls: u32) -> Result<[f64; 2]> {
     let shared = runtime();
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
-            let own = if runtimes == Runtimes::One { shared.clone() } else { runtime() };
-            (Arc::<str>::from(format!("bench.{task}")), own, Keys::new(task))
+            let own = if runtimes == Runtimes::One {
+                shared.clone()
+            } else {
+                runtime()
+            };
+            (
+                Arc::<str>::from(format!("bench.{task}")),
+                own,
+                Keys::new(task),
+            )
         })
         .collect();
     let mut rates = [0.0; 2];
@@ -78,7 +95,11 @@ async fn measure(runtimes: Runtimes, calls: u32) -> Result<[f64; 2]> {
                 let result = result();
                 for call in 0..calls {
                     let key = keys.advance();
-                    idempotency.operation(&*operation).key(key).run(|| plain(&result)).await?;
+                    idempotency
+                        .operation(&*operation)
+                        .key(key)
+                        .run(|| plain(&result))
+                        .await?;
                     // Nothing here waits, and other tasks are to have their turns.
                     if call % 64 == 0 {
                         tokio::task::yield_now().await;

@@ -46,7 +46,10 @@ impl Throughputs {
         let mut next = from;
         let replayed = next;
         next += KEYS * TASKS[TASKS.len() - 1] as u64;
-        for subject in Subject::ALL.into_iter().filter(|subject| subject.has(Kind::Replay)) {
+        for subject in Subject::ALL
+            .into_iter()
+            .filter(|subject| subject.has(Kind::Replay))
+        {
             prepare(subjects, subject, replayed..next).await?;
         }
         for (place, tasks) in TASKS.into_iter().enumerate() {
@@ -55,7 +58,12 @@ impl Throughputs {
                 let mut order = Subject::ALL;
                 for _ in 0..turns {
                     for subject in order.into_iter().filter(|subject| subject.has(kind)) {
-                        let slice = Slice { subject, kind, tasks, length };
+                        let slice = Slice {
+                            subject,
+                            kind,
+                            tasks,
+                            length,
+                        };
                         let first = if kind == Kind::Replay { replayed } else { next };
                         let (number, rate) = slice.run(subjects, first).await?;
                         next += if kind == Kind::Replay { 0 } else { number };
@@ -75,21 +83,39 @@ impl Throughputs {
     pub(crate) fn group(&self) -> Group {
         let mut figures = Vec::new();
         for kind in Kind::ALL {
-            for subject in Subject::ALL.into_iter().skip(1).filter(|subject| subject.has(kind)) {
+            for subject in Subject::ALL
+                .into_iter()
+                .skip(1)
+                .filter(|subject| subject.has(kind))
+            {
                 for (place, tasks) in TASKS.into_iter().enumerate() {
                     let of = |subject: Subject| &self.0[subject as usize][kind as usize][place];
                     let (floor, own) = (of(Subject::Floor), of(subject));
-                    let shares = own.iter().zip(floor).map(|(own, floor)| own / floor).collect();
-                    let what = format!("{kind}, {tasks} at once: {}, share of the floor", subject.name());
+                    let shares = own
+                        .iter()
+                        .zip(floor)
+                        .map(|(own, floor)| own / floor)
+                        .collect();
+                    let what = format!(
+                        "{kind}, {tasks} at once: {}, share of the floor",
+                        subject.name()
+                    );
                     let per_second = |rounds| Unit::PerSecond.show(median(rounds));
                     let beside = format!("{}; floor {}", per_second(own), per_second(floor));
                     let figure = Figure::new(what, Unit::Ratio, shares).beside(beside);
                     let has_goal = subject.is_ours() && WITH_GOAL.contains(&tasks);
-                    figures.push(if has_goal { figure.at_least(0.95) } else { figure });
+                    figures.push(if has_goal {
+                        figure.at_least(0.95)
+                    } else {
+                        figure
+                    });
                 }
             }
         }
-        Group { title: "Over Redis, many calls at once".to_owned(), figures }
+        Group {
+            title: "Over Redis, many calls at once".to_owned(),
+            figures,
+        }
     }
 
     /// The plot's part.
@@ -99,7 +125,12 @@ impl Throughputs {
             for subject in Subject::ALL.into_iter().filter(|subject| subject.has(kind)) {
                 for (place, tasks) in TASKS.into_iter().enumerate() {
                     let rounds = self.0[subject as usize][kind as usize][place].clone();
-                    plotted.push(Throughput { subject: subject.name().to_owned(), kind, tasks, rounds });
+                    plotted.push(Throughput {
+                        subject: subject.name().to_owned(),
+                        kind,
+                        tasks,
+                        rounds,
+                    });
                 }
             }
         }
@@ -110,7 +141,12 @@ impl Throughputs {
 impl Slice {
     /// The numbers of keys that may have been used, and the calls a second.
     async fn run(self, subjects: &Arc<Subjects>, from: u64) -> Result<(u64, f64)> {
-        let Self { subject, kind, tasks, length } = self;
+        let Self {
+            subject,
+            kind,
+            tasks,
+            length,
+        } = self;
         let (tasks, subjects) = (tasks as u64, subjects.clone());
         let call = move |task, calls| {
             let subjects = subjects.clone();
@@ -119,7 +155,9 @@ impl Slice {
                     Kind::First => calls * tasks + task,
                     Kind::Replay => task * KEYS + calls % KEYS,
                 };
-                subjects.call(subject, kind, &subjects.key(subject, from + number)).await
+                subjects
+                    .call(subject, kind, &subjects.key(subject, from + number))
+                    .await
             }
         };
         at_once(tasks, length, call).await
@@ -127,14 +165,20 @@ impl Slice {
 }
 
 /// Makes outcomes.
-async fn prepare(subjects: &Arc<Subjects>, subject: Subject, numbers: std::ops::Range<u64>) -> Result<()> {
+async fn prepare(
+    subjects: &Arc<Subjects>,
+    subject: Subject,
+    numbers: std::ops::Range<u64>,
+) -> Result<()> {
     const AT_ONCE: usize = 64;
     let mut running = JoinSet::new();
     for task in 0..AT_ONCE {
         let (subjects, numbers) = (subjects.clone(), numbers.clone());
         running.spawn(async move {
             for number in numbers.skip(task).step_by(AT_ONCE) {
-                subjects.call(subject, Kind::First, &subjects.key(subject, number)).await?;
+                subjects
+                    .call(subject, Kind::First, &subjects.key(subject, number))
+                    .await?;
             }
             anyhow::Ok(())
         });

@@ -49,7 +49,11 @@ pub struct Tab(WindowHandle);
 
 impl Default for Options {
     fn default() -> Self {
-        Self { scripts: true, dark: false, phone: false }
+        Self {
+            scripts: true,
+            dark: false,
+            phone: false,
+        }
     }
 }
 
@@ -61,16 +65,21 @@ impl Browser {
     /// If chromedriver is missing, or has no browser to start.
     pub async fn start(options: Options) -> Result<Self> {
         let driver = Driver::start().await?;
-        let as_root = Path::new("/proc/self").metadata().is_ok_and(|process| process.uid() == 0);
+        let as_root = Path::new("/proc/self")
+            .metadata()
+            .is_ok_and(|process| process.uid() == 0);
         let client = match connect(&driver, options, !as_root).await {
             // Some containers have no sandbox for other users either. The only pages that it would
             // keep away are our own.
-            Err(error) if !as_root => {
-                connect(&driver, options, false).await.with_context(|| format!("and with the sandbox: {error:#}"))
-            }
+            Err(error) if !as_root => connect(&driver, options, false)
+                .await
+                .with_context(|| format!("and with the sandbox: {error:#}")),
             result => result,
         };
-        Ok(Self { client: client.context("chromedriver cannot start Chromium")?, _driver: driver })
+        Ok(Self {
+            client: client.context("chromedriver cannot start Chromium")?,
+            _driver: driver,
+        })
     }
 
     /// Opens a page, as a visitor who types its address.
@@ -154,10 +163,19 @@ impl Browser {
         let element = self.find(css).await?;
         let click = |mouse: MouseActions| {
             let button = MOUSE_BUTTON_LEFT;
-            mouse.then(PointerAction::Down { button }).then(PointerAction::Up { button })
+            mouse
+                .then(PointerAction::Down { button })
+                .then(PointerAction::Up { button })
         };
-        let between = PointerAction::Pause { duration: BETWEEN_CLICKS };
-        let to_it = PointerAction::MoveToElement { element, duration: None, x: 0., y: 0. };
+        let between = PointerAction::Pause {
+            duration: BETWEEN_CLICKS,
+        };
+        let to_it = PointerAction::MoveToElement {
+            element,
+            duration: None,
+            x: 0.,
+            y: 0.,
+        };
         let mouse = click(click(MouseActions::new("mouse".to_owned()).then(to_it)).then(between));
         Ok(self.client.perform_actions(mouse).await?)
     }
@@ -189,7 +207,12 @@ impl Browser {
     /// If it does not come.
     pub async fn tamper(&self, css: &str, value: &str) -> Result<()> {
         let field = serde_json::to_value(self.find(css).await?)?;
-        self.client.execute("arguments[0].value = arguments[1]", vec![field, value.into()]).await?;
+        self.client
+            .execute(
+                "arguments[0].value = arguments[1]",
+                vec![field, value.into()],
+            )
+            .await?;
         Ok(())
     }
 
@@ -228,7 +251,11 @@ impl Browser {
     /// # Errors
     ///
     /// If it has not said so in half a minute: says what is shown instead.
-    pub async fn until(&self, what: &str, mut holds: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
+    pub async fn until(
+        &self,
+        what: &str,
+        mut holds: impl AsyncFnMut() -> Result<bool>,
+    ) -> Result<()> {
         let mut last = None;
         let waiting = async {
             loop {
@@ -244,8 +271,13 @@ impl Browser {
         if timeout(LIMIT, waiting).await.is_ok() {
             return Ok(());
         }
-        let last = last.map(|error| format!("; the last look failed: {error:#}")).unwrap_or_default();
-        bail!("waited in vain for {what}{last}; what is shown is {}", self.shown().await);
+        let last = last
+            .map(|error| format!("; the last look failed: {error:#}"))
+            .unwrap_or_default();
+        bail!(
+            "waited in vain for {what}{last}; what is shown is {}",
+            self.shown().await
+        );
     }
 
     /// Runs a script in the page.
@@ -268,7 +300,13 @@ impl Browser {
 
     /// For errors.
     async fn shown(&self) -> String {
-        let shown = async { Ok::<_, anyhow::Error>(format!("{}:\n{}", self.path().await?, self.text_now().await?)) };
+        let shown = async {
+            Ok::<_, anyhow::Error>(format!(
+                "{}:\n{}",
+                self.path().await?,
+                self.text_now().await?
+            ))
+        };
         match timeout(LOOK * 40, shown).await {
             Ok(Ok(shown)) => shown,
             Ok(Err(error)) => format!("not to be had: {error:#}"),
@@ -296,7 +334,11 @@ impl fmt::Debug for Browser {
 }
 
 async fn connect(driver: &Driver, options: Options, sandbox: bool) -> Result<Client> {
-    let Options { scripts, dark, phone } = options;
+    let Options {
+        scripts,
+        dark,
+        phone,
+    } = options;
     let mut args = vec![
         "--headless=new".to_owned(),
         "--window-size=1000,900".to_owned(),
@@ -316,12 +358,18 @@ async fn connect(driver: &Driver, options: Options, sandbox: bool) -> Result<Cli
     }
     if phone {
         // A real window has a larger minimum width.
-        chrome["mobileEmulation"] = json!({ "deviceMetrics": { "width": 320, "height": 640, "pixelRatio": 2.0 } });
+        chrome["mobileEmulation"] =
+            json!({ "deviceMetrics": { "width": 320, "height": 640, "pixelRatio": 2.0 } });
     }
-    let Value::Object(capabilities) = json!({ "pageLoadStrategy": "none", "goog:chromeOptions": chrome }) else {
+    let Value::Object(capabilities) =
+        json!({ "pageLoadStrategy": "none", "goog:chromeOptions": chrome })
+    else {
         bail!("capabilities are an object");
     };
     let mut builder = ClientBuilder::new(HttpConnector::new());
-    let client = builder.capabilities(Capabilities::from(capabilities)).connect(&driver.url()).await?;
+    let client = builder
+        .capabilities(Capabilities::from(capabilities))
+        .connect(&driver.url())
+        .await?;
     Ok(client)
 }

@@ -45,14 +45,24 @@ impl Driver {
             .kill_on_drop(true)
             .spawn()
             .context("cannot start chromedriver: install it and Chromium (Debian: chromium-driver), or run `cargo xtask test`, which does")?;
-        let stdout = process.stdout.take().context("chromedriver has no output")?;
+        let stdout = process
+            .stdout
+            .take()
+            .context("chromedriver has no output")?;
         let mut lines = BufReader::new(stdout).lines();
         while let Some(line) = lines.next_line().await? {
             if let Some((_, port)) = line.split_once(SAYS_ITS_PORT) {
-                let port = port.trim_end_matches('.').parse().with_context(|| format!("chromedriver says {line:?}"))?;
+                let port = port
+                    .trim_end_matches('.')
+                    .parse()
+                    .with_context(|| format!("chromedriver says {line:?}"))?;
                 // It prints more later, which must be read.
                 tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-                return Ok(Some(Self { port, _process: process, _dir: dir }));
+                return Ok(Some(Self {
+                    port,
+                    _process: process,
+                    _dir: dir,
+                }));
             }
         }
         Ok(None)
@@ -67,7 +77,8 @@ impl Driver {
     fn shut_down(&self) -> std::io::Result<()> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        stream.write_all(b"GET /shutdown HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")?;
+        stream
+            .write_all(b"GET /shutdown HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")?;
         stream.read_to_end(&mut Vec::new())?;
         Ok(())
     }

@@ -6,11 +6,13 @@ use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 use futures_util::StreamExt as _;
 use idem_amqp::lapin::options::{
-    BasicAckOptions, BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions,
-    QueueBindOptions, QueueDeclareOptions,
+    BasicAckOptions, BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions,
+    ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
 };
 use idem_amqp::lapin::types::{AMQPValue, FieldTable};
-use idem_amqp::lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind};
+use idem_amqp::lapin::{
+    BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind,
+};
 use idem_nats::REASON;
 use idem_nats::async_nats;
 use idem_nats::async_nats::jetstream::consumer::{PullConsumer, pull};
@@ -93,7 +95,10 @@ impl Broker {
                 (Server::Rabbitmq(server), Client::Rabbitmq(Some(connected)))
             }
         };
-        Ok(Self { server, client: Mutex::new(client) })
+        Ok(Self {
+            server,
+            client: Mutex::new(client),
+        })
     }
 
     fn port(&self) -> u16 {
@@ -137,7 +142,10 @@ impl Broker {
     pub(crate) async fn publish(&self, message: &Message) -> Result<()> {
         let payload = serde_json::to_vec(message)?;
         let id = format!("m-{}", message.number);
-        while !matches!(timeout(STEP, self.published(&id, &payload)).await, Ok(Ok(()))) {
+        while !matches!(
+            timeout(STEP, self.published(&id, &payload)).await,
+            Ok(Ok(()))
+        ) {
             sleep(PAUSE).await;
         }
         Ok(())
@@ -146,14 +154,20 @@ impl Broker {
     async fn published(&self, id: &str, payload: &[u8]) -> Result<()> {
         match &mut *self.client.lock().await {
             Client::Nats(context) => {
-                let message = PublishMessage::build().payload(payload.to_vec().into()).message_id(id);
+                let message = PublishMessage::build()
+                    .payload(payload.to_vec().into())
+                    .message_id(id);
                 context.send_publish("chaos.calls", message).await?.await?;
             }
             client @ Client::Rabbitmq(_) => {
                 let channel = self.channel(client).await?;
-                let properties = BasicProperties::default().with_message_id(id.into()).with_delivery_mode(2);
+                let properties = BasicProperties::default()
+                    .with_message_id(id.into())
+                    .with_delivery_mode(2);
                 let options = BasicPublishOptions::default();
-                let sent = channel.basic_publish("".into(), QUEUE.into(), options, payload, properties).await?;
+                let sent = channel
+                    .basic_publish("".into(), QUEUE.into(), options, payload, properties)
+                    .await?;
                 if !matches!(sent.await?, Confirmation::Ack(_)) {
                     bail!("refused");
                 }
@@ -167,21 +181,41 @@ impl Broker {
         let mut found = Vec::new();
         match &mut *self.client.lock().await {
             Client::Nats(context) => {
-                let config = pull::Config { durable_name: Some("look".into()), ..pull::Config::default() };
-                let consumer: PullConsumer =
-                    context.get_stream("DEAD").await?.get_or_create_consumer("look", config).await?;
-                let mut messages = consumer.fetch().max_messages(1_000).messages().await.context("dead letters")?;
+                let config = pull::Config {
+                    durable_name: Some("look".into()),
+                    ..pull::Config::default()
+                };
+                let consumer: PullConsumer = context
+                    .get_stream("DEAD")
+                    .await?
+                    .get_or_create_consumer("look", config)
+                    .await?;
+                let mut messages = consumer
+                    .fetch()
+                    .max_messages(1_000)
+                    .messages()
+                    .await
+                    .context("dead letters")?;
                 while let Some(message) = messages.next().await {
                     let message = message.map_err(anyhow::Error::from_boxed)?;
-                    let reason = message.headers.as_ref().and_then(|headers| headers.get(REASON));
+                    let reason = message
+                        .headers
+                        .as_ref()
+                        .and_then(|headers| headers.get(REASON));
                     let reason = reason.map_or_else(String::new, ToString::to_string);
                     found.push((serde_json::from_slice(&message.payload)?, reason));
-                    message.double_ack().await.map_err(anyhow::Error::from_boxed)?;
+                    message
+                        .double_ack()
+                        .await
+                        .map_err(anyhow::Error::from_boxed)?;
                 }
             }
             client @ Client::Rabbitmq(_) => {
                 let channel = self.channel(client).await?;
-                while let Some(message) = channel.basic_get(DEAD.into(), BasicGetOptions::default()).await? {
+                while let Some(message) = channel
+                    .basic_get(DEAD.into(), BasicGetOptions::default())
+                    .await?
+                {
                     let headers = message.properties.headers().clone().unwrap_or_default();
                     let reason = match headers.inner().get(REASON) {
                         Some(AMQPValue::LongString(reason)) => reason.to_string(),
@@ -200,8 +234,12 @@ impl Broker {
     pub(crate) async fn left(&self) -> Result<u64> {
         match &mut *self.client.lock().await {
             Client::Nats(context) => {
-                let consumer: PullConsumer =
-                    context.get_stream(STREAM).await?.get_consumer(QUEUE).await.map_err(anyhow::Error::from_boxed)?;
+                let consumer: PullConsumer = context
+                    .get_stream(STREAM)
+                    .await?
+                    .get_consumer(QUEUE)
+                    .await
+                    .map_err(anyhow::Error::from_boxed)?;
                 let info = consumer.cached_info();
                 Ok(info.num_pending + info.num_ack_pending as u64)
             }
@@ -210,9 +248,14 @@ impl Broker {
                 for queue in ["", ".retry.1s", ".retry.10s", ".retry.60s"] {
                     // A queue that is not there closes the channel.
                     let channel = self.channel(client).await?;
-                    let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+                    let options = QueueDeclareOptions {
+                        passive: true,
+                        ..QueueDeclareOptions::default()
+                    };
                     let name = format!("{QUEUE}{queue}");
-                    let asked = channel.queue_declare(name.as_str().into(), options, FieldTable::default()).await;
+                    let asked = channel
+                        .queue_declare(name.as_str().into(), options, FieldTable::default())
+                        .await;
                     match asked {
                         Ok(queue) => left += u64::from(queue.message_count()),
                         Err(error) if error.is_amqp_soft_error() && !queue.is_empty() => {}
@@ -226,7 +269,9 @@ impl Broker {
 
     /// A channel that is open.
     async fn channel(&self, client: &mut Client) -> Result<Channel> {
-        let (Server::Rabbitmq(server), Client::Rabbitmq(open)) = (&self.server, client) else { bail!("no RabbitMQ") };
+        let (Server::Rabbitmq(server), Client::Rabbitmq(open)) = (&self.server, client) else {
+            bail!("no RabbitMQ")
+        };
         match open {
             Some((_, channel)) if channel.status().connected() => Ok(channel.clone()),
             _ => {
@@ -242,7 +287,9 @@ impl Broker {
 async fn connected(url: &str) -> Result<(Connection, Channel)> {
     let connection = Connection::connect(url, ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
-    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    channel
+        .confirm_select(ConfirmSelectOptions::default())
+        .await?;
     Ok((connection, channel))
 }
 
@@ -261,26 +308,59 @@ async fn make_streams(context: &Context) -> Result<()> {
             .await?;
     }
     // What a killed process had comes again soon.
-    let config =
-        pull::Config { durable_name: Some(QUEUE.into()), ack_wait: Duration::from_secs(2), ..pull::Config::default() };
-    context.get_stream(STREAM).await?.create_consumer(config).await?;
+    let config = pull::Config {
+        durable_name: Some(QUEUE.into()),
+        ack_wait: Duration::from_secs(2),
+        ..pull::Config::default()
+    };
+    context
+        .get_stream(STREAM)
+        .await?
+        .create_consumer(config)
+        .await?;
     Ok(())
 }
 
 async fn make_queues(channel: &Channel) -> Result<()> {
-    let exchange = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
-    channel.exchange_declare(DEAD.into(), ExchangeKind::Fanout, exchange, FieldTable::default()).await?;
+    let exchange = ExchangeDeclareOptions {
+        durable: true,
+        ..ExchangeDeclareOptions::default()
+    };
+    channel
+        .exchange_declare(
+            DEAD.into(),
+            ExchangeKind::Fanout,
+            exchange,
+            FieldTable::default(),
+        )
+        .await?;
     for queue in [QUEUE, DEAD] {
         let mut arguments = FieldTable::default();
-        arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+        arguments.insert(
+            "x-queue-type".into(),
+            AMQPValue::LongString("quorum".into()),
+        );
         if queue == QUEUE {
-            arguments.insert("x-dead-letter-exchange".into(), AMQPValue::LongString(DEAD.into()));
+            arguments.insert(
+                "x-dead-letter-exchange".into(),
+                AMQPValue::LongString(DEAD.into()),
+            );
         }
         // A consumer that is killed returns what it has, and so does one whose connection is cut: far
         // more often here than anywhere else.
         arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(100_000));
-        channel.queue_declare(queue.into(), QueueDeclareOptions::durable(), arguments).await?;
+        channel
+            .queue_declare(queue.into(), QueueDeclareOptions::durable(), arguments)
+            .await?;
     }
-    channel.queue_bind(DEAD.into(), DEAD.into(), "".into(), QueueBindOptions::default(), FieldTable::default()).await?;
+    channel
+        .queue_bind(
+            DEAD.into(),
+            DEAD.into(),
+            "".into(),
+            QueueBindOptions::default(),
+            FieldTable::default(),
+        )
+        .await?;
     Ok(())
 }

@@ -36,18 +36,35 @@ pub(crate) struct Receipt {
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event {
     /// A call begins, and waits for others for so long (ms).
-    Call { call: u64, key: String, manner: String, wait: u64 },
+    Call {
+        call: u64,
+        key: String,
+        manner: String,
+        wait: u64,
+    },
     /// It has an answer.
     Answer { call: u64, answer: Answer },
     /// Its future was dropped.
     Dropped { call: u64 },
     /// A body is polled. `from`: when the poll of the call's whole future began, before anything
     /// looked at the lease; the event's own time is that of the body.
-    Poll { body: u64, call: u64, key: String, attempt: u64, from: u64, first: bool },
+    Poll {
+        body: u64,
+        call: u64,
+        key: String,
+        attempt: u64,
+        from: u64,
+        first: bool,
+    },
     /// A body has ended.
     End { body: u64, how: How },
     /// The store was asked to claim, and gave the key.
-    Claimed { key: String, owner: u64, attempt: u64, sent: u64 },
+    Claimed {
+        key: String,
+        owner: u64,
+        attempt: u64,
+        sent: u64,
+    },
     /// The store was asked to claim, and failed: what became of the claim is not known.
     ClaimFailed { key: String, owner: u64, sent: u64 },
     /// A renewal was confirmed.
@@ -55,7 +72,12 @@ pub(crate) enum Event {
     /// A release is about to be sent.
     Releasing { key: String, owner: u64 },
     /// The runtime has reported a decision.
-    Decided { key: String, decision: String, attempt: u64, call: Option<u64> },
+    Decided {
+        key: String,
+        decision: String,
+        attempt: u64,
+        call: Option<u64>,
+    },
     /// A process of workers has ended by itself, with so many calls unanswered.
     Drained { left: u64 },
     /// The parent has started a process of workers.
@@ -63,7 +85,11 @@ pub(crate) enum Event {
     /// The parent has killed one.
     Killed { process: u64 },
     /// A fault begins; `process` is the one that is hit, if it is one.
-    FaultBegan { fault: u64, kind: String, process: Option<u64> },
+    FaultBegan {
+        fault: u64,
+        kind: String,
+        process: Option<u64>,
+    },
     /// It is over.
     FaultEnded { fault: u64 },
     /// The only server is dead.
@@ -71,7 +97,11 @@ pub(crate) enum Event {
     /// It is about to be started again.
     ServerUp,
     /// A message was published.
-    Published { message: u64, key: String, poison: bool },
+    Published {
+        message: u64,
+        key: String,
+        poison: bool,
+    },
     /// A message was found where those are that no redelivery helps.
     PutAside { message: u64, reason: String },
     /// So many messages are left when all consumers have ended.
@@ -127,7 +157,10 @@ impl Journal {
         let path = folder.join(format!("{by}.jsonl"));
         let file = OpenOptions::new().create(true).append(true).open(&path);
         let file = file.with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { file: Arc::new(file), by })
+        Ok(Self {
+            file: Arc::new(file),
+            by,
+        })
     }
 
     /// Writes an event down. If that fails, the history is incomplete, so the process ends.
@@ -137,7 +170,11 @@ impl Journal {
 
     /// As `write`, with a time that was read before.
     pub(crate) fn write_at(&self, at: u64, event: Event) {
-        let line = serde_json::to_vec(&Line { at, by: self.by, event });
+        let line = serde_json::to_vec(&Line {
+            at,
+            by: self.by,
+            event,
+        });
         let written = line.map_err(Into::into).and_then(|mut line| {
             line.push(b'\n');
             (&*self.file).write_all(&line)
@@ -154,12 +191,18 @@ pub(crate) fn read(folder: &Path) -> Result<Vec<Line>> {
     let mut lines = Vec::new();
     for file in std::fs::read_dir(folder)? {
         let path = file?.path();
-        if path.extension().is_some_and(|extension| extension == "jsonl") {
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "jsonl")
+        {
             let text = std::fs::read_to_string(&path)?;
             // A process that is killed, or is writing now, may leave a line without its end.
             let whole = text.rfind('\n').map_or("", |end| &text[..end]);
             for line in whole.lines() {
-                lines.push(serde_json::from_str(line).with_context(|| format!("{}: {line}", path.display()))?);
+                lines.push(
+                    serde_json::from_str(line)
+                        .with_context(|| format!("{}: {line}", path.display()))?,
+                );
             }
         }
     }

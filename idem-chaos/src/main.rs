@@ -6,7 +6,10 @@
 //! against the promises of `docs/guarantees.md`. `idem-chaos mutants` does the same with stores
 //! that each break a promise, and fails if one is not found. `cargo xtask chaos` builds and runs
 //! both.
-#![allow(clippy::disallowed_methods, reason = "a fault run times itself; it is no part of the library")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a fault run times itself; it is no part of the library"
+)]
 
 mod broker;
 mod check;
@@ -109,7 +112,12 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().what {
         What::Worker(args) => worker::run(&args).map(|()| true),
         What::Run(args) => on_tokio(run_once(args)),
-        What::Mutants { topology, seconds, seed, only } => on_tokio(mutants(topology, seconds, seed, only)),
+        What::Mutants {
+            topology,
+            seconds,
+            seed,
+            only,
+        } => on_tokio(mutants(topology, seconds, seed, only)),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -122,15 +130,29 @@ fn main() -> ExitCode {
 }
 
 fn on_tokio<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(future)
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?
+        .block_on(future)
 }
 
 async fn run_once(args: RunArgs) -> Result<bool> {
-    let fits = |kind: &Kind| args.topology.suffers(*kind) && (args.broker.is_some() || !kind.needs_broker());
+    let fits = |kind: &Kind| {
+        args.topology.suffers(*kind) && (args.broker.is_some() || !kind.needs_broker())
+    };
     let wanted = |kind: &Kind| args.nemesis.is_empty() || args.nemesis.contains(kind);
-    let kinds = Kind::value_variants().iter().copied().filter(fits).filter(wanted).collect();
+    let kinds = Kind::value_variants()
+        .iter()
+        .copied()
+        .filter(fits)
+        .filter(wanted)
+        .collect();
     let temporary = tempfile::Builder::new().prefix("idem-chaos-").tempdir()?;
-    let folder = args.keep.clone().unwrap_or_else(|| temporary.path().to_owned());
+    let folder = args
+        .keep
+        .clone()
+        .unwrap_or_else(|| temporary.path().to_owned());
     std::fs::create_dir_all(&folder)?;
     let settings = Settings {
         topology: args.topology,
@@ -138,7 +160,9 @@ async fn run_once(args: RunArgs) -> Result<bool> {
         kinds,
         processes: args.workers.max(1),
         length: Duration::from_secs(args.seconds),
-        lease: args.lease.map_or_else(|| args.topology.lease(), Duration::from_millis),
+        lease: args
+            .lease
+            .map_or_else(|| args.topology.lease(), Duration::from_millis),
         seed: args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000)),
         replicas: args.replicas.unwrap_or_else(|| args.topology.replicas()),
         mutant: args.mutant.map(name_of),
@@ -157,7 +181,10 @@ async fn run_once(args: RunArgs) -> Result<bool> {
 
 async fn mutants(topology: Topology, seconds: u64, seed: u64, only: Vec<Flaw>) -> Result<bool> {
     let mut hidden = Vec::new();
-    for flaw in Flaw::value_variants().iter().filter(|flaw| only.is_empty() || only.contains(flaw)) {
+    for flaw in Flaw::value_variants()
+        .iter()
+        .filter(|flaw| only.is_empty() || only.contains(flaw))
+    {
         let folder = tempfile::Builder::new().prefix("idem-chaos-").tempdir()?;
         let settings = Settings {
             topology,
@@ -181,7 +208,11 @@ async fn mutants(topology: Topology, seconds: u64, seed: u64, only: Vec<Flaw>) -
         let violations = &verdict.findings.violations;
         if let Some(first) = violations.first() {
             let at = report::seconds(first.at, verdict.epoch);
-            println!("{name:<26} found after {at:>10} s: {}; {}", report::by_promise(violations), first.text);
+            println!(
+                "{name:<26} found after {at:>10} s: {}; {}",
+                report::by_promise(violations),
+                first.text
+            );
         } else {
             println!("{name:<26} NOT FOUND in {seconds} s");
             hidden.push(name);
@@ -201,5 +232,7 @@ fn print_details(verdict: &Verdict, folder: &std::path::Path) -> Result<()> {
 }
 
 fn name_of(flaw: Flaw) -> String {
-    flaw.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    flaw.to_possible_value()
+        .map(|value| value.get_name().to_owned())
+        .unwrap_or_default()
 }

@@ -42,18 +42,32 @@ impl Producer {
     }
 }
 
-async fn produce(broker: Arc<Broker>, journal: Journal, seed: u64, epoch: u64, ending: Arc<AtomicBool>) -> Result<()> {
+async fn produce(
+    broker: Arc<Broker>,
+    journal: Journal,
+    seed: u64,
+    epoch: u64,
+    ending: Arc<AtomicBool>,
+) -> Result<()> {
     let mut dice = Rng::with_seed(seed ^ 0x6d65_7373);
     let mut number = 0;
     while !ending.load(Ordering::Relaxed) {
         number += 1;
         let poison = dice.u8(..50) == 0;
         let key = keys::pick(clock::now().saturating_sub(epoch), &mut dice);
-        let message = Message { number, key, poison };
+        let message = Message {
+            number,
+            key,
+            poison,
+        };
         let twice = dice.u8(..10) == 0;
         for _ in 0..if twice { 2 } else { 1 } {
             broker.publish(&message).await?;
-            journal.write(Event::Published { message: number, key: message.key.clone(), poison });
+            journal.write(Event::Published {
+                message: number,
+                key: message.key.clone(),
+                poison,
+            });
             sleep(Duration::from_millis(if twice { 110 } else { 0 })).await;
         }
         sleep(Duration::from_millis(dice.u64(2..20))).await;
@@ -80,14 +94,19 @@ pub(crate) async fn left(broker: &Broker, journal: &Journal) -> Result<()> {
     // The broker takes back what they had.
     sleep(Duration::from_secs(1)).await;
     look(broker, journal).await?;
-    journal.write(Event::Left { messages: broker.left().await? });
+    journal.write(Event::Left {
+        messages: broker.left().await?,
+    });
     Ok(())
 }
 
 async fn look(broker: &Broker, journal: &Journal) -> Result<usize> {
     let aside = broker.put_aside().await?;
     for (message, reason) in &aside {
-        journal.write(Event::PutAside { message: message.number, reason: reason.clone() });
+        journal.write(Event::PutAside {
+            message: message.number,
+            reason: reason.clone(),
+        });
     }
     Ok(aside.len())
 }

@@ -62,10 +62,25 @@ impl Field {
                 None => None,
             };
             let process = Mutex::new(None);
-            places.push(Place { process, way: Mutex::new(()), proxy, to_broker: Mutex::new(()), broker: to_broker });
+            places.push(Place {
+                process,
+                way: Mutex::new(()),
+                proxy,
+                to_broker: Mutex::new(()),
+                broker: to_broker,
+            });
         }
         let (server, broker_rests, next) = (Mutex::new(()), Mutex::new(None), AtomicU64::new(1));
-        let field = Self { settings, journal, servers, server, broker, broker_rests, places, next };
+        let field = Self {
+            settings,
+            journal,
+            servers,
+            server,
+            broker,
+            broker_rests,
+            places,
+            next,
+        };
         for place in &field.places {
             *place.process.lock().await = Some(field.process(place)?);
         }
@@ -74,7 +89,11 @@ impl Field {
 
     /// Makes the faults, each at its time, until the run is over or `enough` says so; all are
     /// healed in the end.
-    pub(crate) async fn suffer(self: &Arc<Self>, faults: Vec<Fault>, enough: impl Future<Output = ()>) -> Result<()> {
+    pub(crate) async fn suffer(
+        self: &Arc<Self>,
+        faults: Vec<Fault>,
+        enough: impl Future<Output = ()>,
+    ) -> Result<()> {
         let start = tokio::time::Instant::now();
         let mut tasks = JoinSet::new();
         let all = async {
@@ -125,12 +144,16 @@ impl Field {
         let place = &self.places[fault.target % self.places.len()];
         match fault.kind {
             Kind::Kill | Kind::Pause => {
-                let Ok(mut slot) = place.process.try_lock() else { return Ok(()) };
+                let Ok(mut slot) = place.process.try_lock() else {
+                    return Ok(());
+                };
                 match slot.as_mut() {
                     Some(process) if fault.kind == Kind::Kill => {
                         let _over = self.begins(fault.kind, Some(process.number));
                         process.kill().await?;
-                        self.journal.write(Event::Killed { process: process.number });
+                        self.journal.write(Event::Killed {
+                            process: process.number,
+                        });
                         sleep(fault.length).await;
                         *slot = Some(self.process(place)?);
                     }
@@ -144,7 +167,9 @@ impl Field {
                 }
             }
             Kind::Cut | Kind::Swallow | Kind::Delay => {
-                let (Ok(_way), Some(proxy)) = (place.way.try_lock(), &place.proxy) else { return Ok(()) };
+                let (Ok(_way), Some(proxy)) = (place.way.try_lock(), &place.proxy) else {
+                    return Ok(());
+                };
                 let _over = self.begins(fault.kind, None);
                 match fault.kind {
                     Kind::Cut => proxy.cut(),
@@ -155,14 +180,19 @@ impl Field {
                 proxy.restore();
             }
             Kind::BrokerCut => {
-                let (Ok(_way), Some(proxy)) = (place.to_broker.try_lock(), &place.broker) else { return Ok(()) };
+                let (Ok(_way), Some(proxy)) = (place.to_broker.try_lock(), &place.broker) else {
+                    return Ok(());
+                };
                 let _over = self.begins(fault.kind, None);
                 proxy.cut();
                 sleep(fault.length).await;
                 proxy.restore();
             }
             Kind::BrokerKill => {
-                let (Ok(mut rests), Some(broker)) = (self.broker_rests.try_lock(), &self.broker) else { return Ok(()) };
+                let (Ok(mut rests), Some(broker)) = (self.broker_rests.try_lock(), &self.broker)
+                else {
+                    return Ok(());
+                };
                 if rests.is_some_and(|until| Instant::now() < until) {
                     return Ok(());
                 }
@@ -171,12 +201,20 @@ impl Field {
                 *rests = Some(Instant::now() + REST);
             }
             Kind::ServerKill | Kind::ServerPause => {
-                let Ok(_server) = self.server.try_lock() else { return Ok(()) };
+                let Ok(_server) = self.server.try_lock() else {
+                    return Ok(());
+                };
                 let _over = self.begins(fault.kind, None);
                 if fault.kind == Kind::ServerPause {
                     self.servers.pause(fault.target, fault.length).await?;
                 } else {
-                    let down = |down| self.journal.write(if down { Event::ServerDown } else { Event::ServerUp });
+                    let down = |down| {
+                        self.journal.write(if down {
+                            Event::ServerDown
+                        } else {
+                            Event::ServerUp
+                        })
+                    };
                     self.servers.kill(fault.target, fault.length, down).await?;
                 }
             }
@@ -186,17 +224,32 @@ impl Field {
 
     fn process(&self, place: &Place) -> Result<Process> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let broker = self.broker.as_ref().zip(place.broker.as_ref()).map(|(broker, proxy)| broker.url(proxy));
-        let process =
-            Process::start(&self.settings, number, &self.servers.url(place.proxy.as_ref()), broker.as_deref())?;
+        let broker = self
+            .broker
+            .as_ref()
+            .zip(place.broker.as_ref())
+            .map(|(broker, proxy)| broker.url(proxy));
+        let process = Process::start(
+            &self.settings,
+            number,
+            &self.servers.url(place.proxy.as_ref()),
+            broker.as_deref(),
+        )?;
         self.journal.write(Event::Started { process: number });
         Ok(process)
     }
 
     fn begins(&self, kind: Kind, process: Option<u64>) -> Over<'_> {
         let fault = self.next.fetch_add(1, Ordering::Relaxed);
-        self.journal.write(Event::FaultBegan { fault, kind: kind.name().into(), process });
-        Over { fault, journal: &self.journal }
+        self.journal.write(Event::FaultBegan {
+            fault,
+            kind: kind.name().into(),
+            process,
+        });
+        Over {
+            fault,
+            journal: &self.journal,
+        }
     }
 }
 

@@ -91,11 +91,24 @@ const LONG_LEASE: Duration = Duration::from_millis(1_000);
 const GIVEN_UP: f64 = 4.0;
 
 /// The faults of a run.
-pub(crate) fn faults(seed: u64, length: Duration, kinds: &[Kind], lease: Duration, fails_over: bool) -> Vec<Fault> {
+pub(crate) fn faults(
+    seed: u64,
+    length: Duration,
+    kinds: &[Kind],
+    lease: Duration,
+    fails_over: bool,
+) -> Vec<Fault> {
     let is_long = fails_over || lease > LONG_LEASE;
-    let (long, quiet) = if is_long { (LONG_STRETCH, LONG_QUIET) } else { (STRETCH, QUIET) };
+    let (long, quiet) = if is_long {
+        (LONG_STRETCH, LONG_QUIET)
+    } else {
+        (STRETCH, QUIET)
+    };
     let mut dice = Rng::with_seed(seed);
-    let weighted: Vec<Kind> = kinds.iter().flat_map(|kind| std::iter::repeat_n(*kind, kind.weight())).collect();
+    let weighted: Vec<Kind> = kinds
+        .iter()
+        .flat_map(|kind| std::iter::repeat_n(*kind, kind.weight()))
+        .collect();
     let mut faults = Vec::new();
     let mut stretch = Duration::ZERO;
     while stretch < length && !weighted.is_empty() {
@@ -104,16 +117,33 @@ pub(crate) fn faults(seed: u64, length: Duration, kinds: &[Kind], lease: Duratio
         while at < end {
             let kind = weighted[dice.usize(..weighted.len())];
             let (leases, delay) = (lengths(kind, &mut dice), lease.mul_f64(dice.f64() / 2.0));
-            let given_up = fails_over && matches!(kind, Kind::ServerKill | Kind::ServerPause) && dice.bool();
-            let length = if given_up { Duration::from_secs_f64(GIVEN_UP) } else { lease.mul_f64(leases) };
+            let given_up =
+                fails_over && matches!(kind, Kind::ServerKill | Kind::ServerPause) && dice.bool();
+            let length = if given_up {
+                Duration::from_secs_f64(GIVEN_UP)
+            } else {
+                lease.mul_f64(leases)
+            };
             let length = length.min(end.saturating_sub(at));
-            faults.push(Fault { at, kind, target: dice.usize(..1_000), length, delay });
+            faults.push(Fault {
+                at,
+                kind,
+                target: dice.usize(..1_000),
+                length,
+                delay,
+            });
             at += Duration::from_millis(dice.u64(20..450));
         }
         // An owner that dies where all else is well: its keys must be taken over soon.
         if kinds.contains(&Kind::Kill) && end < length {
             let (at, target) = (end + Duration::from_millis(700), dice.usize(..1_000));
-            faults.push(Fault { at, kind: Kind::Kill, target, length: Duration::ZERO, delay: Duration::ZERO });
+            faults.push(Fault {
+                at,
+                kind: Kind::Kill,
+                target,
+                length: Duration::ZERO,
+                delay: Duration::ZERO,
+            });
         }
         stretch = end + quiet;
     }
@@ -141,17 +171,34 @@ mod tests {
 
     #[test]
     fn one_seed_gives_the_same_faults_each_time() {
-        let faults = |seed| faults(seed, Duration::from_secs(30), Kind::value_variants(), LEASE, false);
+        let faults = |seed| {
+            faults(
+                seed,
+                Duration::from_secs(30),
+                Kind::value_variants(),
+                LEASE,
+                false,
+            )
+        };
         assert_eq!(faults(7), faults(7));
         assert_ne!(faults(7), faults(8));
         for kind in Kind::value_variants() {
-            assert!(faults(7).iter().any(|fault| fault.kind == *kind), "{kind:?}");
+            assert!(
+                faults(7).iter().any(|fault| fault.kind == *kind),
+                "{kind:?}"
+            );
         }
     }
 
     #[test]
     fn every_fault_is_healed_before_it_is_quiet() {
-        for fault in faults(3, Duration::from_secs(60), &[Kind::Pause, Kind::ServerKill], LEASE, false) {
+        for fault in faults(
+            3,
+            Duration::from_secs(60),
+            &[Kind::Pause, Kind::ServerKill],
+            LEASE,
+            false,
+        ) {
             let cycle = (STRETCH + QUIET).as_nanos();
             let within = (fault.at + fault.length).as_nanos() % cycle;
             assert!(within <= STRETCH.as_nanos(), "{fault:?}");

@@ -22,15 +22,32 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn start(settings: &Settings, number: u64, url: &str, broker: Option<&str>) -> Result<Self> {
+    pub(crate) fn start(
+        settings: &Settings,
+        number: u64,
+        url: &str,
+        broker: Option<&str>,
+    ) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command
             .arg("worker")
             .arg("--folder")
             .arg(&settings.folder)
-            .args(["--process", &number.to_string(), "--seed", &settings.seed.to_string(), "--url", url])
+            .args([
+                "--process",
+                &number.to_string(),
+                "--seed",
+                &settings.seed.to_string(),
+                "--url",
+                url,
+            ])
             .args(["--replicas", &settings.replicas.to_string()])
-            .args(["--lease", &settings.lease.as_millis().to_string(), "--epoch", &settings.epoch.to_string()]);
+            .args([
+                "--lease",
+                &settings.lease.as_millis().to_string(),
+                "--epoch",
+                &settings.epoch.to_string(),
+            ]);
         if let Some(flaw) = &settings.mutant {
             command.args(["--mutant", flaw]);
         }
@@ -38,13 +55,23 @@ impl Process {
             command.args(["--broker", broker]);
         }
         let mut child = command.stdin(Stdio::piped()).kill_on_drop(true).spawn()?;
-        let stdin = child.stdin.take().context("a process of workers has no standard input")?;
-        Ok(Self { number, child, stdin })
+        let stdin = child
+            .stdin
+            .take()
+            .context("a process of workers has no standard input")?;
+        Ok(Self {
+            number,
+            child,
+            stdin,
+        })
     }
 
     /// Kills it, and waits until it is gone.
     pub(crate) async fn kill(&mut self) -> Result<()> {
-        self.child.kill().await.context("a process of workers cannot be killed")
+        self.child
+            .kill()
+            .await
+            .context("a process of workers cannot be killed")
     }
 
     /// Stops it, as a process that has no time on its host.
@@ -71,7 +98,11 @@ impl Process {
     fn signal(&self, signal: Signal) {
         // It is not waited for yet, so the number is still its own; one that has ended takes no
         // signal, which is as well.
-        let pid = self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        let pid = self
+            .child
+            .id()
+            .and_then(|id| i32::try_from(id).ok())
+            .and_then(Pid::from_raw);
         if let Some(pid) = pid {
             let _ = kill_process(pid, signal);
         }

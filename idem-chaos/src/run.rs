@@ -29,22 +29,36 @@ pub(crate) struct Verdict {
 
 /// Runs. With `until_found`, only until there is a violation.
 pub(crate) async fn run(settings: Settings, until_found: bool) -> Result<Verdict> {
-    let limit = settings.length + if settings.broker.is_some() { LIMIT * 3 } else { LIMIT };
+    let limit = settings.length
+        + if settings.broker.is_some() {
+            LIMIT * 3
+        } else {
+            LIMIT
+        };
     let begun = Instant::now();
     tokio::time::timeout(limit, carry_out(&settings, until_found)).await??;
     // Complete: those who were to end have ended, or were ended.
     let history = history::read(&settings.folder)?;
     let findings = check(&history, settings.rules(), true);
-    Ok(Verdict { findings, took: begun.elapsed(), epoch: settings.epoch })
+    Ok(Verdict {
+        findings,
+        took: begun.elapsed(),
+        epoch: settings.epoch,
+    })
 }
 
 async fn carry_out(settings: &Settings, until_found: bool) -> Result<()> {
     let journal = Journal::open(&settings.folder, 0)?;
     let faults = settings.faults();
     let field = Field::start(settings.clone(), journal.clone()).await?;
-    let producer = field
-        .broker()
-        .map(|broker| Producer::start(Arc::clone(broker), journal.clone(), settings.seed, settings.epoch));
+    let producer = field.broker().map(|broker| {
+        Producer::start(
+            Arc::clone(broker),
+            journal.clone(),
+            settings.seed,
+            settings.epoch,
+        )
+    });
     let found = async {
         loop {
             tokio::time::sleep(LOOK).await;
@@ -68,7 +82,8 @@ async fn carry_out(settings: &Settings, until_found: bool) -> Result<()> {
 async fn is_found(settings: &Settings) -> bool {
     let (folder, rules) = (settings.folder.clone(), settings.rules());
     let looked = tokio::task::spawn_blocking(move || {
-        history::read(&folder).is_ok_and(|history| !check(&history, rules, false).violations.is_empty())
+        history::read(&folder)
+            .is_ok_and(|history| !check(&history, rules, false).violations.is_empty())
     });
     looked.await.unwrap_or_default()
 }

@@ -32,11 +32,21 @@ pub(crate) struct Settings {
 impl Settings {
     /// The faults of the run.
     pub(crate) fn faults(&self) -> Vec<Fault> {
-        plan::faults(self.seed, self.length, &self.kinds, self.lease, self.topology.fails_over())
+        plan::faults(
+            self.seed,
+            self.length,
+            &self.kinds,
+            self.lease,
+            self.topology.fails_over(),
+        )
     }
 
     /// The rules for its history.
     pub(crate) fn rules(&self) -> Rules {
-        Rules { lease: self.lease, fails_over: self.topology.fails_over(), forgets: self.topology.forgets() }
+        Rules {
+            lease: self.lease,
+            fails_over: self.topology.fails_over(),
+            forgets: self.topology.forgets(),
+        }
     }
 }

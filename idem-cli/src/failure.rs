@@ -50,9 +50,10 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Arguments(text) | Self::NoRecord(text) | Self::Refused(text) | Self::Unavailable(text) => {
-                f.write_str(text)
-            }
+            Self::Arguments(text)
+            | Self::NoRecord(text)
+            | Self::Refused(text)
+            | Self::Unavailable(text) => f.write_str(text),
             // A later version, damage, or the data of another program.
             Self::Store(error) if error.kind() == StoreErrorKind::Unreadable => write!(
                 f,

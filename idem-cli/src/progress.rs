@@ -16,7 +16,11 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn new() -> Self {
-        Self { looked_at: 0, shown: 0, is_terminal: io::stderr().is_terminal() }
+        Self {
+            looked_at: 0,
+            shown: 0,
+            is_terminal: io::stderr().is_terminal(),
+        }
     }
 
     /// Counts the records of a page.
@@ -28,7 +32,8 @@ impl Progress {
         } else if self.is_terminal && self.looked_at >= self.shown + STEP {
             self.shown = self.looked_at;
             let mut err = io::stderr().lock();
-            let _ = write!(err, "\r{} records looked at", self.looked_at).and_then(|()| err.flush());
+            let _ =
+                write!(err, "\r{} records looked at", self.looked_at).and_then(|()| err.flush());
         }
     }
 

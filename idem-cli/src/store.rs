@@ -25,7 +25,8 @@ const TABLE: &str = "idem_records";
 /// What to do if a connection fails.
 const SERVER: &str = "check the URL, and that the server runs and can be reached from here";
 const FILE: &str = "check the path and its rights, because this program creates no file";
-const SCHEMES: &str = "redis://, rediss://, redis+sentinel://, redis+cluster://, postgres://, mysql:// or sqlite://";
+const SCHEMES: &str =
+    "redis://, rediss://, redis+sentinel://, redis+cluster://, postgres://, mysql:// or sqlite://";
 
 /// A store, and with SQL the pool for the doctor's questions.
 pub(crate) enum AnyStore {
@@ -51,15 +52,21 @@ impl AnyStore {
     /// Connects.
     pub(crate) async fn open(args: &Args) -> Result<Self, Failure> {
         let Some(url) = args.store.as_deref().filter(|url| !url.is_empty()) else {
-            return Err(Failure::Arguments(format!("no store: give `--store URL` or set IDEM_STORE ({SCHEMES})")));
+            return Err(Failure::Arguments(format!(
+                "no store: give `--store URL` or set IDEM_STORE ({SCHEMES})"
+            )));
         };
         let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
         let is_redis = matches!(scheme.split('+').next(), Some("redis" | "rediss" | "unix"));
         if args.prefix.is_some() && !is_redis {
-            return Err(Failure::Arguments("`--prefix` is for Redis; SQL stores have `--table`".to_owned()));
+            return Err(Failure::Arguments(
+                "`--prefix` is for Redis; SQL stores have `--table`".to_owned(),
+            ));
         }
         if args.table.is_some() && is_redis {
-            return Err(Failure::Arguments("`--table` is for SQL stores; Redis has `--prefix`".to_owned()));
+            return Err(Failure::Arguments(
+                "`--table` is for SQL stores; Redis has `--prefix`".to_owned(),
+            ));
         }
         let table = table_of(args);
         match scheme {
@@ -72,41 +79,71 @@ impl AnyStore {
                 Ok(Self::Redis(builder.connect().await.map_err(of_url)?))
             }
             "postgres" | "postgresql" => {
-                let options: PgConnectOptions = parsed(url, "postgres://user:password@host:port/database")?;
+                let options: PgConnectOptions =
+                    parsed(url, "postgres://user:password@host:port/database")?;
                 let options = options.disable_statement_logging();
                 connected(("PostgreSQL", SERVER), options.connect()).await?;
-                let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(LIMIT).connect_lazy_with(options);
-                let store = PostgresStore::builder(pool.clone()).table(table).time_limit(LIMIT).build();
+                let pool = PgPoolOptions::new()
+                    .max_connections(4)
+                    .acquire_timeout(LIMIT)
+                    .connect_lazy_with(options);
+                let store = PostgresStore::builder(pool.clone())
+                    .table(table)
+                    .time_limit(LIMIT)
+                    .build();
                 Ok(Self::Postgres(store, pool))
             }
             "mysql" | "mariadb" => {
-                let options: MySqlConnectOptions = parsed(url, "mysql://user:password@host:port/database")?;
+                let options: MySqlConnectOptions =
+                    parsed(url, "mysql://user:password@host:port/database")?;
                 let options = options.disable_statement_logging();
                 connected(("MySQL", SERVER), options.connect()).await?;
-                let pool = MySqlPoolOptions::new().max_connections(4).acquire_timeout(LIMIT).connect_lazy_with(options);
-                let store = MySqlStore::builder(pool.clone()).table(table).time_limit(LIMIT).build();
+                let pool = MySqlPoolOptions::new()
+                    .max_connections(4)
+                    .acquire_timeout(LIMIT)
+                    .connect_lazy_with(options);
+                let store = MySqlStore::builder(pool.clone())
+                    .table(table)
+                    .time_limit(LIMIT)
+                    .build();
                 Ok(Self::MySql(store, pool))
             }
             "sqlite" => {
                 let options: SqliteConnectOptions = parsed(url, "sqlite:///var/lib/idem.db")?;
                 // An operator looks at a database; a path that is mistyped makes none.
-                let options = options.create_if_missing(false).busy_timeout(LIMIT / 2).disable_statement_logging();
+                let options = options
+                    .create_if_missing(false)
+                    .busy_timeout(LIMIT / 2)
+                    .disable_statement_logging();
                 connected(("SQLite", FILE), options.connect()).await?;
-                let pool =
-                    SqlitePoolOptions::new().max_connections(2).acquire_timeout(LIMIT).connect_lazy_with(options);
-                let store = SqliteStore::builder(pool.clone()).table(table).time_limit(LIMIT).build();
+                let pool = SqlitePoolOptions::new()
+                    .max_connections(2)
+                    .acquire_timeout(LIMIT)
+                    .connect_lazy_with(options);
+                let store = SqliteStore::builder(pool.clone())
+                    .table(table)
+                    .time_limit(LIMIT)
+                    .build();
                 Ok(Self::Sqlite(store, pool))
             }
             // Not shown: it may be a password without its URL.
-            _ => Err(Failure::Arguments(format!("the store's URL begins with none of {SCHEMES}"))),
+            _ => Err(Failure::Arguments(format!(
+                "the store's URL begins with none of {SCHEMES}"
+            ))),
         }
     }
 
-    pub(crate) fn list<'a>(&'a self, listing: &'a Listing) -> BoxFuture<'a, Result<Page, StoreError>> {
+    pub(crate) fn list<'a>(
+        &'a self,
+        listing: &'a Listing,
+    ) -> BoxFuture<'a, Result<Page, StoreError>> {
         each!(self, store => store.list(listing))
     }
 
-    pub(crate) fn inspect<'a>(&'a self, id: &'a RecordId) -> BoxFuture<'a, Result<Option<RecordInfo>, StoreError>> {
+    pub(crate) fn inspect<'a>(
+        &'a self,
+        id: &'a RecordId,
+    ) -> BoxFuture<'a, Result<Option<RecordInfo>, StoreError>> {
         each!(self, store => store.inspect(id))
     }
 
@@ -139,12 +176,21 @@ impl AnyStore {
     }
 
     /// Writes its result.
-    pub(crate) fn end(&self, noted: Noted, ended: Ended, keep_for: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
+    pub(crate) fn end(
+        &self,
+        noted: Noted,
+        ended: Ended,
+        keep_for: Duration,
+    ) -> BoxFuture<'_, Result<(), StoreError>> {
         each!(self, store => async move { Trail::new(store).keep_for(keep_for).end(noted, &ended).await })
     }
 
     /// The latest decisions about the record with a digest.
-    pub(crate) fn decisions(&self, digest: KeyDigest, limit: usize) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
+    pub(crate) fn decisions(
+        &self,
+        digest: KeyDigest,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
         each!(self, store => async move { Trail::new(store).of_digest(digest, limit).await })
     }
 
@@ -158,7 +204,10 @@ impl AnyStore {
     }
 
     /// The decision of a record of the trail; `None` if it is none.
-    pub(crate) fn entry<'a>(&'a self, id: &'a RecordId) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
+    pub(crate) fn entry<'a>(
+        &'a self,
+        id: &'a RecordId,
+    ) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
         each!(self, store => async move { Trail::new(store).entry(id).await })
     }
 }
@@ -202,7 +251,12 @@ async fn connected<C: sqlx::Connection>(
             let _ = timeout(Duration::from_millis(200), connection.close()).await;
             Ok(())
         }
-        Ok(Err(error)) => Err(Failure::Unavailable(format!("{name} cannot be reached: {error}; {remedy}"))),
-        Err(_) => Err(Failure::Unavailable(format!("{name} did not answer within {} s", LIMIT.as_secs()))),
+        Ok(Err(error)) => Err(Failure::Unavailable(format!(
+            "{name} cannot be reached: {error}; {remedy}"
+        ))),
+        Err(_) => Err(Failure::Unavailable(format!(
+            "{name} did not answer within {} s",
+            LIMIT.as_secs()
+        ))),
     }
 }

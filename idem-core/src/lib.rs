@@ -39,7 +39,8 @@ pub use crate::error::{ConfigError, Error, ErrorKind, StoreError, StoreErrorKind
 pub use crate::outcome::encryption::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
 pub use crate::outcome::{Outcome, Storable};
 pub use crate::policy::errors::{
-    Action, ErrorAction, ErrorPolicy, Frequency, HasErrorPolicy, Never, Retry, Sometimes, UnkeptAction,
+    Action, ErrorAction, ErrorPolicy, Frequency, HasErrorPolicy, Never, Retry, Sometimes,
+    UnkeptAction,
 };
 pub use crate::policy::settings::{Abandoned, Duplicate, InFlight, MissingKey, StoreFailure};
 pub use crate::record::{RecordInfo, RecordState};

@@ -181,7 +181,13 @@ impl Observer {
     }
 
     /// Reports a decision about a record, and why.
-    pub(crate) fn decided_because(self, decision: Decision, id: &RecordId, attempt: u64, why: &dyn fmt::Display) {
+    pub(crate) fn decided_because(
+        self,
+        decision: Decision,
+        id: &RecordId,
+        attempt: u64,
+        why: &dyn fmt::Display,
+    ) {
         self.report(decision, id, attempt, Some(why));
     }
 
@@ -190,9 +196,18 @@ impl Observer {
         Self { observes, ..self }
     }
 
-    fn report(self, decision: Decision, id: &RecordId, attempt: u64, why: Option<&dyn fmt::Display>) {
+    fn report(
+        self,
+        decision: Decision,
+        id: &RecordId,
+        attempt: u64,
+        why: Option<&dyn fmt::Display>,
+    ) {
         let (mut name, mut level) = decision.describe();
-        let key = Label { id, plain: self.plain_keys };
+        let key = Label {
+            id,
+            plain: self.plain_keys,
+        };
         let would = self.observes.then_some(name);
         if let Some(would) = would {
             count_observed(id.operation(), would);
@@ -244,13 +259,23 @@ impl Observer {
     }
 
     /// Reports a call without a record, and why there is none.
-    pub(crate) fn decided_without_key_because(decision: Decision, operation: &str, detail: Option<&'static str>) {
+    pub(crate) fn decided_without_key_because(
+        decision: Decision,
+        operation: &str,
+        detail: Option<&'static str>,
+    ) {
         let (name, level) = decision.describe();
         let (operation, label) = shown_and_label(operation);
         outward(|| match level {
-            Level::WARN => tracing::warn!(target: "idem", operation = &*operation, decision = name, detail, "{name}"),
-            Level::INFO => tracing::info!(target: "idem", operation = &*operation, decision = name, detail, "{name}"),
-            _ => tracing::debug!(target: "idem", operation = &*operation, decision = name, detail, "{name}"),
+            Level::WARN => {
+                tracing::warn!(target: "idem", operation = &*operation, decision = name, detail, "{name}")
+            }
+            Level::INFO => {
+                tracing::info!(target: "idem", operation = &*operation, decision = name, detail, "{name}")
+            }
+            _ => {
+                tracing::debug!(target: "idem", operation = &*operation, decision = name, detail, "{name}")
+            }
         });
         count(label, name);
     }
@@ -294,7 +319,10 @@ impl RoundTrips {
     const QUIET: Duration = Duration::from_secs(1);
 
     pub(crate) fn new(observer: Observer) -> Self {
-        Self { observer, said: Mutex::new((None, 0)) }
+        Self {
+            observer,
+            said: Mutex::new((None, 0)),
+        }
     }
 
     pub(crate) fn observer(&self) -> Observer {
@@ -302,14 +330,23 @@ impl RoundTrips {
     }
 
     /// A claim or renewal took this long.
-    pub(crate) fn took(&self, id: &RecordId, attempt: u64, lease: Duration, (sent, answered): (Instant, Instant)) {
+    pub(crate) fn took(
+        &self,
+        id: &RecordId,
+        attempt: u64,
+        lease: Duration,
+        (sent, answered): (Instant, Instant),
+    ) {
         let round_trip = answered.saturating_duration_since(sent);
         if lease >= round_trip.saturating_mul(3) {
             return;
         }
         let others = {
             let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-            if said.0.is_some_and(|at| answered < clock::after(at, Self::QUIET)) {
+            if said
+                .0
+                .is_some_and(|at| answered < clock::after(at, Self::QUIET))
+            {
                 said.1 += 1;
                 return;
             }
@@ -318,7 +355,8 @@ impl RoundTrips {
         let why = format!(
             "the lease is {lease:?} and a round trip to the store took {round_trip:.1?}; make `lease` longer than three of them; so it was {others} times more since this was last said"
         );
-        self.observer.decided_because(Decision::LeaseTooShort, id, attempt, &why);
+        self.observer
+            .decided_because(Decision::LeaseTooShort, id, attempt, &why);
     }
 }
 
@@ -341,7 +379,10 @@ impl BodyWatch {
         #[cfg(feature = "metrics")]
         {
             let time = crate::base::clock::now().saturating_duration_since(self.began);
-            outward(|| metrics::histogram!("idem_body_seconds", "operation" => id.operation().to_owned()).record(time));
+            outward(|| {
+                metrics::histogram!("idem_body_seconds", "operation" => id.operation().to_owned())
+                    .record(time)
+            });
         }
     }
 }
@@ -350,7 +391,10 @@ impl BodyWatch {
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
 pub(crate) fn wait_took(id: &RecordId, time: Duration) {
     #[cfg(feature = "metrics")]
-    outward(|| metrics::histogram!("idem_wait_seconds", "operation" => id.operation().to_owned()).record(time));
+    outward(|| {
+        metrics::histogram!("idem_wait_seconds", "operation" => id.operation().to_owned())
+            .record(time)
+    });
 }
 
 /// The kinds of work without a caller.
@@ -407,7 +451,9 @@ pub fn message_decided(source: &str, decision: &'static str, times: u64) {
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
 pub fn consumers_lost(source: &str, more: f64) {
     #[cfg(feature = "metrics")]
-    outward(|| metrics::gauge!("idem_consumers_lost", "source" => source.to_owned()).increment(more));
+    outward(|| {
+        metrics::gauge!("idem_consumers_lost", "source" => source.to_owned()).increment(more)
+    });
 }
 
 /// The key as it is logged. The digest is made only where an event is really written.
@@ -418,6 +464,10 @@ struct Label<'a> {
 
 impl fmt::Display for Label<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.plain { Printable(self.id.key()).fmt(f) } else { self.id.digest().fmt(f) }
+        if self.plain {
+            Printable(self.id.key()).fmt(f)
+        } else {
+            self.id.digest().fmt(f)
+        }
     }
 }

@@ -67,7 +67,10 @@ pub fn lookup(idempotency: Idempotency) -> LookupService {
         scope: KeyScope::Shared,
         problem: Arc::new(problem_json),
     };
-    LookupService { settings, scope: PhantomData }
+    LookupService {
+        settings,
+        scope: PhantomData,
+    }
 }
 
 /// A service that looks up requests: see [`lookup`](fn@crate::lookup).
@@ -97,12 +100,18 @@ impl LookupService {
         F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
     {
         self.settings.scope = KeyScope::PerClient(Arc::new(scope));
-        LookupService { settings: self.settings, scope: PhantomData }
+        LookupService {
+            settings: self.settings,
+            scope: PhantomData,
+        }
     }
 
     /// Looks keys up that all clients share, like the layer's `unscoped`.
     pub fn unscoped(self) -> LookupService<Scoped> {
-        LookupService { settings: self.settings, scope: PhantomData }
+        LookupService {
+            settings: self.settings,
+            scope: PhantomData,
+        }
     }
 }
 
@@ -140,13 +149,18 @@ impl Settings {
             Err(problem) => {
                 let mut response = whole((self.problem)(&problem));
                 if problem == Problem::METHOD_NOT_ALLOWED {
-                    response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+                    response
+                        .headers_mut()
+                        .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
                 }
                 response
             }
         };
         // Caches may keep the answer to a GET, a 404 among them, and the next one differs.
-        response.headers_mut().entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        response
+            .headers_mut()
+            .entry(CACHE_CONTROL)
+            .or_insert(HeaderValue::from_static("no-store"));
         response
     }
 
@@ -158,20 +172,24 @@ impl Settings {
         let segment = parts.uri.path().rsplit('/').next().unwrap_or_default();
         let decoded: Vec<u8> = percent_decode_str(segment).collect();
         let key = IdempotencyKey::from_text(&decoded)?;
-        let operation = self.idempotency.operation(operation(&self.name, &self.route.0, &self.route.1));
+        let operation =
+            self.idempotency
+                .operation(operation(&self.name, &self.route.0, &self.route.1));
         let operation = match &scope {
             Some(scope) => operation.key(&(scope.as_str(), &key)),
             None => operation.key(&key),
         };
         match operation.lookup::<Stored>().await {
             Ok(Lookup::Outcome(stored)) => Ok(rebuilt(stored)),
-            Ok(Lookup::InFlight { .. }) => {
-                Err(Problem { status: StatusCode::ACCEPTED, ..Problem::of_kind(ErrorKind::InFlight) })
-            }
+            Ok(Lookup::InFlight { .. }) => Err(Problem {
+                status: StatusCode::ACCEPTED,
+                ..Problem::of_kind(ErrorKind::InFlight)
+            }),
             Ok(Lookup::Abandoned { .. }) => Err(Problem::of_kind(ErrorKind::Abandoned)),
-            Ok(Lookup::AlreadyDone) => {
-                Err(Problem { status: StatusCode::GONE, ..Problem::of_kind(ErrorKind::AlreadyDone) })
-            }
+            Ok(Lookup::AlreadyDone) => Err(Problem {
+                status: StatusCode::GONE,
+                ..Problem::of_kind(ErrorKind::AlreadyDone)
+            }),
             Ok(Lookup::Unknown) => Err(Problem::NOT_FOUND),
             Ok(_) => Err(Problem::INTERNAL),
             Err(error) => Err(Problem::from(&error)),
@@ -213,6 +231,8 @@ impl fmt::Debug for LookupFuture {
 
 impl<S> fmt::Debug for LookupService<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LookupService").field("name", &self.settings.name).finish_non_exhaustive()
+        f.debug_struct("LookupService")
+            .field("name", &self.settings.name)
+            .finish_non_exhaustive()
     }
 }

@@ -35,7 +35,9 @@ impl<F: Fn(&HeaderName) -> bool> Serialize for Recording<'_, F> {
         fields.serialize_field("headers", &Pairs(self.headers, &self.chosen))?;
         fields.serialize_field("body", &Text(self.body))?;
         match trailers {
-            Some(trailers) => fields.serialize_field("trailers", &Pairs(trailers, |_: &HeaderName| true))?,
+            Some(trailers) => {
+                fields.serialize_field("trailers", &Pairs(trailers, |_: &HeaderName| true))?
+            }
             None => fields.skip_field("trailers")?,
         }
         if is_final_error {
@@ -76,7 +78,10 @@ impl Serialize for Text<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match std::str::from_utf8(self.0) {
             Ok(text) => serializer.serialize_str(text),
-            Err(_) => Encoded { base64: BASE64.encode(self.0) }.serialize(serializer),
+            Err(_) => Encoded {
+                base64: BASE64.encode(self.0),
+            }
+            .serialize(serializer),
         }
     }
 }
@@ -170,7 +175,9 @@ impl<'de> Deserialize<'de> for Data {
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Data, A::Error> {
                 let Encoded { base64 } = Encoded::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(Data(BASE64.decode(base64).map_err(de::Error::custom)?.into()))
+                Ok(Data(
+                    BASE64.decode(base64).map_err(de::Error::custom)?.into(),
+                ))
             }
         }
         deserializer.deserialize_any(TextOrEncoded)
@@ -181,9 +188,21 @@ impl<'de> Deserialize<'de> for Data {
 mod tests {
     use super::*;
 
-    fn json(status: StatusCode, headers: &HeaderMap, body: &[u8], trailers: Option<&HeaderMap>) -> String {
+    fn json(
+        status: StatusCode,
+        headers: &HeaderMap,
+        body: &[u8],
+        trailers: Option<&HeaderMap>,
+    ) -> String {
         let chosen = |name: &HeaderName| name != "date";
-        serde_json::to_string(&Recording { status, headers, chosen, body, trailers }).unwrap()
+        serde_json::to_string(&Recording {
+            status,
+            headers,
+            chosen,
+            body,
+            trailers,
+        })
+        .unwrap()
     }
 
     #[test]
@@ -195,9 +214,16 @@ mod tests {
         headers.append("link", HeaderValue::from_static("b"));
         for body in [&b"{\"id\":7}"[..], b"", b"\x00\xff"] {
             let json = json(StatusCode::CREATED, &headers, body, None);
-            assert_eq!(json.contains("{\\\"id\\\":7}"), body.starts_with(b"{"), "{json}");
+            assert_eq!(
+                json.contains("{\\\"id\\\":7}"),
+                body.starts_with(b"{"),
+                "{json}"
+            );
             let stored = serde_json::from_str::<Stored>(&json).unwrap();
-            assert_eq!((stored.status, stored.headers, &stored.body[..]), (StatusCode::CREATED, headers.clone(), body));
+            assert_eq!(
+                (stored.status, stored.headers, &stored.body[..]),
+                (StatusCode::CREATED, headers.clone(), body)
+            );
             assert!(stored.trailers.is_empty() && !stored.final_error);
         }
     }
@@ -213,14 +239,30 @@ mod tests {
             written,
             r#"{"status":200,"headers":[["x-raw",{"base64":"/w=="}],["location","/7"]],"body":"text"}"#
         );
-        let trailers = HeaderMap::from_iter([(HeaderName::from_static("grpc-status"), HeaderValue::from_static("0"))]);
-        let written = json(StatusCode::BAD_GATEWAY, &HeaderMap::new(), b"\xff", Some(&trailers));
+        let trailers = HeaderMap::from_iter([(
+            HeaderName::from_static("grpc-status"),
+            HeaderValue::from_static("0"),
+        )]);
+        let written = json(
+            StatusCode::BAD_GATEWAY,
+            &HeaderMap::new(),
+            b"\xff",
+            Some(&trailers),
+        );
         let expected = r#"{"status":502,"headers":[],"body":{"base64":"/w=="},"trailers":[["grpc-status","0"]],"final_error":true}"#;
         assert_eq!(written, expected);
         let read = serde_json::from_str::<Stored>(&written).unwrap();
-        assert_eq!((read.trailers, read.final_error, &read.body[..]), (trailers, true, &b"\xff"[..]));
+        assert_eq!(
+            (read.trailers, read.final_error, &read.body[..]),
+            (trailers, true, &b"\xff"[..])
+        );
         // Fields with their defaults may be missing.
-        assert_eq!(serde_json::from_str::<Stored>(r#"{"status":204}"#).unwrap().status, StatusCode::NO_CONTENT);
+        assert_eq!(
+            serde_json::from_str::<Stored>(r#"{"status":204}"#)
+                .unwrap()
+                .status,
+            StatusCode::NO_CONTENT
+        );
     }
 
     #[test]

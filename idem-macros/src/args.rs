@@ -76,7 +76,10 @@ const OPTIONS: [(&str, &str); 23] = [
     ("upgrade", "upgrade(1 => from_v1)"),
     ("transaction", "transaction = tx"),
     ("runtime", "runtime = \"self.idempotency\""),
-    ("errors", "errors(OrderError::Declined(_) => keep, _ => release)"),
+    (
+        "errors",
+        "errors(OrderError::Declined(_) => keep, _ => release)",
+    ),
     ("crate", "crate = \"::idem\""),
 ];
 
@@ -133,16 +136,22 @@ impl Args {
         if bare && self.key.is_none() && !input.peek(Token![,]) {
             // The key without its word, most likely.
             self.misspelt_key = true;
-            return Err(input.error("expected an option: write the key as `key = \"req.order_id\"`"));
+            return Err(
+                input.error("expected an option: write the key as `key = \"req.order_id\"`")
+            );
         }
         if let Some(literal) = input.fork().parse::<Option<LitStr>>()?
-            && let Some((option, example)) = OPTIONS.iter().find(|(option, _)| literal.value().trim() == *option)
+            && let Some((option, example)) = OPTIONS
+                .iter()
+                .find(|(option, _)| literal.value().trim() == *option)
         {
-            let message = format!("`{option}` is a word, not a string: write for example `{example}`");
+            let message =
+                format!("`{option}` is a word, not a string: write for example `{example}`");
             return Err(Error::new(literal.span(), message));
         }
-        let keyword = Ident::parse_any(input)
-            .map_err(|error| Error::new(error.span(), "expected an option, such as `ttl = \"5m\"`"))?;
+        let keyword = Ident::parse_any(input).map_err(|error| {
+            Error::new(error.span(), "expected an option, such as `ttl = \"5m\"`")
+        })?;
         let keyword = keyword.unraw();
         let name = keyword.to_string();
         if name == "errors" {
@@ -155,7 +164,8 @@ impl Args {
             let (mut message, meant) = unknown(&name);
             let stands_alone = input.is_empty() || input.peek(Token![,]);
             if meant.is_none() && stands_alone && self.key.is_none() {
-                message = format!("unknown option `{name}`: to make it the key, write `key = {name}`");
+                message =
+                    format!("unknown option `{name}`: to make it the key, write `key = {name}`");
                 self.misspelt_key = true;
             }
             self.misspelt_key |= meant == Some("key");
@@ -166,7 +176,10 @@ impl Args {
         }
         // The slot is taken even by a value that cannot be read, so that the option does not count
         // as missing.
-        let setting = slot.insert(Setting { keyword, value: None });
+        let setting = slot.insert(Setting {
+            keyword,
+            value: None,
+        });
         if matches!(name.as_str(), "detached" | "observe") {
             return flag(&name, input);
         }
@@ -177,7 +190,9 @@ impl Args {
                 setting.value = None;
                 format!("a duration is written in quotes: write for example `{example}`")
             } else {
-                format!("the value of `{name}` ends before this: is a comma or a parenthesis missing?")
+                format!(
+                    "the value of `{name}` ends before this: is a comma or a parenthesis missing?"
+                )
             };
             errors.push(input.error(message));
             skip_to_next(input);
@@ -185,20 +200,36 @@ impl Args {
         Ok(())
     }
 
-    fn errors(&mut self, keyword: Ident, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<()> {
+    fn errors(
+        &mut self,
+        keyword: Ident,
+        input: ParseStream<'_>,
+        errors: &mut Errors,
+    ) -> syn::Result<()> {
         if self.errors.is_some() {
             return Err(twice(&keyword));
         }
-        let setting = self.errors.insert(ErrorsSetting { keyword, arms: None });
+        let setting = self.errors.insert(ErrorsSetting {
+            keyword,
+            arms: None,
+        });
         setting.arms = Arms::parse(&setting.keyword, input, errors)?;
         Ok(())
     }
 
-    fn upgrade(&mut self, keyword: Ident, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<()> {
+    fn upgrade(
+        &mut self,
+        keyword: Ident,
+        input: ParseStream<'_>,
+        errors: &mut Errors,
+    ) -> syn::Result<()> {
         if self.upgrade.is_some() {
             return Err(twice(&keyword));
         }
-        let setting = self.upgrade.insert(UpgradeSetting { keyword, upgrades: Vec::new() });
+        let setting = self.upgrade.insert(UpgradeSetting {
+            keyword,
+            upgrades: Vec::new(),
+        });
         setting.parse(input, errors)
     }
 
@@ -233,17 +264,28 @@ impl Args {
 }
 
 fn twice(keyword: &Ident) -> Error {
-    Error::new(keyword.span(), format!("`{keyword}` is given twice: leave one of them out"))
+    Error::new(
+        keyword.span(),
+        format!("`{keyword}` is given twice: leave one of them out"),
+    )
 }
 
 /// Returns the message about an unknown option, and the option that was probably meant.
 fn unknown(name: &str) -> (String, Option<&'static str>) {
-    let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, option)| *option);
+    let alias = ALIASES
+        .iter()
+        .find(|(alias, _)| *alias == name)
+        .map(|(_, option)| *option);
     let names = OPTIONS.map(|(option, _)| option);
     let meant = alias.or_else(|| diag::closest(name, names));
     let message = match OPTIONS.iter().find(|(option, _)| Some(*option) == meant) {
-        Some((option, example)) => format!("unknown option `{name}`: did you mean `{option}`, as in `{example}`?"),
-        None => format!("unknown option `{name}`: expected {}", diag::alternatives(names)),
+        Some((option, example)) => {
+            format!("unknown option `{name}`: did you mean `{option}`, as in `{example}`?")
+        }
+        None => format!(
+            "unknown option `{name}`: expected {}",
+            diag::alternatives(names)
+        ),
     };
     (message, meant)
 }
@@ -252,7 +294,9 @@ fn flag(name: &str, input: ParseStream<'_>) -> syn::Result<()> {
     if input.is_empty() || input.peek(Token![,]) {
         return Ok(());
     }
-    Err(input.error(format!("`{name}` takes no value: write `{name}` alone, or leave it out")))
+    Err(input.error(format!(
+        "`{name}` takes no value: write `{name}` alone, or leave it out"
+    )))
 }
 
 fn value(keyword: &Ident, example: &str, input: ParseStream<'_>) -> syn::Result<Expr> {
@@ -261,19 +305,27 @@ fn value(keyword: &Ident, example: &str, input: ParseStream<'_>) -> syn::Result<
         return Err(Error::new(keyword.span(), message));
     }
     if !input.peek(Token![=]) {
-        return Err(input.error(format!("expected `=` after `{keyword}`: write for example `{example}`")));
+        return Err(input.error(format!(
+            "expected `=` after `{keyword}`: write for example `{example}`"
+        )));
     }
     let equals: Token![=] = input.parse()?;
     if input.is_empty() || input.peek(Token![,]) {
-        let message = format!("`{keyword}` needs a value after the `=`: write for example `{example}`");
+        let message =
+            format!("`{keyword}` needs a value after the `=`: write for example `{example}`");
         return Err(Error::new(equals.span, message));
     }
     // On a copy: what a failed attempt leaves behind would be reported a second time.
     let ahead = input.fork();
     let expr = ahead.parse().map_err(|error| {
-        let message = format!("this is not a value for `{keyword}` ({error}): write for example `{example}`");
+        let message =
+            format!("this is not a value for `{keyword}` ({error}): write for example `{example}`");
         // At the end, the caret points at the token before.
-        let span = if ahead.is_empty() { last(input).unwrap_or(equals.span) } else { error.span() };
+        let span = if ahead.is_empty() {
+            last(input).unwrap_or(equals.span)
+        } else {
+            error.span()
+        };
         Error::new(span, message)
     })?;
     input.advance_to(&ahead);
@@ -314,12 +366,18 @@ fn skip_to_next(input: ParseStream<'_>) {
 }
 
 fn at_known_option(input: ParseStream<'_>) -> bool {
-    let word = input.fork().call(Ident::parse_any).map(|word| word.to_string());
+    let word = input
+        .fork()
+        .call(Ident::parse_any)
+        .map(|word| word.to_string());
     at_option(input) && word.is_ok_and(|word| OPTIONS.iter().any(|(option, _)| *option == word))
 }
 
 fn at_option(input: ParseStream<'_>) -> bool {
     let ahead = input.fork();
     ahead.call(Ident::parse_any).is_ok()
-        && (ahead.is_empty() || ahead.peek(Token![=]) || ahead.peek(Token![,]) || ahead.peek(token::Paren))
+        && (ahead.is_empty()
+            || ahead.peek(Token![=])
+            || ahead.peek(Token![,])
+            || ahead.peek(token::Paren))
 }

@@ -33,7 +33,10 @@ impl Plan {
     /// Whether it is asked for when there is an error.
     fn is_late(&self, name: &str) -> bool {
         let name = if name == "__self" { "self" } else { name };
-        self.errors.late().iter().any(|expr| mentions(&expr.to_token_stream(), name))
+        self.errors
+            .late()
+            .iter()
+            .any(|expr| mentions(&expr.to_token_stream(), name))
     }
 
     /// Whether the policy of errors has the parameter, and not the body. In place, the policy may
@@ -44,8 +47,13 @@ impl Plan {
 
     /// Whether an expression of the attribute names it.
     fn asks_for(&self, name: &str) -> bool {
-        let calls = self.calls.iter().flat_map(|call| call.argument.expressions());
-        let mut expressions = calls.chain(&self.runtime).chain(self.errors.computed().map(|(_, _, expr)| expr));
+        let calls = self
+            .calls
+            .iter()
+            .flat_map(|call| call.argument.expressions());
+        let mut expressions = calls
+            .chain(&self.runtime)
+            .chain(self.errors.computed().map(|(_, _, expr)| expr));
         expressions.any(|expr| mentions(&expr.to_token_stream(), name)) || self.is_late(name)
     }
 
@@ -65,7 +73,11 @@ impl Plan {
         }
         // The body is left with its last parameter first, as any function.
         let kept: TokenStream = kept.into_iter().rev().map(|(_, keep)| keep).collect();
-        let place = if retries.is_some() { &mut arguments.each } else { &mut arguments.inside };
+        let place = if retries.is_some() {
+            &mut arguments.each
+        } else {
+            &mut arguments.inside
+        };
         *place = quote!(#kept #place);
         arguments
     }
@@ -81,7 +93,13 @@ impl Plan {
             kept.push((0, keep(&Ident::new("self", receiver.self_token.span), &[])));
         }
         let inputs: Vec<_> = self.function.signature.inputs.iter().collect();
-        for Binding { name, cfgs, reference, .. } in &self.bindings.all {
+        for Binding {
+            name,
+            cfgs,
+            reference,
+            ..
+        } in &self.bindings.all
+        {
             let text = name.to_string();
             let is_used = self.uses(&text);
             let is_unknown = !is_used && !self.asks_for(&text) && !text.starts_with('_');
@@ -93,7 +111,8 @@ impl Plan {
             if skip {
                 continue;
             }
-            let binds = |input: &&FnArg| matches!(input, FnArg::Typed(input) if binds(&input.pat, name));
+            let binds =
+                |input: &&FnArg| matches!(input, FnArg::Typed(input) if binds(&input.pat, name));
             let place = inputs.iter().position(binds).unwrap_or(0);
             let mut keep = keep(name, cfgs);
             if is_unknown {
@@ -103,7 +122,10 @@ impl Plan {
             kept.push((place, keep));
         }
         if let Form::Boxed(boxed) = &self.form {
-            for hidden in boxed.unbound().filter(|_| !is_retried || self.detached.is_some()) {
+            for hidden in boxed
+                .unbound()
+                .filter(|_| !is_retried || self.detached.is_some())
+            {
                 kept.push((inputs.len(), keep(&hidden, &[])));
             }
         }
@@ -112,7 +134,12 @@ impl Plan {
 
     /// Has a body with a task of its own take the parameters that no name is bound to, or not to
     /// all of them.
-    fn keep_unnamed(&self, is_retried: bool, kept: &mut Vec<(usize, TokenStream)>, arguments: &mut Arguments) {
+    fn keep_unnamed(
+        &self,
+        is_retried: bool,
+        kept: &mut Vec<(usize, TokenStream)>,
+        arguments: &mut Arguments,
+    ) {
         let mut inputs: Vec<_> = self.function.signature.inputs.iter().cloned().collect();
         let mut is_changed = false;
         for (index, input) in inputs.iter_mut().enumerate() {
@@ -125,11 +152,15 @@ impl Plan {
             let whole = format_ident!("__idem_argument_{index}", span = Span::mixed_site());
             let names = left.names.iter().map(ToString::to_string);
             let is_asked_for = names.clone().any(|name| self.asks_for(&name));
-            let before = kept.iter().position(|(place, _)| *place > index).unwrap_or(kept.len());
+            let before = kept
+                .iter()
+                .position(|(place, _)| *place > index)
+                .unwrap_or(kept.len());
             if matches!(*input.pat, Pat::Wild(_)) || !is_retried && !is_asked_for {
                 if !matches!(*input.pat, Pat::Wild(_)) {
                     let pattern = &input.pat;
-                    let bind = quote_spanned!(Span::mixed_site()=> #(#cfgs)* let #pattern = #whole;);
+                    let bind =
+                        quote_spanned!(Span::mixed_site()=> #(#cfgs)* let #pattern = #whole;);
                     arguments.inside.extend(bind);
                     kept.retain(|(place, _)| *place != index);
                 }
@@ -147,7 +178,10 @@ impl Plan {
                 let mut rest = Vec::new();
                 name_wilds(&mut input.pat, index, &mut rest);
                 is_changed |= !rest.is_empty();
-                kept.splice(before..before, rest.iter().map(|rest| (index, keep(rest, &cfgs))));
+                kept.splice(
+                    before..before,
+                    rest.iter().map(|rest| (index, keep(rest, &cfgs))),
+                );
             }
         }
         arguments.inputs = is_changed.then_some(inputs);
@@ -156,7 +190,11 @@ impl Plan {
     /// Gives each try its own arguments, or exclusive references in turn, and the block that uses
     /// them. An argument that allows neither is an error at the word that asks for retries.
     fn lend(&self, retry: Span, block: &Group, arguments: &mut Arguments) {
-        let used = self.bindings.all.iter().filter(|binding| self.uses(&binding.name.to_string()));
+        let used = self
+            .bindings
+            .all
+            .iter()
+            .filter(|binding| self.uses(&binding.name.to_string()));
         for binding in used {
             self.lend_one(retry, &binding.name, binding, arguments);
         }
@@ -170,24 +208,40 @@ impl Plan {
             };
             let from = Ident::new("self", receiver.self_token.span);
             self.lend_one(retry, &from, &this, arguments);
-            arguments.block = Some(braced(async_trait::rename_self(block.stream()), block.span()));
+            arguments.block = Some(braced(
+                async_trait::rename_self(block.stream()),
+                block.span(),
+            ));
         }
     }
 
     fn lend_one(&self, retry: Span, from: &Ident, binding: &Binding, arguments: &mut Arguments) {
         let krate = self.krate.at(retry);
-        let Binding { name, mutable, cfgs, reference } = binding;
+        let Binding {
+            name,
+            mutable,
+            cfgs,
+            reference,
+        } = binding;
         let mut from = from.clone();
         from.set_span(retry.resolved_at(from.span()));
         // The parameter's own `mut` is made use of, and stands here again: if it is not needed,
         // that is said.
-        arguments.first.extend(mutable.map(|_| quote_spanned!(retry=> #(#cfgs)* let _ = &mut #from;)));
+        arguments
+            .first
+            .extend(mutable.map(|_| quote_spanned!(retry=> #(#cfgs)* let _ = &mut #from;)));
         if *reference == Reference::Exclusive {
-            let lent = format_ident!("__idem_lent_{}", name.to_string().trim_start_matches("r#"), span = retry);
+            let lent = format_ident!(
+                "__idem_lent_{}",
+                name.to_string().trim_start_matches("r#"),
+                span = retry
+            );
             arguments.before.extend(quote_spanned! {retry=>
                 #(#cfgs)* let #lent = &#krate::__private::Lent::new(&mut *#from);
             });
-            arguments.each.extend(quote_spanned!(retry=> #(#cfgs)* let mut #lent = #lent.take();));
+            arguments
+                .each
+                .extend(quote_spanned!(retry=> #(#cfgs)* let mut #lent = #lent.take();));
             arguments.inside.extend(quote_spanned! {retry=>
                 #(#cfgs)* let ::core::option::Option::Some(#mutable #name) = #lent.get() else {
                     return ::core::future::pending().await;
@@ -208,23 +262,42 @@ impl Plan {
         if self.detached.is_none() {
             return TokenStream::new();
         }
-        let receiver = self.owned_receiver().filter(|_| self.is_left_to_policy("self"));
-        let receiver = receiver.map(|receiver| keep(&Ident::new("self", receiver.self_token.span), &[]));
-        let owned = self.bindings.all.iter().filter(|binding| binding.reference == Reference::No);
+        let receiver = self
+            .owned_receiver()
+            .filter(|_| self.is_left_to_policy("self"));
+        let receiver =
+            receiver.map(|receiver| keep(&Ident::new("self", receiver.self_token.span), &[]));
+        let owned = self
+            .bindings
+            .all
+            .iter()
+            .filter(|binding| binding.reference == Reference::No);
         let late = owned.filter(|binding| self.is_left_to_policy(&binding.name.to_string()));
-        receiver.into_iter().chain(late.map(|Binding { name, cfgs, .. }| keep(name, cfgs))).collect()
+        receiver
+            .into_iter()
+            .chain(late.map(|Binding { name, cfgs, .. }| keep(name, cfgs)))
+            .collect()
     }
 
     /// The owned `self` of an async function.
     fn owned_receiver(&self) -> Option<&Receiver> {
-        let receiver = self.bindings.receiver.as_ref().filter(|_| matches!(self.form, Form::Async))?;
+        let receiver = self
+            .bindings
+            .receiver
+            .as_ref()
+            .filter(|_| matches!(self.form, Form::Async))?;
         (Reference::of_receiver(receiver) == Reference::No).then_some(receiver)
     }
 
     /// The arguments that the policy of errors looks at, where the body has them in a task of its
     /// own.
     pub(crate) fn for_policy(&self) -> TokenStream {
-        let Some(retry) = self.errors.retries().filter(|_| self.detached.is_some()).map(diag::located) else {
+        let Some(retry) = self
+            .errors
+            .retries()
+            .filter(|_| self.detached.is_some())
+            .map(diag::located)
+        else {
             return TokenStream::new();
         };
         let both = self.bindings.all.iter().filter(|Binding { name, .. }| {
@@ -246,7 +319,10 @@ impl Plan {
 /// Has the body take the variable, used or not.
 fn keep(name: &Ident, cfgs: &[syn::Attribute]) -> TokenStream {
     // The generated use must not trigger a lint at the author's code.
-    let allow = name.to_string().starts_with('_').then(|| quote!(#[allow(clippy::used_underscore_binding)]));
+    let allow = name
+        .to_string()
+        .starts_with('_')
+        .then(|| quote!(#[allow(clippy::used_underscore_binding)]));
     quote_spanned!(Span::mixed_site()=> #(#cfgs)* #allow let _ = &#name;)
 }
 
@@ -289,13 +365,23 @@ impl<'ast> Visit<'ast> for LeftOut {
 fn name_wilds(pattern: &mut Pat, index: usize, names: &mut Vec<Ident>) {
     match pattern {
         Pat::Wild(_) => {
-            let name = format_ident!("__idem_rest_{index}_{}", names.len(), span = Span::mixed_site());
+            let name = format_ident!(
+                "__idem_rest_{index}_{}",
+                names.len(),
+                span = Span::mixed_site()
+            );
             *pattern = syn::parse_quote!(#name);
             names.push(name);
         }
         Pat::Paren(inner) => name_wilds(&mut inner.pat, index, names),
-        Pat::Tuple(inner) => inner.elems.iter_mut().for_each(|part| name_wilds(part, index, names)),
-        Pat::TupleStruct(inner) => inner.elems.iter_mut().for_each(|part| name_wilds(part, index, names)),
+        Pat::Tuple(inner) => inner
+            .elems
+            .iter_mut()
+            .for_each(|part| name_wilds(part, index, names)),
+        Pat::TupleStruct(inner) => inner
+            .elems
+            .iter_mut()
+            .for_each(|part| name_wilds(part, index, names)),
         Pat::Struct(inner) => {
             for FieldPat { pat, .. } in &mut inner.fields {
                 name_wilds(pat, index, names);

@@ -28,22 +28,31 @@ const EXAMPLE: &str = "errors(OrderError::Declined(_) => keep, _ => release)";
 impl Arms {
     /// Parses the part after the word `errors`. A mistake inside is reported, and the result has no
     /// arms.
-    pub(crate) fn parse(keyword: &Ident, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Option<Self>> {
+    pub(crate) fn parse(
+        keyword: &Ident,
+        input: ParseStream<'_>,
+        errors: &mut Errors,
+    ) -> syn::Result<Option<Self>> {
         if !input.peek(token::Paren) {
-            let message =
-                format!("`errors` needs an action for each error, in parentheses: write for example `{EXAMPLE}`");
+            let message = format!(
+                "`errors` needs an action for each error, in parentheses: write for example `{EXAMPLE}`"
+            );
             return Err(Error::new(keyword.span(), message));
         }
         let inside;
         let parentheses = parenthesized!(inside in input);
         if inside.is_empty() {
-            let message = format!("`errors` is empty: write for example `{EXAMPLE}`, or leave it out");
+            let message =
+                format!("`errors` is empty: write for example `{EXAMPLE}`, or leave it out");
             errors.at(parentheses.span.join(), message);
             return Ok(None);
         }
         if let Some(word) = first_word(&inside) {
             let rest: TokenStream = inside.parse()?;
-            let stands_alone = matches!(rest.to_string().replace(' ', "").as_str(), "policy" | "policy,");
+            let stands_alone = matches!(
+                rest.to_string().replace(' ', "").as_str(),
+                "policy" | "policy,"
+            );
             let message = match word.to_string().as_str() {
                 "policy" if stands_alone => return Ok(Some(Self::Policy(word))),
                 "policy" => {
@@ -94,7 +103,11 @@ fn first_word(inside: ParseStream<'_>) -> Option<Ident> {
     let ahead = inside.fork();
     let word: Ident = ahead.parse().ok()?;
     let is_word = |tree: &Option<TokenTree>| matches!(tree, Some(TokenTree::Group(_)) | None);
-    let next: Option<TokenTree> = if ahead.is_empty() || ahead.peek(Token![,]) { None } else { ahead.parse().ok() };
+    let next: Option<TokenTree> = if ahead.is_empty() || ahead.peek(Token![,]) {
+        None
+    } else {
+        ahead.parse().ok()
+    };
     let then = ahead.is_empty() || ahead.peek(Token![,]);
     ((word == "policy" && next.is_none()) || (is_word(&next) && then)).then_some(word)
 }
@@ -117,7 +130,10 @@ impl Arm {
     fn parse(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Option<Self>> {
         let start = input.span();
         let pattern = Pat::parse_multi_with_leading_vert(input).map_err(|error| {
-            Error::new(error.span(), format!("this is not a pattern ({error}): write for example `{EXAMPLE}`"))
+            Error::new(
+                error.span(),
+                format!("this is not a pattern ({error}): write for example `{EXAMPLE}`"),
+            )
         })?;
         if let Some(outer) = of_result(&pattern) {
             let message = format!(
@@ -131,19 +147,31 @@ impl Arm {
         };
         if !input.peek(Token![=>]) {
             let message = "expected `=>` and an action: `=> keep`, `=> release`, `=> abandon` or `=> retry(max = 3)`";
-            let span = if input.is_empty() { start } else { input.span() };
+            let span = if input.is_empty() {
+                start
+            } else {
+                input.span()
+            };
             return Err(Error::new(span, message));
         }
         let arrow = input.parse()?;
         let action = Action::parse(input, errors)?;
-        Ok(action.map(|action| Self { pattern, guard, arrow, action }))
+        Ok(action.map(|action| Self {
+            pattern,
+            guard,
+            arrow,
+            action,
+        }))
     }
 }
 
 /// `Ok` or `Err`, if the pattern is one of a `Result`.
 fn of_result(pattern: &Pat) -> Option<&Ident> {
     match pattern {
-        Pat::TupleStruct(pattern) => pattern.path.get_ident().filter(|name| *name == "Err" || *name == "Ok"),
+        Pat::TupleStruct(pattern) => pattern
+            .path
+            .get_ident()
+            .filter(|name| *name == "Err" || *name == "Ok"),
         _ => None,
     }
 }

@@ -18,24 +18,34 @@ impl Boxed {
     /// `#[tracing::instrument]` may have wrapped it once more.
     pub(crate) fn find(body: &Group) -> Option<Self> {
         let trees: Vec<_> = body.stream().into_iter().collect();
-        trees.iter().enumerate().find_map(|(index, tree)| match tree {
-            TokenTree::Group(group) => {
-                let mut found = Self::find(group)?;
-                found.way.insert(0, index);
-                Some(found)
-            }
-            TokenTree::Ident(word) if word == "let" => {
-                let (offset, block) = initialiser(&trees[index..])?;
-                Some(Self { block, bindings: patterns(&trees[..index]), way: vec![index + offset] })
-            }
-            _ => None,
-        })
+        trees
+            .iter()
+            .enumerate()
+            .find_map(|(index, tree)| match tree {
+                TokenTree::Group(group) => {
+                    let mut found = Self::find(group)?;
+                    found.way.insert(0, index);
+                    Some(found)
+                }
+                TokenTree::Ident(word) if word == "let" => {
+                    let (offset, block) = initialiser(&trees[index..])?;
+                    Some(Self {
+                        block,
+                        bindings: patterns(&trees[..index]),
+                        way: vec![index + offset],
+                    })
+                }
+                _ => None,
+            })
     }
 
     /// The parameters that nothing is bound to, by the names that they have instead:
     /// `let __arg1 = __arg1;`.
     pub(crate) fn unbound(&self) -> impl Iterator<Item = Ident> {
-        let names = self.bindings.iter().filter_map(|pattern| syn::parse2::<Ident>(pattern.clone()).ok());
+        let names = self
+            .bindings
+            .iter()
+            .filter_map(|pattern| syn::parse2::<Ident>(pattern.clone()).ok());
         names.filter(|name| name.to_string().starts_with("__arg"))
     }
 
@@ -62,17 +72,26 @@ fn replace(group: &Group, way: &[usize], with: TokenStream) -> Group {
 /// The block in `let __ret: Type = { .. };`, and where it is.
 fn initialiser(trees: &[TokenTree]) -> Option<(usize, Group)> {
     match trees {
-        [_, TokenTree::Ident(name), TokenTree::Punct(colon), ..] if name == "__ret" && colon.as_char() == ':' => {}
+        [_, TokenTree::Ident(name), TokenTree::Punct(colon), ..]
+            if name == "__ret" && colon.as_char() == ':' => {}
         _ => return None,
     }
-    trees.windows(3).enumerate().find_map(|(index, window)| match window {
-        [TokenTree::Punct(equals), TokenTree::Group(block), TokenTree::Punct(end)]
-            if equals.as_char() == '=' && block.delimiter() == Delimiter::Brace && end.as_char() == ';' =>
-        {
-            Some((index + 1, block.clone()))
-        }
-        _ => None,
-    })
+    trees
+        .windows(3)
+        .enumerate()
+        .find_map(|(index, window)| match window {
+            [
+                TokenTree::Punct(equals),
+                TokenTree::Group(block),
+                TokenTree::Punct(end),
+            ] if equals.as_char() == '='
+                && block.delimiter() == Delimiter::Brace
+                && end.as_char() == ';' =>
+            {
+                Some((index + 1, block.clone()))
+            }
+            _ => None,
+        })
 }
 
 /// The patterns in `let pattern = ..;`. One in `if let` binds nothing for what follows.
@@ -80,8 +99,12 @@ fn patterns(trees: &[TokenTree]) -> Vec<TokenStream> {
     let is_word = |tree: &TokenTree, what| matches!(tree, TokenTree::Ident(word) if word == what);
     let ends = |tree: &&TokenTree| matches!(tree, TokenTree::Punct(punct) if matches!(punct.as_char(), '=' | ':'));
     let pattern = |index: usize| {
-        let is_statement = is_word(&trees[index], "let") && (index == 0 || !is_word(&trees[index - 1], "if"));
-        let pattern = trees[index + 1..].iter().take_while(|tree| !ends(tree)).cloned();
+        let is_statement =
+            is_word(&trees[index], "let") && (index == 0 || !is_word(&trees[index - 1], "if"));
+        let pattern = trees[index + 1..]
+            .iter()
+            .take_while(|tree| !ends(tree))
+            .cloned();
         is_statement.then(|| pattern.collect())
     };
     (0..trees.len()).filter_map(pattern).collect()
@@ -101,7 +124,9 @@ pub(crate) fn future_output(ty: &Type) -> Option<&Type> {
                 return None;
             };
             return match arguments.args.first()? {
-                GenericArgument::Type(inner) if last.ident == "Pin" || last.ident == "Box" => future_output(inner),
+                GenericArgument::Type(inner) if last.ident == "Pin" || last.ident == "Box" => {
+                    future_output(inner)
+                }
                 _ => None,
             };
         }
@@ -111,7 +136,11 @@ pub(crate) fn future_output(ty: &Type) -> Option<&Type> {
         let TypeParamBound::Trait(bound) = bound else {
             return None;
         };
-        let last = bound.path.segments.last().filter(|segment| segment.ident == "Future")?;
+        let last = bound
+            .path
+            .segments
+            .last()
+            .filter(|segment| segment.ident == "Future")?;
         let PathArguments::AngleBracketed(arguments) = &last.arguments else {
             return None;
         };

@@ -5,8 +5,8 @@ use quote::ToTokens;
 use syn::parse::Parser as _;
 use syn::visit::{self, Visit};
 use syn::{
-    Attribute, Expr, ExprPath, FnArg, GenericParam, Lifetime, Pat, PatIdent, Path, Receiver, ReceiverKind, Signature,
-    Token, Type,
+    Attribute, Expr, ExprPath, FnArg, GenericParam, Lifetime, Pat, PatIdent, Path, Receiver,
+    ReceiverKind, Signature, Token, Type,
 };
 
 use crate::async_trait::{Boxed, is_item};
@@ -52,8 +52,9 @@ impl Reference {
 
 /// The conditions among the attributes of a parameter.
 pub(crate) fn conditions(attributes: &[Attribute]) -> Vec<Attribute> {
-    let is_condition =
-        |attribute: &&Attribute| attribute.path().is_ident("cfg") || attribute.path().is_ident("cfg_attr");
+    let is_condition = |attribute: &&Attribute| {
+        attribute.path().is_ident("cfg") || attribute.path().is_ident("cfg_attr")
+    };
     attributes.iter().filter(is_condition).cloned().collect()
 }
 
@@ -72,16 +73,24 @@ pub(crate) struct Bindings {
 
 impl Bindings {
     pub(crate) fn of(signature: &Signature, boxed: Option<&Boxed>) -> Self {
-        let constants = signature.generics.params.iter().filter_map(|parameter| match parameter {
-            GenericParam::Const(parameter) => Some(parameter.ident.clone()),
-            GenericParam::Type(_) | GenericParam::Lifetime(_) => None,
-        });
+        let constants = signature
+            .generics
+            .params
+            .iter()
+            .filter_map(|parameter| match parameter {
+                GenericParam::Const(parameter) => Some(parameter.ident.clone()),
+                GenericParam::Type(_) | GenericParam::Lifetime(_) => None,
+            });
         let mut bindings = Self {
             function: signature.ident.clone(),
             receiver: signature.receiver().cloned(),
             all: Vec::new(),
             constants: constants.collect(),
-            types: signature.generics.type_params().map(|parameter| parameter.ident.clone()).collect(),
+            types: signature
+                .generics
+                .type_params()
+                .map(|parameter| parameter.ident.clone())
+                .collect(),
             incomplete: false,
         };
         // `#[async_trait]` has moved patterns, and what is not a reference, to the head of the
@@ -99,12 +108,18 @@ impl Bindings {
         }
         if let Some(receiver) = &bindings.receiver {
             let reference = Reference::of_receiver(receiver);
-            if let Some(this) = bindings.all.iter_mut().find(|binding| binding.name == "__self") {
+            if let Some(this) = bindings
+                .all
+                .iter_mut()
+                .find(|binding| binding.name == "__self")
+            {
                 this.reference = reference;
             }
         }
         if boxed.is_some() {
-            bindings.all.retain(|Binding { name, .. }| !name.to_string().starts_with("__arg"));
+            bindings
+                .all
+                .retain(|Binding { name, .. }| !name.to_string().starts_with("__arg"));
         }
         bindings
     }
@@ -123,7 +138,12 @@ impl Bindings {
                 known.reference = reference;
                 continue;
             }
-            self.all.push(Binding { name, mutable, cfgs: conditions(attributes), reference });
+            self.all.push(Binding {
+                name,
+                mutable,
+                cfgs: conditions(attributes),
+                reference,
+            });
         }
     }
 
@@ -137,12 +157,22 @@ impl Bindings {
         let mut own = Names::default();
         own.visit_expr(expr);
         for name in heads.found {
-            let known = self.all.iter().map(|binding| &binding.name).chain(&self.constants);
+            let known = self
+                .all
+                .iter()
+                .map(|binding| &binding.name)
+                .chain(&self.constants);
             if name == "self" {
                 if self.receiver.is_none() {
-                    errors.on(name, format!("`{}` takes no `self`; {}", self.function, self.said()));
+                    errors.on(
+                        name,
+                        format!("`{}` takes no `self`; {}", self.function, self.said()),
+                    );
                 }
-            } else if !known.chain(own.found.iter().map(|(name, _)| name)).any(|known| known == name) {
+            } else if !known
+                .chain(own.found.iter().map(|(name, _)| name))
+                .any(|known| known == name)
+            {
                 errors.on(name, self.unknown(name));
             }
         }
@@ -152,7 +182,11 @@ impl Bindings {
     pub(crate) fn named_in(&self, expr: &Expr) -> impl Iterator<Item = String> {
         let tokens = expr.to_token_stream();
         let receiver = self.receiver.as_ref().map(|_| "self".to_owned());
-        let names = self.all.iter().map(|binding| binding.name.to_string()).chain(receiver);
+        let names = self
+            .all
+            .iter()
+            .map(|binding| binding.name.to_string())
+            .chain(receiver);
         names.filter(move |name| mentions(&tokens, name))
     }
 
@@ -161,12 +195,16 @@ impl Bindings {
     pub(crate) fn first_in(&self, expr: &Expr) -> Option<String> {
         let mut own = Names::default();
         own.visit_expr(expr);
-        self.named_in(expr).find(|name| !own.found.iter().any(|(own, _)| own == name))
+        self.named_in(expr)
+            .find(|name| !own.found.iter().any(|(own, _)| own == name))
     }
 
     /// The function's own type parameter that the expression names, if it names one.
     pub(crate) fn first_type_in(&self, expr: &Expr) -> Option<Ident> {
-        let mut paths = Paths { types: &self.types, found: None };
+        let mut paths = Paths {
+            types: &self.types,
+            found: None,
+        };
         paths.visit_expr(expr);
         paths.found
     }
@@ -197,7 +235,11 @@ impl Bindings {
 
     /// Which parameters there are.
     fn said(&self) -> String {
-        let names: Vec<_> = self.names().into_iter().map(|name| format!("`{name}`")).collect();
+        let names: Vec<_> = self
+            .names()
+            .into_iter()
+            .map(|name| format!("`{name}`"))
+            .collect();
         match names.as_slice() {
             [] => "it has no parameters".to_owned(),
             [only] => format!("its only parameter is {only}"),
@@ -227,9 +269,11 @@ impl Borrow {
         let inputs = signature.inputs.iter();
         let borrows = inputs.filter_map(|input| match input {
             FnArg::Receiver(receiver) => match &receiver.kind {
-                ReceiverKind::Reference(_, lifetime, _) => {
-                    Some(Self::new(vec!["self".to_owned()], receiver, lifetime.as_ref()))
-                }
+                ReceiverKind::Reference(_, lifetime, _) => Some(Self::new(
+                    vec!["self".to_owned()],
+                    receiver,
+                    lifetime.as_ref(),
+                )),
                 ReceiverKind::Typed(_, ty) => Self::of_type(vec!["self".to_owned()], ty),
                 _ => None,
             },
@@ -238,20 +282,33 @@ impl Borrow {
             FnArg::Typed(input) => {
                 let mut names = Names::default();
                 names.visit_pat(&input.pat);
-                Self::of_type(names.found.iter().map(|(name, _)| name.to_string()).collect(), &input.ty)
+                Self::of_type(
+                    names
+                        .found
+                        .iter()
+                        .map(|(name, _)| name.to_string())
+                        .collect(),
+                    &input.ty,
+                )
             }
         });
         borrows.collect()
     }
 
     fn of_type(names: Vec<String>, ty: &Type) -> Option<Self> {
-        let Type::Reference(reference) = ty else { return None };
+        let Type::Reference(reference) = ty else {
+            return None;
+        };
         Some(Self::new(names, ty, reference.lifetime.as_ref()))
     }
 
     fn new(names: Vec<String>, caret: &impl ToTokens, lifetime: Option<&Lifetime>) -> Self {
         let is_static = lifetime.is_some_and(|lifetime| lifetime.ident == "static");
-        Self { names, caret: caret.to_token_stream(), is_static }
+        Self {
+            names,
+            caret: caret.to_token_stream(),
+            is_static,
+        }
     }
 }
 
@@ -265,7 +322,11 @@ fn mentions_in(tokens: &TokenStream, name: &str, in_macro: bool) -> bool {
     let trees: Vec<_> = tokens.clone().into_iter().collect();
     let (mut in_item, mut in_use) = (false, false);
     trees.iter().enumerate().any(|(index, tree)| {
-        let before = |distance| index.checked_sub(distance).and_then(|index| trees.get(index));
+        let before = |distance| {
+            index
+                .checked_sub(distance)
+                .and_then(|index| trees.get(index))
+        };
         let next = trees.get(index + 1);
         match tree {
             TokenTree::Ident(word) if word == name && !in_use => {
@@ -273,7 +334,8 @@ fn mentions_in(tokens: &TokenStream, name: &str, in_macro: bool) -> bool {
                 // Not a variable: `name: value`, `name: Type`, `name::path`, `path::name`, the label
                 // `'name`, and `$name` in a macro.
                 let is_in_path = is_punct(before(1), ':') && is_punct(before(2), ':');
-                let is_other = is_punct(before(1), '$') || is_punct(before(1), '\'') || is_punct(next, ':');
+                let is_other =
+                    is_punct(before(1), '$') || is_punct(before(1), '\'') || is_punct(next, ':');
                 !is_member && !is_in_path && !is_other
             }
             TokenTree::Ident(word) => {
@@ -291,7 +353,11 @@ fn mentions_in(tokens: &TokenStream, name: &str, in_macro: bool) -> bool {
                 in_item = group.delimiter() != Delimiter::Brace;
                 false
             }
-            TokenTree::Group(group) => mentions_in(&group.stream(), name, in_macro || is_macro_input(&trees, index)),
+            TokenTree::Group(group) => mentions_in(
+                &group.stream(),
+                name,
+                in_macro || is_macro_input(&trees, index),
+            ),
             TokenTree::Literal(literal) => in_macro && formats(literal, name),
         }
     })
@@ -302,14 +368,21 @@ fn mentions_in(tokens: &TokenStream, name: &str, in_macro: bool) -> bool {
 pub(crate) fn self_in_task(tokens: &TokenStream) -> Option<Span> {
     let trees: Vec<_> = tokens.clone().into_iter().collect();
     trees.iter().enumerate().find_map(|(index, tree)| {
-        let TokenTree::Group(group) = tree else { return None };
-        let before = |distance| index.checked_sub(distance).and_then(|index| trees.get(index));
+        let TokenTree::Group(group) = tree else {
+            return None;
+        };
+        let before = |distance| {
+            index
+                .checked_sub(distance)
+                .and_then(|index| trees.get(index))
+        };
         let spawns = matches!(before(1), Some(TokenTree::Ident(word))
             if ["spawn", "spawn_local", "spawn_blocking"].iter().any(|name| word == name));
         if spawns && group.delimiter() == Delimiter::Parenthesis && !is_punct(before(2), '.') {
             let arguments: Vec<_> = group.stream().into_iter().collect();
             let is_deferred = |tree: &TokenTree| {
-                matches!(tree, TokenTree::Ident(word) if word == "async") || is_punct(Some(tree), '|')
+                matches!(tree, TokenTree::Ident(word) if word == "async")
+                    || is_punct(Some(tree), '|')
             };
             let begins = arguments.iter().position(is_deferred)?;
             return arguments[begins..].iter().find_map(self_at);
@@ -322,7 +395,9 @@ pub(crate) fn self_in_task(tokens: &TokenStream) -> Option<Span> {
 fn self_at(tree: &TokenTree) -> Option<Span> {
     match tree {
         TokenTree::Ident(word) if word == "self" || word == "__self" => Some(word.span()),
-        TokenTree::Group(group) if mentions(&group.stream(), "self") || mentions(&group.stream(), "__self") => {
+        TokenTree::Group(group)
+            if mentions(&group.stream(), "self") || mentions(&group.stream(), "__self") =>
+        {
             group.stream().into_iter().find_map(|tree| self_at(&tree))
         }
         _ => None,
@@ -336,17 +411,31 @@ pub(crate) fn format_of(tokens: &TokenStream, name: &str) -> Option<Literal> {
 
 fn format_in(tokens: &TokenStream, name: &str, in_macro: bool) -> Option<Literal> {
     let trees: Vec<_> = tokens.clone().into_iter().collect();
-    trees.iter().enumerate().find_map(|(index, tree)| match tree {
-        TokenTree::Literal(literal) if in_macro && formats(literal, name) => Some(literal.clone()),
-        TokenTree::Group(group) => format_in(&group.stream(), name, in_macro || is_macro_input(&trees, index)),
-        _ => None,
-    })
+    trees
+        .iter()
+        .enumerate()
+        .find_map(|(index, tree)| match tree {
+            TokenTree::Literal(literal) if in_macro && formats(literal, name) => {
+                Some(literal.clone())
+            }
+            TokenTree::Group(group) => format_in(
+                &group.stream(),
+                name,
+                in_macro || is_macro_input(&trees, index),
+            ),
+            _ => None,
+        })
 }
 
 /// Whether a macro gets the group at this place, or has it as its rules.
 fn is_macro_input(trees: &[TokenTree], index: usize) -> bool {
-    let before = |distance| index.checked_sub(distance).and_then(|index| trees.get(index));
-    is_punct(before(1), '!') || matches!(before(3), Some(TokenTree::Ident(word)) if word == "macro_rules")
+    let before = |distance| {
+        index
+            .checked_sub(distance)
+            .and_then(|index| trees.get(index))
+    };
+    is_punct(before(1), '!')
+        || matches!(before(3), Some(TokenTree::Ident(word)) if word == "macro_rules")
 }
 
 fn is_punct(tree: Option<&TokenTree>, what: char) -> bool {
@@ -390,7 +479,11 @@ struct Paths<'a> {
 
 impl<'ast> Visit<'ast> for Paths<'_> {
     fn visit_path(&mut self, path: &'ast Path) {
-        let head = path.segments.first().map(|segment| &segment.ident).filter(|_| path.leading_colon.is_none());
+        let head = path
+            .segments
+            .first()
+            .map(|segment| &segment.ident)
+            .filter(|_| path.leading_colon.is_none());
         let found = head.filter(|head| self.types.contains(head));
         self.found = self.found.take().or_else(|| found.cloned());
         visit::visit_path(self, path);
@@ -442,7 +535,10 @@ impl<'ast> Heads<'ast> {
 /// not.
 fn variable(path: &ExprPath) -> Option<&Ident> {
     let name = path.path.get_ident().filter(|_| path.qself.is_none())?;
-    let lower = name.to_string().trim_start_matches('_').starts_with(char::is_lowercase);
+    let lower = name
+        .to_string()
+        .trim_start_matches('_')
+        .starts_with(char::is_lowercase);
     lower.then_some(name)
 }
 
@@ -460,8 +556,14 @@ mod tests {
             (r#"format!("{:text$}", 1)"#, true),
             (r#"format!("{texts} {a_text :?} text }")"#, false),
             ("macro_rules! length { () => { text.len() } }", true),
-            ("macro_rules! length { ($text:expr) => { $text.len() } }", false),
-            ("macro_rules! length { ($name:ident) => { fn $name(text: &str) -> usize { text.len() } } }", false),
+            (
+                "macro_rules! length { ($text:expr) => { $text.len() } }",
+                false,
+            ),
+            (
+                "macro_rules! length { ($name:ident) => { fn $name(text: &str) -> usize { text.len() } } }",
+                false,
+            ),
             ("fn length(text: &str) -> usize { text.len() }", false),
             ("let length: fn(&str) -> usize = { text.len() };", true),
             ("audit::text(id)", false),
@@ -473,11 +575,21 @@ mod tests {
             (r#"show("{text}", !done && ["{text:?}"].len() > 1)"#, false),
             (r#"log::info!(target: "orders", [("{text}")])"#, true),
             (r#"macro_rules! line { () => { show!("{text}") } }"#, true),
-            ("fn ids<'a>() -> impl Iterator + use<'a> { none() } text.len()", true),
-            ("let ids: Box<dyn Fn() -> impl Iterator + use<'a>> = text.ids();", true),
+            (
+                "fn ids<'a>() -> impl Iterator + use<'a> { none() } text.len()",
+                true,
+            ),
+            (
+                "let ids: Box<dyn Fn() -> impl Iterator + use<'a>> = text.ids();",
+                true,
+            ),
             ("use audit::{text}; text::of(id)", false),
         ] {
-            assert_eq!(mentions(&tokens.parse().unwrap(), "text"), is_mentioned, "{tokens}");
+            assert_eq!(
+                mentions(&tokens.parse().unwrap(), "text"),
+                is_mentioned,
+                "{tokens}"
+            );
         }
     }
 }

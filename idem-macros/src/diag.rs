@@ -44,7 +44,11 @@ impl Errors {
     /// Each mistake, as the tokens under its caret and what is said of them.
     pub(crate) fn list(self) -> Vec<(String, String)> {
         let caret = |error: &Error| error.span().source_text().unwrap_or_default();
-        self.0.into_iter().flatten().map(|error| (caret(&error), error.to_string())).collect()
+        self.0
+            .into_iter()
+            .flatten()
+            .map(|error| (caret(&error), error.to_string()))
+            .collect()
     }
 }
 
@@ -57,7 +61,10 @@ pub(crate) fn located(span: Span) -> Span {
 /// The places of the first and the last token. Code that begins at the one and ends at the other is
 /// underlined as a whole.
 pub(crate) fn ends(tokens: impl ToTokens) -> (Span, Span) {
-    let mut spans = tokens.into_token_stream().into_iter().map(|tree| located(tree.span()));
+    let mut spans = tokens
+        .into_token_stream()
+        .into_iter()
+        .map(|tree| located(tree.span()));
     let first = spans.next().unwrap_or_else(Span::mixed_site);
     (first, spans.last().unwrap_or(first))
 }
@@ -77,7 +84,11 @@ pub(crate) fn awaited_in_place_of(function: impl ToTokens, expr: TokenStream) ->
         }
         tree
     };
-    let function: TokenStream = function.into_token_stream().into_iter().map(at_first).collect();
+    let function: TokenStream = function
+        .into_token_stream()
+        .into_iter()
+        .map(at_first)
+        .collect();
     let awaited = quote_spanned!(last=> .await);
     quote!(#function #argument #awaited)
 }

@@ -6,8 +6,8 @@ use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens as _, quote, quote_spanned};
 use syn::parse::ParseStream;
 use syn::{
-    Attribute, Data, DeriveInput, Error, Expr, Field, Fields, GenericParam, Generics, Member, Meta, Token, Type,
-    TypePath, parse_quote, token,
+    Attribute, Data, DeriveInput, Error, Expr, Field, Fields, GenericParam, Generics, Member, Meta,
+    Token, Type, TypePath, parse_quote, token,
 };
 
 use crate::action::Action;
@@ -67,7 +67,11 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
     let mut krate = None;
     let whole = content(&input.attrs, Some(&mut krate), &mut errors);
     let own: Vec<Content> = match &input.data {
-        Data::Enum(data) => data.variants.iter().map(|variant| content(&variant.attrs, None, &mut errors)).collect(),
+        Data::Enum(data) => data
+            .variants
+            .iter()
+            .map(|variant| content(&variant.attrs, None, &mut errors))
+            .collect(),
         Data::Struct(_) => Vec::new(),
         Data::Union(data) => {
             let message = "a union cannot have a policy, since it does not say which field is set: use an enum";
@@ -75,10 +79,21 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
             Vec::new()
         }
     };
-    let disposes = [&whole].into_iter().chain(&own).any(Content::derives_dispose);
-    let Content { policy, dead_letter, redeliver, .. } = whole;
+    let disposes = [&whole]
+        .into_iter()
+        .chain(&own)
+        .any(Content::derives_dispose);
+    let Content {
+        policy,
+        dead_letter,
+        redeliver,
+        ..
+    } = whole;
     if let (Data::Enum(_), Some((word, _))) = (&input.data, &redeliver) {
-        errors.at(*word, "`redeliver` is for one kind of error: write it above the variant");
+        errors.at(
+            *word,
+            "`redeliver` is for one kind of error: write it above the variant",
+        );
     }
     let whole = policy.unwrap_or(Policy::Action(None));
     let cases: Vec<Case<'_>> = match &input.data {
@@ -98,14 +113,24 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
         Data::Struct(data) => {
             let (is_dead_letter, redeliver) = (dead_letter.is_some(), redeliver.as_ref());
             let (fields, policy) = (&data.fields, &whole);
-            vec![Case { variant: None, fields, policy, is_dead_letter, redeliver, is_skipped: false }]
+            vec![Case {
+                variant: None,
+                fields,
+                policy,
+                is_dead_letter,
+                redeliver,
+                is_skipped: false,
+            }]
         }
         Data::Union(_) => Vec::new(),
     };
     for case in &cases {
         case.check(&input.ident, &mut errors);
     }
-    let derived = Derived { input: &input, krate: krate.unwrap_or_default() };
+    let derived = Derived {
+        input: &input,
+        krate: krate.unwrap_or_default(),
+    };
     match errors.into_compile_errors() {
         None => {
             let policy = derived.expand(&cases);
@@ -127,9 +152,16 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
 
 /// Reads `#[idem(..)]`: an action or `inner`, `dead_letter`, `redeliver` and, on the type, `crate`
 /// and `dispose`.
-fn content(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, errors: &mut Errors) -> Content {
+fn content(
+    attributes: &[Attribute],
+    mut krate: Option<&mut Option<Krate>>,
+    errors: &mut Errors,
+) -> Content {
     let mut content = Content::default();
-    for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("idem")) {
+    for attribute in attributes
+        .iter()
+        .filter(|attribute| attribute.path().is_ident("idem"))
+    {
         let message = match &attribute.meta {
             Meta::NameValue(_) => "this goes in parentheses: write for example `#[idem(keep)]`",
             Meta::List(list) if !list.tokens.is_empty() => {
@@ -138,7 +170,9 @@ fn content(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, erro
                         content.word(input, krate.as_deref_mut(), errors)?;
                         if !input.is_empty() {
                             let at = input.span();
-                            input.parse::<Token![,]>().map_err(|_| Error::new(at, "expected a comma before this"))?;
+                            input
+                                .parse::<Token![,]>()
+                                .map_err(|_| Error::new(at, "expected a comma before this"))?;
                         }
                     }
                     Ok(())
@@ -146,7 +180,9 @@ fn content(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, erro
                 errors.keep(read);
                 continue;
             }
-            Meta::Path(_) | Meta::List(_) => "`#[idem]` says nothing: write for example `#[idem(keep)]`",
+            Meta::Path(_) | Meta::List(_) => {
+                "`#[idem]` says nothing: write for example `#[idem(keep)]`"
+            }
         };
         errors.on(attribute, message);
     }
@@ -156,7 +192,10 @@ fn content(attributes: &[Attribute], mut krate: Option<&mut Option<Krate>>, erro
 /// The next word, if it is one of these.
 fn next_word(input: ParseStream<'_>, words: &[&str]) -> Option<Ident> {
     let word: Ident = input.fork().parse().ok()?;
-    words.iter().any(|expected| word == expected).then_some(word)
+    words
+        .iter()
+        .any(|expected| word == expected)
+        .then_some(word)
 }
 
 /// Reports a value after a word that has none.
@@ -181,13 +220,19 @@ impl Content {
         if input.peek(Token![crate]) {
             let word: Token![crate] = input.parse()?;
             if input.parse::<Token![=]>().is_err() {
-                return Err(Error::new(word.span, "`crate` needs a path: write for example `crate = \"::idem\"`"));
+                return Err(Error::new(
+                    word.span,
+                    "`crate` needs a path: write for example `crate = \"::idem\"`",
+                ));
             }
             let path = Krate::parse(&input.parse::<Expr>()?, errors).unwrap_or_default();
             match krate {
                 Some(krate @ None) => *krate = Some(path),
                 Some(Some(_)) => errors.on(word, "`crate` is given twice: leave one of them out"),
-                None => errors.on(word, "`crate` is for the whole type: write it above the `enum`"),
+                None => errors.on(
+                    word,
+                    "`crate` is for the whole type: write it above the `enum`",
+                ),
             }
         } else if let Some(word) = next_word(input, &["dead_letter", "dispose"]) {
             input.parse::<Ident>()?;
@@ -200,7 +245,10 @@ impl Content {
             let at = input.span();
             let next = one_policy(input, krate.is_some(), errors)?;
             if self.policy.is_some() {
-                errors.at(at, "two policies for the same errors: leave one of them out");
+                errors.at(
+                    at,
+                    "two policies for the same errors: leave one of them out",
+                );
             }
             self.policy = Some(next);
         }
@@ -208,25 +256,50 @@ impl Content {
     }
 
     fn message(&mut self, word: &Ident, is_type: bool, errors: &mut Errors) {
-        let slot = if word == "dispose" { &mut self.dispose } else { &mut self.dead_letter };
+        let slot = if word == "dispose" {
+            &mut self.dispose
+        } else {
+            &mut self.dead_letter
+        };
         if slot.is_some() {
-            errors.on(word, format!("`{word}` is given twice: leave one of them out"));
+            errors.on(
+                word,
+                format!("`{word}` is given twice: leave one of them out"),
+            );
         }
         if word == "dispose" && !is_type {
-            errors.on(word, "`dispose` is for the whole type: write it above the `enum`");
+            errors.on(
+                word,
+                "`dispose` is for the whole type: write it above the `enum`",
+            );
         }
         *slot = Some(word.span());
     }
 
     /// What comes after the word `redeliver`.
-    fn redeliver(&mut self, word: &Ident, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<()> {
+    fn redeliver(
+        &mut self,
+        word: &Ident,
+        input: ParseStream<'_>,
+        errors: &mut Errors,
+    ) -> syn::Result<()> {
         let is_given = self.redeliver.replace((word.span(), None)).is_some();
         if input.parse::<Token![=]>().is_err() {
             // What is left would be a mistake of its own.
             input.parse::<TokenStream>()?;
-            return Err(Error::new(word.span(), "`redeliver` needs a pause: write for example `redeliver = \"30s\"`"));
+            return Err(Error::new(
+                word.span(),
+                "`redeliver` needs a pause: write for example `redeliver = \"30s\"`",
+            ));
         }
-        self.redeliver = Some((word.span(), Reader { keyword: word, errors }.time(&input.parse()?)));
+        self.redeliver = Some((
+            word.span(),
+            Reader {
+                keyword: word,
+                errors,
+            }
+            .time(&input.parse()?),
+        ));
         if is_given {
             errors.on(word, "`redeliver` is given twice: leave one of them out");
         }
@@ -241,10 +314,13 @@ impl Content {
 
 /// `#[serde(skip)]`, or `skip_serializing`.
 fn is_skipped(attributes: &[Attribute]) -> bool {
-    let words = attributes.iter().filter(|attribute| attribute.path().is_ident("serde")).filter_map(|attribute| {
-        let list = attribute.meta.require_list().ok()?;
-        Some(list.tokens.clone())
-    });
+    let words = attributes
+        .iter()
+        .filter(|attribute| attribute.path().is_ident("serde"))
+        .filter_map(|attribute| {
+            let list = attribute.meta.require_list().ok()?;
+            Some(list.tokens.clone())
+        });
     words.flatten().any(|tree| matches!(&tree, TokenTree::Ident(word) if word == "skip" || word == "skip_serializing"))
 }
 
@@ -257,7 +333,11 @@ fn one_policy(input: ParseStream<'_>, is_type: bool, errors: &mut Errors) -> syn
             Ok(Policy::Inner(word.span()))
         }
         _ => {
-            let others = if is_type { &OTHER_WORDS[..] } else { &OTHER_WORDS[..3] };
+            let others = if is_type {
+                &OTHER_WORDS[..]
+            } else {
+                &OTHER_WORDS[..3]
+            };
             Action::parse_among(input, errors, others).map(Policy::Action)
         }
     }
@@ -265,10 +345,21 @@ fn one_policy(input: ParseStream<'_>, is_type: bool, errors: &mut Errors) -> syn
 
 impl Case<'_> {
     fn check(&self, name: &Ident, errors: &mut Errors) {
-        let with_idem = |field: &&Field| field.attrs.iter().any(|attribute| attribute.path().is_ident("idem"));
+        let with_idem = |field: &&Field| {
+            field
+                .attrs
+                .iter()
+                .any(|attribute| attribute.path().is_ident("idem"))
+        };
         for field in self.fields.iter().filter(with_idem) {
             let message = "`#[idem(..)]` is for a whole error: write it above the variant, or above the struct";
-            errors.on(field.attrs.iter().find(|attribute| attribute.path().is_ident("idem")), message);
+            errors.on(
+                field
+                    .attrs
+                    .iter()
+                    .find(|attribute| attribute.path().is_ident("idem")),
+                message,
+            );
         }
         if let (Some(keep), true) = (self.action().and_then(Action::keeps), self.is_skipped) {
             let message = "serde skips this variant, so it cannot be kept: leave out the `#[serde(skip)]`, or write `#[idem(release)]`";
@@ -277,7 +368,9 @@ impl Case<'_> {
         if let Some((word, _)) = self.redeliver
             && let Some(why) = self.dead_letters()
         {
-            let message = format!("{why} is dead-lettered, so it is not delivered again: leave out one of them");
+            let message = format!(
+                "{why} is dead-lettered, so it is not delivered again: leave out one of them"
+            );
             errors.at(*word, message);
         }
         if let Policy::Inner(word) = self.policy
@@ -297,12 +390,16 @@ impl Case<'_> {
         if self.is_dead_letter {
             return Some("an error marked `dead_letter`");
         }
-        self.action().and_then(Action::keeps).map(|_| "a kept error")
+        self.action()
+            .and_then(Action::keeps)
+            .map(|_| "a kept error")
     }
 
     /// The error inside, if that is what says what to do.
     fn inner(&self) -> Option<(Member, &Type)> {
-        let Policy::Inner(_) = self.policy else { return None };
+        let Policy::Inner(_) = self.policy else {
+            return None;
+        };
         self.only_field()
     }
 
@@ -330,9 +427,16 @@ struct Derived<'a> {
 impl Derived<'_> {
     fn expand(&self, cases: &[Case<'_>]) -> TokenStream {
         let here = Span::mixed_site();
-        let inner: Vec<&Type> = cases.iter().filter_map(|case| case.inner().map(|(_, ty)| ty)).collect();
+        let inner: Vec<&Type> = cases
+            .iter()
+            .filter_map(|case| case.inner().map(|(_, ty)| ty))
+            .collect();
         let retries = cases.iter().find_map(|case| case.action()?.retries());
-        let retries = if retries.is_some() { self.sometimes() } else { self.of_inner(&inner, "Retries") };
+        let retries = if retries.is_some() {
+            self.sometimes()
+        } else {
+            self.of_inner(&inner, "Retries")
+        };
         let keeps = cases.iter().find_map(|case| case.action()?.keeps());
         let (marker, keeps) = match keeps {
             // Whether it can be stored depends on the parameters, so each function asks.
@@ -390,7 +494,8 @@ impl Derived<'_> {
         let (impl_generics, type_generics, where_clause) = self.input.generics.split_for_impl();
         let at = diag::located(keep);
         let krate_there = self.krate.at(at);
-        let keeper = quote_spanned!(at=> #krate_there::__private::Keeper::<#name #type_generics>::of_type());
+        let keeper =
+            quote_spanned!(at=> #krate_there::__private::Keeper::<#name #type_generics>::of_type());
         quote_spanned! {here=>
             pub enum __IdemKeeps {}
             #[automatically_derived]
@@ -409,14 +514,18 @@ impl Derived<'_> {
 
     fn arm(&self, case: &Case<'_>) -> TokenStream {
         let here = Span::mixed_site();
-        let path =
-            case.variant.map_or_else(|| quote_spanned!(here=> Self), |variant| quote_spanned!(here=> Self::#variant));
+        let path = case.variant.map_or_else(
+            || quote_spanned!(here=> Self),
+            |variant| quote_spanned!(here=> Self::#variant),
+        );
         if let Some((member, ty)) = case.inner() {
             let ty = self.inner_policy(ty);
             let action = quote_spanned!(here=> #ty::action);
             return quote_spanned!(here=> #path { #member: inner } => #action(inner),);
         }
-        let action = case.action().map_or_else(|| self.unlisted(), |action| action.expand(&self.krate));
+        let action = case
+            .action()
+            .map_or_else(|| self.unlisted(), |action| action.expand(&self.krate));
         quote_spanned!(here=> #path { .. } => #action,)
     }
 
@@ -447,10 +556,16 @@ impl Derived<'_> {
     /// trait too.
     fn generics_where(&self, inner: &[&Type], bound: &TokenStream) -> Generics {
         let mut generics = self.input.generics.clone();
-        let open: Vec<_> = inner.iter().filter(|ty| self.names_a_parameter(ty)).collect();
+        let open: Vec<_> = inner
+            .iter()
+            .filter(|ty| self.names_a_parameter(ty))
+            .collect();
         if !open.is_empty() {
             let predicates = &mut generics.make_where_clause().predicates;
-            predicates.extend(open.into_iter().map(|ty| -> syn::WherePredicate { parse_quote!(#ty: #bound) }));
+            predicates.extend(
+                open.into_iter()
+                    .map(|ty| -> syn::WherePredicate { parse_quote!(#ty: #bound) }),
+            );
         }
         generics
     }
@@ -474,21 +589,38 @@ impl Derived<'_> {
     }
 
     fn is_generic(&self) -> bool {
-        !self.input.generics.params.iter().all(|parameter| matches!(parameter, GenericParam::Lifetime(_)))
+        !self
+            .input
+            .generics
+            .params
+            .iter()
+            .all(|parameter| matches!(parameter, GenericParam::Lifetime(_)))
     }
 
     fn names_a_parameter(&self, ty: &Type) -> bool {
-        self.input.generics.params.iter().any(|parameter| match parameter {
-            GenericParam::Type(parameter) => names(ty.to_token_stream(), &parameter.ident),
-            GenericParam::Const(parameter) => names(ty.to_token_stream(), &parameter.ident),
-            GenericParam::Lifetime(_) => false,
-        })
+        self.input
+            .generics
+            .params
+            .iter()
+            .any(|parameter| match parameter {
+                GenericParam::Type(parameter) => names(ty.to_token_stream(), &parameter.ident),
+                GenericParam::Const(parameter) => names(ty.to_token_stream(), &parameter.ident),
+                GenericParam::Lifetime(_) => false,
+            })
     }
 
     /// Whether the type is a type parameter by itself.
     fn is_parameter(&self, ty: &Type) -> bool {
-        let Type::Path(TypePath { qself: None, path, .. }) = ty else { return false };
-        self.input.generics.type_params().any(|parameter| path.is_ident(&parameter.ident))
+        let Type::Path(TypePath {
+            qself: None, path, ..
+        }) = ty
+        else {
+            return false;
+        };
+        self.input
+            .generics
+            .type_params()
+            .any(|parameter| path.is_ident(&parameter.ident))
     }
 
     fn never(&self) -> TokenStream {
@@ -523,17 +655,47 @@ mod tests {
     fn each_mistake_about_messages_is_said_and_the_type_has_a_disposition_all_the_same() {
         let given_twice = "is given twice: leave one of them out";
         for (item, expected) in [
-            ("enum E { #[idem(dead_letter, dead_letter)] A }", given_twice),
-            ("enum E { #[idem(dead_letter = \"why\")] A }", "`dead_letter` takes nothing: write `dead_letter`"),
-            ("enum E { #[idem(dead_letter(\"why\"))] A }", "`dead_letter` takes nothing: write `dead_letter`"),
-            ("enum E { #[idem(dispose)] A }", "`dispose` is for the whole type: write it above the `enum`"),
+            (
+                "enum E { #[idem(dead_letter, dead_letter)] A }",
+                given_twice,
+            ),
+            (
+                "enum E { #[idem(dead_letter = \"why\")] A }",
+                "`dead_letter` takes nothing: write `dead_letter`",
+            ),
+            (
+                "enum E { #[idem(dead_letter(\"why\"))] A }",
+                "`dead_letter` takes nothing: write `dead_letter`",
+            ),
+            (
+                "enum E { #[idem(dispose)] A }",
+                "`dispose` is for the whole type: write it above the `enum`",
+            ),
             ("#[idem(dispose, dispose)] enum E { A }", given_twice),
-            ("enum E { #[idem(redeliver)] A }", "`redeliver` needs a pause: write for example `redeliver ="),
-            ("enum E { #[idem(redeliver = 30)] A }", "a duration needs a unit"),
-            ("enum E { #[idem(redeliver = \"30s\", redeliver = \"30s\")] A }", given_twice),
-            ("enum E { #[idem(keep, redeliver = \"30s\")] A }", "a kept error is dead-lettered, so it is not"),
-            ("enum E { #[idem(dead_letter, redeliver = \"30s\")] A }", "`dead_letter` is dead-lettered, so it is not"),
-            ("#[idem(redeliver = \"30s\")] enum E { A }", "`redeliver` is for one kind of error: write it above"),
+            (
+                "enum E { #[idem(redeliver)] A }",
+                "`redeliver` needs a pause: write for example `redeliver =",
+            ),
+            (
+                "enum E { #[idem(redeliver = 30)] A }",
+                "a duration needs a unit",
+            ),
+            (
+                "enum E { #[idem(redeliver = \"30s\", redeliver = \"30s\")] A }",
+                given_twice,
+            ),
+            (
+                "enum E { #[idem(keep, redeliver = \"30s\")] A }",
+                "a kept error is dead-lettered, so it is not",
+            ),
+            (
+                "enum E { #[idem(dead_letter, redeliver = \"30s\")] A }",
+                "`dead_letter` is dead-lettered, so it is not",
+            ),
+            (
+                "#[idem(redeliver = \"30s\")] enum E { A }",
+                "`redeliver` is for one kind of error: write it above",
+            ),
         ] {
             let item = item.parse().expect("tokens");
             let expansion = derive(item).to_string();

@@ -25,17 +25,28 @@ pub(crate) fn idempotent(args: TokenStream, item: &TokenStream) -> TokenStream {
     let args = Args::parse(args, &mut errors);
     let function = errors.keep(Function::parse(item));
     // A parameter that only the attribute uses is not a mistake.
-    let allow = function.is_some().then(|| quote!(#[allow(unused_variables)]));
+    let allow = function
+        .is_some()
+        .then(|| quote!(#[allow(unused_variables)]));
     let plan = Plan::new(args, function, &mut errors);
     match (plan, errors.into_compile_errors()) {
         (Some(plan), None) => plan.expand(),
-        (Some(Plan { function, hides_body: true, .. }), Some(errors)) => {
+        (
+            Some(Plan {
+                function,
+                hides_body: true,
+                ..
+            }),
+            Some(errors),
+        ) => {
             let head = &function.head;
             quote!(#errors #allow #head { ::core::unimplemented!() })
         }
         (_, Some(errors)) => quote!(#errors #allow #item),
         // Never silently without a guard.
-        (None, None) => quote!(::core::compile_error!("`#[idempotent]` cannot guard this function"); #item),
+        (None, None) => {
+            quote!(::core::compile_error!("`#[idempotent]` cannot guard this function"); #item)
+        }
     }
 }
 
@@ -52,7 +63,10 @@ impl Plan {
             Form::Async => braced(guarded, body.span()),
             Form::Boxed(boxed) => boxed.replace(body, guarded),
         };
-        let head = arguments.inputs.as_ref().map_or_else(|| head.clone(), |inputs| self.function.head_with(inputs));
+        let head = arguments
+            .inputs
+            .as_ref()
+            .map_or_else(|| head.clone(), |inputs| self.function.head_with(inputs));
         quote!(#head #body)
     }
 
@@ -100,8 +114,12 @@ impl Plan {
                 let at = self.at_error_type();
                 // A type parameter can be a type with a policy, which is not seen here: so it must
                 // be one.
-                if self.error_type().is_some_and(|ty| self.bindings.is_type_parameter(ty)) {
-                    let policy = quote_spanned!(at=> __idem_witness.errors_by_policy_without_retries());
+                if self
+                    .error_type()
+                    .is_some_and(|ty| self.bindings.is_type_parameter(ty))
+                {
+                    let policy =
+                        quote_spanned!(at=> __idem_witness.errors_by_policy_without_retries());
                     return quote_spanned!(here=> let __idem_policy = #policy;);
                 }
                 let policy = quote_spanned!(at=> (&__idem_witness).errors_by_default());
@@ -114,20 +132,33 @@ impl Plan {
                 }
             }
             Handling::Policy(word) => {
-                let policy = quote_spanned!(diag::located(*word)=> __idem_witness.errors_by_policy());
+                let policy =
+                    quote_spanned!(diag::located(*word)=> __idem_witness.errors_by_policy());
                 quote_spanned!(here=> let __idem_policy = #policy;)
             }
-            Handling::Arms(Matching { keyword, arms, computed, .. }) => {
+            Handling::Arms(Matching {
+                keyword,
+                arms,
+                computed,
+                ..
+            }) => {
                 // A `match` that does not cover every error is an error at the word `errors`.
                 let scrutinee = Ident::new("__idem_error", diag::located(*keyword));
-                let arms = arms.iter().map(|Arm { pattern, guard, arrow, action }| {
-                    let guard = guard.as_ref().map(|(word, expr)| {
-                        let expr = self.in_scope(expr.to_token_stream());
-                        quote!(#word #expr)
-                    });
-                    let action = self.in_scope(action.expand(&self.krate));
-                    quote!(#pattern #guard #arrow #action,)
-                });
+                let arms = arms.iter().map(
+                    |Arm {
+                         pattern,
+                         guard,
+                         arrow,
+                         action,
+                     }| {
+                        let guard = guard.as_ref().map(|(word, expr)| {
+                            let expr = self.in_scope(expr.to_token_stream());
+                            quote!(#word #expr)
+                        });
+                        let action = self.in_scope(action.expand(&self.krate));
+                        quote!(#pattern #guard #arrow #action,)
+                    },
+                );
                 let computed = computed.iter().map(|(variable, what, expr)| {
                     let (first, _) = diag::ends(expr);
                     let expr = self.in_scope(expr.to_token_stream());
@@ -146,12 +177,20 @@ impl Plan {
                 let by_value = self.detached.map(|_| quote_spanned!(here=> move));
                 let whole = self.kept_by_policy();
                 let action = quote_spanned!(here=> match #scrutinee { #(#arms)* });
-                let action = if whole.is_empty() { action } else { quote_spanned!(here=> { #whole #action }) };
+                let action = if whole.is_empty() {
+                    action
+                } else {
+                    quote_spanned!(here=> { #whole #action })
+                };
                 let policy = quote_spanned! {here=>
                     __idem_witness.errors(#by_value |__idem_error| #action)
                 };
                 let arguments = self.for_policy();
-                let policy = if arguments.is_empty() { policy } else { quote_spanned!(here=> { #arguments #policy }) };
+                let policy = if arguments.is_empty() {
+                    policy
+                } else {
+                    quote_spanned!(here=> { #arguments #policy })
+                };
                 quote_spanned! {here=>
                     #(#computed)*
                     #deny
@@ -178,9 +217,20 @@ impl Plan {
             // An expression that reads a parameter after an error needs it to stay in place; other
             // parameters may be unshareable.
             let shares = self.detached.is_none()
-                && self.errors.late().iter().any(|late| self.bindings.named_in(late).next().is_some());
+                && self
+                    .errors
+                    .late()
+                    .iter()
+                    .any(|late| self.bindings.named_in(late).next().is_some());
             let by_value = (!shares).then(|| quote_spanned!(retry=> move));
-            let run = Ident::new(if self.detached.is_some() { "run_detached_again" } else { "run_again" }, at);
+            let run = Ident::new(
+                if self.detached.is_some() {
+                    "run_detached_again"
+                } else {
+                    "run_again"
+                },
+                at,
+            );
             return (
                 quote_spanned! {retry=>
                     #before
@@ -218,9 +268,19 @@ impl Plan {
     }
 
     /// The body as a closure that has the transaction lent, and the call that carries it all out.
-    fn run_in(&self, transaction: &Parameter, block: &Group, arguments: &Arguments) -> (TokenStream, TokenStream) {
+    fn run_in(
+        &self,
+        transaction: &Parameter,
+        block: &Group,
+        arguments: &Arguments,
+    ) -> (TokenStream, TokenStream) {
         let here = Span::mixed_site();
-        let Parameter { mutable, name, ty, place: at } = transaction;
+        let Parameter {
+            mutable,
+            name,
+            ty,
+            place: at,
+        } = transaction;
         let body = self.statements(block, arguments);
         let krate = self.krate.at(*at);
         let answer = quote_spanned!(*at=> #krate::__private::run_in);
@@ -236,12 +296,17 @@ impl Plan {
 
     /// The place of the error type, or of the whole returned type where that has another name.
     fn at_error_type(&self) -> Span {
-        self.error_type().map_or_else(|| diag::ends(&self.outcome).0, |error| diag::ends(error).0)
+        self.error_type()
+            .map_or_else(|| diag::ends(&self.outcome).0, |error| diag::ends(error).0)
     }
 
     fn error_type(&self) -> Option<&Type> {
-        let Type::Path(path) = &self.outcome else { return None };
-        let PathArguments::AngleBracketed(arguments) = &path.path.segments.last()?.arguments else { return None };
+        let Type::Path(path) = &self.outcome else {
+            return None;
+        };
+        let PathArguments::AngleBracketed(arguments) = &path.path.segments.last()?.arguments else {
+            return None;
+        };
         match arguments.args.iter().nth(1)? {
             GenericArgument::Type(error) => Some(error),
             _ => None,
@@ -260,7 +325,10 @@ impl Plan {
         let (of, text) = match &self.name {
             None => {
                 let name = self.function.signature.ident.unraw().to_string();
-                ("of_function", quote_spanned!(here=> ::core::concat!(::core::module_path!(), "::", #name)))
+                (
+                    "of_function",
+                    quote_spanned!(here=> ::core::concat!(::core::module_path!(), "::", #name)),
+                )
             }
             Some(Name::Literal(literal)) => ("written", literal.to_token_stream()),
             Some(Name::Constant(expr)) if item::is_of_type(expr) => {
@@ -283,7 +351,9 @@ impl Plan {
             _ => return None,
         };
         let checked = self.checked_name(expr);
-        Some(quote_spanned!(Span::mixed_site()=> const __IDEM_NAME: &::core::primitive::str = #checked;))
+        Some(
+            quote_spanned!(Span::mixed_site()=> const __IDEM_NAME: &::core::primitive::str = #checked;),
+        )
     }
 
     fn checked_name(&self, expr: &Expr) -> TokenStream {
@@ -305,11 +375,25 @@ impl Plan {
             // At the expression: an error about its type is one of its own.
             let (first, _) = diag::ends(runtime);
             let (krate, site) = (self.krate.at(first), quote_spanned!(here=> &__IDEM_SITE));
-            let begin = Ident::new(if in_place { "operation_of_unless_disabled" } else { "operation_of" }, first);
+            let begin = Ident::new(
+                if in_place {
+                    "operation_of_unless_disabled"
+                } else {
+                    "operation_of"
+                },
+                first,
+            );
             quote_spanned!(first=> #krate::__private::#begin(#site, #name, #runtime))
         } else {
             let krate = self.krate.at(here);
-            let begin = Ident::new(if in_place { "operation_unless_disabled" } else { "operation" }, here);
+            let begin = Ident::new(
+                if in_place {
+                    "operation_unless_disabled"
+                } else {
+                    "operation"
+                },
+                here,
+            );
             quote_spanned!(here=> #krate::__private::#begin(&__IDEM_SITE, #name))
         };
         let calls = self.calls.iter().map(|call| self.call(call));
@@ -342,7 +426,9 @@ impl Plan {
                 let subject = self.key(subject, span);
                 quote_spanned!(span=> #token, #subject)
             }
-            Argument::Expression(expr) | Argument::Time(Time::Computed(expr)) => expr.to_token_stream(),
+            Argument::Expression(expr) | Argument::Time(Time::Computed(expr)) => {
+                expr.to_token_stream()
+            }
             Argument::Time(Time::Fixed(duration)) => fixed(*duration, span),
             Argument::Nothing => TokenStream::new(),
             Argument::Upgrade(upgrade) => {
@@ -367,8 +453,12 @@ impl Plan {
     /// The key. Each part of a tuple goes through a call of its own, so that one that is none is an
     /// error at its place.
     fn key(&self, key: &Expr, keyword: Span) -> TokenStream {
-        let Expr::Reference(reference) = key else { return key.to_token_stream() };
-        let Expr::Tuple(tuple) = &*reference.expr else { return key.to_token_stream() };
+        let Expr::Reference(reference) = key else {
+            return key.to_token_stream();
+        };
+        let Expr::Tuple(tuple) = &*reference.expr else {
+            return key.to_token_stream();
+        };
         let krate = self.krate.at(keyword);
         let parts = tuple.elems.iter().map(|part| {
             let part = self.key(part, keyword);
@@ -383,7 +473,13 @@ impl Plan {
     /// return from.
     fn can_be_missing(&self) -> Option<TokenStream> {
         let missing_key = self.missing_key?;
-        let key = self.calls.iter().find(|call| call.method == "key")?.argument.expressions().first()?;
+        let key = self
+            .calls
+            .iter()
+            .find(|call| call.method == "key")?
+            .argument
+            .expressions()
+            .first()?;
         let here = Span::mixed_site();
         let krate = self.krate.at(here);
         let key = self.in_scope(key.to_token_stream());
@@ -486,14 +582,20 @@ mod tests {
     fn a_half_typed_body_stays_as_it_is_and_is_guarded() {
         let item = quote!(async fn charge(id: u64) -> R { half typed . });
         let expansion = text(&idempotent(quote!(key = id), &item));
-        assert!(expansion.contains("{halftyped.}") && expansion.contains("__private::run("), "{expansion}");
+        assert!(
+            expansion.contains("{halftyped.}") && expansion.contains("__private::run("),
+            "{expansion}"
+        );
     }
 
     #[test]
     fn with_a_mistake_the_function_stays_as_it_is() {
         let item = quote!(async fn charge(id: u64) -> R { half typed . });
         let expansion = idempotent(quote!(), &item);
-        assert!(text(&expansion).contains("::core::compile_error!"), "{expansion}");
+        assert!(
+            text(&expansion).contains("::core::compile_error!"),
+            "{expansion}"
+        );
         assert!(text(&expansion).ends_with(&text(&item)), "{expansion}");
     }
 }

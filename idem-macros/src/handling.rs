@@ -33,8 +33,14 @@ impl Handling {
     /// Returns the handling of errors; after a mistake in it, none.
     pub(crate) fn of(setting: Option<ErrorsSetting>) -> Self {
         match setting {
-            Some(ErrorsSetting { arms: Some(Arms::Policy(word)), .. }) => Self::Policy(word.span()),
-            Some(ErrorsSetting { keyword, arms: Some(Arms::Match(mut arms)) }) => {
+            Some(ErrorsSetting {
+                arms: Some(Arms::Policy(word)),
+                ..
+            }) => Self::Policy(word.span()),
+            Some(ErrorsSetting {
+                keyword,
+                arms: Some(Arms::Match(mut arms)),
+            }) => {
                 let (mut computed, mut late) = (Vec::new(), Vec::new());
                 for arm in &mut arms {
                     let mut bound = Names::default();
@@ -47,16 +53,29 @@ impl Handling {
                         let tokens = value.to_token_stream();
                         // A value of the error itself is computed when there is one; all others before
                         // the body consumes the parameters.
-                        if bound.found.iter().any(|(name, _)| mentions(&tokens, &name.to_string())) {
+                        if bound
+                            .found
+                            .iter()
+                            .any(|(name, _)| mentions(&tokens, &name.to_string()))
+                        {
                             late.push(value.clone());
                         } else {
-                            let variable = format_ident!("__idem_value_{}", computed.len(), span = Span::mixed_site());
+                            let variable = format_ident!(
+                                "__idem_value_{}",
+                                computed.len(),
+                                span = Span::mixed_site()
+                            );
                             let expr = std::mem::replace(value, syn::parse_quote!(#variable));
                             computed.push((variable, what, expr));
                         }
                     }
                 }
-                Self::Arms(Matching { keyword: keyword.span(), arms, computed, late })
+                Self::Arms(Matching {
+                    keyword: keyword.span(),
+                    arms,
+                    computed,
+                    late,
+                })
             }
             _ => Self::Default,
         }

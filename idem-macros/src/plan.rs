@@ -67,13 +67,31 @@ struct Choice {
     variants: &'static [(&'static str, &'static str)],
 }
 
-const IN_FLIGHT: Choice = Choice { of: "InFlight", variants: &[("wait", "Wait"), ("reject", "Reject")] };
-const DUPLICATE: Choice = Choice { of: "Duplicate", variants: &[("replay", "Replay"), ("reject", "Reject")] };
+const IN_FLIGHT: Choice = Choice {
+    of: "InFlight",
+    variants: &[("wait", "Wait"), ("reject", "Reject")],
+};
+const DUPLICATE: Choice = Choice {
+    of: "Duplicate",
+    variants: &[("replay", "Replay"), ("reject", "Reject")],
+};
 // The body that reconciles is the next attempt, and asks at its head what became of the one before.
-const ABANDONED: Choice =
-    Choice { of: "Abandoned", variants: &[("rerun", "Rerun"), ("reject", "Reject"), ("reconcile", "Rerun")] };
-const STORE_FAILURE: Choice = Choice { of: "StoreFailure", variants: &[("reject", "Reject"), ("run", "Run")] };
-const MISSING_KEY: Choice = Choice { of: "MissingKey", variants: &[("reject", "Reject"), ("run", "Run")] };
+const ABANDONED: Choice = Choice {
+    of: "Abandoned",
+    variants: &[
+        ("rerun", "Rerun"),
+        ("reject", "Reject"),
+        ("reconcile", "Rerun"),
+    ],
+};
+const STORE_FAILURE: Choice = Choice {
+    of: "StoreFailure",
+    variants: &[("reject", "Reject"), ("run", "Run")],
+};
+const MISSING_KEY: Choice = Choice {
+    of: "MissingKey",
+    variants: &[("reject", "Reject"), ("run", "Run")],
+};
 
 /// The shortest lease that the runtime takes: the tenth of margin must be more than timers and
 /// scheduling need.
@@ -92,10 +110,17 @@ impl Plan {
                 errors.at(token.keyword.span(), message);
             }
         }
-        let target = function.as_ref().and_then(|function| function.outcome(errors));
+        let target = function
+            .as_ref()
+            .and_then(|function| function.outcome(errors));
 
-        let mut options = Options { errors, calls: Vec::new() };
-        let krate = options.read(args.krate.as_ref(), |reader, expr| Krate::parse(expr, reader.errors));
+        let mut options = Options {
+            errors,
+            calls: Vec::new(),
+        };
+        let krate = options.read(args.krate.as_ref(), |reader, expr| {
+            Krate::parse(expr, reader.errors)
+        });
         let name = options.read(args.name.as_ref(), Reader::name);
         let runtime = options.read(args.runtime.as_ref(), Reader::expression);
         options.parts(args.key.as_ref());
@@ -108,7 +133,11 @@ impl Plan {
         options.choice(args.store_failure.as_ref(), &STORE_FAILURE);
         options.choice(args.missing_key.as_ref(), &MISSING_KEY);
         options.count(args.max_attempts.as_ref());
-        options.call(None, args.observe.as_ref(), args.observe.as_ref().map(|_| Argument::Nothing));
+        options.call(
+            None,
+            args.observe.as_ref(),
+            args.observe.as_ref().map(|_| Argument::Nothing),
+        );
         options.count(args.outcome_version.as_ref());
         options.upgrades(args.upgrade.as_ref());
 
@@ -121,7 +150,12 @@ impl Plan {
         let bindings = Bindings::of(&function.signature, boxed);
         if let Some(upgrade) = &args.upgrade {
             let current = args.outcome_version.as_ref();
-            upgrade.check(current.is_some(), current.and_then(|setting| setting.value.as_ref()), &bindings, errors);
+            upgrade.check(
+                current.is_some(),
+                current.and_then(|setting| setting.value.as_ref()),
+                &bindings,
+                errors,
+            );
         }
         let handling = Handling::of(args.errors);
         if args.transaction.is_some() {
@@ -131,7 +165,11 @@ impl Plan {
             check_name(expr, &bindings, errors);
         }
         let expressions = calls.iter().flat_map(|call| call.argument.expressions());
-        for expr in expressions.chain(handling.computed().map(|(_, _, expr)| expr)).chain(&runtime).chain(&reconcile) {
+        for expr in expressions
+            .chain(handling.computed().map(|(_, _, expr)| expr))
+            .chain(&runtime)
+            .chain(&reconcile)
+        {
             bindings.check(expr, errors);
         }
         let (form, outcome) = target?;
@@ -157,7 +195,8 @@ impl Plan {
 
     /// Reports arguments that the body uses and that it cannot have.
     fn check_borrows(&mut self, errors: &mut Errors) {
-        let exclusive = self.bindings.receiver.as_ref().map(Reference::of_receiver) == Some(Reference::Exclusive);
+        let exclusive = self.bindings.receiver.as_ref().map(Reference::of_receiver)
+            == Some(Reference::Exclusive);
         if exclusive
             && self.errors.retries().is_some()
             && let Some(place) = self_in_task(&self.function.body.stream())
@@ -166,21 +205,31 @@ impl Plan {
             errors.at(place, message);
             self.hides_body = true;
         }
-        if let Some(literal) = self.renamed_receiver().and_then(|_| format_of(&self.function.body.stream(), "self")) {
+        if let Some(literal) = self
+            .renamed_receiver()
+            .and_then(|_| format_of(&self.function.body.stream(), "self"))
+        {
             let message = "each try has a `self` of its own, which a format string does not see: write `{}`, and `self` after the text";
             errors.on(literal, message);
         }
         if self.detached.is_none() {
             return;
         }
-        for Borrow { names, caret, is_static } in Borrow::of(&self.function.signature) {
+        for Borrow {
+            names,
+            caret,
+            is_static,
+        } in Borrow::of(&self.function.signature)
+        {
             for name in names.iter().filter(|name| !is_static && self.uses(name)) {
                 let advice = if name == "self" {
                     "take `self: Arc<Self>`, or call a function that owns what it needs"
                 } else {
                     "take it by value, or in an `Arc`"
                 };
-                let message = format!("a `detached` body outlives its caller, so it cannot borrow `{name}`: {advice}");
+                let message = format!(
+                    "a `detached` body outlives its caller, so it cannot borrow `{name}`: {advice}"
+                );
                 errors.on(&caret, message);
             }
         }
@@ -190,7 +239,8 @@ impl Plan {
     pub(crate) fn renamed_receiver(&self) -> Option<&Receiver> {
         let receiver = self.bindings.receiver.as_ref()?;
         let is_shared = Reference::of_receiver(receiver) == Reference::Shared;
-        let renamed = matches!(self.form, Form::Async) && self.errors.retries().is_some() && !is_shared;
+        let renamed =
+            matches!(self.form, Form::Async) && self.errors.retries().is_some() && !is_shared;
         (renamed && self.uses("self")).then_some(receiver)
     }
 
@@ -200,7 +250,11 @@ impl Plan {
             Form::Async => self.function.body.stream(),
             Form::Boxed(boxed) => boxed.block.stream(),
         };
-        let reconcile = self.reconcile.as_ref().map(ToTokens::to_token_stream).unwrap_or_default();
+        let reconcile = self
+            .reconcile
+            .as_ref()
+            .map(ToTokens::to_token_stream)
+            .unwrap_or_default();
         // So it is called by `#[async_trait]`.
         let or_as = if name == "self" { "__self" } else { name };
         mentions(&block, name)
@@ -215,7 +269,10 @@ impl Plan {
 fn check_identity(args: &Args, errors: &mut Errors) {
     match (&args.key, &args.token, &args.subject) {
         (None, None, None) if !args.misspelt_key => {
-            errors.at(Span::call_site(), "`#[idempotent]` needs a key: write for example `key = \"req.order_id\"`");
+            errors.at(
+                Span::call_site(),
+                "`#[idempotent]` needs a key: write for example `key = \"req.order_id\"`",
+            );
         }
         (Some(_), Some(token), _) => {
             let message = "`token` takes the place of `key`: a submission is identified by its token alone, so leave one of them out";
@@ -236,7 +293,10 @@ fn check_identity(args: &Args, errors: &mut Errors) {
             let message = "a call without its token never runs: leave `missing_key` out";
             errors.at(missing_key.keyword.span(), message);
         }
-        if let Some(Setting { keyword, value: Some(value) }) = &args.store_failure
+        if let Some(Setting {
+            keyword,
+            value: Some(value),
+        }) = &args.store_failure
             && value::is_path(value, "run")
         {
             let message = format!(
@@ -254,7 +314,10 @@ fn check_name(expr: &Expr, bindings: &Bindings, errors: &mut Errors) {
             "`name` is one constant for all calls, so it cannot use the parameter `{parameter}`: what differs from call to call goes into `key`"
         );
         errors.on(expr, message);
-    } else if let Some(ty) = bindings.first_type_in(expr).filter(|_| !item::is_of_type(expr)) {
+    } else if let Some(ty) = bindings
+        .first_type_in(expr)
+        .filter(|_| !item::is_of_type(expr))
+    {
         let message = format!(
             "`name` is a constant, which cannot use the function's own type parameter `{ty}`: in an `impl` with that parameter, write `const NAME: &'static str = {ty}::NAME;`, and here `name = Self::NAME`"
         );
@@ -269,7 +332,9 @@ impl Argument {
             Self::Expression(expr) | Self::Time(Time::Computed(expr)) => std::slice::from_ref(expr),
             Self::Submission(both) => &both[..],
             // An upgrade is not an expression over the parameters.
-            Self::Time(Time::Fixed(_)) | Self::Nothing | Self::Variant(..) | Self::Upgrade(_) => &[],
+            Self::Time(Time::Fixed(_)) | Self::Nothing | Self::Variant(..) | Self::Upgrade(_) => {
+                &[]
+            }
         }
     }
 }
@@ -288,14 +353,28 @@ impl Options<'_> {
         read: impl FnOnce(&mut Reader<'a>, &Expr) -> Option<T>,
     ) -> Option<T> {
         let Setting { keyword, value } = setting?;
-        read(&mut Reader { keyword, errors: self.errors }, value.as_ref()?)
+        read(
+            &mut Reader {
+                keyword,
+                errors: self.errors,
+            },
+            value.as_ref()?,
+        )
     }
 
     /// The call of the method that is named like the option, or of another one.
-    fn call(&mut self, method: Option<&str>, setting: Option<&Setting>, argument: Option<Argument>) {
+    fn call(
+        &mut self,
+        method: Option<&str>,
+        setting: Option<&Setting>,
+        argument: Option<Argument>,
+    ) {
         if let (Some(Setting { keyword, .. }), Some(argument)) = (setting, argument) {
             let method = method.map_or_else(|| keyword.to_string(), str::to_owned);
-            self.calls.push(Call { method: Ident::new(&method, keyword.span()), argument });
+            self.calls.push(Call {
+                method: Ident::new(&method, keyword.span()),
+                argument,
+            });
         }
     }
 
@@ -307,11 +386,18 @@ impl Options<'_> {
     /// The bare word `none` says that there is none.
     fn fingerprint(&mut self, setting: Option<&Setting>) {
         let value = setting.and_then(|setting| setting.value.as_ref());
-        let in_string = value.and_then(value::string).map(|literal| literal.value().trim().to_lowercase());
+        let in_string = value
+            .and_then(value::string)
+            .map(|literal| literal.value().trim().to_lowercase());
         if value.is_some_and(|value| value::is_path(value, "none")) {
             self.call(Some("no_fingerprint"), setting, Some(Argument::Nothing));
-        } else if value.is_some_and(|value| value::is_path(value, "None")) || in_string.as_deref() == Some("none") {
-            self.errors.on(value, "no fingerprint is the bare word `none`: write `fingerprint = none`");
+        } else if value.is_some_and(|value| value::is_path(value, "None"))
+            || in_string.as_deref() == Some("none")
+        {
+            self.errors.on(
+                value,
+                "no fingerprint is the bare word `none`: write `fingerprint = none`",
+            );
         } else {
             self.parts(setting);
         }
@@ -319,11 +405,16 @@ impl Options<'_> {
 
     fn submission(&mut self, token: Option<&Setting>, subject: Option<&Setting>) {
         let both = [
-            self.read(token, Reader::expression).map(|token| value::reference(&token)),
+            self.read(token, Reader::expression)
+                .map(|token| value::reference(&token)),
             self.read(subject, Reader::parts),
         ];
         if let [Some(token_expr), Some(subject)] = both {
-            self.call(None, token, Some(Argument::Submission(Box::new([token_expr, subject]))));
+            self.call(
+                None,
+                token,
+                Some(Argument::Submission(Box::new([token_expr, subject]))),
+            );
         }
     }
 
@@ -334,34 +425,47 @@ impl Options<'_> {
 
     fn upgrades(&mut self, setting: Option<&UpgradeSetting>) {
         for upgrade in setting.iter().flat_map(|setting| &setting.upgrades) {
-            let method = Ident::new("upgrade", setting.map_or_else(Span::call_site, |setting| setting.keyword.span()));
-            self.calls.push(Call { method, argument: Argument::Upgrade(Box::new(upgrade.clone())) });
+            let method = Ident::new(
+                "upgrade",
+                setting.map_or_else(Span::call_site, |setting| setting.keyword.span()),
+            );
+            self.calls.push(Call {
+                method,
+                argument: Argument::Upgrade(Box::new(upgrade.clone())),
+            });
         }
     }
 
     fn choice(&mut self, setting: Option<&Setting>, choice: &Choice) {
-        let word = self.read(setting, |reader, expr| reader.plain_word(expr, &choice.words()));
+        let word = self.read(setting, |reader, expr| {
+            reader.plain_word(expr, &choice.words())
+        });
         self.call(None, setting, word.and_then(|word| choice.variant(&word)));
     }
 
     fn times(&mut self, args: &Args) {
-        let [ttl, remember, lease, hold] = [&args.ttl, &args.remember, &args.lease, &args.hold].map(|setting| {
-            let setting = setting.as_ref();
-            (setting, self.read(setting, Reader::time))
-        });
-        let abandoned = args.abandoned.as_ref().and_then(|setting| setting.value.as_ref());
+        let [ttl, remember, lease, hold] = [&args.ttl, &args.remember, &args.lease, &args.hold]
+            .map(|setting| {
+                let setting = setting.as_ref();
+                (setting, self.read(setting, Reader::time))
+            });
+        let abandoned = args
+            .abandoned
+            .as_ref()
+            .and_then(|setting| setting.value.as_ref());
         if let (Some(setting), _) = &hold
             && abandoned.is_some_and(|value| value::is_path(value, "rerun"))
         {
             let message = "`hold` is for records that wait to be settled, and with `abandoned = rerun` none does: leave it out, or write `abandoned = reject`";
             self.errors.at(setting.keyword.span(), message);
         }
-        if let ((_, Some(Time::Fixed(ttl))), (Some(setting), Some(Time::Fixed(remember)))) = (&ttl, &remember)
+        if let ((_, Some(Time::Fixed(ttl))), (Some(setting), Some(Time::Fixed(remember)))) =
+            (&ttl, &remember)
             && remember < ttl
         {
-            let message =
-                "`remember` is shorter than `ttl`, but counts from the same moment: make it longer, or leave it out";
-            self.errors.push(Error::new_spanned(&setting.value, message));
+            let message = "`remember` is shorter than `ttl`, but counts from the same moment: make it longer, or leave it out";
+            self.errors
+                .push(Error::new_spanned(&setting.value, message));
         }
         if let (Some(setting), Some(Time::Fixed(length))) = &lease
             && *length < MIN_LEASE
@@ -369,7 +473,8 @@ impl Options<'_> {
             let message = format!(
                 "`lease` is at least {MIN_LEASE:?}, and should be several times the store's round trip: write for example `lease = \"30s\"`"
             );
-            self.errors.push(Error::new_spanned(&setting.value, message));
+            self.errors
+                .push(Error::new_spanned(&setting.value, message));
         }
         for (setting, time) in [ttl, remember, lease, hold] {
             self.call(None, setting, time.map(Argument::Time));
@@ -397,7 +502,10 @@ impl Options<'_> {
             let word = reader.word(expr, &ABANDONED.words())?;
             if word.name == "reconcile" {
                 let argument = only_argument(reader, &word, "reconcile(\"lookup(&req)\")")?;
-                return Some((ABANDONED.variant(&word.name)?, Some(reader.expression(&argument)?)));
+                return Some((
+                    ABANDONED.variant(&word.name)?,
+                    Some(reader.expression(&argument)?),
+                ));
             }
             let word = reader.plain_word(expr, &ABANDONED.words())?;
             Some((ABANDONED.variant(&word)?, None))
@@ -428,7 +536,10 @@ fn only_argument(reader: &mut Reader<'_>, word: &Word, example: &str) -> Option<
         Some([_, second, ..]) => (second.to_token_stream(), "takes only one value"),
         _ => (name.to_token_stream(), "needs a value in parentheses"),
     };
-    reader.errors.on(place, format!("`{name}` {wrong}: write for example `{example}`"));
+    reader.errors.on(
+        place,
+        format!("`{name}` {wrong}: write for example `{example}`"),
+    );
     None
 }
 

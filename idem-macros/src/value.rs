@@ -55,13 +55,18 @@ impl Reader<'_> {
             return None;
         }
         let parsed = literal.parse::<Expr>().map_err(|error| {
-            let message = if syn::parse_str::<Expr>(&format!("({text})", text = literal.value())).is_ok() {
-                let parts =
-                    literal.value().split(',').map(|part| format!("{:?}", part.trim())).collect::<Vec<_>>().join(", ");
-                format!("several parts go in parentheses: write `{keyword} = ({parts})`")
-            } else {
-                format!("the string in `{keyword}` is not a Rust expression: {error}")
-            };
+            let message =
+                if syn::parse_str::<Expr>(&format!("({text})", text = literal.value())).is_ok() {
+                    let parts = literal
+                        .value()
+                        .split(',')
+                        .map(|part| format!("{:?}", part.trim()))
+                        .collect::<Vec<_>>()
+                        .join(", ");
+                    format!("several parts go in parentheses: write `{keyword} = ({parts})`")
+                } else {
+                    format!("the string in `{keyword}` is not a Rust expression: {error}")
+                };
             syn::Error::new(literal.span(), message)
         });
         self.errors.keep(parsed)
@@ -92,7 +97,11 @@ impl Reader<'_> {
         }
     }
 
-    fn tuple(&mut self, tuple: &ExprTuple, mut each: impl FnMut(&mut Self, &Expr) -> Option<Expr>) -> Option<Expr> {
+    fn tuple(
+        &mut self,
+        tuple: &ExprTuple,
+        mut each: impl FnMut(&mut Self, &Expr) -> Option<Expr>,
+    ) -> Option<Expr> {
         // Collected first, so that a mistake in one part does not hide those in the others.
         let parts: Vec<_> = tuple.elems.iter().map(|part| each(self, part)).collect();
         let mut parts: Vec<Expr> = parts.into_iter().collect::<Option<_>>()?;
@@ -108,11 +117,17 @@ impl Reader<'_> {
                 None
             }
             0 => {
-                self.errors.on(tuple, format!("`{}` has no parts: write at least one", self.keyword));
+                self.errors.on(
+                    tuple,
+                    format!("`{}` has no parts: write at least one", self.keyword),
+                );
                 None
             }
             1 => parts.pop(),
-            _ => Some(reference(&Expr::Tuple(ExprTuple { elems: parts.into_iter().collect(), ..tuple.clone() }))),
+            _ => Some(reference(&Expr::Tuple(ExprTuple {
+                elems: parts.into_iter().collect(),
+                ..tuple.clone()
+            }))),
         }
     }
 
@@ -123,19 +138,25 @@ impl Reader<'_> {
         }
         if is_path(expr, "none") || is_path(expr, "None") {
             let keyword = self.keyword;
-            let message = format!("`{keyword}` is a duration: write for example \"5m\", or leave `{keyword}` out");
+            let message = format!(
+                "`{keyword}` is a duration: write for example \"5m\", or leave `{keyword}` out"
+            );
             self.errors.on(expr, message);
             return None;
         }
         if is_number(expr) {
             let message = match bare(expr) {
                 Expr::Unary(_) => "a duration is not negative",
-                Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) if !number.suffix().is_empty() => {
-                    "a duration is written in quotes"
-                }
+                Expr::Lit(ExprLit {
+                    lit: Lit::Int(number),
+                    ..
+                }) if !number.suffix().is_empty() => "a duration is written in quotes",
                 _ => "a duration needs a unit",
             };
-            self.errors.on(expr, format!("{message}: write for example {}", duration::EXAMPLES));
+            self.errors.on(
+                expr,
+                format!("{message}: write for example {}", duration::EXAMPLES),
+            );
             return None;
         }
         Some(Time::Computed(Box::new(expr.clone())))
@@ -150,7 +171,9 @@ impl Reader<'_> {
             let message = if words.contains(&text.as_str()) {
                 format!("`{keyword}` is a word, not a string: write `{keyword} = {text}`")
             } else if keyword == "in_flight" {
-                format!("`{keyword}` is {expected}, without quotes: write for example `in_flight = wait(\"5s\")`")
+                format!(
+                    "`{keyword}` is {expected}, without quotes: write for example `in_flight = wait(\"5s\")`"
+                )
             } else {
                 format!("`{keyword}` is one of the words {expected}, without quotes")
             };
@@ -168,7 +191,10 @@ impl Reader<'_> {
         let hint = diag::closest(&name, words.iter().copied())
             .map(|meant| format!("; did you mean `{meant}`?"))
             .unwrap_or_default();
-        self.errors.on(&word.name, format!("`{keyword}` is {expected}, not `{name}`{hint}"));
+        self.errors.on(
+            &word.name,
+            format!("`{keyword}` is {expected}, not `{name}`{hint}"),
+        );
         None
     }
 
@@ -176,7 +202,10 @@ impl Reader<'_> {
     pub(crate) fn plain_word(&mut self, expr: &Expr, words: &[&str]) -> Option<Ident> {
         let word = self.word(expr, words)?;
         if word.arguments.is_some() {
-            self.errors.on(expr, format!("`{0}` takes nothing in parentheses: write `{0}`", word.name));
+            self.errors.on(
+                expr,
+                format!("`{0}` takes nothing in parentheses: write `{0}`", word.name),
+            );
             return None;
         }
         Some(word.name)
@@ -186,12 +215,20 @@ impl Reader<'_> {
     pub(crate) fn count(&mut self, expr: &Expr) -> Option<Expr> {
         let keyword = self.keyword;
         let wrong = match bare(expr) {
-            Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => number.base10_digits() == "0",
-            Expr::Lit(ExprLit { lit: Lit::Str(_), .. }) => true,
+            Expr::Lit(ExprLit {
+                lit: Lit::Int(number),
+                ..
+            }) => number.base10_digits() == "0",
+            Expr::Lit(ExprLit {
+                lit: Lit::Str(_), ..
+            }) => true,
             negative => is_number(negative),
         };
         if wrong {
-            self.errors.on(expr, format!("`{keyword}` is a number, 1 or more: write for example `{keyword} = 5`"));
+            self.errors.on(
+                expr,
+                format!("`{keyword}` is a number, 1 or more: write for example `{keyword} = 5`"),
+            );
             return None;
         }
         Some(expr.clone())
@@ -217,7 +254,10 @@ impl Reader<'_> {
         } else {
             return Some(Name::Literal(literal.clone()));
         };
-        self.errors.on(literal, format!("{wrong}: write for example `name = \"orders.create\"`"));
+        self.errors.on(
+            literal,
+            format!("{wrong}: write for example `name = \"orders.create\"`"),
+        );
         None
     }
 }
@@ -243,7 +283,10 @@ pub(crate) fn bare(expr: &Expr) -> &Expr {
 
 pub(crate) fn string(expr: &Expr) -> Option<&LitStr> {
     match bare(expr) {
-        Expr::Lit(ExprLit { lit: Lit::Str(literal), .. }) => Some(literal),
+        Expr::Lit(ExprLit {
+            lit: Lit::Str(literal),
+            ..
+        }) => Some(literal),
         _ => None,
     }
 }
@@ -253,13 +296,28 @@ pub(crate) fn string(expr: &Expr) -> Option<&LitStr> {
 fn hidden_string(expr: &Expr) -> Option<(&LitStr, String)> {
     match bare(expr) {
         Expr::Array(array) => {
-            let literal = array.elems.iter().find_map(|part| string(part).or_else(|| Some(hidden_string(part)?.0)))?;
-            let parts: Vec<_> = array.elems.iter().map(|part| part.to_token_stream().to_string()).collect();
-            Some((literal, if parts.len() == 1 { parts.concat() } else { format!("({})", parts.join(", ")) }))
+            let literal = array
+                .elems
+                .iter()
+                .find_map(|part| string(part).or_else(|| Some(hidden_string(part)?.0)))?;
+            let parts: Vec<_> = array
+                .elems
+                .iter()
+                .map(|part| part.to_token_stream().to_string())
+                .collect();
+            Some((
+                literal,
+                if parts.len() == 1 {
+                    parts.concat()
+                } else {
+                    format!("({})", parts.join(", "))
+                },
+            ))
         }
         Expr::Reference(reference) => {
             let literal = string(&reference.expr);
-            let literal = literal.or_else(|| hidden_string(&reference.expr).map(|(literal, _)| literal))?;
+            let literal =
+                literal.or_else(|| hidden_string(&reference.expr).map(|(literal, _)| literal))?;
             Some((literal, literal.to_token_stream().to_string()))
         }
         Expr::Block(block) => match block.block.stmts.as_slice() {
@@ -293,7 +351,10 @@ pub(crate) fn is_path(expr: &Expr, word: &str) -> bool {
 
 fn as_word(expr: &Expr) -> Option<Word> {
     match expr {
-        Expr::Path(path) => Some(Word { name: path.path.get_ident()?.clone(), arguments: None }),
+        Expr::Path(path) => Some(Word {
+            name: path.path.get_ident()?.clone(),
+            arguments: None,
+        }),
         Expr::Call(call) => match bare(&call.func) {
             Expr::Path(path) => Some(Word {
                 name: path.path.get_ident()?.clone(),
@@ -309,7 +370,11 @@ fn as_word(expr: &Expr) -> Option<Word> {
 pub(crate) fn is_number(expr: &Expr) -> bool {
     match bare(expr) {
         Expr::Lit(ExprLit { lit, .. }) => matches!(lit, Lit::Int(_) | Lit::Float(_)),
-        Expr::Unary(ExprUnary { op: UnOp::Neg(_), expr, .. }) => is_number(expr),
+        Expr::Unary(ExprUnary {
+            op: UnOp::Neg(_),
+            expr,
+            ..
+        }) => is_number(expr),
         _ => false,
     }
 }

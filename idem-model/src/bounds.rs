@@ -82,25 +82,51 @@ impl Bounds {
     };
 
     /// Callers with fingerprints.
-    pub const PRINTS: Self = Self { prints: true, polls: 1, ..Self::SMALL };
+    pub const PRINTS: Self = Self {
+        prints: true,
+        polls: 1,
+        ..Self::SMALL
+    };
 
     /// Callers that ask, of whose attempts only so many may begin a body.
-    pub const ASKS: Self = Self { asks: true, max_attempts: Some(2), polls: 1, hold: 5, ..Self::SMALL };
+    pub const ASKS: Self = Self {
+        asks: true,
+        max_attempts: Some(2),
+        polls: 1,
+        hold: 5,
+        ..Self::SMALL
+    };
 
     /// Attempts are soon exhausted, and an operator settles what is left.
-    pub const OPERATED: Self = Self { operated: true, max_attempts: Some(2), polls: 1, ..Self::SMALL };
+    pub const OPERATED: Self = Self {
+        operated: true,
+        max_attempts: Some(2),
+        polls: 1,
+        ..Self::SMALL
+    };
 
     /// Abandoned records are rejected, for a time that ends before the record does.
-    pub const REJECTED_FOR_A_TIME: Self = Self { take_over: false, rejected_for: Some(3), ..Self::SMALL };
+    pub const REJECTED_FOR_A_TIME: Self = Self {
+        take_over: false,
+        rejected_for: Some(3),
+        ..Self::SMALL
+    };
 
     /// For a look at what takes longer.
-    pub const LARGE: Self = Self { faults: 2, ..Self::SMALL };
+    pub const LARGE: Self = Self {
+        faults: 2,
+        ..Self::SMALL
+    };
 
     /// For how many ticks of the store's clock an owner may go on, whose own clock is as slow as is
     /// promised: a tenth. With `to_its_end` it gives the lease up there, not before.
     pub(crate) fn stops_after(&self, to_its_end: bool) -> u8 {
         let lease = TICK * u32::from(self.lease);
-        let by_its_clock = if to_its_end { lease } else { owner_stops_after(lease) };
+        let by_its_clock = if to_its_end {
+            lease
+        } else {
+            owner_stops_after(lease)
+        };
         let by_the_stores = by_its_clock.as_nanos() * 10;
         // It does not go on at the very end, so the last tick counts where it is begun.
         u8::try_from(by_the_stores.div_ceil(TICK.as_nanos() * 9)).unwrap_or(FOREVER)

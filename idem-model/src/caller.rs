@@ -224,8 +224,19 @@ impl Caller {
     pub(crate) fn request(&self) -> Option<Request> {
         match self.phase {
             Phase::Claiming { .. } => Some(Request::Claim { print: self.print }),
-            Phase::Committing { attempt } => Some(Request::Commit { attempt, print: self.print }),
-            Phase::Releasing { attempt, abandon, after } => Some(Request::Release { attempt, abandon, after }),
+            Phase::Committing { attempt } => Some(Request::Commit {
+                attempt,
+                print: self.print,
+            }),
+            Phase::Releasing {
+                attempt,
+                abandon,
+                after,
+            } => Some(Request::Release {
+                attempt,
+                abandon,
+                after,
+            }),
             Phase::Undoing { .. } => Some(Request::Undo),
             Phase::Idle | Phase::Body { .. } => None,
         }
@@ -238,7 +249,11 @@ impl Caller {
 
     pub(crate) fn enters(&mut self, phase: Phase) {
         self.phase = phase;
-        self.wire = if self.request().is_some() { Wire::Sent } else { Wire::Free };
+        self.wire = if self.request().is_some() {
+            Wire::Sent
+        } else {
+            Wire::Free
+        };
     }
 
     /// The call is over, and its claim with it.
@@ -261,8 +276,15 @@ impl Caller {
     /// Leaves a request on its way, where there is room. One that is never carried out is one that
     /// was lost.
     pub(crate) fn strays(&mut self, request: Request, room: u8) -> bool {
-        let stray = Stray { call: self.call, request };
-        let free = self.strays.iter_mut().take(usize::from(room)).find(|place| place.is_none());
+        let stray = Stray {
+            call: self.call,
+            request,
+        };
+        let free = self
+            .strays
+            .iter_mut()
+            .take(usize::from(room))
+            .find(|place| place.is_none());
         let Some(place) = free else { return false };
         *place = Some(stray);
         self.sort();
@@ -277,12 +299,14 @@ impl Caller {
 
     /// Whether a claim of this call is among the strays.
     pub(crate) fn has_stray_claim(&self, call: u8) -> bool {
-        let is_claim = |stray: &Stray| stray.call == call && matches!(stray.request, Request::Claim { .. });
+        let is_claim =
+            |stray: &Stray| stray.call == call && matches!(stray.request, Request::Claim { .. });
         self.strays.iter().flatten().any(is_claim)
     }
 
     fn sort(&mut self) {
         // Those that are there come first.
-        self.strays.sort_unstable_by_key(|stray| (stray.is_none(), *stray));
+        self.strays
+            .sort_unstable_by_key(|stray| (stray.is_none(), *stray));
     }
 }

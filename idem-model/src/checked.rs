@@ -14,7 +14,10 @@ impl Model for Life {
     type Action = Act;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State::new(self.bounds.issued.then_some(Entry::Issued), &self.bounds)]
+        vec![State::new(
+            self.bounds.issued.then_some(Entry::Issued),
+            &self.bounds,
+        )]
     }
 
     fn actions(&self, state: &State, acts: &mut Vec<Act>) {
@@ -23,7 +26,12 @@ impl Model for Life {
             acts.extend([Decision::Settle, Decision::Replace].map(Act::Intervenes));
         }
         for at in 0..CALLERS {
-            self.acts_of(at, &state.callers[at], state.faults < self.bounds.faults, acts);
+            self.acts_of(
+                at,
+                &state.callers[at],
+                state.faults < self.bounds.faults,
+                acts,
+            );
         }
     }
 

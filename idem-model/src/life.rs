@@ -103,7 +103,10 @@ impl Life {
     /// With callers that keep their numbers: for traces that can be read.
     #[must_use]
     pub fn with_names(self) -> Self {
-        Self { in_order: false, ..self }
+        Self {
+            in_order: false,
+            ..self
+        }
     }
 
     pub(crate) fn is(&self, mutant: Mutant) -> bool {
@@ -115,7 +118,13 @@ impl Life {
         self.bounds.network == Network::ClaimsInOrder && caller.has_stray_claim(call)
     }
 
-    pub(crate) fn acts_of(&self, at: usize, caller: &Caller, faults_left: bool, acts: &mut Vec<Act>) {
+    pub(crate) fn acts_of(
+        &self,
+        at: usize,
+        caller: &Caller,
+        faults_left: bool,
+        acts: &mut Vec<Act>,
+    ) {
         let times_out = |act: fn(usize, Fate) -> Act, acts: &mut Vec<Act>| {
             if faults_left {
                 acts.extend([Fate::Lost, Fate::Strays].map(|fate| act(at, fate)));
@@ -123,7 +132,8 @@ impl Life {
         };
         for (place, stray) in caller.strays.iter().enumerate() {
             if stray.is_some_and(|stray| {
-                matches!(stray.request, Request::Claim { .. }) || !self.must_wait(caller, stray.call)
+                matches!(stray.request, Request::Claim { .. })
+                    || !self.must_wait(caller, stray.call)
             }) {
                 acts.push(Act::StrayCarriedOut(at, place));
             }
@@ -159,12 +169,19 @@ impl Life {
                 let prints: &[u8] = if self.bounds.prints { &[1, 2] } else { &[0] };
                 acts.extend(prints.iter().map(|print| Act::Claims(at, *print)));
             }
-            Phase::Body { attempt, left, polls, begun } => {
+            Phase::Body {
+                attempt,
+                left,
+                polls,
+                begun,
+            } => {
                 if left > 0 || self.looks_away(begun) {
                     if polls > 1 {
                         acts.push(Act::Polls(at, Poll::Pending));
                     }
-                    acts.extend([Poll::Value, Poll::Error, Poll::Abandons].map(|poll| Act::Polls(at, poll)));
+                    acts.extend(
+                        [Poll::Value, Poll::Error, Poll::Abandons].map(|poll| Act::Polls(at, poll)),
+                    );
                     if self.bounds.asks && attempt > 1 && !begun {
                         acts.push(Act::Polls(at, Poll::Unanswered));
                     }
@@ -202,20 +219,35 @@ impl Life {
     }
 
     fn carry_out(&self, state: &mut State, at: usize, call: u8, request: Request) -> Reply {
-        self.store.carry_out(&mut state.slot, &mut state.seen, Id::new(at, call), request)
+        self.store
+            .carry_out(&mut state.slot, &mut state.seen, Id::new(at, call), request)
     }
 
     fn receive(&self, caller: &mut Caller) {
-        let Wire::Reply(reply) = caller.wire else { return };
+        let Wire::Reply(reply) = caller.wire else {
+            return;
+        };
         caller.wire = Wire::Free;
         match (caller.phase, reply) {
             (Phase::Claiming { age, .. }, Reply::Owned(attempt)) => {
-                let age = if self.is(Mutant::DeadlineFromReply) { 0 } else { age };
+                let age = if self.is(Mutant::DeadlineFromReply) {
+                    0
+                } else {
+                    age
+                };
                 let left = self.stops_after.saturating_sub(age);
-                if left == 0 && !self.is(Mutant::LateClaimStartsBody) && !self.is(Mutant::NoSelfCancel) {
+                if left == 0
+                    && !self.is(Mutant::LateClaimStartsBody)
+                    && !self.is(Mutant::NoSelfCancel)
+                {
                     caller.enters(Phase::Undoing { age: 0 });
                 } else {
-                    caller.enters(Phase::Body { attempt, left, polls: self.bounds.polls, begun: false });
+                    caller.enters(Phase::Body {
+                        attempt,
+                        left,
+                        polls: self.bounds.polls,
+                        begun: false,
+                    });
                 }
             }
             (Phase::Claiming { resent: true, .. }, _) => self.orphans(caller),
@@ -231,7 +263,12 @@ impl Life {
         if self.is(Mutant::NoUndo) {
             caller.ends(false, self.bounds.strays);
         } else if self.is(Mutant::UnansweredClaimStartsBody) {
-            caller.enters(Phase::Body { attempt: 1, left: self.stops_after, polls: self.bounds.polls, begun: false });
+            caller.enters(Phase::Body {
+                attempt: 1,
+                left: self.stops_after,
+                polls: self.bounds.polls,
+                begun: false,
+            });
         } else {
             caller.enters(Phase::Undoing { age: 0 });
         }
@@ -241,35 +278,55 @@ impl Life {
         match caller.phase {
             Phase::Claiming { resent: false, .. } if self.is(Mutant::ResendAsAnother) => {
                 caller.call += 1;
-                caller.enters(Phase::Claiming { age: 0, resent: true });
+                caller.enters(Phase::Claiming {
+                    age: 0,
+                    resent: true,
+                });
             }
             Phase::Claiming { age, resent: false } => {
-                let age = if self.is(Mutant::DeadlineFromResend) { 0 } else { age };
+                let age = if self.is(Mutant::DeadlineFromResend) {
+                    0
+                } else {
+                    age
+                };
                 caller.enters(Phase::Claiming { age, resent: true });
             }
             Phase::Claiming { resent: true, .. } => self.orphans(caller),
             Phase::Committing { attempt } if self.is(Mutant::ReleaseOnFailedCommit) => {
-                caller.enters(Phase::Releasing { attempt, abandon: false, after: Ended::Value });
+                caller.enters(Phase::Releasing {
+                    attempt,
+                    abandon: false,
+                    after: Ended::Value,
+                });
             }
             phase => {
-                caller.call += u8::from(self.is(Mutant::CommitAsAnother) && matches!(phase, Phase::Committing { .. }));
+                caller.call += u8::from(
+                    self.is(Mutant::CommitAsAnother) && matches!(phase, Phase::Committing { .. }),
+                );
                 caller.enters(phase);
             }
         }
     }
 
     fn poll(&self, state: &mut State, at: usize, poll: Poll) {
-        let Some(Phase::Body { attempt, begun, .. }) = state.callers.get(at).map(|caller| caller.phase) else { return };
+        let Some(Phase::Body { attempt, begun, .. }) =
+            state.callers.get(at).map(|caller| caller.phase)
+        else {
+            return;
+        };
         if !begun && poll != Poll::Unanswered {
             let seen = &mut state.seen;
             seen.expects(Promise::P2, !seen.must_remember());
             seen.expects(Promise::P5, attempt > seen.highest);
             seen.highest = seen.highest.max(attempt);
             for (other, caller) in state.callers.iter_mut().enumerate() {
-                caller.superseded |= other != at && matches!(caller.phase, Phase::Body { begun: true, .. });
+                caller.superseded |=
+                    other != at && matches!(caller.phase, Phase::Body { begun: true, .. });
             }
         }
-        let Some(caller) = state.callers.get_mut(at) else { return };
+        let Some(caller) = state.callers.get_mut(at) else {
+            return;
+        };
         state.seen.expects(Promise::P1, !caller.superseded);
         if poll != Poll::Pending {
             caller.stops_renewing(self.bounds.strays);
@@ -282,11 +339,23 @@ impl Life {
             }
             (Poll::Pending, _) => return,
             (Poll::Value, _) => caller.enters(Phase::Committing { attempt }),
-            (Poll::Error, _) => caller.enters(Phase::Releasing { attempt, abandon: false, after: Ended::Error }),
+            (Poll::Error, _) => caller.enters(Phase::Releasing {
+                attempt,
+                abandon: false,
+                after: Ended::Error,
+            }),
             (Poll::Unanswered, _) => {
-                caller.enters(Phase::Releasing { attempt, abandon: true, after: Ended::Unanswered });
+                caller.enters(Phase::Releasing {
+                    attempt,
+                    abandon: true,
+                    after: Ended::Unanswered,
+                });
             }
-            (Poll::Abandons, _) => caller.enters(Phase::Releasing { attempt, abandon: true, after: Ended::Error }),
+            (Poll::Abandons, _) => caller.enters(Phase::Releasing {
+                attempt,
+                abandon: true,
+                after: Ended::Error,
+            }),
         }
         caller.superseded = false;
     }
@@ -305,7 +374,11 @@ impl Life {
             }
             Phase::Body { attempt, .. } if dropped && self.is(Mutant::ReleaseOnDrop) => {
                 caller.stops_renewing(self.bounds.strays);
-                caller.enters(Phase::Releasing { attempt, abandon: false, after: Ended::Cut });
+                caller.enters(Phase::Releasing {
+                    attempt,
+                    abandon: false,
+                    after: Ended::Cut,
+                });
             }
             _ => caller.ends(true, self.bounds.strays),
         }
@@ -314,9 +387,15 @@ impl Life {
     fn renewal_received(&self, caller: &mut Caller) {
         let (reply, age) = (caller.renewal, caller.renewal_age);
         (caller.renewal, caller.renewal_age) = (Wire::Free, 0);
-        let Phase::Body { left, .. } = &mut caller.phase else { return };
+        let Phase::Body { left, .. } = &mut caller.phase else {
+            return;
+        };
         if reply == Wire::Reply(Reply::Held) && (*left > 0 || self.is(Mutant::LateRenewalCounts)) {
-            let age = if self.is(Mutant::DeadlineFromRenewalReply) { 0 } else { age };
+            let age = if self.is(Mutant::DeadlineFromRenewalReply) {
+                0
+            } else {
+                age
+            };
             *left = self.stops_after.saturating_sub(age);
         } else if !self.is(Mutant::NoSelfCancel) {
             caller.ends(true, self.bounds.strays);
@@ -330,7 +409,10 @@ impl Life {
             Act::Claims(at, print) => {
                 let caller = state.callers.get_mut(at)?;
                 caller.print = print;
-                caller.enters(Phase::Claiming { age: 0, resent: false });
+                caller.enters(Phase::Claiming {
+                    age: 0,
+                    resent: false,
+                });
             }
             Act::CarriedOut(at) => {
                 let caller = *state.callers.get(at)?;
@@ -362,7 +444,9 @@ impl Life {
                     // So it is with a mutant alone.
                     _ => (caller.call.checked_sub(1)?, 1),
                 };
-                state.seen.expects(Promise::P5, matches!(caller.phase, Phase::Body { .. }));
+                state
+                    .seen
+                    .expects(Promise::P5, matches!(caller.phase, Phase::Body { .. }));
                 let reply = self.carry_out(state, at, call, Request::Renew { attempt });
                 state.callers.get_mut(at)?.renewal = Wire::Reply(reply);
             }
@@ -370,7 +454,9 @@ impl Life {
             Act::RenewalTimesOut(at, fate) => {
                 state.faults += 1;
                 let caller = state.callers.get_mut(at)?;
-                let Phase::Body { attempt, .. } = caller.phase else { return None };
+                let Phase::Body { attempt, .. } = caller.phase else {
+                    return None;
+                };
                 if fate == Fate::Strays && !caller.strays(Request::Renew { attempt }, room) {
                     return None;
                 }
@@ -385,7 +471,10 @@ impl Life {
                 self.carry_out(state, at, stray.call, stray.request);
             }
             Act::Polls(at, poll) => self.poll(state, at, poll),
-            Act::Intervenes(decision) => self.store.intervene(&mut state.slot, &mut state.seen, decision)?,
+            Act::Intervenes(decision) => {
+                self.store
+                    .intervene(&mut state.slot, &mut state.seen, decision)?
+            }
             Act::GivesUp(at) | Act::Stops(at) => state.callers.get_mut(at)?.ends(true, room),
             Act::Dropped(at) | Act::Crashes(at) => {
                 state.faults += 1;

@@ -120,11 +120,23 @@ impl Mutant {
             Self::UndoForgetsTheFingerprint | Self::FingerprintNotCompared => Bounds::PRINTS,
             Self::UndoForgetsTheQuestions | Self::QuestionCounts => Bounds::ASKS,
             Self::TakesOverBeforeItsTime => Bounds::REJECTED_FOR_A_TIME,
-            Self::TakesOverAlthoughRejected => Bounds { take_over: false, ..Bounds::SMALL },
+            Self::TakesOverAlthoughRejected => Bounds {
+                take_over: false,
+                ..Bounds::SMALL
+            },
             Self::SettlesAlive | Self::ReplacesAnything => Bounds::OPERATED,
-            Self::ClaimsWhatWasNotIssued => Bounds { issued: true, ..Bounds::SMALL },
-            Self::ResendAsAnother | Self::CommitAsAnother => Bounds { calls: 2, ..Bounds::SMALL },
-            Self::LateRenewalCounts => Bounds { network: Network::AnyOrder, ..Bounds::SMALL },
+            Self::ClaimsWhatWasNotIssued => Bounds {
+                issued: true,
+                ..Bounds::SMALL
+            },
+            Self::ResendAsAnother | Self::CommitAsAnother => Bounds {
+                calls: 2,
+                ..Bounds::SMALL
+            },
+            Self::LateRenewalCounts => Bounds {
+                network: Network::AnyOrder,
+                ..Bounds::SMALL
+            },
             _ => Bounds::SMALL,
         }
     }

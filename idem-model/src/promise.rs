@@ -44,7 +44,12 @@ pub struct Onlooker {
 }
 
 impl Onlooker {
-    pub(crate) const NEW: Self = Self { broken: 0, recorded: None, highest: 0, asked: 0 };
+    pub(crate) const NEW: Self = Self {
+        broken: 0,
+        recorded: None,
+        highest: 0,
+        asked: 0,
+    };
 
     /// Whether a promise was seen broken.
     pub fn saw_broken(&self, promise: Promise) -> bool {
@@ -88,7 +93,8 @@ impl Onlooker {
 
     /// The outcome that duplicates must get, as long as they must.
     pub(crate) fn must_replay(&self) -> Option<Id> {
-        self.recorded.and_then(|(outcome, ttl, _)| (ttl > 0).then_some(outcome))
+        self.recorded
+            .and_then(|(outcome, ttl, _)| (ttl > 0).then_some(outcome))
     }
 
     /// Whether it must be known that there was an outcome.

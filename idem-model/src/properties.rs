@@ -12,8 +12,18 @@ use crate::state::State;
 
 impl Promise {
     /// All that the model checks.
-    pub const ALL: &[Self] =
-        &[Self::P1, Self::P2, Self::P3, Self::P5, Self::P6, Self::P7, Self::P8, Self::P9, Self::P10, Self::P13];
+    pub const ALL: &[Self] = &[
+        Self::P1,
+        Self::P2,
+        Self::P3,
+        Self::P5,
+        Self::P6,
+        Self::P7,
+        Self::P8,
+        Self::P9,
+        Self::P10,
+        Self::P13,
+    ];
 
     /// Its property's name.
     pub fn name(self) -> &'static str {
@@ -44,8 +54,15 @@ impl Promise {
 
 /// All properties.
 pub(crate) fn all() -> Vec<Property<Life>> {
-    let mut all: Vec<_> = Promise::ALL.iter().map(|promise| Property::always(promise.name(), kept(*promise))).collect();
-    all.extend(SOMETIMES.iter().map(|(name, happens)| Property::sometimes(name, *happens)));
+    let mut all: Vec<_> = Promise::ALL
+        .iter()
+        .map(|promise| Property::always(promise.name(), kept(*promise)))
+        .collect();
+    all.extend(
+        SOMETIMES
+            .iter()
+            .map(|(name, happens)| Property::sometimes(name, *happens)),
+    );
     all
 }
 
@@ -84,8 +101,19 @@ fn is_free_after_a_lease(life: &Life, state: &State) -> bool {
 
 /// Whether a lease is that of a call that is under way, or of one that was cut off.
 fn is_held_by_somebody(state: &State) -> bool {
-    let Some(Slot { entry: Entry::InFlight { owner, lease: 1.., .. }, .. }) = state.slot else { return true };
-    let Some((caller, call)) = owner.of().and_then(|(caller, call)| Some((state.callers.get(caller)?, call))) else {
+    let Some(Slot {
+        entry: Entry::InFlight {
+            owner, lease: 1.., ..
+        },
+        ..
+    }) = state.slot
+    else {
+        return true;
+    };
+    let Some((caller, call)) = owner
+        .of()
+        .and_then(|(caller, call)| Some((state.callers.get(caller)?, call)))
+    else {
         return false;
     };
     (caller.call == call && caller.phase != Phase::Idle) || caller.excused & (1 << call) != 0
@@ -94,65 +122,146 @@ fn is_held_by_somebody(state: &State) -> bool {
 /// The events that must be reachable.
 const SOMETIMES: &[(&str, Condition)] = &[
     ("what the first claim finds is claimed", |life, state| {
-        came_from(state, if life.bounds.issued { Origin::Issued } else { Origin::Nothing })
+        came_from(
+            state,
+            if life.bounds.issued {
+                Origin::Issued
+            } else {
+                Origin::Nothing
+            },
+        )
     }),
-    ("a released key is claimed again", |_, state| came_from(state, Origin::Released)),
-    ("an abandoned key is taken over, or its claim rejected", |life, state| {
-        came_from(state, Origin::Abandoned)
-            || !life.bounds.take_over
-                && any(state, |caller| caller.is_claiming(false))
-                && state.slot.is_some_and(Slot::is_abandoned)
+    ("a released key is claimed again", |_, state| {
+        came_from(state, Origin::Released)
     }),
+    (
+        "an abandoned key is taken over, or its claim rejected",
+        |life, state| {
+            came_from(state, Origin::Abandoned)
+                || !life.bounds.take_over
+                    && any(state, |caller| caller.is_claiming(false))
+                    && state.slot.is_some_and(Slot::is_abandoned)
+        },
+    ),
     ("a claim finds the key in flight", |_, state| {
         any(state, |caller| caller.is_claiming(false)) && state.slot.is_some_and(Slot::is_alive)
     }),
     ("a duplicate is replayed", |_, state| {
         any(state, |caller| caller.is_claiming(false))
-            && matches!(state.slot, Some(Slot { entry: Entry::Committed { .. }, .. }))
+            && matches!(
+                state.slot,
+                Some(Slot {
+                    entry: Entry::Committed { .. },
+                    ..
+                })
+            )
     }),
     ("a duplicate learns that it is done", |_, state| {
         any(state, |caller| caller.is_claiming(false))
-            && matches!(state.slot, Some(Slot { entry: Entry::Done { .. }, .. }))
+            && matches!(
+                state.slot,
+                Some(Slot {
+                    entry: Entry::Done { .. },
+                    ..
+                })
+            )
     }),
     ("a claim that was sent again is recognised", |_, state| {
-        each(state).any(|(id, caller)| caller.is_claiming(true) && caller.wire == Wire::Sent && owns(state, id))
+        each(state).any(|(id, caller)| {
+            caller.is_claiming(true) && caller.wire == Wire::Sent && owns(state, id)
+        })
     }),
     ("a claim is undone", |_, state| {
-        each(state).any(|(id, caller)| matches!(caller.phase, Phase::Undoing { .. }) && owns(state, id))
+        each(state)
+            .any(|(id, caller)| matches!(caller.phase, Phase::Undoing { .. }) && owns(state, id))
     }),
-    ("a claim is to be undone that was never carried out, or has been taken over", |_, state| {
-        each(state).any(|(id, caller)| matches!(caller.phase, Phase::Undoing { .. }) && !owns(state, id))
-    }),
+    (
+        "a claim is to be undone that was never carried out, or has been taken over",
+        |_, state| {
+            each(state).any(|(id, caller)| {
+                matches!(caller.phase, Phase::Undoing { .. }) && !owns(state, id)
+            })
+        },
+    ),
     // Nobody gives a key up that is still to commit: another's claim was undone.
-    ("an abandoned record is again as it was, and its owner is to commit", |life, state| {
-        matches!(state.slot, Some(Slot { entry: Entry::InFlight { lease: 0, .. }, .. }))
-            && each(state).any(|(id, caller)| matches!(caller.phase, Phase::Committing { .. }) && owns(state, id))
-            || !life.bounds.take_over
-    }),
+    (
+        "an abandoned record is again as it was, and its owner is to commit",
+        |life, state| {
+            matches!(
+                state.slot,
+                Some(Slot {
+                    entry: Entry::InFlight { lease: 0, .. },
+                    ..
+                })
+            ) && each(state).any(|(id, caller)| {
+                matches!(caller.phase, Phase::Committing { .. }) && owns(state, id)
+            }) || !life.bounds.take_over
+        },
+    ),
     ("a commit comes after the lease, and in time", |_, state| {
-        each(state).any(|(id, caller)| matches!(caller.phase, Phase::Committing { .. }) && owns(state, id))
+        each(state)
+            .any(|(id, caller)| matches!(caller.phase, Phase::Committing { .. }) && owns(state, id))
             && state.slot.is_some_and(Slot::is_abandoned)
     }),
-    ("a commit comes too late, or nobody may take over", |life, state| {
-        each(state).any(|(id, caller)| matches!(caller.phase, Phase::Committing { .. }) && !owns(state, id))
-            && state.slot.is_some_and(|slot| slot.owner().is_some() || !life.bounds.take_over)
-    }),
+    (
+        "a commit comes too late, or nobody may take over",
+        |life, state| {
+            each(state).any(|(id, caller)| {
+                matches!(caller.phase, Phase::Committing { .. }) && !owns(state, id)
+            }) && state
+                .slot
+                .is_some_and(|slot| slot.owner().is_some() || !life.bounds.take_over)
+        },
+    ),
     ("a commit is accepted, and sent again", |_, state| {
-        matches!(state.slot, Some(Slot { entry: Entry::Committed { .. }, .. }))
-            && any(state, |caller| matches!(caller.phase, Phase::Committing { .. }))
+        matches!(
+            state.slot,
+            Some(Slot {
+                entry: Entry::Committed { .. },
+                ..
+            })
+        ) && any(state, |caller| {
+            matches!(caller.phase, Phase::Committing { .. })
+        })
     }),
     ("what an operator settled is replaced", |life, state| {
-        let replaced = matches!(state.slot, Some(Slot { entry: Entry::Committed { outcome: Id::REPLACED, .. }, .. }));
+        let replaced = matches!(
+            state.slot,
+            Some(Slot {
+                entry: Entry::Committed {
+                    outcome: Id::REPLACED,
+                    ..
+                },
+                ..
+            })
+        );
         replaced || !life.bounds.operated
     }),
-    ("a lease is renewed", |_, state| any(state, |caller| caller.renewal == Wire::Reply(Reply::Held))),
-    ("a renewal is refused", |_, state| any(state, |caller| caller.renewal == Wire::Reply(Reply::Lost))),
-    ("a body is there past its deadline, and is not polled", |_, state| {
-        any(state, |caller| matches!(caller.phase, Phase::Body { left: 0, begun: true, .. }))
+    ("a lease is renewed", |_, state| {
+        any(state, |caller| caller.renewal == Wire::Reply(Reply::Held))
     }),
-    ("a body is there past its deadline, while another runs, or none may", |life, state| {
-        any(state, |caller| caller.superseded) || !life.bounds.take_over
+    ("a renewal is refused", |_, state| {
+        any(state, |caller| caller.renewal == Wire::Reply(Reply::Lost))
     }),
+    (
+        "a body is there past its deadline, and is not polled",
+        |_, state| {
+            any(state, |caller| {
+                matches!(
+                    caller.phase,
+                    Phase::Body {
+                        left: 0,
+                        begun: true,
+                        ..
+                    }
+                )
+            })
+        },
+    ),
+    (
+        "a body is there past its deadline, while another runs, or none may",
+        |life, state| any(state, |caller| caller.superseded) || !life.bounds.take_over,
+    ),
 ];
 
 fn any(state: &State, is: impl Fn(&Caller) -> bool) -> bool {
@@ -160,7 +269,11 @@ fn any(state: &State, is: impl Fn(&Caller) -> bool) -> bool {
 }
 
 fn each(state: &State) -> impl Iterator<Item = (Id, &Caller)> {
-    state.callers.iter().enumerate().map(|(at, caller)| (Id::new(at, caller.call), caller))
+    state
+        .callers
+        .iter()
+        .enumerate()
+        .map(|(at, caller)| (Id::new(at, caller.call), caller))
 }
 
 fn owns(state: &State, id: Id) -> bool {

@@ -40,14 +40,29 @@ pub fn explore(bounds: Bounds, mutant: Option<Mutant>, until: &[Promise]) -> Opt
     let in_part = !until.is_empty();
     let life = if in_part { life.with_names() } else { life };
     let until: BTreeSet<_> = until.iter().map(|promise| promise.name()).collect();
-    let until = if in_part { HasDiscoveries::AnyOf(until) } else { HasDiscoveries::All };
+    let until = if in_part {
+        HasDiscoveries::AnyOf(until)
+    } else {
+        HasDiscoveries::All
+    };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let checked = life.checker().threads(threads).finish_when(until).spawn_bfs().join();
+    let checked = life
+        .checker()
+        .threads(threads)
+        .finish_when(until)
+        .spawn_bfs()
+        .join();
     let mut paths: HashMap<&str, Path<State, Act>> = checked.discoveries();
-    let properties = if in_part { Vec::new() } else { checked.model().properties() };
+    let properties = if in_part {
+        Vec::new()
+    } else {
+        checked.model().properties()
+    };
     let unreached = properties
         .iter()
-        .filter(|property| property.expectation == Expectation::Sometimes && !paths.contains_key(property.name))
+        .filter(|property| {
+            property.expectation == Expectation::Sometimes && !paths.contains_key(property.name)
+        })
         .map(|property| property.name)
         .collect();
     let mut broken = Vec::new();
@@ -61,8 +76,20 @@ pub fn explore(bounds: Bounds, mutant: Option<Mutant>, until: &[Promise]) -> Opt
             }
         }
     }
-    let (states, unique, depth) = (checked.state_count(), checked.unique_state_count(), checked.max_depth());
-    Some(Found { states, unique, depth, took: now().saturating_duration_since(began), broken, unreached, trace })
+    let (states, unique, depth) = (
+        checked.state_count(),
+        checked.unique_state_count(),
+        checked.max_depth(),
+    );
+    Some(Found {
+        states,
+        unique,
+        depth,
+        took: now().saturating_duration_since(began),
+        broken,
+        unreached,
+        trace,
+    })
 }
 
 impl Found {
@@ -80,7 +107,12 @@ impl Found {
     pub fn steps(&self) -> String {
         let mut steps = String::new();
         for (state, act) in &self.trace {
-            let _ = writeln!(steps, "{:?}\n    {:?}", state.slot, state.callers.map(|caller| caller.phase));
+            let _ = writeln!(
+                steps,
+                "{:?}\n    {:?}",
+                state.slot,
+                state.callers.map(|caller| caller.phase)
+            );
             if let Some(act) = act {
                 let _ = writeln!(steps, "{act:?}");
             }
@@ -91,8 +123,18 @@ impl Found {
 
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { states, unique, depth, took, .. } = self;
-        write!(f, "{states} | {unique} | {depth} | {:.1} s |", took.as_secs_f64())?;
+        let Self {
+            states,
+            unique,
+            depth,
+            took,
+            ..
+        } = self;
+        write!(
+            f,
+            "{states} | {unique} | {depth} | {:.1} s |",
+            took.as_secs_f64()
+        )?;
         for (promise, steps) in &self.broken {
             write!(f, " {promise:?} broken in {steps} steps;")?;
         }

@@ -95,8 +95,16 @@ impl Slot {
         if left > 0 {
             return Some(Self { left, ..self });
         }
-        let expired = self.entry.record().expired().filter(|_| self.then_done > 0)?;
-        Some(Self { entry: Entry::from(&expired), left: self.then_done, then_done: 0 })
+        let expired = self
+            .entry
+            .record()
+            .expired()
+            .filter(|_| self.then_done > 0)?;
+        Some(Self {
+            entry: Entry::from(&expired),
+            left: self.then_done,
+            then_done: 0,
+        })
     }
 
     /// Returns its owner, alive or not.
@@ -114,37 +122,77 @@ impl Slot {
 
     /// Whether the lease is alive.
     pub(crate) fn is_alive(self) -> bool {
-        self.entry.record().lease_left(duration(self.left)).is_some()
+        self.entry
+            .record()
+            .lease_left(duration(self.left))
+            .is_some()
     }
 }
 
 impl Entry {
     pub(crate) fn record(self) -> Record {
         match self {
-            Self::Issued => Record::Issued { grace: Duration::ZERO },
-            Self::InFlight { owner, attempt, origin, lease, hold, print, questions, over } => {
-                let top = TakenOver { owner, origin, hold, print, questions };
-                let held = |of: TakenOver, attempt: u8, took_over| {
-                    InFlight::new(of.owner.owner(), attempt.into(), of.origin, Duration::ZERO, duration(of.hold))
-                        .with_fingerprint(fingerprint(of.print))
-                        .with_questions(of.questions.into())
-                        .with_took_over(took_over)
+            Self::Issued => Record::Issued {
+                grace: Duration::ZERO,
+            },
+            Self::InFlight {
+                owner,
+                attempt,
+                origin,
+                lease,
+                hold,
+                print,
+                questions,
+                over,
+            } => {
+                let top = TakenOver {
+                    owner,
+                    origin,
+                    hold,
+                    print,
+                    questions,
                 };
-                let before = over.iter().flatten().zip(1..).collect::<Vec<_>>().into_iter().rev();
+                let held = |of: TakenOver, attempt: u8, took_over| {
+                    InFlight::new(
+                        of.owner.owner(),
+                        attempt.into(),
+                        of.origin,
+                        Duration::ZERO,
+                        duration(of.hold),
+                    )
+                    .with_fingerprint(fingerprint(of.print))
+                    .with_questions(of.questions.into())
+                    .with_took_over(took_over)
+                };
+                let before = over
+                    .iter()
+                    .flatten()
+                    .zip(1..)
+                    .collect::<Vec<_>>()
+                    .into_iter()
+                    .rev();
                 let took_over = before.fold(None, |took_over, (of, back)| {
                     Some(Box::new(held(*of, attempt.saturating_sub(back), took_over)))
                 });
                 Record::InFlight(held(top, attempt, took_over).with_lease(duration(lease)))
             }
-            Self::Released { attempt, questions } => {
-                Record::Released { attempt: attempt.into(), questions: questions.into() }
-            }
-            Self::Committed { attempt, outcome, print } => Record::Committed {
+            Self::Released { attempt, questions } => Record::Released {
+                attempt: attempt.into(),
+                questions: questions.into(),
+            },
+            Self::Committed {
+                attempt,
+                outcome,
+                print,
+            } => Record::Committed {
                 attempt: attempt.into(),
                 fingerprint: fingerprint(print),
                 outcome: encoded(outcome),
             },
-            Self::Done { attempt, print } => Record::Done { attempt: attempt.into(), fingerprint: fingerprint(print) },
+            Self::Done { attempt, print } => Record::Done {
+                attempt: attempt.into(),
+                fingerprint: fingerprint(print),
+            },
         }
     }
 
@@ -152,7 +200,9 @@ impl Entry {
     pub(crate) fn names(&mut self) -> [Option<&mut Id>; 1 + MOST_TAKEN_OVER] {
         match self {
             Self::InFlight { owner, over, .. } => {
-                let [one, two, three] = over.each_mut().map(|over| over.as_mut().map(|over| &mut over.owner));
+                let [one, two, three] = over
+                    .each_mut()
+                    .map(|over| over.as_mut().map(|over| &mut over.owner));
                 [Some(owner), one, two, three]
             }
             Self::Committed { outcome, .. } => [Some(outcome), None, None, None],
@@ -163,7 +213,9 @@ impl Entry {
     /// The fingerprint, where it has one.
     pub(crate) fn print(self) -> u8 {
         match self {
-            Self::InFlight { print, .. } | Self::Committed { print, .. } | Self::Done { print, .. } => print,
+            Self::InFlight { print, .. }
+            | Self::Committed { print, .. }
+            | Self::Done { print, .. } => print,
             Self::Issued | Self::Released { .. } => 0,
         }
     }
@@ -175,12 +227,21 @@ static PRINTS: LazyLock<[Option<Fingerprint>; 2]> =
 
 /// As the functions of `idem-core` take it.
 pub(crate) fn fingerprint(print: u8) -> Option<Fingerprint> {
-    PRINTS.get(usize::from(print.checked_sub(1)?)).copied().flatten()
+    PRINTS
+        .get(usize::from(print.checked_sub(1)?))
+        .copied()
+        .flatten()
 }
 
 fn print(fingerprint: Option<Fingerprint>) -> u8 {
-    let Some(fingerprint) = fingerprint else { return 0 };
-    PRINTS.iter().zip(1..).find(|(print, _)| **print == Some(fingerprint)).map_or(0, |(_, number)| number)
+    let Some(fingerprint) = fingerprint else {
+        return 0;
+    };
+    PRINTS
+        .iter()
+        .zip(1..)
+        .find(|(print, _)| **print == Some(fingerprint))
+        .map_or(0, |(_, number)| number)
 }
 
 fn small(number: u64) -> u8 {
@@ -216,9 +277,19 @@ impl From<&Record> for Entry {
                     over,
                 }
             }
-            Record::Released { questions, .. } => Self::Released { attempt, questions: small(*questions) },
-            Record::Committed { outcome, .. } => Self::Committed { attempt, outcome: whose(outcome), print: print_of },
-            Record::Done { .. } => Self::Done { attempt, print: print_of },
+            Record::Released { questions, .. } => Self::Released {
+                attempt,
+                questions: small(*questions),
+            },
+            Record::Committed { outcome, .. } => Self::Committed {
+                attempt,
+                outcome: whose(outcome),
+                print: print_of,
+            },
+            Record::Done { .. } => Self::Done {
+                attempt,
+                print: print_of,
+            },
         }
     }
 }
@@ -226,7 +297,9 @@ impl From<&Record> for Entry {
 /// The outcome that a body of this owner gives, or an operator.
 pub(crate) fn encoded(id: Id) -> Encoded {
     let by_hand = matches!(id, Id::SETTLED | Id::REPLACED);
-    let metadata = by_hand.then(|| Metadata::parse("a1;b3BlcmF0b3I;")).flatten();
+    let metadata = by_hand
+        .then(|| Metadata::parse("a1;b3BlcmF0b3I;"))
+        .flatten();
     Encoded::new(CodecId::JSON, vec![id.0].into()).with_metadata(metadata.map(Arc::new))
 }
 

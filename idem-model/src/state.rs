@@ -24,8 +24,17 @@ pub struct State {
 
 impl State {
     pub(crate) fn new(entry: Option<Entry>, bounds: &Bounds) -> Self {
-        let slot = entry.map(|entry| Slot { entry, left: bounds.keep, then_done: 0 });
-        Self { slot, callers: [Caller::NEW; CALLERS], faults: 0, seen: Onlooker::NEW }
+        let slot = entry.map(|entry| Slot {
+            entry,
+            left: bounds.keep,
+            then_done: 0,
+        });
+        Self {
+            slot,
+            callers: [Caller::NEW; CALLERS],
+            faults: 0,
+            seen: Onlooker::NEW,
+        }
     }
 
     /// Lets a tick pass, for the store and for everybody. Ages are counted up to `oldest`.
@@ -47,7 +56,10 @@ impl State {
 
     /// All who are named, apart from the callers themselves.
     fn names(&mut self) -> [Option<&mut Id>; 5] {
-        let [one, two, three, four] = self.slot.as_mut().map_or([None, None, None, None], |slot| slot.entry.names());
+        let [one, two, three, four] = self
+            .slot
+            .as_mut()
+            .map_or([None, None, None, None], |slot| slot.entry.names());
         [one, two, three, four, self.seen.names()]
     }
 

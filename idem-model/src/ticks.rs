@@ -10,12 +10,20 @@ pub const FOREVER: u8 = u8::MAX;
 
 /// One tick less of what is left.
 pub(crate) fn less(left: u8) -> u8 {
-    if left == FOREVER { FOREVER } else { left.saturating_sub(1) }
+    if left == FOREVER {
+        FOREVER
+    } else {
+        left.saturating_sub(1)
+    }
 }
 
 /// As the functions of `idem-core` take it.
 pub(crate) fn duration(ticks: u8) -> Duration {
-    if ticks == FOREVER { Duration::MAX } else { TICK * u32::from(ticks) }
+    if ticks == FOREVER {
+        Duration::MAX
+    } else {
+        TICK * u32::from(ticks)
+    }
 }
 
 /// As the model keeps it.

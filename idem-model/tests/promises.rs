@@ -15,7 +15,10 @@ fn mutants(of: impl Fn(&Mutant) -> bool) {
     for mutant in Mutant::ALL.iter().filter(|mutant| of(mutant)) {
         let found = explore(mutant.bounds(), Some(*mutant), &[mutant.breaks()]).unwrap();
         if !found.breaks(mutant.breaks()) {
-            survived.push(format!("{mutant:?} was to break {:?}: {found}", mutant.breaks()));
+            survived.push(format!(
+                "{mutant:?} was to break {:?}: {found}",
+                mutant.breaks()
+            ));
         }
     }
     assert!(survived.is_empty(), "{survived:#?}");
@@ -29,7 +32,10 @@ fn the_promises_are_kept_and_everything_happens() {
 
 #[test]
 fn they_are_kept_where_what_is_abandoned_is_rejected() {
-    let found = all_of(Bounds { take_over: false, ..Bounds::SMALL });
+    let found = all_of(Bounds {
+        take_over: false,
+        ..Bounds::SMALL
+    });
     assert!(found.unreached.is_empty(), "{found}");
 }
 
@@ -80,7 +86,10 @@ fn the_other_promises_break_under_mutants() {
 #[test]
 #[ignore = "a large world: `cargo xtask night`"]
 fn a_claim_that_arrives_after_later_steps_of_its_owner_breaks_p10_alone() {
-    breaks_p10_alone(Bounds { network: Network::AnyOrder, ..Bounds::SMALL });
+    breaks_p10_alone(Bounds {
+        network: Network::AnyOrder,
+        ..Bounds::SMALL
+    });
 }
 
 fn breaks_p10_alone(bounds: Bounds) {
@@ -92,7 +101,10 @@ fn breaks_p10_alone(bounds: Bounds) {
 #[test]
 #[ignore = "a large world: `cargo xtask night`"]
 fn they_are_kept_for_an_issued_token() {
-    all_of(Bounds { issued: true, ..Bounds::SMALL });
+    all_of(Bounds {
+        issued: true,
+        ..Bounds::SMALL
+    });
 }
 
 /// A known limit. A record remembers three take-overs; here four are undone.

@@ -58,7 +58,10 @@ impl DeadLetters {
                 "the dead-letter subject `{subject}` is in the stream `{stream}`, and this consumer would receive what it put aside: use a subject of another stream, or give the consumer a `filter_subject`"
             )));
         }
-        Ok(Self { context: context.clone(), subject: subject.into() })
+        Ok(Self {
+            context: context.clone(),
+            subject: subject.into(),
+        })
     }
 
     /// Publishes a copy, and waits until the stream has it.
@@ -72,12 +75,20 @@ impl DeadLetters {
         place: Place<'_>,
         reason: &str,
     ) -> Result<(), BoxError> {
-        let Place { stream, consumer, sequence, published } = place;
+        let Place {
+            stream,
+            consumer,
+            sequence,
+            published,
+        } = place;
         let mut copied = HeaderMap::new();
         // Those of the server mean something for the publication that they came with: a stream to
         // be emptied, a sequence to be expected. Ours may be those of an earlier dead letter.
         let is_kept = |name: &str| !name.starts_with("Nats-") && name != CONTENTS;
-        let kept = original.into_iter().flat_map(HeaderMap::iter).filter(|(name, _)| is_kept(name.as_ref()));
+        let kept = original
+            .into_iter()
+            .flat_map(HeaderMap::iter)
+            .filter(|(name, _)| is_kept(name.as_ref()));
         for (name, values) in kept {
             for value in values {
                 copied.append(name.clone(), value.clone());
@@ -100,11 +111,19 @@ impl DeadLetters {
             // Of its own: the stream drops a message whose id it has seen, on whatever subject. A
             // stream that was made again has the same sequences, but at other times.
             let id = format!("idem-dead:{stream}:{consumer}:{sequence}:{published}");
-            PublishMessage::build().payload(payload).headers(headers).message_id(id)
+            PublishMessage::build()
+                .payload(payload)
+                .headers(headers)
+                .message_id(id)
         };
-        match self.send(letter(copied.clone(), delivery.payload().clone())).await {
+        match self
+            .send(letter(copied.clone(), delivery.payload().clone()))
+            .await
+        {
             Err(error) if is_too_large(&error) => {
-                let contents = PublishMessage::build().payload(delivery.payload().clone()).headers(copied);
+                let contents = PublishMessage::build()
+                    .payload(delivery.payload().clone())
+                    .headers(copied);
                 let contents = self.send(contents).await?;
                 let mut headers = HeaderMap::new();
                 headers.insert(CONTENTS, contents.sequence.to_string());
@@ -116,16 +135,26 @@ impl DeadLetters {
     }
 
     async fn send(&self, message: PublishMessage) -> Result<PublishAck, PublishError> {
-        self.context.send_publish(self.subject.to_string(), message).await?.await
+        self.context
+            .send_publish(self.subject.to_string(), message)
+            .await?
+            .await
     }
 }
 
 /// Whether the server does not take a message of that size.
 fn is_too_large(error: &PublishError) -> bool {
-    let code = error.source().and_then(|error| error.downcast_ref()).map(jetstream::Error::error_code);
+    let code = error
+        .source()
+        .and_then(|error| error.downcast_ref())
+        .map(jetstream::Error::error_code);
     error.kind() == PublishErrorKind::MaxPayloadExceeded
         || code.is_some_and(|code| {
-            [ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM, ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM].contains(&code)
+            [
+                ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM,
+                ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM,
+            ]
+            .contains(&code)
         })
 }
 

@@ -42,7 +42,14 @@ pub(crate) fn deliveries<F>(
 where
     F: Fn(Message) -> Result<(Delivery, Ticket), BoxError> + Send + 'static,
 {
-    let pull = Pull { client, consumer, room, ticket, batch: None, connects: 0 };
+    let pull = Pull {
+        client,
+        consumer,
+        room,
+        ticket,
+        batch: None,
+        connects: 0,
+    };
     Box::pin(stream::unfold(pull, |mut pull| async move {
         let next = pull.next().await;
         Some((next, pull))
@@ -75,20 +82,41 @@ where
         }
     }
 
-    fn delivered(&mut self, message: Result<Message, async_nats::Error>) -> Result<(Delivery, Ticket), Fault> {
+    fn delivered(
+        &mut self,
+        message: Result<Message, async_nats::Error>,
+    ) -> Result<(Delivery, Ticket), Fault> {
         (self.ticket)(message.map_err(Fault::passing)?).map_err(Fault::passing)
     }
 
     fn request(&self) -> impl Future<Output = Result<Batch, Fault>> + Send + use<F> {
         let config = &self.consumer.cached_info().config;
-        let most = usize::try_from(config.max_batch).ok().filter(|most| *most > 0).unwrap_or(usize::MAX);
-        let expires = if config.max_expires.is_zero() { EXPIRES } else { EXPIRES.min(config.max_expires) };
+        let most = usize::try_from(config.max_batch)
+            .ok()
+            .filter(|most| *most > 0)
+            .unwrap_or(usize::MAX);
+        let expires = if config.max_expires.is_zero() {
+            EXPIRES
+        } else {
+            EXPIRES.min(config.max_expires)
+        };
         let free = self.room.free().clamp(1, most);
         let consumer = self.consumer.clone();
-        async move { consumer.batch().max_messages(free).expires(expires).messages().await.map_err(Fault::passing) }
+        async move {
+            consumer
+                .batch()
+                .max_messages(free)
+                .expires(expires)
+                .messages()
+                .await
+                .map_err(Fault::passing)
+        }
     }
 
     fn connects(&self) -> u64 {
-        self.client.statistics().connects.load(std::sync::atomic::Ordering::Relaxed)
+        self.client
+            .statistics()
+            .connects
+            .load(std::sync::atomic::Ordering::Relaxed)
     }
 }

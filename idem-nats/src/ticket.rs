@@ -33,8 +33,11 @@ impl Ticket {
         keep_alive: Duration,
     ) -> Result<(Delivery, Self), BoxError> {
         let info = message.info()?;
-        let (sequence, consumer, redelivered) =
-            (info.stream_sequence.to_string(), info.consumer.to_owned(), info.delivered > 1);
+        let (sequence, consumer, redelivered) = (
+            info.stream_sequence.to_string(),
+            info.consumer.to_owned(),
+            info.delivered > 1,
+        );
         let published = info.published.unix_timestamp_nanos();
         let id = message_id(published_id(message.headers.as_ref()), &sequence);
         let mut delivery = Delivery::new(stream.clone(), message.payload.clone())
@@ -47,7 +50,18 @@ impl Ticket {
             }
         }
         let (stream, dead_letters) = (stream.clone(), dead_letters.clone());
-        Ok((delivery, Self { message, sequence, published, consumer, stream, dead_letters, keep_alive }))
+        Ok((
+            delivery,
+            Self {
+                message,
+                sequence,
+                published,
+                consumer,
+                stream,
+                dead_letters,
+                keep_alive,
+            },
+        ))
     }
 }
 
@@ -71,9 +85,22 @@ impl idem_queue::Ticket for Ticket {
     }
 
     async fn dead_letter(&self, delivery: &Delivery, reason: &str) -> Result<(), BoxError> {
-        let Self { stream, consumer, sequence, published, .. } = self;
-        let place = Place { stream, consumer, sequence, published: *published };
-        self.dead_letters.publish(delivery, self.message.headers.as_ref(), place, reason).await?;
+        let Self {
+            stream,
+            consumer,
+            sequence,
+            published,
+            ..
+        } = self;
+        let place = Place {
+            stream,
+            consumer,
+            sequence,
+            published: *published,
+        };
+        self.dead_letters
+            .publish(delivery, self.message.headers.as_ref(), place, reason)
+            .await?;
         // Waited for, so that it is put aside once.
         self.message.double_ack_with(AckKind::Term).await
     }

@@ -58,22 +58,32 @@ impl Decision {
     fn describe(self) -> (&'static str, Level, &'static str) {
         match self {
             Self::Acknowledged => ("acknowledged", Level::DEBUG, "a message is acknowledged"),
-            Self::ComesAgain => ("comes_again", Level::DEBUG, "a message is delivered again after a pause"),
+            Self::ComesAgain => (
+                "comes_again",
+                Level::DEBUG,
+                "a message is delivered again after a pause",
+            ),
             Self::DeadLettered => ("dead_lettered", Level::WARN, "a message is dead-lettered"),
             Self::HandlerPanicked => (
                 "handler_panicked",
                 Level::ERROR,
                 "the handler of a message panicked, or the disposition of its error; the message comes again",
             ),
-            Self::NotSettled => ("not_settled", Level::WARN, "the broker has not accepted the settlement of a message"),
+            Self::NotSettled => (
+                "not_settled",
+                Level::WARN,
+                "the broker has not accepted the settlement of a message",
+            ),
             Self::NotHandedBack => (
                 "not_handed_back",
                 Level::WARN,
                 "the message was not handed back; the broker delivers it again when it notices",
             ),
-            Self::NotKeptAlive => {
-                ("not_kept_alive", Level::WARN, "the broker may deliver a message again while it is handled")
-            }
+            Self::NotKeptAlive => (
+                "not_kept_alive",
+                Level::WARN,
+                "the broker may deliver a message again while it is handled",
+            ),
             Self::ConsumerLost => ("consumer_lost", Level::WARN, "no messages arrive"),
             Self::ConsumerRecovered => ("consumer_recovered", Level::INFO, "messages arrive again"),
             Self::ConsumerTimeoutShort => (
@@ -81,9 +91,11 @@ impl Decision {
                 Level::WARN,
                 "the broker takes messages back before a lease has run out: raise its consumer timeout",
             ),
-            Self::ShutdownTimedOut => {
-                ("shutdown_timed_out", Level::WARN, "handlers are stopped; their messages come again")
-            }
+            Self::ShutdownTimedOut => (
+                "shutdown_timed_out",
+                Level::WARN,
+                "handlers are stopped; their messages come again",
+            ),
         }
     }
 }
@@ -107,7 +119,14 @@ pub(crate) struct Facts<'a> {
 /// the counter `idem_messages_total`. `source` is the queue or the stream, and `detail` says more,
 /// without contents of messages.
 pub fn report(decision: Decision, source: &str, detail: &dyn Display) {
-    report_with(decision, source, &Facts { detail: Some(detail), ..Facts::default() });
+    report_with(
+        decision,
+        source,
+        &Facts {
+            detail: Some(detail),
+            ..Facts::default()
+        },
+    );
 }
 
 pub(crate) fn report_with(decision: Decision, source: &str, facts: &Facts<'_>) {
@@ -167,7 +186,9 @@ impl Outage {
     pub fn begin(source: &str, detail: &dyn Display) -> Self {
         report(Decision::ConsumerLost, source, detail);
         consumers_lost(source, 1.0);
-        Self { source: source.into() }
+        Self {
+            source: source.into(),
+        }
     }
 
     /// Reports `consumer_lost` once more: another try has failed.

@@ -24,7 +24,10 @@ pub(crate) struct FakeTicket<C> {
 impl<C: Client> FakeTicket<C> {
     async fn step(&self, what: &str) -> Result<(), BoxError> {
         self.client.before(what).await;
-        self.said.lock().unwrap().push(format!("{what} {}", self.id));
+        self.said
+            .lock()
+            .unwrap()
+            .push(format!("{what} {}", self.id));
         Ok(())
     }
 }

@@ -83,15 +83,38 @@ impl Broker for Fake {
         if self.interrupted && first {
             self.opened.fetch_add(1, Ordering::Relaxed);
         } else {
-            answered(&self.opened, self.silent.opens + u32::from(self.interrupted)).await;
+            answered(
+                &self.opened,
+                self.silent.opens + u32::from(self.interrupted),
+            )
+            .await;
         }
-        let ids = if self.interrupted && first { 1..=1 } else { 1..=3 };
-        let Silent { acks, hand_backs, keep_alives, .. } = self.silent;
+        let ids = if self.interrupted && first {
+            1..=1
+        } else {
+            1..=3
+        };
+        let Silent {
+            acks,
+            hand_backs,
+            keep_alives,
+            ..
+        } = self.silent;
         let (counts, said) = (self.counts.clone(), self.said.clone());
         let messages = stream::iter(ids).map(move |number| {
             let (id, counts, said) = (number.to_string(), counts.clone(), said.clone());
             let delivery = Delivery::new("fake", "").with_id(id.clone());
-            Ok((delivery, FakeTicket { id, client: Limited { limits: [acks, hand_backs, keep_alives], counts }, said }))
+            Ok((
+                delivery,
+                FakeTicket {
+                    id,
+                    client: Limited {
+                        limits: [acks, hand_backs, keep_alives],
+                        counts,
+                    },
+                    said,
+                },
+            ))
         });
         let rest = if self.interrupted && first {
             stream::iter([Err(Fault::passing("interrupted"))]).boxed()
@@ -118,9 +141,19 @@ async fn consumed(broker: &Fake, concurrency: usize) -> (Vec<String>, Duration) 
         }
         Ok::<(), idem_core::Error>(())
     };
-    let settings = Settings { concurrency, shutdown_timeout: Duration::from_secs(600), ..Settings::default() };
-    let running = tokio::time::timeout(Duration::from_secs(3_600), run(broker, &settings, handler, ended));
-    running.await.unwrap_or_else(|_| panic!("it hangs; {:?}", broker.said.lock().unwrap())).unwrap();
+    let settings = Settings {
+        concurrency,
+        shutdown_timeout: Duration::from_secs(600),
+        ..Settings::default()
+    };
+    let running = tokio::time::timeout(
+        Duration::from_secs(3_600),
+        run(broker, &settings, handler, ended),
+    );
+    running
+        .await
+        .unwrap_or_else(|_| panic!("it hangs; {:?}", broker.said.lock().unwrap()))
+        .unwrap();
     (broker.said.lock().unwrap().clone(), begun.elapsed())
 }
 
@@ -130,53 +163,114 @@ fn has(said: &[String], wanted: &str) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn a_broker_that_never_answers_at_the_start_is_an_error_and_not_a_silence() {
-    let broker = Fake { silent: Silent { opens: 1, ..Silent::default() }, ..Fake::default() };
+    let broker = Fake {
+        silent: Silent {
+            opens: 1,
+            ..Silent::default()
+        },
+        ..Fake::default()
+    };
     let handler = async |_: Delivery| Ok::<(), idem_core::Error>(());
     let settings = Settings::default();
     let running = run(&broker, &settings, handler, pending::<()>());
-    let ended = tokio::time::timeout(Duration::from_secs(3_600), running).await.unwrap();
-    let Err(Error::Broker { source }) = ended else { panic!("{ended:?}") };
-    assert!(source.to_string().contains("did not answer within 30s"), "{source}");
+    let ended = tokio::time::timeout(Duration::from_secs(3_600), running)
+        .await
+        .unwrap();
+    let Err(Error::Broker { source }) = ended else {
+        panic!("{ended:?}")
+    };
+    assert!(
+        source.to_string().contains("did not answer within 30s"),
+        "{source}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_subscription_that_is_never_answered_is_tried_again() {
-    let silent = Silent { opens: 2, ..Silent::default() };
-    let broker = Fake { silent, interrupted: true, ..Fake::default() };
+    let silent = Silent {
+        opens: 2,
+        ..Silent::default()
+    };
+    let broker = Fake {
+        silent,
+        interrupted: true,
+        ..Fake::default()
+    };
     let (said, _) = consumed(&broker, 1).await;
-    assert!((1..=3).all(|id| has(&said, &format!("acknowledged {id}"))), "{said:?}");
-    assert_eq!(broker.opened.load(Ordering::Relaxed), 4, "the first, two that are silent, and one that answers");
+    assert!(
+        (1..=3).all(|id| has(&said, &format!("acknowledged {id}"))),
+        "{said:?}"
+    );
+    assert_eq!(
+        broker.opened.load(Ordering::Relaxed),
+        4,
+        "the first, two that are silent, and one that answers"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_acknowledgement_that_is_never_answered_is_sent_again() {
-    let broker = Fake { silent: Silent { acks: 2, ..Silent::default() }, ..Fake::default() };
+    let broker = Fake {
+        silent: Silent {
+            acks: 2,
+            ..Silent::default()
+        },
+        ..Fake::default()
+    };
     let (said, took) = consumed(&broker, 1).await;
-    assert!((1..=3).all(|id| has(&said, &format!("acknowledged {id}"))), "{said:?}");
+    assert!(
+        (1..=3).all(|id| has(&said, &format!("acknowledged {id}"))),
+        "{said:?}"
+    );
     assert!(took < Duration::from_secs(60), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_message_that_nothing_settles_does_not_keep_its_place_for_ever() {
     // Six tries of the first message, and its return: all in vain.
-    let silent = Silent { acks: 6, hand_backs: 1, ..Silent::default() };
-    let broker = Fake { silent, ..Fake::default() };
+    let silent = Silent {
+        acks: 6,
+        hand_backs: 1,
+        ..Silent::default()
+    };
+    let broker = Fake {
+        silent,
+        ..Fake::default()
+    };
     let (said, took) = consumed(&broker, 1).await;
-    assert!(!has(&said, "acknowledged 1") && !has(&said, "handed back 1"), "{said:?}");
-    assert!(has(&said, "acknowledged 2") && has(&said, "acknowledged 3"), "{said:?}");
+    assert!(
+        !has(&said, "acknowledged 1") && !has(&said, "handed back 1"),
+        "{said:?}"
+    );
+    assert!(
+        has(&said, "acknowledged 2") && has(&said, "acknowledged 3"),
+        "{said:?}"
+    );
     assert!(took < Duration::from_secs(180), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_sign_of_life_that_is_never_answered_is_followed_by_the_next() {
-    let broker = Fake { silent: Silent { keep_alives: 1, ..Silent::default() }, ..Fake::default() };
+    let broker = Fake {
+        silent: Silent {
+            keep_alives: 1,
+            ..Silent::default()
+        },
+        ..Fake::default()
+    };
     let (said, _) = consumed(&broker, 1).await;
     assert!(has(&said, "kept alive 1"), "{said:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_ends_although_the_broker_takes_no_message_back() {
-    let broker = Fake { silent: Silent { hand_backs: u32::MAX, ..Silent::default() }, ..Fake::default() };
+    let broker = Fake {
+        silent: Silent {
+            hand_backs: u32::MAX,
+            ..Silent::default()
+        },
+        ..Fake::default()
+    };
     let (begun, ended) = oneshot::channel();
     let begun = Mutex::new(Some(begun));
     let handler = async |_: Delivery| {
@@ -185,10 +279,27 @@ async fn a_shutdown_ends_although_the_broker_takes_no_message_back() {
         }
         pending::<Result<(), idem_core::Error>>().await
     };
-    let settings = Settings { shutdown_timeout: Duration::from_secs(1), ..Settings::default() };
-    let running = tokio::time::timeout(Duration::from_secs(3_600), run(&broker, &settings, handler, ended));
-    running.await.unwrap_or_else(|_| panic!("it hangs; {:?}", broker.said.lock().unwrap())).unwrap();
-    assert!(!broker.said.lock().unwrap().iter().any(|line| line.starts_with("acknowledged")), "no handler has ended");
+    let settings = Settings {
+        shutdown_timeout: Duration::from_secs(1),
+        ..Settings::default()
+    };
+    let running = tokio::time::timeout(
+        Duration::from_secs(3_600),
+        run(&broker, &settings, handler, ended),
+    );
+    running
+        .await
+        .unwrap_or_else(|_| panic!("it hangs; {:?}", broker.said.lock().unwrap()))
+        .unwrap();
+    assert!(
+        !broker
+            .said
+            .lock()
+            .unwrap()
+            .iter()
+            .any(|line| line.starts_with("acknowledged")),
+        "no handler has ended"
+    );
 }
 
 /// A ticket whose broker refuses a dead letter for some time, and drops what is returned.
@@ -215,7 +326,11 @@ impl Ticket for Refused {
 
     async fn dead_letter(&self, _: &Delivery, _: &str) -> Result<(), BoxError> {
         let left = self.0.fetch_sub(1, Ordering::Relaxed);
-        if left > 1 { Err("no queue is bound".into()) } else { Ok(()) }
+        if left > 1 {
+            Err("no queue is bound".into())
+        } else {
+            Ok(())
+        }
     }
 
     async fn hand_back(&self) -> Result<(), BoxError> {
@@ -231,7 +346,13 @@ impl Ticket for Refused {
 async fn a_dead_letter_that_is_refused_for_hours_is_kept_where_a_return_could_lose_it() {
     let ticket = Refused(AtomicU32::new(1_000));
     let delivery = Delivery::new("fake", "").with_id("m-1");
-    settle(&ticket, &delivery, &Disposition::dead_letter("poison"), None).await;
+    settle(
+        &ticket,
+        &delivery,
+        &Disposition::dead_letter("poison"),
+        None,
+    )
+    .await;
     assert_eq!(ticket.0.into_inner(), 0, "it is put aside at last");
 }
 
@@ -248,7 +369,13 @@ struct Ending {
 
 impl Ending {
     fn new(messages: u32, ends: bool) -> Self {
-        Self { messages, ends, opened: AtomicU32::new(0), counts: Arc::default(), said: Arc::default() }
+        Self {
+            messages,
+            ends,
+            opened: AtomicU32::new(0),
+            counts: Arc::default(),
+            said: Arc::default(),
+        }
     }
 }
 
@@ -267,11 +394,22 @@ impl Broker for Ending {
             let (id, counts, said) = (number.to_string(), self.counts.clone(), self.said.clone());
             Ok((
                 Delivery::new("ending", "").with_id(id.clone()),
-                FakeTicket { id, client: Limited { limits: [0; 3], counts }, said },
+                FakeTicket {
+                    id,
+                    client: Limited {
+                        limits: [0; 3],
+                        counts,
+                    },
+                    said,
+                },
             ))
         });
         let end = || Err(Fault::Final(Error::disconnected("it has ended")));
-        let rest = if self.ends { stream::once(async move { end() }).boxed() } else { stream::pending().boxed() };
+        let rest = if self.ends {
+            stream::once(async move { end() }).boxed()
+        } else {
+            stream::pending().boxed()
+        };
         Ok(Box::pin(messages.chain(rest)))
     }
 }
@@ -280,14 +418,23 @@ impl Broker for Ending {
 async fn a_connection_that_ends_while_every_place_is_taken_is_noticed() {
     let broker = Ending::new(1, true);
     let handler = async |_: Delivery| pending::<Result<(), idem_core::Error>>().await;
-    let settings = Settings { concurrency: 1, ..Settings::default() };
+    let settings = Settings {
+        concurrency: 1,
+        ..Settings::default()
+    };
     let running = run(&broker, &settings, handler, pending::<()>());
-    let ended = tokio::time::timeout(Duration::from_secs(3_600), running).await.expect("it was not noticed");
-    assert!(matches!(ended, Err(Error::Disconnected { .. })), "{ended:?}");
+    let ended = tokio::time::timeout(Duration::from_secs(3_600), running)
+        .await
+        .expect("it was not noticed");
+    assert!(
+        matches!(ended, Err(Error::Disconnected { .. })),
+        "{ended:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delivery_that_waits_for_a_place_begins_when_there_is_one_and_is_handed_back_at_the_shutdown() {
+async fn a_delivery_that_waits_for_a_place_begins_when_there_is_one_and_is_handed_back_at_the_shutdown()
+ {
     let broker = Ending::new(3, false);
     let (done, ended) = oneshot::channel();
     let done = Mutex::new(Some(done));
@@ -301,16 +448,32 @@ async fn a_delivery_that_waits_for_a_place_begins_when_there_is_one_and_is_hande
         tokio::time::sleep(Duration::from_secs(1)).await;
         Ok::<(), idem_core::Error>(())
     };
-    let settings = Settings { concurrency: 1, ..Settings::default() };
+    let settings = Settings {
+        concurrency: 1,
+        ..Settings::default()
+    };
     let running = run(&broker, &settings, handler, ended);
-    tokio::time::timeout(Duration::from_secs(3_600), running).await.expect("it hangs").unwrap();
-    let said: Vec<_> = broker.said.lock().unwrap().iter().filter(|line| !line.starts_with("kept")).cloned().collect();
+    tokio::time::timeout(Duration::from_secs(3_600), running)
+        .await
+        .expect("it hangs")
+        .unwrap();
+    let said: Vec<_> = broker
+        .said
+        .lock()
+        .unwrap()
+        .iter()
+        .filter(|line| !line.starts_with("kept"))
+        .cloned()
+        .collect();
     assert_eq!(said, ["acknowledged 1", "handed back 3", "acknowledged 2"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_messages_are_asked_for_again_while_every_place_is_taken() {
-    let broker = Fake { interrupted: true, ..Fake::default() };
+    let broker = Fake {
+        interrupted: true,
+        ..Fake::default()
+    };
     let opened_meanwhile = AtomicU32::new(0);
     let (done, ended) = oneshot::channel();
     let done = Mutex::new(Some(done));
@@ -318,7 +481,8 @@ async fn no_messages_are_asked_for_again_while_every_place_is_taken() {
         tokio::time::sleep(Duration::from_secs(60)).await;
         if delivery.id() == Some("1") {
             let opened = broker.opened.load(Ordering::Relaxed);
-            let _ = opened_meanwhile.compare_exchange(0, opened, Ordering::Relaxed, Ordering::Relaxed);
+            let _ =
+                opened_meanwhile.compare_exchange(0, opened, Ordering::Relaxed, Ordering::Relaxed);
         }
         if delivery.id() == Some("2")
             && let Some(done) = done.lock().unwrap().take()
@@ -327,8 +491,18 @@ async fn no_messages_are_asked_for_again_while_every_place_is_taken() {
         }
         Ok::<(), idem_core::Error>(())
     };
-    let settings = Settings { concurrency: 1, ..Settings::default() };
+    let settings = Settings {
+        concurrency: 1,
+        ..Settings::default()
+    };
     let running = run(&broker, &settings, handler, ended);
-    tokio::time::timeout(Duration::from_secs(3_600), running).await.expect("it hangs").unwrap();
-    assert_eq!(opened_meanwhile.into_inner(), 1, "messages were taken that nobody could handle");
+    tokio::time::timeout(Duration::from_secs(3_600), running)
+        .await
+        .expect("it hangs")
+        .unwrap();
+    assert_eq!(
+        opened_meanwhile.into_inner(),
+        1,
+        "messages were taken that nobody could handle"
+    );
 }

@@ -43,8 +43,11 @@ impl Broker for Fake {
 
     async fn open(&self, _: Arc<Room>) -> Result<Deliveries<'_, FakeTicket<Panicking>>, Fault> {
         let messages = stream::iter(["1", "2"]).map(|id| {
-            let ticket =
-                FakeTicket { id: id.to_owned(), client: Panicking(self.panics.clone()), said: self.said.clone() };
+            let ticket = FakeTicket {
+                id: id.to_owned(),
+                client: Panicking(self.panics.clone()),
+                said: self.said.clone(),
+            };
             Ok((Delivery::new("fake", "").with_id(id), ticket))
         });
         Ok(Box::pin(messages.chain(stream::pending())))
@@ -61,7 +64,10 @@ impl Dispose for Unknown {
 }
 
 /// One message at a time, until the second has been handled.
-async fn said<E: Dispose>(broker: &Fake, handler: impl AsyncFn(Delivery) -> Result<(), E>) -> Vec<String> {
+async fn said<E: Dispose>(
+    broker: &Fake,
+    handler: impl AsyncFn(Delivery) -> Result<(), E>,
+) -> Vec<String> {
     let (done, ended) = oneshot::channel();
     let done = Mutex::new(Some(done));
     let handler = async |delivery: Delivery| {
@@ -71,7 +77,10 @@ async fn said<E: Dispose>(broker: &Fake, handler: impl AsyncFn(Delivery) -> Resu
         }
         handler(delivery).await
     };
-    let settings = Settings { concurrency: 1, ..Settings::default() };
+    let settings = Settings {
+        concurrency: 1,
+        ..Settings::default()
+    };
     run(broker, &settings, handler, ended).await.unwrap();
     broker.said.lock().unwrap().clone()
 }
@@ -96,27 +105,48 @@ async fn a_message_whose_handler_panics_before_its_future_comes_again() {
             Ok::<(), idem_core::Error>(())
         }
     };
-    let settings = Settings { concurrency: 1, ..Settings::default() };
+    let settings = Settings {
+        concurrency: 1,
+        ..Settings::default()
+    };
     run(&broker, &settings, handler, ended).await.unwrap();
-    assert_eq!(*broker.said.lock().unwrap(), ["retried 1", "acknowledged 2"]);
+    assert_eq!(
+        *broker.said.lock().unwrap(),
+        ["retried 1", "acknowledged 2"]
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_panics_in_a_step_is_asked_again_and_at_last_the_message_is_given_up() {
-    let broker = Fake { panics: Arc::new(AtomicU32::new(2)), ..Fake::default() };
+    let broker = Fake {
+        panics: Arc::new(AtomicU32::new(2)),
+        ..Fake::default()
+    };
     let handler = async |_: Delivery| Ok::<(), idem_core::Error>(());
-    assert_eq!(said(&broker, handler).await, ["acknowledged 1", "acknowledged 2"]);
+    assert_eq!(
+        said(&broker, handler).await,
+        ["acknowledged 1", "acknowledged 2"]
+    );
     // Six tries of the acknowledgement, and the return.
-    let broker = Fake { panics: Arc::new(AtomicU32::new(7)), ..Fake::default() };
+    let broker = Fake {
+        panics: Arc::new(AtomicU32::new(7)),
+        ..Fake::default()
+    };
     assert_eq!(said(&broker, handler).await, ["acknowledged 2"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_panics_while_a_handler_runs_does_not_stop_it() {
-    let broker = Fake { panics: Arc::new(AtomicU32::new(1)), ..Fake::default() };
+    let broker = Fake {
+        panics: Arc::new(AtomicU32::new(1)),
+        ..Fake::default()
+    };
     let handler = async |_: Delivery| {
         tokio::time::sleep(Duration::from_millis(2_500)).await;
         Ok::<(), idem_core::Error>(())
     };
-    assert_eq!(said(&broker, handler).await, ["kept alive 1", "acknowledged 1", "acknowledged 2"]);
+    assert_eq!(
+        said(&broker, handler).await,
+        ["kept alive 1", "acknowledged 1", "acknowledged 2"]
+    );
 }

@@ -55,11 +55,20 @@ struct Metrics {
 impl Metrics {
     fn look(&self) {
         for (key, _, _, value) in self.snapshots.snapshot().into_vec() {
-            let labels: Vec<_> = key.key().labels().map(|label| label.value().to_owned()).collect();
+            let labels: Vec<_> = key
+                .key()
+                .labels()
+                .map(|label| label.value().to_owned())
+                .collect();
             match (key.key().name(), value, &labels[..]) {
                 ("idem_messages_total", DebugValue::Counter(count), [source, decision]) => {
                     assert_eq!(source, "orders");
-                    *self.messages.lock().unwrap().entry(decision.clone()).or_default() += count;
+                    *self
+                        .messages
+                        .lock()
+                        .unwrap()
+                        .entry(decision.clone())
+                        .or_default() += count;
                 }
                 ("idem_consumers_lost", DebugValue::Gauge(more), _) => {
                     let mut lost = self.lost.lock().unwrap();
@@ -96,10 +105,23 @@ impl Broker for Interrupted {
         };
         let first = messages.len() == 2;
         let messages = stream::iter(messages).map(|(id, payload)| {
-            let ticket = FakeTicket { id: id.to_owned(), client: Ready, said: Arc::default() };
-            Ok((Delivery::new("orders", payload).with_id(id).with_subject("orders.placed"), ticket))
+            let ticket = FakeTicket {
+                id: id.to_owned(),
+                client: Ready,
+                said: Arc::default(),
+            };
+            Ok((
+                Delivery::new("orders", payload)
+                    .with_id(id)
+                    .with_subject("orders.placed"),
+                ticket,
+            ))
         });
-        let rest = if first { stream::iter([Err(Fault::passing("away"))]).boxed() } else { stream::pending().boxed() };
+        let rest = if first {
+            stream::iter([Err(Fault::passing("away"))]).boxed()
+        } else {
+            stream::pending().boxed()
+        };
         Ok(Box::pin(messages.chain(rest)))
     }
 }
@@ -129,9 +151,19 @@ fn each_event_names_its_message_and_is_counted_from_zero() {
     let recorder = DebuggingRecorder::new();
     let log = Log::default();
     let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-    let metrics = Metrics { snapshots: recorder.snapshotter(), messages: Mutex::default(), lost: Mutex::default() };
-    let broker = Interrupted { opened: AtomicU32::new(0), metrics };
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let metrics = Metrics {
+        snapshots: recorder.snapshotter(),
+        messages: Mutex::default(),
+        lost: Mutex::default(),
+    };
+    let broker = Interrupted {
+        opened: AtomicU32::new(0),
+        metrics,
+    };
     let idempotency = Idempotency::new(MemoryStore::new());
     let done = Notify::new();
     let handler = async |delivery: Delivery| {
@@ -144,27 +176,64 @@ fn each_event_names_its_message_and_is_counted_from_zero() {
         done.notify_one();
         Ok(())
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    let consumed = || runtime.block_on(run(&broker, &Settings::default(), handler, done.notified()));
-    tracing::subscriber::with_default(subscriber, || metrics::with_local_recorder(&recorder, consumed)).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    let consumed =
+        || runtime.block_on(run(&broker, &Settings::default(), handler, done.notified()));
+    tracing::subscriber::with_default(subscriber, || {
+        metrics::with_local_recorder(&recorder, consumed)
+    })
+    .unwrap();
 
     let unreadable = log.line("decision=\"dead_lettered\" reason=\"codec\"");
-    for expected in ["WARN", "source=\"orders\"", " subject=\"orders.placed\"", " id=\"1\"", "at line 1, column 11"] {
+    for expected in [
+        "WARN",
+        "source=\"orders\"",
+        " subject=\"orders.placed\"",
+        " id=\"1\"",
+        "at line 1, column 11",
+    ] {
         assert!(unreadable.contains(expected), "{expected}: {unreadable}");
     }
     assert!(!unreadable.contains("4111"), "{unreadable}");
     let poison = log.line("reason=\"poison\"");
     let key = Delivery::new("orders", "").with_id("2").key().unwrap();
-    let digest = idempotency.operation("mails.send").key(&key).digest().unwrap();
-    assert!(poison.contains(" id=\"2\"") && poison.contains(&format!("key={digest}")), "{poison}");
+    let digest = idempotency
+        .operation("mails.send")
+        .key(&key)
+        .digest()
+        .unwrap();
+    assert!(
+        poison.contains(" id=\"2\"") && poison.contains(&format!("key={digest}")),
+        "{poison}"
+    );
     log.line("decision=\"consumer_recovered\"");
 
     broker.metrics.look();
-    assert_eq!(*broker.metrics.lost.lock().unwrap(), [0.0, 1.0, 1.0, 0.0], "before, at both further tries, and after");
+    assert_eq!(
+        *broker.metrics.lost.lock().unwrap(),
+        [0.0, 1.0, 1.0, 0.0],
+        "before, at both further tries, and after"
+    );
     let messages = broker.metrics.messages.into_inner().unwrap();
-    let counted: Vec<_> =
-        messages.iter().filter(|(_, count)| **count > 0).map(|(name, count)| (&**name, *count)).collect();
-    let expected = [("acknowledged", 1), ("consumer_lost", 2), ("consumer_recovered", 1), ("dead_lettered", 2)];
+    let counted: Vec<_> = messages
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .map(|(name, count)| (&**name, *count))
+        .collect();
+    let expected = [
+        ("acknowledged", 1),
+        ("consumer_lost", 2),
+        ("consumer_recovered", 1),
+        ("dead_lettered", 2),
+    ];
     assert_eq!(counted, expected);
-    assert_eq!(messages.len(), 11, "a decision that was not made is not counted as 0: {messages:?}");
+    assert_eq!(
+        messages.len(),
+        11,
+        "a decision that was not made is not counted as 0: {messages:?}"
+    );
 }

@@ -47,7 +47,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 ///
 /// If the future is dropped, running handlers are stopped, as in a crash. Their messages are
 /// delivered again.
-pub async fn run<B, H, E, S>(broker: &B, settings: &Settings, handler: H, shutdown: S) -> Result<(), Error>
+pub async fn run<B, H, E, S>(
+    broker: &B,
+    settings: &Settings,
+    handler: H,
+    shutdown: S,
+) -> Result<(), Error>
 where
     B: Broker,
     H: AsyncFn(Delivery) -> Result<(), E>,
@@ -55,12 +60,19 @@ where
     S: Future,
 {
     if settings.concurrency == 0 {
-        return Err(Error::Config { reason: "`concurrency` is 0, so no message is handled: make it 1 or more".into() });
+        return Err(Error::Config {
+            reason: "`concurrency` is 0, so no message is handled: make it 1 or more".into(),
+        });
     }
     events::begin(broker.source());
     let room = Room::new(settings.concurrency);
     let mut shutdown = pin!(shutdown);
-    let opened = match select(pin!(opened_within(STARTING, broker, &room)), shutdown.as_mut()).await {
+    let opened = match select(
+        pin!(opened_within(STARTING, broker, &room)),
+        shutdown.as_mut(),
+    )
+    .await
+    {
         Either::Left((opened, _)) => opened?,
         Either::Right(_) => return Ok(()),
     };
@@ -124,7 +136,11 @@ async fn opened_within<'b, B: Broker>(
 ) -> Result<Deliveries<'b, B::Ticket>, Fault> {
     // On the heap: it is large, and seldom there.
     let opened = tokio::time::timeout(limit, Box::pin(broker.open(room.clone()))).await;
-    opened.unwrap_or_else(|_| Err(Fault::passing(format!("the broker did not answer within {limit:?}"))))
+    opened.unwrap_or_else(|_| {
+        Err(Fault::passing(format!(
+            "the broker did not answer within {limit:?}"
+        )))
+    })
 }
 
 /// Lets running handlers end. Those that do not are stopped, and hand their messages back.
@@ -134,13 +150,26 @@ async fn finish(
     limit: Duration,
     source: &str,
 ) {
-    if tokio::time::timeout(limit, async { while running.next().await.is_some() {} }).await.is_ok() {
+    if tokio::time::timeout(limit, async { while running.next().await.is_some() {} })
+        .await
+        .is_ok()
+    {
         return;
     }
     let left = Some(running.len());
-    report_with(Decision::ShutdownTimedOut, source, &Facts { left, ..Facts::default() });
+    report_with(
+        Decision::ShutdownTimedOut,
+        source,
+        &Facts {
+            left,
+            ..Facts::default()
+        },
+    );
     stop.send_replace(true);
-    let _ = tokio::time::timeout(HANDING_BACK, async { while running.next().await.is_some() {} }).await;
+    let _ = tokio::time::timeout(HANDING_BACK, async {
+        while running.next().await.is_some() {}
+    })
+    .await;
 }
 
 /// Deliveries without end: after a fault, the broker is opened again.
@@ -149,55 +178,65 @@ fn received<'b, B: Broker>(
     opened: Deliveries<'b, B::Ticket>,
     room: Arc<Room>,
 ) -> impl Stream<Item = Result<(Delivery, B::Ticket), Error>> + 'b {
-    unfold((Some(opened), room, None::<Outage>), move |(mut current, room, mut outage)| async move {
-        let mut pause = FIRST_PAUSE;
-        let source = broker.source();
-        loop {
-            let fault = match &mut current {
-                Some(deliveries) => match deliveries.next().await {
-                    Some(Ok(delivered)) => return Some((Ok(delivered), (current, room, outage))),
-                    Some(Err(fault)) => fault,
-                    None => Fault::passing("the broker has ended the subscription"),
-                },
-                // What is subscribed to while nothing fits would be taken from other consumers.
-                None if room.free() == 0 => {
-                    room.until_free().await;
-                    continue;
-                }
-                None => match opened_within(OPENING, broker, &room).await {
-                    Ok(deliveries) => {
-                        if let Some(outage) = outage.take() {
-                            outage.end();
+    unfold(
+        (Some(opened), room, None::<Outage>),
+        move |(mut current, room, mut outage)| async move {
+            let mut pause = FIRST_PAUSE;
+            let source = broker.source();
+            loop {
+                let fault = match &mut current {
+                    Some(deliveries) => match deliveries.next().await {
+                        Some(Ok(delivered)) => {
+                            return Some((Ok(delivered), (current, room, outage)));
                         }
-                        current = Some(deliveries);
+                        Some(Err(fault)) => fault,
+                        None => Fault::passing("the broker has ended the subscription"),
+                    },
+                    // What is subscribed to while nothing fits would be taken from other consumers.
+                    None if room.free() == 0 => {
+                        room.until_free().await;
                         continue;
                     }
-                    Err(fault) => fault,
-                },
-            };
-            // Before the pause: what it holds returns to the broker.
-            current = None;
-            let error = match fault {
-                Fault::Final(error @ Error::Disconnected { .. }) => {
-                    return Some((Err(error), (None, room, outage)));
+                    None => match opened_within(OPENING, broker, &room).await {
+                        Ok(deliveries) => {
+                            if let Some(outage) = outage.take() {
+                                outage.end();
+                            }
+                            current = Some(deliveries);
+                            continue;
+                        }
+                        Err(fault) => fault,
+                    },
+                };
+                // Before the pause: what it holds returns to the broker.
+                current = None;
+                let error = match fault {
+                    Fault::Final(error @ Error::Disconnected { .. }) => {
+                        return Some((Err(error), (None, room, outage)));
+                    }
+                    // Conditions that were right at the start may be right again: a queue that is being
+                    // created, a stream without a leader.
+                    fault => fault.into_inner(),
+                };
+                match &outage {
+                    Some(outage) => outage.continues(&error),
+                    None => outage = Some(Outage::begin(source, &error)),
                 }
-                // Conditions that were right at the start may be right again: a queue that is being
-                // created, a stream without a leader.
-                fault => fault.into_inner(),
-            };
-            match &outage {
-                Some(outage) => outage.continues(&error),
-                None => outage = Some(Outage::begin(source, &error)),
+                tokio::time::sleep(pause).await;
+                pause = LONGEST_PAUSE.min(pause * 2);
             }
-            tokio::time::sleep(pause).await;
-            pause = LONGEST_PAUSE.min(pause * 2);
-        }
-    })
+        },
+    )
 }
 
 /// One delivery, from its arrival to its end.
-async fn one<T, H, E>(delivery: Delivery, ticket: T, handler: &H, settings: &Settings, mut stopped: Receiver<bool>)
-where
+async fn one<T, H, E>(
+    delivery: Delivery,
+    ticket: T,
+    handler: &H,
+    settings: &Settings,
+    mut stopped: Receiver<bool>,
+) where
     T: Ticket,
     H: AsyncFn(Delivery) -> Result<(), E>,
     E: Dispose,
@@ -217,9 +256,14 @@ where
         }
         return;
     };
-    let disposed = outcome.and_then(|ended| catch_unwind(AssertUnwindSafe(move || disposition(&ended, report))));
+    let disposed = outcome
+        .and_then(|ended| catch_unwind(AssertUnwindSafe(move || disposition(&ended, report))));
     let disposition = disposed.unwrap_or_else(|_| {
-        let facts = Facts { delivery: Some(&delivery), key: report.key(), ..Facts::default() };
+        let facts = Facts {
+            delivery: Some(&delivery),
+            key: report.key(),
+            ..Facts::default()
+        };
         report_with(Decision::HandlerPanicked, delivery.source(), &facts);
         Disposition::Retry { after: SOON }
     });
@@ -227,14 +271,26 @@ where
 }
 
 /// Tells the broker, while a handler runs, that it does.
-async fn while_kept_alive<T: Ticket, F: Future>(ticket: &T, delivery: &Delivery, handled: F) -> F::Output {
-    let Some(every) = ticket.keep_alive_every() else { return handled.await };
+async fn while_kept_alive<T: Ticket, F: Future>(
+    ticket: &T,
+    delivery: &Delivery,
+    handled: F,
+) -> F::Output {
+    let Some(every) = ticket.keep_alive_every() else {
+        return handled.await;
+    };
     let kept_alive = async {
         loop {
             tokio::time::sleep(every).await;
             let kept_alive = tokio::time::timeout(every, caught(ticket.keep_alive())).await;
-            if let Err(error) = kept_alive.unwrap_or_else(|_| Err("the broker did not answer in time".into())) {
-                let facts = Facts { delivery: Some(delivery), detail: Some(&error), ..Facts::default() };
+            if let Err(error) =
+                kept_alive.unwrap_or_else(|_| Err("the broker did not answer in time".into()))
+            {
+                let facts = Facts {
+                    delivery: Some(delivery),
+                    detail: Some(&error),
+                    ..Facts::default()
+                };
                 report_with(Decision::NotKeptAlive, delivery.source(), &facts);
             }
         }

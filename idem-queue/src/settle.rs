@@ -39,7 +39,9 @@ pub(crate) fn disposition<E: Dispose>(ended: &Result<(), E>, report: Report) -> 
             Disposition::Retry { after: SOON }
         }
         Disposition::DeadLetter { reason } if reason.len() > LONGEST_REASON => {
-            let end = (0..=LONGEST_REASON).rfind(|end| reason.is_char_boundary(*end)).unwrap_or_default();
+            let end = (0..=LONGEST_REASON)
+                .rfind(|end| reason.is_char_boundary(*end))
+                .unwrap_or_default();
             Disposition::dead_letter(reason[..end].to_owned())
         }
         other => other,
@@ -71,7 +73,10 @@ pub(crate) async fn settle<T: Ticket>(
         };
         // A client may wait forever for the answer of a connection that has ended.
         let ended = tokio::time::timeout(LIMIT, caught(step)).await;
-        let Err(error) = ended.unwrap_or_else(|_| Err("the broker did not answer in time".into())) else { return };
+        let Err(error) = ended.unwrap_or_else(|_| Err("the broker did not answer in time".into()))
+        else {
+            return;
+        };
         let is_void = ticket.is_void();
         let facts = Facts {
             delivery: Some(delivery),
@@ -89,20 +94,31 @@ pub(crate) async fn settle<T: Ticket>(
         pause = LONGEST_PAUSE.min(pause * 2);
     }
     let handed_back = tokio::time::timeout(LIMIT, caught(ticket.hand_back())).await;
-    if let Err(error) = handed_back.unwrap_or_else(|_| Err("the broker did not answer in time".into())) {
+    if let Err(error) =
+        handed_back.unwrap_or_else(|_| Err("the broker did not answer in time".into()))
+    {
         not_handed_back(delivery, &error);
     }
 }
 
 /// Reports a message that the broker still has to miss.
 pub(crate) fn not_handed_back(delivery: &Delivery, error: &BoxError) {
-    let facts = Facts { delivery: Some(delivery), detail: Some(error), ..Facts::default() };
+    let facts = Facts {
+        delivery: Some(delivery),
+        detail: Some(error),
+        ..Facts::default()
+    };
     report_with(Decision::NotHandedBack, delivery.source(), &facts);
 }
 
 /// A step whose panic is an error of that step: one message must not end the consumer.
-pub(crate) async fn caught(step: impl Future<Output = Result<(), BoxError>>) -> Result<(), BoxError> {
-    AssertUnwindSafe(step).catch_unwind().await.unwrap_or_else(|_| Err("the broker's client panicked".into()))
+pub(crate) async fn caught(
+    step: impl Future<Output = Result<(), BoxError>>,
+) -> Result<(), BoxError> {
+    AssertUnwindSafe(step)
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|_| Err("the broker's client panicked".into()))
 }
 
 /// Pauses, but not for a delivery that is void by then.
@@ -116,7 +132,11 @@ async fn paused<T: Ticket>(ticket: &T, pause: Duration) {
 }
 
 fn announce(delivery: &Delivery, disposition: &Disposition, key: Option<KeyDigest>) {
-    let mut facts = Facts { delivery: Some(delivery), key, ..Facts::default() };
+    let mut facts = Facts {
+        delivery: Some(delivery),
+        key,
+        ..Facts::default()
+    };
     let unreadable = delivery.unreadable();
     let decision = match disposition {
         Disposition::Ack => Decision::Acknowledged,
@@ -150,6 +170,9 @@ mod tests {
     async fn a_reason_that_no_header_has_room_for_is_cut() {
         let ((), report) = idem_core::watch(async {}).await;
         let cut = format!("-{}", "é".repeat(511));
-        assert_eq!(disposition(&Err(Long), report), Disposition::dead_letter(cut));
+        assert_eq!(
+            disposition(&Err(Long), report),
+            Disposition::dead_letter(cut)
+        );
     }
 }

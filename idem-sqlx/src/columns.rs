@@ -53,7 +53,9 @@ impl Columns {
             // An expiry of zero would be none at all.
             expires_in: expires_in.map(|length| millis(length.saturating_add(then_done)).max(1)),
             fade: None,
-            fingerprint: record.fingerprint().map(|fingerprint| fingerprint.to_string()),
+            fingerprint: record
+                .fingerprint()
+                .map(|fingerprint| fingerprint.to_string()),
             is_error: false,
             codec: None,
             outcome: None,
@@ -85,7 +87,10 @@ impl Columns {
                 columns.is_error = outcome.is_error;
                 columns.codec = Some(outcome.codec.as_str().to_owned());
                 columns.outcome = Some(outcome.payload.clone());
-                let metadata = outcome.metadata.as_deref().filter(|metadata| !metadata.is_empty());
+                let metadata = outcome
+                    .metadata
+                    .as_deref()
+                    .filter(|metadata| !metadata.is_empty());
                 columns.took_over = metadata.map(Metadata::to_text);
             }
             Record::Done { .. } => columns.state = "done",
@@ -136,17 +141,30 @@ impl Row {
     pub(crate) fn found(self) -> Result<FoundRow, StoreError> {
         let revision = self.revision;
         let Some(left) = length(self.left).filter(|left| !left.is_zero()) else {
-            return Ok(FoundRow { record: None, left: Duration::ZERO, then_done: Duration::ZERO, revision });
+            return Ok(FoundRow {
+                record: None,
+                left: Duration::ZERO,
+                then_done: Duration::ZERO,
+                revision,
+            });
         };
         let whole = left;
         let (record, left) = self.record(left).map_err(damaged)?;
-        Ok(FoundRow { record: Some(record), left, then_done: whole.saturating_sub(left), revision })
+        Ok(FoundRow {
+            record: Some(record),
+            left,
+            then_done: whole.saturating_sub(left),
+            revision,
+        })
     }
 
     fn record(self, left: Duration) -> Result<(Record, Duration), &'static str> {
         let attempt = u64::try_from(self.attempt).map_err(|_| "attempt")?;
         let questions = u64::try_from(self.questions).map_err(|_| "questions")?;
-        let fade = self.fade.map_or(Some(Duration::ZERO), length).ok_or("valid_until")?;
+        let fade = self
+            .fade
+            .map_or(Some(Duration::ZERO), length)
+            .ok_or("valid_until")?;
         let fingerprint = match &self.fingerprint {
             None => None,
             Some(text) => Some(Fingerprint::parse(text.as_bytes()).ok_or("fingerprint")?),
@@ -154,12 +172,16 @@ impl Row {
         let record = match self.state.as_str() {
             "issued" => Record::Issued { grace: fade },
             "in_flight" => {
-                let (trace, took_over) = parse_more(self.took_over.as_deref()).ok_or("took_over")?;
+                let (trace, took_over) =
+                    parse_more(self.took_over.as_deref()).ok_or("took_over")?;
                 Record::InFlight(
                     InFlight::new(
                         owner(self.owner.as_deref()).ok_or("owner")?,
                         attempt,
-                        self.origin.as_deref().and_then(parse_origin).ok_or("origin")?,
+                        self.origin
+                            .as_deref()
+                            .and_then(parse_origin)
+                            .ok_or("origin")?,
                         self.lease.and_then(length).ok_or("lease_until")?,
                         self.hold.and_then(length).ok_or("leased_at")?,
                     )
@@ -173,18 +195,39 @@ impl Row {
             "committed" => {
                 // Read past its time, before anybody has swept it.
                 let Some(valid) = left.checked_sub(fade).filter(|valid| !valid.is_zero()) else {
-                    return Ok((Record::Done { attempt, fingerprint }, left));
+                    return Ok((
+                        Record::Done {
+                            attempt,
+                            fingerprint,
+                        },
+                        left,
+                    ));
                 };
-                let codec = self.codec.and_then(|codec| CodecId::parse(codec.as_bytes())).ok_or("codec")?;
+                let codec = self
+                    .codec
+                    .and_then(|codec| CodecId::parse(codec.as_bytes()))
+                    .ok_or("codec")?;
                 let payload = self.outcome.ok_or("outcome")?.into();
                 let metadata = match self.took_over {
                     None => None,
                     Some(text) => Some(Arc::new(Metadata::parse(&text).ok_or("took_over")?)),
                 };
-                let outcome = Encoded::new(codec, payload).with_is_error(self.is_error).with_metadata(metadata);
-                return Ok((Record::Committed { attempt, fingerprint, outcome }, valid));
+                let outcome = Encoded::new(codec, payload)
+                    .with_is_error(self.is_error)
+                    .with_metadata(metadata);
+                return Ok((
+                    Record::Committed {
+                        attempt,
+                        fingerprint,
+                        outcome,
+                    },
+                    valid,
+                ));
             }
-            "done" => Record::Done { attempt, fingerprint },
+            "done" => Record::Done {
+                attempt,
+                fingerprint,
+            },
             _ => return Err("state"),
         };
         Ok((record, left))
@@ -210,7 +253,8 @@ fn count(number: u64) -> i64 {
 fn more_of(held: &InFlight) -> Option<String> {
     let trace = held.trace.as_ref().map(|trace| format!("t{trace}"));
     // Letters, digits and spaces.
-    let over = |held: &InFlight| String::from_utf8(wire::encode(&Record::InFlight(held.clone()))).ok();
+    let over =
+        |held: &InFlight| String::from_utf8(wire::encode(&Record::InFlight(held.clone()))).ok();
     match (trace, held.took_over.as_deref().and_then(over)) {
         (Some(trace), Some(over)) => Some(format!("{trace} {over}")),
         (trace, over) => trace.or(over),
@@ -220,9 +264,13 @@ fn more_of(held: &InFlight) -> Option<String> {
 /// Reads what [`more_of`] wrote; `None` if it is anything else.
 #[allow(clippy::type_complexity)]
 fn parse_more(text: Option<&str>) -> Option<(Option<Arc<str>>, Option<Box<InFlight>>)> {
-    let Some(text) = text else { return Some((None, None)) };
+    let Some(text) = text else {
+        return Some((None, None));
+    };
     let (trace, over) = if text.starts_with('t') {
-        let (trace, over) = text.split_once(' ').map_or((text, None), |(trace, over)| (trace, Some(over)));
+        let (trace, over) = text
+            .split_once(' ')
+            .map_or((text, None), |(trace, over)| (trace, Some(over)));
         (Some(Metadata::parse(trace)?.trace?), over)
     } else {
         (None, Some(text))

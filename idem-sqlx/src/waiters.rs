@@ -23,13 +23,19 @@ impl LocalWaiters {
     /// Joins the waiters for a record.
     pub(crate) fn join(self: &Arc<Self>, id: &RecordId) -> LocalWaiter {
         let mut places = self.lock();
-        let taken = places.get_key_value(id.as_str()).and_then(|(id, bell)| Some((id.clone(), bell.upgrade()?)));
+        let taken = places
+            .get_key_value(id.as_str())
+            .and_then(|(id, bell)| Some((id.clone(), bell.upgrade()?)));
         let (id, bell) = taken.unwrap_or_else(|| {
             let (id, bell) = (Arc::<str>::from(id.as_str()), Arc::new(Notify::new()));
             places.insert(id.clone(), Arc::downgrade(&bell));
             (id, bell)
         });
-        LocalWaiter { waiters: self.clone(), id, bell: Some(bell) }
+        LocalWaiter {
+            waiters: self.clone(),
+            id,
+            bell: Some(bell),
+        }
     }
 
     /// Wakes the waiters for a record.
@@ -67,7 +73,10 @@ impl Drop for LocalWaiter {
         // Left under the lock, under which alone places are handed out.
         let mut places = self.waiters.lock();
         self.bell = None;
-        if places.get(&self.id).is_some_and(|bell| bell.strong_count() == 0) {
+        if places
+            .get(&self.id)
+            .is_some_and(|bell| bell.strong_count() == 0)
+        {
             places.remove(&self.id);
         }
     }

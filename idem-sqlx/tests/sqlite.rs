@@ -1,6 +1,11 @@
 //! SQLite: what only a file can get wrong.
 // Tests measure how long things take, and stop where they cannot go on: the helpers too.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic
+)]
 #![cfg(feature = "sqlite")]
 
 use std::collections::HashMap;
@@ -28,13 +33,24 @@ async fn opened() -> (TempDir, SqliteStore) {
     (dir, store)
 }
 
-async fn order(idempotency: &Idempotency, key: &str, number: u32) -> Result<idem_core::Outcome<u32>, idem_core::Error> {
-    idempotency.operation("orders").key(key).run(async || Ok::<_, idem_core::Error>(number)).await
+async fn order(
+    idempotency: &Idempotency,
+    key: &str,
+    number: u32,
+) -> Result<idem_core::Outcome<u32>, idem_core::Error> {
+    idempotency
+        .operation("orders")
+        .key(key)
+        .run(async || Ok::<_, idem_core::Error>(number))
+        .await
 }
 
 async fn execute(dir: &Path, statement: &str) {
     let pool = SqlitePool::connect(&url(dir)).await.unwrap();
-    sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(&pool).await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(statement.to_owned()))
+        .execute(&pool)
+        .await
+        .unwrap();
     pool.close().await;
 }
 
@@ -43,7 +59,10 @@ async fn records_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     for round in 0..2 {
         let idempotency = Idempotency::new(SqliteStore::connect(url(dir.path())).await.unwrap());
-        assert_eq!(order(&idempotency, "k", round).await.unwrap().into_inner(), 0);
+        assert_eq!(
+            order(&idempotency, "k", round).await.unwrap().into_inner(),
+            0
+        );
     }
 }
 
@@ -54,7 +73,12 @@ async fn a_burst_of_a_thousand_calls_is_answered() {
     let mut calls = tokio::task::JoinSet::new();
     for number in (0..600).chain(0..400) {
         let idempotency = idempotency.clone();
-        calls.spawn(async move { (number, order(&idempotency, &number.to_string(), number).await) });
+        calls.spawn(async move {
+            (
+                number,
+                order(&idempotency, &number.to_string(), number).await,
+            )
+        });
     }
     while let Some(call) = calls.join_next().await {
         let (number, answer) = call.unwrap();
@@ -86,14 +110,20 @@ async fn p11_a_step_whose_caller_is_not_polled_holds_up_no_other() {
     }
     writer.rollback().await.unwrap();
     assert_eq!(first.await.unwrap(), Removed::Removed);
-    assert_eq!(order(&idempotency, "third", 3).await.unwrap().into_inner(), 3);
+    assert_eq!(
+        order(&idempotency, "third", 3).await.unwrap().into_inner(),
+        3
+    );
     assert_eq!(second.await.unwrap(), Removed::Removed);
 }
 
 #[tokio::test]
 async fn a_missing_table_is_an_error_that_names_migrate() {
     let dir = tempfile::tempdir().unwrap();
-    let pool = SqlitePoolOptions::new().connect(&format!("{}?mode=rwc", url(dir.path()))).await.unwrap();
+    let pool = SqlitePoolOptions::new()
+        .connect(&format!("{}?mode=rwc", url(dir.path())))
+        .await
+        .unwrap();
     let store = SqliteStore::builder(pool).table("shop_records").build();
     let idempotency = Idempotency::new(store.clone());
     let error = order(&idempotency, "k", 1).await.unwrap_err();
@@ -107,14 +137,18 @@ async fn a_missing_table_is_an_error_that_names_migrate() {
 
 #[tokio::test]
 async fn a_table_of_another_version_or_of_others_is_refused() {
-    for table in
-        ["CREATE TABLE idem_records (operation TEXT)", "CREATE TABLE idem_records ( -- idem schema 2\n key TEXT)"]
-    {
+    for table in [
+        "CREATE TABLE idem_records (operation TEXT)",
+        "CREATE TABLE idem_records ( -- idem schema 2\n key TEXT)",
+    ] {
         let dir = tempfile::tempdir().unwrap();
         fs::File::create(dir.path().join("idem.db")).unwrap();
         execute(dir.path(), table).await;
         let error = SqliteStore::connect(url(dir.path())).await.unwrap_err();
-        assert!(error.kind() == StoreErrorKind::Refused && error.to_string().contains("idem schema 1"), "{error}");
+        assert!(
+            error.kind() == StoreErrorKind::Refused && error.to_string().contains("idem schema 1"),
+            "{error}"
+        );
     }
 }
 
@@ -122,16 +156,28 @@ async fn a_table_of_another_version_or_of_others_is_refused() {
 async fn a_file_that_is_no_database_is_refused_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("idem.db");
-    fs::write(&file, "somebody's letter, long enough to be read as the header of a database; ".repeat(20)).unwrap();
+    fs::write(
+        &file,
+        "somebody's letter, long enough to be read as the header of a database; ".repeat(20),
+    )
+    .unwrap();
     let error = SqliteStore::connect(url(dir.path())).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
-    assert!(fs::read_to_string(&file).unwrap().starts_with("somebody's letter"));
+    assert!(
+        fs::read_to_string(&file)
+            .unwrap()
+            .starts_with("somebody's letter")
+    );
 }
 
 #[tokio::test]
 async fn a_missing_directory_and_a_malformed_url_are_refused() {
-    for url in ["sqlite:///nowhere/at/all/idem.db", "postgres://host/", "sqlite://x?mode=sometimes", "sqlite::memory:"]
-    {
+    for url in [
+        "sqlite:///nowhere/at/all/idem.db",
+        "postgres://host/",
+        "sqlite://x?mode=sometimes",
+        "sqlite::memory:",
+    ] {
         let error = SqliteStore::connect(url).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Refused, "{url}: {error}");
     }
@@ -141,7 +187,9 @@ async fn a_missing_directory_and_a_malformed_url_are_refused() {
 async fn a_read_only_file_is_refused_and_nothing_runs() {
     let (dir, store) = opened().await;
     order(&Idempotency::new(store), "k", 1).await.unwrap();
-    let pool = SqlitePool::connect(&format!("{}?mode=ro", url(dir.path()))).await.unwrap();
+    let pool = SqlitePool::connect(&format!("{}?mode=ro", url(dir.path())))
+        .await
+        .unwrap();
     let idempotency = Idempotency::new(SqliteStore::new(pool));
     let error = order(&idempotency, "other", 2).await.unwrap_err();
     assert!(error.to_string().contains("read-only"), "{error}");
@@ -153,7 +201,14 @@ async fn a_full_disk_takes_no_new_key_and_loses_nothing() {
     let options: SqliteConnectOptions = url(dir.path()).parse().unwrap();
     // As a disk with no room for more pages.
     let pool = SqlitePoolOptions::new().max_connections(1);
-    let pool = pool.connect_with(options.create_if_missing(true).pragma("max_page_count", "16")).await.unwrap();
+    let pool = pool
+        .connect_with(
+            options
+                .create_if_missing(true)
+                .pragma("max_page_count", "16"),
+        )
+        .await
+        .unwrap();
     let store = SqliteStore::new(pool);
     store.migrate().await.unwrap();
     let idempotency = Idempotency::new(store.clone());
@@ -163,7 +218,10 @@ async fn a_full_disk_takes_no_new_key_and_loses_nothing() {
     for number in 0..200 {
         let call = idempotency.operation("texts").key(&number);
         // What does not fit any more is either the claim or the commit.
-        if let Err(error) = call.run(async || Ok::<_, idem_core::Error>(text.clone())).await {
+        if let Err(error) = call
+            .run(async || Ok::<_, idem_core::Error>(text.clone()))
+            .await
+        {
             full = Some(error);
             break;
         }
@@ -174,20 +232,37 @@ async fn a_full_disk_takes_no_new_key_and_loses_nothing() {
         }
     }
     let full = full.expect("it was never full");
-    assert!(full.is_retryable() && full.to_string().contains("space"), "{full}");
+    assert!(
+        full.is_retryable() && full.to_string().contains("space"),
+        "{full}"
+    );
     assert!(order(&idempotency, "first", 2).await.unwrap().is_replayed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_exhausted_pool_is_an_error_in_time() {
     let (dir, _) = opened().await;
-    let pool = SqlitePoolOptions::new().max_connections(1).connect(&url(dir.path())).await.unwrap();
+    let pool = SqlitePoolOptions::new()
+        .max_connections(1)
+        .connect(&url(dir.path()))
+        .await
+        .unwrap();
     let idempotency = Idempotency::new(SqliteStore::new(pool.clone()));
     let held = pool.acquire().await.unwrap();
     let begun = Instant::now();
     let error = order(&idempotency, "k", 1).await.unwrap_err();
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
-    assert!(error.is_retryable() && error.to_string().contains("all connections of the pool are in use"), "{error}");
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert!(
+        error.is_retryable()
+            && error
+                .to_string()
+                .contains("all connections of the pool are in use"),
+        "{error}"
+    );
     drop(held);
     order(&idempotency, "k", 2).await.unwrap();
 }
@@ -204,10 +279,20 @@ async fn a_damaged_row_is_unreadable_names_the_column_and_stays() {
     ] {
         execute(dir.path(), &format!("UPDATE idem_records SET {damage}")).await;
         let error = order(&idempotency, "k", 8).await.unwrap_err();
-        assert!(matches!(error, idem_core::Error::Codec { .. }), "{damage}: {error}");
-        assert!(error.to_string().contains(&format!("`{column}`")), "{damage}: {error}");
+        assert!(
+            matches!(error, idem_core::Error::Codec { .. }),
+            "{damage}: {error}"
+        );
+        assert!(
+            error.to_string().contains(&format!("`{column}`")),
+            "{damage}: {error}"
+        );
         execute(dir.path(), &format!("UPDATE idem_records SET {repair}")).await;
-        assert_eq!(order(&idempotency, "k", 9).await.unwrap().into_inner(), 7, "{repair}");
+        assert_eq!(
+            order(&idempotency, "k", 9).await.unwrap().into_inner(),
+            7,
+            "{repair}"
+        );
     }
 }
 
@@ -219,9 +304,15 @@ async fn the_longest_keys_and_names_fit() {
     for length in [255, 256, 257, 100_000] {
         let key = "k".repeat(length);
         for replayed in [false, true] {
-            let call = idempotency.operation(&name).key(&key).run(async || Ok::<_, idem_core::Error>(length));
+            let call = idempotency
+                .operation(&name)
+                .key(&key)
+                .run(async || Ok::<_, idem_core::Error>(length));
             let answer = call.await.unwrap();
-            assert!(answer.is_replayed() == replayed && answer.into_inner() == length, "{length}");
+            assert!(
+                answer.is_replayed() == replayed && answer.into_inner() == length,
+                "{length}"
+            );
         }
     }
 }
@@ -233,12 +324,22 @@ async fn a_writer_that_stands_still_is_an_error_in_time() {
     order(&idempotency, "k", 1).await.unwrap();
     let pool = SqlitePool::connect(&url(dir.path())).await.unwrap();
     let mut writer = pool.acquire().await.unwrap();
-    sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut *writer).await.unwrap();
+    sqlx::raw_sql("BEGIN IMMEDIATE")
+        .execute(&mut *writer)
+        .await
+        .unwrap();
     let begun = Instant::now();
     let error = order(&idempotency, "new", 2).await.unwrap_err();
     assert!(error.is_retryable(), "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
-    sqlx::raw_sql("ROLLBACK").execute(&mut *writer).await.unwrap();
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begun.elapsed()
+    );
+    sqlx::raw_sql("ROLLBACK")
+        .execute(&mut *writer)
+        .await
+        .unwrap();
     order(&idempotency, "new", 3).await.unwrap();
 }
 
@@ -248,23 +349,43 @@ async fn a_transaction_that_cannot_become_the_writer_says_what_it_waited_for() {
     let (dir, store) = opened().await;
     let idempotency = Idempotency::new(store);
     let options: SqliteConnectOptions = url(dir.path()).parse().unwrap();
-    let pool = SqlitePoolOptions::new().connect_with(options.busy_timeout(Duration::from_secs(2))).await.unwrap();
+    let pool = SqlitePoolOptions::new()
+        .connect_with(options.busy_timeout(Duration::from_secs(2)))
+        .await
+        .unwrap();
     let transfer = async || {
         let operation = idempotency.operation("transfers").key("k");
-        operation.transaction(&pool, async |_| Ok::<u32, idem_core::Error>(1)).await
+        operation
+            .transaction(&pool, async |_| Ok::<u32, idem_core::Error>(1))
+            .await
     };
     let other = SqlitePool::connect(&url(dir.path())).await.unwrap();
     let writer = other.begin_with("BEGIN IMMEDIATE").await.unwrap();
     let begun = Instant::now();
     let error = transfer().await.unwrap_err();
     // As long as the connection's own limit, and once.
-    assert!((2..4).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
-    let idem_core::Error::Store { source, .. } = &error else { panic!("{error}") };
+    assert!(
+        (2..4).contains(&begun.elapsed().as_secs()),
+        "{:?}",
+        begun.elapsed()
+    );
+    let idem_core::Error::Store { source, .. } = &error else {
+        panic!("{error}")
+    };
     assert!(error.is_retryable() && !source.is_unknown(), "{error}");
-    for word in ["another transaction", "one writer", "short", "`busy_timeout`"] {
+    for word in [
+        "another transaction",
+        "one writer",
+        "short",
+        "`busy_timeout`",
+    ] {
         assert!(error.to_string().contains(word), "{word}: {error}");
     }
-    for word in ["no connection", "cannot connect", "check that the database runs"] {
+    for word in [
+        "no connection",
+        "cannot connect",
+        "check that the database runs",
+    ] {
         assert!(!error.to_string().contains(word), "{word}: {error}");
     }
     writer.rollback().await.unwrap();
@@ -275,15 +396,22 @@ async fn a_transaction_that_cannot_become_the_writer_says_what_it_waited_for() {
 async fn what_expired_is_swept() {
     let (_dir, store) = opened().await;
     let idempotency = Idempotency::new(store.clone());
-    let call = idempotency.operation("orders").key("k").ttl(Duration::from_millis(20));
-    call.run(async || Ok::<_, idem_core::Error>(1)).await.unwrap();
+    let call = idempotency
+        .operation("orders")
+        .key("k")
+        .ttl(Duration::from_millis(20));
+    call.run(async || Ok::<_, idem_core::Error>(1))
+        .await
+        .unwrap();
     let id = RecordId::new("orders", &Key::encode("k").unwrap()).unwrap();
     let expiring = async {
         while store.inspect(&id).await.unwrap().is_some() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), expiring).await.expect("it never expired");
+    tokio::time::timeout(Duration::from_secs(30), expiring)
+        .await
+        .expect("it never expired");
     assert_eq!(store.sweep().await.unwrap(), 1);
     assert_eq!(store.sweep().await.unwrap(), 0);
 }
@@ -298,10 +426,17 @@ async fn work(file: &str, name: &str) {
     let idempotency = Idempotency::new(SqliteStore::connect(file).await.unwrap());
     let effects = format!("{}.effects", file.trim_start_matches("sqlite://"));
     for key in 0..KEYS {
-        let call =
-            idempotency.operation("orders").key(&key).lease(Duration::from_millis(900)).wait(Duration::from_secs(20));
+        let call = idempotency
+            .operation("orders")
+            .key(&key)
+            .lease(Duration::from_millis(900))
+            .wait(Duration::from_secs(20));
         let run = call.run(async || {
-            let mut file = fs::OpenOptions::new().create(true).append(true).open(&effects).unwrap();
+            let mut file = fs::OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(&effects)
+                .unwrap();
             writeln!(file, "{key} {name}").unwrap();
             tokio::time::sleep(Duration::from_millis(2)).await;
             Ok::<_, idem_core::Error>(key)
@@ -316,8 +451,16 @@ async fn work(file: &str, name: &str) {
 
 fn worker(file: &str, name: &str) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", "several_processes_share_a_file_and_one_is_killed", "--nocapture"]);
-    command.env(WORKER, format!("{file} {name}")).stdout(Stdio::null()).spawn().unwrap()
+    command.args([
+        "--exact",
+        "several_processes_share_a_file_and_one_is_killed",
+        "--nocapture",
+    ]);
+    command
+        .env(WORKER, format!("{file} {name}"))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -341,21 +484,40 @@ async fn several_processes_share_a_file_and_one_is_killed() {
     victim.kill().unwrap();
     victim.wait().unwrap();
     for mut other in others {
-        assert!(tokio::task::spawn_blocking(move || other.wait()).await.unwrap().unwrap().success());
+        assert!(
+            tokio::task::spawn_blocking(move || other.wait())
+                .await
+                .unwrap()
+                .unwrap()
+                .success()
+        );
     }
     let mut bodies: HashMap<String, Vec<String>> = HashMap::new();
     for line in lines().lines() {
         let (key, name) = line.split_once(' ').unwrap();
-        bodies.entry(key.to_owned()).or_default().push(name.to_owned());
+        bodies
+            .entry(key.to_owned())
+            .or_default()
+            .push(name.to_owned());
     }
     // The victim's last body may have been cut off before its commit: that one alone may have run
     // again.
     let again: Vec<_> = bodies.iter().filter(|(_, names)| names.len() > 1).collect();
-    assert!(again.len() <= 1 && again.iter().all(|(_, names)| names[0] == "victim" && names.len() == 2), "{again:?}");
+    assert!(
+        again.len() <= 1
+            && again
+                .iter()
+                .all(|(_, names)| names[0] == "victim" && names.len() == 2),
+        "{again:?}"
+    );
     let idempotency = Idempotency::new(SqliteStore::connect(&file).await.unwrap());
     for key in 0..KEYS {
-        let answer =
-            idempotency.operation("orders").key(&key).run(async || Ok::<_, idem_core::Error>(key)).await.unwrap();
+        let answer = idempotency
+            .operation("orders")
+            .key(&key)
+            .run(async || Ok::<_, idem_core::Error>(key))
+            .await
+            .unwrap();
         assert_eq!(answer.into_inner(), key);
     }
 }
@@ -375,7 +537,9 @@ async fn calls_fail_in_time_while_another_process_writes() {
             tokio::spawn(async move {
                 let begun = Instant::now();
                 if number % 4 == 0 {
-                    order(&idempotency, &number.to_string(), number).await.unwrap_err();
+                    order(&idempotency, &number.to_string(), number)
+                        .await
+                        .unwrap_err();
                 } else {
                     let id = RecordId::new("orders", &Key::encode(&number).unwrap()).unwrap();
                     let _ = store.remove(&id).await;
@@ -397,7 +561,11 @@ async fn calls_fail_in_time_while_another_process_writes() {
 #[tokio::test]
 async fn a_step_may_take_for_ever() {
     let (dir, _) = opened().await;
-    let pool = SqlitePoolOptions::new().max_connections(2).connect(&url(dir.path())).await.unwrap();
+    let pool = SqlitePoolOptions::new()
+        .max_connections(2)
+        .connect(&url(dir.path()))
+        .await
+        .unwrap();
     let store = SqliteStore::builder(pool).time_limit(Duration::MAX).build();
     let idempotency = Idempotency::new(store);
     let calls = (0..10).map(|number| {
@@ -415,35 +583,57 @@ async fn attached(dir: &Path, main: &str, other: &str) -> SqlitePool {
         "ATTACH '{}/other.db' AS other; PRAGMA main.journal_mode = {main}; PRAGMA other.journal_mode = {other}",
         dir.display()
     );
-    let options = SqlitePoolOptions::new().max_connections(2).after_connect(move |on, _| {
-        let attach = AssertSqlSafe(attach.clone());
-        Box::pin(async move { on.execute(sqlx::raw_sql(attach)).await.map(drop) })
-    });
+    let options = SqlitePoolOptions::new()
+        .max_connections(2)
+        .after_connect(move |on, _| {
+            let attach = AssertSqlSafe(attach.clone());
+            Box::pin(async move { on.execute(sqlx::raw_sql(attach)).await.map(drop) })
+        });
     let url: SqliteConnectOptions = url(dir).parse().unwrap();
-    options.connect_with(url.create_if_missing(true)).await.unwrap()
+    options
+        .connect_with(url.create_if_missing(true))
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
 async fn a_table_in_an_attached_file_is_refused_where_a_crash_could_part_rows_and_record() {
-    for (main, other, is_atomic) in
-        [("WAL", "WAL", false), ("WAL", "DELETE", false), ("DELETE", "WAL", false), ("DELETE", "DELETE", true)]
-    {
+    for (main, other, is_atomic) in [
+        ("WAL", "WAL", false),
+        ("WAL", "DELETE", false),
+        ("DELETE", "WAL", false),
+        ("DELETE", "DELETE", true),
+    ] {
         let dir = tempfile::tempdir().unwrap();
         let pool = attached(dir.path(), main, other).await;
-        let store = SqliteStore::builder(pool.clone()).table("other.idem_records").build();
+        let store = SqliteStore::builder(pool.clone())
+            .table("other.idem_records")
+            .build();
         let migrated = store.migrate().await;
         assert_eq!(migrated.is_ok(), is_atomic, "{main}, {other}: {migrated:?}");
         // As a team that runs its own migrations: a transaction may be the first to look.
         let ddl = SqliteStore::SCHEMA.replace("EXISTS idem_records_", "EXISTS other.idem_records_");
         let ddl = ddl.replace("EXISTS idem_records (", "EXISTS other.idem_records (");
-        sqlx::raw_sql(AssertSqlSafe(ddl)).execute(&pool).await.unwrap();
-        let idempotency = Idempotency::new(SqliteStore::builder(pool.clone()).table("other.idem_records").build());
+        sqlx::raw_sql(AssertSqlSafe(ddl))
+            .execute(&pool)
+            .await
+            .unwrap();
+        let idempotency = Idempotency::new(
+            SqliteStore::builder(pool.clone())
+                .table("other.idem_records")
+                .build(),
+        );
         let operation = idempotency.operation("orders").key("k");
-        let called = operation.transaction(&pool, async |_| Ok::<u32, idem_core::Error>(1)).await;
+        let called = operation
+            .transaction(&pool, async |_| Ok::<u32, idem_core::Error>(1))
+            .await;
         match called {
             Ok(_) => assert!(is_atomic, "{main}, {other}"),
             Err(error) => {
-                assert!(!is_atomic && error.to_string().contains("attached"), "{main}, {other}: {error}");
+                assert!(
+                    !is_atomic && error.to_string().contains("attached"),
+                    "{main}, {other}: {error}"
+                );
                 assert!(!error.is_retryable(), "{error}");
             }
         }

@@ -19,7 +19,8 @@ pub use crate::clock::ManualClock;
 pub use crate::fault::{Fault, FaultStore, Faults, Gate, Step};
 pub use crate::proxy::{Mishap, Passing, Proxy};
 pub use crate::server::{
-    MariaDbServer, MySqlServer, NatsServer, PgBouncerServer, PostgresServer, RabbitMqServer, RedisCluster,
-    RedisClusterBuilder, RedisSentinels, RedisSentinelsBuilder, RedisServer, RedisServerBuilder, Reply,
+    MariaDbServer, MySqlServer, NatsServer, PgBouncerServer, PostgresServer, RabbitMqServer,
+    RedisCluster, RedisClusterBuilder, RedisSentinels, RedisSentinelsBuilder, RedisServer,
+    RedisServerBuilder, Reply,
 };
 pub use crate::subject::{Clones, Connections, Subject, Time};

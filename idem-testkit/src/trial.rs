@@ -42,7 +42,9 @@ pub(crate) fn plain<S: Subject>(subject: impl Fn() -> S + Send + Sync + 'static)
     })
 }
 
-pub(crate) fn admin<S: Subject<Store: AdminStore>>(subject: impl Fn() -> S + Send + Sync + 'static) -> Subjects {
+pub(crate) fn admin<S: Subject<Store: AdminStore>>(
+    subject: impl Fn() -> S + Send + Sync + 'static,
+) -> Subjects {
     Arc::new(move || {
         let subject = subject();
         let time = subject.time();
@@ -65,7 +67,10 @@ impl Trial {
     /// # Errors
     ///
     /// Says what the store did, and what it must do.
-    pub async fn run<S: Subject>(&self, subject: impl Fn() -> S + Send + Sync + 'static) -> Result<Outcome, Failure> {
+    pub async fn run<S: Subject>(
+        &self,
+        subject: impl Fn() -> S + Send + Sync + 'static,
+    ) -> Result<Outcome, Failure> {
         self.run_on(&plain(subject)).await
     }
 

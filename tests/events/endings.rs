@@ -45,7 +45,11 @@ fn policy(ending: Ending) -> ErrorAction {
 
 fn text(ended: std::thread::Result<Result<Outcome<u32>, Failure>>) -> String {
     match ended {
-        Ok(Ok(outcome)) => format!("{}{}", if outcome.is_replayed() { "again " } else { "" }, outcome.get()),
+        Ok(Ok(outcome)) => format!(
+            "{}{}",
+            if outcome.is_replayed() { "again " } else { "" },
+            outcome.get()
+        ),
         Ok(Err(failure)) => failure.to_string(),
         Err(panic) => format!("panic of {}", panic.downcast_ref::<&str>().unwrap()),
     }
@@ -53,7 +57,11 @@ fn text(ended: std::thread::Result<Result<Outcome<u32>, Failure>>) -> String {
 
 #[tokio::test]
 async fn p6_p12_values_errors_and_panics_end_alike_in_a_lease_and_in_a_transaction() {
-    let pool = SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await.unwrap();
+    let pool = SqlitePoolOptions::new()
+        .max_connections(1)
+        .connect("sqlite::memory:")
+        .await
+        .unwrap();
     let store = SqliteStore::new(pool.clone());
     store.migrate().await.unwrap();
     let idempotency = Idempotency::new(store);
@@ -64,30 +72,59 @@ async fn p6_p12_values_errors_and_panics_end_alike_in_a_lease_and_in_a_transacti
         (Ending::Value, "1", &["executed"][..], "again 1"),
         (Ending::Kept, "declined", &["error_kept"], "declined"),
         (Ending::Released, "declined", &["released"], "2"),
-        (Ending::BodyPanics, "panic of the body", &["panicked", "released"], "2"),
-        (Ending::PolicyPanics, "panic of the policy", &["panicked", "released"], "2"),
+        (
+            Ending::BodyPanics,
+            "panic of the body",
+            &["panicked", "released"],
+            "2",
+        ),
+        (
+            Ending::PolicyPanics,
+            "panic of the policy",
+            &["panicked", "released"],
+            "2",
+        ),
     ] {
         for (is_leased, observes) in [(true, false), (false, false), (true, true), (false, true)] {
             let case = format!("{ending:?}, leased: {is_leased}, observes: {observes}");
             let operation = || idempotency.operation("events.endings").key(&case);
-            let call = if observes { operation().observe() } else { operation() };
+            let call = if observes {
+                operation().observe()
+            } else {
+                operation()
+            };
             let call = call.errors(|_: &Failure| policy(ending));
             drop(log.decisions());
             let ended = if is_leased {
-                AssertUnwindSafe(call.run(async || body(ending))).catch_unwind().await
+                AssertUnwindSafe(call.run(async || body(ending)))
+                    .catch_unwind()
+                    .await
             } else {
                 let mut tx = pool.begin().await.unwrap();
-                let ended = AssertUnwindSafe(call.run_in(&mut tx, async |_| body(ending))).catch_unwind().await;
+                let ended = AssertUnwindSafe(call.run_in(&mut tx, async |_| body(ending)))
+                    .catch_unwind()
+                    .await;
                 // A caller that commits all the same.
                 tx.commit().await.unwrap();
                 ended
             };
             assert_eq!(text(ended), gets, "{case}");
-            let decisions: Vec<_> = log.decisions().into_iter().map(|(_, decision)| decision).collect();
+            let decisions: Vec<_> = log
+                .decisions()
+                .into_iter()
+                .map(|(_, decision)| decision)
+                .collect();
             // A call that observes in a transaction claims after its body, so it has nothing to release.
-            let reported = if observes && !is_leased { &reported[..1] } else { reported };
+            let reported = if observes && !is_leased {
+                &reported[..1]
+            } else {
+                reported
+            };
             assert_eq!(decisions, reported, "{case}");
-            let again = operation().errors(|_: &Failure| ErrorAction::Keep).run(async || Ok(2)).await;
+            let again = operation()
+                .errors(|_: &Failure| ErrorAction::Keep)
+                .run(async || Ok(2))
+                .await;
             assert_eq!(text(Ok(again)), second, "{case}");
         }
     }

@@ -22,7 +22,9 @@ pub(crate) fn check(workspace: &Workspace, full: bool) -> Result<()> {
         Some(promtool) => promtool,
         None if full && tool::exists("apt-get") => unpacked(shell, &folder(workspace)?)?,
         None => {
-            LEFT_OUT.get_or_init(|| "there is no `promtool` here; `ci --full` unpacks it on Debian".to_owned());
+            LEFT_OUT.get_or_init(|| {
+                "there is no `promtool` here; `ci --full` unpacks it on Debian".to_owned()
+            });
             remind();
             return Ok(());
         }
@@ -50,7 +52,10 @@ fn program(folder: &Path) -> PathBuf {
 
 /// Takes the program out of its package. To install that would start a server.
 fn unpacked(shell: &Shell, folder: &Path) -> Result<PathBuf> {
-    println!("promtool is not installed: unpacking it from Debian's package prometheus into {}", folder.display());
+    println!(
+        "promtool is not installed: unpacking it from Debian's package prometheus into {}",
+        folder.display()
+    );
     shell.create_dir(folder)?;
     {
         let _inside = shell.push_dir(folder);

@@ -22,7 +22,10 @@ const BUILDS: u32 = 3;
 const BRIEFLY: [&str; 4] = ["--warm-up-time", "0.05", "--measurement-time", "0.1"];
 
 #[derive(Args)]
-#[allow(clippy::struct_excessive_bools, reason = "they are flags of a command line")]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "they are flags of a command line"
+)]
 pub(crate) struct Options {
     /// Measure at this server, with keys that begin with `idem-bench-` and expire; only what needs
     /// Redis, and no server to itself. Nothing is written
@@ -58,8 +61,13 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     }
     let programs = Programs::build(workspace)?;
     let dir = workspace.shell().create_temp_dir()?;
-    let [report, allocations, expiry, criterion] =
-        ["report.json", "allocations.json", "expiry.json", "criterion"].map(|name| dir.path().join(name));
+    let [report, allocations, expiry, criterion] = [
+        "report.json",
+        "allocations.json",
+        "expiry.json",
+        "criterion",
+    ]
+    .map(|name| dir.path().join(name));
     let program = |name| anyhow::Ok(workspace.shell().cmd(programs.get(name)?));
     measure(program(PACKAGE)?, options, &report)?;
     let mut page = program(PACKAGE)?.arg("page").arg("--report").arg(&report);
@@ -71,9 +79,17 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         let rounds = if options.quick { FEW } else { options.rounds };
         for round in 1..=rounds {
             println!("in process, round {round} of {rounds}");
-            in_process(program("in_process")?, options, &criterion.join(format!("round-{round:03}")))?;
+            in_process(
+                program("in_process")?,
+                options,
+                &criterion.join(format!("round-{round:03}")),
+            )?;
         }
-        page = page.arg("--allocations").arg(&allocations).arg("--expiry").arg(&expiry);
+        page = page
+            .arg("--allocations")
+            .arg(&allocations)
+            .arg("--expiry")
+            .arg(&expiry);
         page = page.arg("--criterion").arg(&criterion);
     }
     if options.write || (options.redis.is_none() && !options.quick) {
@@ -100,9 +116,18 @@ fn measure(program: Cmd<'_>, options: &Options, report: &Path) -> Result<()> {
 /// Criterion runs all benchmarks one after the other, so it runs once for each round. Each run has
 /// its own directory, because criterion would compare it with the one before.
 fn in_process(program: Cmd<'_>, options: &Options, home: &Path) -> Result<()> {
-    let bench =
-        program.args(["--bench", "--noplot", "--quiet"]).args(if options.quick { BRIEFLY.as_slice() } else { &[] });
-    bench.args(&options.args).env("CRITERION_HOME", home).ignore_stdout().run()?;
+    let bench = program
+        .args(["--bench", "--noplot", "--quiet"])
+        .args(if options.quick {
+            BRIEFLY.as_slice()
+        } else {
+            &[]
+        });
+    bench
+        .args(&options.args)
+        .env("CRITERION_HOME", home)
+        .ignore_stdout()
+        .run()?;
     Ok(())
 }
 
@@ -112,17 +137,31 @@ struct Programs(BTreeMap<String, PathBuf>);
 
 impl Programs {
     fn build(workspace: &Workspace) -> Result<Self> {
-        Ok(Self(workspace.programs(&["--release", "-p", PACKAGE, "--bins", "--bench", "in_process"])?))
+        Ok(Self(workspace.programs(&[
+            "--release",
+            "-p",
+            PACKAGE,
+            "--bins",
+            "--bench",
+            "in_process",
+        ])?))
     }
 
     fn get(&self, name: &str) -> Result<&Path> {
-        self.0.get(name).map(PathBuf::as_path).with_context(|| format!("cargo has built no {name}"))
+        self.0
+            .get(name)
+            .map(PathBuf::as_path)
+            .with_context(|| format!("cargo has built no {name}"))
     }
 }
 
 /// The command that a reader repeats.
 fn command(options: &Options) -> String {
-    let rounds = if options.rounds == ROUNDS { String::new() } else { format!(" --rounds {}", options.rounds) };
+    let rounds = if options.rounds == ROUNDS {
+        String::new()
+    } else {
+        format!(" --rounds {}", options.rounds)
+    };
     let quick = if options.quick { " --quick" } else { "" };
     let full = if options.full { " --full" } else { "" };
     format!("cargo xtask bench{rounds}{quick}{full}")

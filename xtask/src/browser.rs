@@ -11,7 +11,11 @@ use crate::tool;
 pub(crate) const PACKAGE: &str = "idem-browser";
 
 /// The driver's package brings the browser.
-const DRIVER: tool::Package = tool::Package { program: "chromedriver", apt: "chromium-driver", brew: "chromedriver" };
+const DRIVER: tool::Package = tool::Package {
+    program: "chromedriver",
+    apt: "chromium-driver",
+    brew: "chromedriver",
+};
 
 /// Why the tests were left out.
 static LEFT_OUT: OnceLock<String> = OnceLock::new();
@@ -19,7 +23,11 @@ static LEFT_OUT: OnceLock<String> = OnceLock::new();
 /// Whether there is a browser; installs one if there is none. If that cannot be, says so, and
 /// [`remind`] will once more.
 pub(crate) fn is_there(shell: &Shell) -> bool {
-    let ensured = tool::ensure(shell, DRIVER, "the example `form` is tested with a real browser");
+    let ensured = tool::ensure(
+        shell,
+        DRIVER,
+        "the example `form` is tested with a real browser",
+    );
     if let Err(error) = ensured {
         LEFT_OUT.get_or_init(|| format!("{error:#}"));
         remind();

@@ -12,10 +12,22 @@ use xshell::{Shell, cmd};
 const DEPENDENCIES: [(&str, &str); 6] = [
     ("idem-rs", r#"idem-rs = { path = "{root}" }"#),
     ("cached", r#"cached = "4.1""#),
-    ("idem-rs, redis", r#"idem-rs = { path = "{root}", features = ["redis"] }"#),
-    ("cached, redis_tokio", r#"cached = { version = "4.1", features = ["redis_tokio"] }"#),
-    ("idem-rs, a service", r#"idem-rs = { path = "{root}" }{service}"#),
-    ("cached, a service", r#"cached = { version = "4.1", features = ["async"] }{service}"#),
+    (
+        "idem-rs, redis",
+        r#"idem-rs = { path = "{root}", features = ["redis"] }"#,
+    ),
+    (
+        "cached, redis_tokio",
+        r#"cached = { version = "4.1", features = ["redis_tokio"] }"#,
+    ),
+    (
+        "idem-rs, a service",
+        r#"idem-rs = { path = "{root}" }{service}"#,
+    ),
+    (
+        "cached, a service",
+        r#"cached = { version = "4.1", features = ["async"] }{service}"#,
+    ),
 ];
 
 /// What an async service has anyway.
@@ -38,8 +50,15 @@ pub(crate) fn run(shell: &Shell, rounds: u32) -> Result<()> {
     let mut programs = Vec::new();
     for (place, (name, dependency)) in DEPENDENCIES.into_iter().enumerate() {
         let dir = dir.path().join(format!("program-{place}"));
-        let dependency = dependency.replace("{root}", &root.to_string_lossy()).replace("{service}", SERVICE);
-        programs.push(Program { name, crates: prepare(shell, &dir, &dependency)?, dir, seconds: Vec::new() });
+        let dependency = dependency
+            .replace("{root}", &root.to_string_lossy())
+            .replace("{service}", SERVICE);
+        programs.push(Program {
+            name,
+            crates: prepare(shell, &dir, &dependency)?,
+            dir,
+            seconds: Vec::new(),
+        });
     }
     // In turns, so that what slows the machine down hits all.
     for _ in 0..rounds {
@@ -52,7 +71,13 @@ pub(crate) fn run(shell: &Shell, rounds: u32) -> Result<()> {
         }
     }
     println!("\n{:<22}{:>8}{:>10}  range", "", "crates", "median");
-    for Program { name, crates, mut seconds, .. } in programs {
+    for Program {
+        name,
+        crates,
+        mut seconds,
+        ..
+    } in programs
+    {
         seconds.sort_by(f64::total_cmp);
         let (least, most) = (seconds.first().copied(), seconds.last().copied());
         let [median, least, most] =
@@ -72,9 +97,17 @@ fn prepare(shell: &Shell, dir: &Path, dependency: &str) -> Result<usize> {
     shell.write_file(dir.join("src/main.rs"), "fn main() {}\n")?;
     cargo(shell, dir, &["fetch", "--quiet"])?;
     let _dir = shell.push_dir(dir);
-    let tree = cmd!(shell, "cargo tree --edges normal,build --prefix none").quiet().read()?;
-    let crates: BTreeSet<_> = tree.lines().map(|line| line.trim_end_matches(" (*)")).collect();
-    crates.len().checked_sub(1).context("cargo tree says nothing")
+    let tree = cmd!(shell, "cargo tree --edges normal,build --prefix none")
+        .quiet()
+        .read()?;
+    let crates: BTreeSet<_> = tree
+        .lines()
+        .map(|line| line.trim_end_matches(" (*)"))
+        .collect();
+    crates
+        .len()
+        .checked_sub(1)
+        .context("cargo tree says nothing")
 }
 
 fn cargo(shell: &Shell, dir: &Path, args: &[&str]) -> Result<()> {

@@ -71,13 +71,25 @@ impl Topology {
             Self::Mysql => &["mysql"],
             Self::Sqlite => &["sqlite"],
             Self::Redis => &["single", "sentinel", "cluster"],
-            Self::All => &["single", "sentinel", "cluster", "postgres", "postgres-pair", "mariadb", "mysql", "sqlite"],
+            Self::All => &[
+                "single",
+                "sentinel",
+                "cluster",
+                "postgres",
+                "postgres-pair",
+                "mariadb",
+                "mysql",
+                "sqlite",
+            ],
         }
     }
 
     /// Whether there is a server that is not a Redis.
     fn has_databases(self) -> bool {
-        matches!(self, Self::Postgres | Self::PostgresPair | Self::Mariadb | Self::All)
+        matches!(
+            self,
+            Self::Postgres | Self::PostgresPair | Self::Mariadb | Self::All
+        )
     }
 }
 
@@ -85,24 +97,49 @@ impl Topology {
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     prepare(workspace, options.topology)?;
     let mut args = Vec::new();
-    for (name, value) in [("--nemesis", &options.nemesis), ("--report", &options.report), ("--broker", &options.broker)]
-    {
-        args.extend(value.iter().flat_map(|value| [name.to_owned(), value.clone()]));
+    for (name, value) in [
+        ("--nemesis", &options.nemesis),
+        ("--report", &options.report),
+        ("--broker", &options.broker),
+    ] {
+        args.extend(
+            value
+                .iter()
+                .flat_map(|value| [name.to_owned(), value.clone()]),
+        );
     }
-    let seed = options.seed.map(|seed| ["--seed".to_owned(), seed.to_string()]);
+    let seed = options
+        .seed
+        .map(|seed| ["--seed".to_owned(), seed.to_string()]);
     let mut steps = Steps::of("chaos");
     if options.mutants {
-        let topology = if options.topology == Topology::All { "single" } else { options.topology.names()[0] };
+        let topology = if options.topology == Topology::All {
+            "single"
+        } else {
+            options.topology.names()[0]
+        };
         steps.run("mutants", "each is found", || {
-            chaos(workspace, &["mutants", "--topology", topology], seed.as_ref().map_or(&[], |seed| seed))
+            chaos(
+                workspace,
+                &["mutants", "--topology", topology],
+                seed.as_ref().map_or(&[], |seed| seed),
+            )
         });
     } else {
         args.extend(seed.into_iter().flatten());
         let seconds = (options.minutes * 60).to_string();
-        let topologies = if options.broker.is_some() { Topology::Single } else { options.topology };
+        let topologies = if options.broker.is_some() {
+            Topology::Single
+        } else {
+            options.topology
+        };
         for topology in topologies.names() {
             steps.run(topology, "no promise is broken", || {
-                chaos(workspace, &["run", "--topology", topology, "--seconds", &seconds], &args)
+                chaos(
+                    workspace,
+                    &["run", "--topology", topology, "--seconds", &seconds],
+                    &args,
+                )
             });
         }
     }
@@ -114,17 +151,30 @@ pub(crate) fn in_ci(workspace: &Workspace, full: bool) -> Result<()> {
     let topology = if full { Topology::All } else { Topology::Redis };
     ensure(workspace, topology)?;
     // As the tests were built. A build with optimisations takes longer than the run.
-    let programs = workspace.programs(&["--workspace", "--all-features", "--tests", "--bin", PACKAGE])?;
-    let program = programs.get(PACKAGE).with_context(|| format!("cargo has built no {PACKAGE}"))?;
+    let programs =
+        workspace.programs(&["--workspace", "--all-features", "--tests", "--bin", PACKAGE])?;
+    let program = programs
+        .get(PACKAGE)
+        .with_context(|| format!("cargo has built no {PACKAGE}"))?;
     let chaos = |args: &[&str]| anyhow::Ok(workspace.shell().cmd(program).args(args).run()?);
     let (seconds, seed) = (CI_SECONDS.to_string(), CI_SEED.to_string());
     let mut steps = Steps::of("chaos");
     for topology in topology.names() {
-        let args = ["run", "--topology", topology, "--seconds", &seconds, "--seed", &seed];
+        let args = [
+            "run",
+            "--topology",
+            topology,
+            "--seconds",
+            &seconds,
+            "--seed",
+            &seed,
+        ];
         steps.run(topology, "no promise is broken", || chaos(&args));
     }
     if full {
-        steps.run("mutants", "some are found", || chaos(&["mutants", "--only", CI_MUTANTS]));
+        steps.run("mutants", "some are found", || {
+            chaos(&["mutants", "--only", CI_MUTANTS])
+        });
     } else {
         println!("The fault run over databases is left to `cargo xtask chaos` and `ci --full`.");
     }
@@ -134,19 +184,33 @@ pub(crate) fn in_ci(workspace: &Workspace, full: bool) -> Result<()> {
 /// Built apart, so that the time of the run is its own.
 fn prepare(workspace: &Workspace, topology: Topology) -> Result<()> {
     ensure(workspace, topology)?;
-    workspace.cargo().args(["build", "--release", "-p", PACKAGE]).run()?;
+    workspace
+        .cargo()
+        .args(["build", "--release", "-p", PACKAGE])
+        .run()?;
     Ok(())
 }
 
 fn ensure(workspace: &Workspace, topology: Topology) -> Result<()> {
     redis::ensure(workspace.shell())?;
     if topology.names().contains(&"mysql") {
-        servers::MYSQL.find(workspace).context("the fault run on MySQL needs one")?;
+        servers::MYSQL
+            .find(workspace)
+            .context("the fault run on MySQL needs one")?;
     }
-    if topology.has_databases() { suite::ensure_databases(workspace.shell()) } else { Ok(()) }
+    if topology.has_databases() {
+        suite::ensure_databases(workspace.shell())
+    } else {
+        Ok(())
+    }
 }
 
 fn chaos(workspace: &Workspace, args: &[&str], more: &[String]) -> Result<()> {
-    workspace.cargo().args(["run", "--quiet", "--release", "-p", PACKAGE, "--"]).args(args).args(more).run()?;
+    workspace
+        .cargo()
+        .args(["run", "--quiet", "--release", "-p", PACKAGE, "--"])
+        .args(args)
+        .args(more)
+        .run()?;
     Ok(())
 }

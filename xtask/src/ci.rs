@@ -5,7 +5,9 @@ use clap::ValueEnum;
 
 use crate::steps::Steps;
 use crate::workspace::{FACADE, Workspace};
-use crate::{alerts, chaos, deliveries, documents, fuzz, house, operator, packages, redis, suite, tool};
+use crate::{
+    alerts, chaos, deliveries, documents, fuzz, house, operator, packages, redis, suite, tool,
+};
 
 /// In the order in which they run: cheap ones first.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -132,14 +134,24 @@ fn fmt(workspace: &Workspace) -> Result<()> {
 
 fn clippy(workspace: &Workspace) -> Result<()> {
     tool::ensure_component(workspace, "clippy", "clippy")?;
-    let args = ["clippy", "--workspace", "--all-features", "--all-targets", "--", "-D", "warnings"];
+    let args = [
+        "clippy",
+        "--workspace",
+        "--all-features",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ];
     workspace.cargo().args(args).run()?;
     Ok(())
 }
 
 /// The docs of all libraries, or also of the programs.
 fn docs(workspace: &Workspace, full: bool) -> Result<()> {
-    let mut cargo = workspace.cargo().args(["doc", "--workspace", "--all-features", "--no-deps"]);
+    let mut cargo = workspace
+        .cargo()
+        .args(["doc", "--workspace", "--all-features", "--no-deps"]);
     if !full {
         // For an example, cargo enables the features that dev-dependencies ask for. So dependencies
         // are as clippy has checked them, and none is checked a second time.
@@ -153,15 +165,29 @@ fn docs(workspace: &Workspace, full: bool) -> Result<()> {
 /// lacks. The facade's features are those of the other packages, one by one, so only a full run
 /// checks those packages by themselves, and each feature.
 fn features(workspace: &Workspace, full: bool) -> Result<()> {
-    for package in workspace.published()?.iter().filter(|package| full || package.name == FACADE) {
+    for package in workspace
+        .published()?
+        .iter()
+        .filter(|package| full || package.name == FACADE)
+    {
         let check = |features: &str| {
-            let cargo = workspace.cargo().args(["check", "-p", &package.name, "--no-default-features"]);
+            let cargo =
+                workspace
+                    .cargo()
+                    .args(["check", "-p", &package.name, "--no-default-features"]);
             cargo.args(["--features", features]).run()
         };
-        let needs = |feature| INCOMPLETE.iter().find(|(of, name, _)| (*of, *name) == (&package.name, feature));
+        let needs = |feature| {
+            INCOMPLETE
+                .iter()
+                .find(|(of, name, _)| (*of, *name) == (&package.name, feature))
+        };
         let none = needs("").map_or("", |(_, _, needed)| needed);
         check(none)?;
-        for feature in package.features().filter(|feature| full || OFTEN.contains(feature)) {
+        for feature in package
+            .features()
+            .filter(|feature| full || OFTEN.contains(feature))
+        {
             let needed = needs(feature).map_or(none, |(_, _, needed)| needed);
             check(&format!("{needed},{feature}"))?;
         }
@@ -171,8 +197,11 @@ fn features(workspace: &Workspace, full: bool) -> Result<()> {
 
 /// Features that say what else they need if they are enabled alone, and what they are checked with:
 /// the package, the feature ("": no feature at all), and the other.
-const INCOMPLETE: [(&str, &str, &str); 3] =
-    [("idem-sqlx", "", "sqlx-08"), (FACADE, "sqlx-08", "sqlite"), (FACADE, "sqlx-tls", "sqlx-08-postgres")];
+const INCOMPLETE: [(&str, &str, &str); 3] = [
+    ("idem-sqlx", "", "sqlx-08"),
+    (FACADE, "sqlx-08", "sqlite"),
+    (FACADE, "sqlx-tls", "sqlx-08-postgres"),
+];
 
 /// The features that most changes concern.
 const OFTEN: [&str; 4] = ["redis", "axum", "http", "sqlx-08-sqlite"];
@@ -181,7 +210,9 @@ const OFTEN: [&str; 4] = ["redis", "axum", "http", "sqlx-08-sqlite"];
 fn examples(workspace: &Workspace, full: bool) -> Result<()> {
     let programs = workspace.programs(&["--workspace", "--all-features", "--examples"])?;
     let example = |name: &str| {
-        let program = programs.get(name).with_context(|| format!("cargo has built no example {name}"))?;
+        let program = programs
+            .get(name)
+            .with_context(|| format!("cargo has built no example {name}"))?;
         anyhow::Ok(workspace.shell().cmd(program))
     };
     for name in ["quickstart", "payments"] {
@@ -194,9 +225,17 @@ fn examples(workspace: &Workspace, full: bool) -> Result<()> {
     if full {
         example("mails")?.args(["--broker", "nats"]).run()?;
         example("inbox")?.run()?;
-        let workers = programs.get("workers").context("cargo has built no example workers")?;
+        let workers = programs
+            .get("workers")
+            .context("cargo has built no example workers")?;
         let tools = workspace.programs(&["-p", "idem-cli", "--bins"])?;
-        operator::run(workers, tools.get("idem").context("cargo has built no program idem")?, &server.url())?;
+        operator::run(
+            workers,
+            tools
+                .get("idem")
+                .context("cargo has built no program idem")?,
+            &server.url(),
+        )?;
         // As the README has it: no features, no server.
         for name in ["quickstart", "payments"] {
             workspace.cargo().args(["run", "--example", name]).run()?;

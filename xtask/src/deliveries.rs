@@ -72,8 +72,15 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let deliveries = deliveries();
     let wanted = render(&deliveries)?;
     if found != wanted {
-        let same = found.lines().zip(wanted.lines()).take_while(|(found, wanted)| found == wanted).count();
-        bail!("{FILE} differs at line {} from what is generated: run `cargo xtask deliveries`", same + 1);
+        let same = found
+            .lines()
+            .zip(wanted.lines())
+            .take_while(|(found, wanted)| found == wanted)
+            .count();
+        bail!(
+            "{FILE} differs at line {} from what is generated: run `cargo xtask deliveries`",
+            same + 1
+        );
     }
     println!("{FILE}: {}", Totals::of(&deliveries));
     Ok(())
@@ -100,7 +107,11 @@ fn deliveries() -> Vec<Delivery> {
 
     let mut all = firsts.clone();
     all.extend(vec![firsts[burst].clone(); BURST - 1]);
-    all.extend(conflicting.iter().map(|&event| with_other_amount(&firsts[event], &mut rng)));
+    all.extend(
+        conflicting
+            .iter()
+            .map(|&event| with_other_amount(&firsts[event], &mut rng)),
+    );
     for &event in repeated {
         let missing = LINES - all.len();
         let again = times_again(&mut rng).min(missing);
@@ -126,7 +137,10 @@ fn first_deliveries(rng: &mut Rng) -> Vec<Delivery> {
             amount_cents: rng.u64(3..=250) * 100 - 1,
             currency: "EUR".to_owned(),
             at_ms,
-            note: rng.u8(..40).eq(&0).then(|| NOTES[rng.usize(..NOTES.len())].to_owned()),
+            note: rng
+                .u8(..40)
+                .eq(&0)
+                .then(|| NOTES[rng.usize(..NOTES.len())].to_owned()),
         })
         .collect();
     for _ in 0..BIG_AMOUNTS {
@@ -137,7 +151,9 @@ fn first_deliveries(rng: &mut Rng) -> Vec<Delivery> {
 
 fn new_order(taken: &mut BTreeSet<String>, rng: &mut Rng) -> String {
     loop {
-        let id: String = std::iter::repeat_with(|| rng.alphanumeric().to_ascii_lowercase()).take(8).collect();
+        let id: String = std::iter::repeat_with(|| rng.alphanumeric().to_ascii_lowercase())
+            .take(8)
+            .collect();
         if taken.insert(id.clone()) {
             return format!("ord_{id}");
         }
@@ -163,14 +179,25 @@ fn duplicate(first: &Delivery, rng: &mut Rng) -> Delivery {
         1 => first.at_ms + rng.u64(2..=25),
         _ => rng.u64(first.at_ms + 250..=END_MS),
     };
-    Delivery { at_ms, ..first.clone() }
+    Delivery {
+        at_ms,
+        ..first.clone()
+    }
 }
 
 /// The same event with another amount, when the first delivery is over: by then there is an answer
 /// that must not be given.
 fn with_other_amount(first: &Delivery, rng: &mut Rng) -> Delivery {
-    let amount_cents = if rng.bool() { first.amount_cents * 10 } else { first.amount_cents + rng.u64(1..=500) };
-    Delivery { amount_cents, at_ms: first.at_ms + rng.u64(80..=400), ..first.clone() }
+    let amount_cents = if rng.bool() {
+        first.amount_cents * 10
+    } else {
+        first.amount_cents + rng.u64(1..=500)
+    };
+    Delivery {
+        amount_cents,
+        at_ms: first.at_ms + rng.u64(80..=400),
+        ..first.clone()
+    }
 }
 
 /// The totals that a reader of the file must get.
@@ -187,9 +214,17 @@ struct Totals {
 
 impl Totals {
     fn of(deliveries: &[Delivery]) -> Self {
-        let mut totals = Self { lines: deliveries.len(), ..Self::default() };
+        let mut totals = Self {
+            lines: deliveries.len(),
+            ..Self::default()
+        };
         let mut first_amounts = BTreeMap::new();
-        for Delivery { event, amount_cents, .. } in deliveries {
+        for Delivery {
+            event,
+            amount_cents,
+            ..
+        } in deliveries
+        {
             totals.unguarded_cents += amount_cents;
             let first = *first_amounts.entry(event).or_insert(*amount_cents);
             totals.conflicts += usize::from(first != *amount_cents);
@@ -202,9 +237,21 @@ impl Totals {
 
 impl std::fmt::Display for Totals {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { lines, events, conflicts, due_cents, unguarded_cents } = self;
-        write!(f, "{lines} deliveries of {events} events, {conflicts} of them with another amount; ")?;
-        write!(f, "{due_cents} cents due, {unguarded_cents} if each delivery were charged")
+        let Self {
+            lines,
+            events,
+            conflicts,
+            due_cents,
+            unguarded_cents,
+        } = self;
+        write!(
+            f,
+            "{lines} deliveries of {events} events, {conflicts} of them with another amount; "
+        )?;
+        write!(
+            f,
+            "{due_cents} cents due, {unguarded_cents} if each delivery were charged"
+        )
     }
 }
 
@@ -230,7 +277,10 @@ mod tests {
     fn each_line_reads_back_equal() {
         let all = deliveries();
         let text = render(&all).unwrap();
-        let read: Vec<Delivery> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let read: Vec<Delivery> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
         assert_eq!(read, all);
     }
 
@@ -239,7 +289,10 @@ mod tests {
         let all = deliveries();
         let orders: BTreeSet<_> = all.iter().map(|delivery| &delivery.order).collect();
         let totals = Totals::of(&all);
-        assert_eq!((totals.lines, totals.events, orders.len()), (LINES, EVENTS, EVENTS));
+        assert_eq!(
+            (totals.lines, totals.events, orders.len()),
+            (LINES, EVENTS, EVENTS)
+        );
         assert!(totals.due_cents < totals.unguarded_cents);
     }
 
@@ -257,9 +310,16 @@ mod tests {
         let bursts: Vec<_> = events.values().filter(|event| event.len() > 6).collect();
         assert_eq!(bursts.len(), 1);
         assert_eq!(bursts[0].len(), BURST);
-        assert!(bursts[0].iter().all(|delivery| delivery.at_ms == bursts[0][0].at_ms));
+        assert!(
+            bursts[0]
+                .iter()
+                .all(|delivery| delivery.at_ms == bursts[0][0].at_ms)
+        );
         for times in 1..=6 {
-            assert!(events.values().any(|event| event.len() == times), "no event comes {times} times");
+            assert!(
+                events.values().any(|event| event.len() == times),
+                "no event comes {times} times"
+            );
         }
     }
 
@@ -268,10 +328,20 @@ mod tests {
         let all = deliveries();
         let delays: Vec<_> = by_event(&all)
             .values()
-            .flat_map(|event| event[1..].iter().map(|delivery| delivery.at_ms - event[0].at_ms))
+            .flat_map(|event| {
+                event[1..]
+                    .iter()
+                    .map(|delivery| delivery.at_ms - event[0].at_ms)
+            })
             .collect();
         assert!(delays.iter().filter(|delay| **delay == 0).count() > 100);
-        assert!(delays.iter().filter(|delay| (1..=25).contains(*delay)).count() > 100);
+        assert!(
+            delays
+                .iter()
+                .filter(|delay| (1..=25).contains(*delay))
+                .count()
+                > 100
+        );
         assert!(delays.iter().filter(|delay| **delay >= 250).count() > 100);
         let adjacent = all.windows(2).filter(|pair| pair[0] == pair[1]).count();
         assert!(adjacent >= delays.iter().filter(|delay| **delay == 0).count());
@@ -282,7 +352,10 @@ mod tests {
         let all = deliveries();
         assert_eq!(Totals::of(&all).conflicts, CONFLICTS);
         for event in by_event(&all).values() {
-            for delivery in event.iter().filter(|delivery| delivery.amount_cents != event[0].amount_cents) {
+            for delivery in event
+                .iter()
+                .filter(|delivery| delivery.amount_cents != event[0].amount_cents)
+            {
                 assert!(delivery.at_ms >= event[0].at_ms + 50);
                 assert_eq!(delivery.order, event[0].order);
             }
@@ -292,7 +365,13 @@ mod tests {
     #[test]
     fn some_orders_have_notes_and_some_are_big() {
         let all = deliveries();
-        assert!(all.iter().any(|delivery| delivery.note.as_ref().is_some_and(|note| !note.is_ascii())));
-        assert!(all.iter().any(|delivery| delivery.amount_cents >= 10_000_000));
+        assert!(
+            all.iter()
+                .any(|delivery| delivery.note.as_ref().is_some_and(|note| !note.is_ascii()))
+        );
+        assert!(
+            all.iter()
+                .any(|delivery| delivery.amount_cents >= 10_000_000)
+        );
     }
 }

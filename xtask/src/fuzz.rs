@@ -36,8 +36,18 @@ pub(crate) fn corpus(workspace: &Workspace) -> Result<()> {
     // Beside what the workspace has built: most dependencies are the same.
     let target_dir = metadata(workspace, "Cargo.toml")?.target_directory;
     tool::ensure_component(workspace, "rustfmt", "fmt")?;
-    workspace.cargo().args(["fmt", "--manifest-path", MANIFEST, "--check"]).run()?;
-    let test = ["test", "--manifest-path", MANIFEST, "--test", "corpus", "--target-dir"];
+    workspace
+        .cargo()
+        .args(["fmt", "--manifest-path", MANIFEST, "--check"])
+        .run()?;
+    let test = [
+        "test",
+        "--manifest-path",
+        MANIFEST,
+        "--test",
+        "corpus",
+        "--target-dir",
+    ];
     locked(workspace.cargo().args(test).arg(target_dir)).run()?;
     Ok(())
 }
@@ -45,18 +55,32 @@ pub(crate) fn corpus(workspace: &Workspace) -> Result<()> {
 /// Runs each target, or those named, under libFuzzer.
 pub(crate) fn run(workspace: &Workspace, seconds: u32, only: &[String]) -> Result<()> {
     let fuzz = metadata(workspace, MANIFEST)?;
-    let bins = fuzz.packages.into_iter().flat_map(|package| package.targets);
-    let all: Vec<_> = bins.filter(|target| target.kind == ["bin"]).map(|target| target.name).collect();
+    let bins = fuzz
+        .packages
+        .into_iter()
+        .flat_map(|package| package.targets);
+    let all: Vec<_> = bins
+        .filter(|target| target.kind == ["bin"])
+        .map(|target| target.name)
+        .collect();
     if let Some(unknown) = only.iter().find(|name| !all.contains(name)) {
-        bail!("there is no fuzz target `{unknown}`: there are {}", all.join(", "));
+        bail!(
+            "there is no fuzz target `{unknown}`: there are {}",
+            all.join(", ")
+        );
     }
     ensure_cargo_fuzz(workspace)?;
 
     // Not where the workspace builds: the flags are others. What is found stays out of the
     // checkout.
-    let target_dir = metadata(workspace, "Cargo.toml")?.target_directory.join("fuzz");
+    let target_dir = metadata(workspace, "Cargo.toml")?
+        .target_directory
+        .join("fuzz");
     let mut steps = Steps::of("fuzz");
-    for target in all.into_iter().filter(|name| only.is_empty() || only.contains(name)) {
+    for target in all
+        .into_iter()
+        .filter(|name| only.is_empty() || only.contains(name))
+    {
         // The names live as long as the process: there are few.
         let name: &'static str = target.leak();
         steps.run(name, "libFuzzer", || {
@@ -96,13 +120,24 @@ fn ensure_cargo_fuzz(workspace: &Workspace) -> Result<()> {
     if tool::has_subcommand(workspace, "fuzz") {
         return Ok(());
     }
-    println!("cargo-fuzz is not installed: installing it with cargo, because it builds and runs the fuzz targets");
-    workspace.cargo().args(["install", "cargo-fuzz", "--locked"]).run()?;
+    println!(
+        "cargo-fuzz is not installed: installing it with cargo, because it builds and runs the fuzz targets"
+    );
+    workspace
+        .cargo()
+        .args(["install", "cargo-fuzz", "--locked"])
+        .run()?;
     Ok(())
 }
 
 fn metadata(workspace: &Workspace, manifest: &str) -> Result<Metadata> {
-    let args = ["metadata", "--format-version=1", "--no-deps", "--manifest-path", manifest];
+    let args = [
+        "metadata",
+        "--format-version=1",
+        "--no-deps",
+        "--manifest-path",
+        manifest,
+    ];
     let json = workspace.cargo().args(args).quiet().read()?;
     serde_json::from_str(&json).context("cannot read the output of cargo metadata")
 }
@@ -110,5 +145,9 @@ fn metadata(workspace: &Workspace, manifest: &str) -> Result<Metadata> {
 /// In CI the lock file is taken as it is. At home a changed dependency of the library changes it as
 /// well.
 fn locked(cargo: Cmd<'_>) -> Cmd<'_> {
-    if env::var_os("CI").is_some() { cargo.arg("--locked") } else { cargo }
+    if env::var_os("CI").is_some() {
+        cargo.arg("--locked")
+    } else {
+        cargo
+    }
 }

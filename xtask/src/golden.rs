@@ -12,19 +12,34 @@ const PINNED: &str = include_str!("../../tests/ui/RUST_VERSION").trim_ascii_end(
 
 pub(crate) fn bless(workspace: &Workspace) -> Result<()> {
     let said = cmd!(workspace.shell(), "rustc --version").quiet().read()?;
-    let version = said.split_whitespace().nth(1).with_context(|| format!("cannot read the version in `{said}`"))?;
+    let version = said
+        .split_whitespace()
+        .nth(1)
+        .with_context(|| format!("cannot read the version in `{said}`"))?;
     if !is_pinned(version) {
-        bail!("golden files are written with rustc {PINNED}, and this is {version}: run `cargo +{PINNED} xtask bless`");
+        bail!(
+            "golden files are written with rustc {PINNED}, and this is {version}: run `cargo +{PINNED} xtask bless`"
+        );
     }
-    workspace.cargo().args(["test", "-p", "idem-ui"]).env("TRYBUILD", "overwrite").run()?;
+    workspace
+        .cargo()
+        .args(["test", "-p", "idem-ui"])
+        .env("TRYBUILD", "overwrite")
+        .run()?;
     // What is generated.
-    workspace.cargo().args(["test", "-p", "idem-macros", "snapshots"]).env("UPDATE_EXPECT", "1").run()?;
+    workspace
+        .cargo()
+        .args(["test", "-p", "idem-macros", "snapshots"])
+        .env("UPDATE_EXPECT", "1")
+        .run()?;
     println!("Read the changes before you commit them: git diff tests/ui idem-macros/snapshots");
     Ok(())
 }
 
 fn is_pinned(version: &str) -> bool {
-    version.strip_prefix(PINNED).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    version
+        .strip_prefix(PINNED)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 #[cfg(test)]

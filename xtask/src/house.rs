@@ -31,12 +31,24 @@ struct Shape {
 /// Fails where something is worse than the list says, or the list names something that is gone.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let (found, known) = (Shape::of(workspace)?, Shape::read(workspace)?);
-    println!("{} circles among modules, {} files over {MOST_LINES} lines", found.circles.len(), found.long_files.len());
+    println!(
+        "{} circles among modules, {} files over {MOST_LINES} lines",
+        found.circles.len(),
+        found.long_files.len()
+    );
     let mut faults = found.beyond(&known);
     faults.extend(against_order(workspace, &known.rooms)?);
-    faults.extend(known.gone(&found).into_iter().map(|gone| format!("{gone}: gone; run `cargo xtask house --write`")));
+    faults.extend(
+        known
+            .gone(&found)
+            .into_iter()
+            .map(|gone| format!("{gone}: gone; run `cargo xtask house --write`")),
+    );
     if !faults.is_empty() {
-        bail!("the shape of the code ({LIST} has what is known):\n  {}", faults.join("\n  "));
+        bail!(
+            "the shape of the code ({LIST} has what is known):\n  {}",
+            faults.join("\n  ")
+        );
     }
     Ok(())
 }
@@ -50,17 +62,26 @@ pub(crate) fn write(workspace: &Workspace) -> Result<()> {
         bail!("the list only shrinks:\n  {}", worse.join("\n  "));
     }
     found.rooms = known.rooms;
-    workspace.shell().write_file(LIST, format!("{HEADER}{found}"))?;
+    workspace
+        .shell()
+        .write_file(LIST, format!("{HEADER}{found}"))?;
     Ok(())
 }
 
 /// Says where rooms use each other against their order.
-fn against_order(workspace: &Workspace, rooms: &BTreeMap<String, Vec<String>>) -> Result<Vec<String>> {
+fn against_order(
+    workspace: &Workspace,
+    rooms: &BTreeMap<String, Vec<String>>,
+) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     for package in workspace.members()? {
         if let Some(order) = rooms.get(&package.name) {
             let found = modules::against_order(&modules::read(&package.dir()?.join("src"))?, order);
-            faults.extend(found.into_iter().map(|fault| format!("{}: {fault}", package.name)));
+            faults.extend(
+                found
+                    .into_iter()
+                    .map(|fault| format!("{}: {fault}", package.name)),
+            );
         }
     }
     Ok(faults)
@@ -74,7 +95,11 @@ impl Shape {
             let source = package.dir()?.join("src");
             if source.is_dir() {
                 let circles = modules::circles(&modules::read(&source)?);
-                shape.circles.extend(circles.into_iter().map(|circle| (package.name.clone(), circle)));
+                shape.circles.extend(
+                    circles
+                        .into_iter()
+                        .map(|circle| (package.name.clone(), circle)),
+                );
             }
         }
         let mut files = Vec::new();
@@ -95,15 +120,25 @@ impl Shape {
 
     fn parse(text: &str) -> Result<Self> {
         let mut shape = Self::default();
-        for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        for line in text
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        {
             let mut words = line.split_whitespace();
             let (kind, name) = (words.next(), words.next().map(str::to_owned));
             match (kind, name) {
-                (Some("rooms"), Some(name)) => drop(shape.rooms.insert(name, words.map(str::to_owned).collect())),
-                (Some("circle"), Some(name)) => shape.circles.push((name, words.map(str::to_owned).collect())),
+                (Some("rooms"), Some(name)) => {
+                    drop(shape.rooms.insert(name, words.map(str::to_owned).collect()))
+                }
+                (Some("circle"), Some(name)) => shape
+                    .circles
+                    .push((name, words.map(str::to_owned).collect())),
                 (Some("long"), Some(name)) => {
                     let lines = words.next().and_then(|word| word.parse().ok());
-                    shape.long_files.insert(name, lines.with_context(|| format!("{LIST}: how long in `{line}`?"))?);
+                    shape.long_files.insert(
+                        name,
+                        lines.with_context(|| format!("{LIST}: how long in `{line}`?"))?,
+                    );
                 }
                 _ => bail!("{LIST}: cannot read `{line}`"),
             }
@@ -114,24 +149,41 @@ impl Shape {
     /// What is worse here than there.
     fn beyond(&self, known: &Self) -> Vec<String> {
         let is_known = |(package, circle): &(String, BTreeSet<String>)| {
-            known.circles.iter().any(|(name, known)| name == package && circle.is_subset(known))
+            known
+                .circles
+                .iter()
+                .any(|(name, known)| name == package && circle.is_subset(known))
         };
         let circles = self.circles.iter().filter(|circle| !is_known(circle));
-        let circles = circles.map(|(package, circle)| format!("a circle in {package}: {}", words(circle)));
-        let long_files =
-            self.long_files.iter().filter(|(path, lines)| known.long_files.get(*path).is_none_or(|most| most < *lines));
-        circles.chain(long_files.map(|(path, lines)| format!("{path} has {lines} lines"))).collect()
+        let circles =
+            circles.map(|(package, circle)| format!("a circle in {package}: {}", words(circle)));
+        let long_files = self
+            .long_files
+            .iter()
+            .filter(|(path, lines)| known.long_files.get(*path).is_none_or(|most| most < *lines));
+        circles
+            .chain(long_files.map(|(path, lines)| format!("{path} has {lines} lines")))
+            .collect()
     }
 
     /// What is named here, and no part of it is there any more.
     fn gone(&self, found: &Self) -> Vec<String> {
         let is_there = |(package, circle): &(String, BTreeSet<String>)| {
-            found.circles.iter().any(|(name, found)| name == package && found.is_subset(circle))
+            found
+                .circles
+                .iter()
+                .any(|(name, found)| name == package && found.is_subset(circle))
         };
         let circles = self.circles.iter().filter(|circle| !is_there(circle));
-        let circles = circles.map(|(package, circle)| format!("circle {package} {}", words(circle)));
-        let long_files = self.long_files.keys().filter(|path| !found.long_files.contains_key(*path));
-        circles.chain(long_files.map(|path| format!("long {path}"))).collect()
+        let circles =
+            circles.map(|(package, circle)| format!("circle {package} {}", words(circle)));
+        let long_files = self
+            .long_files
+            .keys()
+            .filter(|path| !found.long_files.contains_key(*path));
+        circles
+            .chain(long_files.map(|path| format!("long {path}")))
+            .collect()
     }
 }
 
@@ -151,7 +203,11 @@ impl fmt::Display for Shape {
 }
 
 fn words(circle: &BTreeSet<String>) -> String {
-    circle.iter().map(String::as_str).collect::<Vec<_>>().join(" ")
+    circle
+        .iter()
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn rust_files(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
@@ -188,22 +244,41 @@ mod tests {
     fn a_circle_with_one_module_more_or_in_another_package_is_worse_and_with_one_less_is_not() {
         let known = shape("circle idem-core a b c");
         assert!(shape("circle idem-core a b").beyond(&known).is_empty());
-        assert_eq!(shape("circle idem-core a b c d").beyond(&known), ["a circle in idem-core: a b c d"]);
-        assert_eq!(shape("circle idem-redis a b").beyond(&known), ["a circle in idem-redis: a b"]);
+        assert_eq!(
+            shape("circle idem-core a b c d").beyond(&known),
+            ["a circle in idem-core: a b c d"]
+        );
+        assert_eq!(
+            shape("circle idem-redis a b").beyond(&known),
+            ["a circle in idem-redis: a b"]
+        );
     }
 
     #[test]
     fn a_file_that_grows_over_its_known_length_is_worse() {
         let known = shape("long a.rs 700");
         assert!(shape("long a.rs 650").beyond(&known).is_empty());
-        assert_eq!(shape("long a.rs 701").beyond(&known), ["a.rs has 701 lines"]);
-        assert_eq!(shape("long b.rs 601").beyond(&known), ["b.rs has 601 lines"]);
+        assert_eq!(
+            shape("long a.rs 701").beyond(&known),
+            ["a.rs has 701 lines"]
+        );
+        assert_eq!(
+            shape("long b.rs 601").beyond(&known),
+            ["b.rs has 601 lines"]
+        );
     }
 
     #[test]
     fn what_is_gone_leaves_the_list() {
         let known = shape("circle idem-core a b c\nlong a.rs 700");
-        assert!(known.gone(&shape("circle idem-core a b\nlong a.rs 601")).is_empty());
-        assert_eq!(known.gone(&Shape::default()), ["circle idem-core a b c", "long a.rs"]);
+        assert!(
+            known
+                .gone(&shape("circle idem-core a b\nlong a.rs 601"))
+                .is_empty()
+        );
+        assert_eq!(
+            known.gone(&Shape::default()),
+            ["circle idem-core a b c", "long a.rs"]
+        );
     }
 }

@@ -1,5 +1,8 @@
 //! The project's own chores, run as `cargo xtask <chore>`. CI runs nothing else.
-#![allow(clippy::disallowed_methods, reason = "chores time their own steps; they are no part of the library")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "chores time their own steps; they are no part of the library"
+)]
 
 mod alerts;
 mod bench;
@@ -32,7 +35,11 @@ use clap::{Parser, Subcommand};
 use crate::workspace::Workspace;
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "The chores of this project")]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "The chores of this project"
+)]
 struct Cli {
     #[command(subcommand)]
     chore: Chore,
@@ -133,7 +140,9 @@ fn run(chore: Chore) -> Result<()> {
         Chore::House { write: false } => house::check(&workspace),
         Chore::Explore => suite::explore(&workspace),
         Chore::Fuzz { corpus: true, .. } => fuzz::corpus(&workspace),
-        Chore::Fuzz { seconds, target, .. } => fuzz::run(&workspace, seconds, &target),
+        Chore::Fuzz {
+            seconds, target, ..
+        } => fuzz::run(&workspace, seconds, &target),
         Chore::Chaos(options) => chaos::run(&workspace, &options),
         Chore::Bless => golden::bless(&workspace),
         Chore::Bench(options) => bench::run(&workspace, &options),

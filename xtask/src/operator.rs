@@ -26,31 +26,68 @@ impl Drop for Example {
 
 /// Finds the payment that was cut off, settles it, and has the next call replay that.
 pub(crate) fn run(workers: &Path, idem: &Path, url: &str) -> Result<()> {
-    let child = Command::new(workers).args(["--reject", "--redis", url]).stdout(Stdio::piped()).spawn()?;
+    let child = Command::new(workers)
+        .args(["--reject", "--redis", url])
+        .stdout(Stdio::piped())
+        .spawn()?;
     let mut example = Example(child);
-    let mut says = BufReader::new(example.0.stdout.take().context("the example has no output")?);
+    let mut says = BufReader::new(
+        example
+            .0
+            .stdout
+            .take()
+            .context("the example has no output")?,
+    );
     let mut line = String::new();
     while !line.contains("idem settle") {
         line.clear();
-        ensure!(says.read_line(&mut line)? > 0, "the example ended before its worker was killed");
+        ensure!(
+            says.read_line(&mut line)? > 0,
+            "the example ended before its worker was killed"
+        );
     }
     let operator = |args: &[&str], input: &str| -> Result<String> {
         let mut command = Command::new(idem);
-        command.args(args).env("IDEM_STORE", url).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .args(args)
+            .env("IDEM_STORE", url)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut child = command.spawn().context("cannot start the program idem")?;
         // It may have ended without reading.
-        let _ = child.stdin.take().context("no input")?.write_all(input.as_bytes());
+        let _ = child
+            .stdin
+            .take()
+            .context("no input")?
+            .write_all(input.as_bytes());
         let output = child.wait_with_output()?;
-        ensure!(output.status.success(), "idem {}: {}", args.join(" "), output.status);
+        ensure!(
+            output.status.success(),
+            "idem {}: {}",
+            args.join(" "),
+            output.status
+        );
         Ok(String::from_utf8(output.stdout)?)
     };
     let begun = Instant::now();
     while !operator(&["list", "--state", "abandoned"], "")?.contains(OPERATION) {
-        ensure!(begun.elapsed() < PATIENCE, "the payment is not listed as abandoned");
+        ensure!(
+            begun.elapsed() < PATIENCE,
+            "the payment is not listed as abandoned"
+        );
         std::thread::sleep(Duration::from_millis(200));
     }
     print!("{}", operator(&["show", OPERATION, KEY], "")?);
-    let settle = ["settle", OPERATION, KEY, "--value", "-", "--yes", "--reason", "the bank has it"];
+    let settle = [
+        "settle",
+        OPERATION,
+        KEY,
+        "--value",
+        "-",
+        "--yes",
+        "--reason",
+        "the bank has it",
+    ];
     print!("{}", operator(&settle, &format!("\"{RECEIPT}\""))?);
     let mut rest = String::new();
     says.read_to_string(&mut rest)?;

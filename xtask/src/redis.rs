@@ -12,7 +12,11 @@ use xshell::{Shell, TempDir, cmd};
 
 use crate::tool;
 
-const SERVER: tool::Package = tool::Package { program: "redis-server", apt: "redis-server", brew: "redis" };
+const SERVER: tool::Package = tool::Package {
+    program: "redis-server",
+    apt: "redis-server",
+    brew: "redis",
+};
 
 /// `SET .. NX GET`, the claim, came with this one.
 const OLDEST_MAJOR: u32 = 7;
@@ -22,13 +26,25 @@ const START: Duration = Duration::from_secs(10);
 
 /// Makes sure that there is a `redis-server`, new enough, and installs one if there is none.
 pub(crate) fn ensure(shell: &Shell) -> Result<()> {
-    tool::ensure(shell, SERVER, "the Redis store is tested against a real server")?;
+    tool::ensure(
+        shell,
+        SERVER,
+        "the Redis store is tested against a real server",
+    )?;
     let said = cmd!(shell, "redis-server --version").quiet().read()?;
-    let version = said.split_whitespace().find_map(|word| word.strip_prefix("v=")).unwrap_or_default();
+    let version = said
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("v="))
+        .unwrap_or_default();
     // A version that cannot be read is let through: the tests will tell.
-    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    let major = version
+        .split('.')
+        .next()
+        .and_then(|major| major.parse::<u32>().ok());
     if major.is_some_and(|major| major < OLDEST_MAJOR) {
-        bail!("redis-server {version} is too old: install Redis {OLDEST_MAJOR} or newer, or Valkey as redis-server");
+        bail!(
+            "redis-server {version} is too old: install Redis {OLDEST_MAJOR} or newer, or Valkey as redis-server"
+        );
     }
     Ok(())
 }
@@ -73,11 +89,18 @@ impl Server {
             .stdin(Stdio::null())
             .spawn()
             .context("cannot start redis-server")?;
-        let mut server = Self { process, port, _dir: dir };
+        let mut server = Self {
+            process,
+            port,
+            _dir: dir,
+        };
         let started = Instant::now();
         while !answers(port) {
             if let Some(status) = server.process.try_wait()? {
-                bail!("redis-server ended ({status}): {}", fs::read_to_string(&log).unwrap_or_default());
+                bail!(
+                    "redis-server ended ({status}): {}",
+                    fs::read_to_string(&log).unwrap_or_default()
+                );
             }
             if started.elapsed() > START {
                 bail!("redis-server on port {port} did not answer within {START:?}");
@@ -104,7 +127,8 @@ fn free_port() -> Result<u16> {
 fn answers(port: u16) -> bool {
     let limit = Duration::from_secs(1);
     let ping = || -> std::io::Result<[u8; 5]> {
-        let mut stream = TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), limit)?;
+        let mut stream =
+            TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), limit)?;
         stream.set_read_timeout(Some(limit))?;
         stream.write_all(b"PING\r\n")?;
         let mut reply = [0; 5];

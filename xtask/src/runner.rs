@@ -37,8 +37,18 @@ pub(crate) fn all(workspace: &Workspace) -> Cmd<'_> {
     if has_nextest(workspace) {
         cargo.args(["nextest", "run", "--workspace", "--all-features"])
     } else {
-        println!("cargo-nextest is not installed: running the tests with cargo test, which is slower.");
-        cargo.args(["test", "--workspace", "--all-features", "--tests", "--lib", "--bins", "--no-fail-fast"])
+        println!(
+            "cargo-nextest is not installed: running the tests with cargo test, which is slower."
+        );
+        cargo.args([
+            "test",
+            "--workspace",
+            "--all-features",
+            "--tests",
+            "--lib",
+            "--bins",
+            "--no-fail-fast",
+        ])
     }
 }
 
@@ -48,13 +58,22 @@ pub(crate) fn of<'a>(workspace: &'a Workspace, package: &str, tests: &str) -> Cm
     if has_nextest(workspace) {
         all(workspace).args(["--filterset", tests])
     } else {
-        workspace.cargo().args(["test", "--package", package, "--all-features", "--tests", "--no-fail-fast"])
+        workspace.cargo().args([
+            "test",
+            "--package",
+            package,
+            "--all-features",
+            "--tests",
+            "--no-fail-fast",
+        ])
     }
 }
 
 /// A filter of cargo-nextest that leaves [those that share a server](SHARING) out.
 pub(crate) fn without_sharing() -> String {
-    SHARING.map(|(package, target)| format!("not binary_id({package}::{target})")).join(" and ")
+    SHARING
+        .map(|(package, target)| format!("not binary_id({package}::{target})"))
+        .join(" and ")
 }
 
 /// Runs [those that share a server](SHARING), of one package or of all, as the workspace has built
@@ -69,13 +88,20 @@ pub(crate) fn sharing(
 ) -> Result<()> {
     let built = workspace.test_programs(left_out)?;
     let mut failed = Vec::new();
-    for (of, target) in SHARING.into_iter().filter(|(of, _)| package.is_none_or(|package| package == *of)) {
+    for (of, target) in SHARING
+        .into_iter()
+        .filter(|(of, _)| package.is_none_or(|package| package == *of))
+    {
         // The package of the folder `tests` is the only one that is not named for its folder.
         let folder = if of == "idem-tests" { "tests" } else { of };
         let program = built.iter().find(|built| built.is(folder, target));
-        let program = program.with_context(|| format!("cargo has built no test {target} of {of}"))?;
+        let program =
+            program.with_context(|| format!("cargo has built no test {target} of {of}"))?;
         let _in = workspace.shell().push_dir(&program.dir);
-        let mut tests = workspace.shell().cmd(&program.path).args(["--quiet", THREADS]);
+        let mut tests = workspace
+            .shell()
+            .cmd(&program.path)
+            .args(["--quiet", THREADS]);
         if let Some(skip) = skip {
             tests = tests.args(["--skip", skip]);
         }

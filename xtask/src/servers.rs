@@ -86,8 +86,14 @@ impl Server {
         match self.given_or_made(workspace) {
             Ok(program) => Some(program),
             Err(error) => {
-                let line = format!("{}.\n!!! There is no {}: {error:#}", self.without, self.given);
-                LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+                let line = format!(
+                    "{}.\n!!! There is no {}: {error:#}",
+                    self.without, self.given
+                );
+                LEFT_OUT
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(line);
                 remind();
                 None
             }
@@ -96,13 +102,21 @@ impl Server {
 
     fn given_or_made(&self, workspace: &Workspace) -> Result<PathBuf> {
         // Cargo's configuration names the one in `target`, whether it is there or not.
-        let given = env::var_os(self.given).map(PathBuf::from).filter(|given| given.is_file());
+        let given = env::var_os(self.given)
+            .map(PathBuf::from)
+            .filter(|given| given.is_file());
         let program = match given {
             Some(given) => given,
             None => self.made(workspace)?,
         };
         let shell = workspace.shell();
-        println!("{}", cmd!(shell, "{program} --version").quiet().read().context("it does not run")?);
+        println!(
+            "{}",
+            cmd!(shell, "{program} --version")
+                .quiet()
+                .read()
+                .context("it does not run")?
+        );
         Ok(program)
     }
 
@@ -110,9 +124,19 @@ impl Server {
         let folder = folder(&workspace.target_dir()?)?.join(self.name);
         let release = self.release;
         let packages = self.packages;
-        println!("making {} of Debian's {release} in {}", self.name, folder.display());
-        let make = cmd!(workspace.shell(), "sh -c {MAKE} sh {folder} {release} {packages...}");
-        make.quiet().ignore_stdout().run().context("none could be made")?;
+        println!(
+            "making {} of Debian's {release} in {}",
+            self.name,
+            folder.display()
+        );
+        let make = cmd!(
+            workspace.shell(),
+            "sh -c {MAKE} sh {folder} {release} {packages...}"
+        );
+        make.quiet()
+            .ignore_stdout()
+            .run()
+            .context("none could be made")?;
         Ok(folder.join("root").join(self.program))
     }
 }
@@ -120,7 +144,9 @@ impl Server {
 /// The target directory, or another one if not everybody may enter that: where the tests run as
 /// root, servers run as `nobody`.
 fn folder(target: &Path) -> Result<PathBuf> {
-    let closed = |directory: &Path| fs::metadata(directory).is_ok_and(|found| found.permissions().mode() & 1 == 0);
+    let closed = |directory: &Path| {
+        fs::metadata(directory).is_ok_and(|found| found.permissions().mode() & 1 == 0)
+    };
     let is_root = fs::metadata("/proc/self").is_ok_and(|found| found.uid() == 0);
     if !is_root || !target.ancestors().any(closed) {
         return Ok(target.to_owned());
@@ -132,7 +158,11 @@ fn folder(target: &Path) -> Result<PathBuf> {
 
 /// The last word of a chore that has left tests out.
 pub(crate) fn remind() {
-    for left_out in LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+    for left_out in LEFT_OUT
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .iter()
+    {
         let line = "!".repeat(100);
         println!("\n{line}\n!!! NOT TESTED: {left_out}\n{line}");
     }

@@ -20,28 +20,55 @@ struct Finished {
 
 impl Steps {
     pub(crate) fn of(chore: &'static str) -> Self {
-        Self { chore, started: Instant::now(), finished: Vec::new() }
+        Self {
+            chore,
+            started: Instant::now(),
+            finished: Vec::new(),
+        }
     }
 
     /// Runs one step, prints its error, and returns whether it passed.
-    pub(crate) fn run(&mut self, name: &'static str, about: &str, step: impl FnOnce() -> Result<()>) -> bool {
+    pub(crate) fn run(
+        &mut self,
+        name: &'static str,
+        about: &str,
+        step: impl FnOnce() -> Result<()>,
+    ) -> bool {
         println!("\n=== {} / {name}: {about}", self.chore);
         let started = Instant::now();
         let result = step();
         let took = started.elapsed();
         match &result {
             Ok(()) => println!("--- {} / {name}: ok in {}", self.chore, pretty(took)),
-            Err(error) => println!("--- {} / {name}: FAILED after {}: {error:#}", self.chore, pretty(took)),
+            Err(error) => println!(
+                "--- {} / {name}: FAILED after {}: {error:#}",
+                self.chore,
+                pretty(took)
+            ),
         }
-        self.finished.push(Finished { name, passed: result.is_ok(), took });
+        self.finished.push(Finished {
+            name,
+            passed: result.is_ok(),
+            took,
+        });
         result.is_ok()
     }
 
     /// Prints the summary. An error names the steps that failed.
     pub(crate) fn finish(self) -> Result<()> {
         let steps: Vec<_> = self.finished.iter().map(ToString::to_string).collect();
-        println!("\n{} in {}: {}", self.chore, pretty(self.started.elapsed()), steps.join(", "));
-        let failed: Vec<_> = self.finished.iter().filter(|step| !step.passed).map(|step| step.name).collect();
+        println!(
+            "\n{} in {}: {}",
+            self.chore,
+            pretty(self.started.elapsed()),
+            steps.join(", ")
+        );
+        let failed: Vec<_> = self
+            .finished
+            .iter()
+            .filter(|step| !step.passed)
+            .map(|step| step.name)
+            .collect();
         if !failed.is_empty() {
             bail!("{} failed: {}", self.chore, failed.join(", "));
         }

@@ -13,23 +13,35 @@ pub(crate) fn exists(program: &str) -> bool {
     let Some(path) = env::var_os("PATH") else {
         return false;
     };
-    env::split_paths(&path).any(|dir| fs::metadata(dir.join(program)).is_ok_and(|file| file.is_file()))
+    env::split_paths(&path)
+        .any(|dir| fs::metadata(dir.join(program)).is_ok_and(|file| file.is_file()))
 }
 
 /// Whether cargo knows this subcommand. Rustup leaves a stub where a component is missing, so the
 /// program is asked.
 pub(crate) fn has_subcommand(workspace: &Workspace, subcommand: &str) -> bool {
-    let asked = workspace.cargo().args([subcommand, "--version"]).quiet().ignore_status().output();
+    let asked = workspace
+        .cargo()
+        .args([subcommand, "--version"])
+        .quiet()
+        .ignore_status()
+        .output();
     asked.is_ok_and(|output| output.status.success())
 }
 
 /// Makes sure of a component of the toolchain, such as `clippy`.
-pub(crate) fn ensure_component(workspace: &Workspace, component: &str, subcommand: &str) -> Result<()> {
+pub(crate) fn ensure_component(
+    workspace: &Workspace,
+    component: &str,
+    subcommand: &str,
+) -> Result<()> {
     if has_subcommand(workspace, subcommand) {
         return Ok(());
     }
     if !exists("rustup") {
-        bail!("`cargo {subcommand}` is missing: install the component {component} of the Rust toolchain");
+        bail!(
+            "`cargo {subcommand}` is missing: install the component {component} of the Rust toolchain"
+        );
     }
     println!("`cargo {subcommand}` is missing: adding the component {component} with rustup");
     cmd!(workspace.shell(), "rustup component add {component}").run()?;
@@ -38,7 +50,11 @@ pub(crate) fn ensure_component(workspace: &Workspace, component: &str, subcomman
 
 /// Makes sure of a program, and installs its package if there is none.
 pub(crate) fn ensure(shell: &Shell, package: Package, why: &str) -> Result<()> {
-    if exists(package.program) { Ok(()) } else { install(shell, package, why) }
+    if exists(package.program) {
+        Ok(())
+    } else {
+        install(shell, package, why)
+    }
 }
 
 /// The same for a program that some systems keep in a directory of its own, outside of `PATH`.
@@ -93,13 +109,25 @@ pub(crate) struct Package {
 }
 
 fn apt_get(shell: &Shell, args: &[&str]) -> Result<()> {
-    let user = cmd!(shell, "id -u").quiet().read().context("cannot ask who runs this")?;
+    let user = cmd!(shell, "id -u")
+        .quiet()
+        .read()
+        .context("cannot ask who runs this")?;
     // `env`, because sudo does not hand the environment on.
     let needs_sudo = user.trim() != "0";
     if needs_sudo && !exists("sudo") {
-        bail!("apt-get needs root, and there is no sudo: run `apt-get {}` as root", args.join(" "));
+        bail!(
+            "apt-get needs root, and there is no sudo: run `apt-get {}` as root",
+            args.join(" ")
+        );
     }
-    let env = if needs_sudo { cmd!(shell, "sudo env") } else { cmd!(shell, "env") };
-    env.args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]).args(args).run()?;
+    let env = if needs_sudo {
+        cmd!(shell, "sudo env")
+    } else {
+        cmd!(shell, "env")
+    };
+    env.args(["DEBIAN_FRONTEND=noninteractive", "apt-get"])
+        .args(args)
+        .run()?;
     Ok(())
 }

@@ -70,7 +70,9 @@ impl TestProgram {
 
 impl Workspace {
     pub(crate) fn open() -> Result<Self> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask is not inside a workspace")?;
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .context("xtask is not inside a workspace")?;
         let shell = Shell::new()?;
         shell.change_dir(root);
         Ok(Self { shell })
@@ -87,7 +89,9 @@ impl Workspace {
             // `cargo run` set these for xtask itself. Build scripts that watch them would run again
             // each time that cargo is called from here and by hand in turn.
             .filter(|name| {
-                name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+                name.to_str().is_some_and(|name| {
+                    name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+                })
             })
             .fold(cmd!(self.shell, "cargo"), Cmd::env_remove)
     }
@@ -95,7 +99,10 @@ impl Workspace {
     /// The members that are meant for users.
     pub(crate) fn published(&self) -> Result<Vec<Package>> {
         let members = self.members()?;
-        Ok(members.into_iter().filter(|package| package.publish != Some(Vec::new())).collect())
+        Ok(members
+            .into_iter()
+            .filter(|package| package.publish != Some(Vec::new()))
+            .collect())
     }
 
     pub(crate) fn members(&self) -> Result<Vec<Package>> {
@@ -113,27 +120,52 @@ impl Workspace {
 
     /// The programs that `build` makes, by the names of their targets.
     pub(crate) fn programs(&self, args: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
-        let messages = self.cargo().arg("build").args(args).arg("--message-format=json-render-diagnostics").read()?;
-        let built = messages.lines().filter_map(|line| serde_json::from_str::<Built>(line).ok());
+        let messages = self
+            .cargo()
+            .arg("build")
+            .args(args)
+            .arg("--message-format=json-render-diagnostics")
+            .read()?;
+        let built = messages
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Built>(line).ok());
         let built = built.filter(|built| !built.profile.test);
-        Ok(built.filter_map(|built| Some((built.target.name, built.executable?))).collect())
+        Ok(built
+            .filter_map(|built| Some((built.target.name, built.executable?)))
+            .collect())
     }
 
     /// The test programs that `cargo test` makes, without packages that are left out.
     pub(crate) fn test_programs(&self, left_out: &[&str]) -> Result<Vec<TestProgram>> {
-        let cargo = self.cargo().args(["test", "--no-run", "--workspace", "--all-features"]).args(left_out);
-        let messages = cargo.arg("--message-format=json-render-diagnostics").read()?;
-        let built = messages.lines().filter_map(|line| serde_json::from_str::<Built>(line).ok());
+        let cargo = self
+            .cargo()
+            .args(["test", "--no-run", "--workspace", "--all-features"])
+            .args(left_out);
+        let messages = cargo
+            .arg("--message-format=json-render-diagnostics")
+            .read()?;
+        let built = messages
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Built>(line).ok());
         let built = built.filter(|built| built.profile.test);
         let program = |built: Built| {
             let dir = built.manifest_path.parent()?.to_owned();
-            Some(TestProgram { dir, target: built.target.name, path: built.executable? })
+            Some(TestProgram {
+                dir,
+                target: built.target.name,
+                path: built.executable?,
+            })
         };
         Ok(built.filter_map(program).collect())
     }
 
     fn metadata(&self, args: &[&str]) -> Result<Metadata> {
-        let json = self.cargo().args(["metadata", "--format-version=1"]).args(args).quiet().read()?;
+        let json = self
+            .cargo()
+            .args(["metadata", "--format-version=1"])
+            .args(args)
+            .quiet()
+            .read()?;
         serde_json::from_str(&json).context("cannot read the output of cargo metadata")
     }
 }
@@ -141,11 +173,16 @@ impl Workspace {
 impl Package {
     /// The names of its features, without the set of defaults.
     pub(crate) fn features(&self) -> impl Iterator<Item = &str> {
-        self.features.keys().map(String::as_str).filter(|feature| *feature != "default")
+        self.features
+            .keys()
+            .map(String::as_str)
+            .filter(|feature| *feature != "default")
     }
 
     /// Returns the directory of its manifest.
     pub(crate) fn dir(&self) -> Result<&Path> {
-        self.manifest_path.parent().context("a manifest lies in no folder")
+        self.manifest_path
+            .parent()
+            .context("a manifest lies in no folder")
     }
 }

@@ -38,32 +38,53 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let tokio = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let result = result();
     let encoded = serde_json::to_vec(&result)?;
     let mut counts = BTreeMap::new();
-    counts.insert("encoding", plainly(&mut || drop(serde_json::to_vec(&result))));
-    counts.insert("decoding", plainly(&mut || drop(serde_json::from_slice::<String>(&encoded))));
-    counts.insert("body", plainly(&mut || drop(tokio.block_on(plain(&result)))));
+    counts.insert(
+        "encoding",
+        plainly(&mut || drop(serde_json::to_vec(&result))),
+    );
+    counts.insert(
+        "decoding",
+        plainly(&mut || drop(serde_json::from_slice::<String>(&encoded))),
+    );
+    counts.insert(
+        "body",
+        plainly(&mut || drop(tokio.block_on(plain(&result)))),
+    );
     counts.insert(
         "disabled",
-        scoped(&tokio, Idempotency::disabled(), async |keys: &mut Keys| annotated(keys.advance(), &result).await)?,
+        scoped(&tokio, Idempotency::disabled(), async |keys: &mut Keys| {
+            annotated(keys.advance(), &result).await
+        })?,
     );
 
     // A store that has the records already.
     let idempotency = Idempotency::new(MemoryStore::new());
     let by_hand = async |idempotency: &Idempotency, key: &str| {
-        idempotency.operation("bench").key(key).run(|| plain(&result)).await.map(idem::Outcome::into_inner)
+        idempotency
+            .operation("bench")
+            .key(key)
+            .run(|| plain(&result))
+            .await
+            .map(idem::Outcome::into_inner)
     };
     for name in ["first", "replay"] {
         let own = idempotency.clone();
-        let count = scoped(&tokio, idempotency.clone(), async |keys: &mut Keys| by_hand(&own, keys.advance()).await)?;
+        let count = scoped(&tokio, idempotency.clone(), async |keys: &mut Keys| {
+            by_hand(&own, keys.advance()).await
+        })?;
         counts.insert(name, count);
     }
     let idempotency = Idempotency::new(MemoryStore::new());
     for name in ["annotated_first", "annotated_replay"] {
-        let count =
-            scoped(&tokio, idempotency.clone(), async |keys: &mut Keys| annotated(keys.advance(), &result).await)?;
+        let count = scoped(&tokio, idempotency.clone(), async |keys: &mut Keys| {
+            annotated(keys.advance(), &result).await
+        })?;
         counts.insert(name, count);
     }
 
@@ -111,7 +132,11 @@ async fn counted<T>(future: impl Future<Output = T>) -> (T, u64) {
 
 fn plainly(call: &mut dyn FnMut()) -> Count {
     call();
-    Count::of((0..CALLS).map(|_| measure(&mut *call).count_total).collect())
+    Count::of(
+        (0..CALLS)
+            .map(|_| measure(&mut *call).count_total)
+            .collect(),
+    )
 }
 
 impl Count {
@@ -119,6 +144,9 @@ impl Count {
     fn of(mut counts: Vec<u64>) -> Self {
         counts.sort_unstable();
         let mean = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
-        Self { median: counts.get(counts.len() / 2).copied().unwrap_or_default(), mean }
+        Self {
+            median: counts.get(counts.len() / 2).copied().unwrap_or_default(),
+            mean,
+        }
     }
 }

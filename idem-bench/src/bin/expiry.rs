@@ -1,7 +1,10 @@
 //! What a `MemoryStore` still holds ten seconds after all its records expired, and the longest call
 //! meanwhile, as JSON: `expiry RECORDS [FILE]`. A program of its own, because what counts replaces
 //! the allocator.
-#![allow(clippy::disallowed_methods, reason = "it measures time, and is no part of the library")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "it measures time, and is no part of the library"
+)]
 
 use std::alloc::System;
 use std::process::ExitCode;
@@ -56,13 +59,24 @@ fn main() -> ExitCode {
 
 fn run() -> Result<()> {
     let mut args = std::env::args().skip(1);
-    let records = args.next().context("usage: expiry RECORDS [FILE]")?.parse().context("not a number of records")?;
-    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let report = Report { called: measure(&tokio, records, true)?, left_alone: measure(&tokio, records, false)? };
+    let records = args
+        .next()
+        .context("usage: expiry RECORDS [FILE]")?
+        .parse()
+        .context("not a number of records")?;
+    let tokio = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let report = Report {
+        called: measure(&tokio, records, true)?,
+        left_alone: measure(&tokio, records, false)?,
+    };
     let json = serde_json::to_string_pretty(&report)?;
     match args.next() {
         None => println!("{json}"),
-        Some(file) => std::fs::write(&file, json).with_context(|| format!("cannot write {file}"))?,
+        Some(file) => {
+            std::fs::write(&file, json).with_context(|| format!("cannot write {file}"))?
+        }
     }
     Ok(())
 }
@@ -76,7 +90,13 @@ fn measure(tokio: &Runtime, records: u32, with_calls: bool) -> Result<Found> {
     tokio.block_on(async {
         let result = result();
         let call = async |keys: &mut Keys, ttl| {
-            idempotency.operation("bench").key(keys.advance()).ttl(ttl).run(|| plain(&result)).await.map(drop)
+            idempotency
+                .operation("bench")
+                .key(keys.advance())
+                .ttl(ttl)
+                .run(|| plain(&result))
+                .await
+                .map(drop)
         };
         let mut keys = Keys::new(0);
         // What the first call allocates does not belong to a record.
@@ -87,7 +107,10 @@ fn measure(tokio: &Runtime, records: u32, with_calls: bool) -> Result<Found> {
         for _ in 0..records {
             call(&mut keys, expiry.saturating_duration_since(Instant::now())).await?;
         }
-        ensure!(Instant::now() < expiry, "the machine is too slow: records expired before the last one was made");
+        ensure!(
+            Instant::now() < expiry,
+            "the machine is too slow: records expired before the last one was made"
+        );
         let (full, resident_full) = (kept() - before, resident());
         sleep_until(expiry.into()).await;
 
@@ -103,7 +126,13 @@ fn measure(tokio: &Runtime, records: u32, with_calls: bool) -> Result<Found> {
         }
         sleep_until((expiry + LIMIT).into()).await;
         let share = |now: f64, before: f64, full: f64| (now - before) / full;
-        let resident = || Some(share(resident()?, resident_before?, resident_full? - resident_before?));
+        let resident = || {
+            Some(share(
+                resident()?,
+                resident_before?,
+                resident_full? - resident_before?,
+            ))
+        };
         Ok(Found {
             records,
             kept: share(kept(), before, full),
@@ -131,5 +160,11 @@ fn kept() -> f64 {
 
 fn resident() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix(" kB")?.parse().ok()
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?
+        .trim()
+        .strip_suffix(" kB")?
+        .parse()
+        .ok()
 }

@@ -107,7 +107,14 @@ impl Work {
     /// Processor time of a call that shares its messages with others: `messages` of them for one
     /// call.
     pub(super) fn of(&self, kind: Kind, messages: f64) -> f64 {
-        self.message.mul_add(messages, if kind == Kind::First { self.first } else { self.replay })
+        self.message.mul_add(
+            messages,
+            if kind == Kind::First {
+                self.first
+            } else {
+                self.replay
+            },
+        )
     }
 
     /// Two unknowns for each kind, one of them shared, by least squares of the relative errors.
@@ -131,8 +138,15 @@ impl Work {
         }
         let message = over / under;
         let [first, replay] = means.map(|(x, y)| message.mul_add(-x, y));
-        let mut work = Self { first, replay, message, error: 0.0 };
-        let errors = points.iter().map(|point| (work.of(point.kind, point.messages) / time(point) - 1.0).abs());
+        let mut work = Self {
+            first,
+            replay,
+            message,
+            error: 0.0,
+        };
+        let errors = points
+            .iter()
+            .map(|point| (work.of(point.kind, point.messages) / time(point) - 1.0).abs());
         work.error = errors.fold(0.0, f64::max);
         work
     }
@@ -145,7 +159,11 @@ impl Constants {
     }
 
     pub(super) fn bytes(&self, kind: Kind) -> [f64; 2] {
-        if kind == Kind::First { self.first_bytes } else { self.replay_bytes }
+        if kind == Kind::First {
+            self.first_bytes
+        } else {
+            self.replay_bytes
+        }
     }
 
     /// Calls a second that one primary's thread can do at the most, where each message carries the
@@ -187,7 +205,11 @@ fn string(length: usize) -> usize {
 /// Bytes of one key with an expiry, in Redis 7.0, without the two tables' buckets.
 fn entry(key: usize, value: usize, quantum: usize) -> usize {
     let class = |bytes| class(bytes, quantum);
-    let value = if value <= 44 { class(16 + 3 + value + 1) } else { class(16) + class(string(value)) };
+    let value = if value <= 44 {
+        class(16 + 3 + value + 1)
+    } else {
+        class(16) + class(string(value))
+    };
     // Its place among the keys, and among those that expire.
     class(string(key)) + value + 2 * class(24)
 }
@@ -198,14 +220,31 @@ const BUCKETS: usize = 16;
 
 /// Bytes of a committed record: `key` with prefix and name.
 pub(super) fn record(key: usize, payload: usize, fingerprint: bool, quantum: usize) -> usize {
-    let header = if fingerprint { HEADER } else { HEADER - FINGERPRINT };
+    let header = if fingerprint {
+        HEADER
+    } else {
+        HEADER - FINGERPRINT
+    };
     entry(key, header + payload, quantum) + BUCKETS
 }
 
 /// Bytes of a mark for `remember`, and of the outcome beside it.
-pub(super) fn aside(key: usize, prefix: usize, payload: usize, fingerprint: bool, quantum: usize) -> [usize; 2] {
-    let mark = if fingerprint { MARK + FINGERPRINT } else { MARK };
-    [entry(key, mark, quantum) + BUCKETS, record(prefix + 3 + key, payload, fingerprint, quantum)]
+pub(super) fn aside(
+    key: usize,
+    prefix: usize,
+    payload: usize,
+    fingerprint: bool,
+    quantum: usize,
+) -> [usize; 2] {
+    let mark = if fingerprint {
+        MARK + FINGERPRINT
+    } else {
+        MARK
+    };
+    [
+        entry(key, mark, quantum) + BUCKETS,
+        record(prefix + 3 + key, payload, fingerprint, quantum),
+    ]
 }
 
 #[cfg(test)]
@@ -214,10 +253,19 @@ mod tests {
 
     #[test]
     fn sizes_are_those_of_the_allocator() {
-        for (bytes, of_8, of_16) in
-            [(17, 24, 32), (24, 24, 32), (47, 48, 48), (65, 80, 80), (129, 160, 160), (600, 640, 640)]
-        {
-            assert_eq!((class(bytes, 8), class(bytes, 16)), (of_8, of_16), "{bytes}");
+        for (bytes, of_8, of_16) in [
+            (17, 24, 32),
+            (24, 24, 32),
+            (47, 48, 48),
+            (65, 80, 80),
+            (129, 160, 160),
+            (600, 640, 640),
+        ] {
+            assert_eq!(
+                (class(bytes, 8), class(bytes, 16)),
+                (of_8, of_16),
+                "{bytes}"
+            );
         }
     }
 
@@ -236,9 +284,22 @@ mod tests {
             messages,
             commands: 0.0,
         };
-        let points = [(Kind::First, 2.0), (Kind::First, 0.1), (Kind::Replay, 1.0), (Kind::Replay, 0.05)];
-        let fit = Work::fit(&points.map(|(kind, messages)| point(kind, messages)), |point| point.server);
-        for (found, made_of) in [(fit.first, 10.0), (fit.replay, 3.0), (fit.message, 5.0), (fit.error, 0.0)] {
+        let points = [
+            (Kind::First, 2.0),
+            (Kind::First, 0.1),
+            (Kind::Replay, 1.0),
+            (Kind::Replay, 0.05),
+        ];
+        let fit = Work::fit(
+            &points.map(|(kind, messages)| point(kind, messages)),
+            |point| point.server,
+        );
+        for (found, made_of) in [
+            (fit.first, 10.0),
+            (fit.replay, 3.0),
+            (fit.message, 5.0),
+            (fit.error, 0.0),
+        ] {
             assert!((found - made_of).abs() < 1e-9, "{fit:?}");
         }
     }

@@ -48,11 +48,18 @@ pub(super) async fn constants(url: Option<String>) -> Result<Constants> {
         for (at, (connections, tasks)) in LOADS.into_iter().chain([(1, 64)]).enumerate() {
             let payload = if at == LOADS.len() { LARGE } else { PAYLOAD };
             for kind in Kind::ALL {
-                let load = Load { kind, connections, tasks, payload };
+                let load = Load {
+                    kind,
+                    connections,
+                    tasks,
+                    payload,
+                };
                 let point = bench.load(load).await?;
                 // The first round warms up.
                 if round > 0 {
-                    all.entry((kind as usize, connections, tasks, payload)).or_default().push(point);
+                    all.entry((kind as usize, connections, tasks, payload))
+                        .or_default()
+                        .push(point);
                 }
             }
         }
@@ -60,7 +67,14 @@ pub(super) async fn constants(url: Option<String>) -> Result<Constants> {
         bench.replayable = HashMap::new();
     }
     let mut points: Vec<Point> = all.into_values().map(Point::best).collect::<Result<_>>()?;
-    points.sort_by_key(|point| (point.payload, point.kind as usize, point.connections, point.tasks));
+    points.sort_by_key(|point| {
+        (
+            point.payload,
+            point.kind as usize,
+            point.connections,
+            point.tasks,
+        )
+    });
     // Not those of one call at a time: there each message wakes sleeping threads, which a busy
     // server avoids.
     let is_usual = |point: &&Point| point.payload == PAYLOAD && point.connections * point.tasks > 1;
@@ -69,16 +83,29 @@ pub(super) async fn constants(url: Option<String>) -> Result<Constants> {
     let client = Work::fit(&of_usual, |point| point.client);
     let kilobyte = |work: Work, time: fn(&Point) -> f64| {
         Kind::ALL.map(|kind| {
-            let large = points.iter().find(|point| point.payload == LARGE && point.kind == kind);
+            let large = points
+                .iter()
+                .find(|point| point.payload == LARGE && point.kind == kind);
             let more = (LARGE - PAYLOAD) as f64 / 1000.0;
-            large.map_or(f64::NAN, |point| (time(point) - work.of(kind, point.messages)) / more)
+            large.map_or(f64::NAN, |point| {
+                (time(point) - work.of(kind, point.messages)) / more
+            })
         })
     };
-    let (server_kilobyte, client_kilobyte) =
-        (kilobyte(server, |point| point.server), kilobyte(client, |point| point.client));
+    let (server_kilobyte, client_kilobyte) = (
+        kilobyte(server, |point| point.server),
+        kilobyte(client, |point| point.client),
+    );
     let delay = bench.delay().await?;
-    let [first_bytes, replay_bytes] = [bench.bytes(Kind::First).await?, bench.bytes(Kind::Replay).await?];
-    let own = if bench.target.own().is_some() { Some(bench.own().await?) } else { None };
+    let [first_bytes, replay_bytes] = [
+        bench.bytes(Kind::First).await?,
+        bench.bytes(Kind::Replay).await?,
+    ];
+    let own = if bench.target.own().is_some() {
+        Some(bench.own().await?)
+    } else {
+        None
+    };
     Ok(Constants {
         machine,
         version: bench.target.version().await?,
@@ -132,13 +159,23 @@ struct Counts {
 impl Server {
     async fn connect(url: &str) -> Result<Self> {
         let client = redis::Client::open(url)?;
-        Ok(Self(client.get_multiplexed_async_connection().await.context("cannot connect to Redis")?))
+        Ok(Self(
+            client
+                .get_multiplexed_async_connection()
+                .await
+                .context("cannot connect to Redis")?,
+        ))
     }
 
     async fn info(&mut self, section: &str) -> Result<HashMap<String, String>> {
-        let info: String = redis::cmd("INFO").arg(section).query_async(&mut self.0).await?;
+        let info: String = redis::cmd("INFO")
+            .arg(section)
+            .query_async(&mut self.0)
+            .await?;
         let lines = info.lines().filter_map(|line| line.split_once(':'));
-        Ok(lines.map(|(name, value)| (name.to_owned(), value.trim_end().to_owned())).collect())
+        Ok(lines
+            .map(|(name, value)| (name.to_owned(), value.trim_end().to_owned()))
+            .collect())
     }
 
     async fn memory(&mut self) -> Result<f64> {
@@ -149,19 +186,32 @@ impl Server {
     }
 
     async fn counts(&mut self) -> Result<Counts> {
-        let (cpu, stats, commands) =
-            (self.info("cpu").await?, self.info("stats").await?, self.info("commandstats").await?);
+        let (cpu, stats, commands) = (
+            self.info("cpu").await?,
+            self.info("stats").await?,
+            self.info("commandstats").await?,
+        );
         let number = |info: &HashMap<String, String>, name: &str| {
-            info.get(name).and_then(|value| value.parse::<f64>().ok()).with_context(|| format!("INFO has no {name}"))
+            info.get(name)
+                .and_then(|value| value.parse::<f64>().ok())
+                .with_context(|| format!("INFO has no {name}"))
         };
         let of = |name: &str, field: &str| {
-            let fields = commands.get(&format!("cmdstat_{name}")).map(String::as_str).unwrap_or_default();
-            let value = fields.split(',').find_map(|part| part.strip_prefix(field)?.strip_prefix('='));
-            value.and_then(|value| value.parse::<f64>().ok()).unwrap_or(0.0)
+            let fields = commands
+                .get(&format!("cmdstat_{name}"))
+                .map(String::as_str)
+                .unwrap_or_default();
+            let value = fields
+                .split(',')
+                .find_map(|part| part.strip_prefix(field)?.strip_prefix('='));
+            value
+                .and_then(|value| value.parse::<f64>().ok())
+                .unwrap_or(0.0)
         };
         // The main thread, where the server tells it apart.
         let time = |kind: &str| {
-            number(&cpu, &format!("used_cpu_{kind}_main_thread")).or_else(|_| number(&cpu, &format!("used_cpu_{kind}")))
+            number(&cpu, &format!("used_cpu_{kind}_main_thread"))
+                .or_else(|_| number(&cpu, &format!("used_cpu_{kind}")))
         };
         Ok(Counts {
             server: (time("user")? + time("sys")?) * 1e6,
@@ -169,7 +219,10 @@ impl Server {
             sets: ["usec", "calls"].map(|field| of("set", field)),
             scripts: ["usec", "calls"].map(|field| of("evalsha", field)),
             reads: number(&stats, "total_reads_processed")?,
-            bytes: [number(&stats, "total_net_input_bytes")?, number(&stats, "total_net_output_bytes")?],
+            bytes: [
+                number(&stats, "total_net_input_bytes")?,
+                number(&stats, "total_net_output_bytes")?,
+            ],
         })
     }
 }
@@ -197,7 +250,12 @@ impl Counts {
     /// more as what it is.
     fn commands(&self) -> f64 {
         let ([usec, calls], [of_scripts, scripts]) = (self.sets, self.scripts);
-        of_scripts + if calls > 0.0 { usec / calls * (calls - scripts) } else { 0.0 }
+        of_scripts
+            + if calls > 0.0 {
+                usec / calls * (calls - scripts)
+            } else {
+                0.0
+            }
     }
 }
 
@@ -205,18 +263,32 @@ impl Point {
     /// The round in which the machine was least busy. Other work only adds to the time of a call,
     /// also to its processor time, because it takes the caches.
     fn best(rounds: Vec<Self>) -> Result<Self> {
-        rounds.into_iter().max_by(|one, other| one.rate.total_cmp(&other.rate)).context("nothing was measured")
+        rounds
+            .into_iter()
+            .max_by(|one, other| one.rate.total_cmp(&other.rate))
+            .context("nothing was measured")
     }
 }
 
 impl Bench {
     async fn connect(target: Target) -> Result<Self> {
         let mut connections = Vec::new();
-        for _ in 0..LOADS.iter().map(|(connections, _)| *connections).max().unwrap_or(1) {
+        for _ in 0..LOADS
+            .iter()
+            .map(|(connections, _)| *connections)
+            .max()
+            .unwrap_or(1)
+        {
             connections.push(target.idempotency(target.store().await?));
         }
         let info = Server::connect(target.url()).await?;
-        Ok(Self { target, info, connections, next: 0, replayable: HashMap::new() })
+        Ok(Self {
+            target,
+            info,
+            connections,
+            next: 0,
+            replayable: HashMap::new(),
+        })
     }
 
     /// Calls for a slice of time.
@@ -224,7 +296,13 @@ impl Bench {
         if load.kind == Kind::Replay && !self.replayable.contains_key(&load.payload) {
             let from = self.next;
             self.next += REPLAYED;
-            make(&self.connections[0], &self.target.run, from..from + REPLAYED, load.payload).await?;
+            make(
+                &self.connections[0],
+                &self.target.run,
+                from..from + REPLAYED,
+                load.payload,
+            )
+            .await?;
             self.replayable.insert(load.payload, from);
         }
         let from = match load.kind {
@@ -236,7 +314,8 @@ impl Bench {
         let before = self.info.counts().await?;
         let asking = before.since(asking);
         let begun = Instant::now();
-        let (mut times, used) = calls(&self.connections, &self.target.run, load, from, SLICE).await?;
+        let (mut times, used) =
+            calls(&self.connections, &self.target.run, load, from, SLICE).await?;
         let seconds = begun.elapsed().as_secs_f64();
         let counts = self.info.counts().await?.since(before).since(asking);
         if load.kind == Kind::First {
@@ -290,7 +369,13 @@ impl Bench {
         // The cost of asking.
         let before = self.info.counts().await?;
         let between = self.info.counts().await?;
-        make(&self.connections[0], &self.target.run, from..from + calls, PAYLOAD).await?;
+        make(
+            &self.connections[0],
+            &self.target.run,
+            from..from + calls,
+            PAYLOAD,
+        )
+        .await?;
         let after = self.info.counts().await?;
         self.next = from + calls;
         let (asking, all) = (between.since(before).bytes, after.since(between).bytes);
@@ -305,9 +390,9 @@ impl Bench {
         }
         let aside = self.memory(402, Some(Duration::from_secs(900_000))).await?;
         let error = |quantum: usize| {
-            let errors = records
-                .iter()
-                .map(|(payload, bytes)| (record(KEY + PREFIX, *payload, false, quantum) as f64 - bytes).abs());
+            let errors = records.iter().map(|(payload, bytes)| {
+                (record(KEY + PREFIX, *payload, false, quantum) as f64 - bytes).abs()
+            });
             errors.sum::<f64>()
         };
         let quantum = if error(8) < error(16) { 8 } else { 16 };
@@ -324,7 +409,15 @@ impl Bench {
         let waiting = self.waiters().await?;
         eprintln!("fsync and replicas");
         let durable = durable().await?;
-        Ok(Own { records, aside, quantum, connection, renewal, waiting, durable })
+        Ok(Own {
+            records,
+            aside,
+            quantum,
+            connection,
+            renewal,
+            waiting,
+            durable,
+        })
     }
 
     /// Bytes of a record.
@@ -335,7 +428,10 @@ impl Bench {
         let from = self.next;
         self.next += RECORDS as u64;
         let connection = if let Some(remember) = remember {
-            Idempotency::builder(self.target.store().await?).ttl(self.target.ttl()).remember(remember).build()
+            Idempotency::builder(self.target.store().await?)
+                .ttl(self.target.ttl())
+                .remember(remember)
+                .build()
         } else {
             self.connections[0].clone()
         };
@@ -346,13 +442,18 @@ impl Bench {
     }
 
     async fn renewals(&mut self) -> Result<Renewal> {
-        let idempotency = Idempotency::builder(self.target.store().await?).lease(LEASE).build();
+        let idempotency = Idempotency::builder(self.target.store().await?)
+            .lease(LEASE)
+            .build();
         let held = Held::begin(&idempotency, &self.target.run, LEASES).await?;
         sleep(LEASE).await;
         let before = self.info.counts().await?;
         let begun = Instant::now();
         sleep(LEASE * 3).await;
-        let (counts, seconds) = (self.info.counts().await?.since(before), begun.elapsed().as_secs_f64());
+        let (counts, seconds) = (
+            self.info.counts().await?.since(before),
+            begun.elapsed().as_secs_f64(),
+        );
         held.end().await?;
         ensure!(counts.scripts[1] > 0.0, "nothing was renewed");
         Ok(Renewal {
@@ -372,7 +473,12 @@ impl Bench {
         for number in 0..WAITERS {
             let (other, key) = (other.clone(), key(&run, number as u64));
             waiting.spawn(async move {
-                other.operation(NAME).key(&key).run(|| async { Ok::<_, Error>(String::new()) }).await.map(drop)
+                other
+                    .operation(NAME)
+                    .key(&key)
+                    .run(|| async { Ok::<_, Error>(String::new()) })
+                    .await
+                    .map(drop)
             });
         }
         // All have a seat by then.
@@ -385,7 +491,11 @@ impl Bench {
         }
         let counts = self.info.counts().await?.since(before);
         let per = |all: f64| all / WAITERS as f64;
-        Ok(Waiting { server: per(counts.server), client: per(counts.client), bytes: per(bytes) })
+        Ok(Waiting {
+            server: per(counts.server),
+            client: per(counts.client),
+            bytes: per(bytes),
+        })
     }
 }
 
@@ -402,8 +512,12 @@ impl Held {
         let begun = Arc::new(begun);
         let mut running = JoinSet::new();
         for number in 0..count {
-            let (idempotency, key, begun, mut ends) =
-                (idempotency.clone(), key(run, number as u64), begun.clone(), ends.clone());
+            let (idempotency, key, begun, mut ends) = (
+                idempotency.clone(),
+                key(run, number as u64),
+                begun.clone(),
+                ends.clone(),
+            );
             running.spawn(async move {
                 let body = || async move {
                     begun.send_modify(|begun| *begun += 1);
@@ -411,11 +525,18 @@ impl Held {
                     let _ = ends.wait_for(|end| *end).await;
                     Ok::<_, Error>("x".repeat(PAYLOAD))
                 };
-                idempotency.operation(NAME).key(&key).run(body).await.map(drop)
+                idempotency
+                    .operation(NAME)
+                    .key(&key)
+                    .run(body)
+                    .await
+                    .map(drop)
             });
         }
         let all = have_begun.wait_for(|begun| *begun == count);
-        timeout(Duration::from_secs(30), all).await.context("not all bodies have begun")??;
+        timeout(Duration::from_secs(30), all)
+            .await
+            .context("not all bodies have begun")??;
         Ok(Self { end, running })
     }
 
@@ -438,7 +559,12 @@ fn key(run: &str, number: u64) -> String {
 }
 
 /// Makes outcomes, or replays them.
-async fn make(idempotency: &Idempotency, run: &str, numbers: std::ops::Range<u64>, payload: usize) -> Result<()> {
+async fn make(
+    idempotency: &Idempotency,
+    run: &str,
+    numbers: std::ops::Range<u64>,
+    payload: usize,
+) -> Result<()> {
     const AT_ONCE: usize = 64;
     let mut running = JoinSet::new();
     for task in 0..AT_ONCE {
@@ -463,7 +589,13 @@ async fn call(idempotency: &Idempotency, key: &str, payload: usize) -> Result<()
 }
 
 /// The microseconds of each call, and how many numbers of keys were used.
-async fn calls(on: &[Idempotency], run: &str, load: Load, from: u64, slice: Duration) -> Result<(Vec<f64>, u64)> {
+async fn calls(
+    on: &[Idempotency],
+    run: &str,
+    load: Load,
+    from: u64,
+    slice: Duration,
+) -> Result<(Vec<f64>, u64)> {
     let tasks = (load.connections * load.tasks) as u64;
     let mut running = JoinSet::new();
     let begun = Instant::now();
@@ -502,30 +634,61 @@ async fn durable() -> Result<Vec<(String, Vec<Point>)>> {
     all.push(("no file".to_owned(), at_server(&off.url(), false).await?));
     drop(off);
     for fsync in ["everysec", "always"] {
-        let settings = RedisServer::builder().arg("--appendonly").arg("yes").arg("--appendfsync").arg(fsync);
+        let settings = RedisServer::builder()
+            .arg("--appendonly")
+            .arg("yes")
+            .arg("--appendfsync")
+            .arg(fsync);
         let server = settings.start().await?;
-        all.push((format!("appendfsync {fsync}"), at_server(&server.url(), false).await?));
+        all.push((
+            format!("appendfsync {fsync}"),
+            at_server(&server.url(), false).await?,
+        ));
     }
-    let primary = RedisServer::builder().arg("--repl-diskless-sync-delay").arg("0").start().await?;
+    let primary = RedisServer::builder()
+        .arg("--repl-diskless-sync-delay")
+        .arg("0")
+        .start()
+        .await?;
     let port = primary.port().to_string();
-    let _replica = RedisServer::builder().arg("--replicaof").arg("127.0.0.1").arg(&port).start().await?;
+    let _replica = RedisServer::builder()
+        .arg("--replicaof")
+        .arg("127.0.0.1")
+        .arg(&port)
+        .start()
+        .await?;
     let mut info = Server::connect(&primary.url()).await?;
     let follows = async {
-        while !info.info("replication").await?.get("slave0").is_some_and(|replica| replica.contains("state=online")) {
+        while !info
+            .info("replication")
+            .await?
+            .get("slave0")
+            .is_some_and(|replica| replica.contains("state=online"))
+        {
             sleep(Duration::from_millis(50)).await;
         }
         anyhow::Ok(())
     };
-    timeout(Duration::from_secs(20), follows).await.context("the replica does not follow")??;
-    all.push(("one replica".to_owned(), at_server(&primary.url(), false).await?));
-    all.push(("one replica, replicas(1, ..)".to_owned(), at_server(&primary.url(), true).await?));
+    timeout(Duration::from_secs(20), follows)
+        .await
+        .context("the replica does not follow")??;
+    all.push((
+        "one replica".to_owned(),
+        at_server(&primary.url(), false).await?,
+    ));
+    all.push((
+        "one replica, replicas(1, ..)".to_owned(),
+        at_server(&primary.url(), true).await?,
+    ));
     Ok(all)
 }
 
 async fn at_server(url: &str, wait: bool) -> Result<Vec<Point>> {
     let connect = || async {
         if wait {
-            let builder = RedisStore::builder().url(url).replicas(1, Duration::from_millis(300));
+            let builder = RedisStore::builder()
+                .url(url)
+                .replicas(1, Duration::from_millis(300));
             anyhow::Ok(builder.connect().await?)
         } else {
             store(url, "idem").await
@@ -542,7 +705,12 @@ async fn at_server(url: &str, wait: bool) -> Result<Vec<Point>> {
     };
     let mut points = Vec::new();
     for tasks in [1, 64] {
-        let load = Load { kind: Kind::First, connections: 1, tasks, payload: PAYLOAD };
+        let load = Load {
+            kind: Kind::First,
+            connections: 1,
+            tasks,
+            payload: PAYLOAD,
+        };
         bench.load(load).await?;
         let mut rounds = Vec::new();
         for _ in 0..3 {

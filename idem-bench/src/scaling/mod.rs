@@ -45,12 +45,17 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
     let constants = if args.measure || args.redis.is_some() {
         // One thread, so that callers have one processor and the server another.
-        let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let tokio = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()?;
         tokio.block_on(measure::constants(args.redis))?
     } else {
-        let file = args.constants.unwrap_or_else(|| docs.join("scaling/constants.json"));
-        let json =
-            fs::read(&file).with_context(|| format!("cannot read {}; measure with --measure", file.display()))?;
+        let file = args
+            .constants
+            .unwrap_or_else(|| docs.join("scaling/constants.json"));
+        let json = fs::read(&file)
+            .with_context(|| format!("cannot read {}; measure with --measure", file.display()))?;
         serde_json::from_slice(&json).context("cannot read the constants")?
     };
     let mut tables = page::tables(&constants);
@@ -58,7 +63,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     for (name, table) in &tables {
         println!("\n{name}\n\n{table}");
     }
-    let Some(dir) = &args.write else { return Ok(()) };
+    let Some(dir) = &args.write else {
+        return Ok(());
+    };
     write(dir, &constants, &tables)?;
     println!("written: {}", dir.join("scaling.md").display());
     Ok(())
@@ -71,9 +78,13 @@ fn write(dir: &Path, constants: &Constants, tables: &[(&str, String)]) -> Result
     json.push('\n');
     fs::write(dir.join("scaling/constants.json"), json)?;
     let file = dir.join("scaling.md");
-    let mut text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let mut text =
+        fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     for (name, table) in tables {
-        let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->\n"));
+        let (begin, end) = (
+            format!("<!-- {name} -->\n"),
+            format!("<!-- end of {name} -->\n"),
+        );
         let mut put = || {
             let from = text.find(&begin)? + begin.len();
             let to = from + text.get(from..)?.find(&end)?;

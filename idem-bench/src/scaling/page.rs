@@ -22,13 +22,20 @@ pub(super) fn thousands(number: f64) -> String {
 /// Bytes, in what a person speaks of.
 pub(super) fn bytes(bytes: f64) -> String {
     let gib = bytes / f64::from(1 << 30);
-    if gib >= 1.0 { format!("{gib:.0} GiB") } else { format!("{:.0} MiB", gib * 1024.0) }
+    if gib >= 1.0 {
+        format!("{gib:.0} GiB")
+    } else {
+        format!("{:.0} MiB", gib * 1024.0)
+    }
 }
 
 /// The tables, by the names of their marks.
 pub(super) fn tables(constants: &Constants) -> Vec<(&'static str, String)> {
-    let mut tables =
-        vec![("constants", of_constants(constants)), ("points", points(constants)), ("bounds", bounds(constants))];
+    let mut tables = vec![
+        ("constants", of_constants(constants)),
+        ("points", points(constants)),
+        ("bounds", bounds(constants)),
+    ];
     if let Some(own) = &constants.own {
         tables.push(("memory", memory(constants, own)));
         tables.push(("durable", durable(own)));
@@ -37,19 +44,45 @@ pub(super) fn tables(constants: &Constants) -> Vec<(&'static str, String)> {
 }
 
 fn of_constants(constants: &Constants) -> String {
-    let Constants { machine, version, server, client, .. } = constants;
+    let Constants {
+        machine,
+        version,
+        server,
+        client,
+        ..
+    } = constants;
     let mut text = format!(
         "{version}; {} cores of {}, {}; load {} when it began. Outcomes of {} bytes, keys of {}.\n\n",
-        machine.cores, machine.processor, machine.kernel, machine.load, constants.payload_bytes, constants.key_bytes
+        machine.cores,
+        machine.processor,
+        machine.kernel,
+        machine.load,
+        constants.payload_bytes,
+        constants.key_bytes
     );
     text.push_str("| constant | | server | caller |\n| --- | --- | ---: | ---: |\n");
     let mut row = |name: &str, what: &str, server: String, client: String| {
         let _ = writeln!(text, "| {name} | {what} | {server} | {client} |");
     };
     let us = |time: f64| format!("{time:.1} µs");
-    row("`F`", "a first execution: claim and commit", us(server.first), us(client.first));
-    row("`R`", "a replay: a claim that finds an outcome", us(server.replay), us(client.replay));
-    row("`m`", "each message, on top", us(server.message), us(client.message));
+    row(
+        "`F`",
+        "a first execution: claim and commit",
+        us(server.first),
+        us(client.first),
+    );
+    row(
+        "`R`",
+        "a replay: a claim that finds an outcome",
+        us(server.replay),
+        us(client.replay),
+    );
+    row(
+        "`m`",
+        "each message, on top",
+        us(server.message),
+        us(client.message),
+    );
     row(
         "",
         "largest error of the formula at a fitted point",
@@ -57,24 +90,74 @@ fn of_constants(constants: &Constants) -> String {
         format!("{:.0} %", client.error * 100.0),
     );
     let [server_more, client_more] = [constants.server_kilobyte, constants.client_kilobyte];
-    row("`k`", "1,000 bytes more of outcome, first execution", us(server_more[0]), us(client_more[0]));
-    row("", "the same, replay", us(server_more[1]), us(client_more[1]));
+    row(
+        "`k`",
+        "1,000 bytes more of outcome, first execution",
+        us(server_more[0]),
+        us(client_more[0]),
+    );
+    row(
+        "",
+        "the same, replay",
+        us(server_more[1]),
+        us(client_more[1]),
+    );
     let both = |bytes: [f64; 2]| format!("{:.0} in, {:.0} out", bytes[0], bytes[1]);
-    row("`B`", "bytes of a first execution", both(constants.first_bytes), String::new());
-    row("", "bytes of a replay", both(constants.replay_bytes), String::new());
-    row("`d`", "one way, with wake-ups, without processor time", us(constants.delay), String::new());
+    row(
+        "`B`",
+        "bytes of a first execution",
+        both(constants.first_bytes),
+        String::new(),
+    );
+    row(
+        "",
+        "bytes of a replay",
+        both(constants.replay_bytes),
+        String::new(),
+    );
+    row(
+        "`d`",
+        "one way, with wake-ups, without processor time",
+        us(constants.delay),
+        String::new(),
+    );
     if let Some(own) = &constants.own {
-        row("`N`", "a renewal", us(own.renewal.server), us(own.renewal.client));
-        row("", "renewals in the length of one lease", format!("{:.2}", own.renewal.per_lease), String::new());
-        row("", "bytes of a renewal", both(own.renewal.bytes), String::new());
+        row(
+            "`N`",
+            "a renewal",
+            us(own.renewal.server),
+            us(own.renewal.client),
+        );
+        row(
+            "",
+            "renewals in the length of one lease",
+            format!("{:.2}", own.renewal.per_lease),
+            String::new(),
+        );
+        row(
+            "",
+            "bytes of a renewal",
+            both(own.renewal.bytes),
+            String::new(),
+        );
         row(
             "`W`",
             "a call that waited for another process, with the owner's commit",
             us(own.waiting.server),
             us(own.waiting.client),
         );
-        row("", "memory while it waits", format!("{:.0} bytes", own.waiting.bytes), String::new());
-        row("", "memory of a connection", format!("{:.0} bytes", own.connection), String::new());
+        row(
+            "",
+            "memory while it waits",
+            format!("{:.0} bytes", own.waiting.bytes),
+            String::new(),
+        );
+        row(
+            "",
+            "memory of a connection",
+            format!("{:.0} bytes", own.connection),
+            String::new(),
+        );
     }
     text
 }
@@ -84,7 +167,11 @@ fn points(constants: &Constants) -> String {
         "| | connections × tasks | messages a call | server µs a call | by formula | of which commands | caller µs a call | by formula |\n\
          | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
     );
-    for point in constants.points.iter().filter(|point| point.payload + 2 == constants.payload_bytes) {
+    for point in constants
+        .points
+        .iter()
+        .filter(|point| point.payload + 2 == constants.payload_bytes)
+    {
         let _ = writeln!(
             text,
             "| {} | {} × {} | {:.2} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} |",
@@ -107,9 +194,15 @@ fn bounds(constants: &Constants) -> String {
         "| commands in a message | first executions a second, a primary | replays a second, a primary | first executions, a caller's processor | replays, a caller's processor | processors of callers a primary |\n\
          | --- | ---: | ---: | ---: | ---: | ---: |\n",
     );
-    for (label, together) in [("1", 1.0), ("4", 4.0), ("16", 16.0), ("full reads", f64::INFINITY)] {
+    for (label, together) in [
+        ("1", 1.0),
+        ("4", 4.0),
+        ("16", 16.0),
+        ("full reads", f64::INFINITY),
+    ] {
         let [first, replay] = Kind::ALL.map(|kind| constants.most(kind, together));
-        let [of_first, of_replay] = Kind::ALL.map(|kind| constants.most_of_processor(kind, together));
+        let [of_first, of_replay] =
+            Kind::ALL.map(|kind| constants.most_of_processor(kind, together));
         let _ = writeln!(
             text,
             "| {label} | {} | {} | {} | {} | {:.1} |",
@@ -186,7 +279,11 @@ pub(super) fn round(number: f64) -> String {
 
 /// From microseconds.
 pub(super) fn time(time: f64) -> String {
-    if time >= 1000.0 { format!("{:.1} ms", time / 1000.0) } else { format!("{time:.0} µs") }
+    if time >= 1000.0 {
+        format!("{:.1} ms", time / 1000.0)
+    } else {
+        format!("{time:.0} µs")
+    }
 }
 
 pub(super) fn name(kind: Kind) -> &'static str {

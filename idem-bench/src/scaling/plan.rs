@@ -35,14 +35,25 @@ pub(super) struct Plan {
 impl Plan {
     /// One line for each thing that can run out.
     pub(super) fn table(&self, constants: &Constants) -> String {
-        let Self { rate, duplicates, outcome, key, hours, body, busy } = *self;
+        let Self {
+            rate,
+            duplicates,
+            outcome,
+            key,
+            hours,
+            body,
+            busy,
+        } = *self;
         let replays = rate * duplicates;
         let kilobytes = (outcome as f64 - constants.payload_bytes as f64) / 1e3;
         // Nothing is put together: each command is a message of its own, the dearest case.
         let dearest = |first: f64, replay: f64| (rate * first + replays * replay) / 1e6;
         let of = |work: &super::constants::Work, more: [f64; 2], messages: [f64; 2]| {
-            let [first, replay] = [Kind::First, Kind::Replay]
-                .map(|kind| more[kind as usize].max(0.0).mul_add(kilobytes, work.of(kind, messages[kind as usize])));
+            let [first, replay] = [Kind::First, Kind::Replay].map(|kind| {
+                more[kind as usize]
+                    .max(0.0)
+                    .mul_add(kilobytes, work.of(kind, messages[kind as usize]))
+            });
             dearest(first, replay)
         };
         let (server, client) = (&constants.server, &constants.client);
@@ -52,7 +63,8 @@ impl Plan {
         let bytes_each = record(key, outcome, true, quantum) as f64;
         let records = rate * hours * 3600.0;
         let memory = records * bytes_each;
-        let more = outcome as f64 - constants.payload_bytes as f64 + (key as f64 - (constants.key_bytes + 11) as f64);
+        let more = outcome as f64 - constants.payload_bytes as f64
+            + (key as f64 - (constants.key_bytes + 11) as f64);
         let [into, out] = [0, 1].map(|way| {
             let (first, replay) = (
                 constants.first_bytes[way] + if way == 0 { more } else { 0.0 },
@@ -64,7 +76,11 @@ impl Plan {
         let mut row = |what: &str, much: String, how: String| {
             let _ = writeln!(text, "| {what} | {much} | {how} |");
         };
-        row("records", format!("{:.0} million", records / 1e6), format!("{} a second × {hours} h", thousands(rate)));
+        row(
+            "records",
+            format!("{:.0} million", records / 1e6),
+            format!("{} a second × {hours} h", thousands(rate)),
+        );
         row(
             "bytes a record",
             format!("{bytes_each:.0}"),
@@ -91,12 +107,16 @@ impl Plan {
         row(
             "callers' processors",
             format!("{:.2}", processors / busy),
-            format!("{processors:.2} of a processor's time, the same way; application and body are not in it"),
+            format!(
+                "{processors:.2} of a processor's time, the same way; application and body are not in it"
+            ),
         );
         row(
             "bodies in flight",
             format!("{:.0}", rate * body),
-            format!("{body} s each, so no renewals with a lease of 30 s: the first is due after 10 s"),
+            format!(
+                "{body} s each, so no renewals with a lease of 30 s: the first is due after 10 s"
+            ),
         );
         row(
             "network",

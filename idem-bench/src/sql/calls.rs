@@ -26,7 +26,11 @@ type Measured = [[Vec<f64>; 2]; Subject::ALL.len()];
 pub(crate) async fn groups(place: Place, rounds: u64, calls: u64) -> Result<Vec<Group>> {
     let place = Arc::new(place);
     let name = place.database.name();
-    let (mut alone, mut slow, mut many) = (Measured::default(), Measured::default(), Measured::default());
+    let (mut alone, mut slow, mut many) = (
+        Measured::default(),
+        Measured::default(),
+        Measured::default(),
+    );
     let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
     let mut next = 0;
     for round in 0..=rounds {
@@ -34,7 +38,10 @@ pub(crate) async fn groups(place: Place, rounds: u64, calls: u64) -> Result<Vec<
         let times = one_at_a_time(&place, calls, next).await?;
         next += calls;
         let rates = at_once(&place, &mut next).await?;
-        let (own, other) = (waiters(&place, round, true).await?, waiters(&place, round, false).await?);
+        let (own, other) = (
+            waiters(&place, round, true).await?,
+            waiters(&place, round, false).await?,
+        );
         // The first one warms up.
         if round > 0 {
             for (subject, times) in times.iter().enumerate() {
@@ -52,37 +59,83 @@ pub(crate) async fn groups(place: Place, rounds: u64, calls: u64) -> Result<Vec<
     if let Some([first, replay]) = place.messages().await? {
         #[allow(clippy::cast_precision_loss)]
         for (what, count, floor) in [("first execution", first, 2.0), ("replay", replay, 1.0)] {
-            let figure = Figure::new(format!("messages to the server, {what}"), Unit::Count, vec![count as f64]);
+            let figure = Figure::new(
+                format!("messages to the server, {what}"),
+                Unit::Count,
+                vec![count as f64],
+            );
             figures.push(figure.at_most(floor).beside(format!("floor {floor}")));
         }
     }
     for kind in Kind::ALL {
         for (what, of, goal) in [("p50", &alone, Some(1.10)), ("p99", &slow, None)] {
             for subject in Subject::ALL.into_iter().skip(1) {
-                figures.push(figure(kind, &format!("{what}, one at a time"), of, subject, Unit::Microseconds, goal));
+                figures.push(figure(
+                    kind,
+                    &format!("{what}, one at a time"),
+                    of,
+                    subject,
+                    Unit::Microseconds,
+                    goal,
+                ));
             }
         }
         for subject in Subject::ALL.into_iter().skip(1) {
-            let mut figure = figure(kind, "rate, 64 at once", &many, subject, Unit::PerSecond, None);
+            let mut figure = figure(
+                kind,
+                "rate, 64 at once",
+                &many,
+                subject,
+                Unit::PerSecond,
+                None,
+            );
             if subject == Subject::Ours {
                 figure = figure.at_least(0.9);
             }
             figures.push(figure);
         }
     }
-    let waiting = [("in the process of the commit", here), ("in another process", elsewhere)];
+    let waiting = [
+        ("in the process of the commit", here),
+        ("in another process", elsewhere),
+    ];
     for (what, values) in waiting {
         let what = format!("from the commit to the last answer of {WAITERS} waiters, {what}");
         figures.push(Figure::new(what, Unit::Milliseconds, values));
     }
-    Ok(vec![Group { title: name.to_owned(), figures }])
+    Ok(vec![Group {
+        title: name.to_owned(),
+        figures,
+    }])
 }
 
-fn figure(kind: Kind, what: &str, of: &Measured, subject: Subject, unit: Unit, goal: Option<f64>) -> Figure {
-    let (floor, own) = (&of[Subject::Floor as usize][kind as usize], &of[subject as usize][kind as usize]);
-    let ratios = own.iter().zip(floor).map(|(own, floor)| own / floor).collect();
-    let beside = format!("{}; floor {}", unit.show(median(own)), unit.show(median(floor)));
-    let figure = Figure::new(format!("{kind}, {what}: {} over the floor", subject.name()), Unit::Ratio, ratios);
+fn figure(
+    kind: Kind,
+    what: &str,
+    of: &Measured,
+    subject: Subject,
+    unit: Unit,
+    goal: Option<f64>,
+) -> Figure {
+    let (floor, own) = (
+        &of[Subject::Floor as usize][kind as usize],
+        &of[subject as usize][kind as usize],
+    );
+    let ratios = own
+        .iter()
+        .zip(floor)
+        .map(|(own, floor)| own / floor)
+        .collect();
+    let beside = format!(
+        "{}; floor {}",
+        unit.show(median(own)),
+        unit.show(median(floor))
+    );
+    let figure = Figure::new(
+        format!("{kind}, {what}: {} over the floor", subject.name()),
+        Unit::Ratio,
+        ratios,
+    );
     let figure = figure.beside(beside);
     match goal {
         Some(goal) if subject == Subject::Ours => figure.at_most(goal),
@@ -101,8 +154,11 @@ async fn one_at_a_time(place: &Arc<Place>, calls: u64, from: u64) -> Result<Meas
             for kind in Kind::ALL {
                 for subject in order {
                     let begun = Instant::now();
-                    place.call(subject, kind, &format!("alone-{call:020}")).await?;
-                    times[subject as usize][kind as usize].push(begun.elapsed().as_secs_f64() * 1e6);
+                    place
+                        .call(subject, kind, &format!("alone-{call:020}"))
+                        .await?;
+                    times[subject as usize][kind as usize]
+                        .push(begun.elapsed().as_secs_f64() * 1e6);
                 }
             }
         }
@@ -138,8 +194,16 @@ async fn slice(place: &Arc<Place>, subject: Subject, kind: Kind, from: u64) -> R
         running.spawn(async move {
             let mut calls = 0;
             while begun.elapsed() < SLICE {
-                let number = from + task + if kind == Kind::First { calls * TASKS } else { 0 };
-                place.call(subject, kind, &format!("many-{number:020}")).await?;
+                let number = from
+                    + task
+                    + if kind == Kind::First {
+                        calls * TASKS
+                    } else {
+                        0
+                    };
+                place
+                    .call(subject, kind, &format!("many-{number:020}"))
+                    .await?;
                 calls += 1;
             }
             anyhow::Ok(calls)
@@ -161,7 +225,11 @@ async fn slice(place: &Arc<Place>, subject: Subject, kind: Kind, from: u64) -> R
 async fn waiters(place: &Arc<Place>, round: u64, same: bool) -> Result<f64> {
     let key = format!("waiters-{round}-{same}");
     let owner = place.process().await?;
-    let waiter = if same { owner.clone() } else { place.process().await? };
+    let waiter = if same {
+        owner.clone()
+    } else {
+        place.process().await?
+    };
     let (begins, begun) = oneshot::channel();
     let result = result();
     let body = {
@@ -181,7 +249,12 @@ async fn waiters(place: &Arc<Place>, round: u64, same: bool) -> Result<f64> {
     for _ in 0..WAITERS {
         let (waiter, key, result) = (waiter.clone(), key.clone(), result.clone());
         waiting.spawn(async move {
-            waiter.operation("bench").key(&key).wait(Duration::from_secs(20)).run(|| plain(&result)).await?;
+            waiter
+                .operation("bench")
+                .key(&key)
+                .wait(Duration::from_secs(20))
+                .run(|| plain(&result))
+                .await?;
             Ok::<_, Error>(Instant::now())
         });
     }

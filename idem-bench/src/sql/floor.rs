@@ -6,7 +6,9 @@ use std::sync::{Arc, LazyLock};
 use anyhow::{Context as _, Result, ensure};
 use idem::sqlx::mysql::MySqlPoolOptions;
 use idem::sqlx::postgres::PgPoolOptions;
-use idem::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use idem::sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
+};
 use idem::sqlx::{self, AssertSqlSafe, MySqlPool, PgPool, Row as _, SqlitePool};
 use idem::{MySqlStore, PostgresStore, SqliteStore};
 
@@ -65,7 +67,10 @@ impl Texts {
              WHERE {at} AND owner = $2 AND state || '' = 'in_flight' AND expires_at - statement_timestamp() > interval '0' RETURNING waited) \
              SELECT CASE WHEN waited THEN pg_notify('floor', $1)::text END FROM put"
         );
-        Self { claim: claim.into(), commit: commit.into() }
+        Self {
+            claim: claim.into(),
+            commit: commit.into(),
+        }
     }
 
     fn of_mariadb() -> Self {
@@ -79,7 +84,10 @@ impl Texts {
         let commit = "UPDATE floor SET state = 'committed', owner = NULL, origin = NULL, leased_at = NULL, lease_until = NULL, \
              expires_at = UTC_TIMESTAMP(6) + INTERVAL 1 DAY, codec = 'j', outcome = ?, revision = ? \
              WHERE operation = 'bench' AND `key` = ? AND owner = ? AND state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6)";
-        Self { claim: claim.into(), commit: commit.into() }
+        Self {
+            claim: claim.into(),
+            commit: commit.into(),
+        }
     }
 
     fn of_a_file() -> Self {
@@ -92,7 +100,10 @@ impl Texts {
         let commit = "UPDATE floor SET state = 'committed', owner = NULL, origin = NULL, leased_at = NULL, lease_until = NULL, \
              expires_at = unixepoch() * 1000 + 86400000, codec = 'j', outcome = ?4, revision = ?3 \
              WHERE operation = 'bench' AND key = ?1 AND owner = ?2 AND state = 'in_flight' AND expires_at > unixepoch() * 1000";
-        Self { claim: claim.into(), commit: commit.into() }
+        Self {
+            claim: claim.into(),
+            commit: commit.into(),
+        }
     }
 }
 
@@ -109,23 +120,39 @@ impl Floor {
     pub(crate) async fn connect(url: &str) -> Result<Self> {
         Ok(match url.split("://").next() {
             Some("postgres") => {
-                let pool = PgPoolOptions::new().max_connections(CONNECTIONS).test_before_acquire(false);
+                let pool = PgPoolOptions::new()
+                    .max_connections(CONNECTIONS)
+                    .test_before_acquire(false);
                 let pool = pool.connect(url).await?;
-                sqlx::raw_sql(create(PostgresStore::SCHEMA)).execute(&pool).await?;
+                sqlx::raw_sql(create(PostgresStore::SCHEMA))
+                    .execute(&pool)
+                    .await?;
                 Self::Postgres(pool)
             }
             Some("mysql") => {
-                let pool = MySqlPoolOptions::new().max_connections(CONNECTIONS).test_before_acquire(false);
+                let pool = MySqlPoolOptions::new()
+                    .max_connections(CONNECTIONS)
+                    .test_before_acquire(false);
                 let pool = pool.connect(url).await?;
-                sqlx::raw_sql(create(MySqlStore::SCHEMA)).execute(&pool).await?;
+                sqlx::raw_sql(create(MySqlStore::SCHEMA))
+                    .execute(&pool)
+                    .await?;
                 Self::Mysql(pool)
             }
             _ => {
                 let options: SqliteConnectOptions = url.parse()?;
-                let options = options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal);
-                let pool = SqlitePoolOptions::new().max_connections(FILES).test_before_acquire(false);
-                let pool = pool.connect_with(options.synchronous(SqliteSynchronous::Full)).await?;
-                sqlx::raw_sql(create(SqliteStore::SCHEMA)).execute(&pool).await?;
+                let options = options
+                    .create_if_missing(true)
+                    .journal_mode(SqliteJournalMode::Wal);
+                let pool = SqlitePoolOptions::new()
+                    .max_connections(FILES)
+                    .test_before_acquire(false);
+                let pool = pool
+                    .connect_with(options.synchronous(SqliteSynchronous::Full))
+                    .await?;
+                sqlx::raw_sql(create(SqliteStore::SCHEMA))
+                    .execute(&pool)
+                    .await?;
                 Self::Sqlite(pool)
             }
         })
@@ -155,8 +182,11 @@ impl Floor {
                 query.execute(pool).await?.rows_affected()
             }
             Self::Sqlite(pool) => {
-                let query =
-                    sqlx::query(AssertSqlSafe(FILE.commit.clone())).bind(key).bind(owner).bind(revision).bind(outcome);
+                let query = sqlx::query(AssertSqlSafe(FILE.commit.clone()))
+                    .bind(key)
+                    .bind(owner)
+                    .bind(revision)
+                    .bind(outcome);
                 query.execute(pool).await?.rows_affected()
             }
         };
@@ -176,20 +206,31 @@ impl Floor {
         let revision = fastrand::i64(..);
         Ok(match self {
             Self::Postgres(pool) => {
-                let query = sqlx::query(AssertSqlSafe(POSTGRES.claim.clone())).bind(key).bind(owner).bind(revision);
+                let query = sqlx::query(AssertSqlSafe(POSTGRES.claim.clone()))
+                    .bind(key)
+                    .bind(owner)
+                    .bind(revision);
                 let row = query.fetch_one(pool).await?;
                 (row.try_get(OWNER)?, row.try_get(OUTCOME)?)
             }
             Self::Mysql(pool) => {
-                let owner: String = owner.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
-                let text = MARIADB.claim.replace("{key}", key).replace("{owner}", &owner);
+                let owner: String = owner
+                    .iter()
+                    .fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
+                let text = MARIADB
+                    .claim
+                    .replace("{key}", key)
+                    .replace("{owner}", &owner);
                 let text = text.replace("{revision}", &revision.to_string());
                 let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(pool).await?;
                 let row = rows.first().context("there is no row")?;
                 (row.try_get(OWNER)?, row.try_get(OUTCOME)?)
             }
             Self::Sqlite(pool) => {
-                let query = sqlx::query(AssertSqlSafe(FILE.claim.clone())).bind(key).bind(owner).bind(revision);
+                let query = sqlx::query(AssertSqlSafe(FILE.claim.clone()))
+                    .bind(key)
+                    .bind(owner)
+                    .bind(revision);
                 let row = query.fetch_one(pool).await?;
                 (row.try_get(OWNER)?, row.try_get(OUTCOME)?)
             }
@@ -205,7 +246,11 @@ impl Floor {
                     let outcome: Vec<u8> = row.try_get(0)?;
                     return Ok(outcome.len());
                 }
-                sqlx::query($insert).bind(key).bind(result.as_bytes()).execute($pool).await?;
+                sqlx::query($insert)
+                    .bind(key)
+                    .bind(result.as_bytes())
+                    .execute($pool)
+                    .await?;
             }};
         }
         match self {

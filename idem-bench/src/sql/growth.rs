@@ -32,18 +32,31 @@ pub(crate) async fn group(place: &Place, records: u64) -> Result<Group> {
     while from < records {
         let to = (from + BATCH).min(records);
         fill(place, from, to).await?;
-        eprintln!("{}: {to} records after {:.0} s", place.database.name(), begun.elapsed().as_secs_f64());
+        eprintln!(
+            "{}: {to} records after {:.0} s",
+            place.database.name(),
+            begun.elapsed().as_secs_f64()
+        );
         from = to;
     }
-    let many = times(place, "many").await.context("calls on the grown table")?;
+    let many = times(place, "many")
+        .await
+        .context("calls on the grown table")?;
     for (kind, (few, many)) in Kind::ALL.into_iter().zip(few.iter().zip(&many)) {
         for (name, share) in [("p50", 0.5), ("p99", 0.99)] {
             let (few, many) = (quantile(few, share), quantile(many, share));
             let what = format!("{kind}, {name}: with {records} records over with {FEW}");
-            figures.push(Figure::new(what, Unit::Ratio, vec![many / few]).beside(format!("{many:.0} µs; {few:.0} µs")));
+            figures.push(
+                Figure::new(what, Unit::Ratio, vec![many / few])
+                    .beside(format!("{many:.0} µs; {few:.0} µs")),
+            );
         }
     }
-    figures.push(size(place, &format!("bytes a record, indexes included, of {records}"), records)?);
+    figures.push(size(
+        place,
+        &format!("bytes a record, indexes included, of {records}"),
+        records,
+    )?);
 
     let expired = expire(place).await.context("having records expire")?;
     let begun = Instant::now();
@@ -78,13 +91,27 @@ pub(crate) async fn group(place: &Place, records: u64) -> Result<Group> {
     #[allow(clippy::cast_precision_loss)]
     let rate = expired as f64 / took;
     figures.push(
-        Figure::new("expired records deleted a second", Unit::PerSecond, vec![rate])
-            .beside(format!("{expired} in {took:.0} s by two stores, {swept} of them by one")),
+        Figure::new(
+            "expired records deleted a second",
+            Unit::PerSecond,
+            vec![rate],
+        )
+        .beside(format!(
+            "{expired} in {took:.0} s by two stores, {swept} of them by one"
+        )),
     );
-    figures.push(Figure::new("calls that failed during the sweep", Unit::Count, vec![f64::from(failed)]));
+    figures.push(Figure::new(
+        "calls that failed during the sweep",
+        Unit::Count,
+        vec![f64::from(failed)],
+    ));
     for (name, share) in [("p50", 0.5), ("p99", 0.99)] {
         let what = format!("first execution during the sweep, {name}");
-        figures.push(Figure::new(what, Unit::Microseconds, vec![quantile(&during, share)]));
+        figures.push(Figure::new(
+            what,
+            Unit::Microseconds,
+            vec![quantile(&during, share)],
+        ));
     }
     let before = bytes(place.dir())?;
     fill(place, records, records + expired).await?;
@@ -98,7 +125,10 @@ pub(crate) async fn group(place: &Place, records: u64) -> Result<Group> {
         )
         .beside("the room of deleted rows is used again"),
     );
-    Ok(Group { title: format!("{}, {records} records", place.database.name()), figures })
+    Ok(Group {
+        title: format!("{}, {records} records", place.database.name()),
+        figures,
+    })
 }
 
 /// Microseconds of first executions and replays, one at a time.
@@ -107,7 +137,9 @@ async fn times(place: &Place, name: &str) -> Result<[Vec<f64>; 2]> {
     for call in 0..CALLS + CALLS / 10 {
         for kind in Kind::ALL {
             let begun = Instant::now();
-            place.call(Subject::Ours, kind, &format!("{name}-{call}")).await?;
+            place
+                .call(Subject::Ours, kind, &format!("{name}-{call}"))
+                .await?;
             // The first ones warm up.
             if call >= CALLS / 10 {
                 times[kind as usize].push(begun.elapsed().as_secs_f64() * 1e6);
@@ -203,8 +235,14 @@ fn bytes(dir: &Path) -> Result<u64> {
     for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
         let entry = entry?;
         // A file may go while this looks.
-        let Ok(about) = entry.metadata() else { continue };
-        all += if about.is_dir() { bytes(&entry.path())? } else { about.len() };
+        let Ok(about) = entry.metadata() else {
+            continue;
+        };
+        all += if about.is_dir() {
+            bytes(&entry.path())?
+        } else {
+            about.len()
+        };
     }
     Ok(all)
 }

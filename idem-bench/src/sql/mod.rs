@@ -32,8 +32,13 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let machine = Machine::look();
-    println!("{}, {} cores, load {}", machine.processor, machine.cores, machine.load);
-    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    println!(
+        "{}, {} cores, load {}",
+        machine.processor, machine.cores, machine.load
+    );
+    let tokio = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     // In a task, as the requests of a server are.
     tokio.block_on(async { tokio::spawn(measure(args)).await? })
 }

@@ -63,25 +63,43 @@ impl Subject {
 impl Place {
     /// Starts a database. A large one has memory and a log as its administrator would give it.
     pub(crate) async fn start(database: Database, is_large: bool) -> Result<Self> {
-        let (postgres, mariadb): (&[&str], &[&str]) = if is_large { (&POSTGRES, &MARIADB) } else { (&[], &[]) };
+        let (postgres, mariadb): (&[&str], &[&str]) = if is_large {
+            (&POSTGRES, &MARIADB)
+        } else {
+            (&[], &[])
+        };
         let server = match database {
             Database::Postgres => Server::Postgres(PostgresServer::start_with(postgres).await?),
             Database::Mariadb => Server::Mariadb(MariaDbServer::start_with(mariadb).await?),
-            Database::Sqlite => Server::Sqlite(tempfile::Builder::new().prefix("idem-bench-").tempdir()?),
+            Database::Sqlite => {
+                Server::Sqlite(tempfile::Builder::new().prefix("idem-bench-").tempdir()?)
+            }
         };
         let url = server.url();
         let idempotency = runtime(&url).await?;
         // In a file of its own: SQLite has one writer for each.
         let (floor, table) = if let Server::Sqlite(dir) = &server {
-            let floor = Floor::connect(&format!("sqlite://{}/floor.db", dir.path().display())).await?;
+            let floor =
+                Floor::connect(&format!("sqlite://{}/floor.db", dir.path().display())).await?;
             (floor, Floor::connect(&url).await?)
         } else {
             let floor = Floor::connect(&url).await?;
             (floor.clone(), floor)
         };
         let redis_server = RedisServer::start().await?;
-        let redis = Idempotency::builder(RedisStore::connect(redis_server.url()).await?).ttl(DAY).build();
-        Ok(Self { database, server, floor, table, idempotency, redis, _redis: redis_server, result: result() })
+        let redis = Idempotency::builder(RedisStore::connect(redis_server.url()).await?)
+            .ttl(DAY)
+            .build();
+        Ok(Self {
+            database,
+            server,
+            floor,
+            table,
+            idempotency,
+            redis,
+            _redis: redis_server,
+            result: result(),
+        })
     }
 
     /// One call.
@@ -89,7 +107,11 @@ impl Place {
         let length = match (subject, kind) {
             (Subject::Floor, Kind::First) => return self.floor.first(key, &self.result).await,
             (Subject::Floor, Kind::Replay) => self.floor.replay(key).await?,
-            (Subject::CheckThenInsert, _) => self.floor.check_then_insert(&format!("c{key}"), &self.result).await?,
+            (Subject::CheckThenInsert, _) => {
+                self.floor
+                    .check_then_insert(&format!("c{key}"), &self.result)
+                    .await?
+            }
             (Subject::Ours, _) => guarded(&self.idempotency, key, &self.result).await?,
             (Subject::Redis, _) => guarded(&self.redis, key, &self.result).await?,
         };
@@ -105,10 +127,18 @@ impl Place {
     /// How many messages a first execution and a replay send, once statements are prepared. A file
     /// takes none.
     pub(crate) async fn messages(&self) -> Result<Option<[u64; 2]>> {
-        let (Server::Postgres(_) | Server::Mariadb(_)) = &self.server else { return Ok(None) };
+        let (Server::Postgres(_) | Server::Mariadb(_)) = &self.server else {
+            return Ok(None);
+        };
         let proxy = Proxy::start(&self.server.url()).await?;
         let all = proxy.passing(|_| true);
-        let idempotency = runtime(&self.server.url_through(&proxy).context("a file has no proxy")?).await?;
+        let idempotency = runtime(
+            &self
+                .server
+                .url_through(&proxy)
+                .context("a file has no proxy")?,
+        )
+        .await?;
         let mut counted = [0; 2];
         // The first ones prepare; calls one after the other use one connection.
         for number in 0..8 {
@@ -169,7 +199,11 @@ async fn runtime(url: &str) -> Result<Idempotency> {
 }
 
 async fn guarded(idempotency: &Idempotency, key: &str, result: &str) -> Result<usize> {
-    let outcome = idempotency.operation("bench").key(key).run(|| plain(result)).await;
+    let outcome = idempotency
+        .operation("bench")
+        .key(key)
+        .run(|| plain(result))
+        .await;
     let outcome: Result<_, Error> = outcome.map(Outcome::into_inner);
     Ok(outcome?.len())
 }

@@ -5,7 +5,11 @@
 
 mod pictures;
 #[path = "../../../examples/form/shop/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "the program beside it uses the rest")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the program beside it uses the rest"
+)]
 mod shop;
 mod site;
 
@@ -24,7 +28,11 @@ async fn browser() -> Result<Browser> {
 }
 
 async fn browser_without_scripts() -> Result<Browser> {
-    Browser::start(Options { scripts: false, ..Options::default() }).await
+    Browser::start(Options {
+        scripts: false,
+        ..Options::default()
+    })
+    .await
 }
 
 /// Opens the form and fills it in.
@@ -38,7 +46,11 @@ async fn fill(browser: &Browser, site: &Site) -> Result<()> {
 
 /// Waits for the page of an order, whichever it is.
 async fn sees_an_order(browser: &Browser) -> Result<()> {
-    browser.until("the page of an order", async || Ok(browser.text().await?.contains("is placed"))).await
+    browser
+        .until("the page of an order", async || {
+            Ok(browser.text().await?.contains("is placed"))
+        })
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -48,7 +60,10 @@ async fn a_form_that_is_sent_once_places_one_order() -> Result<()> {
     browser.click(BUTTON).await?;
     browser.sees("/orders/1", "Order 1 is placed").await?;
     let page = browser.text().await?;
-    assert!(page.contains("Thank you, Ada") && page.contains("Sencha") && page.contains("19.60"), "{page}");
+    assert!(
+        page.contains("Thank you, Ada") && page.contains("Sencha") && page.contains("19.60"),
+        "{page}"
+    );
     assert_eq!((site.forms(), site.runs()), (1, 1));
     Ok(())
 }
@@ -81,8 +96,17 @@ async fn the_button_disables_itself_and_says_so() -> Result<()> {
     site.has_forms(1).await?;
     site.release();
     browser.sees("/orders/1", "Order 1 is placed").await?;
-    assert_eq!(browser.run("return sessionStorage.getItem('button')").await?, "true Placing your order …");
-    assert_eq!((site.forms(), site.runs()), (1, 1), "the second click sent nothing");
+    assert_eq!(
+        browser
+            .run("return sessionStorage.getItem('button')")
+            .await?,
+        "true Placing your order …"
+    );
+    assert_eq!(
+        (site.forms(), site.runs()),
+        (1, 1),
+        "the second click sent nothing"
+    );
     Ok(())
 }
 
@@ -105,7 +129,9 @@ async fn a_reload_of_the_orders_page_sends_nothing() -> Result<()> {
     fill(&browser, &site).await?;
     browser.click(BUTTON).await?;
     browser.sees("/orders/1", "Order 1 is placed").await?;
-    browser.run("document.querySelector('h1').textContent = 'as it was'").await?;
+    browser
+        .run("document.querySelector('h1').textContent = 'as it was'")
+        .await?;
     browser.reload().await?;
     browser.sees("/orders/1", "Order 1 is placed").await?;
     assert_eq!((site.forms(), site.runs()), (1, 1));
@@ -139,7 +165,10 @@ async fn a_reload_while_the_order_is_being_placed_says_so() -> Result<()> {
     site.has_forms(1).await?;
     browser.reload().await?;
     browser.sees("/", "Your order is being placed").await?;
-    assert_eq!(browser.property("input[value=sencha]", "checked").await?, "false");
+    assert_eq!(
+        browser.property("input[value=sencha]", "checked").await?,
+        "false"
+    );
     site.release();
     browser.open(&site.at("/orders")).await?;
     browser.sees("/orders", "2 × Sencha").await?;
@@ -155,10 +184,17 @@ async fn back_to_the_form_shows_a_fresh_one_that_a_hasty_click_does_not_send() -
     browser.click(BUTTON).await?;
     browser.sees("/orders/1", "Order 1 is placed").await?;
     browser.back().await?;
-    browser.sees("/", "Your order 1 is placed. This is a new form").await?;
+    browser
+        .sees("/", "Your order 1 is placed. This is a new form")
+        .await?;
     assert_ne!(browser.property(TOKEN, "value").await?, first);
     browser.click(BUTTON).await?;
-    assert_eq!(browser.run("return document.querySelector('form').checkValidity()").await?, false);
+    assert_eq!(
+        browser
+            .run("return document.querySelector('form').checkValidity()")
+            .await?,
+        false
+    );
     browser.sees("/", "This is a new form").await?;
     assert_eq!((site.forms(), site.runs()), (1, 1));
     Ok(())
@@ -176,7 +212,10 @@ async fn back_to_the_old_form_and_sent_again_ends_on_the_one_order() -> Result<(
     browser.sees("/orders/1", "Order 1 is placed").await?;
     browser.back().await?;
     browser.sees("/", "Place the order").await?;
-    assert_eq!(browser.run("return document.title").await?, "restored: true");
+    assert_eq!(
+        browser.run("return document.title").await?,
+        "restored: true"
+    );
     assert_eq!(browser.property(TOKEN, "value").await?, first);
     assert_eq!(browser.property("#name", "value").await?, "Ada");
     browser.click(BUTTON).await?;
@@ -196,7 +235,9 @@ async fn back_to_the_old_form_and_sent_with_another_order_is_explained() -> Resu
     browser.sees("/", "Place the order").await?;
     browser.type_into("#tins", "3").await?;
     browser.click(BUTTON).await?;
-    browser.sees("/orders", "You have sent this form before").await?;
+    browser
+        .sees("/orders", "You have sent this form before")
+        .await?;
     assert_eq!(site.runs(), 1);
     // The typed values are there, in a fresh form: sent on purpose, it is another order.
     assert_eq!(browser.property("#tins", "value").await?, "3");
@@ -211,11 +252,18 @@ async fn the_same_form_in_two_tabs_places_one_order() -> Result<()> {
     let (site, browser) = (Site::open().await?, browser().await?);
     site.keeps_pages();
     fill(&browser, &site).await?;
-    let (one, token) = (browser.tab().await?, browser.property(TOKEN, "value").await?);
+    let (one, token) = (
+        browser.tab().await?,
+        browser.property(TOKEN, "value").await?,
+    );
     let two = browser.new_tab().await?;
     browser.show(&two).await?;
     fill(&browser, &site).await?;
-    assert_eq!(browser.property(TOKEN, "value").await?, token, "the browser has kept the form");
+    assert_eq!(
+        browser.property(TOKEN, "value").await?,
+        token,
+        "the browser has kept the form"
+    );
 
     site.hold();
     browser.click(BUTTON).await?;
@@ -267,9 +315,16 @@ async fn is_explained(browser: &Browser, site: &Site, title: &str) -> Result<()>
     browser.click(BUTTON).await?;
     browser.sees("/orders", title).await?;
     assert_eq!(site.runs(), 0, "nothing was ordered");
-    assert_ne!(browser.property(TOKEN, "value").await?, refused, "the form is a fresh one");
+    assert_ne!(
+        browser.property(TOKEN, "value").await?,
+        refused,
+        "the form is a fresh one"
+    );
     assert_eq!(browser.property("#name", "value").await?, "Ada");
-    assert_eq!(browser.property("input[value=sencha]", "checked").await?, "true");
+    assert_eq!(
+        browser.property("input[value=sencha]", "checked").await?,
+        "true"
+    );
     browser.click(BUTTON).await?;
     browser.sees("/orders/1", "Order 1 is placed").await?;
     assert_eq!((site.forms(), site.runs()), (2, 1));
@@ -288,7 +343,9 @@ async fn a_form_that_lay_for_too_long_is_explained() -> Result<()> {
 async fn a_token_made_by_hand_is_explained() -> Result<()> {
     let (site, browser) = (Site::open().await?, browser().await?);
     fill(&browser, &site).await?;
-    browser.tamper(TOKEN, "aaaabbbbccccddddeeeeffffgggghhhh").await?;
+    browser
+        .tamper(TOKEN, "aaaabbbbccccddddeeeeffffgggghhhh")
+        .await?;
     is_explained(&browser, &site, "This form is too old").await
 }
 
@@ -314,9 +371,15 @@ async fn a_visitor_who_has_lost_the_cookie_is_told() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_sends_too_many_foreign_tokens_is_asked_to_wait() -> Result<()> {
     let (site, browser) = (Site::open_guarded(2).await?, browser().await?);
-    for title in ["This form is too old", "This form is too old", "Please wait a moment"] {
+    for title in [
+        "This form is too old",
+        "This form is too old",
+        "Please wait a moment",
+    ] {
         fill(&browser, &site).await?;
-        browser.tamper(TOKEN, "aaaabbbbccccddddeeeeffffgggghhhh").await?;
+        browser
+            .tamper(TOKEN, "aaaabbbbccccddddeeeeffffgggghhhh")
+            .await?;
         browser.click(BUTTON).await?;
         browser.sees("/orders", title).await?;
     }
@@ -332,7 +395,11 @@ async fn after_a_failure_of_the_warehouse_the_same_form_can_be_sent_again() -> R
     let token = browser.property(TOKEN, "value").await?;
     browser.click(BUTTON).await?;
     browser.sees("/orders", "Out of stock just now").await?;
-    assert_eq!(browser.property(TOKEN, "value").await?, token, "it is the same form");
+    assert_eq!(
+        browser.property(TOKEN, "value").await?,
+        token,
+        "it is the same form"
+    );
     assert_eq!(browser.property("#tins", "value").await?, "2");
     browser.click(BUTTON).await?;
     browser.sees("/orders/1", "Order 1 is placed").await?;
@@ -373,18 +440,27 @@ async fn an_order_that_takes_too_long_is_explained_and_found_by_the_same_form() 
 async fn what_is_wrong_in_the_form_is_said_beside_it_and_costs_no_token() -> Result<()> {
     let (site, browser) = (Site::open().await?, browser().await?);
     fill(&browser, &site).await?;
-    browser.type_into("#name", "<script>alert(1)</script>").await?;
+    browser
+        .type_into("#name", "<script>alert(1)</script>")
+        .await?;
     browser.tamper("#tins", "77").await?;
     // The browser would say it first.
-    browser.run("document.querySelector('form').noValidate = true").await?;
+    browser
+        .run("document.querySelector('form').noValidate = true")
+        .await?;
     let token = browser.property(TOKEN, "value").await?;
     browser.click(BUTTON).await?;
     browser.sees("/orders", "Order 1 to 9 tins.").await?;
     assert_eq!(browser.property(TOKEN, "value").await?, token);
-    assert_eq!(browser.property("#name", "value").await?, "<script>alert(1)</script>");
+    assert_eq!(
+        browser.property("#name", "value").await?,
+        "<script>alert(1)</script>"
+    );
     browser.type_into("#tins", "7").await?;
     browser.click(BUTTON).await?;
-    browser.sees("/orders/1", "Thank you, <script>alert(1)</script>").await?;
+    browser
+        .sees("/orders/1", "Thank you, <script>alert(1)</script>")
+        .await?;
     assert_eq!((site.forms(), site.runs()), (2, 1));
     Ok(())
 }
@@ -400,11 +476,15 @@ async fn the_orders_are_shown_as_they_are_placed() -> Result<()> {
         browser.show(&form).await?;
         fill(&browser, &site).await?;
         browser.click(BUTTON).await?;
-        browser.sees(&format!("/orders/{count}"), "is placed").await?;
+        browser
+            .sees(&format!("/orders/{count}"), "is placed")
+            .await?;
         // Nobody touches this tab.
         browser.show(&orders).await?;
         let shown = async || Ok(browser.text().await?.matches("2 × Sencha").count() == count);
-        browser.until("as many orders as were placed", shown).await?;
+        browser
+            .until("as many orders as were placed", shown)
+            .await?;
     }
     assert_eq!(site.runs(), 2);
     Ok(())
@@ -412,15 +492,33 @@ async fn the_orders_are_shown_as_they_are_placed() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_a_phone_nothing_is_cut_off() -> Result<()> {
-    let (site, browser) = (Site::open().await?, Browser::start(Options { phone: true, ..Options::default() }).await?);
+    let (site, browser) = (
+        Site::open().await?,
+        Browser::start(Options {
+            phone: true,
+            ..Options::default()
+        })
+        .await?,
+    );
     let fits = async || -> Result<()> {
-        let widths = "return [document.documentElement.clientWidth, document.documentElement.scrollWidth]";
-        assert_eq!(browser.run(widths).await?, serde_json::json!([320, 320]), "{}", browser.text().await?);
+        let widths =
+            "return [document.documentElement.clientWidth, document.documentElement.scrollWidth]";
+        assert_eq!(
+            browser.run(widths).await?,
+            serde_json::json!([320, 320]),
+            "{}",
+            browser.text().await?
+        );
         Ok(())
     };
     site.is_out_of_stock(1);
     fill(&browser, &site).await?;
-    browser.type_into("#name", "Llanfairpwllgwyngyllgogerychwyrndrobwllllantysiliogogogoch").await?;
+    browser
+        .type_into(
+            "#name",
+            "Llanfairpwllgwyngyllgogerychwyrndrobwllllantysiliogogogoch",
+        )
+        .await?;
     fits().await?;
     browser.click(BUTTON).await?;
     browser.sees("/orders", "Out of stock just now").await?;

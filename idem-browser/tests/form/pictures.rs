@@ -16,17 +16,38 @@ async fn pictures() -> Result<()> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pictures");
     fs::create_dir_all(&dir)?;
     let site = Site::open().await?;
-    let (light, phone) = (Options::default(), Options { phone: true, ..Options::default() });
-    for (name, options) in [("light", light), ("dark", Options { dark: true, ..light }), ("phone", phone)] {
+    let (light, phone) = (
+        Options::default(),
+        Options {
+            phone: true,
+            ..Options::default()
+        },
+    );
+    for (name, options) in [
+        ("light", light),
+        (
+            "dark",
+            Options {
+                dark: true,
+                ..light
+            },
+        ),
+        ("phone", phone),
+    ] {
         let browser = Browser::start(options).await?;
         let picture = async |of: &str| {
-            Ok::<_, anyhow::Error>(fs::write(dir.join(format!("{name}-{of}.png")), browser.screenshot().await?)?)
+            Ok::<_, anyhow::Error>(fs::write(
+                dir.join(format!("{name}-{of}.png")),
+                browser.screenshot().await?,
+            )?)
         };
 
         fill(&browser, &site).await?;
         picture("form").await?;
         // A page that waits for an answer gives no picture.
-        browser.run("document.querySelector('form').dispatchEvent(new Event('submit'))").await?;
+        browser
+            .run("document.querySelector('form').dispatchEvent(new Event('submit'))")
+            .await?;
         picture("waiting").await?;
         fill(&browser, &site).await?;
         browser.click(BUTTON).await?;
@@ -39,7 +60,9 @@ async fn pictures() -> Result<()> {
         browser.click(BUTTON).await?;
         browser.sees("/orders", "Out of stock just now").await?;
         picture("explanation").await?;
-        browser.run("document.querySelector('form').noValidate = true").await?;
+        browser
+            .run("document.querySelector('form').noValidate = true")
+            .await?;
         browser.type_into("#name", " ").await?;
         browser.click(BUTTON).await?;
         browser.sees("/orders", "Tell us your name").await?;

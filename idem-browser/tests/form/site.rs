@@ -54,10 +54,17 @@ impl Site {
 
     /// A site that allows so many tokens that do not count.
     pub(crate) async fn open_guarded(failures: u32) -> Result<Self> {
-        Self::start(|builder| builder.limit_token_failures(failures, Duration::from_secs(3600)), |_| {}).await
+        Self::start(
+            |builder| builder.limit_token_failures(failures, Duration::from_secs(3600)),
+            |_| {},
+        )
+        .await
     }
 
-    async fn start(runtime: impl FnOnce(Builder) -> Builder, change: impl FnOnce(&mut Shop)) -> Result<Self> {
+    async fn start(
+        runtime: impl FnOnce(Builder) -> Builder,
+        change: impl FnOnce(&mut Shop),
+    ) -> Result<Self> {
         let clock = ManualClock::new();
         let gate = Arc::new(Gate {
             open: watch::Sender::new(true),
@@ -73,7 +80,12 @@ impl Site {
         let address = format!("http://{}", listener.local_addr()?);
         let router = shop::router(shop).layer(from_fn_with_state(Arc::clone(&wire), pass));
         tokio::spawn(async move { axum::serve(listener, router).await });
-        Ok(Self { address, gate, wire, clock })
+        Ok(Self {
+            address,
+            gate,
+            wire,
+            clock,
+        })
     }
 
     pub(crate) fn at(&self, path: &str) -> String {
@@ -137,8 +149,16 @@ impl Warehouse for Behind {
         gate.runs.send_modify(|runs| *runs += 1);
         // Open for good if the test has ended.
         let _ = gate.open.subscribe().wait_for(|open| *open).await;
-        let empty = gate.out_of_stock.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |times| times.checked_sub(1));
-        if empty.is_ok() { Err(OutOfStock) } else { Ok(()) }
+        let empty = gate
+            .out_of_stock
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |times| {
+                times.checked_sub(1)
+            });
+        if empty.is_ok() {
+            Err(OutOfStock)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -153,7 +173,10 @@ async fn pass(State(wire): State<Arc<Wire>>, request: Request, next: Next) -> Re
         std::panic::resume_unwind(Box::new("lost"));
     }
     if !is_form && wire.keeps_pages.load(Ordering::Relaxed) {
-        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("max-age=600"));
+        response.headers_mut().insert(
+            header::CACHE_CONTROL,
+            HeaderValue::from_static("max-age=600"),
+        );
     }
     response
 }

@@ -121,9 +121,23 @@ impl Index {
     fn add(&mut self, Line { at, by, event }: &Line) {
         let (at, by) = (*at, *by);
         match event.clone() {
-            Event::Call { call, key, manner, wait } => {
+            Event::Call {
+                call,
+                key,
+                manner,
+                wait,
+            } => {
                 let wait = wait * 1_000_000;
-                let info = Call { key, by, manner, begun: at, wait, ended: None, answer: None, decisions: 0 };
+                let info = Call {
+                    key,
+                    by,
+                    manner,
+                    begun: at,
+                    wait,
+                    ended: None,
+                    answer: None,
+                    decisions: 0,
+                };
                 self.calls.insert(call, info);
             }
             Event::Answer { call, answer } => self.answered(at, call, answer),
@@ -132,7 +146,14 @@ impl Index {
                     call.ended = Some(at);
                 }
             }
-            Event::Poll { body, call, key, attempt, from, first } => {
+            Event::Poll {
+                body,
+                call,
+                key,
+                attempt,
+                from,
+                first,
+            } => {
                 if first {
                     self.key(&key).bodies.push(body);
                     let info = Body {
@@ -158,7 +179,12 @@ impl Index {
                     body.ended = Some((at, how));
                 }
             }
-            Event::Claimed { key, owner, attempt, sent } => {
+            Event::Claimed {
+                key,
+                owner,
+                attempt,
+                sent,
+            } => {
                 let claim = self.claim(&key, owner, sent);
                 claim.owned.get_or_insert((at, attempt));
             }
@@ -169,12 +195,19 @@ impl Index {
             Event::Releasing { key, owner } => {
                 self.claim(&key, owner, at).releasing.get_or_insert(at);
             }
-            Event::Decided { key, decision, attempt, call } => {
+            Event::Decided {
+                key,
+                decision,
+                attempt,
+                call,
+            } => {
                 if let Some(call) = call.and_then(|call| self.calls.get_mut(&call)) {
                     call.decisions += 1;
                 }
                 if matches!(&*decision, "executed" | "error_kept") {
-                    self.key(&key).recorded.push((at, decision.clone(), attempt));
+                    self.key(&key)
+                        .recorded
+                        .push((at, decision.clone(), attempt));
                 }
                 *self.decisions.entry(decision).or_default() += 1;
             }
@@ -188,10 +221,20 @@ impl Index {
                 self.processes.insert(process, Some(Ended::Killed(at)));
             }
             Event::FaultBegan { fault, kind, .. } => {
-                self.faults.push(Fault { number: fault, kind, began: at, ended: u64::MAX });
+                self.faults.push(Fault {
+                    number: fault,
+                    kind,
+                    began: at,
+                    ended: u64::MAX,
+                });
             }
             Event::FaultEnded { fault } => {
-                if let Some(fault) = self.faults.iter_mut().rev().find(|began| began.number == fault) {
+                if let Some(fault) = self
+                    .faults
+                    .iter_mut()
+                    .rev()
+                    .find(|began| began.number == fault)
+                {
                     fault.ended = at;
                 }
             }
@@ -201,8 +244,17 @@ impl Index {
                     *up = at;
                 }
             }
-            Event::Published { message, key, poison } => {
-                let info = Message { key, poison, published: 0, aside: Vec::new() };
+            Event::Published {
+                message,
+                key,
+                poison,
+            } => {
+                let info = Message {
+                    key,
+                    poison,
+                    published: 0,
+                    aside: Vec::new(),
+                };
                 self.messages.entry(message).or_insert(info).published += 1;
             }
             Event::PutAside { message, reason } => {
@@ -216,9 +268,14 @@ impl Index {
     }
 
     fn answered(&mut self, at: u64, call: u64, answer: Answer) {
-        let Some(info) = self.calls.get_mut(&call) else { return };
+        let Some(info) = self.calls.get_mut(&call) else {
+            return;
+        };
         let replay = match answer {
-            Answer::Value { receipt, replayed: true } => Some((receipt, Given::Value)),
+            Answer::Value {
+                receipt,
+                replayed: true,
+            } => Some((receipt, Given::Value)),
             Answer::Kept { receipt } if receipt.call != call => Some((receipt, Given::Kept)),
             _ => None,
         };
@@ -236,11 +293,17 @@ impl Index {
     }
 
     fn claim(&mut self, key: &str, owner: u64, sent: u64) -> &mut Claim {
-        self.key(key).claims.entry(owner).or_insert_with(|| Claim { sent, ..Claim::default() })
+        self.key(key).claims.entry(owner).or_insert_with(|| Claim {
+            sent,
+            ..Claim::default()
+        })
     }
 
     /// The bodies of a key, in the order in which they began.
-    pub(crate) fn bodies_of<'a>(&'a self, key: &'a Key) -> impl DoubleEndedIterator<Item = &'a Body> {
+    pub(crate) fn bodies_of<'a>(
+        &'a self,
+        key: &'a Key,
+    ) -> impl DoubleEndedIterator<Item = &'a Body> {
         key.bodies.iter().filter_map(|body| self.bodies.get(body))
     }
 

@@ -65,16 +65,43 @@ struct Documented {
 
 /// The promises that are checked, and what of each.
 pub(crate) const PROMISES: &[(&str, &str)] = &[
-    ("P1", "no body of a key is polled once another has begun; no key is given away while its lease is held"),
-    ("P2", "once an outcome is recorded no body runs, and all replays are equal to it"),
-    ("P3", "attempts increase; of two outcomes one at most is recorded"),
-    ("P4", "no body of a call runs that was made while the server was dead"),
-    ("P5", "every call ends; a key whose owner died is taken over; in the end every key has an outcome"),
-    ("P6", "an error that is kept is replayed as it is, and no body runs"),
+    (
+        "P1",
+        "no body of a key is polled once another has begun; no key is given away while its lease is held",
+    ),
+    (
+        "P2",
+        "once an outcome is recorded no body runs, and all replays are equal to it",
+    ),
+    (
+        "P3",
+        "attempts increase; of two outcomes one at most is recorded",
+    ),
+    (
+        "P4",
+        "no body of a call runs that was made while the server was dead",
+    ),
+    (
+        "P5",
+        "every call ends; a key whose owner died is taken over; in the end every key has an outcome",
+    ),
+    (
+        "P6",
+        "an error that is kept is replayed as it is, and no body runs",
+    ),
     ("P9", "a commit that fails is not turned into a release"),
-    ("messages", "no message is lost: each is handled by a body that succeeded, or put aside for its reason"),
-    ("P12", "every answer comes with a decision that was reported"),
-    ("none", "nothing unexpected: no error that cannot be here, no panic of idem's, no process that ends by itself"),
+    (
+        "messages",
+        "no message is lost: each is handled by a body that succeeded, or put aside for its reason",
+    ),
+    (
+        "P12",
+        "every answer comes with a decision that was reported",
+    ),
+    (
+        "none",
+        "nothing unexpected: no error that cannot be here, no panic of idem's, no process that ends by itself",
+    ),
 ];
 
 /// Checks a history. One that is not complete may have calls that go on.
@@ -103,9 +130,21 @@ pub(crate) fn check(history: &[Line], rules: Rules, complete: bool) -> Findings 
         counts.extend(counts::of_messages(&index));
     }
     if rules.forgets {
-        counts.push(("not promised: take-overs after a renewal was lost", documented.lost_renewals));
-        counts.push(("not promised: replays of what was lost", documented.unacknowledged));
+        counts.push((
+            "not promised: take-overs after a renewal was lost",
+            documented.lost_renewals,
+        ));
+        counts.push((
+            "not promised: replays of what was lost",
+            documented.unacknowledged,
+        ));
     }
     let slowest_take_over = slowest.map(Duration::from_nanos);
-    Findings { violations, counts, faults, decisions: index.decisions, slowest_take_over }
+    Findings {
+        violations,
+        counts,
+        faults,
+        decisions: index.decisions,
+        slowest_take_over,
+    }
 }

@@ -7,8 +7,21 @@ use crate::clock::nanos;
 use crate::history::How;
 
 /// Says how often a key was given away because a failover had lost a renewal.
-pub(super) fn check(index: &Index, name: &str, key: &Key, rules: Rules, violations: &mut Vec<Violation>) -> u64 {
-    let mut broken = |promise, at, text| violations.push(Violation { promise, at, key: name.to_owned(), text });
+pub(super) fn check(
+    index: &Index,
+    name: &str,
+    key: &Key,
+    rules: Rules,
+    violations: &mut Vec<Violation>,
+) -> u64 {
+    let mut broken = |promise, at, text| {
+        violations.push(Violation {
+            promise,
+            at,
+            key: name.to_owned(),
+            text,
+        })
+    };
 
     let lost_renewals = check_claims(index, key, rules, &mut broken);
 
@@ -17,7 +30,8 @@ pub(super) fn check(index: &Index, name: &str, key: &Key, rules: Rules, violatio
     let mut latest: Option<&super::Body> = None;
     for body in index.bodies_of(key) {
         let expected = lost_renewals.contains(&body.attempt);
-        if let Some(earlier) = latest.filter(|earlier| earlier.last_from > body.begun && !expected) {
+        if let Some(earlier) = latest.filter(|earlier| earlier.last_from > body.begun && !expected)
+        {
             let after = (earlier.last_from - body.begun) / 1_000;
             let text = format!(
                 "body {} (attempt {}) was polled {after} µs after body {} (attempt {}) had begun",
@@ -34,8 +48,13 @@ pub(super) fn check(index: &Index, name: &str, key: &Key, rules: Rules, violatio
     // attempt.
     let mut last: Option<&super::Body> = None;
     for body in index.bodies_of(key) {
-        if let Some(last) = last.filter(|last| last.call != body.call && last.attempt >= body.attempt) {
-            let text = format!("attempt {} (body {}) came after attempt {}", body.attempt, body.number, last.attempt);
+        if let Some(last) =
+            last.filter(|last| last.call != body.call && last.attempt >= body.attempt)
+        {
+            let text = format!(
+                "attempt {} (body {}) came after attempt {}",
+                body.attempt, body.number, last.attempt
+            );
             broken("P3", body.begun, text);
         }
         last = Some(body);
@@ -55,11 +74,20 @@ fn check_claims(
     let mut lost_renewals = BTreeSet::new();
     // An owner counts on nine tenths of a lease, from when it sent what was confirmed.
     let counts_on = nanos(rules.lease) / 10 * 9;
-    let mut owners: Vec<(u64, u64, &Claim)> =
-        key.claims.values().filter_map(|claim| claim.owned.map(|(at, attempt)| (attempt, at, claim))).collect();
+    let mut owners: Vec<(u64, u64, &Claim)> = key
+        .claims
+        .values()
+        .filter_map(|claim| claim.owned.map(|(at, attempt)| (attempt, at, claim)))
+        .collect();
     owners.sort_by_key(|(attempt, at, _)| (*attempt, *at));
     for (i, (attempt, _, earlier)) in owners.iter().enumerate() {
-        let confirmed = earlier.renewed.iter().copied().max().unwrap_or_default().max(earlier.sent);
+        let confirmed = earlier
+            .renewed
+            .iter()
+            .copied()
+            .max()
+            .unwrap_or_default()
+            .max(earlier.sent);
         for (later_attempt, at, _) in &owners[i + 1..] {
             let gave_up = earlier.releasing.is_some_and(|releasing| releasing <= *at);
             if later_attempt > attempt && *at < confirmed + counts_on && !gave_up {
@@ -69,7 +97,9 @@ fn check_claims(
                 }
                 let mut of = index.bodies_of(key).filter(|body| body.attempt == *attempt);
                 let done = of.any(|body| {
-                    body.ended.is_some_and(|(end, how)| end < *at && matches!(how, How::Value | How::Kept))
+                    body.ended.is_some_and(|(end, how)| {
+                        end < *at && matches!(how, How::Value | How::Kept)
+                    })
                 });
                 let early = (confirmed + counts_on - at) / 1_000;
                 let text = format!(

@@ -54,18 +54,31 @@ const SYNCHRONOUS: [&str; 2] = ["-c", "synchronous_standby_names=standby"];
 impl Databases {
     pub(crate) async fn postgres() -> Result<Self> {
         let server = PostgresServer::start().await?;
-        PostgresStore::connect(server.url()).await?.migrate().await?;
+        PostgresStore::connect(server.url())
+            .await?
+            .migrate()
+            .await?;
         Ok(Self::Postgres(server))
     }
 
     pub(crate) async fn postgres_pair() -> Result<Self> {
         let primary = PostgresServer::start_with(&SYNCHRONOUS).await?;
         let standby = primary.start_standby(&SYNCHRONOUS).await?;
-        PostgresStore::connect(primary.url()).await?.migrate().await?;
+        PostgresStore::connect(primary.url())
+            .await?
+            .migrate()
+            .await?;
         let address = Proxy::start_opaque(&primary.url()).await?;
         let url = primary.url_through(address.address().port());
-        let servers = Mutex::new(Both { primary, standby: Some(standby) });
-        Ok(Self::PostgresPair(Box::new(Pair { address, url, servers })))
+        let servers = Mutex::new(Both {
+            primary,
+            standby: Some(standby),
+        });
+        Ok(Self::PostgresPair(Box::new(Pair {
+            address,
+            url,
+            servers,
+        })))
     }
 
     pub(crate) async fn mariadb() -> Result<Self> {
@@ -145,7 +158,10 @@ impl Databases {
 impl Pair {
     /// The password and all else is the same through each port.
     fn url_through(&self, port: u16) -> String {
-        self.url.replace(&format!(":{}/", self.address.address().port()), &format!(":{port}/"))
+        self.url.replace(
+            &format!(":{}/", self.address.address().port()),
+            &format!(":{port}/"),
+        )
     }
 
     /// The first one dies for good, and its standby takes its place. Then that one has a standby.

@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::ValueEnum;
 use idem_testkit::{
-    Proxy, RedisCluster, RedisClusterBuilder, RedisSentinels, RedisSentinelsBuilder, RedisServer, RedisServerBuilder,
+    Proxy, RedisCluster, RedisClusterBuilder, RedisSentinels, RedisSentinelsBuilder, RedisServer,
+    RedisServerBuilder,
 };
 
 use self::databases::Databases;
@@ -53,7 +54,9 @@ impl Topology {
     /// servers' own addresses, so that no proxy is between; a file has no server.
     pub(crate) fn suffers(self, kind: Kind) -> bool {
         match self {
-            Self::Single | Self::Postgres | Self::PostgresPair | Self::Mariadb | Self::Mysql => true,
+            Self::Single | Self::Postgres | Self::PostgresPair | Self::Mariadb | Self::Mysql => {
+                true
+            }
             Self::Sentinel | Self::Cluster => !kind.needs_proxy(),
             Self::Sqlite => matches!(kind, Kind::Kill | Kind::Pause),
         }
@@ -114,15 +117,21 @@ impl Servers {
             Topology::Mysql => Self::Databases(Box::new(Databases::mysql().await?)),
             Topology::Sqlite => Self::Databases(Box::new(Databases::sqlite(folder).await?)),
             Topology::Single => {
-                let server = KEEPS.into_iter().fold(RedisServer::builder(), RedisServerBuilder::arg);
+                let server = KEEPS
+                    .into_iter()
+                    .fold(RedisServer::builder(), RedisServerBuilder::arg);
                 Self::Single(server.start().await?)
             }
             Topology::Sentinel => {
-                let servers = KEEPS.into_iter().fold(RedisSentinels::builder(), RedisSentinelsBuilder::arg);
+                let servers = KEEPS
+                    .into_iter()
+                    .fold(RedisSentinels::builder(), RedisSentinelsBuilder::arg);
                 Self::Sentinel(servers.start().await?)
             }
             Topology::Cluster => {
-                let nodes = KEEPS.into_iter().fold(RedisCluster::builder(), RedisClusterBuilder::arg);
+                let nodes = KEEPS
+                    .into_iter()
+                    .fold(RedisCluster::builder(), RedisClusterBuilder::arg);
                 Self::Cluster(nodes.start().await?)
             }
         })
@@ -149,7 +158,12 @@ impl Servers {
 
     /// Kills a server, and starts it again after a while. `down` is called when no server is left,
     /// and before it is started.
-    pub(crate) async fn kill(&self, target: usize, length: Duration, down: impl Fn(bool)) -> Result<()> {
+    pub(crate) async fn kill(
+        &self,
+        target: usize,
+        length: Duration,
+        down: impl Fn(bool),
+    ) -> Result<()> {
         let server = match self {
             Self::Single(server) => {
                 server.kill()?;
@@ -192,7 +206,11 @@ impl Servers {
 
 /// The server that is hit: the master every second time, for there much can go wrong.
 async fn of_sentinels(servers: &RedisSentinels, target: usize) -> &RedisServer {
-    let master = if target.is_multiple_of(2) { servers.master().await.ok() } else { None };
+    let master = if target.is_multiple_of(2) {
+        servers.master().await.ok()
+    } else {
+        None
+    };
     let all = servers.servers();
     &all[master.unwrap_or(target / 2 % all.len())]
 }

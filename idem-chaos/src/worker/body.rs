@@ -66,7 +66,11 @@ pub(crate) const ON_PURPOSE: &str = "a body that was told to panic";
 impl Script {
     /// Some bodies are short, some longer than several leases.
     pub(crate) fn throw(dice: &mut Rng) -> Self {
-        let steps = if dice.u8(..100) < 25 { dice.u32(10..40) } else { dice.u32(1..8) };
+        let steps = if dice.u8(..100) < 25 {
+            dice.u32(10..40)
+        } else {
+            dice.u32(1..8)
+        };
         let end = match dice.u8(..100) {
             0..50 => End::Value,
             50..60 => End::Kept,
@@ -75,7 +79,11 @@ impl Script {
             85..93 => End::Unknown,
             _ => End::Panic,
         };
-        Self { steps, pause: Duration::from_millis(dice.u64(5..60)), end }
+        Self {
+            steps,
+            pause: Duration::from_millis(dice.u64(5..60)),
+            end,
+        }
     }
 }
 
@@ -102,12 +110,20 @@ pub(crate) struct Body {
 impl Body {
     pub(crate) fn new(whose: Whose, script: Script) -> Self {
         let steps = Box::pin(run(whose.receipt, script));
-        Self { whose, steps, begun: false, ended: false }
+        Self {
+            whose,
+            steps,
+            begun: false,
+            ended: false,
+        }
     }
 
     fn end(&mut self, how: How) {
         self.ended = true;
-        self.whose.journal.write(Event::End { body: self.whose.receipt.body, how });
+        self.whose.journal.write(Event::End {
+            body: self.whose.receipt.body,
+            how,
+        });
     }
 }
 
@@ -118,10 +134,28 @@ impl Future for Body {
         // First of all, the time.
         let at = clock::now();
         let first = !std::mem::replace(&mut self.begun, true);
-        let attempt = *self.whose.attempt.get_or_insert_with(|| idem_core::current().map_or(0, |call| call.attempt()));
-        let Whose { journal, key, receipt: Receipt { call, body }, .. } = &self.whose;
+        let attempt = *self
+            .whose
+            .attempt
+            .get_or_insert_with(|| idem_core::current().map_or(0, |call| call.attempt()));
+        let Whose {
+            journal,
+            key,
+            receipt: Receipt { call, body },
+            ..
+        } = &self.whose;
         let (call, body, key) = (*call, *body, key.clone());
-        journal.write_at(at, Event::Poll { body, call, key, attempt, from: poll_began(), first });
+        journal.write_at(
+            at,
+            Event::Poll {
+                body,
+                call,
+                key,
+                attempt,
+                from: poll_began(),
+                first,
+            },
+        );
         let polled = self.steps.as_mut().poll(context);
         if let Poll::Ready(returned) = &polled {
             self.end(match returned {
@@ -137,12 +171,19 @@ impl Future for Body {
 impl Drop for Body {
     fn drop(&mut self) {
         if self.begun && !self.ended {
-            self.end(if std::thread::panicking() { How::Panicked } else { How::Cut });
+            self.end(if std::thread::panicking() {
+                How::Panicked
+            } else {
+                How::Cut
+            });
         }
     }
 }
 
-#[allow(clippy::panic, reason = "that a body panics is one of the things to try")]
+#[allow(
+    clippy::panic,
+    reason = "that a body panics is one of the things to try"
+)]
 async fn run(receipt: Receipt, Script { steps, pause, end }: Script) -> Result<Receipt, Failure> {
     for _ in 0..steps {
         tokio::time::sleep(pause).await;

@@ -60,19 +60,45 @@ impl Plan {
             _ => Manner::Late,
         };
         // Long enough for a take-over, more often than not.
-        let wait = if dice.u8(..100) < 70 { lease * 3 + Duration::from_secs(2) } else { lease };
+        let wait = if dice.u8(..100) < 70 {
+            lease * 3 + Duration::from_secs(2)
+        } else {
+            lease
+        };
         let dropped = (dice.u8(..100) < 12).then(|| lease.mul_f64(dice.f64() * 2.0));
-        let scripts = std::iter::repeat_with(|| Script::throw(dice)).take(4).collect();
+        let scripts = std::iter::repeat_with(|| Script::throw(dice))
+            .take(4)
+            .collect();
         let late = lease.mul_f64(dice.f64() * 2.0);
-        Self { manner, wait, rejects: dice.u8(..100) < 5, dropped, scripts, late, last: false }
+        Self {
+            manner,
+            wait,
+            rejects: dice.u8(..100) < 5,
+            dropped,
+            scripts,
+            late,
+            last: false,
+        }
     }
 
     /// The plan of the last calls of a run: all succeed if they can.
     fn plain(lease: Duration) -> Self {
-        let script = Script { steps: 1, pause: Duration::from_millis(5), end: End::Value };
+        let script = Script {
+            steps: 1,
+            pause: Duration::from_millis(5),
+            end: End::Value,
+        };
         let wait = lease * 4 + Duration::from_secs(4);
         let (manner, late) = (Manner::Run, Duration::ZERO);
-        Self { manner, wait, rejects: false, dropped: None, scripts: vec![script], late, last: true }
+        Self {
+            manner,
+            wait,
+            rejects: false,
+            dropped: None,
+            scripts: vec![script],
+            late,
+            last: true,
+        }
     }
 }
 
@@ -84,7 +110,11 @@ impl Caller {
 
     /// The plan of a call that a message asks for.
     pub(crate) fn plan_of_message(&self, dice: &mut Rng) -> Plan {
-        let mut plan = Plan { manner: Manner::Run, dropped: None, ..Plan::throw(dice, self.lease) };
+        let mut plan = Plan {
+            manner: Manner::Run,
+            dropped: None,
+            ..Plan::throw(dice, self.lease)
+        };
         // No longer than the consumer lets a handler wait.
         plan.wait = plan.wait.min(Duration::from_secs(1));
         for script in &mut plan.scripts {
@@ -98,10 +128,22 @@ impl Caller {
     /// Makes the call of a message, in the present task: there its consumer sees what is recorded.
     pub(crate) async fn handle(&self, key: &str, plan: Plan) -> Answer {
         let call = self.number();
-        let wait = if plan.rejects { 0 } else { u64::try_from(plan.wait.as_millis()).unwrap_or(u64::MAX) };
-        self.journal.write(Event::Call { call, key: key.into(), manner: "message".into(), wait });
+        let wait = if plan.rejects {
+            0
+        } else {
+            u64::try_from(plan.wait.as_millis()).unwrap_or(u64::MAX)
+        };
+        self.journal.write(Event::Call {
+            call,
+            key: key.into(),
+            manner: "message".into(),
+            wait,
+        });
         let answer = CALL.scope(call, self.answer(call, key, plan)).await;
-        self.journal.write(Event::Answer { call, answer: answer.clone() });
+        self.journal.write(Event::Answer {
+            call,
+            answer: answer.clone(),
+        });
         answer
     }
 
@@ -118,9 +160,22 @@ impl Caller {
     /// Says whether there is an outcome.
     async fn make(&self, key: &str, plan: Plan) -> bool {
         let call = self.number();
-        let manner = if plan.last { "last".to_owned() } else { format!("{:?}", plan.manner).to_lowercase() };
-        let wait = if plan.rejects { 0 } else { u64::try_from(plan.wait.as_millis()).unwrap_or(u64::MAX) };
-        self.journal.write(Event::Call { call, key: key.into(), manner, wait });
+        let manner = if plan.last {
+            "last".to_owned()
+        } else {
+            format!("{:?}", plan.manner).to_lowercase()
+        };
+        let wait = if plan.rejects {
+            0
+        } else {
+            u64::try_from(plan.wait.as_millis()).unwrap_or(u64::MAX)
+        };
+        self.journal.write(Event::Call {
+            call,
+            key: key.into(),
+            manner,
+            wait,
+        });
         let (dropped, this, key) = (plan.dropped, self.clone(), key.to_owned());
         // In a task of its own, which catches the panics of bodies.
         let task = tokio::spawn(CALL.scope(call, async move {
@@ -134,7 +189,9 @@ impl Caller {
             Ok(answer) => answer,
             Err(ended) => Some(match ended.try_into_panic() {
                 Ok(panic) => panicked(&*panic),
-                Err(_) => Answer::Unexpected { text: "its task was stopped".into() },
+                Err(_) => Answer::Unexpected {
+                    text: "its task was stopped".into(),
+                },
             }),
         };
         let has_outcome = matches!(answer, Some(Answer::Value { .. } | Answer::Kept { .. }));
@@ -146,27 +203,50 @@ impl Caller {
     }
 
     async fn answer(&self, call: u64, key: &str, plan: Plan) -> Answer {
-        let mut operation = self.idempotency.operation(OPERATION).key(key).wait(plan.wait);
+        let mut operation = self
+            .idempotency
+            .operation(OPERATION)
+            .key(key)
+            .wait(plan.wait);
         if plan.rejects {
             operation = operation.in_flight(InFlight::Reject);
         }
         let mut scripts = plan.scripts.into_iter();
         let (this, of) = (self.clone(), key.to_owned());
         let mut body = move |attempt| {
-            let receipt = Receipt { call, body: this.number() };
-            let whose = Whose { journal: this.journal.clone(), key: of.clone(), receipt, attempt };
+            let receipt = Receipt {
+                call,
+                body: this.number(),
+            };
+            let whose = Whose {
+                journal: this.journal.clone(),
+                key: of.clone(),
+                receipt,
+                attempt,
+            };
             // The policy allows fewer tries than there are scripts; a call that must succeed has
             // one.
-            let last = Script { steps: 1, pause: Duration::from_millis(5), end: End::Value };
+            let last = Script {
+                steps: 1,
+                pause: Duration::from_millis(5),
+                end: End::Value,
+            };
             Body::new(whose, scripts.next().unwrap_or(last))
         };
         match plan.manner {
             Manner::Run => returned(operation.errors(action).run(move || body(None)).await),
-            Manner::Detached => returned(operation.errors(action).run_detached(move || body(None)).await),
+            Manner::Detached => returned(
+                operation
+                    .errors(action)
+                    .run_detached(move || body(None))
+                    .await,
+            ),
             Manner::ByHand | Manner::Late => {
                 let begun = match operation.begin().await {
                     Ok(Begin::Execute(lease)) => lease,
-                    Ok(Begin::Replay(recorded)) if recorded.is_error() => return returned(Err(kept(&recorded))),
+                    Ok(Begin::Replay(recorded)) if recorded.is_error() => {
+                        return returned(Err(kept(&recorded)));
+                    }
                     Ok(Begin::Replay(recorded)) => {
                         let value = recorded.decode::<Receipt>();
                         return value.map_or_else(|error| failed(&error), replayed);
@@ -194,7 +274,11 @@ async fn by_hand(lease: &Lease, body: Body, late: Option<Duration>) -> Answer {
             returned = body => Some(returned),
         }
     });
-    let Some(returned) = worked.await else { return Answer::Error { name: "LeaseLost".into() } };
+    let Some(returned) = worked.await else {
+        return Answer::Error {
+            name: "LeaseLost".into(),
+        };
+    };
     if let Some(late) = late {
         tokio::time::sleep(late).await;
     }
@@ -206,7 +290,10 @@ async fn by_hand(lease: &Lease, body: Body, late: Option<Duration>) -> Answer {
         Err(_) => lease.release().await,
     };
     match (returned, recorded) {
-        (Ok(receipt), Ok(())) => Answer::Value { receipt, replayed: false },
+        (Ok(receipt), Ok(())) => Answer::Value {
+            receipt,
+            replayed: false,
+        },
         (Err(error), Ok(())) => returned_error(error),
         (_, Err(error)) => failed(&error),
     }
@@ -227,7 +314,10 @@ fn action(failure: &Failure) -> ErrorAction {
 
 fn returned(result: Result<Outcome<Receipt>, Failure>) -> Answer {
     match result {
-        Ok(outcome) => Answer::Value { receipt: *outcome.get(), replayed: outcome.is_replayed() },
+        Ok(outcome) => Answer::Value {
+            receipt: *outcome.get(),
+            replayed: outcome.is_replayed(),
+        },
         Err(error) => returned_error(error),
     }
 }
@@ -241,20 +331,31 @@ fn returned_error(error: Failure) -> Answer {
 }
 
 fn replayed(receipt: Receipt) -> Answer {
-    Answer::Value { receipt, replayed: true }
+    Answer::Value {
+        receipt,
+        replayed: true,
+    }
 }
 
 fn failed(error: &Error) -> Answer {
     // The name of the variant stands first in what `Debug` writes.
     let debug = format!("{error:?}");
-    let name = debug.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+    let name = debug
+        .split(|c: char| !c.is_alphanumeric())
+        .next()
+        .unwrap_or_default();
     Answer::Error { name: name.into() }
 }
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> Answer {
-    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied());
     match text {
         Some(text) if text == ON_PURPOSE => Answer::Panicked,
-        text => Answer::Unexpected { text: format!("a panic: {}", text.unwrap_or("of another kind")) },
+        text => Answer::Unexpected {
+            text: format!("a panic: {}", text.unwrap_or("of another kind")),
+        },
     }
 }

@@ -45,7 +45,9 @@ fn disposition(answer: &Answer) -> Result<(), Unhandled> {
         Answer::Value { .. } => Ok(()),
         Answer::Kept { .. } => Err(Unhandled(Disposition::dead_letter("kept"))),
         Answer::Failed | Answer::Panicked => Err(soon),
-        Answer::Error { name } if matches!(&**name, "InFlight" | "Store" | "LeaseLost") => Err(soon),
+        Answer::Error { name } if matches!(&**name, "InFlight" | "Store" | "LeaseLost") => {
+            Err(soon)
+        }
         Answer::Error { name } => Err(Unhandled(Disposition::dead_letter(name.clone()))),
         Answer::Unexpected { text } => Err(Unhandled(Disposition::dead_letter(text.clone()))),
     }
@@ -87,7 +89,12 @@ where
 {
     let context = async_nats::jetstream::new(async_nats::connect(url).await?);
     let consumer = idem_nats::Consumer::new(&context, STREAM, QUEUE).dead_letter(DEAD);
-    consumer.concurrency(CONCURRENCY).shutdown_timeout(LAST).run(handler, over()).await.map_err(unexpected)
+    consumer
+        .concurrency(CONCURRENCY)
+        .shutdown_timeout(LAST)
+        .run(handler, over())
+        .await
+        .map_err(unexpected)
 }
 
 /// Every second process has lapin restore its connection; the others make another one.
@@ -98,11 +105,24 @@ where
     let connect = |properties| Connection::connect(url, properties);
     let restores = process.is_multiple_of(2);
     let properties = ConnectionProperties::default();
-    let properties = if restores { properties.enable_auto_recover() } else { properties };
+    let properties = if restores {
+        properties.enable_auto_recover()
+    } else {
+        properties
+    };
     let connection = connect(properties).await?;
     let consumer = idem_amqp::Consumer::new(&connection, QUEUE);
-    let consumer = if restores { consumer } else { consumer.reconnect(|| connect(ConnectionProperties::default())) };
-    consumer.concurrency(CONCURRENCY).shutdown_timeout(LAST).run(handler, over()).await.map_err(unexpected)
+    let consumer = if restores {
+        consumer
+    } else {
+        consumer.reconnect(|| connect(ConnectionProperties::default()))
+    };
+    consumer
+        .concurrency(CONCURRENCY)
+        .shutdown_timeout(LAST)
+        .run(handler, over())
+        .await
+        .map_err(unexpected)
 }
 
 /// The broker may be down at the start; nothing else is expected.

@@ -82,7 +82,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }));
     let journal = Journal::open(&args.folder, args.process)?;
     tracing::subscriber::set_global_default(Witness::new(journal.clone()))?;
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(work(args, journal))
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?
+        .block_on(work(args, journal))
 }
 
 async fn work(args: &Args, journal: Journal) -> Result<()> {
@@ -101,7 +105,12 @@ async fn work(args: &Args, journal: Journal) -> Result<()> {
     // Numbers that no other process gives.
     let next = Arc::new(AtomicU64::new((args.process << 32) + 1));
     let lease = Duration::from_millis(args.lease);
-    let caller = Caller { idempotency, journal: journal.clone(), lease, next };
+    let caller = Caller {
+        idempotency,
+        journal: journal.clone(),
+        lease,
+        next,
+    };
     if let Some(broker) = &args.broker {
         let dice = Rng::with_seed(args.seed ^ (args.process << 16));
         consume::run(broker, args.process, &caller, dice).await;
@@ -129,11 +138,18 @@ async fn work(args: &Args, journal: Journal) -> Result<()> {
     }
     let all = async { while callers.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(LAST_CALLS, all).await;
-    journal.write(Event::Drained { left: u64::try_from(callers.len())? });
+    journal.write(Event::Drained {
+        left: u64::try_from(callers.len())?,
+    });
     std::process::exit(0);
 }
 
-fn perhaps_wrong(store: impl Store, wrong: Option<(Flaw, Raw)>, args: &Args, journal: &Journal) -> Idempotency {
+fn perhaps_wrong(
+    store: impl Store,
+    wrong: Option<(Flaw, Raw)>,
+    args: &Args,
+    journal: &Journal,
+) -> Idempotency {
     match wrong {
         None => idempotency(store, args, journal),
         Some((flaw, raw)) => idempotency(Mutant::new(store, flaw, raw), args, journal),

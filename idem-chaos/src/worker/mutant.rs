@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use idem_core::record::{
-    Claim, Claimed, Commit, Encoded, Issue, Issued, Origin, Ownership, RecordId, RecordInfo, Release, ReleaseTo,
-    Removed, Renewal,
+    Claim, Claimed, Commit, Encoded, Issue, Issued, Origin, Ownership, RecordId, RecordInfo,
+    Release, ReleaseTo, Removed, Renewal,
 };
 use idem_core::{Store, StoreError};
 
@@ -59,13 +59,21 @@ pub(crate) struct Mutant<S> {
 
 impl<S> Mutant<S> {
     pub(super) fn new(inner: S, flaw: Flaw, raw: Raw) -> Self {
-        Self { inner, flaw, raw, other: Mutex::default() }
+        Self {
+            inner,
+            flaw,
+            raw,
+            other: Mutex::default(),
+        }
     }
 
     /// The outcome that was asked for before this one.
     fn another(&self, outcome: Encoded) -> Encoded {
         let mut other = self.other.lock().unwrap_or_else(PoisonError::into_inner);
-        other.replace(outcome.clone()).filter(|other| other.is_error == outcome.is_error).unwrap_or(outcome)
+        other
+            .replace(outcome.clone())
+            .filter(|other| other.is_error == outcome.is_error)
+            .unwrap_or(outcome)
     }
 }
 
@@ -73,20 +81,30 @@ impl<S: Store> Mutant<S> {
     async fn wrong_claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         let answer = self.inner.claim(claim).await;
         match (self.flaw, answer) {
-            (Flaw::ClaimAlways, Ok(Claimed::InFlight { attempt, .. })) => {
-                Ok(Claimed::Owned { attempt, from: Origin::Abandoned })
-            }
+            (Flaw::ClaimAlways, Ok(Claimed::InFlight { attempt, .. })) => Ok(Claimed::Owned {
+                attempt,
+                from: Origin::Abandoned,
+            }),
             (Flaw::ReplaysAnother, Ok(Claimed::Committed { attempt, outcome })) => {
-                Ok(Claimed::Committed { attempt, outcome: self.another(outcome) })
+                Ok(Claimed::Committed {
+                    attempt,
+                    outcome: self.another(outcome),
+                })
             }
-            (Flaw::TakesOverEarly, Ok(Claimed::InFlight { lease_left, .. })) if lease_left < claim.lease / 2 => {
+            (Flaw::TakesOverEarly, Ok(Claimed::InFlight { lease_left, .. }))
+                if lease_left < claim.lease / 2 =>
+            {
                 self.raw.erase(&claim.id).await;
                 self.inner.claim(claim).await
             }
-            (Flaw::StoreFailureRuns, Err(_)) => Ok(Claimed::Owned { attempt: 1, from: Origin::Nothing }),
-            (Flaw::NeverTakenOver, Ok(Claimed::Abandoned { attempt })) => {
-                Ok(Claimed::InFlight { attempt, lease_left: claim.lease })
-            }
+            (Flaw::StoreFailureRuns, Err(_)) => Ok(Claimed::Owned {
+                attempt: 1,
+                from: Origin::Nothing,
+            }),
+            (Flaw::NeverTakenOver, Ok(Claimed::Abandoned { attempt })) => Ok(Claimed::InFlight {
+                attempt,
+                lease_left: claim.lease,
+            }),
             (_, answer) => answer,
         }
     }
@@ -95,7 +113,11 @@ impl<S: Store> Mutant<S> {
 impl<S: Store> Store for Mutant<S> {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         match self.flaw {
-            Flaw::ShortLease => self.inner.claim(&claim.clone().with_lease(claim.lease / 10)).await,
+            Flaw::ShortLease => {
+                self.inner
+                    .claim(&claim.clone().with_lease(claim.lease / 10))
+                    .await
+            }
             Flaw::NeverTakenOver => self.wrong_claim(&claim.clone().with_take_over(false)).await,
             _ => self.wrong_claim(claim).await,
         }
@@ -106,12 +128,17 @@ impl<S: Store> Store for Mutant<S> {
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {
-        let is_error = commit.outcome.as_ref().is_some_and(|outcome| outcome.is_error);
+        let is_error = commit
+            .outcome
+            .as_ref()
+            .is_some_and(|outcome| outcome.is_error);
         let given_up = || {
             Release::new(
                 commit.id.clone(),
                 commit.owner,
-                ReleaseTo::Released { keep: commit.ttl.max(Duration::from_secs(1)) },
+                ReleaseTo::Released {
+                    keep: commit.ttl.max(Duration::from_secs(1)),
+                },
             )
         };
         match self.flaw {
@@ -140,7 +167,8 @@ impl<S: Store> Store for Mutant<S> {
 
     async fn release(&self, release: &Release) -> Result<Ownership, StoreError> {
         let answer = self.inner.release(release).await;
-        let released = matches!(release.to, ReleaseTo::Released { .. }) && matches!(answer, Ok(Ownership::Held));
+        let released = matches!(release.to, ReleaseTo::Released { .. })
+            && matches!(answer, Ok(Ownership::Held));
         if self.flaw == Flaw::AttemptForgotten && released {
             self.raw.erase(&release.id).await;
         }

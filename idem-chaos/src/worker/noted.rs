@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use idem_core::record::{
-    Claim, Claimed, Commit, Issue, Issued, Owner, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
+    Claim, Claimed, Commit, Issue, Issued, Owner, Ownership, RecordId, RecordInfo, Release,
+    Removed, Renewal,
 };
 use idem_core::{Store, StoreError};
 
@@ -28,7 +29,12 @@ impl<S: Store> Store for Noted<S> {
         let answer = self.inner.claim(claim).await;
         match &answer {
             Ok(Claimed::Owned { attempt, .. }) => {
-                self.journal.write(Event::Claimed { key, owner, attempt: *attempt, sent });
+                self.journal.write(Event::Claimed {
+                    key,
+                    owner,
+                    attempt: *attempt,
+                    sent,
+                });
             }
             Err(_) => self.journal.write(Event::ClaimFailed { key, owner, sent }),
             Ok(_) => {}
@@ -46,7 +52,10 @@ impl<S: Store> Store for Noted<S> {
 
     async fn release(&self, release: &Release) -> Result<Ownership, StoreError> {
         // Before it is sent: from here on the key may be anybody's.
-        self.journal.write(Event::Releasing { key: release.id.key().to_owned(), owner: number(release.owner) });
+        self.journal.write(Event::Releasing {
+            key: release.id.key().to_owned(),
+            owner: number(release.owner),
+        });
         self.inner.release(release).await
     }
 
@@ -77,5 +86,9 @@ impl<S: Store> Store for Noted<S> {
 
 /// Enough of an owner to tell it from the others.
 fn number(owner: Owner) -> u64 {
-    owner.to_bytes().into_iter().take(8).fold(0, |number, byte| number << 8 | u64::from(byte))
+    owner
+        .to_bytes()
+        .into_iter()
+        .take(8)
+        .fold(0, |number, byte| number << 8 | u64::from(byte))
 }

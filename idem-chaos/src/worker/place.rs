@@ -10,7 +10,9 @@ use idem_redis::redis::aio::ConnectionManager;
 use idem_redis::redis::{Client, RedisResult, cmd};
 use idem_sqlx::sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use idem_sqlx::sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use idem_sqlx::sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
+};
 use idem_sqlx::sqlx::{self, ConnectOptions as _, Executor as _, MySqlPool, PgPool, SqlitePool};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 
@@ -41,15 +43,26 @@ impl Place {
         Ok(match url.split("://").next() {
             Some("postgres") => {
                 let pool = postgres(url, limit)?;
-                Self::Postgres(PostgresStore::builder(pool.clone()).time_limit(limit).build(), pool)
+                Self::Postgres(
+                    PostgresStore::builder(pool.clone())
+                        .time_limit(limit)
+                        .build(),
+                    pool,
+                )
             }
             Some("mysql") => {
                 let pool = mysql(url, limit)?;
-                Self::MySql(MySqlStore::builder(pool.clone()).time_limit(limit).build(), pool)
+                Self::MySql(
+                    MySqlStore::builder(pool.clone()).time_limit(limit).build(),
+                    pool,
+                )
             }
             Some("sqlite") => {
                 let pool = sqlite(url, limit)?;
-                Self::Sqlite(SqliteStore::builder(pool.clone()).time_limit(limit).build(), pool)
+                Self::Sqlite(
+                    SqliteStore::builder(pool.clone()).time_limit(limit).build(),
+                    pool,
+                )
             }
             _ => Self::Redis(redis(url, limit, replicas).await?),
         })
@@ -71,10 +84,16 @@ async fn redis(url: &str, limit: Duration, replicas: u32) -> Result<RedisStore> 
     loop {
         tries -= 1;
         let builder = RedisStore::builder().url(url).time_limit(limit);
-        let builder = if replicas == 0 { builder } else { builder.replicas(replicas, REPLICA) };
+        let builder = if replicas == 0 {
+            builder
+        } else {
+            builder.replicas(replicas, REPLICA)
+        };
         match builder.connect().await {
             Ok(store) => return Ok(store),
-            Err(error) if tries == 0 => return Err(error).context("a process of workers cannot connect"),
+            Err(error) if tries == 0 => {
+                return Err(error).context("a process of workers cannot connect");
+            }
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }
@@ -85,25 +104,44 @@ async fn redis(url: &str, limit: Duration, replicas: u32) -> Result<RedisStore> 
 fn postgres(url: &str, limit: Duration) -> Result<PgPool> {
     let of_server = format!("{}ms", limit.as_millis());
     let options: PgConnectOptions = url.parse()?;
-    let options = options.options([("statement_timeout", &of_server), ("lock_timeout", &of_server)]);
-    let pool = PgPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(limit);
-    Ok(pool.test_before_acquire(false).connect_lazy_with(options.disable_statement_logging()))
+    let options = options.options([
+        ("statement_timeout", &of_server),
+        ("lock_timeout", &of_server),
+    ]);
+    let pool = PgPoolOptions::new()
+        .max_connections(CONNECTIONS)
+        .acquire_timeout(limit);
+    Ok(pool
+        .test_before_acquire(false)
+        .connect_lazy_with(options.disable_statement_logging()))
 }
 
 fn mysql(url: &str, limit: Duration) -> Result<MySqlPool> {
     let options: MySqlConnectOptions = url.parse()?;
-    let pool = MySqlPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(limit);
+    let pool = MySqlPoolOptions::new()
+        .max_connections(CONNECTIONS)
+        .acquire_timeout(limit);
     let pool = pool.test_before_acquire(false).after_connect(|on, _| {
-        Box::pin(async move { on.execute("SET SESSION innodb_lock_wait_timeout = 1").await.map(drop) })
+        Box::pin(async move {
+            on.execute("SET SESSION innodb_lock_wait_timeout = 1")
+                .await
+                .map(drop)
+        })
     });
     Ok(pool.connect_lazy_with(options.disable_statement_logging()))
 }
 
 fn sqlite(url: &str, limit: Duration) -> Result<SqlitePool> {
     let options: SqliteConnectOptions = url.parse()?;
-    let options = options.busy_timeout(limit * 3 / 4).journal_mode(SqliteJournalMode::Wal);
-    let options = options.synchronous(SqliteSynchronous::Full).disable_statement_logging();
-    let pool = SqlitePoolOptions::new().max_connections(4).acquire_timeout(limit);
+    let options = options
+        .busy_timeout(limit * 3 / 4)
+        .journal_mode(SqliteJournalMode::Wal);
+    let options = options
+        .synchronous(SqliteSynchronous::Full)
+        .disable_statement_logging();
+    let pool = SqlitePoolOptions::new()
+        .max_connections(4)
+        .acquire_timeout(limit);
     Ok(pool.test_before_acquire(false).connect_lazy_with(options))
 }
 
@@ -129,17 +167,35 @@ impl Raw {
         let (operation, key) = (id.operation(), id.key());
         match self {
             Self::Redis(manager) => {
-                let erased: RedisResult<()> = cmd("DEL").arg(name(id)).query_async(&mut manager.clone()).await;
+                let erased: RedisResult<()> = cmd("DEL")
+                    .arg(name(id))
+                    .query_async(&mut manager.clone())
+                    .await;
                 drop(erased);
             }
             Self::Postgres(pool) => {
-                carry_out!(pool, "DELETE FROM idem_records WHERE operation = $1 AND key = $2", operation, key);
+                carry_out!(
+                    pool,
+                    "DELETE FROM idem_records WHERE operation = $1 AND key = $2",
+                    operation,
+                    key
+                );
             }
             Self::MySql(pool) => {
-                carry_out!(pool, "DELETE FROM idem_records WHERE operation = ? AND `key` = ?", operation, key);
+                carry_out!(
+                    pool,
+                    "DELETE FROM idem_records WHERE operation = ? AND `key` = ?",
+                    operation,
+                    key
+                );
             }
             Self::Sqlite(pool) => {
-                carry_out!(pool, "DELETE FROM idem_records WHERE operation = ?1 AND key = ?2", operation, key);
+                carry_out!(
+                    pool,
+                    "DELETE FROM idem_records WHERE operation = ?1 AND key = ?2",
+                    operation,
+                    key
+                );
             }
         }
     }
@@ -147,13 +203,18 @@ impl Raw {
     /// Writes an outcome over the record of any owner.
     pub(super) async fn overwrite(&self, commit: &Commit) {
         let (operation, key) = (commit.id.operation(), commit.id.key());
-        let Some(outcome) = &commit.outcome else { return };
+        let Some(outcome) = &commit.outcome else {
+            return;
+        };
         let (codec, payload) = (outcome.codec.as_str(), outcome.payload.to_vec());
         match self {
             Self::Redis(manager) => {
                 let expiry = u64::try_from(commit.ttl.as_millis()).unwrap_or(u64::MAX);
                 let mut set = cmd("SET");
-                set.arg(name(&commit.id)).arg(wire::encode(&commit.record())).arg("PX").arg(expiry);
+                set.arg(name(&commit.id))
+                    .arg(wire::encode(&commit.record()))
+                    .arg("PX")
+                    .arg(expiry);
                 let written: RedisResult<()> = set.query_async(&mut manager.clone()).await;
                 drop(written);
             }

@@ -38,7 +38,11 @@ pub(crate) struct Witness {
 
 impl Witness {
     pub(crate) fn new(journal: Journal) -> Self {
-        Self { journal, others: AtomicU64::new(OTHERS), described: OnceLock::new() }
+        Self {
+            journal,
+            others: AtomicU64::new(OTHERS),
+            described: OnceLock::new(),
+        }
     }
 }
 
@@ -64,7 +68,12 @@ impl Subscriber for Witness {
         let call = inside.or_else(|| CALL.try_with(|call| *call).ok());
         let Decision { key, name, attempt } = decision;
         if !name.is_empty() {
-            self.journal.write(Event::Decided { key, decision: name, attempt, call });
+            self.journal.write(Event::Decided {
+                key,
+                decision: name,
+                attempt,
+                call,
+            });
         }
     }
 

@@ -71,11 +71,19 @@ const MOST_DECISIONS: usize = 20;
 const MOST_PURGES: usize = 3;
 
 async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failure> {
-    let Which { operation, key, digest } = &show.which;
+    let Which {
+        operation,
+        key,
+        digest,
+    } = &show.which;
     let found = match (operation, key, digest) {
         (Some(operation), Some(key), _) => find(store, operation, key).await,
         (_, _, Some(digest)) => find_digest(store, *digest).await,
-        _ => return Err(Failure::Arguments("an operation and a key, or a digest, are needed".to_owned())),
+        _ => {
+            return Err(Failure::Arguments(
+                "an operation and a key, or a digest, are needed".to_owned(),
+            ));
+        }
     };
     let (id, info) = match found {
         Ok(found) => found,
@@ -86,11 +94,18 @@ async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failu
         Err(failure) => return Err(failure),
     };
     // What stands in the record is worth showing without its trail.
-    let entries = store.decisions(id.digest(), MOST_DECISIONS).await.unwrap_or_else(|error| {
-        print::aside(&format!("idem: the audit trail cannot be read: {error}"));
-        Vec::new()
-    });
-    let pattern = if show.pattern { pattern_of(store, id.operation()).await? } else { None };
+    let entries = store
+        .decisions(id.digest(), MOST_DECISIONS)
+        .await
+        .unwrap_or_else(|error| {
+            print::aside(&format!("idem: the audit trail cannot be read: {error}"));
+            Vec::new()
+        });
+    let pattern = if show.pattern {
+        pattern_of(store, id.operation()).await?
+    } else {
+        None
+    };
     if json {
         let mut object = with_decisions(print::object(&id, &info), &entries);
         if let (true, Value::Object(object)) = (show.pattern, &mut object) {
@@ -109,11 +124,19 @@ async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failu
 
 /// An outcome that the operation's function recorded.
 async fn pattern_of(store: &AnyStore, operation: &str) -> Result<Option<Pattern>, Failure> {
-    let wanted = Wanted { operation, is_error: false, version: None };
+    let wanted = Wanted {
+        operation,
+        is_error: false,
+        version: None,
+    };
     let Patterns { found, codec } = pattern::find(store, &wanted).await?;
     if found.is_empty() {
-        let codec = codec.map_or_else(String::new, |codec| format!(" in JSON; others are in the codec `{codec}`"));
-        print::aside(&format!("no outcome of `{operation}` that a function recorded is there{codec}"));
+        let codec = codec.map_or_else(String::new, |codec| {
+            format!(" in JSON; others are in the codec `{codec}`")
+        });
+        print::aside(&format!(
+            "no outcome of `{operation}` that a function recorded is there{codec}"
+        ));
     }
     Ok(found.into_iter().next())
 }
@@ -124,7 +147,11 @@ async fn show_gone(store: &AnyStore, which: &Which, json: bool) -> Result<(), Fa
         (Some(operation), Some(key)) => ids_of(operation, key),
         _ => Vec::new(),
     };
-    let digests: Vec<_> = ids.iter().map(RecordId::digest).chain(which.digest).collect();
+    let digests: Vec<_> = ids
+        .iter()
+        .map(RecordId::digest)
+        .chain(which.digest)
+        .collect();
     let mut found = None;
     for (index, digest) in digests.into_iter().enumerate() {
         let entries = store.decisions(digest, MOST_DECISIONS).await?;
@@ -132,10 +159,17 @@ async fn show_gone(store: &AnyStore, which: &Which, json: bool) -> Result<(), Fa
             found = Some((ids.get(index), digest, entries));
         }
     }
-    let Some((id, digest, mut entries)) = found else { return Ok(()) };
-    let operation =
-        which.operation.clone().or_else(|| entries.first().map(|entry| entry.decision.operation.to_string()));
-    let Some(operation) = operation else { return Ok(()) };
+    let Some((id, digest, mut entries)) = found else {
+        return Ok(());
+    };
+    let operation = which.operation.clone().or_else(|| {
+        entries
+            .first()
+            .map(|entry| entry.decision.operation.to_string())
+    });
+    let Some(operation) = operation else {
+        return Ok(());
+    };
     // Or it went with many others.
     entries.extend(store.purges(&operation, MOST_PURGES).await?);
     entries.sort_by_key(|entry| entry.age);
@@ -155,17 +189,26 @@ async fn show_gone(store: &AnyStore, which: &Which, json: bool) -> Result<(), Fa
 
 fn with_decisions(mut object: Value, entries: &[Entry]) -> Value {
     if let Value::Object(object) = &mut object {
-        object.insert("decisions".to_owned(), entries.iter().map(print::entry_object).collect());
+        object.insert(
+            "decisions".to_owned(),
+            entries.iter().map(print::entry_object).collect(),
+        );
     }
     object
 }
 
 /// The record of an operation and a key: as listings show it, or else as one part that is typed as
 /// it is.
-pub(crate) async fn find(store: &AnyStore, operation: &str, key: &str) -> Result<(RecordId, RecordInfo), Failure> {
+pub(crate) async fn find(
+    store: &AnyStore,
+    operation: &str,
+    key: &str,
+) -> Result<(RecordId, RecordInfo), Failure> {
     let ids = ids_of(operation, key);
     if ids.is_empty() {
-        return Err(Failure::Arguments("this is not an operation and a key; copy both from `idem list`".to_owned()));
+        return Err(Failure::Arguments(
+            "this is not an operation and a key; copy both from `idem list`".to_owned(),
+        ));
     }
     for id in ids {
         if let Some(info) = store.inspect(&id).await? {
@@ -180,12 +223,20 @@ pub(crate) async fn find(store: &AnyStore, operation: &str, key: &str) -> Result
 }
 
 fn ids_of(operation: &str, key: &str) -> Vec<RecordId> {
-    let mut keys: Vec<Key> = [Key::from_encoded(key), Key::encode(key)].into_iter().flatten().collect();
+    let mut keys: Vec<Key> = [Key::from_encoded(key), Key::encode(key)]
+        .into_iter()
+        .flatten()
+        .collect();
     keys.dedup();
-    keys.iter().filter_map(|key| RecordId::new(operation, key)).collect()
+    keys.iter()
+        .filter_map(|key| RecordId::new(operation, key))
+        .collect()
 }
 
-async fn find_digest(store: &AnyStore, digest: KeyDigest) -> Result<(RecordId, RecordInfo), Failure> {
+async fn find_digest(
+    store: &AnyStore,
+    digest: KeyDigest,
+) -> Result<(RecordId, RecordInfo), Failure> {
     let mut listing = Listing::all().digest(digest);
     let mut progress = Progress::new();
     loop {
@@ -203,7 +254,11 @@ async fn find_digest(store: &AnyStore, digest: KeyDigest) -> Result<(RecordId, R
         }
         match page.next {
             Some(cursor) => listing = listing.after(cursor),
-            None => return Err(Failure::NoRecord(format!("no record has the digest {digest}"))),
+            None => {
+                return Err(Failure::NoRecord(format!(
+                    "no record has the digest {digest}"
+                )));
+            }
         }
     }
 }

@@ -28,7 +28,9 @@ const AT_A_TIME: usize = 16;
 pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<(), Failure> {
     let state = args.state;
     refuse_trail(&args.operation)?;
-    if args.older_than.is_some() && state.is_some_and(|state| !matches!(state, State::InFlight | State::Abandoned)) {
+    if args.older_than.is_some()
+        && state.is_some_and(|state| !matches!(state, State::InFlight | State::Abandoned))
+    {
         return Err(Failure::Arguments(
             "`--older-than` is for `in_flight` and `abandoned`: stores do not record the age of records in other states"
                 .to_owned(),
@@ -39,17 +41,26 @@ pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<()
             "records in flight are alive: their bodies are running. With `--force` they are removed all the same, and the bodies continue until their owners notice".to_owned(),
         ));
     }
-    let mut listing = Listing::all().operation(valid(&args.operation)?).limit(BATCH);
+    let mut listing = Listing::all()
+        .operation(valid(&args.operation)?)
+        .limit(BATCH);
     listing.state = state.map(Into::into);
     listing.older_than = args.older_than;
     if !args.consent.yes {
         let counted = count(store, listing.clone(), args.consent.force).await?;
         let total: u64 = counted.values().sum();
-        let by_state: Vec<String> = counted.iter().map(|(state, count)| format!("{count} {state}")).collect();
+        let by_state: Vec<String> = counted
+            .iter()
+            .map(|(state, count)| format!("{count} {state}"))
+            .collect();
         let question = format!(
             "{total} records of {} will be removed ({}). Their keys are forgotten: the next call of each runs the body again.",
             args.operation,
-            if by_state.is_empty() { "none".to_owned() } else { by_state.join(", ") }
+            if by_state.is_empty() {
+                "none".to_owned()
+            } else {
+                by_state.join(", ")
+            }
         );
         ask::confirm(&args.consent, &question)?;
     }
@@ -58,14 +69,24 @@ pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<()
     let ended = remove_all(store, args, listing, &mut purged).await;
     let removed = purged.removed;
     if let Some(noted) = noted {
-        let written = store.end(noted, Ended::Done { records: removed }, args.consent.audit_ttl).await;
+        let written = store
+            .end(
+                noted,
+                Ended::Done { records: removed },
+                args.consent.audit_ttl,
+            )
+            .await;
         if let Err(error) = written {
-            print::aside(&format!("idem: the audit trail does not say how many records were removed: {error}"));
+            print::aside(&format!(
+                "idem: the audit trail does not say how many records were removed: {error}"
+            ));
         }
     }
     let operation = &args.operation;
     if let Err(error) = ended {
-        print::aside(&format!("idem: {removed} records of {operation} were removed before the store failed"));
+        print::aside(&format!(
+            "idem: {removed} records of {operation} were removed before the store failed"
+        ));
         return Err(error.into());
     }
     let kept = purged.kept + u64::try_from(purged.unreadable.len()).unwrap_or(u64::MAX);
@@ -117,14 +138,19 @@ async fn remove_all(
         purged.kept += u64::try_from(alive.len()).unwrap_or(u64::MAX);
         // After a failure no removal begins, and those under way are waited for.
         let has_failed = Cell::new(false);
-        let removals = stream::iter(batch).take_while(|_| ready(!has_failed.get())).map(|listed| {
-            let has_failed = &has_failed;
-            async move {
-                let answer = remove(store, args, &listed).await;
-                has_failed.set(answer.as_ref().is_err_and(|error| !is_unreadable(error)) || has_failed.get());
-                (listed.id, answer)
-            }
-        });
+        let removals = stream::iter(batch)
+            .take_while(|_| ready(!has_failed.get()))
+            .map(|listed| {
+                let has_failed = &has_failed;
+                async move {
+                    let answer = remove(store, args, &listed).await;
+                    has_failed.set(
+                        answer.as_ref().is_err_and(|error| !is_unreadable(error))
+                            || has_failed.get(),
+                    );
+                    (listed.id, answer)
+                }
+            });
         let answers: Vec<_> = removals.buffer_unordered(AT_A_TIME).collect().await;
         let mut failed = Ok(());
         for (id, answer) in answers {
@@ -150,7 +176,10 @@ async fn remove_all(
 /// Removes only what was listed: a key that was claimed since, or was committed, stays.
 async fn remove(store: &AnyStore, args: &Purge, listed: &Listed) -> Result<Intervened, StoreError> {
     let forget = Intervention::forget(listed.id.clone())
-        .by(&ask::who(), args.consent.reason.as_deref().unwrap_or_default())
+        .by(
+            &ask::who(),
+            args.consent.reason.as_deref().unwrap_or_default(),
+        )
         .force(args.consent.force)
         .only_attempt(listed.info.attempt)
         .only_state(listed.info.state);
@@ -176,11 +205,19 @@ async fn note(store: &AnyStore, args: &Purge) -> Result<Option<Noted>, Failure> 
         .older_than(args.older_than)
         .force(consent.force);
     let (who, why) = (ask::who(), consent.reason.as_deref().unwrap_or_default());
-    store.note(&decision, (&who, why), consent.audit_ttl).await.map(Some).map_err(without_entry)
+    store
+        .note(&decision, (&who, why), consent.audit_ttl)
+        .await
+        .map(Some)
+        .map_err(without_entry)
 }
 
 /// How many records would go, by state.
-async fn count(store: &AnyStore, mut listing: Listing, force: bool) -> Result<BTreeMap<&'static str, u64>, Failure> {
+async fn count(
+    store: &AnyStore,
+    mut listing: Listing,
+    force: bool,
+) -> Result<BTreeMap<&'static str, u64>, Failure> {
     let mut counted = BTreeMap::new();
     let mut progress = Progress::new();
     loop {

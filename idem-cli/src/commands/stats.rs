@@ -80,8 +80,15 @@ async fn count(store: &AnyStore) -> Result<BTreeMap<String, Counts>, Failure> {
                 RecordState::Expired => RecordState::Issued,
                 state => state,
             };
-            let counts = operations.entry(listed.id.operation().to_owned()).or_default();
-            for (count, _) in counts.by_state.iter_mut().zip(STATES).filter(|(_, other)| *other == state) {
+            let counts = operations
+                .entry(listed.id.operation().to_owned())
+                .or_default();
+            for (count, _) in counts
+                .by_state
+                .iter_mut()
+                .zip(STATES)
+                .filter(|(_, other)| *other == state)
+            {
                 *count += 1;
             }
             let oldest = match state {
@@ -100,7 +107,10 @@ async fn count(store: &AnyStore) -> Result<BTreeMap<String, Counts>, Failure> {
 
 fn show(operations: &BTreeMap<String, Counts>, json: bool) -> Result<(), Failure> {
     if json {
-        let objects = operations.iter().map(|(name, counts)| object(name, counts)).collect();
+        let objects = operations
+            .iter()
+            .map(|(name, counts)| object(name, counts))
+            .collect();
         return Ok(print::json(&Value::Array(objects))?);
     }
     let head = [
@@ -118,7 +128,10 @@ fn show(operations: &BTreeMap<String, Counts>, json: bool) -> Result<(), Failure
         let age = |age: Option<Duration>| age.map_or_else(|| "-".to_owned(), print::length);
         let counted = counts.by_state.iter().map(u64::to_string);
         let ages = [age(counts.oldest_in_flight), age(counts.oldest_abandoned)];
-        std::iter::once(name.clone()).chain(counted).chain(ages).collect()
+        std::iter::once(name.clone())
+            .chain(counted)
+            .chain(ages)
+            .collect()
     };
     let rows: Vec<Vec<String>> = operations.iter().map(row).collect();
     Ok(print::table(&head, &rows)?)
@@ -130,7 +143,13 @@ fn object(name: &str, counts: &Counts) -> Value {
     for (state, count) in STATES.into_iter().zip(counts.by_state) {
         object.insert(print::state(state).to_owned(), count.into());
     }
-    object.insert("oldest_in_flight_ms".to_owned(), counts.oldest_in_flight.map(print::millis).into());
-    object.insert("oldest_abandoned_ms".to_owned(), counts.oldest_abandoned.map(print::millis).into());
+    object.insert(
+        "oldest_in_flight_ms".to_owned(),
+        counts.oldest_in_flight.map(print::millis).into(),
+    );
+    object.insert(
+        "oldest_abandoned_ms".to_owned(),
+        counts.oldest_abandoned.map(print::millis).into(),
+    );
     Value::Object(object)
 }

@@ -1,6 +1,9 @@
 //! The server's clock beside our own: a lease lasts as long on both only if they run at the same
 //! rate.
-#![allow(clippy::disallowed_methods, reason = "the one place that lays two clocks beside each other")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the one place that lays two clocks beside each other"
+)]
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -20,7 +23,11 @@ pub(super) struct Look {
 
 impl Look {
     pub(super) fn new(earliest: Instant, time: Duration) -> Self {
-        Self { time, earliest, latest: now() }
+        Self {
+            time,
+            earliest,
+            latest: now(),
+        }
     }
 }
 
@@ -33,7 +40,8 @@ pub(super) fn judge(server: &str, first: &Look, second: &Look, report: &mut Repo
     let least = second.earliest.saturating_duration_since(first.latest);
     let most = second.latest.saturating_duration_since(first.earliest);
     let passed = second.time.checked_sub(first.time);
-    let is_same = passed.is_some_and(|passed| passed + passed / RATE >= least && passed <= most + most / RATE);
+    let is_same = passed
+        .is_some_and(|passed| passed + passed / RATE >= least && passed <= most + most / RATE);
     if is_same {
         report.fine(format!("{server}: the clock runs as this machine's does"));
     } else {
@@ -42,7 +50,9 @@ pub(super) fn judge(server: &str, first: &Look, second: &Look, report: &mut Repo
             "keep both clocks by NTP, slewed and not stepped; leases are taken over too early or too late otherwise",
         );
     }
-    let here = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let here = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
     let apart = second.time.abs_diff(here);
     if apart > APART {
         report.found(

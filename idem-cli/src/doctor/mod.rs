@@ -43,14 +43,19 @@ impl Report {
     }
 
     fn found(&mut self, what: impl Into<String>, remedy: impl Into<String>) {
-        self.findings.push(Finding { what: what.into(), remedy: remedy.into() });
+        self.findings.push(Finding {
+            what: what.into(),
+            remedy: remedy.into(),
+        });
     }
 
     /// An error that says what to do, for example of a server that is refused.
     fn found_error(&mut self, error: &StoreError) {
         let text = error.to_string();
-        let (what, remedy) =
-            text.split_once("; ").or_else(|| text.split_once(". ")).unwrap_or((&text, "see the message"));
+        let (what, remedy) = text
+            .split_once("; ")
+            .or_else(|| text.split_once(". "))
+            .unwrap_or((&text, "see the message"));
         self.found(what, remedy);
     }
 }
@@ -60,10 +65,16 @@ pub(crate) async fn run(args: &Args) -> Result<u8, Failure> {
     match AnyStore::open(args).await {
         Ok(store) => examine(&store, args, &mut report).await?,
         // A server that a store refuses to use; one that does not answer is not examined.
-        Err(Failure::Store(error)) if error.kind() == StoreErrorKind::Refused => report.found_error(&error),
+        Err(Failure::Store(error)) if error.kind() == StoreErrorKind::Refused => {
+            report.found_error(&error)
+        }
         Err(failure) => return Err(failure),
     }
-    let code = if report.findings.is_empty() { DONE } else { FOUND };
+    let code = if report.findings.is_empty() {
+        DONE
+    } else {
+        FOUND
+    };
     if args.json {
         print::json(&as_json(&report))?;
     } else {
@@ -96,7 +107,12 @@ async fn table(store: &AnyStore, args: &Args, report: &mut Report) -> Result<(),
     let Some(id) = nothing else { return Ok(()) };
     match store.inspect(&id).await {
         Ok(_) => report.fine("the table is there, and of this version"),
-        Err(error) if matches!(error.kind(), StoreErrorKind::Refused | StoreErrorKind::Unreadable) => {
+        Err(error)
+            if matches!(
+                error.kind(),
+                StoreErrorKind::Refused | StoreErrorKind::Unreadable
+            ) =>
+        {
             match missing_table(store, args).await {
                 Some(Missing { what, remedy }) => report.found(what, remedy),
                 None => report.found_error(&error),

@@ -23,7 +23,10 @@ pub(crate) enum End<T> {
 /// The lease is looked at before each poll, so a process that was stopped for longer than its lease
 /// does not poll the body once more when it goes on. Without a lease to look at, the body runs to
 /// its end.
-pub(crate) async fn run<F: Future>(term: Option<&Term>, mut body: Pin<&mut Option<F>>) -> End<F::Output> {
+pub(crate) async fn run<F: Future>(
+    term: Option<&Term>,
+    mut body: Pin<&mut Option<F>>,
+) -> End<F::Output> {
     let end = {
         // Most bodies that are short end at their first poll: only one that waits needs to be told.
         let mut lost = None;
@@ -39,7 +42,9 @@ pub(crate) async fn run<F: Future>(term: Option<&Term>, mut body: Pin<&mut Optio
             match catch_unwind(AssertUnwindSafe(|| running.poll(context))) {
                 Ok(Poll::Ready(value)) => Poll::Ready(End::Returned(value)),
                 Ok(Poll::Pending) => {
-                    let Some(term) = term else { return Poll::Pending };
+                    let Some(term) = term else {
+                        return Poll::Pending;
+                    };
                     let lost = lost.get_or_insert_with(|| Box::pin(term.lost()));
                     lost.as_mut().poll(context).map(|()| End::Lost)
                 }

@@ -51,7 +51,11 @@ enum AfterClaim {
     /// The call has something to do, or fails.
     Over(Result<Begun, Error>),
     /// Somebody else is the owner, for this long unless the lease is renewed.
-    InFlight { attempt: u64, lease_left: Duration, seat: Option<Box<FlightSeat>> },
+    InFlight {
+        attempt: u64,
+        lease_left: Duration,
+        seat: Option<Box<FlightSeat>>,
+    },
 }
 
 impl Runtime {
@@ -68,7 +72,9 @@ impl Runtime {
         } else {
             match self.flights.join(&request.id, request.fingerprint) {
                 Joined::First(seat) => Some(Box::new(seat)),
-                Joined::Behind(seat) => return Box::pin(self.share(request, began, Box::new(seat))).await,
+                Joined::Behind(seat) => {
+                    return Box::pin(self.share(request, began, Box::new(seat))).await;
+                }
             }
         };
         self.lead(request, began, seat).await
@@ -76,14 +82,21 @@ impl Runtime {
 
     /// What this process knows by itself: a call inside its own body, a token that cannot count, an
     /// outcome in the local cache.
-    fn without_the_store(self: &Arc<Self>, request: &Request, began: Instant) -> Result<Option<Begun>, Error> {
+    fn without_the_store(
+        self: &Arc<Self>,
+        request: &Request,
+        began: Instant,
+    ) -> Result<Option<Begun>, Error> {
         if current::is_reentrant(&request.id, self.identity()) {
             return Err(self.reject(request, &Rejected::Reentrant));
         }
         if let Some(submission) = &request.submission {
             self.admit(request, submission, began)?;
         }
-        let found = self.cache.as_ref().and_then(|cache| cache.find(&request.id, request.fingerprint, began));
+        let found = self
+            .cache
+            .as_ref()
+            .and_then(|cache| cache.find(&request.id, request.fingerprint, began));
         found.map(|found| self.replay(request, found)).transpose()
     }
 
@@ -91,7 +104,9 @@ impl Runtime {
     /// does not become the owner, its body runs at once, without a record. The decision of a
     /// guarded call is reported.
     pub(crate) async fn observe(self: &Arc<Self>, request: &Request) -> Begun {
-        Box::pin(self.try_to_own(request)).await.unwrap_or(Begun::Unguarded)
+        Box::pin(self.try_to_own(request))
+            .await
+            .unwrap_or(Begun::Unguarded)
     }
 
     async fn try_to_own(self: &Arc<Self>, request: &Request) -> Result<Begun, Error> {
@@ -103,11 +118,14 @@ impl Runtime {
         let answer = self.claim(request, owner).await;
         match self.after_claim(request, owner, began, answer, None) {
             AfterClaim::Over(answer) => answer,
-            AfterClaim::InFlight { lease_left, .. } if request.settings.in_flight == InFlight::Reject => {
+            AfterClaim::InFlight { lease_left, .. }
+                if request.settings.in_flight == InFlight::Reject =>
+            {
                 Err(self.reject(request, &Rejected::InFlight(lease_left)))
             }
             AfterClaim::InFlight { attempt, .. } => {
-                self.reporter(request).decided(Decision::Waited, &request.id, attempt);
+                self.reporter(request)
+                    .decided(Decision::Waited, &request.id, attempt);
                 Ok(Begun::Unguarded)
             }
         }
@@ -134,25 +152,35 @@ impl Runtime {
                     drop(seat);
                     None
                 }
-                FlightStep::Wait { attempt, until: lease_until } => {
+                FlightStep::Wait {
+                    attempt,
+                    until: lease_until,
+                } => {
                     pause.before_waiting_again(attempt).await;
                     let lease_left = lease_until.saturating_duration_since(clock::now());
                     let until = wait_until.unwrap_or(entered);
-                    seat.while_waiting(self.wait_for(request, attempt, until, lease_left)).await;
+                    seat.while_waiting(self.wait_for(request, attempt, until, lease_left))
+                        .await;
                     seat.waited();
                     continue;
                 }
                 FlightStep::Answer(Ending::Committed { attempt, outcome }) => {
                     return self.replay(request, (attempt, outcome));
                 }
-                FlightStep::Answer(Ending::Done) => return Err(self.reject(request, &Rejected::Done)),
+                FlightStep::Answer(Ending::Done) => {
+                    return Err(self.reject(request, &Rejected::Done));
+                }
                 FlightStep::Answer(Ending::InFlight { until, .. }) => {
                     let left = until.saturating_duration_since(clock::now());
                     return Err(self.reject(request, &Rejected::InFlight(left)));
                 }
-                FlightStep::Answer(Ending::Failed(error)) => return self.without_store(request, error),
+                FlightStep::Answer(Ending::Failed(error)) => {
+                    return self.without_store(request, error);
+                }
                 FlightStep::Mismatch => return Err(self.reject(request, &Rejected::Mismatch)),
-                FlightStep::InFlight(left) => return Err(self.reject(request, &Rejected::InFlight(left))),
+                FlightStep::InFlight(left) => {
+                    return Err(self.reject(request, &Rejected::InFlight(left)));
+                }
             };
             let (sent, owner) = (clock::now(), self.store.owner());
             let claim = self.claim(request, owner);
@@ -162,9 +190,17 @@ impl Runtime {
             };
             match self.after_claim(request, owner, sent, answer, shared) {
                 AfterClaim::Over(answer) => return answer,
-                AfterClaim::InFlight { seat: Some(still), .. } => seat = still,
-                AfterClaim::InFlight { attempt, lease_left, seat: None } => {
-                    return self.stand_in_line(request, began, (attempt, lease_left)).await;
+                AfterClaim::InFlight {
+                    seat: Some(still), ..
+                } => seat = still,
+                AfterClaim::InFlight {
+                    attempt,
+                    lease_left,
+                    seat: None,
+                } => {
+                    return self
+                        .stand_in_line(request, began, (attempt, lease_left))
+                        .await;
                 }
             }
         }
@@ -184,10 +220,14 @@ impl Runtime {
             let answer = self.claim(request, owner).await;
             match self.after_claim(request, owner, sent, answer, seat) {
                 AfterClaim::Over(answer) => answer,
-                AfterClaim::InFlight { seat: Some(seat), .. } => Box::pin(self.share(request, sent, seat)).await,
-                AfterClaim::InFlight { attempt, lease_left, seat: None } => {
-                    Box::pin(self.stand_in_line(request, sent, (attempt, lease_left))).await
-                }
+                AfterClaim::InFlight {
+                    seat: Some(seat), ..
+                } => Box::pin(self.share(request, sent, seat)).await,
+                AfterClaim::InFlight {
+                    attempt,
+                    lease_left,
+                    seat: None,
+                } => Box::pin(self.stand_in_line(request, sent, (attempt, lease_left))).await,
             }
         }
     }
@@ -212,7 +252,11 @@ impl Runtime {
             let answer = self.claim(request, owner).await;
             match self.after_claim(request, owner, sent, answer, None) {
                 AfterClaim::Over(answer) => return answer,
-                AfterClaim::InFlight { attempt: now, lease_left: left, .. } => (attempt, lease_left) = (now, left),
+                AfterClaim::InFlight {
+                    attempt: now,
+                    lease_left: left,
+                    ..
+                } => (attempt, lease_left) = (now, left),
             }
         }
     }
@@ -234,14 +278,30 @@ impl Runtime {
         };
         let (ending, why) = match answer {
             Ok(Claimed::Owned { attempt, from }) => {
-                return AfterClaim::Over(self.own(request, owner, (attempt, from), sent, seat).map(Begun::Owner));
+                return AfterClaim::Over(
+                    self.own(request, owner, (attempt, from), sent, seat)
+                        .map(Begun::Owner),
+                );
             }
-            Ok(Claimed::InFlight { attempt, lease_left }) => {
-                tell(Ending::InFlight { attempt, until: clock::after(clock::now(), lease_left) });
-                return AfterClaim::InFlight { attempt, lease_left, seat };
+            Ok(Claimed::InFlight {
+                attempt,
+                lease_left,
+            }) => {
+                tell(Ending::InFlight {
+                    attempt,
+                    until: clock::after(clock::now(), lease_left),
+                });
+                return AfterClaim::InFlight {
+                    attempt,
+                    lease_left,
+                    seat,
+                };
             }
             Ok(Claimed::Committed { attempt, outcome }) => {
-                tell(Ending::Committed { attempt, outcome: outcome.clone() });
+                tell(Ending::Committed {
+                    attempt,
+                    outcome: outcome.clone(),
+                });
                 return AfterClaim::Over(self.replay(request, (attempt, outcome)));
             }
             Err(error) => {
@@ -251,7 +311,9 @@ impl Runtime {
             Ok(Claimed::Done { .. }) => (Ending::Done, Rejected::Done),
             Ok(Claimed::Mismatch) => (Ending::Unshared, Rejected::Mismatch),
             Ok(Claimed::Abandoned { attempt }) => (Ending::Unshared, Rejected::Abandoned(attempt)),
-            Ok(Claimed::Exhausted { attempts }) => (Ending::Unshared, Rejected::Exhausted(attempts)),
+            Ok(Claimed::Exhausted { attempts }) => {
+                (Ending::Unshared, Rejected::Exhausted(attempts))
+            }
             Ok(Claimed::NotIssued) => (Ending::Unshared, Rejected::Token(Flaw::Unknown)),
             Ok(Claimed::IssueExpired) => (Ending::Unshared, Rejected::Token(Flaw::Expired)),
         };
@@ -261,18 +323,31 @@ impl Runtime {
 
     /// Waits until the record may have changed, the lease may have run out, or the call's own time
     /// is up.
-    pub(super) async fn wait_for(&self, request: &Request, attempt: u64, until: Instant, lease_left: Duration) {
+    pub(super) async fn wait_for(
+        &self,
+        request: &Request,
+        attempt: u64,
+        until: Instant,
+        lease_left: Duration,
+    ) {
         let entered = clock::now();
-        let limit = until.saturating_duration_since(entered).min(lease_left + PAST_THE_LEASE);
+        let limit = until
+            .saturating_duration_since(entered)
+            .min(lease_left + PAST_THE_LEASE);
         if let Err(error) = self.store.wait(&request.id, attempt, limit).await {
-            self.observer.decided_because(Decision::StoreFailed, &request.id, attempt, &error);
+            self.observer
+                .decided_because(Decision::StoreFailed, &request.id, attempt, &error);
             tokio::time::sleep(limit.min(WAIT_WITHOUT_STORE)).await;
         }
         self.waited(request, entered);
     }
 
     /// Sends a claim; once more if its fate is unknown, as the same owner, who is recognised.
-    async fn claim(self: &Arc<Self>, request: &Request, owner: Owner) -> Result<Claimed, StoreError> {
+    async fn claim(
+        self: &Arc<Self>,
+        request: &Request,
+        owner: Owner,
+    ) -> Result<Claimed, StoreError> {
         // Whenever this future ends without a clear answer, dropped included, what it may have
         // claimed is given back.
         let mut orphan = Orphan::new(self, request, owner);
@@ -280,7 +355,8 @@ impl Runtime {
         loop {
             match self.store.claim(request.claim(owner)).await {
                 Err(error) if error.is_unknown() && !is_resent => {
-                    self.observer.decided_because(Decision::ClaimResent, &request.id, 0, &error);
+                    self.observer
+                        .decided_because(Decision::ClaimResent, &request.id, 0, &error);
                     is_resent = true;
                 }
                 answer => {
@@ -303,43 +379,65 @@ impl Runtime {
         seat: Option<Box<FlightSeat>>,
     ) -> Result<Owned, Error> {
         let Settings { lease, .. } = request.settings;
-        let term = Term::new(request.id.clone(), owner, attempt, (lease, request.settings.in_flight_expiry()), sent);
+        let term = Term::new(
+            request.id.clone(),
+            owner,
+            attempt,
+            (lease, request.settings.in_flight_expiry()),
+            sent,
+        );
         let now = clock::now();
         if term.is_lost_at(now) {
             // The answer took as long as the lease: by now, the key may have another owner.
             drop(Orphan::new(self, request, owner));
             return Err(self.reject(request, &Rejected::TooLate(attempt)));
         }
-        self.keepers.round_trips().took(&request.id, attempt, lease, (sent, now));
+        self.keepers
+            .round_trips()
+            .took(&request.id, attempt, lease, (sent, now));
         if from == Origin::Abandoned {
             self.took_over(request, attempt);
         }
-        Ok(Owned { enrolled: self.keepers.enrol(term), origin: from, seat })
+        Ok(Owned {
+            enrolled: self.keepers.enrol(term),
+            origin: from,
+            seat,
+        })
     }
 
     /// The attempt before this one was cut off, and its record is taken over.
     pub(crate) fn took_over(&self, request: &Request, attempt: u64) {
-        self.observer.decided(Decision::TakenOver, &request.id, attempt);
+        self.observer
+            .decided(Decision::TakenOver, &request.id, attempt);
         if request.settings.abandoned == Abandoned::Reject {
             let why = format!(
                 "the key was not settled within its `hold`, {:?}: the call runs although attempt {} was cut off",
                 request.settings.hold(),
                 attempt.saturating_sub(1)
             );
-            self.observer.decided_because(Decision::HoldEnded, &request.id, attempt, &why);
+            self.observer
+                .decided_because(Decision::HoldEnded, &request.id, attempt, &why);
         }
     }
 
     fn without_store(&self, request: &Request, error: StoreError) -> Result<Begun, Error> {
-        match (self.failed(&request.id, error), request.settings.store_failure) {
+        match (
+            self.failed(&request.id, error),
+            request.settings.store_failure,
+        ) {
             (Error::Store { .. }, StoreFailure::Run) => {
-                self.observer.decided(Decision::RanUnguarded, &request.id, 0);
+                self.observer
+                    .decided(Decision::RanUnguarded, &request.id, 0);
                 Ok(Begun::Unguarded)
             }
             (error, _) => {
                 if request.settings.observes {
                     let unreadable = matches!(error, Error::Codec { .. });
-                    let would = if unreadable { Decision::Unreadable } else { Decision::StoreFailed };
+                    let would = if unreadable {
+                        Decision::Unreadable
+                    } else {
+                        Decision::StoreFailed
+                    };
                     self.reporter(request).decided(would, &request.id, 0);
                 }
                 Err(error)
@@ -347,12 +445,20 @@ impl Runtime {
         }
     }
 
-    pub(crate) fn replay(&self, request: &Request, (attempt, outcome): (u64, Encoded)) -> Result<Begun, Error> {
+    pub(crate) fn replay(
+        &self,
+        request: &Request,
+        (attempt, outcome): (u64, Encoded),
+    ) -> Result<Begun, Error> {
         match request.settings.duplicate {
             Duplicate::Reject => Err(self.reject(request, &Rejected::Duplicate)),
             Duplicate::Replay => {
                 let observer = self.reporter(request);
-                match outcome.metadata.as_ref().and_then(|metadata| metadata.trace.as_ref()) {
+                match outcome
+                    .metadata
+                    .as_ref()
+                    .and_then(|metadata| metadata.trace.as_ref())
+                {
                     Some(trace) => {
                         if !request.settings.observes {
                             outward(|| trace::link(trace));
@@ -367,8 +473,19 @@ impl Runtime {
                     }
                     None => observer.decided(Decision::Replayed, &request.id, 0),
                 }
-                let (id, codec, versions) = (request.id.clone(), self.codec.clone(), request.versions.clone());
-                Ok(Begun::Replay(Recorded { id, attempt, outcome, codec, versions, observer }))
+                let (id, codec, versions) = (
+                    request.id.clone(),
+                    self.codec.clone(),
+                    request.versions.clone(),
+                );
+                Ok(Begun::Replay(Recorded {
+                    id,
+                    attempt,
+                    outcome,
+                    codec,
+                    versions,
+                    observer,
+                }))
             }
         }
     }
@@ -390,7 +507,9 @@ pub(super) struct Pause {
 impl Pause {
     pub(super) async fn before_waiting_again(&mut self, attempt: u64) {
         const EARLY: Duration = Duration::from_millis(5);
-        let early = self.seen.is_some_and(|(seen, at)| seen == attempt && clock::now() < clock::after(at, EARLY));
+        let early = self
+            .seen
+            .is_some_and(|(seen, at)| seen == attempt && clock::now() < clock::after(at, EARLY));
         if early {
             self.length = (self.length * 2).clamp(EARLY, WAIT_WITHOUT_STORE);
             tokio::time::sleep(self.length).await;
@@ -412,14 +531,26 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_waiter_that_finds_the_same_attempt_at_once_again_and_again_slows_down() {
         let mut pause = Pause::default();
-        for (attempt, millis) in
-            [(1, 0), (1, 5), (1, 10), (1, 20), (1, 40), (1, 80), (1, 100), (1, 100), (2, 0), (2, 5)]
-        {
+        for (attempt, millis) in [
+            (1, 0),
+            (1, 5),
+            (1, 10),
+            (1, 20),
+            (1, 40),
+            (1, 80),
+            (1, 100),
+            (1, 100),
+            (2, 0),
+            (2, 5),
+        ] {
             let before = clock::now();
             pause.before_waiting_again(attempt).await;
             let took = clock::now().saturating_duration_since(before).as_millis();
             // Timers may be a millisecond late.
-            assert!((millis..=millis + 1).contains(&took), "{took} ms, not {millis}");
+            assert!(
+                (millis..=millis + 1).contains(&took),
+                "{took} ms, not {millis}"
+            );
         }
         // A wait that lasted did not end for no reason.
         tokio::time::advance(Duration::from_millis(5)).await;

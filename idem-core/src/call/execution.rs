@@ -52,7 +52,11 @@ where
     /// on.
     ///
     /// It takes references, since what an `async fn` is given is in its future twice.
-    pub(crate) async fn run(&mut self, prepared: &Prepared<'_>, body: Pin<&mut Option<Body>>) -> Result<Outcome<T>, E> {
+    pub(crate) async fn run(
+        &mut self,
+        prepared: &Prepared<'_>,
+        body: Pin<&mut Option<Body>>,
+    ) -> Result<Outcome<T>, E> {
         prepared.announce();
         let (runtime, request) = match prepared {
             Prepared::Refused(error) => return Err(self.refuse(error.clone())),
@@ -71,12 +75,16 @@ where
             };
             watch::saw(Seen::Executed);
             match &mut held {
-                None => self.unguarded(request.id.operation(), Some(&request.id), body).await,
+                None => {
+                    self.unguarded(request.id.operation(), Some(&request.id), body)
+                        .await
+                }
                 Some(held) => {
                     if is_traced {
                         observe::span_has_attempt(held.term().attempt);
                     }
-                    self.own(runtime, Manner::of(&request.settings), held, body).await
+                    self.own(runtime, Manner::of(&request.settings), held, body)
+                        .await
                 }
             }
         }
@@ -85,7 +93,11 @@ where
     }
 
     /// As `run`, with the body in a task of its own.
-    pub(crate) async fn run_detached(mut self, prepared: Prepared<'_>, body: Body) -> Result<Outcome<T>, E>
+    pub(crate) async fn run_detached(
+        mut self,
+        prepared: Prepared<'_>,
+        body: Body,
+    ) -> Result<Outcome<T>, E>
     where
         Self: Send + 'static,
         R: Send + 'static,
@@ -99,11 +111,15 @@ where
             Prepared::Refused(error) => return Err(self.refuse(error.clone())),
             Prepared::Unguarded(operation, runtime) => {
                 let operation = operation.clone().into_owned();
-                return self.unguarded_and_detached(operation, None, runtime.as_ref(), body).await;
+                return self
+                    .unguarded_and_detached(operation, None, runtime.as_ref(), body)
+                    .await;
             }
             Prepared::Observed(operation, _) => {
                 let operation = operation.clone().into_owned();
-                return self.unguarded_and_detached(operation, None, None, body).await;
+                return self
+                    .unguarded_and_detached(operation, None, None, body)
+                    .await;
             }
             Prepared::Guarded(runtime, request) => (runtime, request),
         };
@@ -118,7 +134,9 @@ where
             watch::saw(Seen::Executed);
             let Some(held) = held else {
                 let (operation, id) = (request.id.operation().to_owned(), request.id.clone());
-                return self.unguarded_and_detached(operation, Some(id), Some(runtime), body).await;
+                return self
+                    .unguarded_and_detached(operation, Some(id), Some(runtime), body)
+                    .await;
             };
             if is_traced {
                 observe::span_has_attempt(held.term().attempt);
@@ -131,7 +149,8 @@ where
                 // one or the other.
                 let _counted = counted;
                 let mut held = held;
-                self.own(&runtime, manner, &mut held, pin!(Some(body))).await
+                self.own(&runtime, manner, &mut held, pin!(Some(body)))
+                    .await
             };
             // Only a tokio runtime that shuts down stops the task.
             detached(owning).await.unwrap_or_else(|| Err(fail(lost)))
@@ -194,9 +213,15 @@ where
         mut body: Pin<&'a mut Option<Body>>,
     ) -> impl Future<Output = Result<Outcome<T>, E>> + use<'a, R, T, E, P, G, Body> {
         let term = held.term().clone();
-        let call = Call::new(term.id.clone(), term.attempt, held.after_abandoned(), asks, runtime.identity())
-            .recording(held.recording(observes))
-            .stopped_by((!observes).then_some(&term));
+        let call = Call::new(
+            term.id.clone(),
+            term.attempt,
+            held.after_abandoned(),
+            asks,
+            runtime.identity(),
+        )
+        .recording(held.recording(observes))
+        .stopped_by((!observes).then_some(&term));
         async move {
             let mut tries = Tries::new(runtime.unlisted);
             let end = loop {
@@ -233,7 +258,12 @@ where
             };
             if observes && term.is_lost() {
                 let observer = runtime.observer.observing(true);
-                observer.decided_because(Decision::LeaseLost, &term.id, term.attempt, &term.why_lost());
+                observer.decided_because(
+                    Decision::LeaseLost,
+                    &term.id,
+                    term.attempt,
+                    &term.why_lost(),
+                );
             }
             if !held.carry_out().await {
                 watch::saw(Seen::Unrecorded);
@@ -282,7 +312,8 @@ where
                     } else if call.omits_outcome() {
                         held.plan_commit_without_outcome();
                     } else {
-                        let encoded = (self.witness.encode)(&runtime.codec, held.value_context(), &value);
+                        let encoded =
+                            (self.witness.encode)(&runtime.codec, held.value_context(), &value);
                         held.plan_commit(encoded);
                     }
                     return AfterTry::For(Answer::Gives(Ok(Outcome::executed(value))));
@@ -323,7 +354,12 @@ where
             Then::Keep(ttl) => match self.encoded(runtime, held.error_context(), call, &error) {
                 Ok(encoded) => held.plan_kept_error(encoded, ttl),
                 Err(failure) => {
-                    observer.decided_because(Decision::ErrorNotKept, &term.id, term.attempt, &failure);
+                    observer.decided_because(
+                        Decision::ErrorNotKept,
+                        &term.id,
+                        term.attempt,
+                        &failure,
+                    );
                 }
             },
         }
@@ -341,7 +377,10 @@ where
             return Err("its policy says that no error of this type is kept".into());
         };
         if call.is_troubled() {
-            return Err("a guarded call inside of it failed with an error of idem, which is never kept".into());
+            return Err(
+                "a guarded call inside of it failed with an error of idem, which is never kept"
+                    .into(),
+            );
         }
         caught(|| {
             if (keeper.has_ours)(error) {
@@ -371,7 +410,9 @@ where
                 Ok(value) => return Ok(Outcome::executed(value)),
                 Err(error) => error,
             };
-            let Next::Retry { pause, .. } = tries.next((self.policy.action)(&error)) else { return Err(error) };
+            let Next::Retry { pause, .. } = tries.next((self.policy.action)(&error)) else {
+                return Err(error);
+            };
             if self.again.is_none() {
                 return Err(error);
             }
@@ -399,7 +440,8 @@ where
         let counted = runtime.map(|runtime| runtime.background.body());
         let running = async move {
             let _counted = counted;
-            self.unguarded(&operation, id.as_ref(), pin!(Some(body))).await
+            self.unguarded(&operation, id.as_ref(), pin!(Some(body)))
+                .await
         };
         match detached(running).await {
             Some(returned) => returned,
@@ -474,7 +516,9 @@ async fn pause_under(term: &Term, pause: Duration) -> bool {
 
 /// Runs a future in a task of its own, with what follows the task. `None` where the task was
 /// stopped.
-async fn detached<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> Option<T> {
+async fn detached<T: Send + 'static>(
+    future: impl Future<Output = T> + Send + 'static,
+) -> Option<T> {
     let task = tokio::spawn(watch::along(Inherited::here().around(future)).in_current_span());
     match task.await {
         Ok(value) => Some(value),

@@ -24,7 +24,9 @@ use crate::lease::term::Term;
 use crate::observe::Decision;
 use crate::outcome::codec::{CodecContext, CodecFailure, TypeLabel};
 use crate::policy::settings::{keep_for, keep_released, seconds};
-use crate::record::{AsClaimed, Audit, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo};
+use crate::record::{
+    AsClaimed, Audit, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo,
+};
 use crate::runtime::Runtime;
 use crate::runtime::flight::{Ending, FlightSeat};
 use crate::runtime::local_cache::Sending;
@@ -86,7 +88,10 @@ enum Stage {
     Running,
     /// The body has ended, and this is to be recorded: `None` for an outcome that cannot be
     /// written. With a time of its own, it is kept and remembered for that.
-    Committing { outcome: Option<Encoded>, own: Option<Duration> },
+    Committing {
+        outcome: Option<Encoded>,
+        own: Option<Duration>,
+    },
     /// The body has ended, and the key is to be given up.
     Releasing(GiveUp),
     /// Nothing is left to do.
@@ -116,7 +121,11 @@ enum Tried {
 
 impl Held {
     pub(crate) fn new(runtime: &Arc<Runtime>, request: &Request, owned: Owned) -> Self {
-        let Owned { enrolled, origin, mut seat } = owned;
+        let Owned {
+            enrolled,
+            origin,
+            mut seat,
+        } = owned;
         if let Some(seat) = &mut seat {
             seat.owns(request.fingerprint, enrolled.term.clone());
         }
@@ -139,7 +148,10 @@ impl Held {
             doubtful: false,
             why_refused: NOT_THE_OWNER,
         };
-        Self { term: parts.enrolled.term.clone(), parts: Some(parts) }
+        Self {
+            term: parts.enrolled.term.clone(),
+            parts: Some(parts),
+        }
     }
 
     pub(crate) fn term(&self) -> &Arc<Term> {
@@ -157,18 +169,25 @@ impl Held {
     }
 
     fn label(&self) -> TypeLabel {
-        self.parts.as_ref().map(|parts| parts.label).unwrap_or_default()
+        self.parts
+            .as_ref()
+            .map(|parts| parts.label)
+            .unwrap_or_default()
     }
 
     /// Whether the attempt before was cut off.
     pub(crate) fn after_abandoned(&self) -> bool {
-        self.parts.as_ref().is_some_and(|parts| parts.origin == Origin::Abandoned)
+        self.parts
+            .as_ref()
+            .is_some_and(|parts| parts.origin == Origin::Abandoned)
     }
 
     /// The body has ended, and this is its outcome.
     pub(crate) fn plan_commit(&mut self, outcome: Result<Encoded, CodecFailure>) {
         if let Some(parts) = &mut self.parts {
-            let outcome = parts.encoded(outcome).map(|outcome| traced(parts.trace.as_ref(), outcome));
+            let outcome = parts
+                .encoded(outcome)
+                .map(|outcome| traced(parts.trace.as_ref(), outcome));
             parts.step = Stage::Committing { outcome, own: None };
         }
     }
@@ -193,14 +212,20 @@ impl Held {
         if let Some(parts) = &mut self.parts {
             parts.step = Stage::Over;
             let term = &self.term;
-            parts.runtime.observer.decided(Decision::Executed, &term.id, term.attempt);
+            parts
+                .runtime
+                .observer
+                .decided(Decision::Executed, &term.id, term.attempt);
         }
     }
 
     /// The body has ended, and it is recorded that it did, without an outcome.
     pub(crate) fn plan_commit_without_outcome(&mut self) {
         if let Some(parts) = &mut self.parts {
-            parts.step = Stage::Committing { outcome: None, own: None };
+            parts.step = Stage::Committing {
+                outcome: None,
+                own: None,
+            };
         }
     }
 
@@ -208,7 +233,10 @@ impl Held {
     pub(crate) fn plan_kept_error(&mut self, error: Encoded, ttl: Option<Duration>) {
         if let Some(parts) = &mut self.parts {
             let (error, own) = (traced(parts.trace.as_ref(), error), ttl.map(keep_for));
-            parts.step = Stage::Committing { outcome: Some(error), own };
+            parts.step = Stage::Committing {
+                outcome: Some(error),
+                own,
+            };
         }
     }
 
@@ -216,7 +244,11 @@ impl Held {
     /// further, that is what is left to do.
     pub(crate) fn plan_release(&mut self, abandoned: bool) {
         if let Some(parts) = &mut self.parts {
-            parts.step = Stage::Releasing(if abandoned { GiveUp::Abandon } else { GiveUp::Release });
+            parts.step = Stage::Releasing(if abandoned {
+                GiveUp::Abandon
+            } else {
+                GiveUp::Release
+            });
         }
     }
 
@@ -231,7 +263,9 @@ impl Held {
     /// Returns whether the record is still in flight, by a renewal: a look would miss a commit that
     /// is under way. Without an answer, it may not be.
     pub(crate) async fn is_in_flight(&self) -> bool {
-        let Some(parts) = &self.parts else { return false };
+        let Some(parts) = &self.parts else {
+            return false;
+        };
         let sent = clock::now();
         let answers = parts.runtime.store.renew(&[self.term.renewal()]).await;
         let is_held = matches!(answers.first(), Some(Ok(Ownership::Held)));
@@ -251,7 +285,9 @@ impl Held {
     /// Tries once what is left to do. If it fails, or this call goes no further meanwhile, it goes
     /// on in the background. `false`: this was a commit, and it is not recorded.
     pub(crate) async fn carry_out(&mut self) -> bool {
-        let Some(parts) = &mut self.parts else { return true };
+        let Some(parts) = &mut self.parts else {
+            return true;
+        };
         let commits = matches!(parts.step, Stage::Committing { .. });
         let tried = parts.try_step().await;
         let is_recorded = !commits || matches!(tried, Tried::Over(Ownership::Held));
@@ -269,7 +305,12 @@ impl Held {
         if let Some(parts) = &mut self.parts {
             parts.step = Stage::Over;
             let (observer, term) = (parts.runtime.observer, &self.term);
-            observer.decided_because(Decision::LeaseLost, &term.id, term.attempt, &term.why_lost());
+            observer.decided_because(
+                Decision::LeaseLost,
+                &term.id,
+                term.attempt,
+                &term.why_lost(),
+            );
         }
         self.term.lost_error()
     }
@@ -294,7 +335,11 @@ impl Held {
 
     /// Records an outcome that is known although no body of this call has run. One that cannot be
     /// written leaves the record abandoned.
-    pub(crate) async fn settle(mut self, outcome: Result<Encoded, Error>, by: Option<Box<By>>) -> Result<(), Error> {
+    pub(crate) async fn settle(
+        mut self,
+        outcome: Result<Encoded, Error>,
+        by: Option<Box<By>>,
+    ) -> Result<(), Error> {
         let mut outcome = match outcome {
             Ok(outcome) => outcome,
             Err(error) => {
@@ -305,7 +350,10 @@ impl Held {
         };
         if let Some(parts) = &mut self.parts {
             parts.settles = true;
-            if let Some(audit) = by.as_ref().and_then(|by| Audit::new(&by.who, &by.why, parts.times.ttl())) {
+            if let Some(audit) = by
+                .as_ref()
+                .and_then(|by| Audit::new(&by.who, &by.why, parts.times.ttl()))
+            {
                 outcome.describe(|metadata| metadata.audit = Some(audit));
             }
             parts.audit = by;
@@ -317,12 +365,17 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let Some(parts) = self.parts.take() else { return };
+        let Some(parts) = self.parts.take() else {
+            return;
+        };
         match parts.step {
             Stage::Over => {}
             Stage::Running => {
                 let term = &parts.enrolled.term;
-                parts.runtime.observer.decided(Decision::CallerDropped, &term.id, term.attempt);
+                parts
+                    .runtime
+                    .observer
+                    .decided(Decision::CallerDropped, &term.id, term.attempt);
             }
             Stage::Committing { .. } | Stage::Releasing(_) => parts.carry_on(),
         }
@@ -336,7 +389,12 @@ impl Parts {
 
     async fn try_step(&mut self) -> Tried {
         let term = &*self.enrolled.term;
-        let (id, owner, attempt, store) = (term.id.clone(), term.owner, term.attempt, &self.runtime.store);
+        let (id, owner, attempt, store) = (
+            term.id.clone(),
+            term.owner,
+            term.attempt,
+            &self.runtime.store,
+        );
         if self.sending.is_none() {
             self.sending = self.runtime.cache.as_ref().map(|cache| cache.sending(&id));
         }
@@ -345,11 +403,26 @@ impl Parts {
         }
         let answer = match &self.step {
             Stage::Committing { outcome, own } => {
-                let (outcome, fingerprint, times) = (outcome.clone(), self.fingerprint, self.times_with(*own));
+                let (outcome, fingerprint, times) =
+                    (outcome.clone(), self.fingerprint, self.times_with(*own));
                 let (ttl, remember) = (times.ttl(), times.remember());
-                let as_claimed = AsClaimed { origin: self.origin, lease: term.length(), hold: term.hold() };
+                let as_claimed = AsClaimed {
+                    origin: self.origin,
+                    lease: term.length(),
+                    hold: term.hold(),
+                };
                 let (as_claimed, trace) = (Some(as_claimed), trace::of(self.trace.as_ref()));
-                store.commit(Commit { id, owner, attempt, fingerprint, outcome, ttl, remember, as_claimed, trace })
+                store.commit(Commit {
+                    id,
+                    owner,
+                    attempt,
+                    fingerprint,
+                    outcome,
+                    ttl,
+                    remember,
+                    as_claimed,
+                    trace,
+                })
             }
             Stage::Releasing(how) => {
                 let to = match how {
@@ -368,7 +441,8 @@ impl Parts {
         let was_doubtful = self.doubtful;
         self.doubtful |= matches!(self.step, Stage::Releasing { .. });
         let answer = answer.await;
-        self.doubtful = was_doubtful || (self.doubtful && answer.as_ref().is_err_and(StoreError::is_unknown));
+        self.doubtful =
+            was_doubtful || (self.doubtful && answer.as_ref().is_err_and(StoreError::is_unknown));
         match answer {
             Ok(Ownership::Held) => {
                 self.cache();
@@ -406,7 +480,9 @@ impl Parts {
 
     fn not_encoded(&self, why: &dyn std::fmt::Display) {
         let term = &self.enrolled.term;
-        self.runtime.observer.decided_because(Decision::NotEncoded, &term.id, term.attempt, why);
+        self.runtime
+            .observer
+            .decided_because(Decision::NotEncoded, &term.id, term.attempt, why);
     }
 
     /// Returns the result of a step that was refused: a store that repeats a release by itself may
@@ -417,23 +493,37 @@ impl Parts {
         if self.doubtful || !(releases || term.may_be_recorded()) {
             return Ownership::Lost;
         }
-        let Ok(Some(found)) = self.runtime.store.inspect(&term.id).await else { return Ownership::Lost };
+        let Ok(Some(found)) = self.runtime.store.inspect(&term.id).await else {
+            return Ownership::Lost;
+        };
         if term.recorded(&found) {
             self.why_refused = RECORDED;
         }
         let is_released = found.state == RecordState::Released && found.attempt == term.attempt;
-        if releases && is_released { Ownership::Held } else { Ownership::Lost }
+        if releases && is_released {
+            Ownership::Held
+        } else {
+            Ownership::Lost
+        }
     }
 
     /// With a time of its own, an outcome is remembered for no longer.
     fn times_with(&self, own: Option<Duration>) -> Retention {
-        own.map_or(self.times, |own| Retention::new(own, own.max(seconds(self.least_secs))))
+        own.map_or(self.times, |own| {
+            Retention::new(own, own.max(seconds(self.least_secs)))
+        })
     }
 
     /// Keeps the outcome, if this was a commit, for duplicates that come to this process.
     fn cache(&self) {
-        if let (Some(cache), Some(sending), Stage::Committing { outcome: Some(outcome), own }) =
-            (&self.runtime.cache, self.sending, &self.step)
+        if let (
+            Some(cache),
+            Some(sending),
+            Stage::Committing {
+                outcome: Some(outcome),
+                own,
+            },
+        ) = (&self.runtime.cache, self.sending, &self.step)
         {
             let term = &self.enrolled.term;
             let (kept, ttl) = ((term.attempt, outcome), self.times_with(*own).ttl());
@@ -453,12 +543,24 @@ impl Parts {
             Tried::Failed(error) => {
                 self.delayed(&error);
                 let term = &self.enrolled.term;
-                Err(Error::Store { operation: term.id.operation().into(), key: term.id.digest(), source: error })
+                Err(Error::Store {
+                    operation: term.id.operation().into(),
+                    key: term.id.digest(),
+                    source: error,
+                })
             }
             Tried::Hopeless(error) => {
                 self.give_up(&error);
-                let (operation, key) = (self.enrolled.term.id.operation().into(), self.enrolled.term.id.digest());
-                Err(Error::Codec { operation, key, reason: error.to_string().into(), is_message: false })
+                let (operation, key) = (
+                    self.enrolled.term.id.operation().into(),
+                    self.enrolled.term.id.digest(),
+                );
+                Err(Error::Codec {
+                    operation,
+                    key,
+                    reason: error.to_string().into(),
+                    is_message: false,
+                })
             }
         }
     }
@@ -476,14 +578,26 @@ impl Parts {
                     _ => Decision::Executed,
                 };
                 let attempt = term.attempt;
-                (decision, Some(outcome.map_or(Ending::Done, |outcome| Ending::Committed { attempt, outcome })))
+                (
+                    decision,
+                    Some(outcome.map_or(Ending::Done, |outcome| Ending::Committed {
+                        attempt,
+                        outcome,
+                    })),
+                )
             }
             (Stage::Committing { .. }, Ownership::Lost) => (Decision::CommitRefused, None),
-            (Stage::Releasing(_), Ownership::Lost) if !self.doubtful => (Decision::ReleaseRefused, None),
+            (Stage::Releasing(_), Ownership::Lost) if !self.doubtful => {
+                (Decision::ReleaseRefused, None)
+            }
             // Or it was before, when its reply was lost.
-            (Stage::Releasing(GiveUp::Release), _) if self.settles => (Decision::ReleasedByHand, None),
+            (Stage::Releasing(GiveUp::Release), _) if self.settles => {
+                (Decision::ReleasedByHand, None)
+            }
             (Stage::Releasing(GiveUp::Release), _) => (Decision::Released, None),
-            (Stage::Releasing(GiveUp::Abandon | GiveUp::Unanswered), _) => (Decision::Abandoned, None),
+            (Stage::Releasing(GiveUp::Abandon | GiveUp::Unanswered), _) => {
+                (Decision::Abandoned, None)
+            }
             (Stage::Running | Stage::Over, _) => return,
         };
         // Nothing is left to renew, nor to lose.
@@ -499,10 +613,19 @@ impl Parts {
                     .then_some("there was no record of this key");
                 match (&self.audit, nothing) {
                     (Some(by), Some(nothing)) => {
-                        observer.decided_because(decision, &term.id, term.attempt, &format_args!("{by}; {nothing}"));
+                        observer.decided_because(
+                            decision,
+                            &term.id,
+                            term.attempt,
+                            &format_args!("{by}; {nothing}"),
+                        );
                     }
-                    (Some(by), None) => observer.decided_because(decision, &term.id, term.attempt, by),
-                    (None, Some(nothing)) => observer.decided_because(decision, &term.id, term.attempt, &nothing),
+                    (Some(by), None) => {
+                        observer.decided_because(decision, &term.id, term.attempt, by)
+                    }
+                    (None, Some(nothing)) => {
+                        observer.decided_because(decision, &term.id, term.attempt, &nothing)
+                    }
                     (None, None) => observer.decided(decision, &term.id, term.attempt),
                 }
             }
@@ -516,21 +639,38 @@ impl Parts {
     /// Carries the step on in a task of its own.
     fn carry_on(mut self) {
         let bytes = match &self.step {
-            Stage::Committing { outcome: Some(outcome), .. } => outcome.payload.len(),
+            Stage::Committing {
+                outcome: Some(outcome),
+                ..
+            } => outcome.payload.len(),
             _ => 0,
         };
         let Some(counted) = self.runtime.background.step(bytes) else {
-            return self.give_up(&"too many others are being tried again (10,000, or 64 MiB of outcomes)");
+            return self
+                .give_up(&"too many others are being tried again (10,000, or 64 MiB of outcomes)");
         };
-        let handle = Handle::try_current().ok().or_else(|| self.runtime.keepers.known().another(None));
-        Retrying { parts: Some(self), counted: Some(counted), on: None, moves: 0 }.start(handle);
+        let handle = Handle::try_current()
+            .ok()
+            .or_else(|| self.runtime.keepers.known().another(None));
+        Retrying {
+            parts: Some(self),
+            counted: Some(counted),
+            on: None,
+            moves: 0,
+        }
+        .start(handle);
     }
 
     fn delayed(&mut self, error: &StoreError) {
-        let decision =
-            if let Stage::Committing { .. } = self.step { Decision::CommitDelayed } else { Decision::ReleaseDelayed };
+        let decision = if let Stage::Committing { .. } = self.step {
+            Decision::CommitDelayed
+        } else {
+            Decision::ReleaseDelayed
+        };
         let term = &self.enrolled.term;
-        self.runtime.observer.decided_because(decision, &term.id, term.attempt, error);
+        self.runtime
+            .observer
+            .decided_because(decision, &term.id, term.attempt, error);
     }
 
     /// Leaves the step, and says so.
@@ -541,6 +681,8 @@ impl Parts {
             Stage::Running | Stage::Over => return,
         };
         let term = &self.enrolled.term;
-        self.runtime.observer.decided_because(decision, &term.id, term.attempt, why);
+        self.runtime
+            .observer
+            .decided_because(decision, &term.id, term.attempt, why);
     }
 }

@@ -85,7 +85,10 @@ impl<P, E> Policy<P, E> {
     where
         P: Fn(&E) -> ErrorAction,
     {
-        Self { action, keeper: None }
+        Self {
+            action,
+            keeper: None,
+        }
     }
 
     /// A policy that may keep errors.
@@ -94,7 +97,10 @@ impl<P, E> Policy<P, E> {
     where
         E: Keepable,
     {
-        Self { keeper: Some(Keeper::of_type()), ..self }
+        Self {
+            keeper: Some(Keeper::of_type()),
+            ..self
+        }
     }
 }
 
@@ -129,7 +135,9 @@ pub(crate) fn has_ours<E: std::error::Error>(error: &E) -> bool {
     let is_ours = |error: &(dyn std::error::Error + 'static)| {
         error.is::<Error>() || error.is::<Box<Error>>() || error.is::<Arc<Error>>()
     };
-    std::iter::successors(error.source(), |error| error.source()).take(MOST).any(is_ours)
+    std::iter::successors(error.source(), |error| error.source())
+        .take(MOST)
+        .any(is_ours)
 }
 
 impl<E> Policy<fn(&E) -> ErrorAction, E> {

@@ -24,7 +24,9 @@ impl Prepared<'_> {
     /// Reports a call without a record; a watch is told of any other.
     pub(crate) fn announce(&self) {
         let (decision, operation) = match self {
-            Self::Refused(error @ Error::Config { .. }) => (Decision::Misconfigured, error.operation()),
+            Self::Refused(error @ Error::Config { .. }) => {
+                (Decision::Misconfigured, error.operation())
+            }
             Self::Refused(error @ (Error::MissingKey { .. } | Error::MissingSubject { .. })) => {
                 (Decision::RejectedMissingKey, error.operation())
             }
@@ -35,7 +37,9 @@ impl Prepared<'_> {
             Self::Observed(operation, error) => {
                 watch::saw(Seen::Executed);
                 let would = match error {
-                    Error::MissingKey { .. } | Error::MissingSubject { .. } => Decision::RejectedMissingKey,
+                    Error::MissingKey { .. } | Error::MissingSubject { .. } => {
+                        Decision::RejectedMissingKey
+                    }
                     Error::NotInstalled { .. } => Decision::NotInstalled,
                     _ => Decision::Misconfigured,
                 };

@@ -34,7 +34,10 @@ impl Request {
     /// What the record says of the outcome's type.
     pub(crate) fn type_label(&self) -> TypeLabel {
         TypeLabel {
-            version: self.versions.as_ref().map_or(1, |versions| versions.current),
+            version: self
+                .versions
+                .as_ref()
+                .map_or(1, |versions| versions.current),
             is_named: self.settings.may_need_a_person(),
         }
     }
@@ -63,7 +66,10 @@ impl Request {
     /// Until when a call that began then waits for another; `None` if it does not.
     pub(super) fn wait_until(&self, began: Instant) -> Option<Instant> {
         match self.settings.in_flight {
-            InFlight::Wait => Some(clock::after(began, waiting::bounded_wait(self.settings.wait()))),
+            InFlight::Wait => Some(clock::after(
+                began,
+                waiting::bounded_wait(self.settings.wait()),
+            )),
             InFlight::Reject => None,
         }
     }
@@ -83,6 +89,10 @@ impl Request {
     }
 
     pub(crate) fn in_flight(&self, retry_after: Duration) -> Error {
-        Error::InFlight { operation: self.id.operation().into(), key: self.id.digest(), retry_after }
+        Error::InFlight {
+            operation: self.id.operation().into(),
+            key: self.id.digest(),
+            retry_after,
+        }
     }
 }

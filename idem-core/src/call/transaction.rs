@@ -77,13 +77,16 @@ struct LeaseMet<'p> {
 
 impl LeaseMet<'_> {
     fn reject(&self) -> Error {
-        self.runtime.reject(self.request, &Rejected::InFlight(self.left))
+        self.runtime
+            .reject(self.request, &Rejected::InFlight(self.left))
     }
 
     /// Waits until it may have ended. No transaction may be open, nor its connection in use.
     async fn wait(&self, pause: &mut Pause) {
         pause.before_waiting_again(self.attempt).await;
-        self.runtime.wait_for(self.request, self.attempt, self.until, self.left).await;
+        self.runtime
+            .wait_for(self.request, self.attempt, self.until, self.left)
+            .await;
     }
 }
 
@@ -107,12 +110,19 @@ where
     }
 
     /// Begins transactions until one is committed, or fails for a reason of its own.
-    pub(crate) async fn run<B, F>(&self, begins: &B, mut body: F, rerun: impl Fn(&E) -> bool) -> Result<Outcome<T>, E>
+    pub(crate) async fn run<B, F>(
+        &self,
+        begins: &B,
+        mut body: F,
+        rerun: impl Fn(&E) -> bool,
+    ) -> Result<Outcome<T>, E>
     where
         B: Transactions<S>,
         F: Body<B::Transaction, R>,
     {
-        let ends = Ends::Library { one_writer: B::ONE_WRITER };
+        let ends = Ends::Library {
+            one_writer: B::ONE_WRITER,
+        };
         let (mut pause, mut waits) = (Backoff::default(), Pause::default());
         // The end of a wait that goes on.
         let mut until = None;
@@ -150,7 +160,11 @@ where
                     Ran::Refused(error) => {
                         B::roll_back(tx).await;
                         match error {
-                            Error::Store { source, .. } if may_rerun && is_conflict::<S, B>(&source) => source,
+                            Error::Store { source, .. }
+                                if may_rerun && is_conflict::<S, B>(&source) =>
+                            {
+                                source
+                            }
                             error => {
                                 if let Error::Store { source, .. } = &error {
                                     self.gives_up(source);
@@ -171,7 +185,13 @@ where
     }
 
     /// The call in one transaction.
-    async fn attempt<X, B>(&self, tx: &mut X, body: &mut B, ends: Ends, until: Option<Instant>) -> Ran<'_, T, E>
+    async fn attempt<X, B>(
+        &self,
+        tx: &mut X,
+        body: &mut B,
+        ends: Ends,
+        until: Option<Instant>,
+    ) -> Ran<'_, T, E>
     where
         X: Transaction<S>,
         B: Body<X, R>,
@@ -179,7 +199,9 @@ where
         self.prepared.announce();
         let (runtime, request) = match self.prepared {
             Prepared::Refused(error) => return Ran::Refused(error.clone()),
-            Prepared::Unguarded(..) | Prepared::Observed(..) => return self.unguarded(tx, body).await,
+            Prepared::Unguarded(..) | Prepared::Observed(..) => {
+                return self.unguarded(tx, body).await;
+            }
             Prepared::Guarded(runtime, request) => (runtime, request),
         };
         let (span, is_traced) = runtime.observer.span(&request.id);
@@ -189,7 +211,10 @@ where
                 Observer::observed_without_key(Decision::Misconfigured, request.id.operation());
                 return self.unguarded(tx, body).await;
             };
-            return self.observe(tx, body, ends, (runtime, request, store)).instrument(span).await;
+            return self
+                .observe(tx, body, ends, (runtime, request, store))
+                .instrument(span)
+                .await;
         }
         async {
             let Some(store) = store else {
@@ -197,10 +222,24 @@ where
             };
             let mut open = Open::new(tx, runtime, request);
             let (attempt, owner, from) = match open.claim(store, ends, until).await {
-                Ok(Began::Owner { attempt, owner, from }) => (attempt, owner, from),
+                Ok(Began::Owner {
+                    attempt,
+                    owner,
+                    from,
+                }) => (attempt, owner, from),
                 Ok(Began::Replay(recorded)) => return self.replay(&recorded),
-                Ok(Began::Met { attempt, left, until }) => {
-                    return Ran::Met(LeaseMet { runtime, request, attempt, left, until });
+                Ok(Began::Met {
+                    attempt,
+                    left,
+                    until,
+                }) => {
+                    return Ran::Met(LeaseMet {
+                        runtime,
+                        request,
+                        attempt,
+                        left,
+                        until,
+                    });
                 }
                 Err(error) => return Ran::Refused(error),
             };
@@ -213,8 +252,13 @@ where
             {
                 return Ran::Refused(open.failed(error).await);
             }
-            let call =
-                Call::new(request.id.clone(), attempt, from == Origin::Abandoned, AskMode::Nothing, runtime.identity());
+            let call = Call::new(
+                request.id.clone(),
+                attempt,
+                from == Origin::Abandoned,
+                AskMode::Nothing,
+                runtime.identity(),
+            );
             open.attempt = Some(attempt);
             let watch = BodyWatch::start();
             let returned = call.around(body.run(&mut *open.tx)).await;
@@ -223,9 +267,14 @@ where
                 Ok(value) => {
                     open.attempt = None;
                     let outcome = self.encoded(runtime, request, &call, attempt, &value);
-                    return match open.commit(store, &commit_of(request, owner, attempt, outcome, None)).await {
+                    return match open
+                        .commit(store, &commit_of(request, owner, attempt, outcome, None))
+                        .await
+                    {
                         Ok(()) => {
-                            runtime.observer.decided(Decision::Executed, &request.id, attempt);
+                            runtime
+                                .observer
+                                .decided(Decision::Executed, &request.id, attempt);
                             Ran::Done(Outcome::executed(value))
                         }
                         Err(error) => Ran::Refused(error),
@@ -240,16 +289,26 @@ where
                 if let Err(error) = open.roll_back_body().await {
                     return Ran::Refused(error);
                 }
-                return match open.commit(store, &commit_of(request, owner, attempt, Some(encoded), own)).await {
+                return match open
+                    .commit(
+                        store,
+                        &commit_of(request, owner, attempt, Some(encoded), own),
+                    )
+                    .await
+                {
                     Ok(()) => {
-                        runtime.observer.decided(Decision::ErrorKept, &request.id, attempt);
+                        runtime
+                            .observer
+                            .decided(Decision::ErrorKept, &request.id, attempt);
                         Ran::Kept(error)
                     }
                     Err(error) => Ran::Refused(error),
                 };
             }
             open.roll_back().await;
-            runtime.observer.decided(Decision::Released, &request.id, attempt);
+            runtime
+                .observer
+                .decided(Decision::Released, &request.id, attempt);
             Ran::Failed(error)
         }
         .instrument(span)
@@ -280,14 +339,24 @@ where
     }
 
     /// The value as it is recorded; `None` if it is left out, or cannot be written.
-    fn encoded(&self, runtime: &Runtime, request: &Request, call: &Call, attempt: u64, value: &T) -> Option<Encoded> {
+    fn encoded(
+        &self,
+        runtime: &Runtime,
+        request: &Request,
+        call: &Call,
+        attempt: u64,
+        value: &T,
+    ) -> Option<Encoded> {
         if call.omits_outcome() {
             return None;
         }
         let context = CodecContext::of_value(&request.id, attempt, request.type_label());
-        let encoded = (self.witness.encode)(&runtime.codec, context, value).map(|encoded| request.traced(encoded));
+        let encoded = (self.witness.encode)(&runtime.codec, context, value)
+            .map(|encoded| request.traced(encoded));
         let not_encoded = |failure: &CodecFailure| {
-            runtime.observer.decided_because(Decision::NotEncoded, &request.id, attempt, failure);
+            runtime
+                .observer
+                .decided_because(Decision::NotEncoded, &request.id, attempt, failure);
         };
         encoded.inspect_err(not_encoded).ok()
     }
@@ -303,25 +372,33 @@ where
     ) -> Option<(Encoded, Option<Duration>)> {
         // Without a lease, nothing is left to be tried again in place or to be abandoned: both are
         // a release.
-        let Next::Then(Then::Keep(own)) = Tries::new(Then::Release).next((self.policy.action)(error)) else {
+        let Next::Then(Then::Keep(own)) =
+            Tries::new(Then::Release).next((self.policy.action)(error))
+        else {
             return None;
         };
         let keeper = self.policy.keeper.as_ref()?;
         let encoded = if call.is_troubled() {
-            Err("a guarded call inside of it failed with an error of idem, which is never kept".into())
+            Err(
+                "a guarded call inside of it failed with an error of idem, which is never kept"
+                    .into(),
+            )
         } else {
             caught(|| {
                 if (keeper.has_ours)(error) {
                     return Err("an error of idem is among its sources, and is never kept".into());
                 }
-                let context = CodecContext::of_error(&request.id, call.attempt(), request.type_label());
+                let context =
+                    CodecContext::of_error(&request.id, call.attempt(), request.type_label());
                 (keeper.encode)(&runtime.codec, context, error)
             })
         };
         match encoded {
             Ok(encoded) => Some((request.traced(encoded), own)),
             Err(failure) => {
-                runtime.observer.decided_because(Decision::ErrorNotKept, &request.id, 0, &failure);
+                runtime
+                    .observer
+                    .decided_because(Decision::ErrorNotKept, &request.id, 0, &failure);
                 None
             }
         }
@@ -350,22 +427,37 @@ where
         if let Prepared::Guarded(runtime, request) = self.prepared
             && failure.kind() == StoreErrorKind::Conflict
         {
-            runtime.observer.decided_because(Decision::StoreFailed, &request.id, 0, failure);
+            runtime
+                .observer
+                .decided_because(Decision::StoreFailed, &request.id, 0, failure);
         }
     }
 
     fn runs_again(&self, why: &dyn std::fmt::Display) {
         if let Prepared::Guarded(runtime, request) = self.prepared {
-            runtime.observer.decided_because(Decision::Retried, &request.id, 0, why);
+            runtime
+                .observer
+                .decided_because(Decision::Retried, &request.id, 0, why);
         }
     }
 }
 
 /// The commit of an attempt. An error may be kept for a time of its own.
-fn commit_of(request: &Request, owner: Owner, attempt: u64, outcome: Option<Encoded>, own: Option<Duration>) -> Commit {
+fn commit_of(
+    request: &Request,
+    owner: Owner,
+    attempt: u64,
+    outcome: Option<Encoded>,
+    own: Option<Duration>,
+) -> Commit {
     let settings = &request.settings;
     // With a time of its own it is remembered for no longer, but for as long as a token is valid.
-    let with_own = |own| (keep_for(own), keep_for(own).max(seconds(settings.least_secs)));
+    let with_own = |own| {
+        (
+            keep_for(own),
+            keep_for(own).max(seconds(settings.least_secs)),
+        )
+    };
     let (ttl, remember) = own.map_or((settings.ttl(), settings.remember()), with_own);
     Commit {
         id: request.id.clone(),
@@ -391,5 +483,7 @@ pub(crate) fn sources(
 ) -> bool {
     /// No chain is longer, but for one that is a circle.
     const MOST: usize = 100;
-    std::iter::successors(first, |error| (*error).source()).take(MOST).any(is_so)
+    std::iter::successors(first, |error| (*error).source())
+        .take(MOST)
+        .any(is_so)
 }

@@ -9,13 +9,18 @@ use crate::call::execution::{Again, Execution};
 pub use crate::call::keeping::{Keepable, Keeper, KeepsErrors, Opaque, Policy};
 pub use crate::call::part::BodyPart;
 use crate::call::transaction::{InTransaction, OneThreadOnce};
-pub use crate::call::witness::{ConditionalPolicy, FromIdempotency, NoPolicy, Returned, Witness, outcome_of};
+pub use crate::call::witness::{
+    ConditionalPolicy, FromIdempotency, NoPolicy, Returned, Witness, outcome_of,
+};
 pub use crate::encoding::key::{CanBeMissing, KeyOf, NeverMissing, PerhapsMissing};
 use crate::encoding::key::{KeyPart, KeyWriter};
 use crate::error::Error;
-pub use crate::error::disposition::{ConditionalDisposition, HasDisposition, Inside, NoDisposition, comes_again};
+pub use crate::error::disposition::{
+    ConditionalDisposition, HasDisposition, Inside, NoDisposition, comes_again,
+};
 pub use crate::error::problem::{
-    CHALLENGE, PROBLEM_JSON, problem_json, problem_pause, problem_title, problem_type, whole_seconds,
+    CHALLENGE, PROBLEM_JSON, problem_json, problem_pause, problem_title, problem_type,
+    whole_seconds,
 };
 pub use crate::macros::lent::{Lent, Taken};
 pub use crate::macros::site::{Name, Site, checked_name};
@@ -39,7 +44,12 @@ pub fn operation(site: &'static Site, name: Name) -> Operation<'static> {
         return operation_of(site, name, &runtime);
     }
     Observer::decided_without_key(Decision::NotInstalled, name.label());
-    Operation::failing(name.label(), Error::NotInstalled { operation: name.label().into() })
+    Operation::failing(
+        name.label(),
+        Error::NotInstalled {
+            operation: name.label().into(),
+        },
+    )
 }
 
 /// As [`operation`], but `None` where the runtime is disabled: what is switched off must cost
@@ -68,7 +78,13 @@ pub fn operation_of(site: &'static Site, name: Name, runtime: &Idempotency) -> O
     }
     match site.check(name) {
         Ok(()) => runtime.operation(label),
-        Err(reason) => Operation::failing(label, Error::Config { operation: label.into(), reason: reason.into() }),
+        Err(reason) => Operation::failing(
+            label,
+            Error::Config {
+                operation: label.into(),
+                reason: reason.into(),
+            },
+        ),
     }
 }
 
@@ -77,9 +93,13 @@ pub fn operation_of(site: &'static Site, name: Name, runtime: &Idempotency) -> O
 pub fn decided_at_the_edge(operation: &str, code: Option<&'static str>) {
     match code {
         None => Observer::decided_without_key(Decision::PassedWithoutKey, operation),
-        Some("missing_key") => Observer::decided_without_key(Decision::RejectedMissingKey, operation),
+        Some("missing_key") => {
+            Observer::decided_without_key(Decision::RejectedMissingKey, operation)
+        }
         Some("config") => Observer::decided_without_key(Decision::Misconfigured, operation),
-        Some(_) => Observer::decided_without_key_because(Decision::RejectedInvalid, operation, code),
+        Some(_) => {
+            Observer::decided_without_key_because(Decision::RejectedInvalid, operation, code)
+        }
     }
 }
 
@@ -90,7 +110,11 @@ pub async fn run_unguarded<Body: Future>(body: Pin<&mut Option<Body>>) -> Body::
         // Callers pass a body.
         return pending().await;
     };
-    if current::is_inside() || watch::is_watched() { unguarded::unguarded(None, running).await } else { running.await }
+    if current::is_inside() || watch::is_watched() {
+        unguarded::unguarded(None, running).await
+    } else {
+        running.await
+    }
 }
 
 /// Carries out the call of an annotated function.
@@ -106,7 +130,11 @@ where
     Body: Future<Output = R>,
 {
     let prepared = operation.draft.prepare();
-    let mut execution = Execution { witness, policy, again: None::<fn() -> _> };
+    let mut execution = Execution {
+        witness,
+        policy,
+        again: None::<fn() -> _>,
+    };
     async move {
         let outcome = execution.run(&prepared, body).await;
         (execution.witness.join)(outcome.map(Outcome::into_inner))
@@ -131,7 +159,11 @@ where
     Body: Future<Output = R> + Send,
 {
     let prepared = operation.draft.prepare();
-    let mut execution = Execution { witness, policy, again: None::<fn() -> _> };
+    let mut execution = Execution {
+        witness,
+        policy,
+        again: None::<fn() -> _>,
+    };
     async move {
         let outcome = Box::pin(execution.run(&prepared, body.as_mut())).await;
         (execution.witness.join)(outcome.map(Outcome::into_inner))
@@ -153,8 +185,17 @@ where
     Body: Future<Output = R> + Send + 'static,
 {
     let join = witness.join;
-    let execution = Execution { witness, policy, again: None::<fn() -> _> };
-    join(execution.run_detached(operation.draft.prepare(), body).await.map(Outcome::into_inner))
+    let execution = Execution {
+        witness,
+        policy,
+        again: None::<fn() -> _>,
+    };
+    join(
+        execution
+            .run_detached(operation.draft.prepare(), body)
+            .await
+            .map(Outcome::into_inner),
+    )
 }
 
 /// Carries out the call of an annotated function whose errors may be tried again.
@@ -175,8 +216,17 @@ where
         async move { make.call().await }
     };
     let body = pin!(Some(start()));
-    let mut execution = Execution { witness, policy, again: Some(start) };
-    join(execution.run(&operation.draft.prepare(), body).await.map(Outcome::into_inner))
+    let mut execution = Execution {
+        witness,
+        policy,
+        again: Some(start),
+    };
+    join(
+        execution
+            .run(&operation.draft.prepare(), body)
+            .await
+            .map(Outcome::into_inner),
+    )
 }
 
 /// As [`run_again`], with the body in a task of its own.
@@ -200,8 +250,17 @@ where
         async move { make.call().await }
     };
     let body = start();
-    let execution = Execution { witness, policy, again: Some(start) };
-    join(execution.run_detached(operation.draft.prepare(), body).await.map(Outcome::into_inner))
+    let execution = Execution {
+        witness,
+        policy,
+        again: Some(start),
+    };
+    join(
+        execution
+            .run_detached(operation.draft.prepare(), body)
+            .await
+            .map(Outcome::into_inner),
+    )
 }
 
 /// Carries out the call of an annotated function in the caller's transaction.
@@ -220,8 +279,17 @@ where
 {
     let (prepared, join) = (operation.draft.prepare(), witness.join);
     async move {
-        let call = InTransaction { prepared: &prepared, witness, policy, store: PhantomData };
-        join(call.run_in(tx, OneThreadOnce(Some(body))).await.map(Outcome::into_inner))
+        let call = InTransaction {
+            prepared: &prepared,
+            witness,
+            policy,
+            store: PhantomData,
+        };
+        join(
+            call.run_in(tx, OneThreadOnce(Some(body)))
+                .await
+                .map(Outcome::into_inner),
+        )
     }
 }
 
@@ -235,7 +303,10 @@ pub struct Part<'a, K: ?Sized> {
 /// A part of a key, as a type that surely is one: what is wrong with it is said once, not of the
 /// whole key as well.
 pub fn part<K: KeyPart + ?Sized>(part: &K) -> Part<'_, K> {
-    Part { part, write: K::write_to }
+    Part {
+        part,
+        write: K::write_to,
+    }
 }
 
 impl<K: ?Sized> KeyPart for Part<'_, K> {

@@ -48,7 +48,10 @@ pub fn carried_on<T: Send + 'static>(
     CarriedOn {
         state: State::New(Box::pin(future)),
         handle: Handle::try_current().ok(),
-        counted: runtime.runtime.as_ref().map(|runtime| runtime.background.body()),
+        counted: runtime
+            .runtime
+            .as_ref()
+            .map(|runtime| runtime.background.body()),
         inherited: Some(Inherited::here()),
         span: Span::current(),
     }
@@ -59,7 +62,9 @@ impl<T: Send + 'static> Future for CarriedOn<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         // Taken, so that a future that panics does not go on.
-        let (State::New(mut future) | State::Begun(mut future)) = mem::replace(&mut self.state, State::Over) else {
+        let (State::New(mut future) | State::Begun(mut future)) =
+            mem::replace(&mut self.state, State::Over)
+        else {
             return Poll::Pending;
         };
         let polled = future.as_mut().poll(context);
@@ -72,8 +77,12 @@ impl<T: Send + 'static> Future for CarriedOn<T> {
 
 impl<T: Send + 'static> Drop for CarriedOn<T> {
     fn drop(&mut self) {
-        let State::Begun(future) = mem::replace(&mut self.state, State::Over) else { return };
-        let (Some(handle), Some(inherited)) = (&self.handle, self.inherited.take()) else { return };
+        let State::Begun(future) = mem::replace(&mut self.state, State::Over) else {
+            return;
+        };
+        let (Some(handle), Some(inherited)) = (&self.handle, self.inherited.take()) else {
+            return;
+        };
         let (rest, counted) = (inherited.around(future), self.counted.take());
         // In this order, also where the task is dropped before it begins.
         let rest = async move {
@@ -110,7 +119,11 @@ mod tests {
     }
 
     /// Counts the runs that came to their end, after a signal.
-    fn gated() -> (Arc<Notify>, Arc<AtomicU32>, impl Future<Output = ()> + Send + 'static) {
+    fn gated() -> (
+        Arc<Notify>,
+        Arc<AtomicU32>,
+        impl Future<Output = ()> + Send + 'static,
+    ) {
         let (gate, ended) = (Arc::new(Notify::new()), Arc::new(AtomicU32::new(0)));
         let future = {
             let (gate, ended) = (gate.clone(), ended.clone());
@@ -129,9 +142,15 @@ mod tests {
         let mut carried = carried_on(&runtime, future);
         assert!(poll_once(&mut carried).is_pending());
         // Before as well: its caller may be about to be dropped.
-        assert_eq!(runtime.shutdown(Duration::ZERO).await.unwrap_err().bodies, 1);
+        assert_eq!(
+            runtime.shutdown(Duration::ZERO).await.unwrap_err().bodies,
+            1
+        );
         drop(carried);
-        assert_eq!(runtime.shutdown(Duration::ZERO).await.unwrap_err().bodies, 1);
+        assert_eq!(
+            runtime.shutdown(Duration::ZERO).await.unwrap_err().bodies,
+            1
+        );
         gate.notify_one();
         runtime.shutdown(Duration::from_secs(10)).await.unwrap();
         assert_eq!(ended.load(Ordering::SeqCst), 1);
@@ -150,7 +169,10 @@ mod tests {
         assert!(poll_once(&mut carried).is_pending());
         drop(carried);
         runtime.shutdown(Duration::ZERO).await.unwrap();
-        assert_eq!((ended.load(Ordering::SeqCst), other.load(Ordering::SeqCst)), (0, 1));
+        assert_eq!(
+            (ended.load(Ordering::SeqCst), other.load(Ordering::SeqCst)),
+            (0, 1)
+        );
     }
 
     #[tokio::test]
@@ -161,7 +183,8 @@ mod tests {
             panic!("a bug");
         });
         assert!(poll_once(&mut carried).is_pending());
-        let polled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| poll_once(&mut carried)));
+        let polled =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| poll_once(&mut carried)));
         assert!(polled.is_err());
         drop(carried);
         runtime.shutdown(Duration::ZERO).await.unwrap();
@@ -169,13 +192,19 @@ mod tests {
 
     #[tokio::test]
     async fn what_goes_on_has_the_scope_of_its_caller() {
-        let (runtime, scoped) = (Idempotency::new(MemoryStore::new()), Idempotency::new(MemoryStore::new()));
+        let (runtime, scoped) = (
+            Idempotency::new(MemoryStore::new()),
+            Idempotency::new(MemoryStore::new()),
+        );
         let (gate, _, future) = gated();
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let mut carried = scope(scoped.clone(), async {
             carried_on(&runtime, async move {
                 future.await;
-                sender.send(default_runtime().and_then(|here| here.runtime)).map_err(drop).unwrap();
+                sender
+                    .send(default_runtime().and_then(|here| here.runtime))
+                    .map_err(drop)
+                    .unwrap();
             })
         })
         .await;
@@ -190,7 +219,9 @@ mod tests {
     fn where_the_tokio_runtime_has_ended_it_ends_too() {
         let runtime = Idempotency::new(MemoryStore::new());
         let held = Arc::new(());
-        let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let tokio = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
         let carried = tokio.block_on(async {
             let held = held.clone();
             let mut carried = carried_on(&runtime, async move {
@@ -204,7 +235,10 @@ mod tests {
         drop(carried);
         assert_eq!(Arc::strong_count(&held), 1);
         // Nor if it is dropped because the tokio runtime ends.
-        let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let tokio = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .build()
+            .unwrap();
         let (begun, begins) = std::sync::mpsc::channel();
         let carried = tokio.block_on(async {
             let held = held.clone();
@@ -218,7 +252,10 @@ mod tests {
         begins.recv().unwrap();
         drop(tokio);
         assert_eq!(Arc::strong_count(&held), 1);
-        let tokio = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let tokio = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
         tokio.block_on(runtime.shutdown(Duration::ZERO)).unwrap();
         // Nor does it where there was none.
         let mut carried = carried_on(&runtime, pending::<()>());

@@ -117,8 +117,18 @@ const UNKNOWN: u8 = 2;
 const FOUND: u8 = 3;
 
 impl Call {
-    pub(crate) fn new(id: RecordId, attempt: u64, after_abandoned: bool, asks: AskMode, runtime: usize) -> Self {
-        let question = AtomicU8::new(if asks == AskMode::Skips { UNKNOWN } else { NOT_ASKED });
+    pub(crate) fn new(
+        id: RecordId,
+        attempt: u64,
+        after_abandoned: bool,
+        asks: AskMode,
+        runtime: usize,
+    ) -> Self {
+        let question = AtomicU8::new(if asks == AskMode::Skips {
+            UNKNOWN
+        } else {
+            NOT_ASKED
+        });
         Self(Arc::new(CallState {
             id,
             attempt,
@@ -311,7 +321,10 @@ impl Call {
         };
         // If a call that only observes has written nothing, its outcome is committed as any other.
         let value = Some(value).filter(|_| !self.omits_outcome());
-        let is_written = recording.commit_in(tx, value).await.inspect_err(|_| trouble())?;
+        let is_written = recording
+            .commit_in(tx, value)
+            .await
+            .inspect_err(|_| trouble())?;
         self.0.recorded.store(is_written, Ordering::Relaxed);
         Ok(())
     }
@@ -331,12 +344,16 @@ impl Call {
     pub(crate) fn asks(&self) -> bool {
         let question = &self.0.question;
         self.0.after_abandoned
-            && question.compare_exchange(NOT_ASKED, ASKED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            && question
+                .compare_exchange(NOT_ASKED, ASKED, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
     }
 
     /// It was told.
     pub(crate) fn was_answered(&self, found: bool) {
-        self.0.question.store(if found { FOUND } else { UNKNOWN }, Ordering::Relaxed);
+        self.0
+            .question
+            .store(if found { FOUND } else { UNKNOWN }, Ordering::Relaxed);
     }
 
     /// Whether the body returned the result of an earlier attempt.
@@ -393,15 +410,19 @@ impl Call {
 
 impl fmt::Debug for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call").field("id", &self.0.id).field("attempt", &self.attempt()).finish_non_exhaustive()
+        f.debug_struct("Call")
+            .field("id", &self.0.id)
+            .field("attempt", &self.attempt())
+            .finish_non_exhaustive()
     }
 }
 
 /// Whether a call of this key, in this runtime, would wait for itself.
 pub(crate) fn is_reentrant(id: &RecordId, runtime: usize) -> bool {
     let is_reentrant = |call: &Call| {
-        std::iter::successors(Some(call), |call| call.0.outer.as_ref())
-            .any(|Call(inner)| !inner.over.load(Ordering::Relaxed) && inner.runtime == runtime && inner.id == *id)
+        std::iter::successors(Some(call), |call| call.0.outer.as_ref()).any(|Call(inner)| {
+            !inner.over.load(Ordering::Relaxed) && inner.runtime == runtime && inner.id == *id
+        })
     };
     CALL.try_with(is_reentrant).unwrap_or(false)
 }

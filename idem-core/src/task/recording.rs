@@ -32,7 +32,11 @@ impl Recording {
     /// Writes the outcome in a transaction, if the record still is the owner's; `None`: that there
     /// was one. If it is not the owner's, nothing of the transaction is ever written. `false`:
     /// nothing was written of an observing call, and its transaction is as it was.
-    pub(crate) async fn commit_in<X, S, T, Via>(&self, tx: &mut X, value: Option<&T>) -> Result<bool, Error>
+    pub(crate) async fn commit_in<X, S, T, Via>(
+        &self,
+        tx: &mut X,
+        value: Option<&T>,
+    ) -> Result<bool, Error>
     where
         X: Transaction<S>,
         S: Store,
@@ -41,10 +45,20 @@ impl Recording {
         let Self { runtime, term, .. } = self;
         let encoded = value.and_then(|value| {
             let context = CodecContext::of_value(&term.id, term.attempt, self.label);
-            let encoded = runtime.codec.encode(context, &value.to_stored()).inspect_err(|failure| {
-                runtime.observer.decided_because(Decision::NotEncoded, &term.id, term.attempt, failure);
-            });
-            encoded.ok().map(|encoded| traced(self.trace.as_ref(), encoded))
+            let encoded = runtime
+                .codec
+                .encode(context, &value.to_stored())
+                .inspect_err(|failure| {
+                    runtime.observer.decided_because(
+                        Decision::NotEncoded,
+                        &term.id,
+                        term.attempt,
+                        failure,
+                    );
+                });
+            encoded
+                .ok()
+                .map(|encoded| traced(self.trace.as_ref(), encoded))
         });
         self.try_commit_in(tx, encoded).await
     }
@@ -54,7 +68,14 @@ impl Recording {
         X: Transaction<S>,
         S: Store,
     {
-        let Self { runtime, term, fingerprint, ttl, remember, .. } = self;
+        let Self {
+            runtime,
+            term,
+            fingerprint,
+            ttl,
+            remember,
+            ..
+        } = self;
         let Some(store) = runtime.store.of::<S>() else {
             if self.observes {
                 return Ok(false);
@@ -84,7 +105,12 @@ impl Recording {
                 // If this fails too, the connection is lost, and with it the transaction.
                 let _ = tx.doom().await;
                 let why = "the transaction that was to record it is rolled back";
-                runtime.observer.decided_because(Decision::CommitRefused, &term.id, term.attempt, &why);
+                runtime.observer.decided_because(
+                    Decision::CommitRefused,
+                    &term.id,
+                    term.attempt,
+                    &why,
+                );
                 Err(term.lost_error())
             }
             Err(error) => {
@@ -95,7 +121,12 @@ impl Recording {
     }
 
     fn is_written(&self, commit: &Commit) {
-        self.term.is_recorded_in_transaction(commit.outcome.as_ref().map(|outcome| outcome.payload.clone()));
+        self.term.is_recorded_in_transaction(
+            commit
+                .outcome
+                .as_ref()
+                .map(|outcome| outcome.payload.clone()),
+        );
     }
 
     /// Writes the outcome behind a savepoint, to which what fails is rolled back.

@@ -127,11 +127,19 @@ struct Watch {
 
 impl Watch {
     fn report(&self) -> Report {
-        let [executed, replayed, failed, unrecorded] =
-            self.counts.each_ref().map(|count| count.load(Ordering::Relaxed));
+        let [executed, replayed, failed, unrecorded] = self
+            .counts
+            .each_ref()
+            .map(|count| count.load(Ordering::Relaxed));
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let key = last.as_ref().map(RecordId::digest);
-        Report { executed, replayed, failed, unrecorded, key }
+        Report {
+            executed,
+            replayed,
+            failed,
+            unrecorded,
+            key,
+        }
     }
 
     /// Whether a call here is one of those that the watch is about.

@@ -38,8 +38,11 @@ pub(super) enum Answer {
 impl Question {
     pub(super) fn new(request: &Request, url: Url, key: &HeaderName) -> Self {
         // Credentials go to the host that has them already.
-        let mut headers =
-            if url.origin() == request.url().origin() { request.headers().clone() } else { HeaderMap::new() };
+        let mut headers = if url.origin() == request.url().origin() {
+            request.headers().clone()
+        } else {
+            HeaderMap::new()
+        };
         for name in OF_THE_BODY.iter().chain([key]) {
             headers.remove(name);
         }
@@ -60,7 +63,9 @@ impl Question {
             request.headers_mut().clone_from(&self.headers);
             let response = async {
                 let response = next.clone().run(request, extensions).await?;
-                received(response, max_body).await.map_err(reqwest_middleware::Error::from)
+                received(response, max_body)
+                    .await
+                    .map_err(reqwest_middleware::Error::from)
             };
             let pause = match tokio::time::timeout_at(until, response).await {
                 Ok(Ok((response, _))) if response.headers().contains_key("idempotent-replayed") => {
@@ -77,8 +82,9 @@ impl Question {
                 Err(_) => return Answer::Unknown(last),
             };
             // A server that suggests no pause is not asked without one.
-            let pause =
-                pause.filter(|pause| !pause.is_zero()).unwrap_or_else(|| backoff(Duration::from_millis(200), asked));
+            let pause = pause
+                .filter(|pause| !pause.is_zero())
+                .unwrap_or_else(|| backoff(Duration::from_millis(200), asked));
             if until.saturating_duration_since(now()) <= pause {
                 break;
             }

@@ -51,13 +51,18 @@ impl Body {
         B: HttpBody<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        Self(Kind::Streaming(UnsyncBoxBody::new(body.map_err(Into::into))))
+        Self(Kind::Streaming(UnsyncBoxBody::new(
+            body.map_err(Into::into),
+        )))
     }
 }
 
 impl From<Bytes> for Body {
     fn from(data: Bytes) -> Self {
-        Self::whole(Whole { data, trailers: None })
+        Self::whole(Whole {
+            data,
+            trailers: None,
+        })
     }
 }
 
@@ -65,12 +70,20 @@ impl HttpBody for Body {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match &mut self.0 {
             Kind::Whole(whole) if !whole.data.is_empty() => {
                 Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut whole.data)))))
             }
-            Kind::Whole(whole) => Poll::Ready(whole.trailers.take().map(|trailers| Ok(Frame::trailers(trailers)))),
+            Kind::Whole(whole) => Poll::Ready(
+                whole
+                    .trailers
+                    .take()
+                    .map(|trailers| Ok(Frame::trailers(trailers))),
+            ),
             Kind::Streaming(body) => Pin::new(body).poll_frame(context),
         }
     }
@@ -159,7 +172,9 @@ where
         match frame.map(Frame::into_data) {
             Ok(Ok(data)) => {
                 gathered.add(data);
-                if gathered.len() > limit || (shape == Shape::Message && gathered.is_beyond_a_message()) {
+                if gathered.len() > limit
+                    || (shape == Shape::Message && gathered.is_beyond_a_message())
+                {
                     return Read::Larger(rest_behind(gathered, None, body));
                 }
             }
@@ -167,7 +182,10 @@ where
             Err(error) => return Read::Broken(rest_behind(gathered, Some(error.into()), body)),
         }
     }
-    Read::Whole(Whole { data: gathered.into_bytes(), trailers })
+    Read::Whole(Whole {
+        data: gathered.into_bytes(),
+        trailers,
+    })
 }
 
 /// The data of a body so far. A single frame is not copied. Many small ones, or empty ones, take no
@@ -195,7 +213,11 @@ impl Gathered {
     }
 
     fn data(&self) -> &[u8] {
-        if self.all.is_empty() { &self.first } else { &self.all }
+        if self.all.is_empty() {
+            &self.first
+        } else {
+            &self.all
+        }
     }
 
     fn len(&self) -> usize {
@@ -204,13 +226,19 @@ impl Gathered {
 
     /// Whether there is more than one message of gRPC: a flag, a length of four bytes, the message.
     fn is_beyond_a_message(&self) -> bool {
-        let Some((head, rest)) = self.data().split_first_chunk::<5>() else { return false };
+        let Some((head, rest)) = self.data().split_first_chunk::<5>() else {
+            return false;
+        };
         let [_, length @ ..] = *head;
         u32::try_from(rest.len()).map_or(true, |found| found > u32::from_be_bytes(length))
     }
 
     fn into_bytes(self) -> Bytes {
-        if self.all.is_empty() { self.first } else { self.all.into() }
+        if self.all.is_empty() {
+            self.first
+        } else {
+            self.all.into()
+        }
     }
 }
 
@@ -219,7 +247,11 @@ where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    Body::streaming(Resumed { read: gathered.into_bytes(), error, rest })
+    Body::streaming(Resumed {
+        read: gathered.into_bytes(),
+        error,
+        rest,
+    })
 }
 
 /// A body of which a part was read already.
@@ -238,20 +270,28 @@ where
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if !self.read.is_empty() {
             return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.read)))));
         }
         if let Some(error) = self.error.take() {
             return Poll::Ready(Some(Err(error)));
         }
-        self.rest.as_mut().poll_frame(context).map(|frame| frame.map(|frame| frame.map_err(Into::into)))
+        self.rest
+            .as_mut()
+            .poll_frame(context)
+            .map(|frame| frame.map(|frame| frame.map_err(Into::into)))
     }
 }
 
 /// Whether the content type begins like this. Types have no case.
 pub(super) fn is_of_type(headers: &HeaderMap, begins: &str) -> bool {
-    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let content_type = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
     let begin = content_type.and_then(|text| text.trim().get(..begins.len()));
     begin.is_some_and(|begin| begin.eq_ignore_ascii_case(begins))
 }
@@ -267,17 +307,30 @@ mod tests {
         type Data = Bytes;
         type Error = BoxError;
 
-        fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
             Poll::Ready(self.0.pop_front().map(|data| Ok(Frame::data(data))))
         }
     }
 
     #[tokio::test]
     async fn a_body_in_many_small_and_empty_frames_is_kept_in_one_piece() {
-        let frames = || Frames((0..10_000).map(|n| Bytes::from_static(if n % 10 == 0 { b"x" } else { b"" })).collect());
-        let Read::Whole(whole) = read(frames(), 1000).await else { panic!("it fits") };
+        let frames = || {
+            Frames(
+                (0..10_000)
+                    .map(|n| Bytes::from_static(if n % 10 == 0 { b"x" } else { b"" }))
+                    .collect(),
+            )
+        };
+        let Read::Whole(whole) = read(frames(), 1000).await else {
+            panic!("it fits")
+        };
         assert_eq!(whole.data, "x".repeat(1000));
-        let Read::Larger(mut body) = read(frames(), 999).await else { panic!("it does not fit") };
+        let Read::Larger(mut body) = read(frames(), 999).await else {
+            panic!("it does not fit")
+        };
         let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(first, "x".repeat(1000), "what was read is one frame");
     }

@@ -87,7 +87,10 @@ pub struct IdempotencyLayer<S = NeedsScope> {
 impl IdempotencyLayer {
     /// Creates a layer over a runtime, with its store and its defaults.
     pub fn new(idempotency: Idempotency) -> Self {
-        Self { settings: Arc::new(Settings::new(idempotency)), scope: PhantomData }
+        Self {
+            settings: Arc::new(Settings::new(idempotency)),
+            scope: PhantomData,
+        }
     }
 
     /// Sets how the owner of a key is found in a request: the authenticated user or account.
@@ -105,7 +108,10 @@ impl IdempotencyLayer {
         F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
     {
         self.set().scope = KeyScope::PerClient(Arc::new(scope));
-        IdempotencyLayer { settings: self.settings, scope: PhantomData }
+        IdempotencyLayer {
+            settings: self.settings,
+            scope: PhantomData,
+        }
     }
 
     /// Lets all clients share their keys.
@@ -113,7 +119,10 @@ impl IdempotencyLayer {
     /// Use it only if the service has a single client. With several clients, one can get another
     /// one's response.
     pub fn unscoped(self) -> IdempotencyLayer<Scoped> {
-        IdempotencyLayer { settings: self.settings, scope: PhantomData }
+        IdempotencyLayer {
+            settings: self.settings,
+            scope: PhantomData,
+        }
     }
 }
 
@@ -121,7 +130,10 @@ impl<S: HasScope> IdempotencyLayer<S> {
     /// As it is, for adapters of the layer.
     #[doc(hidden)]
     pub fn scoped(self) -> IdempotencyLayer<Scoped> {
-        IdempotencyLayer { settings: self.settings, scope: PhantomData }
+        IdempotencyLayer {
+            settings: self.settings,
+            scope: PhantomData,
+        }
     }
 }
 
@@ -236,7 +248,11 @@ impl<S> IdempotencyLayer<S> {
     pub fn body_field(mut self, pointer: impl Into<Arc<str>>) -> Self {
         let pointer = pointer.into();
         // Without it no JSON has the field, so each request would pass unguarded.
-        let pointer = if pointer.starts_with('/') { pointer } else { format!("/{pointer}").into() };
+        let pointer = if pointer.starts_with('/') {
+            pointer
+        } else {
+            format!("/{pointer}").into()
+        };
         self.set().key = KeyOf::Body(pointer);
         self
     }
@@ -299,7 +315,11 @@ impl<S> IdempotencyLayer<S> {
 /// ```
 pub fn header(parts: &request::Parts, name: HeaderName) -> Option<String> {
     let mut values = parts.headers.get_all(name).iter();
-    let value = values.next()?.to_str().ok().filter(|value| !value.is_empty())?;
+    let value = values
+        .next()?
+        .to_str()
+        .ok()
+        .filter(|value| !value.is_empty())?;
     values.next().is_none().then(|| value.to_owned())
 }
 
@@ -313,12 +333,17 @@ impl<I, S: HasScope> Layer<I> for IdempotencyLayer<S> {
 
 impl<S> Clone for IdempotencyLayer<S> {
     fn clone(&self) -> Self {
-        Self { settings: self.settings.clone(), scope: PhantomData }
+        Self {
+            settings: self.settings.clone(),
+            scope: PhantomData,
+        }
     }
 }
 
 impl<S> fmt::Debug for IdempotencyLayer<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdempotencyLayer").field("name", &self.settings.name).finish_non_exhaustive()
+        f.debug_struct("IdempotencyLayer")
+            .field("name", &self.settings.name)
+            .finish_non_exhaustive()
     }
 }

@@ -55,7 +55,9 @@ impl<S> Idempotent<S> {
 
 impl<S: fmt::Debug> fmt::Debug for Idempotent<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Idempotent").field("inner", &self.inner).finish_non_exhaustive()
+        f.debug_struct("Idempotent")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
     }
 }
 
@@ -170,7 +172,10 @@ where
 }
 
 /// Reads the body of a request, and runs the service or replays.
-#[allow(clippy::manual_async_fn, reason = "what an `async fn` is given is in its future twice")]
+#[allow(
+    clippy::manual_async_fn,
+    reason = "what an `async fn` is given is in its future twice"
+)]
 fn serve<S, B, R>(
     settings: Arc<Settings>,
     inner: S,
@@ -188,7 +193,9 @@ where
 {
     async move {
         let described = match read(body, settings.max_body).await {
-            Read::Whole(whole) => describe(&settings, &head, &whole.data).map(|operation| (operation, whole)),
+            Read::Whole(whole) => {
+                describe(&settings, &head, &whole.data).map(|operation| (operation, whole))
+            }
             Read::Larger(_) => Err(Problem::TOO_LARGE),
             Read::Broken(_) => Err(Problem::BROKEN_BODY),
         };
@@ -199,10 +206,19 @@ where
             }
             Ok((None, whole)) => {
                 note(&settings, &head.parts, None);
-                Box::pin(pass(inner, Request::from_parts(head.parts, Body::whole(whole)))).await
+                Box::pin(pass(
+                    inner,
+                    Request::from_parts(head.parts, Body::whole(whole)),
+                ))
+                .await
             }
             Ok((Some(operation), whole)) => {
-                let ended = guard(&settings, inner, Request::from_parts(head.parts, Body::whole(whole)), operation);
+                let ended = guard(
+                    &settings,
+                    inner,
+                    Request::from_parts(head.parts, Body::whole(whole)),
+                    operation,
+                );
                 answer(&settings, ended.await)
             }
         }
@@ -210,7 +226,11 @@ where
 }
 
 /// Describes the call of a request; `None` if it has no key, and needs none.
-fn describe(settings: &Settings, head: &Head, body: &[u8]) -> Result<Option<Operation<'static>>, Problem> {
+fn describe(
+    settings: &Settings,
+    head: &Head,
+    body: &[u8],
+) -> Result<Option<Operation<'static>>, Problem> {
     let Head { parts, key, scope } = head;
     let found = match (&settings.key, key) {
         (KeyOf::Body(pointer), None) => in_body(&parts.headers, body, pointer)?,
@@ -221,18 +241,30 @@ fn describe(settings: &Settings, head: &Head, body: &[u8]) -> Result<Option<Oper
         None if settings.required => return Err(Problem::missing_key()),
         None => return Ok(None),
     };
-    let operation = settings.operation(operation(&settings.name, parts.method.as_str(), route(parts)));
+    let operation = settings.operation(operation(
+        &settings.name,
+        parts.method.as_str(),
+        route(parts),
+    ));
     let operation = match scope {
         Some(scope) => operation.key(&(scope.as_str(), key)),
         None => operation.key(key),
     };
-    Ok(Some(if settings.compares { fingerprinted(operation, parts, body) } else { operation.no_fingerprint() }))
+    Ok(Some(if settings.compares {
+        fingerprinted(operation, parts, body)
+    } else {
+        operation.no_fingerprint()
+    }))
 }
 
 /// Reports a request that is refused, or that passes because it has no key and needs none.
 fn note(settings: &Settings, parts: &request::Parts, problem: Option<&Problem>) {
     // Not its path: nobody has asked yet who sends it, and a metric keeps each of its labels.
-    let operation = operation(&settings.name, parts.method.as_str(), matched(parts).unwrap_or_default());
+    let operation = operation(
+        &settings.name,
+        parts.method.as_str(),
+        matched(parts).unwrap_or_default(),
+    );
     decided_at_the_edge(&operation, problem.map(|problem| problem.code));
 }
 
@@ -243,7 +275,10 @@ fn route(parts: &request::Parts) -> &str {
 
 /// The route that matched, if the router or the application says so.
 fn matched(parts: &request::Parts) -> Option<&str> {
-    let by_axum = parts.extensions.get::<axum::extract::MatchedPath>().map(axum::extract::MatchedPath::as_str);
+    let by_axum = parts
+        .extensions
+        .get::<axum::extract::MatchedPath>()
+        .map(axum::extract::MatchedPath::as_str);
     by_axum.or_else(|| parts.extensions.get::<Route>().map(|route| &*route.0))
 }
 
@@ -267,9 +302,19 @@ impl Serialize for Raw<'_> {
 
 /// With what must be equal when the key comes again. Clients change other headers between their
 /// tries.
-fn fingerprinted<'a>(operation: Operation<'a>, parts: &request::Parts, body: &[u8]) -> Operation<'a> {
-    let path = uri(parts).path_and_query().map_or("/", |path| path.as_str());
-    let content_type = parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+fn fingerprinted<'a>(
+    operation: Operation<'a>,
+    parts: &request::Parts,
+    body: &[u8],
+) -> Operation<'a> {
+    let path = uri(parts)
+        .path_and_query()
+        .map_or("/", |path| path.as_str());
+    let content_type = parts
+        .headers
+        .get(CONTENT_TYPE)
+        .map(HeaderValue::as_bytes)
+        .unwrap_or_default();
     operation.fingerprint(&(parts.method.as_str(), path, Raw(content_type), Raw(body)))
 }
 
@@ -286,7 +331,10 @@ where
 /// The result of a guarded service. It is moved through many futures, so it is small.
 enum Ran {
     /// Its response, of which a part is recorded.
-    Live { response: Box<Answer>, settings: Arc<Settings> },
+    Live {
+        response: Box<Answer>,
+        settings: Arc<Settings>,
+    },
     /// The recorded response of an earlier request.
     Replayed(Box<Stored>),
 }
@@ -294,11 +342,22 @@ enum Ran {
 impl Serialize for Ran {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         // Nothing else is ever recorded: the outcome of any other response is omitted.
-        let Self::Live { response, settings } = self else { return serializer.serialize_none() };
-        let Some(Whole { data, trailers }) = response.body().as_whole() else { return serializer.serialize_none() };
+        let Self::Live { response, settings } = self else {
+            return serializer.serialize_none();
+        };
+        let Some(Whole { data, trailers }) = response.body().as_whole() else {
+            return serializer.serialize_none();
+        };
         let (status, headers) = (response.status(), response.headers());
         let chosen = settings.is_recorded(headers);
-        Recording { status, headers, chosen, body: data, trailers: trailers.as_ref() }.serialize(serializer)
+        Recording {
+            status,
+            headers,
+            chosen,
+            body: data,
+            trailers: trailers.as_ref(),
+        }
+        .serialize(serializer)
     }
 }
 
@@ -346,7 +405,10 @@ where
     });
     // A client that goes away stops neither the claim, which would leave the key locked, nor the
     // body: both go on in a task then. Until then they need none.
-    carried_on(&settings.idempotency, run_owned(operation, witness, policy, body))
+    carried_on(
+        &settings.idempotency,
+        run_owned(operation, witness, policy, body),
+    )
 }
 
 /// What the client gets.
@@ -378,19 +440,27 @@ where
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let served = lazy(move |_| inner.call(request)).flatten().map_err(Failed::Service);
+    let served = lazy(move |_| inner.call(request))
+        .flatten()
+        .map_err(Failed::Service);
     served.and_then(move |response| recorded(settings, response))
 }
 
 /// A response, of which what is recorded is in memory.
-async fn recorded<R, E>(settings: Arc<Settings>, response: http::Response<R>) -> Result<Ran, Failed<E>>
+async fn recorded<R, E>(
+    settings: Arc<Settings>,
+    response: http::Response<R>,
+) -> Result<Ran, Failed<E>>
 where
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
     let (parts, body) = response.into_parts();
     if !settings.keeps(&parts) {
-        return Err(Failed::Released(Box::new(http::Response::from_parts(parts, Body::streaming(body)))));
+        return Err(Failed::Released(Box::new(http::Response::from_parts(
+            parts,
+            Body::streaming(body),
+        ))));
     }
     let read = match body.size_hint().exact() {
         Some(length) if length <= u64::try_from(settings.max_body).unwrap_or(u64::MAX) => {
@@ -405,7 +475,10 @@ where
         Read::Whole(whole) => {
             let status = whole.trailers.as_ref().filter(|_| is_grpc(&parts.headers));
             if status.is_some_and(|trailers| !settings.keeps_trailers(trailers)) {
-                return Err(Failed::Released(Box::new(http::Response::from_parts(parts, Body::whole(whole)))));
+                return Err(Failed::Released(Box::new(http::Response::from_parts(
+                    parts,
+                    Body::whole(whole),
+                ))));
             }
             Body::whole(whole)
         }
@@ -416,21 +489,36 @@ where
             body
         }
     };
-    Ok(Ran::Live { response: Box::new(http::Response::from_parts(parts, body)), settings })
+    Ok(Ran::Live {
+        response: Box::new(http::Response::from_parts(parts, body)),
+        settings,
+    })
 }
 
 /// A recorded response, marked as a replay.
 pub(crate) fn rebuilt(stored: Stored) -> Answer {
-    let Stored { status, headers, body, trailers, final_error } = stored;
+    let Stored {
+        status,
+        headers,
+        body,
+        trailers,
+        final_error,
+    } = stored;
     let trailers = (!trailers.is_empty()).then_some(trailers);
-    let mut response = http::Response::new(Body::whole(Whole { data: body, trailers }));
+    let mut response = http::Response::new(Body::whole(Whole {
+        data: body,
+        trailers,
+    }));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     let headers = response.headers_mut();
     headers.insert(REPLAYED, HeaderValue::from_static("true"));
     if final_error {
         for name in ["stripe-should-retry", "x-should-retry"] {
-            headers.insert(HeaderName::from_static(name), HeaderValue::from_static("false"));
+            headers.insert(
+                HeaderName::from_static(name),
+                HeaderValue::from_static("false"),
+            );
         }
     }
     response.extensions_mut().insert(Replayed);

@@ -100,13 +100,17 @@ impl Settings {
 
     /// Whether a response is recorded, by its head.
     pub(super) fn keeps(&self, parts: &response::Parts) -> bool {
-        let is_invalid = matches!(parts.status.as_u16(), 400 | 422) || is_invalid_by_grpc(&parts.headers);
+        let is_invalid =
+            matches!(parts.status.as_u16(), 400 | 422) || is_invalid_by_grpc(&parts.headers);
         if self.releases_invalid && is_invalid {
             return false;
         }
         match &self.keep {
             Some(keep) => keep(parts),
-            None => is_kept(parts.status) && (!is_grpc(&parts.headers) || is_kept_by_grpc(&parts.headers)),
+            None => {
+                is_kept(parts.status)
+                    && (!is_grpc(&parts.headers) || is_kept_by_grpc(&parts.headers))
+            }
         }
     }
 
@@ -146,8 +150,13 @@ const OF_A_CONNECTION: [HeaderName; 12] = [
 
 /// Whether `Connection` names the header: then it belongs to the connection as well.
 fn is_of_this_connection(headers: &HeaderMap, name: &HeaderName) -> bool {
-    let values = headers.get_all(names::CONNECTION).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).any(|named| named.trim().eq_ignore_ascii_case(name.as_str()))
+    let values = headers
+        .get_all(names::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    values
+        .flat_map(|value| value.split(','))
+        .any(|named| named.trim().eq_ignore_ascii_case(name.as_str()))
 }
 
 fn is_kept(status: StatusCode) -> bool {
@@ -172,5 +181,7 @@ fn is_kept_by_grpc(headers: &HeaderMap) -> bool {
 
 /// Whether the status of gRPC in these headers or trailers is `INVALID_ARGUMENT`.
 fn is_invalid_by_grpc(headers: &HeaderMap) -> bool {
-    headers.get("grpc-status").is_some_and(|status| status.as_bytes() == b"3")
+    headers
+        .get("grpc-status")
+        .is_some_and(|status| status.as_bytes() == b"3")
 }

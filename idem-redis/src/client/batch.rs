@@ -53,13 +53,20 @@ struct UnderWay(Batches, usize);
 /// How a command goes.
 enum Sending {
     Together(oneshot::Receiver<RedisResult<Value>>),
-    Alone(Cmd, MultiplexedConnection, #[allow(dead_code, reason = "counts")] UnderWay),
+    Alone(
+        Cmd,
+        MultiplexedConnection,
+        #[allow(dead_code, reason = "counts")] UnderWay,
+    ),
 }
 
 impl Batches {
     /// For a connection that lives in the tokio runtime in which this is called.
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Inner { state: Mutex::default(), runtime: Handle::current() }))
+        Self(Arc::new(Inner {
+            state: Mutex::default(),
+            runtime: Handle::current(),
+        }))
     }
 
     /// Sends a command, with others or by itself. Dropped, it may be sent all the same.
@@ -75,9 +82,10 @@ impl Batches {
             match &mut sending {
                 Sending::Together(answer) => answer.await.unwrap_or_else(|_| Err(gone())),
                 // In a box, which is what this future would have to hold else.
-                Sending::Alone(command, connection, _) => {
-                    connection.req_packed_command(command).await.and_then(answered)
-                }
+                Sending::Alone(command, connection, _) => connection
+                    .req_packed_command(command)
+                    .await
+                    .and_then(answered),
             }
         }
     }
@@ -102,7 +110,10 @@ impl Batches {
 
     /// Sends what waits in a task, so that it goes on when a caller is dropped.
     fn schedule(&self, connection: MultiplexedConnection) {
-        let sending = Scheduled { batches: self.clone(), is_due: true };
+        let sending = Scheduled {
+            batches: self.clone(),
+            is_due: true,
+        };
         self.0.runtime.spawn(sending.send_waiting(connection));
     }
 
@@ -124,12 +135,20 @@ impl Scheduled {
         if callers.is_empty() {
             return;
         }
-        match connection.req_packed_commands(&commands, 0, callers.len()).await {
+        match connection
+            .req_packed_commands(&commands, 0, callers.len())
+            .await
+        {
             // A caller that has gone needs no answer. A missing answer is an error for its caller.
             Ok(answers) => {
-                callers.into_iter().zip(answers).for_each(|(caller, answer)| drop(caller.send(answered(answer))));
+                callers
+                    .into_iter()
+                    .zip(answers)
+                    .for_each(|(caller, answer)| drop(caller.send(answered(answer))));
             }
-            Err(error) => callers.into_iter().for_each(|caller| drop(caller.send(Err(error.clone())))),
+            Err(error) => callers
+                .into_iter()
+                .for_each(|caller| drop(caller.send(Err(error.clone())))),
         }
     }
 
@@ -140,7 +159,8 @@ impl Scheduled {
         // Whose time limit has passed meanwhile has gone.
         state.waiting.retain(|(_, caller)| !caller.is_closed());
         let length = state.waiting.len().min(MOST);
-        let (mut commands, mut callers) = (Pipeline::with_capacity(length), Vec::with_capacity(length));
+        let (mut commands, mut callers) =
+            (Pipeline::with_capacity(length), Vec::with_capacity(length));
         for (command, caller) in state.waiting.drain(..length) {
             commands.add_command(command);
             callers.push(caller);
@@ -199,13 +219,18 @@ mod tests {
         let batches = Batches::new();
         let echo = |word: &str| batches.send(&connection, redis::cmd("ECHO").arg(word).to_owned());
         let both = async { tokio::join!(echo("1"), echo("2")) };
-        let answers = tokio::time::timeout(Duration::from_secs(30), both).await.expect("the second command is sent");
+        let answers = tokio::time::timeout(Duration::from_secs(30), both)
+            .await
+            .expect("the second command is sent");
         let answer = |word: &str| Ok(Value::BulkString(word.into()));
         assert_eq!(answers, (answer("1"), answer("2")));
         drop(echo("3"));
         let state = batches.lock();
         assert_eq!(state.under_way, 0, "no later command would be sent at once");
-        assert!(!state.is_scheduled && state.waiting.is_empty(), "nothing is left to send");
+        assert!(
+            !state.is_scheduled && state.waiting.is_empty(),
+            "nothing is left to send"
+        );
     }
 
     #[tokio::test]
@@ -214,9 +239,15 @@ mod tests {
         batches.lock().is_scheduled = true;
         let (sender, answer) = oneshot::channel();
         batches.lock().waiting.push((redis::cmd("PING"), sender));
-        drop(Scheduled { batches: batches.clone(), is_due: true });
+        drop(Scheduled {
+            batches: batches.clone(),
+            is_due: true,
+        });
         assert!(answer.await.is_err());
         let state = batches.lock();
-        assert!(!state.is_scheduled && state.waiting.is_empty(), "nobody would ever send again");
+        assert!(
+            !state.is_scheduled && state.waiting.is_empty(),
+            "nobody would ever send again"
+        );
     }
 }

@@ -1,5 +1,8 @@
 //! Our own clock, for pauses and limits that are compared with nothing of a server.
-#![allow(clippy::disallowed_methods, reason = "the one place of this crate that reads time")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the one place of this crate that reads time"
+)]
 
 use tokio::time::Instant;
 

@@ -77,7 +77,9 @@ impl Cluster {
         loop {
             let master = slots.borrow_and_update().master(slot).cloned();
             let connecting = async {
-                let Some(master) = master else { return std::future::pending().await };
+                let Some(master) = master else {
+                    return std::future::pending().await;
+                };
                 let link = self.0.link(&master)?;
                 if !link.is_up() {
                     self.doubt();
@@ -103,7 +105,9 @@ impl Cluster {
 
     /// Takes note that another node has a slot, as one that had it said.
     pub(crate) fn moved(&self, slot: u16, to: Address) {
-        self.0.slots.send_modify(|slots| *slots = Arc::new(slots.moved(slot, to)));
+        self.0
+            .slots
+            .send_modify(|slots| *slots = Arc::new(slots.moved(slot, to)));
         self.doubt();
     }
 
@@ -165,12 +169,20 @@ impl Inner {
     /// Has slots asked for where the connections live.
     fn tend(self: &Arc<Self>) {
         let runtime = self.terms.home.runtime();
-        let mut refresher = self.refresher.lock().unwrap_or_else(PoisonError::into_inner);
-        if refresher.as_ref().is_some_and(|Refresher(_, number)| *number == runtime.number()) {
+        let mut refresher = self
+            .refresher
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if refresher
+            .as_ref()
+            .is_some_and(|Refresher(_, number)| *number == runtime.number())
+        {
             return;
         }
         let task = runtime.spawn(keep_slots(Arc::downgrade(self), Arc::clone(&self.doubt)));
-        if let Some(Refresher(before, _)) = refresher.replace(Refresher(task.abort_handle(), runtime.number())) {
+        if let Some(Refresher(before, _)) =
+            refresher.replace(Refresher(task.abort_handle(), runtime.number()))
+        {
             before.abort();
         }
     }
@@ -181,9 +193,14 @@ impl Inner {
         let mut asked = JoinSet::new();
         for (node, link) in self.links().iter().filter(|(_, link)| link.is_up()) {
             let (host, link) = (node.0.clone(), link.clone());
-            asked.spawn(
-                async move { slot_map::ask(link.session().await?.connection.clone(), &host, link.server()).await },
-            );
+            asked.spawn(async move {
+                slot_map::ask(
+                    link.session().await?.connection.clone(),
+                    &host,
+                    link.server(),
+                )
+                .await
+            });
         }
         let slots = if let Ok(slots) = self.most_say(asked, 2 * GRACE).await {
             slots
@@ -227,7 +244,9 @@ impl Inner {
                     _ if answers * 2 > all => GRACE,
                     _ => limit / 2,
                 };
-                let Ok(Some(answer)) = timeout(patience, asked.join_next()).await else { return };
+                let Ok(Some(answer)) = timeout(patience, asked.join_next()).await else {
+                    return;
+                };
                 match answer {
                     Ok(Ok(slots)) => {
                         answers += 1;
@@ -237,7 +256,11 @@ impl Inner {
                         }
                     }
                     // A passing failure outweighs one that an operator must fix at a single node.
-                    Ok(Err(error)) if failure.as_ref().is_none_or(|other| other.kind() == StoreErrorKind::Refused) => {
+                    Ok(Err(error))
+                        if failure
+                            .as_ref()
+                            .is_none_or(|other| other.kind() == StoreErrorKind::Refused) =>
+                    {
                         failure = Some(error);
                     }
                     _ => {}
@@ -259,7 +282,11 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(Refresher(task, _)) = self.refresher.get_mut().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(Refresher(task, _)) = self
+            .refresher
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+        {
             task.abort();
         }
     }
@@ -285,6 +312,10 @@ async fn keep_slots(inner: Weak<Inner>, doubt: Arc<Notify>) {
 pub(crate) fn redirected(error: &RedisError, asked: Option<&str>) -> Option<(u16, Address)> {
     let (address, slot) = error.redirect_node()?;
     let (host, port) = address.rsplit_once(':')?;
-    let host = if host.is_empty() { asked? } else { host.trim_start_matches('[').trim_end_matches(']') };
+    let host = if host.is_empty() {
+        asked?
+    } else {
+        host.trim_start_matches('[').trim_end_matches(']')
+    };
     Some((slot, (host.to_owned(), port.parse().ok()?)))
 }

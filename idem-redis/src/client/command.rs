@@ -6,7 +6,12 @@ use redis::{Cmd, Script};
 
 /// The command that runs a script.
 pub(crate) fn evalsha(script: &Script, keys: &[&str], args: &[&[u8]]) -> Cmd {
-    let length = 64 + keys.iter().map(|key| key.len()).chain(args.iter().map(|arg| arg.len())).sum::<usize>();
+    let length = 64
+        + keys
+            .iter()
+            .map(|key| key.len())
+            .chain(args.iter().map(|arg| arg.len()))
+            .sum::<usize>();
     let mut cmd = Cmd::with_capacity(3 + keys.len() + args.len(), length);
     cmd.arg("EVALSHA").arg(script.get_hash()).arg(keys.len());
     for key in keys {
@@ -24,7 +29,9 @@ pub(crate) const FOREVER: u64 = 1 << 50;
 
 /// A length of time as it is sent. The server refuses an expiry of zero.
 pub(crate) fn millis(length: Duration) -> u64 {
-    u64::try_from(length.as_millis()).unwrap_or(FOREVER).clamp(1, FOREVER)
+    u64::try_from(length.as_millis())
+        .unwrap_or(FOREVER)
+        .clamp(1, FOREVER)
 }
 
 #[cfg(test)]

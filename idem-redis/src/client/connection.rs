@@ -83,7 +83,9 @@ impl ConnectionLike for Connection {
     ) -> RedisFuture<'a, Vec<Value>> {
         match &mut self.0 {
             Kind::Manager(connection) => connection.req_packed_commands(pipeline, offset, count),
-            Kind::Multiplexed(connection) => connection.req_packed_commands(pipeline, offset, count),
+            Kind::Multiplexed(connection) => {
+                connection.req_packed_commands(pipeline, offset, count)
+            }
             #[cfg(feature = "cluster-connection")]
             Kind::Cluster(connection) => connection.req_packed_commands(pipeline, offset, count),
         }

@@ -8,9 +8,16 @@ use crate::client::error::{refused, unconnected};
 use crate::client::target::Target;
 
 /// Opens a connection without upkeep. The caller sets a time limit around it.
-pub(crate) async fn plain(target: &Target, config: AsyncConnectionConfig) -> Result<MultiplexedConnection, StoreError> {
-    let config = config.set_connection_timeout(None).set_response_timeout(None);
-    let connection = client(target.clone())?.get_multiplexed_async_connection_with_config(&config).await;
+pub(crate) async fn plain(
+    target: &Target,
+    config: AsyncConnectionConfig,
+) -> Result<MultiplexedConnection, StoreError> {
+    let config = config
+        .set_connection_timeout(None)
+        .set_response_timeout(None);
+    let connection = client(target.clone())?
+        .get_multiplexed_async_connection_with_config(&config)
+        .await;
     connection.map_err(|error| unconnected(&target.name, error))
 }
 
@@ -22,6 +29,11 @@ pub(crate) fn client(target: Target) -> Result<Client, StoreError> {
         // crate switches on a second one.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
-    Client::open(target.info)
-        .map_err(|error| refused(format!("the Redis URL `{}` cannot be used: {error}", target.name)).with_source(error))
+    Client::open(target.info).map_err(|error| {
+        refused(format!(
+            "the Redis URL `{}` cannot be used: {error}",
+            target.name
+        ))
+        .with_source(error)
+    })
 }

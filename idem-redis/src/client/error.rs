@@ -17,14 +17,30 @@ pub(crate) fn unconnected(server: &str, error: RedisError) -> StoreError {
     let (kind, advice) = match judge(&error) {
         // `HELLO`, by which every connection begins. Not its name: redis-rs may send it in any
         // case.
-        (kind, _) if error.detail().is_some_and(|detail| detail.starts_with("unknown command")) => (
-            kind,
-            "; idem needs RESP3, which Redis 7.0 or newer and Valkey speak: is there a proxy between that does not?",
-        ),
+        (kind, _)
+            if error
+                .detail()
+                .is_some_and(|detail| detail.starts_with("unknown command")) =>
+        {
+            (
+                kind,
+                "; idem needs RESP3, which Redis 7.0 or newer and Valkey speak: is there a proxy between that does not?",
+            )
+        }
         (kind @ StoreErrorKind::Refused, advice) if error.code() != Some("ERR") => (kind, advice),
-        _ => (StoreErrorKind::Unavailable, "; see that the server runs and can be reached from here"),
+        _ => (
+            StoreErrorKind::Unavailable,
+            "; see that the server runs and can be reached from here",
+        ),
     };
-    StoreError::new(kind, format!("cannot connect to Redis ({server}): {}{advice}", said(&error))).with_source(error)
+    StoreError::new(
+        kind,
+        format!(
+            "cannot connect to Redis ({server}): {}{advice}",
+            said(&error)
+        ),
+    )
+    .with_source(error)
 }
 
 /// A connection that could not be made in time.
@@ -49,10 +65,15 @@ pub(crate) fn timed_out(server: &str, limit: Duration) -> StoreError {
 
 /// A step that was sent and had no answer in time. Its fate is unknown, whatever the connection has
 /// failed with since.
-pub(crate) fn timed_out_since(server: &str, limit: Duration, failure: Option<StoreError>) -> StoreError {
+pub(crate) fn timed_out_since(
+    server: &str,
+    limit: Duration,
+    failure: Option<StoreError>,
+) -> StoreError {
     let error = timed_out(server, limit);
     match failure {
-        Some(failure) => StoreError::new(error.kind(), format!("{error}; since then: {failure}")).with_source(failure),
+        Some(failure) => StoreError::new(error.kind(), format!("{error}; since then: {failure}"))
+            .with_source(failure),
         None => error,
     }
 }
@@ -67,7 +88,10 @@ pub(crate) fn unexpected(server: &str, answer: &Value) -> StoreError {
     let kind = match answer {
         Value::Nil => "nothing",
         Value::Int(_) => "a number",
-        Value::BulkString(_) | Value::SimpleString(_) | Value::VerbatimString { .. } | Value::Okay => "a text",
+        Value::BulkString(_)
+        | Value::SimpleString(_)
+        | Value::VerbatimString { .. }
+        | Value::Okay => "a text",
         Value::Array(_) | Value::Set(_) | Value::Map(_) => "a list",
         _ => "something else",
     };
@@ -103,9 +127,10 @@ fn judge(error: &RedisError) -> (StoreErrorKind, &'static str) {
             | ServerErrorKind::ClusterDown
             | ServerErrorKind::MasterDown
             | ServerErrorKind::NoScript => (Unavailable, ""),
-            ServerErrorKind::ReadOnly => {
-                (Unavailable, "; this is a replica: a fail-over is under way, or the address is wrong")
-            }
+            ServerErrorKind::ReadOnly => (
+                Unavailable,
+                "; this is a replica: a fail-over is under way, or the address is wrong",
+            ),
             ServerErrorKind::NoPerm => (Refused, NEEDED_RIGHTS),
             // Followed, where the URL says that it is a cluster; then the slots are being moved
             // under us.
@@ -113,8 +138,13 @@ fn judge(error: &RedisError) -> (StoreErrorKind, &'static str) {
                 Unavailable,
                 "; the cluster is being changed, or its node was named by `redis://` in place of `redis+cluster://`",
             ),
-            ServerErrorKind::CrossSlot => (Refused, "; is there a proxy between that does not know hash tags?"),
-            ServerErrorKind::ResponseError => (Refused, "; idem needs Redis 7.0 or newer, or Valkey"),
+            ServerErrorKind::CrossSlot => (
+                Refused,
+                "; is there a proxy between that does not know hash tags?",
+            ),
+            ServerErrorKind::ResponseError => {
+                (Refused, "; idem needs Redis 7.0 or newer, or Valkey")
+            }
             _ => (Refused, ""),
         },
         _ => (Unavailable, ""),
@@ -132,7 +162,10 @@ fn judge_code(code: &str) -> (StoreErrorKind, &'static str) {
             StoreErrorKind::Unreadable,
             "; the value was not written by idem and was left untouched; give idem a prefix of its own",
         ),
-        "NOAUTH" | "WRONGPASS" => (StoreErrorKind::Refused, "; correct the user and password in the URL"),
+        "NOAUTH" | "WRONGPASS" => (
+            StoreErrorKind::Refused,
+            "; correct the user and password in the URL",
+        ),
         "BUSY" | "MISCONF" | "NOREPLICAS" | "NOGOODSLAVE" | "UNBLOCKED" | "UNKILLABLE" => {
             (StoreErrorKind::Unavailable, "")
         }
@@ -160,36 +193,75 @@ mod tests {
         use StoreErrorKind::{Full, Refused, Unavailable, Unreadable};
 
         for (line, kind) in [
-            ("-LOADING Redis is loading the dataset in memory\r\n", Unavailable),
+            (
+                "-LOADING Redis is loading the dataset in memory\r\n",
+                Unavailable,
+            ),
             ("-BUSY Redis is busy running a script.\r\n", Unavailable),
             ("-MASTERDOWN Link with MASTER is down\r\n", Unavailable),
-            ("-TRYAGAIN Multiple keys request during rehashing of slot\r\n", Unavailable),
+            (
+                "-TRYAGAIN Multiple keys request during rehashing of slot\r\n",
+                Unavailable,
+            ),
             ("-CLUSTERDOWN The cluster is down\r\n", Unavailable),
-            ("-READONLY You can't write against a read only replica.\r\n", Unavailable),
-            ("-MISCONF Redis is configured to save RDB snapshots\r\n", Unavailable),
-            ("-NOREPLICAS Not enough good replicas to write.\r\n", Unavailable),
-            ("-OOM command not allowed when used memory > 'maxmemory'.\r\n", Full),
+            (
+                "-READONLY You can't write against a read only replica.\r\n",
+                Unavailable,
+            ),
+            (
+                "-MISCONF Redis is configured to save RDB snapshots\r\n",
+                Unavailable,
+            ),
+            (
+                "-NOREPLICAS Not enough good replicas to write.\r\n",
+                Unavailable,
+            ),
+            (
+                "-OOM command not allowed when used memory > 'maxmemory'.\r\n",
+                Full,
+            ),
             ("-NOAUTH Authentication required.\r\n", Refused),
-            ("-WRONGPASS invalid username-password pair or user is disabled.\r\n", Refused),
-            ("-NOPERM this user has no permissions to run the 'set' command\r\n", Refused),
+            (
+                "-WRONGPASS invalid username-password pair or user is disabled.\r\n",
+                Refused,
+            ),
+            (
+                "-NOPERM this user has no permissions to run the 'set' command\r\n",
+                Refused,
+            ),
             ("-MOVED 3999 127.0.0.1:6381\r\n", Unavailable),
             ("-ASK 3999 127.0.0.1:6381\r\n", Unavailable),
-            ("-UNBLOCKED force unblock from blocking operation, instance state changed\r\n", Unavailable),
+            (
+                "-UNBLOCKED force unblock from blocking operation, instance state changed\r\n",
+                Unavailable,
+            ),
             ("-ERR syntax error\r\n", Refused),
-            ("-WRONGTYPE Operation against a key holding the wrong kind of value\r\n", Unreadable),
+            (
+                "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n",
+                Unreadable,
+            ),
         ] {
             let error = failed("redis://host:1/0", answer(line));
             assert_eq!(error.kind(), kind, "{line}");
-            assert!(error.to_string().contains(line.get(1..12).unwrap()), "{error}");
+            assert!(
+                error.to_string().contains(line.get(1..12).unwrap()),
+                "{error}"
+            );
             assert!(std::error::Error::source(&error).is_some());
         }
     }
 
     #[test]
     fn lost_connections_leave_open_whether_the_step_was_carried_out() {
-        for kind in [std::io::ErrorKind::BrokenPipe, std::io::ErrorKind::ConnectionReset, std::io::ErrorKind::TimedOut]
-        {
-            let error = failed("redis://host:1/0", RedisError::from(std::io::Error::from(kind)));
+        for kind in [
+            std::io::ErrorKind::BrokenPipe,
+            std::io::ErrorKind::ConnectionReset,
+            std::io::ErrorKind::TimedOut,
+        ] {
+            let error = failed(
+                "redis://host:1/0",
+                RedisError::from(std::io::Error::from(kind)),
+            );
             assert!(error.is_unknown() && error.is_retryable(), "{error}");
         }
     }
@@ -203,7 +275,11 @@ mod tests {
     #[test]
     fn p10_a_sent_step_is_of_unknown_fate_though_the_reconnection_was_refused() {
         let limit = Duration::from_millis(900);
-        for since in [None, Some(refused("NOAUTH")), Some(unconnected_in_time("redis:6379", limit))] {
+        for since in [
+            None,
+            Some(refused("NOAUTH")),
+            Some(unconnected_in_time("redis:6379", limit)),
+        ] {
             let text = since.as_ref().map(ToString::to_string).unwrap_or_default();
             let error = timed_out_since("redis:6379", limit, since);
             assert!(error.is_unknown(), "{error}");

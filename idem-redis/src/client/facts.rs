@@ -38,7 +38,10 @@ impl<'a> Facts<'a> {
 
     pub(crate) fn judge(&self, server: &str, is_cluster: bool) -> Result<(), StoreError> {
         let version = self.redis_version.unwrap_or("of an unknown version");
-        let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+        let major = version
+            .split('.')
+            .next()
+            .and_then(|major| major.parse::<u32>().ok());
         if self.valkey_version.is_none() && major.is_some_and(|major| major < OLDEST_MAJOR) {
             return Err(refused(format!(
                 "Redis ({server}) is version {version}; idem needs Redis 7.0 or newer, or Valkey: a claim is one SET with NX and GET, which older servers refuse"
@@ -79,7 +82,9 @@ impl<'a> Facts<'a> {
             Some(version) => (Some(version), valkey),
             None => (self.redis_version, redis),
         };
-        version.and_then(major_and_minor).is_some_and(|version| version >= oldest)
+        version
+            .and_then(major_and_minor)
+            .is_some_and(|version| version >= oldest)
     }
 
     pub(crate) fn evicts(&self) -> Option<&'a str> {
@@ -88,7 +93,10 @@ impl<'a> Facts<'a> {
 }
 
 fn major_and_minor(version: &str) -> Option<(u32, u32)> {
-    let mut numbers = version.trim_end().split('.').map(|number| number.parse().ok());
+    let mut numbers = version
+        .trim_end()
+        .split('.')
+        .map(|number| number.parse().ok());
     Some((numbers.next()??, numbers.next()??))
 }
 
@@ -112,22 +120,32 @@ mod tests {
     }
 
     fn judge_for(info: &str, is_cluster: bool) -> Result<(), String> {
-        Facts::read(info).judge("redis://host", is_cluster).map_err(|error| {
-            assert_eq!(error.kind(), StoreErrorKind::Refused);
-            error.to_string()
-        })
+        Facts::read(info)
+            .judge("redis://host", is_cluster)
+            .map_err(|error| {
+                assert_eq!(error.kind(), StoreErrorKind::Refused);
+                error.to_string()
+            })
     }
 
     #[test]
     fn a_server_that_is_too_old_is_named_with_its_version() {
         for version in ["6.2.14", "5.0.3", "2.8.0"] {
-            let error =
-                judge(&format!("# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\nrole:master\r\n"));
-            assert!(error.as_ref().is_err_and(|error| error.contains(version) && error.contains("7.0")), "{error:?}");
+            let error = judge(&format!(
+                "# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\nrole:master\r\n"
+            ));
+            assert!(
+                error
+                    .as_ref()
+                    .is_err_and(|error| error.contains(version) && error.contains("7.0")),
+                "{error:?}"
+            );
         }
         for version in ["7.0.0", "7.4.1", "8.2.0", "255.255.255"] {
             assert_eq!(
-                judge(&format!("# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\nrole:master\r\n")),
+                judge(&format!(
+                    "# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\nrole:master\r\n"
+                )),
                 Ok(())
             );
         }
@@ -168,7 +186,11 @@ mod tests {
             ("redis_version:eight.four", false),
             ("", false),
         ] {
-            assert_eq!(Facts::read(&format!("# Server\r\n{info}\r\n")).compares(), has, "{info}");
+            assert_eq!(
+                Facts::read(&format!("# Server\r\n{info}\r\n")).compares(),
+                has,
+                "{info}"
+            );
         }
         assert_eq!(text(&Value::Nil), None);
         assert_eq!(text(&Value::BulkString(vec![0xff; 9])), Some(""));
@@ -179,12 +201,23 @@ mod tests {
         let cluster = "redis_version:7.0.15\r\nredis_mode:cluster\r\nrole:master";
         let single = "redis_version:7.0.15\r\nredis_mode:standalone\r\nrole:master";
         for (info, is_cluster, word) in [
-            ("redis_version:7.0.15\r\nrole:slave\r\nslave_read_only:1", false, "is a replica"),
-            ("redis_version:7.0.15\r\nredis_mode:sentinel", false, "redis+sentinel://"),
+            (
+                "redis_version:7.0.15\r\nrole:slave\r\nslave_read_only:1",
+                false,
+                "is a replica",
+            ),
+            (
+                "redis_version:7.0.15\r\nredis_mode:sentinel",
+                false,
+                "redis+sentinel://",
+            ),
             (cluster, false, "redis+cluster://"),
             (single, true, "redis://"),
         ] {
-            assert!(judge_for(info, is_cluster).is_err_and(|error| error.contains(word)), "{info}");
+            assert!(
+                judge_for(info, is_cluster).is_err_and(|error| error.contains(word)),
+                "{info}"
+            );
         }
         assert_eq!(judge_for(cluster, true), Ok(()));
         assert_eq!(judge_for(&cluster.replace("master", "slave"), true), Ok(()));
@@ -192,9 +225,20 @@ mod tests {
 
     #[test]
     fn every_policy_that_evicts_is_found() {
-        assert_eq!(Facts::read("maxmemory:0\r\nmaxmemory_policy:noeviction\r\n").evicts(), None);
-        for policy in ["allkeys-lru", "volatile-lru", "volatile-ttl", "allkeys-random"] {
-            assert_eq!(Facts::read(&format!("maxmemory_policy:{policy}\r\n")).evicts(), Some(policy));
+        assert_eq!(
+            Facts::read("maxmemory:0\r\nmaxmemory_policy:noeviction\r\n").evicts(),
+            None
+        );
+        for policy in [
+            "allkeys-lru",
+            "volatile-lru",
+            "volatile-ttl",
+            "allkeys-random",
+        ] {
+            assert_eq!(
+                Facts::read(&format!("maxmemory_policy:{policy}\r\n")).evicts(),
+                Some(policy)
+            );
         }
     }
 }

@@ -27,7 +27,11 @@ pub(crate) struct Greeting {
 pub(crate) async fn greet(
     connection: &mut MultiplexedConnection,
     server: &str,
-    Greeting { scripts, rights, sample }: &Greeting,
+    Greeting {
+        scripts,
+        rights,
+        sample,
+    }: &Greeting,
     is_node: bool,
 ) -> Result<bool, StoreError> {
     let mut words = redis::pipe();
@@ -35,12 +39,24 @@ pub(crate) async fn greet(
         words.cmd("SCRIPT").arg("LOAD").arg(code);
     }
     words.ignore_errors();
-    words.add_command(evalsha(rights, &[], &[sample.as_bytes()])).cmd("INFO").arg("server");
-    let answers: Vec<RedisResult<Value>> =
-        words.query_async(connection).await.map_err(|error| unconnected(server, error))?;
-    let [loaded @ .., missing, info] = answers.as_slice() else { return Err(unexpected(server, &Value::Nil)) };
+    words
+        .add_command(evalsha(rights, &[], &[sample.as_bytes()]))
+        .cmd("INFO")
+        .arg("server");
+    let answers: Vec<RedisResult<Value>> = words
+        .query_async(connection)
+        .await
+        .map_err(|error| unconnected(server, error))?;
+    let [loaded @ .., missing, info] = answers.as_slice() else {
+        return Err(unexpected(server, &Value::Nil));
+    };
     // First: a Sentinel has no scripts, and an old server does not know these.
-    let facts = info.as_ref().ok().and_then(facts::text).map(Facts::read).unwrap_or_default();
+    let facts = info
+        .as_ref()
+        .ok()
+        .and_then(facts::text)
+        .map(Facts::read)
+        .unwrap_or_default();
     facts.judge(server, is_node)?;
     for answer in loaded {
         needed(server, "SCRIPT LOAD", "+script|load", answer)?;
@@ -54,7 +70,12 @@ pub(crate) async fn greet(
 
 /// Refuses a server that refuses a command for good. Passing failures (such as loading) are left to
 /// the calls.
-fn needed(server: &str, command: &str, right: &str, answer: &RedisResult<Value>) -> Result<(), StoreError> {
+fn needed(
+    server: &str,
+    command: &str,
+    right: &str,
+    answer: &RedisResult<Value>,
+) -> Result<(), StoreError> {
     let Err(error) = answer else { return Ok(()) };
     let error = failed(server, error.clone());
     if error.kind() != StoreErrorKind::Refused {
@@ -68,7 +89,9 @@ fn needed(server: &str, command: &str, right: &str, answer: &RedisResult<Value>)
 
 /// Refuses a server that has named commands which this user may not use on the store's keys.
 pub(crate) fn judge_rights(server: &str, sample: &str, missing: &Value) -> Result<(), StoreError> {
-    let Value::Array(missing) = missing else { return Err(unexpected(server, missing)) };
+    let Value::Array(missing) = missing else {
+        return Err(unexpected(server, missing));
+    };
     let names = missing.iter().filter_map(|name| match name {
         Value::BulkString(name) => std::str::from_utf8(name).ok(),
         _ => None,
@@ -77,7 +100,11 @@ pub(crate) fn judge_rights(server: &str, sample: &str, missing: &Value) -> Resul
     if names.is_empty() {
         return Ok(());
     }
-    let rights = names.iter().map(|name| name.to_ascii_lowercase()).collect::<Vec<_>>().join(" +");
+    let rights = names
+        .iter()
+        .map(|name| name.to_ascii_lowercase())
+        .collect::<Vec<_>>()
+        .join(" +");
     let prefix = sample.strip_suffix("{}").unwrap_or(sample);
     Err(refused(format!(
         "Redis ({server}): NOPERM: this user may not use {} on the keys `{prefix}*`, so a body could run and its outcome not be recorded. Give the user the right to them (ACL SETUSER .. ~{prefix}* +{rights}), and see that the server does not rename or disable them (rename-command)",

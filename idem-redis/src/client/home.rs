@@ -81,8 +81,14 @@ impl Home {
 
 impl HomeRuntime {
     fn new(runtime: Handle, number: u64) -> Self {
-        let pulse = Pulse(Arc::new(Pending(runtime.spawn(std::future::pending::<()>()).abort_handle())));
-        Self { runtime, pulse, number }
+        let pulse = Pulse(Arc::new(Pending(
+            runtime.spawn(std::future::pending::<()>()).abort_handle(),
+        )));
+        Self {
+            runtime,
+            pulse,
+            number,
+        }
     }
 
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
@@ -126,9 +132,16 @@ mod tests {
     fn it_stays_where_it_was_made_until_that_has_ended() {
         let (one, two) = (runtime(), runtime());
         let home = one.block_on(async { Home::here() });
-        assert_eq!(two.block_on(async { home.runtime().number() }), 0, "a runtime that is not driven has not ended");
+        assert_eq!(
+            two.block_on(async { home.runtime().number() }),
+            0,
+            "a runtime that is not driven has not ended"
+        );
         drop(one);
-        assert!(home.runtime().pulse().has_stopped(), "there is no other to move to");
+        assert!(
+            home.runtime().pulse().has_stopped(),
+            "there is no other to move to"
+        );
         let runtime = two.block_on(async { home.runtime() });
         assert!(runtime.number() == 1 && !runtime.pulse().has_stopped());
         two.block_on(home.spawn(async {})).unwrap();

@@ -60,18 +60,37 @@ enum Reaction {
 }
 
 impl Lane {
-    pub(crate) async fn own(own: Own, slot: u16, replicas: Option<Replicas>) -> Result<Self, StoreError> {
+    pub(crate) async fn own(
+        own: Own,
+        slot: u16,
+        replicas: Option<Replicas>,
+    ) -> Result<Self, StoreError> {
         let (link, session) = own.session(slot).await?;
         let connection = session.connection.clone().into();
-        Ok(Self { connection, bound: Some(OwnLink { own, slot, link, session, is_away: false, replicas }) })
+        Ok(Self {
+            connection,
+            bound: Some(OwnLink {
+                own,
+                slot,
+                link,
+                session,
+                is_away: false,
+                replicas,
+            }),
+        })
     }
 
     pub(crate) fn given(connection: Connection) -> Self {
-        Self { connection, bound: None }
+        Self {
+            connection,
+            bound: None,
+        }
     }
 
     pub(crate) fn server(&self) -> &str {
-        self.bound.as_ref().map_or(GIVEN, |bound| bound.link.server())
+        self.bound
+            .as_ref()
+            .map_or(GIVEN, |bound| bound.link.server())
     }
 
     /// The connection's own session, for subscriptions.
@@ -81,7 +100,9 @@ impl Lane {
 
     /// Sends one command.
     pub(crate) async fn send(&mut self, command: &Cmd) -> Result<Value, StoreError> {
-        self.try_send(command).await.map_err(|error| failed(self.server(), error))
+        self.try_send(command)
+            .await
+            .map_err(|error| failed(self.server(), error))
     }
 
     /// Sends one command, for callers that look at the error's code. If a server refuses it
@@ -91,7 +112,11 @@ impl Lane {
     }
 
     /// The same, but not again after an error that is the answer.
-    async fn send_unless(&mut self, command: &Cmd, is_final: fn(&RedisError) -> bool) -> RedisResult<Value> {
+    async fn send_unless(
+        &mut self,
+        command: &Cmd,
+        is_final: fn(&RedisError) -> bool,
+    ) -> RedisResult<Value> {
         self.come_back().await;
         let mut outcome = command.query_async(&mut self.connection).await;
         let mut was_replica = false;
@@ -108,7 +133,9 @@ impl Lane {
                 None => break,
                 Some(Reaction::Here) => outcome = command.query_async(&mut self.connection).await,
                 Some(Reaction::At(cluster, node)) => {
-                    let Ok((link, session)) = cluster.session_at(&node).await else { break };
+                    let Ok((link, session)) = cluster.session_at(&node).await else {
+                        break;
+                    };
                     self.bind(link, session, true);
                     outcome = self.ask(command).await;
                 }
@@ -120,13 +147,22 @@ impl Lane {
     /// Sends one command to a node that is about to get its slot.
     async fn ask(&mut self, command: &Cmd) -> RedisResult<Value> {
         let mut pipeline = redis::pipe();
-        pipeline.cmd("ASKING").add_command(command.clone()).ignore_errors();
-        let mut answers: Vec<RedisResult<Value>> = pipeline.query_async(&mut self.connection).await?;
+        pipeline
+            .cmd("ASKING")
+            .add_command(command.clone())
+            .ignore_errors();
+        let mut answers: Vec<RedisResult<Value>> =
+            pipeline.query_async(&mut self.connection).await?;
         answers.pop().unwrap_or(Ok(Value::Nil))
     }
 
     /// Runs a script: one command, unless the server does not know it yet.
-    pub(crate) async fn script(&mut self, script: &Script, keys: &[&str], args: &[&[u8]]) -> Result<Value, StoreError> {
+    pub(crate) async fn script(
+        &mut self,
+        script: &Script,
+        keys: &[&str],
+        args: &[&[u8]],
+    ) -> Result<Value, StoreError> {
         let outcome = self.script_unless(script, keys, args, |_| false).await;
         outcome.map_err(|error| failed(self.server(), error))
     }
@@ -141,7 +177,9 @@ impl Lane {
     ) -> Result<Option<Value>, StoreError> {
         match self.script_unless(script, keys, args, are_apart).await {
             Err(error) if are_apart(&error) => Ok(None),
-            outcome => outcome.map(Some).map_err(|error| failed(self.server(), error)),
+            outcome => outcome
+                .map(Some)
+                .map_err(|error| failed(self.server(), error)),
         }
     }
 
@@ -164,7 +202,9 @@ impl Lane {
 
     /// Makes a script known to the server.
     pub(crate) async fn load(&mut self, script: &Script) -> Result<(), StoreError> {
-        self.try_load(script).await.map_err(|error| failed(self.server(), error))
+        self.try_load(script)
+            .await
+            .map_err(|error| failed(self.server(), error))
     }
 
     async fn try_load(&mut self, script: &Script) -> RedisResult<()> {
@@ -173,7 +213,10 @@ impl Lane {
     }
 
     /// Sends several commands at once. An answer for each, or one error for all.
-    pub(crate) async fn send_all(&mut self, commands: Vec<Cmd>) -> RedisResult<Vec<RedisResult<Value>>> {
+    pub(crate) async fn send_all(
+        &mut self,
+        commands: Vec<Cmd>,
+    ) -> RedisResult<Vec<RedisResult<Value>>> {
         if self.connection.is_cluster() {
             // A pipeline must be of one slot there.
             let send = |command: Cmd| {
@@ -186,7 +229,10 @@ impl Lane {
         for command in commands {
             pipeline.add_command(command);
         }
-        let outcome = pipeline.ignore_errors().query_async(&mut self.connection).await;
+        let outcome = pipeline
+            .ignore_errors()
+            .query_async(&mut self.connection)
+            .await;
         let answers: Vec<RedisResult<Value>> = self.judged(outcome)?;
         if let Some(Err(error)) = answers.iter().find(|answer| answer.is_err()) {
             self.judge(error);
@@ -197,18 +243,35 @@ impl Lane {
     /// Whether a command that got this error was not carried out, and may be sent again a little
     /// later, perhaps elsewhere.
     pub(crate) fn is_passing(error: &RedisError) -> bool {
-        use ServerErrorKind::{Ask, BusyLoading, ClusterDown, MasterDown, Moved, ReadOnly, TryAgain};
+        use ServerErrorKind::{
+            Ask, BusyLoading, ClusterDown, MasterDown, Moved, ReadOnly, TryAgain,
+        };
 
         let kind = error.kind();
-        let passing = [Moved, Ask, TryAgain, BusyLoading, ClusterDown, MasterDown, ReadOnly];
+        let passing = [
+            Moved,
+            Ask,
+            TryAgain,
+            BusyLoading,
+            ClusterDown,
+            MasterDown,
+            ReadOnly,
+        ];
         matches!(kind, ErrorKind::Server(kind) if passing.contains(&kind))
     }
 
     /// Takes note of where an answer says that a slot is.
     pub(crate) fn learn(&self, error: &RedisError) {
-        if let Some(OwnLink { own: Own::Cluster(cluster), session, .. }) = &self.bound {
+        if let Some(OwnLink {
+            own: Own::Cluster(cluster),
+            session,
+            ..
+        }) = &self.bound
+        {
             match redirected(error, session.host()) {
-                Some((slot, node)) if error.kind() == ServerErrorKind::Moved.into() => cluster.moved(slot, node),
+                Some((slot, node)) if error.kind() == ServerErrorKind::Moved.into() => {
+                    cluster.moved(slot, node)
+                }
                 _ => cluster.doubt(),
             }
         }
@@ -217,8 +280,19 @@ impl Lane {
     /// Makes sure that what was just written will outlast a failover, as far as that was asked
     /// for.
     pub(crate) async fn acknowledged(&self) -> Result<(), StoreError> {
-        let Some(OwnLink { link, session, replicas: Some(replicas), .. }) = &self.bound else { return Ok(()) };
-        let answer = session.acknowledgements.count(&session.connection, *replicas).await;
+        let Some(OwnLink {
+            link,
+            session,
+            replicas: Some(replicas),
+            ..
+        }) = &self.bound
+        else {
+            return Ok(());
+        };
+        let answer = session
+            .acknowledgements
+            .count(&session.connection, *replicas)
+            .await;
         if let Err(error) = &answer {
             link.judge(session, error);
         }
@@ -228,15 +302,26 @@ impl Lane {
     /// The latest time by the server's clock, in milliseconds, at which an expired lease may have
     /// been renewed; empty before the first look at that clock.
     pub(crate) fn renewed_by(&self, lease: Duration) -> String {
-        let latest = self.bound.as_ref().and_then(|bound| bound.link.clock().renewed_by(lease));
-        latest.map(|latest| latest.as_millis().to_string()).unwrap_or_default()
+        let latest = self
+            .bound
+            .as_ref()
+            .and_then(|bound| bound.link.clock().renewed_by(lease));
+        latest
+            .map(|latest| latest.as_millis().to_string())
+            .unwrap_or_default()
     }
 
     /// Looks at the server's clock, by which a lease has run out while by our own `left` remains.
     /// `None`: that was so little that it is over. Else how long the lease counts as alive.
-    pub(crate) async fn sure_after(&self, left: Duration, lease: Duration) -> Result<Option<Duration>, StoreError> {
+    pub(crate) async fn sure_after(
+        &self,
+        left: Duration,
+        lease: Duration,
+    ) -> Result<Option<Duration>, StoreError> {
         if let Some(OwnLink { link, session, .. }) = &self.bound {
-            link.look_at_clock(session).await.map_err(|error| failed(link.server(), error))?;
+            link.look_at_clock(session)
+                .await
+                .map_err(|error| failed(link.server(), error))?;
         }
         if left > SOON {
             // From the look on, no more than a lease is left.
@@ -248,7 +333,9 @@ impl Lane {
 
     /// Whether replicas are asked for.
     pub(crate) fn is_replicated(&self) -> bool {
-        self.bound.as_ref().is_some_and(|bound| bound.replicas.is_some())
+        self.bound
+            .as_ref()
+            .is_some_and(|bound| bound.replicas.is_some())
     }
 
     /// Prepares for sending a command again that got this error, if that is any use.
@@ -258,7 +345,10 @@ impl Lane {
         }
         self.judge(error);
         let kind = error.kind();
-        let Some(OwnLink { own, slot, session, .. }) = &self.bound else {
+        let Some(OwnLink {
+            own, slot, session, ..
+        }) = &self.bound
+        else {
             // The application's connection finds the slot and the master itself.
             sleep(pause).await;
             return (kind == ServerErrorKind::BusyLoading.into()).then_some(Reaction::Here);
@@ -299,7 +389,15 @@ impl Lane {
 
     /// Goes back to the node that has the slot: of the next key it alone knows whether it has gone.
     async fn come_back(&mut self) {
-        let Some(OwnLink { own, slot, is_away: true, .. }) = &self.bound else { return };
+        let Some(OwnLink {
+            own,
+            slot,
+            is_away: true,
+            ..
+        }) = &self.bound
+        else {
+            return;
+        };
         let (own, slot) = (own.clone(), *slot);
         if let Ok((link, session)) = own.session(slot).await {
             self.bind(link, session, false);

@@ -52,7 +52,9 @@ impl Location {
 
     fn sentinel(parts: &Parts<'_>) -> Result<Self, StoreError> {
         let (mut db, mut user, mut password) = (None, None, None);
-        for (parameter, value) in parts.parameters(&["db", "protocol", "sentinel_user", "sentinel_password"])? {
+        for (parameter, value) in
+            parts.parameters(&["db", "protocol", "sentinel_user", "sentinel_password"])?
+        {
             match parameter.as_str() {
                 "db" => db = Some(value),
                 "sentinel_user" => user = Some(value),
@@ -81,9 +83,17 @@ impl Location {
             let target = Target::parse(&format!("{}://{host}", parts.base))?;
             Ok(target.by(user.as_deref(), password.as_deref()))
         };
-        let sentinels = hosts.iter().map(sentinel).collect::<Result<_, StoreError>>()?;
+        let sentinels = hosts
+            .iter()
+            .map(sentinel)
+            .collect::<Result<_, StoreError>>()?;
         let name = format!("{}+sentinel://{}/{master}", parts.base, hosts.join(",")).into();
-        Ok(Self::Sentinel(Watched { sentinels, master: master.to_owned(), data, name }))
+        Ok(Self::Sentinel(Watched {
+            sentinels,
+            master: master.to_owned(),
+            data,
+            name,
+        }))
     }
 
     fn cluster(parts: &Parts<'_>) -> Result<Self, StoreError> {
@@ -119,11 +129,16 @@ struct Parts<'a> {
 impl<'a> Parts<'a> {
     fn read(text: &'a str, base: &'a str) -> Result<Self, StoreError> {
         let Some((_, rest)) = text.split_once("://") else {
-            return Err(refused(format!("the Redis URL `{}` cannot be read", disguised(text))));
+            return Err(refused(format!(
+                "the Redis URL `{}` cannot be read",
+                disguised(text)
+            )));
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        if [rest, query].iter().any(|part| part.contains('#')) || [path, query].iter().any(|part| part.contains('@')) {
+        if [rest, query].iter().any(|part| part.contains('#'))
+            || [path, query].iter().any(|part| part.contains('@'))
+        {
             return Err(refused(format!(
                 "the Redis URL `{}` cannot be read: special characters in user, password and parameters are percent-encoded (`/` as `%2F`, `?` as `%3F`, `@` as `%40`, `#` as `%23`)",
                 disguised(text)
@@ -133,13 +148,23 @@ impl<'a> Parts<'a> {
             Some(at) => authority.split_at(at + 1),
             None => ("", authority),
         };
-        Ok(Self { text, base, user, hosts, path, query })
+        Ok(Self {
+            text,
+            base,
+            user,
+            hosts,
+            path,
+            query,
+        })
     }
 
     /// Each with its port.
     fn hosts(&self, port: u16) -> Result<Vec<String>, StoreError> {
         let with_port = |host: &str| match host {
-            "" => Err(refused(format!("the Redis URL `{}` lacks a host", disguised(self.text)))),
+            "" => Err(refused(format!(
+                "the Redis URL `{}` lacks a host",
+                disguised(self.text)
+            ))),
             // An IPv6 address stands in brackets.
             host if host.ends_with(']') || !host.contains(':') => Ok(format!("{host}:{port}")),
             host => Ok(host.to_owned()),
@@ -149,10 +174,16 @@ impl<'a> Parts<'a> {
 
     fn parameters(&self, known: &[&str]) -> Result<Vec<(String, String)>, StoreError> {
         let Ok(url) = Url::parse(&format!("redis://host/?{}", self.query)) else {
-            return Err(refused(format!("the parameters of the Redis URL `{}` cannot be read", disguised(self.text))));
+            return Err(refused(format!(
+                "the parameters of the Redis URL `{}` cannot be read",
+                disguised(self.text)
+            )));
         };
         let pairs: Vec<(String, String)> = url.query_pairs().into_owned().collect();
-        if pairs.iter().any(|(parameter, _)| !known.contains(&parameter.as_str())) {
+        if pairs
+            .iter()
+            .any(|(parameter, _)| !known.contains(&parameter.as_str()))
+        {
             // It is not named: it may be what stands behind a `&` in a password.
             return Err(refused(format!(
                 "the Redis URL `{}` has a parameter that idem does not know; known here: {}",
@@ -179,32 +210,58 @@ mod tests {
 
     #[test]
     fn a_master_under_sentinel_has_its_own_user_and_database_and_the_sentinels_theirs() {
-        let url =
-            "redis+sentinel://app:hunter%402@a:1,b,[::1]:3/main-1?db=2&sentinel_user=watch&sentinel_password=hunter3";
-        let Location::Sentinel(watched) = Location::parse(url).unwrap() else { panic!("no Sentinel") };
+        let url = "redis+sentinel://app:hunter%402@a:1,b,[::1]:3/main-1?db=2&sentinel_user=watch&sentinel_password=hunter3";
+        let Location::Sentinel(watched) = Location::parse(url).unwrap() else {
+            panic!("no Sentinel")
+        };
         assert_eq!(watched.master, "main-1");
-        assert_eq!(watched.sentinels.iter().map(address).collect::<Vec<_>>(), ["a:1", "b:26379", "::1:3"]);
+        assert_eq!(
+            watched.sentinels.iter().map(address).collect::<Vec<_>>(),
+            ["a:1", "b:26379", "::1:3"]
+        );
         let data = watched.data.info.redis_settings();
-        assert_eq!((data.username(), data.password(), data.db()), (Some("app"), Some("hunter@2"), 2));
+        assert_eq!(
+            (data.username(), data.password(), data.db()),
+            (Some("app"), Some("hunter@2"), 2)
+        );
         for sentinel in &watched.sentinels {
             let settings = sentinel.info.redis_settings();
-            assert_eq!((settings.username(), settings.password(), settings.db()), (Some("watch"), Some("hunter3"), 0));
+            assert_eq!(
+                (settings.username(), settings.password(), settings.db()),
+                (Some("watch"), Some("hunter3"), 0)
+            );
         }
-        assert_eq!(&*watched.name, "redis+sentinel://a:1,b:26379,[::1]:3/main-1");
-        let Location::Sentinel(watched) = Location::parse("redis+sentinel://a/main/3").unwrap() else { panic!() };
+        assert_eq!(
+            &*watched.name,
+            "redis+sentinel://a:1,b:26379,[::1]:3/main-1"
+        );
+        let Location::Sentinel(watched) = Location::parse("redis+sentinel://a/main/3").unwrap()
+        else {
+            panic!()
+        };
         assert_eq!(watched.data.info.redis_settings().db(), 3);
         assert_eq!(watched.data.info.redis_settings().password(), None);
     }
 
     #[test]
     fn the_nodes_of_a_cluster_share_user_and_password() {
-        let Location::Cluster(seeds) = Location::parse("redis+cluster://app:hunter2@a:1,b").unwrap() else { panic!() };
-        assert_eq!(seeds.nodes.iter().map(address).collect::<Vec<_>>(), ["a:1", "b:6379"]);
+        let Location::Cluster(seeds) =
+            Location::parse("redis+cluster://app:hunter2@a:1,b").unwrap()
+        else {
+            panic!()
+        };
+        assert_eq!(
+            seeds.nodes.iter().map(address).collect::<Vec<_>>(),
+            ["a:1", "b:6379"]
+        );
         for node in seeds.nodes.iter().chain([&seeds.data]) {
             assert_eq!(node.info.redis_settings().password(), Some("hunter2"));
         }
         assert_eq!(&*seeds.name, "redis+cluster://a:1,b:6379");
-        assert!(matches!(Location::parse("redis://a:1/2"), Ok(Location::Server(_))));
+        assert!(matches!(
+            Location::parse("redis://a:1/2"),
+            Ok(Location::Server(_))
+        ));
     }
 
     #[test]
@@ -234,7 +291,9 @@ mod tests {
             "http+cluster://user:hunter2@host:1",
             "+sentinel://user:hunter2@host:1/main",
         ] {
-            let error = Location::parse(url).err().unwrap_or_else(|| panic!("{url} was read"));
+            let error = Location::parse(url)
+                .err()
+                .unwrap_or_else(|| panic!("{url} was read"));
             let shown = format!("{error} {error:?}");
             assert!(!shown.contains("hunter2"), "{shown}");
             assert_eq!(error.kind(), idem_core::StoreErrorKind::Refused);

@@ -50,10 +50,25 @@ where
     R: Fn(usize, &str, Value) -> Result<T, StoreError>,
 {
     let answers = steps.iter().map(|_| None).collect();
-    let all = All { server, steps, script, read, answers: Mutex::new(answers) };
-    join_all(all.by_node((0..steps.len()).collect()).into_iter().map(|node| all.send_to_node(node))).await;
+    let all = All {
+        server,
+        steps,
+        script,
+        read,
+        answers: Mutex::new(answers),
+    };
+    join_all(
+        all.by_node((0..steps.len()).collect())
+            .into_iter()
+            .map(|node| all.send_to_node(node)),
+    )
+    .await;
     let All { answers, .. } = all;
-    let answers = answers.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().zip(steps);
+    let answers = answers
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner)
+        .into_iter()
+        .zip(steps);
     // Earlier answers stay; the other steps may or may not have been carried out.
     let or_late = |(answer, step): (Option<Result<T, StoreError>>, &KeyedCommand)| {
         answer.unwrap_or_else(|| Err(server.timed_out(server.slot(&step.key))))
@@ -76,7 +91,10 @@ where
     fn by_node(&self, steps: Vec<usize>) -> Vec<Vec<usize>> {
         let mut nodes: HashMap<_, Vec<usize>> = HashMap::new();
         for index in steps {
-            nodes.entry(self.server.node(self.slot(index))).or_default().push(index);
+            nodes
+                .entry(self.server.node(self.slot(index)))
+                .or_default()
+                .push(index);
         }
         nodes.into_values().collect()
     }
@@ -103,7 +121,10 @@ where
                 is_silent.store(true, Ordering::Relaxed);
             }
         });
-        stream::iter(sending).buffer_unordered(AHEAD).for_each(|()| ready(())).await;
+        stream::iter(sending)
+            .buffer_unordered(AHEAD)
+            .for_each(|()| ready(()))
+            .await;
     }
 
     /// Sends a message, and again what may be sent again. Says whether the nodes answered.
@@ -137,10 +158,18 @@ where
     }
 
     async fn send_batch(&self, batch: &[usize]) -> Result<Vec<usize>, StoreError> {
-        let Some(&first) = batch.first() else { return Ok(Vec::new()) };
+        let Some(&first) = batch.first() else {
+            return Ok(Vec::new());
+        };
         let mut lane = self.server.lane(self.slot(first)).await?;
-        let commands = batch.iter().map(|&index| self.steps[index].command.clone()).collect();
-        let answers = lane.send_all(commands).await.map_err(|error| failed(lane.server(), error))?;
+        let commands = batch
+            .iter()
+            .map(|&index| self.steps[index].command.clone())
+            .collect();
+        let answers = lane
+            .send_all(commands)
+            .await
+            .map_err(|error| failed(lane.server(), error))?;
         if answers.len() != batch.len() {
             return Err(unexpected(lane.server(), &Value::Nil));
         }
@@ -153,13 +182,18 @@ where
                     again.push(index);
                 } else if is_elsewhere(error) {
                     elsewhere.push(index);
-                } else if Lane::is_passing(error) && !(self.steps[index].weight > 1 && are_apart(error)) {
+                } else if Lane::is_passing(error)
+                    && !(self.steps[index].weight > 1 && are_apart(error))
+                {
                     lane.learn(error);
                     again.push(index);
                 }
             }
             let answer = answer.map_err(|error| failed(lane.server(), error));
-            self.answer(index, answer.and_then(|answer| (self.read)(index, lane.server(), answer)));
+            self.answer(
+                index,
+                answer.and_then(|answer| (self.read)(index, lane.server(), answer)),
+            );
         }
         // Perhaps in the middle.
         if !forgotten.is_empty()
@@ -187,10 +221,17 @@ where
                 }
                 (answer, _) => answer,
             };
-            (self.read)(index, lane.server(), answer.map_err(|error| failed(lane.server(), error))?)
+            (self.read)(
+                index,
+                lane.server(),
+                answer.map_err(|error| failed(lane.server(), error))?,
+            )
         };
         let answer = sending.await;
-        self.answer(index, answer.inspect_err(|error| self.server.noticed(error)));
+        self.answer(
+            index,
+            answer.inspect_err(|error| self.server.noticed(error)),
+        );
     }
 
     fn slot(&self, index: usize) -> u16 {

@@ -23,8 +23,16 @@ pub(crate) enum Own {
 
 impl Own {
     /// Connects to what a URL names. The connections live in the current runtime.
-    pub(crate) async fn connect(url: &str, connect_limit: Duration, greeting: Greeting) -> Result<Self, StoreError> {
-        let terms = Terms { connect_limit, greeting, home: Home::here() };
+    pub(crate) async fn connect(
+        url: &str,
+        connect_limit: Duration,
+        greeting: Greeting,
+    ) -> Result<Self, StoreError> {
+        let terms = Terms {
+            connect_limit,
+            greeting,
+            home: Home::here(),
+        };
         Ok(match Location::parse(url)? {
             Location::Server(target) => Self::One(Link::connect(target, terms).await?),
             Location::Sentinel(watched) => Self::One(Link::to_master(watched, terms).await?),
@@ -99,7 +107,9 @@ impl Own {
     pub(crate) fn must_cover(&self) -> Result<(), StoreError> {
         match self {
             Self::One(_) => Ok(()),
-            Self::Cluster(cluster) => cluster.first_uncovered().map_or(Ok(()), |slot| Err(cluster.uncovered(slot))),
+            Self::Cluster(cluster) => cluster
+                .first_uncovered()
+                .map_or(Ok(()), |slot| Err(cluster.uncovered(slot))),
         }
     }
 }

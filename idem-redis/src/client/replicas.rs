@@ -40,7 +40,11 @@ type Receiver = watch::Receiver<Option<RedisResult<u32>>>;
 impl Acknowledgements {
     /// For a connection that lives in the current tokio runtime.
     pub(crate) fn here() -> Self {
-        Self { runtime: Handle::current(), next: Mutex::default(), turn: tokio::sync::Mutex::default() }
+        Self {
+            runtime: Handle::current(),
+            next: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+        }
     }
 
     /// How many replicas have all that was written on the connection and answered before this call.
@@ -70,7 +74,8 @@ impl Acknowledgements {
         }
         // A task, so that it continues if the first caller is dropped. Not under the lock: a
         // runtime that has ended drops it at once.
-        self.runtime.spawn(wait(Arc::clone(self), connection.clone(), replicas, sender));
+        self.runtime
+            .spawn(wait(Arc::clone(self), connection.clone(), replicas, sender));
         receiver
     }
 
@@ -91,7 +96,11 @@ async fn wait(
     *all.lock() = None;
     let mut command = redis::cmd("WAIT");
     command.arg(replicas.count).arg(millis(replicas.timeout));
-    let outcome = timeout(replicas.timeout + LATE, command.query_async(&mut connection)).await;
+    let outcome = timeout(
+        replicas.timeout + LATE,
+        command.query_async(&mut connection),
+    )
+    .await;
     answer.send_replace(Some(outcome.unwrap_or_else(|_| Err(gone()))));
 }
 
@@ -102,7 +111,11 @@ fn gone() -> RedisError {
 
 /// Judges the number of acknowledgements. With too few, the write is at the master, and may be
 /// lost.
-pub(crate) fn judge(server: &str, answer: RedisResult<u32>, wanted: Replicas) -> Result<(), StoreError> {
+pub(crate) fn judge(
+    server: &str,
+    answer: RedisResult<u32>,
+    wanted: Replicas,
+) -> Result<(), StoreError> {
     let Replicas { count, timeout } = wanted;
     match answer {
         Ok(acknowledged) if acknowledged >= count => Ok(()),
@@ -115,7 +128,9 @@ pub(crate) fn judge(server: &str, answer: RedisResult<u32>, wanted: Replicas) ->
         // Whatever the error is, the record was written before.
         Err(error) => Err(StoreError::new(
             StoreErrorKind::Unavailable,
-            format!("Redis ({server}): whether replicas have the record could not be found out: {error}"),
+            format!(
+                "Redis ({server}): whether replicas have the record could not be found out: {error}"
+            ),
         )
         .with_source(error)),
     }

@@ -63,7 +63,9 @@ pub(crate) async fn most_say(
                 Some(Ok(Ok(address))) => votes.add(address),
                 // A passing failure outweighs one that an operator must fix at a single Sentinel.
                 Some(Ok(Err(error)))
-                    if failure.as_ref().is_none_or(|other| other.kind() == StoreErrorKind::Refused) =>
+                    if failure
+                        .as_ref()
+                        .is_none_or(|other| other.kind() == StoreErrorKind::Refused) =>
                 {
                     failure = Some(error);
                 }
@@ -83,7 +85,9 @@ pub(crate) async fn most_say(
         let _ = timeout(GRACE, late).await;
     };
     let _ = timeout(limit, counting).await;
-    votes.most(now).ok_or_else(|| failure.unwrap_or_else(|| unconnected_in_time(&watched.name, limit)))
+    votes
+        .most(now)
+        .ok_or_else(|| failure.unwrap_or_else(|| unconnected_in_time(&watched.name, limit)))
 }
 
 /// The votes for each address.
@@ -94,7 +98,10 @@ struct Votes {
 
 impl Votes {
     fn of(asked: usize) -> Self {
-        Self { asked, given: Vec::new() }
+        Self {
+            asked,
+            given: Vec::new(),
+        }
     }
 
     fn add(&mut self, address: Address) {
@@ -117,7 +124,11 @@ impl Votes {
     /// Of two that are named as often: `now`, or else the first.
     fn most(self, now: Option<&Address>) -> Option<Address> {
         let weight = |(address, times): &(Address, usize)| (*times, Some(address) == now);
-        self.given.into_iter().rev().max_by_key(weight).map(|(address, _)| address)
+        self.given
+            .into_iter()
+            .rev()
+            .max_by_key(weight)
+            .map(|(address, _)| address)
     }
 }
 
@@ -127,7 +138,9 @@ async fn ask(sentinel: &Target, master: &str) -> Result<Address, StoreError> {
         let mut connection = dial::plain(sentinel, AsyncConnectionConfig::new()).await?;
         address(&mut connection, sentinel, master).await
     };
-    timeout(ANSWERS_WITHIN, asking).await.map_err(|_| unconnected_in_time(&sentinel.name, ANSWERS_WITHIN))?
+    timeout(ANSWERS_WITHIN, asking)
+        .await
+        .map_err(|_| unconnected_in_time(&sentinel.name, ANSWERS_WITHIN))?
 }
 
 async fn address(
@@ -137,7 +150,10 @@ async fn address(
 ) -> Result<Address, StoreError> {
     let mut question = redis::cmd("SENTINEL");
     question.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
-    let answer: Value = question.query_async(connection).await.map_err(|error| failed(&sentinel.name, error))?;
+    let answer: Value = question
+        .query_async(connection)
+        .await
+        .map_err(|error| failed(&sentinel.name, error))?;
     if matches!(answer, Value::Nil) {
         return Err(refused(format!(
             "the Sentinel {} knows no master named `{master}`; write the name of `sentinel monitor` in sentinel.conf at the end of the URL",
@@ -160,12 +176,23 @@ pub(crate) async fn listen(watched: Arc<Watched>, said: impl Fn(Statement)) {
     }
 }
 
-async fn listen_to(watched: &Watched, index: usize, said: &impl Fn(Statement)) -> Result<(), StoreError> {
+async fn listen_to(
+    watched: &Watched,
+    index: usize,
+    said: &impl Fn(Statement),
+) -> Result<(), StoreError> {
     let (sentinel, master) = (&watched.sentinels[index], watched.master.as_str());
     let (sender, mut pushes) = mpsc::unbounded_channel::<PushInfo>();
     let begin = async {
-        let mut connection = dial::plain(sentinel, AsyncConnectionConfig::new().set_push_sender(sender)).await?;
-        connection.subscribe("+switch-master").await.map_err(|error| failed(&sentinel.name, error))?;
+        let mut connection = dial::plain(
+            sentinel,
+            AsyncConnectionConfig::new().set_push_sender(sender),
+        )
+        .await?;
+        connection
+            .subscribe("+switch-master")
+            .await
+            .map_err(|error| failed(&sentinel.name, error))?;
         Ok(connection)
     };
     let late = |_| unconnected_in_time(&sentinel.name, ANSWERS_WITHIN);
@@ -173,7 +200,9 @@ async fn listen_to(watched: &Watched, index: usize, said: &impl Fn(Statement)) -
     // At once too, or a failover in between would be missed.
     let mut questions = interval_at(clock::now(), ASKED_EVERY);
     // The one that is listened to may be cut off from the others, which therefore have their turn.
-    let mut others = (1..watched.sentinels.len()).map(|other| (index + other) % watched.sentinels.len()).cycle();
+    let mut others = (1..watched.sentinels.len())
+        .map(|other| (index + other) % watched.sentinels.len())
+        .cycle();
     loop {
         tokio::select! {
             biased;
@@ -203,18 +232,29 @@ async fn listen_to(watched: &Watched, index: usize, said: &impl Fn(Statement)) -
 
 /// Reads the master's new address from a push: `name old-ip old-port new-ip new-port`.
 fn switched(push: &PushInfo, master: &str) -> Option<Address> {
-    let (PushKind::Message, [_, Value::BulkString(text)]) = (&push.kind, push.data.as_slice()) else { return None };
+    let (PushKind::Message, [_, Value::BulkString(text)]) = (&push.kind, push.data.as_slice())
+    else {
+        return None;
+    };
     let words: Vec<&str> = std::str::from_utf8(text).ok()?.split(' ').collect();
     match words.as_slice() {
-        [name, _, _, host, port] if *name == master => Some(((*host).to_owned(), port.parse().ok()?)),
+        [name, _, _, host, port] if *name == master => {
+            Some(((*host).to_owned(), port.parse().ok()?))
+        }
         _ => None,
     }
 }
 
 /// Refuses a server that itself denies being a master. A Sentinel may be behind, or ahead of the
 /// server.
-pub(crate) async fn must_be_master(connection: &mut MultiplexedConnection, server: &str) -> Result<(), StoreError> {
-    let role: Value = redis::cmd("ROLE").query_async(connection).await.map_err(|error| failed(server, error))?;
+pub(crate) async fn must_be_master(
+    connection: &mut MultiplexedConnection,
+    server: &str,
+) -> Result<(), StoreError> {
+    let role: Value = redis::cmd("ROLE")
+        .query_async(connection)
+        .await
+        .map_err(|error| failed(server, error))?;
     match &role {
         Value::Array(role) => match role.first() {
             Some(Value::BulkString(role)) if role == b"master" => Ok(()),
@@ -263,7 +303,11 @@ mod tests {
         votes.add(at("new"));
         assert!(votes.are_decided());
         assert_eq!(votes.most(Some(&at("old"))), Some(at("new")));
-        for (now, most) in [(None, "first"), (Some(at("second")), "second"), (Some(at("third")), "first")] {
+        for (now, most) in [
+            (None, "first"),
+            (Some(at("second")), "second"),
+            (Some(at("third")), "first"),
+        ] {
             let mut votes = Votes::of(4);
             votes.add(at("first"));
             votes.add(at("second"));
@@ -275,10 +319,22 @@ mod tests {
     #[test]
     fn only_a_fail_over_of_ones_own_master_is_heard() {
         let said = |text: &str| {
-            let data = vec![Value::BulkString(b"+switch-master".into()), Value::BulkString(text.into())];
-            switched(&PushInfo { kind: PushKind::Message, data }, "main")
+            let data = vec![
+                Value::BulkString(b"+switch-master".into()),
+                Value::BulkString(text.into()),
+            ];
+            switched(
+                &PushInfo {
+                    kind: PushKind::Message,
+                    data,
+                },
+                "main",
+            )
         };
-        assert_eq!(said("main 10.0.0.1 6379 10.0.0.2 6380"), Some(("10.0.0.2".to_owned(), 6380)));
+        assert_eq!(
+            said("main 10.0.0.1 6379 10.0.0.2 6380"),
+            Some(("10.0.0.2".to_owned(), 6380))
+        );
         assert_eq!(said("other 10.0.0.1 6379 10.0.0.2 6380"), None);
         assert_eq!(said("main 10.0.0.1 6379 10.0.0.2"), None);
         assert_eq!(said("main 10.0.0.1 6379 10.0.0.2 port"), None);

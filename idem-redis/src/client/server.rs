@@ -35,11 +35,19 @@ enum Way {
 
 impl Server {
     pub(crate) fn own(own: Own, limit: Duration, replicas: Option<Replicas>) -> Self {
-        Self { way: Way::Own(own), limit, replicas }
+        Self {
+            way: Way::Own(own),
+            limit,
+            replicas,
+        }
     }
 
     pub(crate) fn given(connection: Connection, limit: Duration) -> Self {
-        Self { way: Way::Given(connection), limit, replicas: None }
+        Self {
+            way: Way::Given(connection),
+            limit,
+            replicas: None,
+        }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -67,7 +75,11 @@ impl Server {
     }
 
     /// Carries out a step on the record of a key, whatever it sends, within the limit.
-    pub(crate) async fn step<T, F>(&self, key: &str, step: impl FnOnce(Lane) -> F) -> Result<T, StoreError>
+    pub(crate) async fn step<T, F>(
+        &self,
+        key: &str,
+        step: impl FnOnce(Lane) -> F,
+    ) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, StoreError>>,
     {
@@ -75,12 +87,19 @@ impl Server {
     }
 
     /// Carries out a step on whichever node has a slot.
-    pub(crate) async fn step_at<T, F>(&self, slot: u16, step: impl FnOnce(Lane) -> F) -> Result<T, StoreError>
+    pub(crate) async fn step_at<T, F>(
+        &self,
+        slot: u16,
+        step: impl FnOnce(Lane) -> F,
+    ) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, StoreError>>,
     {
         let deadline = self.deadline();
-        self.limited(slot, deadline, async { step(self.first_lane(slot, deadline).await?).await }).await
+        self.limited(slot, deadline, async {
+            step(self.first_lane(slot, deadline).await?).await
+        })
+        .await
     }
 
     /// Runs a step that one command nearly always completes. If there is a connection, `quick`
@@ -132,7 +151,9 @@ impl Server {
     async fn first_lane(&self, slot: u16, deadline: Instant) -> Result<Lane, StoreError> {
         match timeout_at(deadline, self.lane(slot)).await {
             Ok(lane) => lane,
-            Err(_) => Err(self.failure(slot).unwrap_or_else(|| timed_out(self.name(), self.limit))),
+            Err(_) => Err(self
+                .failure(slot)
+                .unwrap_or_else(|| timed_out(self.name(), self.limit))),
         }
     }
 
@@ -152,9 +173,9 @@ impl Server {
     /// waits for.
     fn quick(&self, slot: u16) -> Option<Quick> {
         match &self.way {
-            Way::Own(own) if self.replicas.is_none() => {
-                own.ready(slot).map(|(link, session)| Quick::new(link, session))
-            }
+            Way::Own(own) if self.replicas.is_none() => own
+                .ready(slot)
+                .map(|(link, session)| Quick::new(link, session)),
             _ => None,
         }
     }
@@ -174,7 +195,9 @@ impl Server {
 
     /// Returns the reason if the connection is down.
     fn failure(&self, slot: u16) -> Option<StoreError> {
-        let Way::Own(own) = &self.way else { return None };
+        let Way::Own(own) = &self.way else {
+            return None;
+        };
         own.doubt();
         own.failure(slot)
     }
@@ -196,7 +219,11 @@ impl Server {
 
     /// Of two keys with one number, one script can do both.
     pub(crate) fn group(&self, key: &str) -> u16 {
-        if self.is_cluster() { hash_slot::of(key) } else { 0 }
+        if self.is_cluster() {
+            hash_slot::of(key)
+        } else {
+            0
+        }
     }
 
     /// Which node of a cluster has a slot, as far as is known.

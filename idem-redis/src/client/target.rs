@@ -52,7 +52,9 @@ impl Target {
         let is_socket = unix && url.host_str().is_none_or(str::is_empty) && !url.path().is_empty();
         // As it was written: `/@/..` is not part of the parsed path.
         let behind = match text.split_once("://") {
-            Some((_, rest)) => rest.split_once(['/', '?', '#']).map_or("", |(_, behind)| behind),
+            Some((_, rest)) => rest
+                .split_once(['/', '?', '#'])
+                .map_or("", |(_, behind)| behind),
             None => text,
         };
         if !is_socket && behind.contains('@') {
@@ -70,8 +72,15 @@ impl Target {
                 "the Redis URL `{name}` has a part behind `#`, which means nothing here; the server's certificate is always checked, and a `#` in a password is written `%23`"
             )));
         }
-        let known: &[&str] = if unix { &["db", "user", "pass", "protocol"] } else { &["protocol"] };
-        if url.query_pairs().any(|(parameter, _)| !known.contains(&&*parameter)) {
+        let known: &[&str] = if unix {
+            &["db", "user", "pass", "protocol"]
+        } else {
+            &["protocol"]
+        };
+        if url
+            .query_pairs()
+            .any(|(parameter, _)| !known.contains(&&*parameter))
+        {
             // It is not named: it may be what stands behind a `&` in a password.
             return Err(refused(format!(
                 "the Redis URL `{name}` has a parameter that idem does not know; known here: {}",
@@ -79,9 +88,9 @@ impl Target {
             )));
         }
         let tls = matches!(scheme, "rediss" | "valkeys");
-        let info = url
-            .into_connection_info()
-            .map_err(|error| refused(format!("the Redis URL `{name}` cannot be used: {error}")).with_source(error))?;
+        let info = url.into_connection_info().map_err(|error| {
+            refused(format!("the Redis URL `{name}` cannot be used: {error}")).with_source(error)
+        })?;
         let redis = info
             .redis_settings()
             .clone()
@@ -91,13 +100,21 @@ impl Target {
         // Without it, a command can be held back for the acknowledgement of the one before, some 40
         // ms.
         let tcp = TcpSettings::default().set_nodelay(true);
-        Ok(Self { info: info.set_redis_settings(redis).set_tcp_settings(tcp), name: name.into(), tls })
+        Ok(Self {
+            info: info.set_redis_settings(redis).set_tcp_settings(tcp),
+            name: name.into(),
+            tls,
+        })
     }
 
     /// Another server, with the same user, password, database and TLS.
     pub(crate) fn at(&self, host: &str, port: u16) -> Self {
         let address = match self.info.addr() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
+            ConnectionAddr::TcpTls {
+                insecure,
+                tls_params,
+                ..
+            } => ConnectionAddr::TcpTls {
                 host: host.to_owned(),
                 port,
                 insecure: *insecure,
@@ -106,9 +123,17 @@ impl Target {
             _ => ConnectionAddr::Tcp(host.to_owned(), port),
         };
         let scheme = if self.tls { "rediss" } else { "redis" };
-        let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        let bracketed = if host.contains(':') {
+            format!("[{host}]")
+        } else {
+            host.to_owned()
+        };
         let name = format!("{scheme}://{bracketed}:{port}").into();
-        Self { info: self.info.clone().set_addr(address), name, tls: self.tls }
+        Self {
+            info: self.info.clone().set_addr(address),
+            name,
+            tls: self.tls,
+        }
     }
 
     /// The same server, for another user.
@@ -120,7 +145,10 @@ impl Target {
         if let Some(password) = password {
             redis = redis.set_password(password);
         }
-        Self { info: self.info.set_redis_settings(redis), ..self }
+        Self {
+            info: self.info.set_redis_settings(redis),
+            ..self
+        }
     }
 }
 
@@ -129,22 +157,43 @@ impl Target {
 /// password.
 fn name(url: &Url) -> String {
     let Some(host) = url.host_str().filter(|host| !host.is_empty()) else {
-        let is_socket = url.scheme().ends_with("unix") && url.username().is_empty() && url.password().is_none();
+        let is_socket =
+            url.scheme().ends_with("unix") && url.username().is_empty() && url.password().is_none();
         let path = if is_socket { url.path() } else { "" };
         return format!("{}://{path}", url.scheme());
     };
-    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    let port = url
+        .port()
+        .map(|port| format!(":{port}"))
+        .unwrap_or_default();
     let database = url.path().trim_matches('/');
     let numeric = !database.is_empty() && database.bytes().all(|byte| byte.is_ascii_digit());
-    format!("{}://{host}{port}{}", url.scheme(), if numeric { format!("/{database}") } else { String::new() })
+    format!(
+        "{}://{host}{port}{}",
+        url.scheme(),
+        if numeric {
+            format!("/{database}")
+        } else {
+            String::new()
+        }
+    )
 }
 
 /// Returns the safe part of an unparsed URL: its scheme, and the text after the last `@`, unless
 /// that may belong to a parameter.
 pub(crate) fn disguised(text: &str) -> String {
-    let is_scheme = |scheme: &str| scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
-    let scheme = text.split_once("://").map(|(scheme, _)| scheme).filter(|scheme| is_scheme(scheme));
-    let host = text.rsplit_once('@').filter(|(user, _)| !user.contains('?'));
+    let is_scheme = |scheme: &str| {
+        scheme
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
+    };
+    let scheme = text
+        .split_once("://")
+        .map(|(scheme, _)| scheme)
+        .filter(|scheme| is_scheme(scheme));
+    let host = text
+        .rsplit_once('@')
+        .filter(|(user, _)| !user.contains('?'));
     let host = host.map(|(_, host)| host.split(['?', '#']).next().unwrap_or_default());
     match (scheme, host) {
         (Some(scheme), Some(host)) => format!("{scheme}://***@{host}"),
@@ -162,8 +211,14 @@ mod tests {
         for (url, name) in [
             ("redis://127.0.0.1/", "redis://127.0.0.1"),
             ("redis://user:hunter2@host:7000/3", "redis://host:7000/3"),
-            ("redis://:hunter2@[::1]:7000/?protocol=resp3", "redis://[::1]:7000"),
-            ("unix:///run/redis.sock?pass=hunter2&user=hunter2", "unix:///run/redis.sock"),
+            (
+                "redis://:hunter2@[::1]:7000/?protocol=resp3",
+                "redis://[::1]:7000",
+            ),
+            (
+                "unix:///run/redis.sock?pass=hunter2&user=hunter2",
+                "unix:///run/redis.sock",
+            ),
         ] {
             assert_eq!(&*Target::parse(url).unwrap().name, name);
         }
@@ -191,7 +246,9 @@ mod tests {
             "http://user:hunter2@host/",
             "unix://user:hunter2@/path",
         ] {
-            let error = Target::parse(url).err().unwrap_or_else(|| panic!("{url} was read"));
+            let error = Target::parse(url)
+                .err()
+                .unwrap_or_else(|| panic!("{url} was read"));
             let mut shown = Vec::new();
             let mut next = Some(&error as &dyn std::error::Error);
             while let Some(error) = next {
@@ -207,7 +264,10 @@ mod tests {
     #[cfg(not(feature = "tls"))]
     #[test]
     fn tls_names_the_feature_that_it_needs() {
-        let error = Target::parse("rediss://host/").err().map(|error| error.to_string()).unwrap_or_default();
+        let error = Target::parse("rediss://host/")
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default();
         assert!(error.contains("redis-tls"), "{error}");
     }
 }

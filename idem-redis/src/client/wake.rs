@@ -65,12 +65,19 @@ enum Subscription {
 
 impl Hub {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { seats: Mutex::default(), work: Arc::new(Notify::new()) })
+        Arc::new(Self {
+            seats: Mutex::default(),
+            work: Arc::new(Notify::new()),
+        })
     }
 
     /// Starts the task that keeps the subscriptions, in the current runtime.
     pub(crate) fn serve(self: &Arc<Self>, ear: Ear) {
-        let task = tokio::spawn(keep_subscriptions(Arc::downgrade(self), self.work.clone(), ear));
+        let task = tokio::spawn(keep_subscriptions(
+            Arc::downgrade(self),
+            self.work.clone(),
+            ear,
+        ));
         self.lock().task = Some(task.abort_handle());
     }
 
@@ -80,25 +87,41 @@ impl Hub {
         if seats.closed {
             return None;
         }
-        let (channel, status) = if let Some((channel, status)) = seats.channels.get_key_value(channel) {
-            (channel.clone(), status.subscribe())
-        } else {
-            let (channel, sender) = (Arc::<str>::from(channel), watch::Sender::new(Status::default()));
-            let status = sender.subscribe();
-            seats.channels.insert(channel.clone(), sender);
-            seats.changed.insert(channel.clone());
-            self.work.notify_one();
-            (channel, status)
-        };
+        let (channel, status) =
+            if let Some((channel, status)) = seats.channels.get_key_value(channel) {
+                (channel.clone(), status.subscribe())
+            } else {
+                let (channel, sender) = (
+                    Arc::<str>::from(channel),
+                    watch::Sender::new(Status::default()),
+                );
+                let status = sender.subscribe();
+                seats.channels.insert(channel.clone(), sender);
+                seats.changed.insert(channel.clone());
+                self.work.notify_one();
+                (channel, status)
+            };
         let seen = status.borrow().messages;
-        Some(Seat { hub: self.clone(), channel, status: Some(status), seen })
+        Some(Seat {
+            hub: self.clone(),
+            channel,
+            status: Some(status),
+            seen,
+        })
     }
 
     /// Takes in what the server pushed.
     pub(crate) fn receive(&self, push: &PushInfo) {
-        let (PushKind::Message, [Value::BulkString(channel), ..]) = (&push.kind, push.data.as_slice()) else { return };
+        let (PushKind::Message, [Value::BulkString(channel), ..]) =
+            (&push.kind, push.data.as_slice())
+        else {
+            return;
+        };
         let seats = self.lock();
-        if let Some(status) = std::str::from_utf8(channel).ok().and_then(|channel| seats.channels.get(channel)) {
+        if let Some(status) = std::str::from_utf8(channel)
+            .ok()
+            .and_then(|channel| seats.channels.get(channel))
+        {
             status.send_modify(|status| status.messages += 1);
         }
     }
@@ -143,7 +166,9 @@ impl Hub {
         let mut seats = self.lock();
         let (mut joined, mut left) = (Vec::new(), Vec::new());
         for channel in std::mem::take(&mut seats.changed) {
-            let Some(status) = seats.channels.get(&channel) else { continue };
+            let Some(status) = seats.channels.get(&channel) else {
+                continue;
+            };
             let subscription = status.borrow().subscription;
             if status.receiver_count() == 0 {
                 // Forgotten at once, so that later waiters ask for a new subscription.
@@ -160,8 +185,15 @@ impl Hub {
 
     fn subscribed(&self, channels: &[Arc<str>], outcome: RedisResult<()>) {
         let mut seats = self.lock();
-        let subscription = if outcome.is_ok() { Subscription::Confirmed } else { Subscription::Refused };
-        for status in channels.iter().filter_map(|channel| seats.channels.get(channel)) {
+        let subscription = if outcome.is_ok() {
+            Subscription::Confirmed
+        } else {
+            Subscription::Refused
+        };
+        for status in channels
+            .iter()
+            .filter_map(|channel| seats.channels.get(channel))
+        {
             status.send_modify(|status| status.subscription = subscription);
         }
         if let Err(error) = outcome
@@ -214,8 +246,12 @@ pub(crate) struct Seat {
 impl Seat {
     /// Waits for the server's confirmation. `false`: refused, or the connection is lost.
     pub(crate) async fn subscribed(&mut self) -> bool {
-        let Some(status) = &mut self.status else { return false };
-        let settled = status.wait_for(|status| status.subscription != Subscription::No).await;
+        let Some(status) = &mut self.status else {
+            return false;
+        };
+        let settled = status
+            .wait_for(|status| status.subscription != Subscription::No)
+            .await;
         settled.is_ok_and(|status| status.subscription == Subscription::Confirmed)
     }
 
@@ -233,7 +269,11 @@ impl Drop for Seat {
         // Left and counted under the lock, under which alone seats are handed out.
         let mut seats = self.hub.lock();
         self.status = None;
-        if seats.channels.get(&self.channel).is_some_and(|status| status.receiver_count() == 0) {
+        if seats
+            .channels
+            .get(&self.channel)
+            .is_some_and(|status| status.receiver_count() == 0)
+        {
             seats.changed.insert(self.channel.clone());
             self.hub.work.notify_one();
         }
@@ -251,17 +291,25 @@ impl Ear {
     async fn open(&self, hub: &Weak<Hub>, number: u64) -> RedisResult<MultiplexedConnection> {
         let hub = hub.clone();
         let receive = move |push: PushInfo| -> Result<(), ()> {
-            let Some(hub) = hub.upgrade() else { return Ok(()) };
+            let Some(hub) = hub.upgrade() else {
+                return Ok(());
+            };
             match &push.kind {
                 PushKind::Disconnection => hub.is_deaf(number),
                 _ => hub.receive(&push),
             }
             Ok(())
         };
-        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
         let config = config.set_push_sender(receive);
-        let opening = self.client.get_multiplexed_async_connection_with_config(&config);
-        let opened = timeout(self.limit, opening).await.unwrap_or_else(|_| Err(late()));
+        let opening = self
+            .client
+            .get_multiplexed_async_connection_with_config(&config);
+        let opened = timeout(self.limit, opening)
+            .await
+            .unwrap_or_else(|_| Err(late()));
         opened.inspect_err(|error| {
             outward(
                 || tracing::debug!(target: "idem", server = %self.server, %error, "no connection for subscriptions"),
@@ -276,11 +324,15 @@ async fn keep_subscriptions(hub: Weak<Hub>, work: Arc<Notify>, ear: Ear) {
     loop {
         work.notified().await;
         loop {
-            let Some(next) = hub.upgrade().map(|hub| hub.next_ear(connection.is_some())) else { return };
+            let Some(next) = hub.upgrade().map(|hub| hub.next_ear(connection.is_some())) else {
+                return;
+            };
             if let Some(next) = next {
                 (connection, number) = (None, next);
             }
-            let Some((joined, left)) = hub.upgrade().map(|hub| hub.changes()) else { return };
+            let Some((joined, left)) = hub.upgrade().map(|hub| hub.changes()) else {
+                return;
+            };
             if joined.is_empty() && left.is_empty() {
                 break;
             }
@@ -293,7 +345,8 @@ async fn keep_subscriptions(hub: Weak<Hub>, work: Arc<Notify>, ear: Ear) {
                     }
                 }
                 if let Some(connection) = &mut connection {
-                    let subscribing = timeout(CONFIRMED_WITHIN, connection.subscribe(names(&joined)));
+                    let subscribing =
+                        timeout(CONFIRMED_WITHIN, connection.subscribe(names(&joined)));
                     outcome = subscribing.await.unwrap_or_else(|_| Err(late()));
                 }
             }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use idem_core::record::{Record, RecordId, RecordState};
-use idem_core::store::admin::{Cursor, Intervened, Intervention, Listed, Listing, OnIntervention, Page, Unreadable};
+use idem_core::store::admin::{
+    Cursor, Intervened, Intervention, Listed, Listing, OnIntervention, Page, Unreadable,
+};
 use idem_core::wire::{self, HEAD};
 use idem_core::{StoreError, StoreErrorKind};
 use redis::{Cmd, Value};
@@ -40,7 +42,11 @@ struct Position {
 
 impl Position {
     fn at(node: &str) -> Self {
-        Self { node: node.to_owned(), scan: "0".to_owned(), left: Vec::new() }
+        Self {
+            node: node.to_owned(),
+            scan: "0".to_owned(),
+            left: Vec::new(),
+        }
     }
 
     fn read(cursor: &Cursor) -> Result<Self, StoreError> {
@@ -48,8 +54,16 @@ impl Position {
         if scan.is_empty() || !scan.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(Cursor::foreign());
         }
-        let left = left.split(' ').filter(|id| !id.is_empty()).map(RecordId::parse).collect::<Option<_>>();
-        Ok(Self { node, scan, left: left.ok_or_else(Cursor::foreign)? })
+        let left = left
+            .split(' ')
+            .filter(|id| !id.is_empty())
+            .map(RecordId::parse)
+            .collect::<Option<_>>();
+        Ok(Self {
+            node,
+            scan,
+            left: left.ok_or_else(Cursor::foreign)?,
+        })
     }
 
     fn cursor(&self) -> Cursor {
@@ -59,7 +73,11 @@ impl Position {
     }
 }
 
-pub(crate) async fn list(server: &Server, keys: &Keys, listing: &Listing) -> Result<Page, StoreError> {
+pub(crate) async fn list(
+    server: &Server,
+    keys: &Keys,
+    listing: &Listing,
+) -> Result<Page, StoreError> {
     if server.is_given() && server.is_cluster() {
         return Err(refused(
             "records of a cluster cannot be listed through the application's connection, because SCAN reaches one node of it only; connect with `redis+cluster://..`",
@@ -72,18 +90,27 @@ pub(crate) async fn list(server: &Server, keys: &Keys, listing: &Listing) -> Res
     };
     let limit = listing.limit.max(1);
     // As many keys as would fill the page: what is beyond it has to be in the cursor.
-    let mut count = if listing.digest.is_some() { MOST } else { limit.min(MOST) };
+    let mut count = if listing.digest.is_some() {
+        MOST
+    } else {
+        limit.min(MOST)
+    };
     let mut found = Found::default();
     for _ in 0..SCANS {
         let ids = if position.left.is_empty() {
             // The first node that is not yet done. One that is gone is passed over.
-            let Some((node, slot)) = nodes.iter().find(|(node, _)| *node >= position.node) else { break };
+            let Some((node, slot)) = nodes.iter().find(|(node, _)| *node >= position.node) else {
+                break;
+            };
             if *node != position.node {
                 position = Position::at(node);
             }
             let scanned = scan(server, keys, *slot, &position, listing, count).await?;
             position = match scanned.next {
-                Some(next) => Position { scan: next, ..position },
+                Some(next) => Position {
+                    scan: next,
+                    ..position
+                },
                 // A character that no address has: after this node, and before any other.
                 None => Position::at(&format!("{node}\u{1}")),
             };
@@ -108,7 +135,11 @@ pub(crate) async fn list(server: &Server, keys: &Keys, listing: &Listing) -> Res
         count = wanted.clamp(1, MOST);
     }
     let more = !position.left.is_empty() || nodes.iter().any(|(node, _)| *node >= position.node);
-    let Found { records, unreadable, looked_at } = found;
+    let Found {
+        records,
+        unreadable,
+        looked_at,
+    } = found;
     Ok(Page::new(records, unreadable, more.then(|| position.cursor())).with_looked_at(looked_at))
 }
 
@@ -122,8 +153,16 @@ struct Found {
 
 /// The masters by their addresses, each with one of its slots.
 fn nodes(server: &Server) -> Vec<(String, u16)> {
-    let address = |slot| server.node(slot).map_or_else(String::new, |(host, port)| format!("{host}:{port}"));
-    let mut nodes: Vec<(String, u16)> = server.slots().into_iter().map(|slot| (address(slot), slot)).collect();
+    let address = |slot| {
+        server
+            .node(slot)
+            .map_or_else(String::new, |(host, port)| format!("{host}:{port}"))
+    };
+    let mut nodes: Vec<(String, u16)> = server
+        .slots()
+        .into_iter()
+        .map(|slot| (address(slot), slot))
+        .collect();
     nodes.sort();
     nodes
 }
@@ -147,7 +186,10 @@ async fn scan(
     count: usize,
 ) -> Result<Scanned, StoreError> {
     let mut scan = Cmd::with_capacity(6, 128);
-    scan.arg("SCAN").arg(&position.scan).arg("MATCH").arg(keys.pattern(listing.operation.as_deref()));
+    scan.arg("SCAN")
+        .arg(&position.scan)
+        .arg("MATCH")
+        .arg(keys.pattern(listing.operation.as_deref()));
     scan.arg("COUNT").arg(count);
     let answer = server.step_at(slot, |mut lane| async move {
         let answer = lane.send(&scan).await?;
@@ -164,14 +206,21 @@ async fn scan(
         Value::BulkString(text) => String::from_utf8(text).ok(),
         _ => None,
     };
-    let mut ids: Vec<RecordId> =
-        found.into_iter().filter_map(text).filter_map(|key| RecordId::parse(keys.id(&key)?)).collect();
+    let mut ids: Vec<RecordId> = found
+        .into_iter()
+        .filter_map(text)
+        .filter_map(|key| RecordId::parse(keys.id(&key)?))
+        .collect();
     let looked_at = ids.len();
     ids.retain(|id| listing.may_match(id));
     ids.sort_by(|one, other| one.as_str().cmp(other.as_str()));
     ids.dedup();
     let next = Some(String::from_utf8(next).unwrap_or_default()).filter(|next| next != "0");
-    Ok(Scanned { next, ids, looked_at })
+    Ok(Scanned {
+        next,
+        ids,
+        looked_at,
+    })
 }
 
 /// Reads records: those that match, and those that cannot be read.
@@ -185,17 +234,29 @@ async fn read_all(
     let head = HEAD.to_string();
     let letters = letters(listing);
     let step = |ids: &[RecordId]| {
-        let names: Vec<String> = ids.iter().flat_map(|id| [keys.record(id), keys.aside(id)]).collect();
+        let names: Vec<String> = ids
+            .iter()
+            .flat_map(|id| [keys.record(id), keys.aside(id)])
+            .collect();
         let key = names.first().cloned().unwrap_or_default();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         // Heavier than one record, so that an answer that the two are apart is an answer.
         let weight = names.len();
-        KeyedCommand { command: evalsha(&PEEK, &names, &[head.as_bytes(), letters.as_bytes()]), key, weight }
+        KeyedCommand {
+            command: evalsha(&PEEK, &names, &[head.as_bytes(), letters.as_bytes()]),
+            key,
+            weight,
+        }
     };
-    let chunks: Vec<&[RecordId]> = ids.chunks(if server.is_cluster() { 1 } else { TOGETHER }).collect();
+    let chunks: Vec<&[RecordId]> = ids
+        .chunks(if server.is_cluster() { 1 } else { TOGETHER })
+        .collect();
     let steps: Vec<KeyedCommand> = chunks.iter().map(|ids| step(ids)).collect();
     let read = |_, server: &str, answer| match answer {
-        Value::Array(answers) => answers.iter().map(|answer| inspected(server, answer)).collect::<Result<Vec<_>, _>>(),
+        Value::Array(answers) => answers
+            .iter()
+            .map(|answer| inspected(server, answer))
+            .collect::<Result<Vec<_>, _>>(),
         other => Err(unexpected(server, &other)),
     };
     let answers = many::carry_out(server, &steps, Some(&PEEK), read).await;
@@ -211,9 +272,13 @@ async fn read_all(
             answer => answer?,
         };
         for (id, found) in ids.iter().zip(found) {
-            let Some((record, outcome)) = found else { continue };
+            let Some((record, outcome)) = found else {
+                continue;
+            };
             match describe_by(wire::decode_head, &record, outcome.as_ref()) {
-                Ok(info) if listing.matches(&info) => page.records.push(Listed::new(id.clone(), info)),
+                Ok(info) if listing.matches(&info) => {
+                    page.records.push(Listed::new(id.clone(), info))
+                }
                 Ok(_) => {}
                 Err(error) if error.kind() == StoreErrorKind::Unreadable => {
                     page.unreadable.push(Unreadable::new(id.clone(), error));
@@ -244,9 +309,19 @@ async fn look_alone(
     server: &Server,
     keys: &Keys,
     id: &RecordId,
-) -> Result<Option<(crate::store::script::StoredValue, Option<crate::store::script::StoredValue>)>, StoreError> {
+) -> Result<
+    Option<(
+        crate::store::script::StoredValue,
+        Option<crate::store::script::StoredValue>,
+    )>,
+    StoreError,
+> {
     let (key, aside) = (&keys.record(id), &keys.aside(id));
-    server.step(key, |mut lane| async move { crate::store::look::look(&mut lane, key, aside).await }).await
+    server
+        .step(key, |mut lane| async move {
+            crate::store::look::look(&mut lane, key, aside).await
+        })
+        .await
 }
 
 /// Reads, decides, then writes over what was read.
@@ -257,7 +332,9 @@ pub(crate) async fn intervene(
     intervention: &Intervention,
 ) -> Result<Intervened, StoreError> {
     for _ in 0..ROUNDS {
-        let Some((found, outcome)) = look(lane, key, aside).await? else { return Ok(Intervened::Nothing) };
+        let Some((found, outcome)) = look(lane, key, aside).await? else {
+            return Ok(Intervened::Nothing);
+        };
         let (record, left) = record_of(&found, outcome.as_ref())?;
         let (attempt, lease) = (record.attempt(), lease(&record));
         let as_read = wire::without_waited(&found.value);
@@ -271,23 +348,53 @@ pub(crate) async fn intervene(
                 }
                 continue;
             }
-            OnIntervention::Put { record, expires_in, if_ran_out } => (wire::encode(&record), expires_in, if_ran_out),
+            OnIntervention::Put {
+                record,
+                expires_in,
+                if_ran_out,
+            } => (wire::encode(&record), expires_in, if_ran_out),
             OnIntervention::Remove { if_ran_out } => (Vec::new(), Duration::ZERO, if_ran_out),
         };
         let answer = if is_aside(&found.value) {
-            remove_found(lane, key, aside, &found.value, &[as_read, renewed_by.as_bytes()]).await?
+            remove_found(
+                lane,
+                key,
+                aside,
+                &found.value,
+                &[as_read, renewed_by.as_bytes()],
+            )
+            .await?
         } else {
             let expiry = millis(expires_in).to_string();
             let must: &[u8] = if if_ran_out { b"1" } else { b"" };
-            lane.script(&INTERVENE, &[key], &[as_read, &new, expiry.as_bytes(), must, renewed_by.as_bytes()]).await?
+            lane.script(
+                &INTERVENE,
+                &[key],
+                &[
+                    as_read,
+                    &new,
+                    expiry.as_bytes(),
+                    must,
+                    renewed_by.as_bytes(),
+                ],
+            )
+            .await?
         };
         match swap(lane.server(), &answer)? {
             // It is looked at again.
             Swap::Gone | Swap::Changed(_) => {}
-            Swap::Alive(lease_left) => return Ok(Intervened::Alive { attempt, lease_left }),
+            Swap::Alive(lease_left) => {
+                return Ok(Intervened::Alive {
+                    attempt,
+                    lease_left,
+                });
+            }
             Swap::Unsure(left) => {
                 if let Some(lease_left) = lane.sure_after(left, lease).await? {
-                    return Ok(Intervened::Alive { attempt, lease_left });
+                    return Ok(Intervened::Alive {
+                        attempt,
+                        lease_left,
+                    });
                 }
             }
             Swap::Done | Swap::Free => {

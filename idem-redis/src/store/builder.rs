@@ -269,7 +269,9 @@ impl RedisStoreBuilder {
     async fn connect_and_check(self) -> Result<RedisStore, StoreError> {
         let keys = Keys::new(&self.prefix)?;
         if self.time_limit.is_zero() || self.connect_time_limit.is_zero() {
-            return Err(refused("a time limit is zero, so nothing could succeed; leave it out, or make it longer"));
+            return Err(refused(
+                "a time limit is zero, so nothing could succeed; leave it out, or make it longer",
+            ));
         }
         if let Some(Replicas { count, timeout }) = self.replicas {
             if count == 0 || timeout.is_zero() {
@@ -296,12 +298,14 @@ impl RedisStoreBuilder {
         }
         let (server, wake) = match (self.url, self.connection, self.wake_url) {
             (Some(url), None, None) => {
-                let own = Own::connect(&url, self.connect_time_limit, script::greeting(&keys)).await?;
+                let own =
+                    Own::connect(&url, self.connect_time_limit, script::greeting(&keys)).await?;
                 (Server::own(own, self.time_limit, self.replicas), None)
             }
             (None, Some(connection), None) => (Server::given(connection, self.time_limit), None),
             (None, Some(connection), Some(wake)) => {
-                let wake = Own::connect(&wake, self.connect_time_limit, script::greeting(&keys)).await?;
+                let wake =
+                    Own::connect(&wake, self.connect_time_limit, script::greeting(&keys)).await?;
                 (Server::given(connection, self.time_limit), Some(wake))
             }
             (Some(_), Some(_), _) => {
@@ -315,7 +319,9 @@ impl RedisStoreBuilder {
                 ));
             }
             (None, None, _) => {
-                return Err(refused("the builder has neither a `url` nor a `connection`; give it one of them"));
+                return Err(refused(
+                    "the builder has neither a `url` nor a `connection`; give it one of them",
+                ));
             }
         };
         check::check(&server, &keys).await?;

@@ -17,8 +17,14 @@ use crate::store::script::RIGHTS;
 /// Looks at the server, or at each master of a cluster. Warns of what endangers records, fails
 /// where it cannot be used.
 pub(crate) async fn check(server: &Server, keys: &Keys) -> Result<(), StoreError> {
-    let checks = server.slots().into_iter().map(|slot| check_at(server, slot, keys));
-    join_all(checks).await.into_iter().collect::<Result<(), _>>()?;
+    let checks = server
+        .slots()
+        .into_iter()
+        .map(|slot| check_at(server, slot, keys));
+    join_all(checks)
+        .await
+        .into_iter()
+        .collect::<Result<(), _>>()?;
     server.must_cover()
 }
 
@@ -85,7 +91,13 @@ fn look(server: &str, info: &Value, is_cluster: bool) -> Result<(), StoreError> 
 /// Refuses a master that has too few replicas to begin with, or a user who may not ask.
 async fn has_replicas(server: &Server, slot: u16, wanted: Replicas) -> Result<(), StoreError> {
     let answer = server.step_at(slot, |mut lane| async move {
-        let answer = lane.send(redis::cmd("WAIT").arg(wanted.count).arg(millis(wanted.timeout))).await?;
+        let answer = lane
+            .send(
+                redis::cmd("WAIT")
+                    .arg(wanted.count)
+                    .arg(millis(wanted.timeout)),
+            )
+            .await?;
         Ok((lane, answer))
     });
     match answer.await? {

@@ -89,9 +89,17 @@ pub(crate) async fn claim(
         };
         let decision = match parsed {
             Parsed::Record(record) => record.on_claim(claim),
-            Parsed::Aside { attempt, fingerprint } => {
+            Parsed::Aside {
+                attempt,
+                fingerprint,
+            } => {
                 // Before the outcome is fetched: another payload never gets it.
-                match (Record::Done { attempt, fingerprint }).on_claim(claim) {
+                match (Record::Done {
+                    attempt,
+                    fingerprint,
+                })
+                .on_claim(claim)
+                {
                     OnClaim::Answer(Claimed::Done { .. }) => {
                         return aside(lane, &keys.aside(&claim.id), attempt, fingerprint).await;
                     }
@@ -115,7 +123,10 @@ pub(crate) async fn claim(
             }
             OnClaim::Take(next) => {
                 let owned = owned(&next);
-                (take_over(lane, &key, &text, Some(next), LeaseIs::Any).await?, owned)
+                (
+                    take_over(lane, &key, &text, Some(next), LeaseIs::Any).await?,
+                    owned,
+                )
             }
             OnClaim::IfLeaseRanOut { attempt, then } => {
                 let (next, answer, silent_for) = match then {
@@ -129,18 +140,38 @@ pub(crate) async fn claim(
                         (Some(then), owned, Some(age))
                     }
                 };
-                match take_over(lane, &key, &text, next, LeaseIs::RanOut { lease, silent_for }).await? {
-                    Swap::Free if silent_for.is_some() => return Ok(Claimed::Abandoned { attempt }),
+                match take_over(
+                    lane,
+                    &key,
+                    &text,
+                    next,
+                    LeaseIs::RanOut { lease, silent_for },
+                )
+                .await?
+                {
+                    Swap::Free if silent_for.is_some() => {
+                        return Ok(Claimed::Abandoned { attempt });
+                    }
                     // Only whether it was silent for that long is unsure: its lease is over.
                     Swap::Unsure(left)
-                        if silent_for.is_some_and(|age| lease.is_zero() || left.saturating_add(lease) <= age) =>
+                        if silent_for.is_some_and(|age| {
+                            lease.is_zero() || left.saturating_add(lease) <= age
+                        }) =>
                     {
                         return Ok(Claimed::Abandoned { attempt });
                     }
-                    Swap::Alive(lease_left) => return Ok(Claimed::InFlight { attempt, lease_left }),
+                    Swap::Alive(lease_left) => {
+                        return Ok(Claimed::InFlight {
+                            attempt,
+                            lease_left,
+                        });
+                    }
                     Swap::Unsure(left) => {
                         if let Some(lease_left) = lane.sure_after(left, lease).await? {
-                            return Ok(Claimed::InFlight { attempt, lease_left });
+                            return Ok(Claimed::InFlight {
+                                attempt,
+                                lease_left,
+                            });
                         }
                         found = FirstReply::Found(text);
                         continue;
@@ -163,12 +194,17 @@ pub(crate) async fn claim(
     }
     Err(StoreError::new(
         StoreErrorKind::Unavailable,
-        format!("the record changed {ROUNDS} times while it was claimed; the same claim may be made again"),
+        format!(
+            "the record changed {ROUNDS} times while it was claimed; the same claim may be made again"
+        ),
     ))
 }
 
 fn owned(next: &InFlight) -> Claimed {
-    Claimed::Owned { attempt: next.attempt, from: next.origin }
+    Claimed::Owned {
+        attempt: next.attempt,
+        from: next.origin,
+    }
 }
 
 /// The command that writes the first attempt, if the key has no record, or if it was issued, as the
@@ -184,7 +220,13 @@ fn first(key: &str, claim: &Claim) -> Cmd {
         return evalsha(&ISSUED, &[key], &[&record, hold.to_string().as_bytes()]);
     }
     let mut set = Cmd::with_capacity(7, 32 + key.len() + record.len());
-    set.arg("SET").arg(key).arg(record).arg("NX").arg("GET").arg("PX").arg(hold);
+    set.arg("SET")
+        .arg(key)
+        .arg(record)
+        .arg("NX")
+        .arg("GET")
+        .arg("PX")
+        .arg(hold);
     set
 }
 
@@ -198,12 +240,19 @@ fn first_attempt(claim: &Claim) -> Vec<u8> {
 }
 
 fn first_origin(claim: &Claim) -> Origin {
-    if claim.must_be_issued { Origin::Issued } else { Origin::Nothing }
+    if claim.must_be_issued {
+        Origin::Issued
+    } else {
+        Origin::Nothing
+    }
 }
 
 /// Reads the answer to the first command.
 fn begun(claim: &Claim, server: &str, answer: Value) -> Result<FirstReply, StoreError> {
-    let owned = Claimed::Owned { attempt: 1, from: first_origin(claim) };
+    let owned = Claimed::Owned {
+        attempt: 1,
+        from: first_origin(claim),
+    };
     match answer {
         Value::BulkString(text) => Ok(FirstReply::Found(text.into())),
         Value::Nil if !claim.must_be_issued => Ok(FirstReply::Over(owned)),
@@ -219,17 +268,21 @@ fn begun(claim: &Claim, server: &str, answer: Value) -> Result<FirstReply, Store
 async fn begin(lane: &mut Lane, key: &str, claim: &Claim) -> Result<FirstReply, StoreError> {
     if claim.must_be_issued && !only_looks(claim) {
         let (record, hold) = (first_attempt(claim), millis(claim.hold).to_string());
-        let answer = lane.script(&ISSUED, &[key], &[&record, hold.as_bytes()]).await?;
+        let answer = lane
+            .script(&ISSUED, &[key], &[&record, hold.as_bytes()])
+            .await?;
         return begun(claim, lane.server(), answer);
     }
     let answer = match lane.try_send(&first(key, claim)).await {
         Ok(answer) => answer,
         // A server whose memory is full refuses the command before it looks. A new key is refused,
         // but a record that is there is still answered with.
-        Err(error) if error.code() == Some("OOM") => match lane.send(redis::cmd("GET").arg(key)).await? {
-            Value::Nil => return Err(failed(lane.server(), error)),
-            answer => answer,
-        },
+        Err(error) if error.code() == Some("OOM") => {
+            match lane.send(redis::cmd("GET").arg(key)).await? {
+                Value::Nil => return Err(failed(lane.server(), error)),
+                answer => answer,
+            }
+        }
         Err(error) => return Err(failed(lane.server(), error)),
     };
     begun(claim, lane.server(), answer)
@@ -238,7 +291,13 @@ async fn begin(lane: &mut Lane, key: &str, claim: &Claim) -> Result<FirstReply, 
 /// Writes one's own record again as it is. `WAIT` counts what its own connection has written: where
 /// the record was written on another that is lost by now, it would be content at once.
 async fn touch(lane: &mut Lane, key: &str, claim: &Claim) -> Result<Ownership, StoreError> {
-    let answer = lane.script(&TOUCH, &[key], &[wire::owner_prefix(claim.owner).as_bytes()]).await?;
+    let answer = lane
+        .script(
+            &TOUCH,
+            &[key],
+            &[wire::owner_prefix(claim.owner).as_bytes()],
+        )
+        .await?;
     ownership(lane.server(), answer)
 }
 
@@ -261,17 +320,33 @@ async fn take_over(
     next: Option<InFlight>,
     lease: LeaseIs,
 ) -> Result<Swap, StoreError> {
-    let hold = next.as_ref().map_or(0, |next| millis(next.hold)).to_string();
-    let next = next.map(|next| wire::encode(&Record::InFlight(next))).unwrap_or_default();
+    let hold = next
+        .as_ref()
+        .map_or(0, |next| millis(next.hold))
+        .to_string();
+    let next = next
+        .map(|next| wire::encode(&Record::InFlight(next)))
+        .unwrap_or_default();
     let (check, renewed_by, silent) = match lease {
         LeaseIs::Any => ("", String::new(), String::new()),
         LeaseIs::RanOut { lease, silent_for } => {
             let silent = silent_for.map(|age| millis(age).to_string());
-            ("1", lane.renewed_by(silent_for.unwrap_or(lease).max(lease)), silent.unwrap_or_default())
+            (
+                "1",
+                lane.renewed_by(silent_for.unwrap_or(lease).max(lease)),
+                silent.unwrap_or_default(),
+            )
         }
     };
     let found = wire::without_waited(found);
-    let args = [found, &next, hold.as_bytes(), check.as_bytes(), renewed_by.as_bytes(), silent.as_bytes()];
+    let args = [
+        found,
+        &next,
+        hold.as_bytes(),
+        check.as_bytes(),
+        renewed_by.as_bytes(),
+        silent.as_bytes(),
+    ];
     let answer = lane.script(&TAKEOVER, &[key], &args).await?;
     swap(lane.server(), &answer)
 }
@@ -284,13 +359,15 @@ async fn aside(
     fingerprint: Option<Fingerprint>,
 ) -> Result<Claimed, StoreError> {
     let answer = lane.send(redis::cmd("GET").arg(key)).await?;
-    let Some(outcome) = text(lane, answer)? else { return Ok(Claimed::Done { attempt }) };
+    let Some(outcome) = text(lane, answer)? else {
+        return Ok(Claimed::Done { attempt });
+    };
     match wire::decode(&outcome).map_err(unreadable)? {
-        Parsed::Record(Record::Committed { attempt: of, fingerprint: with, outcome })
-            if (of, with) == (attempt, fingerprint) =>
-        {
-            Ok(Claimed::Committed { attempt, outcome })
-        }
+        Parsed::Record(Record::Committed {
+            attempt: of,
+            fingerprint: with,
+            outcome,
+        }) if (of, with) == (attempt, fingerprint) => Ok(Claimed::Committed { attempt, outcome }),
         // That of an earlier life of the key.
         _ => Ok(Claimed::Done { attempt }),
     }
@@ -318,5 +395,12 @@ pub(crate) fn as_sent(claim: &Claim) -> Cow<'_, Claim> {
 pub(crate) fn lengths_as_sent(lease: Duration, hold: Duration) -> (Duration, Duration) {
     let sent = |length| Duration::from_millis(millis(length));
     // A lease may be zero, an expiry may not.
-    (if lease.as_millis() == 0 { Duration::ZERO } else { sent(lease) }, sent(hold))
+    (
+        if lease.as_millis() == 0 {
+            Duration::ZERO
+        } else {
+            sent(lease)
+        },
+        sent(hold),
+    )
 }

@@ -25,12 +25,17 @@ impl Keys {
                 "the prefix is empty; leave it out to have `idem`, or choose one that no other user of this Redis has",
             ));
         }
-        if let Some(bad) = prefix.chars().find(|c| matches!(c, '{' | '}') || c.is_whitespace() || c.is_control()) {
+        if let Some(bad) = prefix
+            .chars()
+            .find(|c| matches!(c, '{' | '}') || c.is_whitespace() || c.is_control())
+        {
             return Err(refused(format!(
                 "the prefix {prefix:?} has {bad:?} in it; braces, white space and control characters cannot be part of it"
             )));
         }
-        Ok(Self { prefix: prefix.into() })
+        Ok(Self {
+            prefix: prefix.into(),
+        })
     }
 
     pub(crate) fn prefix(&self) -> &str {
@@ -57,7 +62,9 @@ impl Keys {
     /// too.
     pub(crate) fn pattern(&self, operation: Option<&str>) -> String {
         let mut pattern = String::new();
-        let operation = operation.into_iter().flat_map(|name| name.chars().chain([':']));
+        let operation = operation
+            .into_iter()
+            .flat_map(|name| name.chars().chain([':']));
         for c in self.prefix.chars().chain([':']).chain(operation) {
             if matches!(c, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
                 pattern.push('\\');
@@ -78,7 +85,9 @@ impl Keys {
 
 impl Default for Keys {
     fn default() -> Self {
-        Self { prefix: DEFAULT_PREFIX.into() }
+        Self {
+            prefix: DEFAULT_PREFIX.into(),
+        }
     }
 }
 
@@ -104,7 +113,15 @@ mod tests {
     fn an_outcome_that_is_kept_aside_is_in_the_slot_of_its_record() {
         for prefix in ["idem", "shop:idem", "é"] {
             let keys = Keys::new(prefix).unwrap();
-            for key in ["1", "a{b}c", "{}", "}{", "a:b", "x%y z", &"long".repeat(500)] {
+            for key in [
+                "1",
+                "a{b}c",
+                "{}",
+                "}{",
+                "a:b",
+                "x%y z",
+                &"long".repeat(500),
+            ] {
                 let id = RecordId::new("orders.create", &Key::encode(key).unwrap()).unwrap();
                 let (record, aside) = (keys.record(&id), keys.aside(&id));
                 assert_eq!(of(&record), of(&aside), "{record} {aside}");

@@ -23,7 +23,9 @@ pub(crate) async fn look(
     // Their slot is on its way to another node. The outcome is compared with the mark, so that it
     // matters little that they are read apart.
     let answer = lane.script(&INSPECT, &[key], &[]).await?;
-    let Some((record, _)) = inspected(lane.server(), &answer)? else { return Ok(None) };
+    let Some((record, _)) = inspected(lane.server(), &answer)? else {
+        return Ok(None);
+    };
     let mut outcome = None;
     if is_aside(&record.value) {
         let answer = lane.script(&INSPECT, &[aside], &[]).await?;
@@ -38,12 +40,18 @@ pub(crate) fn is_aside(record: &Bytes) -> bool {
 }
 
 /// Describes a record that was read whole.
-pub(crate) fn describe(record: &StoredValue, outcome: Option<&StoredValue>) -> Result<RecordInfo, StoreError> {
+pub(crate) fn describe(
+    record: &StoredValue,
+    outcome: Option<&StoredValue>,
+) -> Result<RecordInfo, StoreError> {
     describe_by(wire::decode, record, outcome)
 }
 
 /// The record that counts, and how long it lives: an outcome that is kept aside with its mark.
-pub(crate) fn record_of(record: &StoredValue, outcome: Option<&StoredValue>) -> Result<(Record, Duration), StoreError> {
+pub(crate) fn record_of(
+    record: &StoredValue,
+    outcome: Option<&StoredValue>,
+) -> Result<(Record, Duration), StoreError> {
     record_by(wire::decode, record, outcome)
 }
 
@@ -67,9 +75,17 @@ fn record_by(
     let lives = |found: &StoredValue| found.left.unwrap_or(Duration::MAX);
     match decode(&record.value).map_err(unreadable)? {
         Parsed::Record(found) => Ok((found, lives(record))),
-        Parsed::Aside { attempt, fingerprint } => {
-            let done = Record::Done { attempt, fingerprint };
-            let Some(aside) = outcome else { return Ok((done, lives(record))) };
+        Parsed::Aside {
+            attempt,
+            fingerprint,
+        } => {
+            let done = Record::Done {
+                attempt,
+                fingerprint,
+            };
+            let Some(aside) = outcome else {
+                return Ok((done, lives(record)));
+            };
             match decode(&aside.value).map_err(unreadable)? {
                 Parsed::Record(found @ Record::Committed { .. }) if found.attempt() == attempt => {
                     Ok((found, lives(aside)))

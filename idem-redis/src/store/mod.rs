@@ -20,7 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_core::record::{
-    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, ReleaseTo, Removed, Renewal,
+    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, ReleaseTo,
+    Removed, Renewal,
 };
 use idem_core::store::admin::{Intervened, Intervention, Listing, Page};
 use idem_core::store::{AdminStore, StoreHandle};
@@ -153,7 +154,9 @@ impl Store for RedisStore {
         let (key, owner, keep) = (key.as_str(), owner.as_bytes(), keep.as_bytes());
         server
             .step(key, |mut lane| async move {
-                let answer = lane.script(&RELEASE, &[key], &[owner, keep, undone]).await?;
+                let answer = lane
+                    .script(&RELEASE, &[key], &[owner, keep, undone])
+                    .await?;
                 ownership(lane.server(), answer)
             })
             .await
@@ -174,14 +177,25 @@ impl Store for RedisStore {
     async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
         let Inner { server, keys, .. } = &*self.0;
         let (key, aside) = (&keys.record(id), &keys.aside(id));
-        let found = server.step(key, |mut lane| async move { look(&mut lane, key, aside).await }).await?;
-        found.map(|(record, outcome)| describe(&record, outcome.as_ref())).transpose()
+        let found = server
+            .step(
+                key,
+                |mut lane| async move { look(&mut lane, key, aside).await },
+            )
+            .await?;
+        found
+            .map(|(record, outcome)| describe(&record, outcome.as_ref()))
+            .transpose()
     }
 
     async fn remove(&self, id: &RecordId) -> Result<Removed, StoreError> {
         let Inner { server, keys, .. } = &*self.0;
         let key = &keys.record(id);
-        server.step(key, |mut lane| async move { remove(&mut lane, key, &keys.aside(id)).await }).await
+        server
+            .step(key, |mut lane| async move {
+                remove(&mut lane, key, &keys.aside(id)).await
+            })
+            .await
     }
 
     fn into_handle(self) -> StoreHandle {
@@ -201,6 +215,10 @@ impl AdminStore for RedisStore {
         let Inner { server, keys, .. } = &*self.0;
         let key = &keys.record(&intervention.id);
         let aside = &keys.aside(&intervention.id);
-        server.step(key, |mut lane| async move { admin::intervene(&mut lane, key, aside, intervention).await }).await
+        server
+            .step(key, |mut lane| async move {
+                admin::intervene(&mut lane, key, aside, intervention).await
+            })
+            .await
     }
 }

@@ -20,7 +20,9 @@ pub(crate) const ROUNDS: usize = 16;
 pub(crate) fn changed_too_often(what: &str) -> StoreError {
     StoreError::new(
         StoreErrorKind::Unavailable,
-        format!("the record changed {ROUNDS} times while it was being {what}; this may be tried again"),
+        format!(
+            "the record changed {ROUNDS} times while it was being {what}; this may be tried again"
+        ),
     )
 }
 

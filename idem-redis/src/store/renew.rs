@@ -21,12 +21,23 @@ const MOST: usize = 250;
 type Answer = Result<Ownership, StoreError>;
 
 pub(crate) async fn renew(server: &Server, keys: &Keys, renewals: &[Renewal]) -> Vec<Answer> {
-    let all = Renewals { server, keys, all: renewals };
+    let all = Renewals {
+        server,
+        keys,
+        all: renewals,
+    };
     let mut groups: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
     for (index, renewal) in renewals.iter().enumerate() {
-        groups.entry(server.group(&keys.record(&renewal.id))).or_default().push(index);
+        groups
+            .entry(server.group(&keys.record(&renewal.id)))
+            .or_default()
+            .push(index);
     }
-    let groups = groups.values().flat_map(|group| group.chunks(MOST)).map(<[usize]>::to_vec).collect();
+    let groups = groups
+        .values()
+        .flat_map(|group| group.chunks(MOST))
+        .map(<[usize]>::to_vec)
+        .collect();
     let mut answers: BTreeMap<usize, Answer> = BTreeMap::new();
     let mut apart = Vec::new();
     for (group, said) in all.send(groups).await {
@@ -35,13 +46,19 @@ pub(crate) async fn renew(server: &Server, keys: &Keys, renewals: &[Renewal]) ->
             Err(error) if group.len() > 1 && is_apart(&error) => {
                 apart.extend(group.into_iter().map(|index| vec![index]));
             }
-            Err(error) => answers.extend(group.into_iter().map(|index| (index, Err(error.clone())))),
+            Err(error) => {
+                answers.extend(group.into_iter().map(|index| (index, Err(error.clone()))))
+            }
             Ok(said) => answers.extend(group.into_iter().zip(said)),
         }
     }
     if !apart.is_empty() {
         for (group, said) in all.send(apart).await {
-            answers.extend(group.into_iter().zip(said.unwrap_or_else(|error| vec![Err(error)])));
+            answers.extend(
+                group
+                    .into_iter()
+                    .zip(said.unwrap_or_else(|error| vec![Err(error)])),
+            );
         }
     }
     answers.into_values().collect()
@@ -56,9 +73,13 @@ struct Renewals<'a> {
 impl Renewals<'_> {
     /// Sends one command for each group. An answer for each renewal of a group, or one error for
     /// all.
-    async fn send(&self, groups: Vec<Vec<usize>>) -> Vec<(Vec<usize>, Result<Vec<Answer>, StoreError>)> {
+    async fn send(
+        &self,
+        groups: Vec<Vec<usize>>,
+    ) -> Vec<(Vec<usize>, Result<Vec<Answer>, StoreError>)> {
         let steps: Vec<KeyedCommand> = groups.iter().map(|group| self.step(group)).collect();
-        let read = |index: usize, server: &str, answer| answers(server, groups[index].len(), answer);
+        let read =
+            |index: usize, server: &str, answer| answers(server, groups[index].len(), answer);
         let said = many::carry_out(self.server, &steps, Some(&RENEW), read).await;
         groups.into_iter().zip(said).collect()
     }
@@ -73,15 +94,20 @@ impl Renewals<'_> {
         let keys: Vec<&str> = records.iter().map(String::as_str).collect();
         let args: Vec<&[u8]> = args.iter().map(String::as_bytes).collect();
         let command = evalsha(&RENEW, &keys, &args);
-        KeyedCommand { command, weight: group.len(), key: records.into_iter().next().unwrap_or_default() }
+        KeyedCommand {
+            command,
+            weight: group.len(),
+            key: records.into_iter().next().unwrap_or_default(),
+        }
     }
 }
 
 fn answers(server: &str, count: usize, answer: Value) -> Result<Vec<Answer>, StoreError> {
     match answer {
-        Value::Array(answers) if answers.len() == count => {
-            Ok(answers.into_iter().map(|answer| one(server, answer)).collect())
-        }
+        Value::Array(answers) if answers.len() == count => Ok(answers
+            .into_iter()
+            .map(|answer| one(server, answer))
+            .collect()),
         other => Err(unexpected(server, &other)),
     }
 }
@@ -103,6 +129,7 @@ fn one(server: &str, answer: Value) -> Answer {
 }
 
 fn is_apart(error: &StoreError) -> bool {
-    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<RedisError>());
+    let source =
+        std::error::Error::source(error).and_then(|source| source.downcast_ref::<RedisError>());
     source.is_some_and(are_apart)
 }

@@ -23,7 +23,11 @@ macro_rules! script {
 /// The text of a script that replaces a record that was read. Its flags must come first.
 macro_rules! swapping {
     ($flags:literal, $file:literal) => {
-        concat!($flags, include_str!("lua/swap.lua"), include_str!(concat!("lua/", $file, ".lua")))
+        concat!(
+            $flags,
+            include_str!("lua/swap.lua"),
+            include_str!(concat!("lua/", $file, ".lua"))
+        )
     };
 }
 
@@ -49,7 +53,11 @@ pub(crate) static RIGHTS: LazyLock<Script> = script!("rights");
 
 /// What is said first on each of the store's own connections.
 pub(crate) fn greeting(keys: &Keys) -> Greeting {
-    Greeting { scripts: &LOADED, rights: &RIGHTS, sample: keys.sample().into() }
+    Greeting {
+        scripts: &LOADED,
+        rights: &RIGHTS,
+        sample: keys.sample().into(),
+    }
 }
 
 /// The scripts that every execution or duplicate may need: known to the server before the first
@@ -70,7 +78,9 @@ pub(crate) fn ownership(server: &str, answer: Value) -> Result<Ownership, StoreE
         Value::Int(1) => Ok(Ownership::Held),
         Value::Int(0) => Ok(Ownership::Lost),
         // Somebody else's record: lost. Somebody else's data: said so.
-        Value::BulkString(found) => wire::decode(&found.into()).map(|_| Ownership::Lost).map_err(unreadable),
+        Value::BulkString(found) => wire::decode(&found.into())
+            .map(|_| Ownership::Lost)
+            .map_err(unreadable),
         other => Err(unexpected(server, &other)),
     }
 }
@@ -93,10 +103,14 @@ pub(crate) enum Swap {
 }
 
 pub(crate) fn swap(server: &str, answer: &Value) -> Result<Swap, StoreError> {
-    let Value::Array(fields) = answer else { return Err(unexpected(server, answer)) };
+    let Value::Array(fields) = answer else {
+        return Err(unexpected(server, answer));
+    };
     match fields.as_slice() {
         [Value::Int(0)] => Ok(Swap::Gone),
-        [Value::Int(1), Value::BulkString(found)] => Ok(Swap::Changed(Bytes::copy_from_slice(found))),
+        [Value::Int(1), Value::BulkString(found)] => {
+            Ok(Swap::Changed(Bytes::copy_from_slice(found)))
+        }
         [Value::Int(2)] => Err(no_expiry()),
         [Value::Int(3), Value::Int(left)] => Ok(Swap::Alive(from_millis(*left))),
         [Value::Int(4)] => Ok(Swap::Free),
@@ -112,7 +126,9 @@ pub(crate) fn watched(server: &str, answer: Value) -> Result<Option<Duration>, S
         Value::Int(0) => Ok(None),
         Value::Int(-1) => Err(no_expiry()),
         Value::Int(left) => Ok(Some(from_millis(left))),
-        Value::BulkString(found) => wire::decode(&found.into()).map(|_| None).map_err(unreadable),
+        Value::BulkString(found) => wire::decode(&found.into())
+            .map(|_| None)
+            .map_err(unreadable),
         other => Err(unexpected(server, &other)),
     }
 }
@@ -133,13 +149,21 @@ pub(crate) fn inspected(
         value: Bytes::copy_from_slice(value),
         left: (left >= 0).then(|| from_millis(left)),
     };
-    let Value::Array(fields) = answer else { return Err(unexpected(server, answer)) };
+    let Value::Array(fields) = answer else {
+        return Err(unexpected(server, answer));
+    };
     match fields.as_slice() {
         [] => Ok(None),
         [Value::BulkString(record), Value::Int(left)] => Ok(Some((found(record, *left), None))),
-        [Value::BulkString(record), Value::Int(left), Value::BulkString(outcome), Value::Int(outcome_left)] => {
-            Ok(Some((found(record, *left), Some(found(outcome, *outcome_left)))))
-        }
+        [
+            Value::BulkString(record),
+            Value::Int(left),
+            Value::BulkString(outcome),
+            Value::Int(outcome_left),
+        ] => Ok(Some((
+            found(record, *left),
+            Some(found(outcome, *outcome_left)),
+        ))),
         _ => Err(unexpected(server, answer)),
     }
 }
@@ -154,7 +178,12 @@ mod tests {
 
     #[test]
     fn answers_that_no_script_gives_are_errors() {
-        for answer in [Value::Nil, Value::Okay, Value::Array(vec![Value::Int(9)]), Value::Int(7)] {
+        for answer in [
+            Value::Nil,
+            Value::Okay,
+            Value::Array(vec![Value::Int(9)]),
+            Value::Int(7),
+        ] {
             assert!(ownership("x", answer.clone()).is_err());
             assert!(swap("x", &answer).is_err());
             assert!(inspected("x", &answer).is_err());

@@ -44,17 +44,26 @@ pub(crate) async fn survey(server: &Server, keys: &Keys) -> Result<Vec<Survey>, 
     let mut all = Vec::new();
     for slot in server.slots() {
         let sample = keys.sample();
-        all.push(server.step_at(slot, |lane| async move { survey_at(lane, &sample).await }).await?);
+        all.push(
+            server
+                .step_at(slot, |lane| async move { survey_at(lane, &sample).await })
+                .await?,
+        );
     }
     Ok(all)
 }
 
 async fn survey_at(mut lane: Lane, sample: &str) -> Result<Survey, StoreError> {
-    let mut survey = Survey { server: lane.server().to_owned(), ..Survey::default() };
+    let mut survey = Survey {
+        server: lane.server().to_owned(),
+        ..Survey::default()
+    };
     // Facts without the right to ask stay unknown.
     if let Some(Value::BulkString(text)) = asked(&mut lane, &redis::cmd("INFO")).await? {
         survey.info = fields(&String::from_utf8_lossy(&text));
-    } else if let Some(Value::VerbatimString { text, .. }) = asked(&mut lane, &redis::cmd("INFO")).await? {
+    } else if let Some(Value::VerbatimString { text, .. }) =
+        asked(&mut lane, &redis::cmd("INFO")).await?
+    {
         survey.info = fields(&text);
     }
     for setting in SETTINGS {
@@ -64,10 +73,15 @@ async fn survey_at(mut lane: Lane, sample: &str) -> Result<Survey, StoreError> {
         }
     }
     if let Some(Value::Array(parts)) = asked(&mut lane, &redis::cmd("TIME")).await? {
-        let part = |index: usize| parts.get(index).and_then(text).and_then(|text| text.parse::<u64>().ok());
-        survey.time = part(0)
-            .zip(part(1))
-            .map(|(seconds, micros)| Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros)));
+        let part = |index: usize| {
+            parts
+                .get(index)
+                .and_then(text)
+                .and_then(|text| text.parse::<u64>().ok())
+        };
+        survey.time = part(0).zip(part(1)).map(|(seconds, micros)| {
+            Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros))
+        });
     }
     if let Value::Array(missing) = lane.script(&COMFORT, &[], &[sample.as_bytes()]).await? {
         survey.missing_rights = missing.iter().filter_map(text).collect();
@@ -85,7 +99,10 @@ async fn asked(lane: &mut Lane, command: &redis::Cmd) -> Result<Option<Value>, S
 }
 
 fn fields(info: &str) -> BTreeMap<String, String> {
-    let field = |line: &str| line.split_once(':').map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
+    let field = |line: &str| {
+        line.split_once(':')
+            .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
+    };
     info.lines().filter_map(field).collect()
 }
 

@@ -20,7 +20,12 @@ const POLL: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mil
 
 /// Waits while the record is in flight under this attempt and alive. The caller sets a limit around
 /// it.
-pub(crate) async fn wait(server: &Server, wake: Option<&Own>, key: &str, attempt: u64) -> Result<(), StoreError> {
+pub(crate) async fn wait(
+    server: &Server,
+    wake: Option<&Own>,
+    key: &str,
+    attempt: u64,
+) -> Result<(), StoreError> {
     let attempt = attempt.to_string();
     let attempt = attempt.as_str();
     // The subscription and the first look are one step, with one limit.
@@ -44,7 +49,11 @@ pub(crate) async fn wait(server: &Server, wake: Option<&Own>, key: &str, attempt
             pause = (pause * 2).min(POLL.1);
         }
         let marks = seat.is_some();
-        left = server.step(key, |mut lane| async move { look(&mut lane, key, attempt, marks).await }).await?;
+        left = server
+            .step(key, |mut lane| async move {
+                look(&mut lane, key, attempt, marks).await
+            })
+            .await?;
     }
     Ok(())
 }
@@ -54,7 +63,10 @@ pub(crate) async fn wait(server: &Server, wake: Option<&Own>, key: &str, attempt
 async fn seat(server: &Server, lane: &Lane, wake: Option<&Own>, channel: &str) -> Option<Seat> {
     if let Some(session) = lane.session() {
         // If the subscription is slow, there is still time to look.
-        return timeout(server.limit / 2, confirmed(session.hub.sit(channel)?)).await.ok().flatten();
+        return timeout(server.limit / 2, confirmed(session.hub.sit(channel)?))
+            .await
+            .ok()
+            .flatten();
     }
     // A separate connection for wake-ups. If it is slow or down, there is still time to look.
     let wake = wake?;
@@ -72,8 +84,15 @@ async fn confirmed(mut seat: Seat) -> Option<Seat> {
 }
 
 /// How long the lease is alive, `None` if there is nothing to wait for.
-async fn look(lane: &mut Lane, key: &str, attempt: &str, mark: bool) -> Result<Option<Duration>, StoreError> {
+async fn look(
+    lane: &mut Lane,
+    key: &str,
+    attempt: &str,
+    mark: bool,
+) -> Result<Option<Duration>, StoreError> {
     let mark: &[u8] = if mark { b"1" } else { b"" };
-    let answer = lane.script(&WATCH, &[key], &[attempt.as_bytes(), mark]).await?;
+    let answer = lane
+        .script(&WATCH, &[key], &[attempt.as_bytes(), mark])
+        .await?;
     watched(lane.server(), answer)
 }

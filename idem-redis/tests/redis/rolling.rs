@@ -20,7 +20,9 @@ const TAKEOVER: &str = include_str!("earlier/takeover.lua");
 
 /// Runs a script of the earlier version.
 async fn earlier(server: &Server, script: &str, args: &[&str]) -> Value {
-    server.send(&[&["EVAL", script, "1", KEY], args].concat()).await
+    server
+        .send(&[&["EVAL", script, "1", KEY], args].concat())
+        .await
 }
 
 async fn text(server: &Server) -> String {
@@ -40,20 +42,40 @@ async fn p9_an_owner_of_the_earlier_version_commits_once_a_later_claim_was_undon
     let owner = wire::owner_prefix(first.owner);
     abandoned_by_the_earlier(&server, &owner).await;
     let second = with_print(claim("1"), "two");
-    assert_eq!(store.claim(&second).await.unwrap(), Claimed::Owned { attempt: 2, from: Origin::Abandoned });
+    assert_eq!(
+        store.claim(&second).await.unwrap(),
+        Claimed::Owned {
+            attempt: 2,
+            from: Origin::Abandoned
+        }
+    );
     let written = text(&server).await;
     assert!(written.starts_with("i2f"), "{written}");
 
     let outcome = "i1c 1 j - n1n1HA {\"a\":\"b c\"}";
     let refused = earlier(&server, COMMIT, &[&owner, outcome, "60000"]).await;
-    assert_eq!(refused, Value::BulkString(written.into_bytes()), "left as it is, and told apart from an own record");
+    assert_eq!(
+        refused,
+        Value::BulkString(written.into_bytes()),
+        "left as it is, and told apart from an own record"
+    );
 
     let undo = release(&second).with_to(ReleaseTo::Undone { keep: 60 * SECOND });
     assert_eq!(store.release(&undo).await.unwrap(), Ownership::Held);
-    assert_eq!(text(&server).await, format!("{owner}n 1 0 300000 -."), "as the earlier version reads it");
-    assert_eq!(earlier(&server, COMMIT, &[&owner, outcome, "60000"]).await, Value::Int(1));
+    assert_eq!(
+        text(&server).await,
+        format!("{owner}n 1 0 300000 -."),
+        "as the earlier version reads it"
+    );
+    assert_eq!(
+        earlier(&server, COMMIT, &[&owner, outcome, "60000"]).await,
+        Value::Int(1)
+    );
     let answer = store.claim(&claim("1")).await.unwrap();
-    assert!(matches!(answer, Claimed::Committed { attempt: 1, .. }), "{answer:?}");
+    assert!(
+        matches!(answer, Claimed::Committed { attempt: 1, .. }),
+        "{answer:?}"
+    );
 }
 
 #[tokio::test]
@@ -63,11 +85,17 @@ async fn a_record_in_flight_with_a_trace_is_left_alone_by_the_earlier_version() 
     let first = claim("1").with_trace(Some(trace.into()));
     store.claim(&first).await.unwrap();
     let written = text(&server).await;
-    assert!(written.starts_with("i3f") && written.contains(trace), "{written}");
+    assert!(
+        written.starts_with("i3f") && written.contains(trace),
+        "{written}"
+    );
     let theirs = wire::owner_prefix(claim("1").owner);
     let found = Value::BulkString(written.clone().into_bytes());
     for (script, args) in [
-        (COMMIT, &[theirs.as_str(), "i1c 1 j - n1n1HA {\"a\":\"b c\"}", "60000"][..]),
+        (
+            COMMIT,
+            &[theirs.as_str(), "i1c 1 j - n1n1HA {\"a\":\"b c\"}", "60000"][..],
+        ),
         (RENEW, &[&theirs, "300000"]),
         (RELEASE, &[&theirs, "60000", ""]),
     ] {
@@ -75,7 +103,10 @@ async fn a_record_in_flight_with_a_trace_is_left_alone_by_the_earlier_version() 
     }
     assert_eq!(text(&server).await, written);
     // Its owner has written it, and does all it may.
-    assert_eq!(store.renew(&[renewal(&first)]).await.remove(0).unwrap(), Ownership::Held);
+    assert_eq!(
+        store.renew(&[renewal(&first)]).await.remove(0).unwrap(),
+        Ownership::Held
+    );
     let outcome = commit(&first, 1, "1").with_trace(first.trace.clone());
     assert_eq!(store.commit(&outcome).await.unwrap(), Ownership::Held);
 }
@@ -93,15 +124,36 @@ async fn the_two_versions_take_turns_on_records_that_say_nothing_new() {
     let next = format!("{theirs}a 2 30000 300000 -.");
     let taken = earlier(&server, TAKEOVER, &[&found, &next, "300000", "1", ""]).await;
     assert_eq!(taken, Value::Array(vec![Value::Int(5)]));
-    assert_eq!(store.commit(&commit(&first, 1, "1")).await.unwrap(), Ownership::Lost);
+    assert_eq!(
+        store.commit(&commit(&first, 1, "1")).await.unwrap(),
+        Ownership::Lost
+    );
     // The earlier keeps its lease, and gives the key up: the later claims it.
-    assert_eq!(earlier(&server, RENEW, &[&theirs, "300000"]).await, Value::Int(1));
-    assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::InFlight { attempt: 2, .. }));
-    assert_eq!(earlier(&server, RELEASE, &[&theirs, "60000", ""]).await, Value::Int(1));
+    assert_eq!(
+        earlier(&server, RENEW, &[&theirs, "300000"]).await,
+        Value::Int(1)
+    );
+    assert!(matches!(
+        store.claim(&claim("1")).await.unwrap(),
+        Claimed::InFlight { attempt: 2, .. }
+    ));
+    assert_eq!(
+        earlier(&server, RELEASE, &[&theirs, "60000", ""]).await,
+        Value::Int(1)
+    );
     let third = claim("1");
-    assert_eq!(store.claim(&third).await.unwrap(), Claimed::Owned { attempt: 3, from: Origin::Released });
+    assert_eq!(
+        store.claim(&third).await.unwrap(),
+        Claimed::Owned {
+            attempt: 3,
+            from: Origin::Released
+        }
+    );
     assert!(text(&server).await.starts_with("i1f"));
-    assert_eq!(store.release(&release(&third)).await.unwrap(), Ownership::Held);
+    assert_eq!(
+        store.release(&release(&third)).await.unwrap(),
+        Ownership::Held
+    );
     assert_eq!(text(&server).await, "i1r 3.");
 }
 
@@ -114,14 +166,26 @@ async fn the_earlier_version_changes_nothing_that_it_cannot_read() {
     let second = claim("1");
     store.claim(&second).await.unwrap();
     let written = text(&server).await;
-    for owner in [wire::owner_prefix(first.owner), wire::owner_prefix(second.owner)] {
+    for owner in [
+        wire::owner_prefix(first.owner),
+        wire::owner_prefix(second.owner),
+    ] {
         let found = Value::BulkString(written.clone().into_bytes());
-        assert_eq!(earlier(&server, COMMIT, &[&owner, "i1d 1 -.", "60000"]).await, found);
-        assert_eq!(earlier(&server, RELEASE, &[&owner, "60000", ""]).await, found);
+        assert_eq!(
+            earlier(&server, COMMIT, &[&owner, "i1d 1 -.", "60000"]).await,
+            found
+        );
+        assert_eq!(
+            earlier(&server, RELEASE, &[&owner, "60000", ""]).await,
+            found
+        );
         assert_eq!(earlier(&server, RENEW, &[&owner, "60000"]).await, found);
     }
     assert_eq!(text(&server).await, written);
-    assert_eq!(store.renew(&[renewal(&second)]).await[0].as_ref().unwrap(), &Ownership::Held);
+    assert_eq!(
+        store.renew(&[renewal(&second)]).await[0].as_ref().unwrap(),
+        &Ownership::Held
+    );
 }
 
 /// As this version is the earlier one to the next.
@@ -129,13 +193,29 @@ async fn the_earlier_version_changes_nothing_that_it_cannot_read() {
 async fn a_record_of_a_later_version_is_an_error_from_every_step_and_stays() {
     let (server, store) = server_and_store().await;
     let own = claim("1");
-    let later = format!("i4f{}n 1 30000 300000 - new.", &wire::owner_prefix(own.owner)[3..]);
+    let later = format!(
+        "i4f{}n 1 30000 300000 - new.",
+        &wire::owner_prefix(own.owner)[3..]
+    );
     let () = server.send(&["SET", KEY, &later, "PX", "300000"]).await;
     let unreadable = |kind| assert_eq!(kind, StoreErrorKind::Unreadable);
     unreadable(store.claim(&own).await.unwrap_err().kind());
-    unreadable(store.commit(&commit(&own, 1, "1")).await.unwrap_err().kind());
+    unreadable(
+        store
+            .commit(&commit(&own, 1, "1"))
+            .await
+            .unwrap_err()
+            .kind(),
+    );
     unreadable(store.release(&release(&own)).await.unwrap_err().kind());
-    unreadable(store.renew(&[renewal(&own)]).await.remove(0).unwrap_err().kind());
+    unreadable(
+        store
+            .renew(&[renewal(&own)])
+            .await
+            .remove(0)
+            .unwrap_err()
+            .kind(),
+    );
     unreadable(store.inspect(&own.id).await.unwrap_err().kind());
     unreadable(store.remove(&own.id).await.unwrap_err().kind());
     assert_eq!(text(&server).await, later);

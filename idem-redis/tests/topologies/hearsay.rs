@@ -34,7 +34,13 @@ impl Sentinel {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let names = Arc::new(Mutex::new(master.port()));
-        let sentinel = Self { port, names, takes, news: broadcast::channel(8).0, asked: Arc::default() };
+        let sentinel = Self {
+            port,
+            names,
+            takes,
+            news: broadcast::channel(8).0,
+            asked: Arc::default(),
+        };
         let serving = sentinel.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -51,7 +57,9 @@ impl Sentinel {
     /// Tells those who listen.
     fn tells(&self, old: u16, new: u16) {
         self.names(new);
-        let _ = self.news.send(format!("main 127.0.0.1 {old} 127.0.0.1 {new}"));
+        let _ = self
+            .news
+            .send(format!("main 127.0.0.1 {old} 127.0.0.1 {new}"));
     }
 
     fn asked(&self) -> u64 {
@@ -128,7 +136,10 @@ fn command(read: &[u8]) -> Option<(Vec<String>, usize)> {
 }
 
 fn url(sentinels: &[Sentinel]) -> String {
-    let hosts: Vec<_> = sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port)).collect();
+    let hosts: Vec<_> = sentinels
+        .iter()
+        .map(|sentinel| format!("127.0.0.1:{}", sentinel.port))
+        .collect();
     format!("redis+sentinel://{}/main", hosts.join(","))
 }
 
@@ -144,7 +155,10 @@ async fn three(master: &RedisServer) -> [Sentinel; 3] {
 }
 
 async fn two_masters() -> (RedisServer, RedisServer) {
-    (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap())
+    (
+        RedisServer::start().await.unwrap(),
+        RedisServer::start().await.unwrap(),
+    )
 }
 
 async fn has(server: &RedisServer, key: &str) -> bool {
@@ -169,12 +183,19 @@ async fn goes_to(store: &RedisStore, server: &RedisServer, prefix: &str) -> Dura
 /// The ids of all connections to a server but the question's own.
 async fn connections(server: &RedisServer) -> Vec<String> {
     let clients = server.cli(&["CLIENT", "LIST"]).await.unwrap().to_string();
-    let others = clients.lines().filter(|client| !client.contains("cmd=client|list"));
-    others.filter_map(|client| client.split(' ').next().map(str::to_owned)).collect()
+    let others = clients
+        .lines()
+        .filter(|client| !client.contains("cmd=client|list"));
+    others
+        .filter_map(|client| client.split(' ').next().map(str::to_owned))
+        .collect()
 }
 
 async fn cut(server: &RedisServer) {
-    server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await.unwrap();
+    server
+        .cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -191,7 +212,10 @@ async fn the_news_of_a_fail_over_outweighs_sentinels_that_have_not_heard_it() {
     cut(&new).await;
     for number in 0..20 {
         let key = format!("b{number}");
-        until("it is connected", || async { store.claim(&claim(&key)).await.is_ok() }).await;
+        until("it is connected", || async {
+            store.claim(&claim(&key)).await.is_ok()
+        })
+        .await;
         assert!(has(&new, &key).await, "{key} is at the old master");
     }
     for sentinel in &sentinels {
@@ -199,23 +223,37 @@ async fn the_news_of_a_fail_over_outweighs_sentinels_that_have_not_heard_it() {
     }
     let other = RedisStore::connect(url(&sentinels)).await.unwrap();
     cut(&new).await;
-    until("it is connected", || async { store.claim(&claim("c")).await.is_ok() }).await;
+    until("it is connected", || async {
+        store.claim(&claim("c")).await.is_ok()
+    })
+    .await;
     let duplicate = other.claim(&claim("c")).await.unwrap();
-    assert!(matches!(duplicate, Claimed::InFlight { attempt: 1, .. }), "{duplicate:?}");
+    assert!(
+        matches!(duplicate, Claimed::InFlight { attempt: 1, .. }),
+        "{duplicate:?}"
+    );
 }
 
 #[tokio::test]
-async fn sentinels_that_have_not_heard_of_a_fail_over_do_not_end_the_connection_to_the_new_master() {
+async fn sentinels_that_have_not_heard_of_a_fail_over_do_not_end_the_connection_to_the_new_master()
+{
     let (old, new) = two_masters().await;
     let sentinels = three(&old).await;
     let store = RedisStore::connect(url(&sentinels)).await.unwrap();
     until("it listens", || async { sentinels[0].is_listened_to() }).await;
     sentinels[0].tells(old.port(), new.port());
     goes_to(&store, &new, "a").await;
-    let (before, asked) = (connections(&new).await, sentinels.each_ref().map(Sentinel::asked));
+    let (before, asked) = (
+        connections(&new).await,
+        sentinels.each_ref().map(Sentinel::asked),
+    );
     // One of the others is heard to name the old master, so all are asked, and most name it.
     until("all are asked", || async {
-        sentinels.iter().zip(asked).skip(1).all(|(sentinel, asked)| sentinel.asked() > asked)
+        sentinels
+            .iter()
+            .zip(asked)
+            .skip(1)
+            .all(|(sentinel, asked)| sentinel.asked() > asked)
     })
     .await;
     for number in 0..20 {
@@ -274,7 +312,10 @@ async fn sentinels_that_agree_cost_neither_a_connection_nor_further_questions() 
     let before = connections(&master).await;
     // All of them once by the first connection. Then the first one regularly, and each time one of
     // the others.
-    until("they have said it again", || async { sentinels[2].asked() > 1 }).await;
+    until("they have said it again", || async {
+        sentinels[2].asked() > 1
+    })
+    .await;
     store.claim(&claim("1")).await.unwrap();
     assert_eq!(connections(&master).await, before);
     let [first, second, third] = sentinels.each_ref().map(Sentinel::asked);
@@ -289,11 +330,17 @@ async fn news_ends_an_attempt_that_hangs_at_the_old_master() {
     for sentinel in &sentinels {
         sentinel.names(way.address().port());
     }
-    let store = RedisStore::builder().url(url(&sentinels)).connect_time_limit(60 * SECOND).connect().await.unwrap();
+    let store = RedisStore::builder()
+        .url(url(&sentinels))
+        .connect_time_limit(60 * SECOND)
+        .connect()
+        .await
+        .unwrap();
     until("it listens", || async { sentinels[0].is_listened_to() }).await;
     // The next attempt finds an open port, and no answer.
     let attempts = way.passing(|words| words[0] == b"HELLO");
-    way.passing(|words| words[0] == b"SET").next(Mishap::LoseRequest);
+    way.passing(|words| words[0] == b"SET")
+        .next(Mishap::LoseRequest);
     old.pause().unwrap();
     assert!(store.claim(&claim("1")).await.is_err());
     attempts.reached(1).await;
@@ -312,7 +359,12 @@ async fn a_second_fail_over(goes: impl AsyncFnOnce(&RedisServer)) -> Duration {
     let third = RedisServer::start().await.unwrap();
     let way = Proxy::start(&new.url()).await.unwrap();
     let sentinels = three(&old).await;
-    let store = RedisStore::builder().url(url(&sentinels)).connect_time_limit(60 * SECOND).connect().await.unwrap();
+    let store = RedisStore::builder()
+        .url(url(&sentinels))
+        .connect_time_limit(60 * SECOND)
+        .connect()
+        .await
+        .unwrap();
     until("it listens", || async { sentinels[0].is_listened_to() }).await;
     for sentinel in &sentinels[1..] {
         sentinel.names(way.address().port());
@@ -323,7 +375,8 @@ async fn a_second_fail_over(goes: impl AsyncFnOnce(&RedisServer)) -> Duration {
         sentinel.names(third.port());
     }
     goes(&new).await;
-    way.passing(|words| words[0] == b"SET").next(Mishap::LoseRequest);
+    way.passing(|words| words[0] == b"SET")
+        .next(Mishap::LoseRequest);
     goes_to(&store, &third, "b").await
 }
 
@@ -359,7 +412,9 @@ async fn p10_a_claim_that_was_sent_is_not_called_refused_because_the_next_master
     }
     let store = RedisStore::connect(url(&sentinels)).await.unwrap();
     until("it listens", || async { sentinels[0].is_listened_to() }).await;
-    new.cli(&["CONFIG", "SET", "requirepass", "secret"]).await.unwrap();
+    new.cli(&["CONFIG", "SET", "requirepass", "secret"])
+        .await
+        .unwrap();
     old.pause().unwrap();
     let sent = claim("sent");
     let (answer, ()) = tokio::join!(store.claim(&sent), async {
@@ -369,7 +424,10 @@ async fn p10_a_claim_that_was_sent_is_not_called_refused_because_the_next_master
         sentinels[0].tells(old.port(), new.port());
     });
     let error = answer.unwrap_err();
-    assert!(error.is_unknown(), "it is carried out when the old master goes on: {error}");
+    assert!(
+        error.is_unknown(),
+        "it is carried out when the old master goes on: {error}"
+    );
     old.resume().unwrap();
     until("it was carried out", || async { has(&old, "sent").await }).await;
     // A command that was never sent is known not to be carried out.
@@ -386,11 +444,17 @@ async fn p10_a_claim_that_was_sent_is_not_called_refused_because_the_next_master
 async fn a_majority_that_lies_about_a_master_gets_nobody_to_use_a_replica() {
     let (old, other) = two_masters().await;
     let sentinels = three(&old).await;
-    other.cli(&["REPLICAOF", "127.0.0.1", &old.port().to_string()]).await.unwrap();
+    other
+        .cli(&["REPLICAOF", "127.0.0.1", &old.port().to_string()])
+        .await
+        .unwrap();
     sentinels[1].names(other.port());
     sentinels[2].names(other.port());
     let error = RedisStore::connect(url(&sentinels)).await.unwrap_err();
-    assert!(error.is_retryable() && error.to_string().contains("not a master"), "{error}");
+    assert!(
+        error.is_retryable() && error.to_string().contains("not a master"),
+        "{error}"
+    );
     sentinels[1].names(old.port());
     let store = RedisStore::connect(url(&sentinels)).await.unwrap();
     sentinels[1].names(other.port());

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_core::store::admin::{Cursor, Intervened, Intervention, Listed, Listing, OnIntervention, Page, Unreadable};
+use idem_core::store::admin::{
+    Cursor, Intervened, Intervention, Listed, Listing, OnIntervention, Page, Unreadable,
+};
 use idem_core::store::record::{RecordId, RecordInfo, RecordState};
 use idem_core::{Key, StoreError};
 
@@ -29,7 +31,11 @@ impl Position {
     fn read(cursor: &Cursor) -> Result<Self, StoreError> {
         let [expires_at, operation, key] = cursor.fields()?;
         let expires_at = expires_at.parse().map_err(|_| Cursor::foreign())?;
-        Ok(Self { expires_at, operation, key })
+        Ok(Self {
+            expires_at,
+            operation,
+            key,
+        })
     }
 
     fn cursor(&self) -> Cursor {
@@ -53,7 +59,11 @@ struct Found {
 impl Found {
     fn add(&mut self, listing: &Listing, id: RecordId, row: Row) {
         match row.found() {
-            Ok(FoundRow { record: Some(record), left, .. }) => {
+            Ok(FoundRow {
+                record: Some(record),
+                left,
+                ..
+            }) => {
                 let info = RecordInfo::new(&record, left);
                 if listing.matches(&info) {
                     self.records.push(Listed::new(id, info));
@@ -74,14 +84,21 @@ impl Found {
     }
 }
 
-pub(crate) async fn list<D: Dialect>(core: &Arc<Core<D>>, listing: &Listing) -> Result<Page, StoreError> {
-    let mut place = listing.cursor.as_ref().map_or_else(|| Ok(Position::default()), Position::read)?;
+pub(crate) async fn list<D: Dialect>(
+    core: &Arc<Core<D>>,
+    listing: &Listing,
+) -> Result<Page, StoreError> {
+    let mut place = listing
+        .cursor
+        .as_ref()
+        .map_or_else(|| Ok(Position::default()), Position::read)?;
     if listing.digest.is_some() {
         return list_digest(core, listing, place).await;
     }
     let limit = listing.limit.max(1);
     let among = among(core, listing).await?;
-    let is_narrow = listing.operation.is_some() || listing.state.is_some() || listing.older_than.is_some();
+    let is_narrow =
+        listing.operation.is_some() || listing.state.is_some() || listing.older_than.is_some();
     let window = if is_narrow { WINDOW } else { limit.min(WINDOW) };
     let mut found = Found::default();
     for _ in 0..WINDOWS {
@@ -114,18 +131,27 @@ pub(crate) async fn list<D: Dialect>(core: &Arc<Core<D>>, listing: &Listing) -> 
 
 /// The fewest rows that have all that a listing is about. The order is the same in each.
 async fn among<D: Dialect>(core: &Arc<Core<D>>, listing: &Listing) -> Result<Among, StoreError> {
-    let is_of_leases = matches!(listing.state, Some(RecordState::InFlight | RecordState::Abandoned));
+    let is_of_leases = matches!(
+        listing.state,
+        Some(RecordState::InFlight | RecordState::Abandoned)
+    );
     if is_of_leases || listing.older_than.is_some() {
         return Ok(Among::InFlight);
     }
-    let Some(operation) = listing.operation.clone() else { return Ok(Among::All) };
+    let Some(operation) = listing.operation.clone() else {
+        return Ok(Among::All);
+    };
     // They are sorted anew for each page. Where there are many, the index of all is faster.
     let name = operation.clone();
     let has_more = core.step(true, move |dialect, on| {
         let name = name.clone();
         Box::pin(async move { Ok(dialect.has_more(on, &name, count(FEW)).await?) })
     });
-    Ok(if has_more.await? { Among::All } else { Among::Few(operation) })
+    Ok(if has_more.await? {
+        Among::All
+    } else {
+        Among::Few(operation)
+    })
 }
 
 /// Lists by digest, which no statement can compute: looks at the ids of all, and reads those rows
@@ -145,9 +171,15 @@ async fn list_digest<D: Dialect>(
         let ids = ids.await?;
         let is_last = ids.len() < IDS;
         for (operation, key) in ids {
-            place = Position { expires_at: 0, operation, key };
+            place = Position {
+                expires_at: 0,
+                operation,
+                key,
+            };
             found.looked_at += 1;
-            let Some(id) = place.id().filter(|id| listing.may_match(id)) else { continue };
+            let Some(id) = place.id().filter(|id| listing.may_match(id)) else {
+                continue;
+            };
             let to_read = id.clone();
             let row = core.step(true, move |dialect, on| {
                 let id = to_read.clone();
@@ -198,32 +230,59 @@ async fn intervene_on<D: Dialect>(
 ) -> Result<Intervened, Stopped> {
     let id = &intervention.id;
     for _ in 0..ROUNDS {
-        let Some(row) = dialect.read(on, id).await.map_err(Stopped::Unsent)? else { return Ok(Intervened::Nothing) };
-        let FoundRow { record, left, then_done, revision } = row.found()?;
-        let Some(record) = record else { return Ok(Intervened::Nothing) };
+        let Some(row) = dialect.read(on, id).await.map_err(Stopped::Unsent)? else {
+            return Ok(Intervened::Nothing);
+        };
+        let FoundRow {
+            record,
+            left,
+            then_done,
+            revision,
+        } = row.found()?;
+        let Some(record) = record else {
+            return Ok(Intervened::Nothing);
+        };
         let (attempt, lapsed) = (record.attempt(), Lapsed::of(&record, left));
         let mut lease_left = record.lease_left(left);
         let on_intervention = record.on_intervention(intervention, left);
-        if let OnIntervention::Put { if_ran_out: true, .. } | OnIntervention::Remove { if_ran_out: true } =
-            &on_intervention
+        if let OnIntervention::Put {
+            if_ran_out: true, ..
+        }
+        | OnIntervention::Remove { if_ran_out: true } = &on_intervention
         {
             if let Some(lapsed) = lapsed {
-                lease_left = clock.doubt(dialect, on, lapsed).await.map_err(Stopped::Unsent)?;
+                lease_left = clock
+                    .doubt(dialect, on, lapsed)
+                    .await
+                    .map_err(Stopped::Unsent)?;
             }
             if let Some(lease_left) = lease_left {
-                return Ok(Intervened::Alive { attempt, lease_left });
+                return Ok(Intervened::Alive {
+                    attempt,
+                    lease_left,
+                });
             }
         }
         let done = match on_intervention {
             OnIntervention::Answer(answer) => return Ok(answer),
-            OnIntervention::Put { record, expires_in, if_ran_out } => {
-                let guard = if if_ran_out { Guard::RanOut(revision) } else { Guard::Revision(revision) };
+            OnIntervention::Put {
+                record,
+                expires_in,
+                if_ran_out,
+            } => {
+                let guard = if if_ran_out {
+                    Guard::RanOut(revision)
+                } else {
+                    Guard::Revision(revision)
+                };
                 let columns = Columns::new(&record, Some(expires_in), Duration::ZERO);
                 dialect.put(on, id, guard, &columns).await?
             }
             OnIntervention::Replace { record } => {
                 let columns = Columns::new(&record, None, then_done);
-                dialect.put(on, id, Guard::Revision(revision), &columns).await?
+                dialect
+                    .put(on, id, Guard::Revision(revision), &columns)
+                    .await?
             }
             // A renewal changes the revision.
             OnIntervention::Remove { .. } => dialect.remove(on, id, revision).await?,

@@ -33,41 +33,67 @@ pub(crate) struct Lapsed {
 impl Lapsed {
     /// The lease of a record that has this time left; `None`, if it is alive or if there is none.
     pub(crate) fn of(record: &Record, left: Duration) -> Option<Self> {
-        let Record::InFlight(held) = record else { return None };
+        let Record::InFlight(held) = record else {
+            return None;
+        };
         let (attempt, lease) = (held.attempt, held.lease);
         let age = record.lease_age(left);
-        record.lease_left(left).is_none().then_some(Self { attempt, lease, silent_for: None, age })
+        record.lease_left(left).is_none().then_some(Self {
+            attempt,
+            lease,
+            silent_for: None,
+            age,
+        })
     }
 
     /// The same for a claim that takes it over after it was silent for this time.
     pub(crate) fn silent_for(self, age: Duration) -> Self {
-        Self { silent_for: Some(age), ..self }
+        Self {
+            silent_for: Some(age),
+            ..self
+        }
     }
 
     /// How long it must have lasted by both clocks.
     fn least(self) -> Duration {
-        self.silent_for.map_or(self.lease, |age| age.max(self.lease))
+        self.silent_for
+            .map_or(self.lease, |age| age.max(self.lease))
     }
 
     /// The answer to a claim while this much is doubted.
     pub(crate) fn answer(self, doubt: Duration) -> Claimed {
-        let Self { attempt, lease, silent_for, .. } = self;
+        let Self {
+            attempt,
+            lease,
+            silent_for,
+            ..
+        } = self;
         // Only whether it was silent for that long is unsure: its lease is over.
         let is_over = |age: Duration| lease.is_zero() || doubt.saturating_add(lease) <= age;
         if silent_for.is_some_and(is_over) {
             return Claimed::Abandoned { attempt };
         }
-        Claimed::InFlight { attempt, lease_left: doubt.min(lease) }
+        Claimed::InFlight {
+            attempt,
+            lease_left: doubt.min(lease),
+        }
     }
 }
 
 impl DatabaseClock {
     pub(crate) fn new(place: String) -> Self {
-        Self { server: ServerClock::default(), place }
+        Self {
+            server: ServerClock::default(),
+            place,
+        }
     }
 
     /// Looks at the database's clock, and returns its time.
-    pub(crate) async fn look<D: Dialect>(&self, dialect: &D, on: &mut Conn<D>) -> Result<Duration, sqlx::Error> {
+    pub(crate) async fn look<D: Dialect>(
+        &self,
+        dialect: &D,
+        on: &mut Conn<D>,
+    ) -> Result<Duration, sqlx::Error> {
         let asked = ServerClock::asking();
         let time = dialect.time(on).await?;
         let (name, place) = (D::NAME, &self.place);

@@ -91,14 +91,23 @@ pub(crate) struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { table: "idem_records".to_owned(), limit: TIME_LIMIT, pool_is_own: false, is_limited: false }
+        Self {
+            table: "idem_records".to_owned(),
+            limit: TIME_LIMIT,
+            pool_is_own: false,
+            is_limited: false,
+        }
     }
 }
 
 impl Settings {
     /// Of a store with a pool of its own.
     pub(crate) fn of_own_pool() -> Self {
-        Self { pool_is_own: true, is_limited: true, ..Self::default() }
+        Self {
+            pool_is_own: true,
+            is_limited: true,
+            ..Self::default()
+        }
     }
 }
 
@@ -108,7 +117,11 @@ impl<D: Dialect> Core<D> {
     }
 
     /// With another dialect than its own.
-    pub(crate) fn changed(pool: Pool<D::Db>, settings: &Settings, change: impl FnOnce(&mut D)) -> Arc<Self> {
+    pub(crate) fn changed(
+        pool: Pool<D::Db>,
+        settings: &Settings,
+        change: impl FnOnce(&mut D),
+    ) -> Arc<Self> {
         let table = Table::parse(&settings.table);
         let invalid = table.is_none().then(|| {
             format!(
@@ -214,14 +227,21 @@ impl<D: Dialect> Core<D> {
         // nobody else's.
         let core = self.clone();
         let (begins, mut begun) = oneshot::channel();
-        let step = self.home().spawn(async move { core.when_it_is_its_turn(queue, how, begins, &work).await });
+        let step = self
+            .home()
+            .spawn(async move { core.when_it_is_its_turn(queue, how, begins, &work).await });
         // A little longer than the task itself, which may stand still with its tokio runtime.
-        let waited = self.turns(queue).patiently(self.limit.saturating_add(GRACE), &mut begun).await;
+        let waited = self
+            .turns(queue)
+            .patiently(self.limit.saturating_add(GRACE), &mut begun)
+            .await;
         let limit = waited.map_or_else(
             || {
                 // From here on it does not begin any more.
                 begun.close();
-                begun.try_recv().map_err(|_| fault::no_turn::<D>(&self.place, self.limit))
+                begun
+                    .try_recv()
+                    .map_err(|_| fault::no_turn::<D>(&self.place, self.limit))
             },
             // It has ended, if it does not say that it begins.
             |(begun, _)| Ok(begun.unwrap_or_default()),
@@ -287,10 +307,14 @@ impl<D: Dialect> Core<D> {
         let answered = || self.turns(queue).answered();
         let result = match timeout(limit, self.attempt(how, &sent, &answered, work)).await {
             Ok(result) => result,
-            Err(_) if sent.load(Ordering::Relaxed) => Err(fault::timed_out::<D>(&self.place, self.limit)),
+            Err(_) if sent.load(Ordering::Relaxed) => {
+                Err(fault::timed_out::<D>(&self.place, self.limit))
+            }
             Err(_) => Err(self.unconnected_in_time()),
         };
-        let has_timed_out = result.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Timeout);
+        let has_timed_out = result
+            .as_ref()
+            .is_err_and(|error| error.kind() == StoreErrorKind::Timeout);
         if D::ONE_WRITER && has_timed_out && matches!(queue, Queue::Steps) {
             self.turns(queue).blocked();
         }
@@ -298,7 +322,11 @@ impl<D: Dialect> Core<D> {
     }
 
     /// Waits for the answer of a step that has this limit, in whatever runtime the caller is.
-    async fn answer<T>(&self, limit: Duration, step: JoinHandle<Result<T, StoreError>>) -> Result<T, StoreError> {
+    async fn answer<T>(
+        &self,
+        limit: Duration,
+        step: JoinHandle<Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
         match timeout(limit.saturating_add(GRACE), step).await {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(fault::runtime_ended::<D>(&self.place)),
@@ -338,12 +366,17 @@ impl<D: Dialect> Core<D> {
             let _home = self.home().enter();
             self.dialect.listen(&self.pool, self.waiters.clone())
         };
-        self.listening.get_or_init(listen).as_ref().map(|(_, connected)| connected)
+        self.listening
+            .get_or_init(listen)
+            .as_ref()
+            .map(|(_, connected)| connected)
     }
 
     /// Refuses a table's name that is none.
     pub(crate) fn is_valid(&self) -> Result<(), StoreError> {
-        self.invalid.as_ref().map_or(Ok(()), |why| Err(refused(why.as_str())))
+        self.invalid
+            .as_ref()
+            .map_or(Ok(()), |why| Err(refused(why.as_str())))
     }
 
     pub(crate) fn keep_swept(self: &Arc<Self>) {
@@ -394,11 +427,16 @@ impl<D: Dialect> Core<D> {
                 Judgement::Conflict if conflicts < CONFLICTS => {
                     conflicts += 1;
                     lent.give_back();
-                    sleep(Duration::from_micros(fastrand::u64(..1000 * u64::from(conflicts)))).await;
+                    sleep(Duration::from_micros(fastrand::u64(
+                        ..1000 * u64::from(conflicts),
+                    )))
+                    .await;
                 }
                 Judgement::Lost if repeat && losses < most_losses => losses += 1,
                 Judgement::Ended(_) if losses < most_losses => losses += 1,
-                Judgement::Lost | Judgement::Ended(_) => return Err(failed::<D>(&self.place, error)),
+                Judgement::Lost | Judgement::Ended(_) => {
+                    return Err(failed::<D>(&self.place, error));
+                }
                 Judgement::Schema => {
                     self.checked.store(false, Ordering::Relaxed);
                     let missing = match self.check(true, &mut lent).await {
@@ -440,7 +478,8 @@ impl<D: Dialect> Core<D> {
 
     fn unconnected_in_time(&self) -> StoreError {
         let in_use = self.pool.size().saturating_sub(self.openings.under_way());
-        let exhausted = in_use >= self.pool.options().get_max_connections() && self.pool.num_idle() == 0;
+        let exhausted =
+            in_use >= self.pool.options().get_max_connections() && self.pool.num_idle() == 0;
         fault::unconnected_in_time::<D>(&self.place, self.limit, exhausted)
     }
 
@@ -449,10 +488,17 @@ impl<D: Dialect> Core<D> {
         if !is_needed || self.checked.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let schema = self.dialect.schema(lent.connection()?).await.map_err(Stopped::Unsent)?;
+        let schema = self
+            .dialect
+            .schema(lent.connection()?)
+            .await
+            .map_err(Stopped::Unsent)?;
         self.judge_schema(schema)?;
         // The first look at the clock, with the first step.
-        self.clock.look(&self.dialect, lent.connection()?).await.map_err(Stopped::Unsent)?;
+        self.clock
+            .look(&self.dialect, lent.connection()?)
+            .await
+            .map_err(Stopped::Unsent)?;
         self.checked.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -495,14 +541,18 @@ impl<D: Dialect> Core<D> {
             })
         })
         .await?;
-        self.queued(true, true, |_, _| Box::pin(async { Ok(()) })).await
+        self.queued(true, true, |_, _| Box::pin(async { Ok(()) }))
+            .await
     }
 }
 
 impl<D: Dialect> Swept for Core<D> {
     const ONE_WRITER: bool = D::ONE_WRITER;
 
-    #[allow(clippy::disallowed_methods, reason = "how long a batch took, compared with nothing of the database")]
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "how long a batch took, compared with nothing of the database"
+    )]
     async fn sweep_batch(self: &Arc<Self>, limit: i64) -> Result<(u64, Duration), StoreError> {
         self.return_spares();
         let clock = self.clock.clone();
@@ -533,7 +583,12 @@ impl<D: Dialect> Drop for Core<D> {
         if let Some((task, _)) = self.listening.take().flatten() {
             task.abort();
         }
-        if let Some(sweeper) = self.sweeper.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(sweeper) = self
+            .sweeper
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
             sweeper.abort();
         }
     }
@@ -547,7 +602,10 @@ impl<D: Dialect> PooledConnection<D> {
     fn connection(&mut self) -> Result<&mut Conn<D>, StoreError> {
         let connection = self.0.as_deref_mut();
         connection.ok_or_else(|| {
-            StoreError::new(StoreErrorKind::Unavailable, "the connection was given back before its time")
+            StoreError::new(
+                StoreErrorKind::Unavailable,
+                "the connection was given back before its time",
+            )
         })
     }
 

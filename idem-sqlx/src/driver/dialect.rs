@@ -159,8 +159,11 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         rows: &[(RecordId, Columns)],
     ) -> impl Future<Output = Result<HashSet<i64>, sqlx::Error>> + Send;
 
-    fn read(&self, on: &mut Conn<Self>, id: &RecordId)
-    -> impl Future<Output = Result<Option<Row>, sqlx::Error>> + Send;
+    fn read(
+        &self,
+        on: &mut Conn<Self>,
+        id: &RecordId,
+    ) -> impl Future<Output = Result<Option<Row>, sqlx::Error>> + Send;
 
     /// Writes over a row that has not expired, or was found expired, and wakes who waits for it.
     /// `false`: the guard did not hold.
@@ -215,12 +218,22 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     ) -> impl Future<Output = Result<Vec<bool>, sqlx::Error>> + Send;
 
     /// Deletes expired rows and outcomes, at most `limit` of each, and says how many.
-    fn sweep(&self, on: &mut Conn<Self>, limit: i64) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
+    fn sweep(
+        &self,
+        on: &mut Conn<Self>,
+        limit: i64,
+    ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
 
     /// The database's time since 1970.
-    fn time(&self, on: &mut Conn<Self>) -> impl Future<Output = Result<Duration, sqlx::Error>> + Send;
+    fn time(
+        &self,
+        on: &mut Conn<Self>,
+    ) -> impl Future<Output = Result<Duration, sqlx::Error>> + Send;
 
-    fn schema(&self, on: &mut Conn<Self>) -> impl Future<Output = Result<Schema, sqlx::Error>> + Send;
+    fn schema(
+        &self,
+        on: &mut Conn<Self>,
+    ) -> impl Future<Output = Result<Schema, sqlx::Error>> + Send;
 
     /// Creates the table, if it does not exist.
     fn create(&self, on: &mut Conn<Self>) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
@@ -257,10 +270,16 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     }
 
     /// Limits how long statements wait for locks. See [`Limited`](super::limited::Limited).
-    fn limit_locks(on: &mut Conn<Self>, wait: Duration) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    fn limit_locks(
+        on: &mut Conn<Self>,
+        wait: Duration,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     /// Sets the limit that there was.
-    fn unlimit_locks(on: &mut Conn<Self>, before: i64) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    fn unlimit_locks(
+        on: &mut Conn<Self>,
+        before: i64,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     /// The same from a `Drop`, where the roll-back that follows does not do it.
     fn unlimit_later(on: &mut Conn<Self>, before: i64) {
@@ -273,16 +292,25 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
 
     /// Rolls back what may be left of a transaction, and begins another one with this statement in
     /// it.
-    fn restart(on: &mut Conn<Self>, statement: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    fn restart(
+        on: &mut Conn<Self>,
+        statement: &str,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     /// The same for a transaction that is lost: the one that is left never writes anything, where
     /// the database can do that with a statement in it.
-    fn restart_lost(on: &mut Conn<Self>, statement: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+    fn restart_lost(
+        on: &mut Conn<Self>,
+        statement: &str,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
         Self::restart(on, statement)
     }
 
     /// Rolls back to a savepoint, which stays.
-    fn roll_back_to(on: &mut Conn<Self>, savepoint: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    fn roll_back_to(
+        on: &mut Conn<Self>,
+        savepoint: &str,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     /// Changes every statement.
     #[cfg(test)]

@@ -33,10 +33,12 @@ impl From<StoreError> for Stopped {
 pub(crate) fn judge<D: Dialect>(error: &Error) -> Judgement {
     match error {
         Error::Database(error) => D::judge(&**error),
-        Error::ColumnDecode { .. } | Error::ColumnNotFound(_) | Error::ColumnIndexOutOfBounds { .. } => {
-            Judgement::Schema
+        Error::ColumnDecode { .. }
+        | Error::ColumnNotFound(_)
+        | Error::ColumnIndexOutOfBounds { .. } => Judgement::Schema,
+        Error::Configuration(_) | Error::TypeNotFound { .. } | Error::Encode(_) => {
+            Judgement::Refused("")
         }
-        Error::Configuration(_) | Error::TypeNotFound { .. } | Error::Encode(_) => Judgement::Refused(""),
         Error::PoolTimedOut => Judgement::Unavailable(BUSY_POOL),
         Error::PoolClosed => Judgement::Unavailable("; the application has closed the pool"),
         _ => Judgement::Lost,
@@ -49,7 +51,10 @@ pub(crate) const BUSY_POOL: &str =
 /// A failed step.
 pub(crate) fn failed<D: Dialect>(place: &str, error: Error) -> StoreError {
     let (kind, advice) = match judge::<D>(&error) {
-        Judgement::Conflict => (StoreErrorKind::Unavailable, "; other transactions were in the way again and again"),
+        Judgement::Conflict => (
+            StoreErrorKind::Unavailable,
+            "; other transactions were in the way again and again",
+        ),
         Judgement::Lost => (StoreErrorKind::Unavailable, ""),
         Judgement::Unavailable(why) | Judgement::Ended(why) => (StoreErrorKind::Unavailable, why),
         Judgement::Timeout => (StoreErrorKind::Timeout, ""),
@@ -61,9 +66,14 @@ pub(crate) fn failed<D: Dialect>(place: &str, error: Error) -> StoreError {
         Judgement::TooLarge(why) => (StoreErrorKind::TooLarge, why),
         Judgement::Refused(advice) => (StoreErrorKind::Refused, advice),
     };
-    let failed = StoreError::new(kind, format!("{} ({place}): {error}{advice}", D::NAME)).with_source(error);
+    let failed =
+        StoreError::new(kind, format!("{} ({place}): {error}{advice}", D::NAME)).with_source(error);
     // The database itself says that it gave up.
-    if kind == StoreErrorKind::Timeout { failed.unsent() } else { failed }
+    if kind == StoreErrorKind::Timeout {
+        failed.unsent()
+    } else {
+        failed
+    }
 }
 
 /// No connection could be had. Nothing was sent.
@@ -71,13 +81,24 @@ pub(crate) fn unconnected<D: Dialect>(place: &str, error: Error) -> StoreError {
     let (kind, advice) = match judge::<D>(&error) {
         Judgement::Refused(advice) => (StoreErrorKind::Refused, advice),
         Judgement::Unavailable(why) | Judgement::Ended(why) => (StoreErrorKind::Unavailable, why),
-        _ => (StoreErrorKind::Unavailable, "; check that the database runs and can be reached from here"),
+        _ => (
+            StoreErrorKind::Unavailable,
+            "; check that the database runs and can be reached from here",
+        ),
     };
-    StoreError::new(kind, format!("cannot connect to {} ({place}): {error}{advice}", D::NAME)).with_source(error)
+    StoreError::new(
+        kind,
+        format!("cannot connect to {} ({place}): {error}{advice}", D::NAME),
+    )
+    .with_source(error)
 }
 
 /// No connection could be had in time. Nothing was sent.
-pub(crate) fn unconnected_in_time<D: Dialect>(place: &str, limit: Duration, exhausted: bool) -> StoreError {
+pub(crate) fn unconnected_in_time<D: Dialect>(
+    place: &str,
+    limit: Duration,
+    exhausted: bool,
+) -> StoreError {
     let why = if exhausted {
         "all connections of the pool are in use; give the store a pool of its own (`connect`), or the pool more connections"
     } else {
@@ -85,7 +106,10 @@ pub(crate) fn unconnected_in_time<D: Dialect>(place: &str, limit: Duration, exha
     };
     StoreError::new(
         StoreErrorKind::Unavailable,
-        format!("no connection to {} ({place}) within {limit:?}; {why}", D::NAME),
+        format!(
+            "no connection to {} ({place}) within {limit:?}; {why}",
+            D::NAME
+        ),
     )
 }
 
@@ -142,9 +166,15 @@ pub(crate) fn refused(message: impl Into<String>) -> StoreError {
 
 /// Reads a URL that must have one of these schemes, which sqlx does not look at. The URL itself is
 /// in no message: it may hold a password.
-pub(crate) fn options<O: std::str::FromStr>(url: &str, schemes: &[&str], form: &str) -> Result<O, StoreError> {
+pub(crate) fn options<O: std::str::FromStr>(
+    url: &str,
+    schemes: &[&str],
+    form: &str,
+) -> Result<O, StoreError> {
     let scheme = url.split_once(':').map(|(scheme, _)| scheme);
-    let options = scheme.filter(|scheme| schemes.contains(scheme)).and_then(|_| url.parse().ok());
+    let options = scheme
+        .filter(|scheme| schemes.contains(scheme))
+        .and_then(|_| url.parse().ok());
     options.ok_or_else(|| refused(format!("not a valid URL; write `{form}`")))
 }
 

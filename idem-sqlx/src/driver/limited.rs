@@ -16,7 +16,10 @@ pub(crate) struct Limited<'c, D: Dialect> {
 impl<'c, D: Dialect> Limited<'c, D> {
     pub(crate) async fn new(on: &'c mut Conn<D>, wait: Duration) -> Result<Self, sqlx::Error> {
         let before = D::lock_limit(on).await?;
-        let limited = Self { on, before: Some(before) };
+        let limited = Self {
+            on,
+            before: Some(before),
+        };
         D::limit_locks(limited.on, wait).await?;
         Ok(limited)
     }
@@ -26,7 +29,9 @@ impl<'c, D: Dialect> Limited<'c, D> {
     }
 
     pub(crate) async fn end(mut self) -> Result<(), sqlx::Error> {
-        let Some(before) = self.before else { return Ok(()) };
+        let Some(before) = self.before else {
+            return Ok(());
+        };
         D::unlimit_locks(self.on, before).await?;
         self.before = None;
         Ok(())

@@ -94,7 +94,10 @@ macro_rules! read_window {
                     key: row.try_get(16)?,
                     expires_at: row.try_get(17)?,
                 };
-                Ok(super::dialect::Seen { place, row: super::read_row!(row)? })
+                Ok(super::dialect::Seen {
+                    place,
+                    row: super::read_row!(row)?,
+                })
             })
             .collect()
     };

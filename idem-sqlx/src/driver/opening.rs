@@ -68,7 +68,9 @@ impl Openings {
         }
         let acquiring = timeout(self.limit, pool.acquire());
         let opening = Opening {
-            acquiring: Some(Box::pin(async move { acquiring.await.unwrap_or(Err(sqlx::Error::PoolTimedOut)) })),
+            acquiring: Some(Box::pin(async move {
+                acquiring.await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
+            })),
             counted: Some(Counted::new(self.under_way.clone())),
             places: self.places.clone(),
             store: self.store.subscribe(),
@@ -110,7 +112,9 @@ impl<Db: Database> Future for Opening<Db> {
     type Output = Result<PoolConnection<Db>, sqlx::Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(acquiring) = &mut self.acquiring else { return Poll::Pending };
+        let Some(acquiring) = &mut self.acquiring else {
+            return Poll::Pending;
+        };
         let acquired = ready!(acquiring.as_mut().poll(context));
         self.acquiring = None;
         Poll::Ready(acquired)
@@ -119,8 +123,12 @@ impl<Db: Database> Future for Opening<Db> {
 
 impl<Db: Database> Drop for Opening<Db> {
     fn drop(&mut self) {
-        let Some(acquiring) = self.acquiring.take() else { return };
-        let Ok(place) = self.places.clone().try_acquire_owned() else { return };
+        let Some(acquiring) = self.acquiring.take() else {
+            return;
+        };
+        let Ok(place) = self.places.clone().try_acquire_owned() else {
+            return;
+        };
         let counted = self.counted.take();
         let mut store = self.store.clone();
         let closed = self.pool.close_event();
@@ -156,12 +164,19 @@ mod tests {
     async fn four_steps() -> (TcpListener, Pool<Postgres>, Openings) {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = server.local_addr().unwrap().port();
-        let options = PgConnectOptions::new().host("127.0.0.1").port(port).username("idem");
-        let pool = PgPoolOptions::new().max_connections(4).connect_lazy_with(options);
+        let options = PgConnectOptions::new()
+            .host("127.0.0.1")
+            .port(port)
+            .username("idem");
+        let pool = PgPoolOptions::new()
+            .max_connections(4)
+            .connect_lazy_with(options);
         let openings = Openings::new(4, SHORT);
         let home = Handle::current();
         let step = || Box::pin(openings.connection(&pool, &home));
-        let steps = timeout(SHORT, async { tokio::join!(step(), step(), step(), step()) });
+        let steps = timeout(SHORT, async {
+            tokio::join!(step(), step(), step(), step())
+        });
         assert!(steps.await.is_err());
         (server, pool, openings)
     }
@@ -172,7 +187,9 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        timeout(OPENING / 2, ending).await.expect("connections are still being opened");
+        timeout(OPENING / 2, ending)
+            .await
+            .expect("connections are still being opened");
     }
 
     #[tokio::test]
@@ -191,7 +208,9 @@ mod tests {
     #[tokio::test]
     async fn a_pool_that_is_closed_does_not_wait_for_connections_that_nobody_needs() {
         let (_server, pool, _openings) = four_steps().await;
-        timeout(OPENING / 2, pool.close()).await.expect("the pool waits");
+        timeout(OPENING / 2, pool.close())
+            .await
+            .expect("the pool waits");
         until_none_is_left(&pool).await;
     }
 }

@@ -28,8 +28,15 @@ pub(crate) struct Wanted<'s, Db: Database>(&'s Spares<Db>);
 
 impl<Db: Database> Spares<Db> {
     pub(crate) fn new(pool_is_own: bool) -> Self {
-        let stock = || Mutex::new(Stock { idle: Vec::new(), wanted: 0 });
-        Self { stock: pool_is_own.then(stock) }
+        let stock = || {
+            Mutex::new(Stock {
+                idle: Vec::new(),
+                wanted: 0,
+            })
+        };
+        Self {
+            stock: pool_is_own.then(stock),
+        }
     }
 
     /// Takes a connection, or says that one is wanted from the pool.
@@ -57,12 +64,16 @@ impl<Db: Database> Spares<Db> {
 
     /// Takes all of them.
     pub(crate) fn take_all(&self) -> Vec<PoolConnection<Db>> {
-        self.lock().map(|mut stock| std::mem::take(&mut stock.idle)).unwrap_or_default()
+        self.lock()
+            .map(|mut stock| std::mem::take(&mut stock.idle))
+            .unwrap_or_default()
     }
 
     fn lock(&self) -> Option<MutexGuard<'_, Stock<Db>>> {
         // Nothing that could panic runs under the lock.
-        self.stock.as_ref().map(|stock| stock.lock().unwrap_or_else(PoisonError::into_inner))
+        self.stock
+            .as_ref()
+            .map(|stock| stock.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

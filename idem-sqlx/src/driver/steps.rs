@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use idem_core::StoreError;
 use idem_core::store::record::{
-    Claim, Claimed, Commit, InFlight, Issue, Issued, OnClaim, OnStep, Origin, Ownership, RanOut, Record, RecordId,
-    RecordInfo, Release, Removed, Renewal,
+    Claim, Claimed, Commit, InFlight, Issue, Issued, OnClaim, OnStep, Origin, Ownership, RanOut,
+    Record, RecordId, RecordInfo, Release, Removed, Renewal,
 };
 use tokio::time::sleep;
 
@@ -35,7 +35,10 @@ const PAUSES: [Duration; 5] = [
     Duration::from_millis(80),
 ];
 
-pub(crate) async fn claim<D: Dialect>(core: &Arc<Core<D>>, claim: &Claim) -> Result<Claimed, StoreError> {
+pub(crate) async fn claim<D: Dialect>(
+    core: &Arc<Core<D>>,
+    claim: &Claim,
+) -> Result<Claimed, StoreError> {
     let (claim, clock) = (Arc::new(claim.clone()), core.clock.clone());
     // A duplicate writes nothing, and so does not wait behind those that do.
     if core.looks_first() {
@@ -56,9 +59,20 @@ pub(crate) async fn claim<D: Dialect>(core: &Arc<Core<D>>, claim: &Claim) -> Res
 }
 
 /// The answer to a claim that has nothing to write.
-async fn answer_on<D: Dialect>(dialect: &D, on: &mut Conn<D>, claim: &Claim) -> Result<Option<Claimed>, Stopped> {
-    let Some(row) = dialect.read(on, &claim.id).await? else { return Ok(None) };
-    let FoundRow { record, left, revision, .. } = row.found()?;
+async fn answer_on<D: Dialect>(
+    dialect: &D,
+    on: &mut Conn<D>,
+    claim: &Claim,
+) -> Result<Option<Claimed>, Stopped> {
+    let Some(row) = dialect.read(on, &claim.id).await? else {
+        return Ok(None);
+    };
+    let FoundRow {
+        record,
+        left,
+        revision,
+        ..
+    } = row.found()?;
     Ok(match next(claim, record.as_ref(), left, revision) {
         Next::Answer(claimed) => Some(claimed),
         Next::Put(..) | Next::IfLapsed(..) => None,
@@ -73,15 +87,24 @@ async fn claim_on<D: Dialect>(
 ) -> Result<Claimed, Stopped> {
     for _ in 0..ROUNDS {
         let found = match claim.on_nothing() {
-            OnClaim::Take(first) => match dialect.insert(on, &claim.id, &in_flight(&first)).await? {
-                Some(row) => Some(row),
-                // Removed in between, or written by a transaction that this one does not see.
-                None => continue,
-            },
+            OnClaim::Take(first) => {
+                match dialect.insert(on, &claim.id, &in_flight(&first)).await? {
+                    Some(row) => Some(row),
+                    // Removed in between, or written by a transaction that this one does not see.
+                    None => continue,
+                }
+            }
             _ => dialect.read(on, &claim.id).await?,
         };
-        let Some(row) = found else { return answer(claim.on_nothing()) };
-        let FoundRow { record, left, revision, .. } = row.found()?;
+        let Some(row) = found else {
+            return answer(claim.on_nothing());
+        };
+        let FoundRow {
+            record,
+            left,
+            revision,
+            ..
+        } = row.found()?;
         let (next, guard) = match next(claim, record.as_ref(), left, revision) {
             Next::Answer(claimed) => return Ok(claimed),
             Next::Put(next, guard) => (next, guard),
@@ -92,7 +115,10 @@ async fn claim_on<D: Dialect>(
             },
         };
         if dialect.put(on, &claim.id, guard, &in_flight(&next)).await? {
-            return Ok(Claimed::Owned { attempt: next.attempt, from: next.origin });
+            return Ok(Claimed::Owned {
+                attempt: next.attempt,
+                from: next.origin,
+            });
         }
     }
     Err(contended(ROUNDS).into())
@@ -116,16 +142,23 @@ pub(crate) fn next(claim: &Claim, record: Option<&Record>, left: Duration, revis
         OnClaim::Take(next) => Next::Put(next, Guard::Revision(revision)),
         OnClaim::IfLeaseRanOut { attempt, then } => {
             if let Some(lease_left) = record.and_then(|record| record.lease_left(left)) {
-                return Next::Answer(Claimed::InFlight { attempt, lease_left });
+                return Next::Answer(Claimed::InFlight {
+                    attempt,
+                    lease_left,
+                });
             }
             let age = record.map_or(Duration::ZERO, |record| record.lease_age(left));
             let lapsed = record.and_then(|record| Lapsed::of(record, left));
             let lapsed = lapsed.map(|lapsed| match &then {
-                RanOut::IfSilentFor { age: least, .. } if *least <= age => lapsed.silent_for(*least),
+                RanOut::IfSilentFor { age: least, .. } if *least <= age => {
+                    lapsed.silent_for(*least)
+                }
                 _ => lapsed,
             });
             match (lapsed, then.at_age(age)) {
-                (Some(lapsed), then) => Next::IfLapsed(lapsed, then.map(|next| (next, Guard::RanOut(revision)))),
+                (Some(lapsed), then) => {
+                    Next::IfLapsed(lapsed, then.map(|next| (next, Guard::RanOut(revision))))
+                }
                 (None, Ok(next)) => Next::Put(next, Guard::RanOut(revision)),
                 (None, Err(claimed)) => Next::Answer(claimed),
             }
@@ -143,10 +176,17 @@ fn answer(decided: OnClaim) -> Result<Claimed, Stopped> {
 }
 
 pub(crate) fn in_flight(held: &InFlight) -> Columns {
-    Columns::new(&Record::InFlight(held.clone()), Some(held.hold), Duration::ZERO)
+    Columns::new(
+        &Record::InFlight(held.clone()),
+        Some(held.hold),
+        Duration::ZERO,
+    )
 }
 
-pub(crate) async fn issue<D: Dialect>(core: &Arc<Core<D>>, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
+pub(crate) async fn issue<D: Dialect>(
+    core: &Arc<Core<D>>,
+    issues: &[Issue],
+) -> Vec<Result<Issued, StoreError>> {
     let mut answers = Vec::with_capacity(issues.len());
     for batch in issues.chunks(ISSUES) {
         let kept: Arc<[Issue]> = batch.iter().map(as_kept).collect();
@@ -173,8 +213,12 @@ async fn issue_all_on<D: Dialect>(
     on: &mut Conn<D>,
     issues: &[Issue],
 ) -> Result<Vec<Result<Issued, StoreError>>, Stopped> {
-    let columns = |issue: &Issue| Columns::new(&issue.record(), Some(issue.expires_in()), Duration::ZERO);
-    let rows: Vec<_> = issues.iter().map(|issue| (issue.id.clone(), columns(issue))).collect();
+    let columns =
+        |issue: &Issue| Columns::new(&issue.record(), Some(issue.expires_in()), Duration::ZERO);
+    let rows: Vec<_> = issues
+        .iter()
+        .map(|issue| (issue.id.clone(), columns(issue)))
+        .collect();
     let written = dialect.insert_all(on, &rows).await?;
     let mut answers = Vec::with_capacity(issues.len());
     for (issue, (_, columns)) in issues.iter().zip(&rows) {
@@ -199,21 +243,33 @@ async fn issue_on<D: Dialect>(
     columns: &Columns,
 ) -> Result<Issued, Stopped> {
     for _ in 0..ROUNDS {
-        let Some(row) = dialect.insert(on, &issue.id, columns).await? else { continue };
+        let Some(row) = dialect.insert(on, &issue.id, columns).await? else {
+            continue;
+        };
         if row.revision == columns.revision {
             return Ok(Issued::Issued);
         }
-        let FoundRow { record, revision, .. } = row.found()?;
+        let FoundRow {
+            record, revision, ..
+        } = row.found()?;
         match record {
             Some(record) => return Ok(record.on_issue(issue)),
-            None if dialect.put(on, &issue.id, Guard::Revision(revision), columns).await? => return Ok(Issued::Issued),
+            None if dialect
+                .put(on, &issue.id, Guard::Revision(revision), columns)
+                .await? =>
+            {
+                return Ok(Issued::Issued);
+            }
             None => {}
         }
     }
     Err(contended(ROUNDS).into())
 }
 
-pub(crate) async fn commit<D: Dialect>(core: &Arc<Core<D>>, commit: &Commit) -> Result<Ownership, StoreError> {
+pub(crate) async fn commit<D: Dialect>(
+    core: &Arc<Core<D>>,
+    commit: &Commit,
+) -> Result<Ownership, StoreError> {
     let id = commit.id.clone();
     let commit = Arc::new(commit.clone());
     let held = core
@@ -234,15 +290,27 @@ pub(crate) async fn commit_on<D: Dialect>(
     commit: &Commit,
 ) -> Result<Ownership, Stopped> {
     for _ in 0..ROUNDS {
-        if let OnStep::Put { record, expires_in, then_done } = claimed(commit).on_commit(commit) {
+        if let OnStep::Put {
+            record,
+            expires_in,
+            then_done,
+        } = claimed(commit).on_commit(commit)
+        {
             let columns = Columns::new(&record, expires_in, then_done);
-            if dialect.put(on, &commit.id, Guard::Owner(commit.owner), &columns).await? {
+            if dialect
+                .put(on, &commit.id, Guard::Owner(commit.owner), &columns)
+                .await?
+            {
                 return Ok(Ownership::Held);
             }
         }
         // Recorded before, another's, gone.
-        let Some(row) = dialect.read(on, &commit.id).await? else { return Ok(Ownership::Lost) };
-        let Some(record) = row.found()?.record else { return Ok(Ownership::Lost) };
+        let Some(row) = dialect.read(on, &commit.id).await? else {
+            return Ok(Ownership::Lost);
+        };
+        let Some(record) = row.found()?.record else {
+            return Ok(Ownership::Lost);
+        };
         if let OnStep::Answer(ownership) = record.on_commit(commit) {
             return Ok(ownership);
         }
@@ -252,13 +320,23 @@ pub(crate) async fn commit_on<D: Dialect>(
 
 /// A record in flight by the owner of a commit. Of what it says, a commit looks at the owner alone.
 fn claimed(commit: &Commit) -> Record {
-    let Commit { owner, attempt, fingerprint, .. } = *commit;
+    let Commit {
+        owner,
+        attempt,
+        fingerprint,
+        ..
+    } = *commit;
     let (lease, hold) = (Duration::ZERO, Duration::ZERO);
     let origin = Origin::Nothing;
-    Record::InFlight(InFlight::new(owner, attempt, origin, lease, hold).with_fingerprint(fingerprint))
+    Record::InFlight(
+        InFlight::new(owner, attempt, origin, lease, hold).with_fingerprint(fingerprint),
+    )
 }
 
-pub(crate) async fn release<D: Dialect>(core: &Arc<Core<D>>, release: &Release) -> Result<Ownership, StoreError> {
+pub(crate) async fn release<D: Dialect>(
+    core: &Arc<Core<D>>,
+    release: &Release,
+) -> Result<Ownership, StoreError> {
     let id = release.id.clone();
     let release = release.clone();
     // Sent again after it was carried out, it would be `Lost`.
@@ -274,18 +352,36 @@ pub(crate) async fn release<D: Dialect>(core: &Arc<Core<D>>, release: &Release) 
     Ok(held)
 }
 
-async fn release_on<D: Dialect>(dialect: &D, on: &mut Conn<D>, release: &Release) -> Result<Ownership, Stopped> {
+async fn release_on<D: Dialect>(
+    dialect: &D,
+    on: &mut Conn<D>,
+    release: &Release,
+) -> Result<Ownership, Stopped> {
     for _ in 0..ROUNDS {
-        let Some(row) = dialect.read(on, &release.id).await.map_err(Stopped::Unsent)? else {
+        let Some(row) = dialect
+            .read(on, &release.id)
+            .await
+            .map_err(Stopped::Unsent)?
+        else {
             return Ok(Ownership::Lost);
         };
-        let FoundRow { record, revision, .. } = row.found()?;
-        let Some(record) = record else { return Ok(Ownership::Lost) };
+        let FoundRow {
+            record, revision, ..
+        } = row.found()?;
+        let Some(record) = record else {
+            return Ok(Ownership::Lost);
+        };
         let done = match record.on_release(release) {
             OnStep::Answer(ownership) => return Ok(ownership),
-            OnStep::Put { record, expires_in, then_done } => {
+            OnStep::Put {
+                record,
+                expires_in,
+                then_done,
+            } => {
                 let columns = Columns::new(&record, expires_in, then_done);
-                dialect.put(on, &release.id, Guard::Revision(revision), &columns).await?
+                dialect
+                    .put(on, &release.id, Guard::Revision(revision), &columns)
+                    .await?
             }
             OnStep::Remove => dialect.remove(on, &release.id, revision).await?,
         };
@@ -296,7 +392,10 @@ async fn release_on<D: Dialect>(dialect: &D, on: &mut Conn<D>, release: &Release
     Err(contended(ROUNDS).into())
 }
 
-pub(crate) async fn renew<D: Dialect>(core: &Arc<Core<D>>, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
+pub(crate) async fn renew<D: Dialect>(
+    core: &Arc<Core<D>>,
+    renewals: &[Renewal],
+) -> Vec<Result<Ownership, StoreError>> {
     let mut answers = Vec::with_capacity(renewals.len());
     for batch in renewals.chunks(RENEWALS) {
         let kept = |renewal: &Renewal| Kept {
@@ -334,8 +433,16 @@ async fn renew_on<D: Dialect>(
                 *answer = Ok(Ownership::Held);
                 continue;
             }
-            match dialect.read(on, &lease.id).await?.map(Row::found).transpose() {
-                Ok(Some(FoundRow { record: Some(Record::InFlight(held)), .. })) if held.owner == lease.owner => {
+            match dialect
+                .read(on, &lease.id)
+                .await?
+                .map(Row::found)
+                .transpose()
+            {
+                Ok(Some(FoundRow {
+                    record: Some(Record::InFlight(held)),
+                    ..
+                })) if held.owner == lease.owner => {
                     left.push((lease, answer));
                 }
                 // Another's, gone, or no record at all.
@@ -350,12 +457,17 @@ async fn renew_on<D: Dialect>(
     }
 }
 
-pub(crate) async fn inspect<D: Dialect>(core: &Arc<Core<D>>, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
+pub(crate) async fn inspect<D: Dialect>(
+    core: &Arc<Core<D>>,
+    id: &RecordId,
+) -> Result<Option<RecordInfo>, StoreError> {
     let id = id.clone();
     core.step(true, move |dialect, on| {
         let id = id.clone();
         Box::pin(async move {
-            let Some(row) = dialect.read(on, &id).await? else { return Ok(None) };
+            let Some(row) = dialect.read(on, &id).await? else {
+                return Ok(None);
+            };
             let FoundRow { record, left, .. } = row.found()?;
             Ok(record.map(|record| RecordInfo::new(&record, left)))
         })
@@ -363,7 +475,10 @@ pub(crate) async fn inspect<D: Dialect>(core: &Arc<Core<D>>, id: &RecordId) -> R
     .await
 }
 
-pub(crate) async fn remove<D: Dialect>(core: &Arc<Core<D>>, id: &RecordId) -> Result<Removed, StoreError> {
+pub(crate) async fn remove<D: Dialect>(
+    core: &Arc<Core<D>>,
+    id: &RecordId,
+) -> Result<Removed, StoreError> {
     let (id, clock) = (id.clone(), core.clock.clone());
     core.step(false, move |dialect, on| {
         let (id, clock) = (id.clone(), clock.clone());
@@ -379,16 +494,30 @@ async fn remove_on<D: Dialect>(
     id: &RecordId,
 ) -> Result<Removed, Stopped> {
     for _ in 0..ROUNDS {
-        let Some(row) = dialect.read(on, id).await.map_err(Stopped::Unsent)? else { return Ok(Removed::Nothing) };
-        let FoundRow { record, left, revision, .. } = row.found()?;
-        let Some(record) = record else { return Ok(Removed::Nothing) };
+        let Some(row) = dialect.read(on, id).await.map_err(Stopped::Unsent)? else {
+            return Ok(Removed::Nothing);
+        };
+        let FoundRow {
+            record,
+            left,
+            revision,
+            ..
+        } = row.found()?;
+        let Some(record) = record else {
+            return Ok(Removed::Nothing);
+        };
         if let Some(lapsed) = Lapsed::of(&record, left)
-            && let Some(lease_left) = clock.doubt(dialect, on, lapsed).await.map_err(Stopped::Unsent)?
+            && let Some(lease_left) = clock
+                .doubt(dialect, on, lapsed)
+                .await
+                .map_err(Stopped::Unsent)?
         {
             return Ok(Removed::InFlight { lease_left });
         }
         match record.on_remove(left) {
-            Removed::Removed if dialect.remove(on, id, revision).await? => return Ok(Removed::Removed),
+            Removed::Removed if dialect.remove(on, id, revision).await? => {
+                return Ok(Removed::Removed);
+            }
             Removed::Removed => {}
             other => return Ok(other),
         }

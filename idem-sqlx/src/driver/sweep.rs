@@ -26,7 +26,10 @@ pub(crate) trait Swept: Send + Sync + 'static {
     const ONE_WRITER: bool;
 
     /// Deletes up to `limit` expired rows, and says how many, and how long that took.
-    fn sweep_batch(self: &Arc<Self>, limit: i64) -> impl Future<Output = Result<(u64, Duration), StoreError>> + Send;
+    fn sweep_batch(
+        self: &Arc<Self>,
+        limit: i64,
+    ) -> impl Future<Output = Result<(u64, Duration), StoreError>> + Send;
 }
 
 /// Sweeps until the store is gone. Each process does; they pass over each other's rows.
@@ -81,11 +84,17 @@ mod tests {
         let mut batch = FEW;
         // A millisecond each: what a disk needs.
         for _ in 0..10 {
-            batch = after(batch, Duration::from_millis(1) * u32::try_from(batch).unwrap());
+            batch = after(
+                batch,
+                Duration::from_millis(1) * u32::try_from(batch).unwrap(),
+            );
         }
         assert_eq!(batch, FEWEST);
         for _ in 0..10 {
-            batch = after(batch, Duration::from_micros(1) * u32::try_from(batch).unwrap());
+            batch = after(
+                batch,
+                Duration::from_micros(1) * u32::try_from(batch).unwrap(),
+            );
         }
         assert_eq!(batch, BATCH);
         assert_eq!(after(200, LONGEST), 200);

@@ -23,10 +23,16 @@ use crate::columns::{Columns, FoundRow};
 /// transaction is unknown.
 const SOON: Duration = Duration::from_secs(1);
 /// The answer to a claim whose row another transaction has locked for longer than the caller waits.
-const LOCKED: Claimed = Claimed::InFlight { attempt: 0, lease_left: SOON };
+const LOCKED: Claimed = Claimed::InFlight {
+    attempt: 0,
+    lease_left: SOON,
+};
 pub(crate) type Manager<D> = <<D as Dialect>::Db as Database>::TransactionManager;
 
-#[allow(clippy::disallowed_methods, reason = "how long a caller waits, compared with nothing of the database")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "how long a caller waits, compared with nothing of the database"
+)]
 pub(crate) async fn claim<D: Dialect>(
     core: &std::sync::Arc<Core<D>>,
     on: &mut Conn<D>,
@@ -35,10 +41,12 @@ pub(crate) async fn claim<D: Dialect>(
 ) -> Result<Claimed, StoreError> {
     core.is_valid()?;
     core.keep_swept();
-    core.check_within(on).await.map_err(|stopped| match stopped {
-        Stopped::Store(error) => error,
-        Stopped::Sql(error) | Stopped::Unsent(error) => failed(core, error),
-    })?;
+    core.check_within(on)
+        .await
+        .map_err(|stopped| match stopped {
+            Stopped::Store(error) => error,
+            Stopped::Sql(error) | Stopped::Unsent(error) => failed(core, error),
+        })?;
     let until = Instant::now().checked_add(wait);
     let mut left = wait;
     loop {
@@ -47,12 +55,16 @@ pub(crate) async fn claim<D: Dialect>(
             Ok(Claimed::InFlight { attempt: 0, .. }) => {}
             Ok(claimed) => return Ok(claimed),
             Err(Stopped::Store(error)) => return Err(error),
-            Err(Stopped::Sql(error) | Stopped::Unsent(error)) if is_locked::<D>(&error) => return Ok(LOCKED),
+            Err(Stopped::Sql(error) | Stopped::Unsent(error)) if is_locked::<D>(&error) => {
+                return Ok(LOCKED);
+            }
             Err(Stopped::Sql(error) | Stopped::Unsent(error)) if is_cut_off::<D>(&error) => {}
             Err(Stopped::Sql(error) | Stopped::Unsent(error)) => return Err(failed(core, error)),
         }
         // The connection's own limit for statements may be shorter than the wait.
-        left = until.map_or(wait, |until| until.saturating_duration_since(Instant::now()));
+        left = until.map_or(wait, |until| {
+            until.saturating_duration_since(Instant::now())
+        });
         if left.is_zero() {
             return Ok(LOCKED);
         }
@@ -72,7 +84,10 @@ async fn undo_statement<D: Dialect>(on: &mut Conn<D>) -> Result<(), sqlx::Error>
 
 /// As the claim of a step of its own, but each statement that may meet a lock waits for it no
 /// longer than `wait`.
-#[allow(clippy::disallowed_methods, reason = "how long a caller waits, compared with nothing of the database")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "how long a caller waits, compared with nothing of the database"
+)]
 async fn claim_on<D: Dialect>(
     dialect: &D,
     on: &mut Conn<D>,
@@ -82,20 +97,38 @@ async fn claim_on<D: Dialect>(
 ) -> Result<Claimed, Stopped> {
     let until = Instant::now().checked_add(wait);
     // `None`: no other transaction can hold a lock.
-    let left =
-        || (wait < Duration::MAX).then(|| until.map_or(wait, |until| until.saturating_duration_since(Instant::now())));
+    let left = || {
+        (wait < Duration::MAX).then(|| {
+            until.map_or(wait, |until| {
+                until.saturating_duration_since(Instant::now())
+            })
+        })
+    };
     for _ in 0..ROUNDS {
         let found = match claim.on_nothing() {
-            OnClaim::Take(first) => match insert_within(dialect, on, claim, &in_flight(&first), left()).await? {
-                Inserted::Stands(row) => Some(*row),
-                Inserted::Locked => return Ok(LOCKED),
-                // Written by a transaction that has ended since: the next statement sees it.
-                Inserted::Gone => continue,
-            },
-            _ => dialect.read_within(on, &claim.id, left().unwrap_or(Duration::MAX)).await?,
+            OnClaim::Take(first) => {
+                match insert_within(dialect, on, claim, &in_flight(&first), left()).await? {
+                    Inserted::Stands(row) => Some(*row),
+                    Inserted::Locked => return Ok(LOCKED),
+                    // Written by a transaction that has ended since: the next statement sees it.
+                    Inserted::Gone => continue,
+                }
+            }
+            _ => {
+                dialect
+                    .read_within(on, &claim.id, left().unwrap_or(Duration::MAX))
+                    .await?
+            }
         };
-        let Some(row) = found else { return Ok(Claimed::NotIssued) };
-        let FoundRow { record, left: valid, revision, .. } = row.found()?;
+        let Some(row) = found else {
+            return Ok(Claimed::NotIssued);
+        };
+        let FoundRow {
+            record,
+            left: valid,
+            revision,
+            ..
+        } = row.found()?;
         let (then, guard) = match next(claim, record.as_ref(), valid, revision) {
             Next::Answer(claimed) => return Ok(claimed),
             Next::Put(then, guard) => (then, guard),
@@ -136,9 +169,14 @@ async fn put_within<D: Dialect>(
     columns: &Columns,
     wait: Option<Duration>,
 ) -> Result<bool, sqlx::Error> {
-    let Some(wait) = wait else { return dialect.put(on, &claim.id, guard, columns).await };
+    let Some(wait) = wait else {
+        return dialect.put(on, &claim.id, guard, columns).await;
+    };
     let mut limited = Limited::<D>::new(on, wait).await?;
-    match dialect.put(limited.connection(), &claim.id, guard, columns).await {
+    match dialect
+        .put(limited.connection(), &claim.id, guard, columns)
+        .await
+    {
         Ok(put) => limited.end().await.map(|()| put),
         Err(error) => {
             // In PostgreSQL, the roll-back that follows restores the limit.
@@ -177,7 +215,11 @@ pub(crate) async fn roll_back<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreE
     if rolled_back.is_err() {
         // The names that sqlx gives them: of the one that ends here, the depth below it.
         let depth = Manager::<D>::get_transaction_depth(on);
-        if depth > 1 && D::restart_lost(on, &format!("SAVEPOINT _sqlx_savepoint_{}", depth - 1)).await.is_ok() {
+        if depth > 1
+            && D::restart_lost(on, &format!("SAVEPOINT _sqlx_savepoint_{}", depth - 1))
+                .await
+                .is_ok()
+        {
             let _ = Manager::<D>::rollback(on).await;
         }
     }
@@ -202,14 +244,21 @@ pub(crate) async fn doom<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError>
 }
 
 /// Begins a transaction that may write.
-#[allow(clippy::disallowed_methods, reason = "how long a caller waited, compared with nothing of the database")]
-pub(crate) async fn begin<D: Dialect>(pool: &Pool<D::Db>) -> Result<Transaction<'static, D::Db>, StoreError> {
+#[allow(
+    clippy::disallowed_methods,
+    reason = "how long a caller waited, compared with nothing of the database"
+)]
+pub(crate) async fn begin<D: Dialect>(
+    pool: &Pool<D::Db>,
+) -> Result<Transaction<'static, D::Db>, StoreError> {
     let place = D::place(&pool.connect_options());
     let begun_as_writer = D::BEGIN_AS_WRITER.map(fixed);
     // After a restart of the server, each idle connection of the pool is lost.
     let mut losses = pool.options().get_max_connections().saturating_add(1);
     loop {
-        let mut connection = connected::<D>(pool, &place).await.map_err(StoreError::unsent)?;
+        let mut connection = connected::<D>(pool, &place)
+            .await
+            .map_err(StoreError::unsent)?;
         // sqlx counts a transaction that the database has ended, if its future was dropped then.
         if Manager::<D>::get_transaction_depth(&connection) > 0 {
             roll_back_all::<D>(&mut connection).await;
@@ -240,12 +289,20 @@ fn not_begun<D: Dialect>(place: &str, waited: Duration, error: sqlx::Error) -> S
     let held = fault::no_writer::<D>(place, waited, &error).unsent();
     // Its source is what makes the library run the transaction again. A caller that has waited this
     // long decides for itself.
-    if waited < CONNECTING { held.with_source(error) } else { held }
+    if waited < CONNECTING {
+        held.with_source(error)
+    } else {
+        held
+    }
 }
 
 /// Waits for a connection as long as the pool says, but not for an unreachable database.
-async fn connected<D: Dialect>(pool: &Pool<D::Db>, place: &str) -> Result<PoolConnection<D::Db>, StoreError> {
-    let is_exhausted = || pool.size() >= pool.options().get_max_connections() && pool.num_idle() == 0;
+async fn connected<D: Dialect>(
+    pool: &Pool<D::Db>,
+    place: &str,
+) -> Result<PoolConnection<D::Db>, StoreError> {
+    let is_exhausted =
+        || pool.size() >= pool.options().get_max_connections() && pool.num_idle() == 0;
     // If the pool has room, this call opens the connection itself, and then counts as one that is
     // in use.
     let opens = !is_exhausted();
@@ -262,7 +319,9 @@ async fn connected<D: Dialect>(pool: &Pool<D::Db>, place: &str) -> Result<PoolCo
     }
 }
 
-pub(crate) async fn commit_all<D: Dialect>(transaction: Transaction<'static, D::Db>) -> Result<(), StoreError> {
+pub(crate) async fn commit_all<D: Dialect>(
+    transaction: Transaction<'static, D::Db>,
+) -> Result<(), StoreError> {
     transaction.commit().await.map_err(ended::<D>)
 }
 
@@ -272,11 +331,15 @@ pub(crate) fn is_conflict<D: Dialect>(error: &(dyn StdError + 'static)) -> bool 
 
 /// The database's error, if this is one. Under `#[error(transparent)]`, the sources of an error are
 /// those of the `sqlx::Error` inside, so it comes without that one around it.
-pub(super) fn of_database<'e>(error: &'e (dyn StdError + 'static)) -> Option<&'e dyn DatabaseError> {
+pub(super) fn of_database<'e>(
+    error: &'e (dyn StdError + 'static),
+) -> Option<&'e dyn DatabaseError> {
     if let Some(sqlx::Error::Database(error)) = error.downcast_ref::<sqlx::Error>() {
         return Some(&**error);
     }
-    error.downcast_ref::<Box<dyn DatabaseError>>().map(|error| &**error)
+    error
+        .downcast_ref::<Box<dyn DatabaseError>>()
+        .map(|error| &**error)
 }
 
 fn is_locked<D: Dialect>(error: &sqlx::Error) -> bool {
@@ -302,11 +365,18 @@ fn failed<D: Dialect>(core: &Core<D>, error: sqlx::Error) -> StoreError {
 }
 
 fn ended<D: Dialect>(error: sqlx::Error) -> StoreError {
-    if is_conflict::<D>(&error) { conflict::<D>(error) } else { fault::failed::<D>("in a transaction", error) }
+    if is_conflict::<D>(&error) {
+        conflict::<D>(error)
+    } else {
+        fault::failed::<D>("in a transaction", error)
+    }
 }
 
 fn conflict<D: Dialect>(error: sqlx::Error) -> StoreError {
-    let message = format!("{}: {error}; roll back, and run the whole transaction again", D::NAME);
+    let message = format!(
+        "{}: {error}; roll back, and run the whole transaction again",
+        D::NAME
+    );
     StoreError::new(StoreErrorKind::Conflict, message).with_source(error)
 }
 

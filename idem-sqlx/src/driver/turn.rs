@@ -45,7 +45,10 @@ impl Turns {
     /// Takes a turn that is free now: nobody waits for one then.
     pub(crate) fn free(&self, limit: Duration) -> Option<Turn> {
         let place = self.places.clone().try_acquire_owned().ok()?;
-        Some(Turn { _place: place, limit })
+        Some(Turn {
+            _place: place,
+            limit,
+        })
     }
 
     /// Waits for a turn, in the order of the callers. `None`: no step was answered for `limit`, or
@@ -55,13 +58,22 @@ impl Turns {
     /// A turn belongs to the one who comes next from the moment when it is free, polled or not. So
     /// await this only in a task of the store's.
     pub(crate) async fn take(&self, limit: Duration) -> Option<Turn> {
-        let (place, limit) = self.patiently(limit, self.places.clone().acquire_owned()).await?;
-        Some(Turn { _place: place.ok()?, limit })
+        let (place, limit) = self
+            .patiently(limit, self.places.clone().acquire_owned())
+            .await?;
+        Some(Turn {
+            _place: place.ok()?,
+            limit,
+        })
     }
 
     /// Waits for something while steps are answered. Gives what is left of the limit, or `None` as
     /// [`take`](Self::take).
-    pub(crate) async fn patiently<T>(&self, limit: Duration, what: impl Future<Output = T>) -> Option<(T, Duration)> {
+    pub(crate) async fn patiently<T>(
+        &self,
+        limit: Duration,
+        what: impl Future<Output = T>,
+    ) -> Option<(T, Duration)> {
         let mut what = std::pin::pin!(what);
         let part = limit / PARTS;
         let (mut silent, mut answered) = (0, self.answered.load(Ordering::Relaxed));
@@ -176,6 +188,11 @@ mod tests {
                 answering.answered();
             }
         });
-        assert!(timeout(LIMIT * 11, turns.take(LIMIT)).await.unwrap().is_none());
+        assert!(
+            timeout(LIMIT * 11, turns.take(LIMIT))
+                .await
+                .unwrap()
+                .is_none()
+        );
     }
 }

@@ -36,15 +36,25 @@ pub(crate) async fn wait<D: Dialect>(
     }
     let mut pause = pauses.0;
     loop {
-        let Some(woken) = waiter.woken() else { return Ok(()) };
+        let Some(woken) = waiter.woken() else {
+            return Ok(());
+        };
         let mut woken = pin!(woken);
         // From here on no wake-up is lost.
         woken.as_mut().enable();
-        let told = connected.as_ref().is_some_and(|connected| *connected.borrow());
-        let Some(alive) = look(core, id, attempt, told).await? else { return Ok(()) };
+        let told = connected
+            .as_ref()
+            .is_some_and(|connected| *connected.borrow());
+        let Some(alive) = look(core, id, attempt, told).await? else {
+            return Ok(());
+        };
         // To the end of the millisecond in which the lease runs out.
         let alive = alive + Duration::from_millis(1);
-        let nap = if told { LOOK_AGAIN } else { pause.mul_f64(0.75 + fastrand::f64() / 2.0) };
+        let nap = if told {
+            LOOK_AGAIN
+        } else {
+            pause.mul_f64(0.75 + fastrand::f64() / 2.0)
+        };
         if timeout(alive.min(nap), woken).await.is_ok() {
             return Ok(());
         }
@@ -64,12 +74,18 @@ async fn look<D: Dialect>(
         let id = id.clone();
         Box::pin(async move {
             if mark {
-                dialect.mark(on, &id, i64::try_from(attempt).unwrap_or(i64::MAX)).await?;
+                dialect
+                    .mark(on, &id, i64::try_from(attempt).unwrap_or(i64::MAX))
+                    .await?;
             }
-            let Some(row) = dialect.read(on, &id).await? else { return Ok(None) };
+            let Some(row) = dialect.read(on, &id).await? else {
+                return Ok(None);
+            };
             let found = row.found()?;
             Ok(match found.record {
-                Some(Record::InFlight(held)) if held.attempt == attempt => held.lease_left(found.left),
+                Some(Record::InFlight(held)) if held.attempt == attempt => {
+                    held.lease_left(found.left)
+                }
                 _ => None,
             })
         })
@@ -84,5 +100,7 @@ pub(crate) async fn wait_at_most<D: Dialect>(
     attempt: u64,
     limit: Duration,
 ) -> Result<(), StoreError> {
-    timeout(limit, wait(core, id, attempt, POLL)).await.unwrap_or(Ok(()))
+    timeout(limit, wait(core, id, attempt, POLL))
+        .await
+        .unwrap_or(Ok(()))
 }

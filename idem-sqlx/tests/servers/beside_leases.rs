@@ -81,4 +81,10 @@ macro_rules! over {
 
 over!(on_postgres, postgres, PgTransaction, "BEGIN", true);
 over!(on_mariadb, mariadb, MySqlTransaction, "BEGIN", false);
-over!(on_sqlite, sqlite, SqliteTransaction, "BEGIN IMMEDIATE", false);
+over!(
+    on_sqlite,
+    sqlite,
+    SqliteTransaction,
+    "BEGIN IMMEDIATE",
+    false
+);

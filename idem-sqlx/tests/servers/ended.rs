@@ -34,7 +34,9 @@ macro_rules! over {
             use super::*;
 
             async fn pool_of(server: &$Server, connections: u32) -> $Pool {
-                let options = $PoolOptions::new().max_connections(connections).test_before_acquire(false);
+                let options = $PoolOptions::new()
+                    .max_connections(connections)
+                    .test_before_acquire(false);
                 options.connect(&server.url()).await.unwrap()
             }
 
@@ -46,7 +48,10 @@ macro_rules! over {
                 }
                 drop(all);
                 let are_idle = async || {
-                    until("they are idle", async || pool.num_idle() == CONNECTIONS as usize).await;
+                    until("they are idle", async || {
+                        pool.num_idle() == CONNECTIONS as usize
+                    })
+                    .await;
                 };
                 match ends {
                     Ends::InTime(_) => {}
@@ -59,7 +64,12 @@ macro_rules! over {
                         return server.restart().await.unwrap();
                     }
                 }
-                let left = async || sqlx::query_scalar::<_, i64>($others).fetch_one(admin).await.unwrap();
+                let left = async || {
+                    sqlx::query_scalar::<_, i64>($others)
+                        .fetch_one(admin)
+                        .await
+                        .unwrap()
+                };
                 until("the server has ended them", async || left().await == 0).await;
             }
 
@@ -117,7 +127,10 @@ macro_rules! over {
                         Server::execute(&server, &statement.replace("REFUSAL", refusal)).await;
                     }
                     let outcome = order(&idempotency, refusal, 2).await;
-                    assert!(outcome.as_ref().is_ok_and(|outcome| !outcome.is_replayed()), "{refusal}: {outcome:?}");
+                    assert!(
+                        outcome.as_ref().is_ok_and(|outcome| !outcome.is_replayed()),
+                        "{refusal}: {outcome:?}"
+                    );
                 }
             }
         }

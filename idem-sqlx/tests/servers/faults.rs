@@ -128,7 +128,11 @@ async fn a_killed_postgres_finishes_nothing() {
     let pool = sqlx::PgPool::connect(&server.url()).await.unwrap();
     let busy = tokio::spawn({
         let pool = pool.clone();
-        async move { sqlx::query("SELECT count(*) FROM generate_series(1, 20000000)").execute(&pool).await }
+        async move {
+            sqlx::query("SELECT count(*) FROM generate_series(1, 20000000)")
+                .execute(&pool)
+                .await
+        }
     });
     until("the query runs", async || {
         let running =
@@ -142,15 +146,23 @@ async fn a_killed_postgres_finishes_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_of_postgres_is_unavailable_and_takes_over_when_it_is_promoted() {
-    let primary = idem_testkit::PostgresServer::start_with(&["-c", "synchronous_standby_names=standby"]).await.unwrap();
+    let primary =
+        idem_testkit::PostgresServer::start_with(&["-c", "synchronous_standby_names=standby"])
+            .await
+            .unwrap();
     let replica = primary.start_standby(&[]).await.unwrap();
     let store = Server::store(&primary).await;
     order(&runtime(store), "k", 1).await.unwrap();
-    let store = idem_sqlx::PostgresStore::connect(replica.url()).await.unwrap();
+    let store = idem_sqlx::PostgresStore::connect(replica.url())
+        .await
+        .unwrap();
     let idempotency = runtime(store.clone());
     for key in ["k", "new"] {
         let error = order(&idempotency, key, 2).await.unwrap_err();
-        assert!(error.to_string().contains("replica") && error.is_retryable(), "{error}");
+        assert!(
+            error.to_string().contains("replica") && error.is_retryable(),
+            "{error}"
+        );
     }
     primary.kill().unwrap();
     replica.promote().await.unwrap();
@@ -181,15 +193,28 @@ async fn a_full_disk_of_postgres_takes_no_new_key_and_loses_nothing() {
     });
     // Its caller has the value, and the record is written when there is space again.
     assert_eq!(meanwhile.await.unwrap().into_inner(), 2);
-    let idem_core::Error::Store { source, .. } = order(&idempotency, "new", 3).await.unwrap_err() else {
+    let idem_core::Error::Store { source, .. } = order(&idempotency, "new", 3).await.unwrap_err()
+    else {
         panic!("another error")
     };
-    assert!(source.kind() == StoreErrorKind::Full && source.to_string().contains("space"), "{source}");
-    assert!(order(&idempotency, "before", 4).await.unwrap().is_replayed());
+    assert!(
+        source.kind() == StoreErrorKind::Full && source.to_string().contains("space"),
+        "{source}"
+    );
+    assert!(
+        order(&idempotency, "before", 4)
+            .await
+            .unwrap()
+            .is_replayed()
+    );
     Server::execute(&server, "DROP TRIGGER is_full ON idem_records").await;
     order(&idempotency, "new", 5).await.unwrap();
     let direct = runtime(Server::store(&server).await);
-    let again = direct.operation("orders").key("meanwhile").wait(LONG).run(async || Ok::<_, idem_core::Error>(6));
+    let again = direct
+        .operation("orders")
+        .key("meanwhile")
+        .wait(LONG)
+        .run(async || Ok::<_, idem_core::Error>(6));
     let again = again.await.unwrap();
     assert!(again.is_replayed() && again.into_inner() == 2);
 }
@@ -198,14 +223,19 @@ async fn a_full_disk_of_postgres_takes_no_new_key_and_loses_nothing() {
 async fn a_full_disk_of_mariadb_takes_no_new_key_and_loses_nothing() {
     // All tables in one file, which does not grow beyond this.
     let file = "--innodb-data-file-path=ibdata1:12M:autoextend:max:24M";
-    let server = idem_testkit::MariaDbServer::start_with(&["--innodb-file-per-table=0", file]).await.unwrap();
+    let server = idem_testkit::MariaDbServer::start_with(&["--innodb-file-per-table=0", file])
+        .await
+        .unwrap();
     let idempotency = runtime(Server::store(&server).await);
     order(&idempotency, "before", 1).await.unwrap();
     let (mut length, mut full) = (1 << 20, None);
     for number in 0..2000 {
         let operation = || idempotency.operation("texts").key(&number);
         // What does not fit any more is a commit, and then a claim.
-        match operation().run(async || Ok::<_, idem_core::Error>("x".repeat(length))).await {
+        match operation()
+            .run(async || Ok::<_, idem_core::Error>("x".repeat(length)))
+            .await
+        {
             Ok(outcome) => assert_eq!(outcome.into_inner().len(), length),
             Err(error) => full = Some(error),
         }
@@ -216,24 +246,48 @@ async fn a_full_disk_of_mariadb_takes_no_new_key_and_loses_nothing() {
             break;
         }
         // The pages of a text that did not fit are free for shorter ones, until those are used up.
-        if operation().inspect().await.unwrap().is_none_or(|found| found.state != RecordState::Committed) {
+        if operation()
+            .inspect()
+            .await
+            .unwrap()
+            .is_none_or(|found| found.state != RecordState::Committed)
+        {
             length = (length / 2).max(1 << 10);
         }
     }
     let full = full.expect("it was never full");
-    let idem_core::Error::Store { source, .. } = &full else { panic!("{full}") };
-    assert!(source.kind() == StoreErrorKind::Full && source.to_string().contains("space"), "{source}");
-    assert!(order(&idempotency, "before", 2).await.unwrap().is_replayed());
+    let idem_core::Error::Store { source, .. } = &full else {
+        panic!("{full}")
+    };
+    assert!(
+        source.kind() == StoreErrorKind::Full && source.to_string().contains("space"),
+        "{source}"
+    );
+    assert!(
+        order(&idempotency, "before", 2)
+            .await
+            .unwrap()
+            .is_replayed()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_only_postgres_is_unavailable_and_says_why() {
     let server = idem_testkit::PostgresServer::start().await.unwrap();
     let store = Server::store(&server).await;
-    Server::execute(&server, "ALTER DATABASE postgres SET default_transaction_read_only = on").await;
-    let store_after = idem_sqlx::PostgresStore::connect(server.url()).await.unwrap();
+    Server::execute(
+        &server,
+        "ALTER DATABASE postgres SET default_transaction_read_only = on",
+    )
+    .await;
+    let store_after = idem_sqlx::PostgresStore::connect(server.url())
+        .await
+        .unwrap();
     let error = order(&runtime(store_after), "k", 1).await.unwrap_err();
-    assert!(error.to_string().contains("replica") && error.is_retryable(), "{error}");
+    assert!(
+        error.to_string().contains("replica") && error.is_retryable(),
+        "{error}"
+    );
     recovers(&store).await;
 }
 
@@ -247,9 +301,16 @@ async fn a_read_only_mariadb_is_unavailable_and_says_why() {
         "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'wordpass'; GRANT SELECT, INSERT, UPDATE, DELETE ON idem.* TO app@'127.0.0.1'; SET GLOBAL read_only = 1",
     )
     .await;
-    let app = runtime(idem_sqlx::MySqlStore::connect(server.url().replace("idem:", "app:")).await.unwrap());
+    let app = runtime(
+        idem_sqlx::MySqlStore::connect(server.url().replace("idem:", "app:"))
+            .await
+            .unwrap(),
+    );
     let error = order(&app, "k", 1).await.unwrap_err();
-    assert!(error.to_string().contains("read-only") && error.is_retryable(), "{error}");
+    assert!(
+        error.to_string().contains("read-only") && error.is_retryable(),
+        "{error}"
+    );
     Server::execute(&server, "SET GLOBAL read_only = 0").await;
     order(&app, "k", 2).await.unwrap();
 }

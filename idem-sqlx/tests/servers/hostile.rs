@@ -179,6 +179,20 @@ async fn sqlite_url(dir: &std::path::Path) -> String {
     format!("sqlite://{}/shop.db", dir.display())
 }
 
-hostile!(postgres, Postgres, PgPool, on_postgres, "BEGIN", postgres_url);
+hostile!(
+    postgres,
+    Postgres,
+    PgPool,
+    on_postgres,
+    "BEGIN",
+    postgres_url
+);
 hostile!(mariadb, MySql, MySqlPool, on_mariadb, "BEGIN", mariadb_url);
-hostile!(sqlite, Sqlite, SqlitePool, on_sqlite, "BEGIN IMMEDIATE", sqlite_url);
+hostile!(
+    sqlite,
+    Sqlite,
+    SqlitePool,
+    on_sqlite,
+    "BEGIN IMMEDIATE",
+    sqlite_url
+);

@@ -129,9 +129,17 @@ async fn a_claim_that_may_write_and_not_read_leaves_nothing() {
     .await;
     let url = server.url().replace("idem:", "app:");
     let pool = MySqlPoolOptions::new().connect(&url).await.unwrap();
-    for app in [MySqlStore::connect(url).await.unwrap(), MySqlStore::new(pool)] {
+    for app in [
+        MySqlStore::connect(url).await.unwrap(),
+        MySqlStore::new(pool),
+    ] {
         let error = order(&runtime(app), "k", 1).await.unwrap_err();
         assert!(error.to_string().contains("needs SELECT"), "{error}");
-        assert!(idem_core::Store::inspect(&store, &crate::id("k")).await.unwrap().is_none());
+        assert!(
+            idem_core::Store::inspect(&store, &crate::id("k"))
+                .await
+                .unwrap()
+                .is_none()
+        );
     }
 }

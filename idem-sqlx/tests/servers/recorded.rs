@@ -4,7 +4,10 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use idem_core::{Begin, Error, ErrorAction, Idempotency, Lookup, Outcome, RecordState, Retry, UnkeptAction, current};
+use idem_core::{
+    Begin, Error, ErrorAction, Idempotency, Lookup, Outcome, RecordState, Retry, UnkeptAction,
+    current,
+};
 use idem_sqlx::sqlx::{self, AssertSqlSafe, SqliteTransaction};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 use serde::ser::Error as _;
@@ -303,9 +306,21 @@ async fn an_error_after_the_transaction_that_recorded_an_outcome_is_reported_as_
     });
     assert!(matches!(ran.await, Err(Failed::Down)));
     let decisions = log.decisions();
-    let [refused] = &decisions[..] else { panic!("{decisions:?}") };
-    assert!(refused.starts_with("release_refused: ") && refused.contains("`commit_in`"), "{refused}");
-    assert_eq!(operation().run(async || Ok::<u32, Failed>(2)).await.unwrap().into_inner(), 1);
+    let [refused] = &decisions[..] else {
+        panic!("{decisions:?}")
+    };
+    assert!(
+        refused.starts_with("release_refused: ") && refused.contains("`commit_in`"),
+        "{refused}"
+    );
+    assert_eq!(
+        operation()
+            .run(async || Ok::<u32, Failed>(2))
+            .await
+            .unwrap()
+            .into_inner(),
+        1
+    );
 }
 
 /// As the record of a call with a lease: the token stays known for as long as it would be valid.
@@ -314,21 +329,41 @@ async fn p13_a_token_whose_error_is_kept_for_a_moment_is_done_after_that_and_not
     const MOMENT: Duration = Duration::from_millis(300);
     let (pool, store) = sqlite().await;
     let idempotency = Idempotency::new(store);
-    let operation = || idempotency.operation("recorded.token").errors(|_: &Failed| ErrorAction::KeepFor(MOMENT));
+    let operation = || {
+        idempotency
+            .operation("recorded.token")
+            .errors(|_: &Failed| ErrorAction::KeepFor(MOMENT))
+    };
     for in_transaction in [true, false] {
-        let token = idempotency.operation("recorded.token").issue("alice", LONG).await.unwrap();
+        let token = idempotency
+            .operation("recorded.token")
+            .issue("alice", LONG)
+            .await
+            .unwrap();
         let declined = if in_transaction {
             let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
             let body = async |_: &mut SqliteTransaction<'_>| Err::<u32, _>(Failed::Declined);
-            let declined = operation().token(&token, "alice").run_in(&mut tx, body).await;
+            let declined = operation()
+                .token(&token, "alice")
+                .run_in(&mut tx, body)
+                .await;
             tx.commit().await.unwrap();
             declined
         } else {
-            operation().token(&token, "alice").run(async || Err::<u32, _>(Failed::Declined)).await
+            operation()
+                .token(&token, "alice")
+                .run(async || Err::<u32, _>(Failed::Declined))
+                .await
         };
         assert!(matches!(declined, Err(Failed::Declined)), "{declined:?}");
         tokio::time::sleep(MOMENT * 2).await;
-        let again = operation().token(&token, "alice").run(async || Ok::<u32, Failed>(1)).await;
-        assert!(matches!(again, Err(Failed::Idem(Error::AlreadyDone { .. }))), "{in_transaction}: {again:?}");
+        let again = operation()
+            .token(&token, "alice")
+            .run(async || Ok::<u32, Failed>(1))
+            .await;
+        assert!(
+            matches!(again, Err(Failed::Idem(Error::AlreadyDone { .. }))),
+            "{in_transaction}: {again:?}"
+        );
     }
 }

@@ -77,4 +77,11 @@ over!(
     "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {}",
     "key"
 );
-over!(on_mariadb, MySqlStore, MySqlPoolOptions, MariaDbServer, "SET SESSION TRANSACTION ISOLATION LEVEL {}", "`key`");
+over!(
+    on_mariadb,
+    MySqlStore,
+    MySqlPoolOptions,
+    MariaDbServer,
+    "SET SESSION TRANSACTION ISOLATION LEVEL {}",
+    "`key`"
+);

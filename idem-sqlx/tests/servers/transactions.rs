@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use idem_core::{Begin, Error, Idempotency, InFlight, MemoryStore, Outcome, RecordState};
 use idem_sqlx::sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use idem_sqlx::sqlx::postgres::{PgPool, PgPoolOptions};
-use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
+use idem_sqlx::sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+};
 use idem_sqlx::sqlx::{self, AssertSqlSafe, MySql, Postgres, Sqlite, Transaction};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer};
@@ -23,8 +25,11 @@ pub(crate) fn insert(name: &str) -> AssertSqlSafe<String> {
 }
 
 pub(crate) async fn postgres() -> (PgPool, PostgresStore) {
-    let pool =
-        PgPoolOptions::new().max_connections(30).connect(&PostgresServer::shared().await.unwrap().url()).await.unwrap();
+    let pool = PgPoolOptions::new()
+        .max_connections(30)
+        .connect(&PostgresServer::shared().await.unwrap().url())
+        .await
+        .unwrap();
     let store = PostgresStore::new(pool.clone());
     store.migrate().await.unwrap();
     let _ = sqlx::raw_sql(CREATE).execute(&pool).await;
@@ -40,7 +45,11 @@ async fn real_mysql() -> (MySqlPool, MySqlStore) {
 }
 
 async fn mysql_at(url: &str) -> (MySqlPool, MySqlStore) {
-    let pool = MySqlPoolOptions::new().max_connections(30).connect(url).await.unwrap();
+    let pool = MySqlPoolOptions::new()
+        .max_connections(30)
+        .connect(url)
+        .await
+        .unwrap();
     let store = MySqlStore::new(pool.clone());
     store.migrate().await.unwrap();
     sqlx::raw_sql(CREATE).execute(&pool).await.unwrap();
@@ -49,9 +58,17 @@ async fn mysql_at(url: &str) -> (MySqlPool, MySqlStore) {
 
 pub(crate) async fn sqlite() -> (SqlitePool, SqliteStore) {
     let dir = tempfile::tempdir().unwrap().keep();
-    let options = SqliteConnectOptions::new().filename(dir.join("shop.db")).create_if_missing(true);
-    let options = options.journal_mode(SqliteJournalMode::Wal).busy_timeout(Duration::from_secs(5));
-    let pool = SqlitePoolOptions::new().max_connections(10).connect_with(options).await.unwrap();
+    let options = SqliteConnectOptions::new()
+        .filename(dir.join("shop.db"))
+        .create_if_missing(true);
+    let options = options
+        .journal_mode(SqliteJournalMode::Wal)
+        .busy_timeout(Duration::from_secs(5));
+    let pool = SqlitePoolOptions::new()
+        .max_connections(10)
+        .connect_with(options)
+        .await
+        .unwrap();
     let store = SqliteStore::new(pool.clone());
     store.migrate().await.unwrap();
     sqlx::raw_sql(CREATE).execute(&pool).await.unwrap();
@@ -412,8 +429,22 @@ over!(
     ]
 );
 over!(on_mariadb, MySql, MySqlPool, mariadb, "BEGIN", ["BEGIN"]);
-over!(on_real_mysql, MySql, MySqlPool, real_mysql, "BEGIN", ["BEGIN"]);
-over!(on_sqlite, Sqlite, SqlitePool, sqlite, "BEGIN IMMEDIATE", ["BEGIN IMMEDIATE", "BEGIN"]);
+over!(
+    on_real_mysql,
+    MySql,
+    MySqlPool,
+    real_mysql,
+    "BEGIN",
+    ["BEGIN"]
+);
+over!(
+    on_sqlite,
+    Sqlite,
+    SqlitePool,
+    sqlite,
+    "BEGIN IMMEDIATE",
+    ["BEGIN IMMEDIATE", "BEGIN"]
+);
 
 #[tokio::test]
 async fn a_commit_that_a_deferred_constraint_refuses_is_an_error_and_nothing_is_recorded() {
@@ -421,14 +452,35 @@ async fn a_commit_that_a_deferred_constraint_refuses_is_an_error_and_nothing_is_
     let idempotency = Idempotency::builder(store).local_cache(100).build();
     let ddl = "CREATE TABLE IF NOT EXISTS deferred (id int PRIMARY KEY, next int REFERENCES deferred DEFERRABLE INITIALLY DEFERRED)";
     sqlx::raw_sql(ddl).execute(&pool).await.unwrap();
-    let failed = idempotency.operation("tx").key("deferred").transaction(&pool, async |tx| {
-        sqlx::query("INSERT INTO deferred VALUES (1, 2)").execute(&mut **tx).await?;
-        Ok::<u32, Failed>(1)
-    });
+    let failed = idempotency
+        .operation("tx")
+        .key("deferred")
+        .transaction(&pool, async |tx| {
+            sqlx::query("INSERT INTO deferred VALUES (1, 2)")
+                .execute(&mut **tx)
+                .await?;
+            Ok::<u32, Failed>(1)
+        });
     let error = failed.await.unwrap_err();
-    assert!(matches!(&error, Failed::Idem(error @ Error::Store { .. }) if !error.is_retryable()), "{error}");
-    assert!(idempotency.operation("tx").key("deferred").inspect().await.unwrap().is_none());
-    let outcome = idempotency.operation("tx").key("deferred").run(async || Ok::<u32, Error>(5)).await.unwrap();
+    assert!(
+        matches!(&error, Failed::Idem(error @ Error::Store { .. }) if !error.is_retryable()),
+        "{error}"
+    );
+    assert!(
+        idempotency
+            .operation("tx")
+            .key("deferred")
+            .inspect()
+            .await
+            .unwrap()
+            .is_none()
+    );
+    let outcome = idempotency
+        .operation("tx")
+        .key("deferred")
+        .run(async || Ok::<u32, Error>(5))
+        .await
+        .unwrap();
     assert!(!outcome.is_replayed());
 }
 
@@ -438,11 +490,23 @@ async fn an_unreachable_database_is_an_error_in_time_for_a_pool_of_one_connectio
     // Connections are made, and nobody says anything.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("postgres://idem@{}/shop", silent.local_addr().unwrap());
-    let pool = PgPoolOptions::new().max_connections(1).connect_lazy(&url).unwrap();
+    let pool = PgPoolOptions::new()
+        .max_connections(1)
+        .connect_lazy(&url)
+        .unwrap();
     let idempotency = Idempotency::new(PostgresStore::new(pool.clone()));
-    let called = idempotency.operation("tx").key("unreachable").transaction(&pool, async |_| Ok::<u32, Error>(1));
-    let error = tokio::time::timeout(TWO_SECONDS * 2, called).await.expect("it waits as for a busy pool").unwrap_err();
-    assert!(error.is_retryable() && error.to_string().contains("check that the database runs"), "{error}");
+    let called = idempotency
+        .operation("tx")
+        .key("unreachable")
+        .transaction(&pool, async |_| Ok::<u32, Error>(1));
+    let error = tokio::time::timeout(TWO_SECONDS * 2, called)
+        .await
+        .expect("it waits as for a busy pool")
+        .unwrap_err();
+    assert!(
+        error.is_retryable() && error.to_string().contains("check that the database runs"),
+        "{error}"
+    );
 }
 
 /// An annotated function in the caller's transaction.
@@ -466,7 +530,9 @@ async fn an_annotated_function_records_in_the_transaction_and_can_be_spawned() {
         }));
         assert_eq!(called.await.unwrap().unwrap(), 7);
     }
-    let rows: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM business WHERE name = 'annotated'").fetch_one(&pool).await.unwrap();
+    let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM business WHERE name = 'annotated'")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
     assert_eq!(rows, 1);
 }

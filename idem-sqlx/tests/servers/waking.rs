@@ -11,7 +11,12 @@ const HELD: Duration = Duration::from_millis(700);
 
 /// One process holds a key for a while, and another one waits for it; how long the answer took from
 /// the end of the body on.
-pub(crate) async fn answered_after(owner: &Idempotency, waiter: &Idempotency, key: &str, held: Duration) -> Duration {
+pub(crate) async fn answered_after(
+    owner: &Idempotency,
+    waiter: &Idempotency,
+    key: &str,
+    held: Duration,
+) -> Duration {
     let (begun, begins) = tokio::sync::oneshot::channel();
     let owner = owner.operation("orders").key(key).run(async move || {
         let _ = begun.send(());
@@ -20,7 +25,12 @@ pub(crate) async fn answered_after(owner: &Idempotency, waiter: &Idempotency, ke
     });
     let waiting = async {
         begins.await.unwrap();
-        let answer = waiter.operation("orders").key(key).wait(LONG).run(async || Ok::<_, idem_core::Error>(2)).await;
+        let answer = waiter
+            .operation("orders")
+            .key(key)
+            .wait(LONG)
+            .run(async || Ok::<_, idem_core::Error>(2))
+            .await;
         assert_eq!(answer.unwrap().into_inner(), 1);
         Instant::now()
     };
@@ -47,10 +57,17 @@ over_both_servers! {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_connection_for_messages_is_replaced() {
     let server = idem_testkit::PostgresServer::start().await.unwrap();
-    let (owner, waiter) = (runtime(Server::store(&server).await), runtime(Server::store(&server).await));
+    let (owner, waiter) = (
+        runtime(Server::store(&server).await),
+        runtime(Server::store(&server).await),
+    );
     let listeners = "FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
     answered_after(&owner, &waiter, "first", HELD).await;
-    Server::execute(&server, &format!("SELECT pg_terminate_backend(pid) {listeners}")).await;
+    Server::execute(
+        &server,
+        &format!("SELECT pg_terminate_backend(pid) {listeners}"),
+    )
+    .await;
     answered_after(&owner, &waiter, "second", HELD).await;
     // One connection again, for the one store that has waited.
     until("one listens again", async || one_listens(&server).await).await;
@@ -61,7 +78,11 @@ async fn one_listens(server: &idem_testkit::PostgresServer) -> bool {
 
     let mut on = sqlx::PgConnection::connect(&server.url()).await.unwrap();
     let count = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
-    sqlx::query_scalar::<_, i64>(count).fetch_one(&mut on).await.unwrap() == 1
+    sqlx::query_scalar::<_, i64>(count)
+        .fetch_one(&mut on)
+        .await
+        .unwrap()
+        == 1
 }
 
 /// A queue of gigabytes is not filled here: `pg_notify` fails as it does then, and so does the
@@ -86,7 +107,10 @@ async fn p9_a_full_queue_of_notify_loses_no_outcome() {
     }
     let store = Server::store(&server).await;
     for key in ["one", "two"] {
-        let found = idem_core::Store::inspect(&store, &crate::id(key)).await.unwrap().unwrap();
+        let found = idem_core::Store::inspect(&store, &crate::id(key))
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(found.state, idem_core::RecordState::Committed);
     }
 }

@@ -6,7 +6,9 @@ use idem_core::record::RecordId;
 use idem_core::{StoreError, StoreErrorKind};
 
 use super::trials;
-use crate::bench::{Bench, LONG, abandon, claim, claim_issued, commit, issue, release, renewal, undo};
+use crate::bench::{
+    Bench, LONG, abandon, claim, claim_issued, commit, issue, release, renewal, undo,
+};
 use crate::check::{Verdict, broken, same};
 use crate::handle::soon;
 use crate::trial::Trial;
@@ -29,7 +31,13 @@ pub(super) const TRIALS: &[Trial] = trials!(
 );
 
 /// Somebody else's data, an empty value, and records that are cut short or of a later version.
-const VALUES: [&[u8]; 5] = [b"hello", b"", b"{\"a\":1}", b"\xff\x00\xfe", b"i9z the future"];
+const VALUES: [&[u8]; 5] = [
+    b"hello",
+    b"",
+    b"{\"a\":1}",
+    b"\xff\x00\xfe",
+    b"i9z the future",
+];
 
 /// Ids at which foreign values stand.
 async fn planted(t: &Bench) -> Result<Vec<RecordId>, crate::check::Failure> {
@@ -81,7 +89,10 @@ async fn is_unreadable_to_an_issue(t: &Bench) -> Verdict {
 
 async fn is_unreadable_to_a_commit(t: &Bench) -> Verdict {
     for id in planted(t).await? {
-        unreadable("a commit", t.store.try_commit(&commit(&claim(&id), 1)).await?)?;
+        unreadable(
+            "a commit",
+            t.store.try_commit(&commit(&claim(&id), 1)).await?,
+        )?;
         untouched(t, &id).await?;
     }
     Ok(())
@@ -91,8 +102,14 @@ async fn is_unreadable_to_a_release(t: &Bench) -> Verdict {
     for id in planted(t).await? {
         let claim = claim(&id);
         unreadable("a release", t.store.try_release(&release(&claim)).await?)?;
-        unreadable("a release to abandoned", t.store.try_release(&abandon(&claim)).await?)?;
-        unreadable("a release to undone", t.store.try_release(&undo(&claim)).await?)?;
+        unreadable(
+            "a release to abandoned",
+            t.store.try_release(&abandon(&claim)).await?,
+        )?;
+        unreadable(
+            "a release to undone",
+            t.store.try_release(&undo(&claim)).await?,
+        )?;
         untouched(t, &id).await?;
     }
     Ok(())
@@ -111,7 +128,14 @@ async fn is_unreadable_to_a_renewal(t: &Bench) -> Verdict {
 
 async fn is_unreadable_to_a_wait(t: &Bench) -> Verdict {
     for id in planted(t).await? {
-        unreadable("a wait", soon("a wait for what is no record", t.store.try_wait(&id, 1, LONG)).await??)?;
+        unreadable(
+            "a wait",
+            soon(
+                "a wait for what is no record",
+                t.store.try_wait(&id, 1, LONG),
+            )
+            .await??,
+        )?;
         untouched(t, &id).await?;
     }
     Ok(())
@@ -138,17 +162,37 @@ async fn does_not_spoil_a_batch_of_renewals(t: &Bench) -> Verdict {
     t.own(&other).await?;
     let foreign = t.id()?;
     t.plant(&foreign, b"hello").await?;
-    let answers = t.store.renew_all(&[renewal(&one), renewal(&claim(&foreign)), renewal(&other)]).await?;
-    let kinds = answers.into_iter().map(|answer| answer.map_err(|error| error.kind())).collect::<Vec<_>>();
+    let answers = t
+        .store
+        .renew_all(&[renewal(&one), renewal(&claim(&foreign)), renewal(&other)])
+        .await?;
+    let kinds = answers
+        .into_iter()
+        .map(|answer| answer.map_err(|error| error.kind()))
+        .collect::<Vec<_>>();
     let held = Ok(idem_core::record::Ownership::Held);
-    same("the answers", kinds, vec![held, Err(StoreErrorKind::Unreadable), held])
+    same(
+        "the answers",
+        kinds,
+        vec![held, Err(StoreErrorKind::Unreadable), held],
+    )
 }
 
 async fn does_not_spoil_a_batch_of_issues(t: &Bench) -> Verdict {
     let foreign = t.id()?;
     t.plant(&foreign, b"hello").await?;
-    let answers = t.store.issue_all(&[issue(&t.id()?), issue(&foreign), issue(&t.id()?)]).await?;
-    let kinds = answers.into_iter().map(|answer| answer.map_err(|error| error.kind())).collect::<Vec<_>>();
+    let answers = t
+        .store
+        .issue_all(&[issue(&t.id()?), issue(&foreign), issue(&t.id()?)])
+        .await?;
+    let kinds = answers
+        .into_iter()
+        .map(|answer| answer.map_err(|error| error.kind()))
+        .collect::<Vec<_>>();
     let issued = Ok(idem_core::record::Issued::Issued);
-    same("the answers", kinds, vec![issued, Err(StoreErrorKind::Unreadable), issued])
+    same(
+        "the answers",
+        kinds,
+        vec![issued, Err(StoreErrorKind::Unreadable), issued],
+    )
 }

@@ -30,16 +30,26 @@ fn found(info: Option<RecordInfo>) -> Result<RecordInfo, Failure> {
 }
 
 async fn nothing(t: &Bench) -> Verdict {
-    same("a record that was never made", t.store.inspect(&t.id()?).await?, None)
+    same(
+        "a record that was never made",
+        t.store.inspect(&t.id()?).await?,
+        None,
+    )
 }
 
 async fn in_flight(t: &Bench) -> Verdict {
-    let claim = claim(&t.id()?).with_fingerprint(print("one")?).with_hold(LONG * 3);
+    let claim = claim(&t.id()?)
+        .with_fingerprint(print("one")?)
+        .with_hold(LONG * 3);
     let (claimed, _) = t.timed(t.own(&claim)).await?;
     t.pass(t.unit() / 2).await;
     let seen = t.look(&claim.id).await?;
     let info = found(seen.info)?;
-    same("the state", (info.state, info.attempt), (RecordState::InFlight, 1))?;
+    same(
+        "the state",
+        (info.state, info.attempt),
+        (RecordState::InFlight, 1),
+    )?;
     same("the fingerprint", info.fingerprint, claim.fingerprint)?;
     let (Some(age), Some(left)) = (info.lease_age, info.lease_left) else {
         return Err(broken(format!("a record in flight has a lease: {info:?}")));
@@ -54,7 +64,11 @@ async fn in_flight_of_a_later_attempt(t: &Bench) -> Verdict {
     let second = claim(&given.id).with_fingerprint(print("two")?);
     t.own(&second).await?;
     let info = found(t.store.inspect(&given.id).await?)?;
-    same("the state", (info.state, info.attempt), (RecordState::InFlight, 2))?;
+    same(
+        "the state",
+        (info.state, info.attempt),
+        (RecordState::InFlight, 2),
+    )?;
     same("the fingerprint", info.fingerprint, second.fingerprint)
 }
 
@@ -64,22 +78,36 @@ async fn released(t: &Bench) -> Verdict {
     t.pass(t.unit() / 2).await;
     let seen = t.look(&given.id).await?;
     let info = found(seen.info)?;
-    same("the state", (info.state, info.attempt), (RecordState::Released, 1))?;
+    same(
+        "the state",
+        (info.state, info.attempt),
+        (RecordState::Released, 1),
+    )?;
     same("the fingerprint", info.fingerprint, None)?;
     same("the lease", (info.lease_age, info.lease_left), (None, None))?;
     t.counted_down("expires_in", info.expires_in, (LONG, released), seen.at)
 }
 
 async fn abandoned(t: &Bench) -> Verdict {
-    let claim = claim(&t.id()?).with_fingerprint(print("one")?).with_lease(t.unit()).with_hold(LONG * 3);
+    let claim = claim(&t.id()?)
+        .with_fingerprint(print("one")?)
+        .with_lease(t.unit())
+        .with_hold(LONG * 3);
     let (claimed, _) = t.timed(t.own(&claim)).await?;
-    t.pass_until(t.unit(), &claim.id, Some(RecordState::Abandoned)).await?;
+    t.pass_until(t.unit(), &claim.id, Some(RecordState::Abandoned))
+        .await?;
     let seen = t.look(&claim.id).await?;
     let info = found(seen.info)?;
-    same("the state", (info.state, info.attempt), (RecordState::Abandoned, 1))?;
+    same(
+        "the state",
+        (info.state, info.attempt),
+        (RecordState::Abandoned, 1),
+    )?;
     same("the fingerprint", info.fingerprint, claim.fingerprint)?;
     same("what is left of the lease", info.lease_left, None)?;
-    let age = info.lease_age.ok_or_else(|| broken(format!("an abandoned record has an age: {info:?}")))?;
+    let age = info
+        .lease_age
+        .ok_or_else(|| broken(format!("an abandoned record has an age: {info:?}")))?;
     t.counted_up("lease_age", age, claimed, seen.at)?;
     t.counted_down("expires_in", info.expires_in, (LONG * 3, claimed), seen.at)
 }
@@ -88,7 +116,11 @@ async fn given_up(t: &Bench) -> Verdict {
     let given = t.given_with(RecordState::InFlight, print("one")?).await?;
     t.store.release(&abandon(&given.claim)).await?;
     let info = found(t.store.inspect(&given.id).await?)?;
-    same("the state", (info.state, info.attempt), (RecordState::Abandoned, 1))?;
+    same(
+        "the state",
+        (info.state, info.attempt),
+        (RecordState::Abandoned, 1),
+    )?;
     same("the fingerprint", info.fingerprint, given.claim.fingerprint)?;
     same("what is left of the lease", info.lease_left, None)
 }
@@ -96,11 +128,17 @@ async fn given_up(t: &Bench) -> Verdict {
 async fn committed(t: &Bench) -> Verdict {
     for remember in [LONG, LONG * 2] {
         let given = t.given_with(RecordState::InFlight, print("one")?).await?;
-        let (committed, _) = t.timed(t.store.commit(&given.commit.with_remember(remember))).await?;
+        let (committed, _) = t
+            .timed(t.store.commit(&given.commit.with_remember(remember)))
+            .await?;
         t.pass(t.unit() / 2).await;
         let seen = t.look(&given.id).await?;
         let info = found(seen.info)?;
-        same("the state", (info.state, info.attempt), (RecordState::Committed, 1))?;
+        same(
+            "the state",
+            (info.state, info.attempt),
+            (RecordState::Committed, 1),
+        )?;
         same("the fingerprint", info.fingerprint, given.claim.fingerprint)?;
         same("the lease", (info.lease_age, info.lease_left), (None, None))?;
         t.counted_down("expires_in", info.expires_in, (LONG, committed), seen.at)?;
@@ -111,23 +149,48 @@ async fn committed(t: &Bench) -> Verdict {
 /// With an outcome that is kept as long as the record, and with one that ends before it: a store
 /// may keep the two apart.
 async fn committed_gives_the_outcome(t: &Bench) -> Verdict {
-    for (remember, is_error) in [(LONG, false), (LONG * 2, false), (LONG, true), (LONG * 2, true)] {
+    for (remember, is_error) in [
+        (LONG, false),
+        (LONG * 2, false),
+        (LONG, true),
+        (LONG * 2, true),
+    ] {
         let given = t.given(RecordState::InFlight).await?;
-        let outcome = given.commit.outcome.clone().map(|outcome| outcome.with_is_error(is_error));
-        let commit = given.commit.with_remember(remember).with_outcome(outcome.clone());
+        let outcome = given
+            .commit
+            .outcome
+            .clone()
+            .map(|outcome| outcome.with_is_error(is_error));
+        let commit = given
+            .commit
+            .with_remember(remember)
+            .with_outcome(outcome.clone());
         t.store.commit(&commit).await?;
         let info = found(t.store.inspect(&given.id).await?)?;
-        same("the state", (info.state, info.is_error), (RecordState::Committed, is_error))?;
+        same(
+            "the state",
+            (info.state, info.is_error),
+            (RecordState::Committed, is_error),
+        )?;
         same("the outcome", info.outcome, outcome)?;
     }
     Ok(())
 }
 
 async fn no_outcome_but_of_a_committed_record(t: &Bench) -> Verdict {
-    for state in [RecordState::InFlight, RecordState::Released, RecordState::Abandoned, RecordState::Done] {
+    for state in [
+        RecordState::InFlight,
+        RecordState::Released,
+        RecordState::Abandoned,
+        RecordState::Done,
+    ] {
         let given = t.given(state).await?;
         let info = found(t.store.inspect(&given.id).await?)?;
-        same(&format!("the outcome of a record that is {state:?}"), (info.is_error, info.outcome), (false, None))?;
+        same(
+            &format!("the outcome of a record that is {state:?}"),
+            (info.is_error, info.outcome),
+            (false, None),
+        )?;
     }
     Ok(())
 }
@@ -137,13 +200,23 @@ async fn done(t: &Bench) -> Verdict {
     t.own(&claim).await?;
     let commit = commit(&claim, 1).with_ttl(t.unit()).with_remember(LONG * 3);
     let (committed, _) = t.timed(t.store.commit(&commit)).await?;
-    t.pass_until(t.unit(), &claim.id, Some(RecordState::Done)).await?;
+    t.pass_until(t.unit(), &claim.id, Some(RecordState::Done))
+        .await?;
     let seen = t.look(&claim.id).await?;
     let info = found(seen.info)?;
-    same("the state", (info.state, info.attempt), (RecordState::Done, 1))?;
+    same(
+        "the state",
+        (info.state, info.attempt),
+        (RecordState::Done, 1),
+    )?;
     same("the fingerprint", info.fingerprint, claim.fingerprint)?;
     same("the lease", (info.lease_age, info.lease_left), (None, None))?;
-    t.counted_down("expires_in", info.expires_in, (LONG * 3, committed), seen.at)
+    t.counted_down(
+        "expires_in",
+        info.expires_in,
+        (LONG * 3, committed),
+        seen.at,
+    )
 }
 
 async fn changes_nothing(t: &Bench) -> Verdict {
@@ -159,7 +232,8 @@ async fn changes_nothing(t: &Bench) -> Verdict {
         let before = t.look(&given.id).await?;
         t.pass(t.unit() / 8).await;
         t.store.inspect(&given.id).await?;
-        t.unchanged(&format!("a record that is {state:?}"), &given.id, &before).await?;
+        t.unchanged(&format!("a record that is {state:?}"), &given.id, &before)
+            .await?;
     }
     Ok(())
 }
@@ -168,7 +242,11 @@ async fn by_another_handle(t: &Bench) -> Verdict {
     for given in t.both_committed(print("one")?).await? {
         let info = found(t.second().await?.inspect(&given.id).await?)?;
         let found = (info.state, info.attempt, info.fingerprint);
-        same("the record", found, (RecordState::Committed, 1, given.claim.fingerprint))?;
+        same(
+            "the record",
+            found,
+            (RecordState::Committed, 1, given.claim.fingerprint),
+        )?;
     }
     Ok(())
 }

@@ -52,12 +52,16 @@ pub(super) async fn short_issue(t: &Bench) -> Result<(Issue, Moment), Failure> {
 
 pub(super) async fn expired(t: &Bench) -> Result<Issue, Failure> {
     let (issue, _) = short_issue(t).await?;
-    t.pass_until(issue.ttl, &issue.id, Some(RecordState::Expired)).await?;
+    t.pass_until(issue.ttl, &issue.id, Some(RecordState::Expired))
+        .await?;
     Ok(issue)
 }
 
 pub(super) fn owned() -> Claimed {
-    Claimed::Owned { attempt: 1, from: Origin::Issued }
+    Claimed::Owned {
+        attempt: 1,
+        from: Origin::Issued,
+    }
 }
 
 async fn of_nothing_is_issued(t: &Bench) -> Verdict {
@@ -66,9 +70,20 @@ async fn of_nothing_is_issued(t: &Bench) -> Verdict {
     same("an issue of nothing", answer, Issued::Issued)?;
     t.pass(t.unit() / 2).await;
     let seen = t.look(&issue.id).await?;
-    let info = seen.info.ok_or_else(|| broken("what was issued is not there"))?;
-    same("the state", (info.state, info.attempt), (RecordState::Issued, 0))?;
-    let rest = (info.fingerprint, info.is_error, info.lease_age, info.lease_left);
+    let info = seen
+        .info
+        .ok_or_else(|| broken("what was issued is not there"))?;
+    same(
+        "the state",
+        (info.state, info.attempt),
+        (RecordState::Issued, 0),
+    )?;
+    let rest = (
+        info.fingerprint,
+        info.is_error,
+        info.lease_age,
+        info.lease_left,
+    );
     same("what else is known of it", rest, (None, false, None, None))?;
     t.counted_down("expires_in", info.expires_in, (LONG * 7, issued), seen.at)
 }
@@ -79,17 +94,45 @@ async fn is_issued_for_its_ttl_then_expired_for_its_grace_then_nothing(t: &Bench
     let rest = t.pass_nearly(t.unit()).await;
     let seen = t.look(&issue.id).await?;
     let before = seen.info.map(|info| (info.state, info.expires_in));
-    t.within(t.unit(), issued, same("the state", before.map(|found| found.0), Some(RecordState::Issued)))?;
+    t.within(
+        t.unit(),
+        issued,
+        same(
+            "the state",
+            before.map(|found| found.0),
+            Some(RecordState::Issued),
+        ),
+    )?;
     if let Some((RecordState::Issued, left)) = before {
-        t.counted_down("the time until it has expired", left, (issue.ttl, issued), seen.at)?;
+        t.counted_down(
+            "the time until it has expired",
+            left,
+            (issue.ttl, issued),
+            seen.at,
+        )?;
     }
     t.pass(rest).await;
     let seen = t.look(&issue.id).await?;
-    let after = seen.info.map(|info| (info.state, info.attempt, info.expires_in));
+    let after = seen
+        .info
+        .map(|info| (info.state, info.attempt, info.expires_in));
     let state = after.map(|found| (found.0, found.1));
-    t.within(t.unit() * 3, issued, same("the state after the ttl", state, Some((RecordState::Expired, 0))))?;
+    t.within(
+        t.unit() * 3,
+        issued,
+        same(
+            "the state after the ttl",
+            state,
+            Some((RecordState::Expired, 0)),
+        ),
+    )?;
     if let Some((.., left)) = after {
-        t.counted_down("the time until it is gone", left, (t.unit() * 3, issued), seen.at)?;
+        t.counted_down(
+            "the time until it is gone",
+            left,
+            (t.unit() * 3, issued),
+            seen.at,
+        )?;
     }
     t.pass_until(t.unit() * 2, &issue.id, None).await
 }
@@ -102,10 +145,18 @@ async fn is_claimed_until_its_ttl_has_passed_and_known_until_its_grace_has(t: &B
     let [before, between, after] = &all;
     let rest = t.pass_nearly(t.unit()).await;
     let answer = t.store.claim(&claim_issued(&before.id)).await?;
-    t.within(t.unit(), issued, same("a claim before the end of the ttl", answer, owned()))?;
+    t.within(
+        t.unit(),
+        issued,
+        same("a claim before the end of the ttl", answer, owned()),
+    )?;
     t.pass(rest).await;
     let answer = t.store.claim(&claim_issued(&between.id)).await?;
-    t.within(t.unit() * 2, issued, same("a claim after the ttl", answer, Claimed::IssueExpired))?;
+    t.within(
+        t.unit() * 2,
+        issued,
+        same("a claim after the ttl", answer, Claimed::IssueExpired),
+    )?;
     t.pass(t.unit()).await;
     for issue in [between, after] {
         let answer = t.store.claim(&claim_issued(&issue.id)).await?;
@@ -121,11 +172,23 @@ async fn without_a_grace_is_forgotten_after_its_ttl(t: &Bench) -> Verdict {
     let [seen, claimed, left] = &all;
     let rest = t.pass_nearly(t.unit()).await;
     let state = t.state(&seen.id).await?;
-    t.within(t.unit(), issued, same("the state", state, Some(RecordState::Issued)))?;
+    t.within(
+        t.unit(),
+        issued,
+        same("the state", state, Some(RecordState::Issued)),
+    )?;
     let answer = t.store.claim(&claim_issued(&claimed.id)).await?;
-    t.within(t.unit(), issued, same("a claim before the end of the ttl", answer, owned()))?;
+    t.within(
+        t.unit(),
+        issued,
+        same("a claim before the end of the ttl", answer, owned()),
+    )?;
     t.pass_until(rest, &seen.id, None).await?;
-    same("a claim after it", t.store.claim(&claim_issued(&left.id)).await?, Claimed::NotIssued)
+    same(
+        "a claim after it",
+        t.store.claim(&claim_issued(&left.id)).await?,
+        Claimed::NotIssued,
+    )
 }
 
 async fn of_years_is_kept(t: &Bench) -> Verdict {
@@ -135,10 +198,23 @@ async fn of_years_is_kept(t: &Bench) -> Verdict {
         let (issued, _) = t.timed(t.store.issue(&issue)).await?;
         let seen = t.look(&issue.id).await?;
         let found = seen.info.map(|info| (info.state, info.expires_in));
-        same("the state", found.map(|found| found.0), Some(RecordState::Issued))?;
+        same(
+            "the state",
+            found.map(|found| found.0),
+            Some(RecordState::Issued),
+        )?;
         let left = found.unwrap_or((RecordState::Issued, Duration::ZERO)).1;
-        t.counted_down("expires_in of what was issued", left, (years * 9, issued), seen.at)?;
-        same("a claim", t.store.claim(&claim_issued(&issue.id)).await?, owned())?;
+        t.counted_down(
+            "expires_in of what was issued",
+            left,
+            (years * 9, issued),
+            seen.at,
+        )?;
+        same(
+            "a claim",
+            t.store.claim(&claim_issued(&issue.id)).await?,
+            owned(),
+        )?;
     }
     Ok(())
 }
@@ -147,22 +223,51 @@ async fn sent_again_is_recognised(t: &Bench) -> Verdict {
     for grace in [Duration::ZERO, LONG] {
         let issue = issue(&t.id()?).with_grace(grace);
         for _ in 0..3 {
-            same("the same issue again", t.store.issue(&issue).await?, Issued::Issued)?;
+            same(
+                "the same issue again",
+                t.store.issue(&issue).await?,
+                Issued::Issued,
+            )?;
         }
-        same("by another handle", t.second().await?.issue(&issue).await?, Issued::Issued)?;
-        same("a claim then", t.store.claim(&claim_issued(&issue.id)).await?, owned())?;
+        same(
+            "by another handle",
+            t.second().await?.issue(&issue).await?,
+            Issued::Issued,
+        )?;
+        same(
+            "a claim then",
+            t.store.claim(&claim_issued(&issue.id)).await?,
+            owned(),
+        )?;
     }
     Ok(())
 }
 
 async fn sent_again_with_parts_of_milliseconds_is_recognised(t: &Bench) -> Verdict {
-    for grace in [Duration::from_micros(300), LONG + Duration::from_micros(1500)] {
-        let issue = issue(&t.id()?).with_grace(grace).with_ttl(LONG + Duration::from_nanos(1));
+    for grace in [
+        Duration::from_micros(300),
+        LONG + Duration::from_micros(1500),
+    ] {
+        let issue = issue(&t.id()?)
+            .with_grace(grace)
+            .with_ttl(LONG + Duration::from_nanos(1));
         for _ in 0..2 {
-            same("the same issue again", t.store.issue(&issue).await?, Issued::Issued)?;
-            same("the state", t.state(&issue.id).await?, Some(RecordState::Issued))?;
+            same(
+                "the same issue again",
+                t.store.issue(&issue).await?,
+                Issued::Issued,
+            )?;
+            same(
+                "the state",
+                t.state(&issue.id).await?,
+                Some(RecordState::Issued),
+            )?;
         }
-        same("a claim then", t.store.claim(&claim_issued(&issue.id)).await?, owned())?;
+        same(
+            "a claim then",
+            t.store.claim(&claim_issued(&issue.id)).await?,
+            owned(),
+        )?;
     }
     Ok(())
 }
@@ -172,15 +277,33 @@ async fn sent_again_does_not_extend_its_time(t: &Bench) -> Verdict {
     let before = t.look(&issue.id).await?;
     t.pass(t.unit() / 2).await;
     t.store.issue(&issue).await?;
-    t.unchanged("what was issued, after the same issue again", &issue.id, &before).await
+    t.unchanged(
+        "what was issued, after the same issue again",
+        &issue.id,
+        &before,
+    )
+    .await
 }
 
 async fn sent_again_when_it_has_expired_does_not_revive_it(t: &Bench) -> Verdict {
     let issue = expired(t).await?;
     let before = t.look(&issue.id).await?;
-    same("the same issue again", t.store.issue(&issue).await?, Issued::Issued)?;
-    t.unchanged("what has expired, after the same issue again", &issue.id, &before).await?;
-    same("a claim then", t.store.claim(&claim_issued(&issue.id)).await?, Claimed::IssueExpired)
+    same(
+        "the same issue again",
+        t.store.issue(&issue).await?,
+        Issued::Issued,
+    )?;
+    t.unchanged(
+        "what has expired, after the same issue again",
+        &issue.id,
+        &before,
+    )
+    .await?;
+    same(
+        "a claim then",
+        t.store.claim(&claim_issued(&issue.id)).await?,
+        Claimed::IssueExpired,
+    )
 }
 
 async fn that_was_dropped_can_be_sent_again(t: &Bench) -> Verdict {
@@ -189,7 +312,10 @@ async fn that_was_dropped_can_be_sent_again(t: &Bench) -> Verdict {
         {
             let mut dropped = pin!(t.store.issue(&issue));
             for _ in 0..polls {
-                if poll_fn(|context| Poll::Ready(dropped.as_mut().poll(context))).await.is_ready() {
+                if poll_fn(|context| Poll::Ready(dropped.as_mut().poll(context)))
+                    .await
+                    .is_ready()
+                {
                     break;
                 }
                 tokio::task::yield_now().await;
@@ -197,26 +323,48 @@ async fn that_was_dropped_can_be_sent_again(t: &Bench) -> Verdict {
         }
         let what = format!("an issue that was dropped after {polls} polls and sent again");
         same(&what, t.store.issue(&issue).await?, Issued::Issued)?;
-        same("a claim then", t.store.claim(&claim_issued(&issue.id)).await?, owned())?;
+        same(
+            "a claim then",
+            t.store.claim(&claim_issued(&issue.id)).await?,
+            owned(),
+        )?;
     }
     Ok(())
 }
 
 async fn with_another_grace_is_taken_and_changes_nothing(t: &Bench) -> Verdict {
-    for (first, second) in [(LONG, LONG * 2), (LONG, Duration::ZERO), (Duration::ZERO, LONG)] {
+    for (first, second) in [
+        (LONG, LONG * 2),
+        (LONG, Duration::ZERO),
+        (Duration::ZERO, LONG),
+    ] {
         let one = issue(&t.id()?).with_grace(first);
-        same("an issue of nothing", t.store.issue(&one).await?, Issued::Issued)?;
+        same(
+            "an issue of nothing",
+            t.store.issue(&one).await?,
+            Issued::Issued,
+        )?;
         let before = t.look(&one.id).await?;
         t.pass(t.unit() / 8).await;
         let other = one.clone().with_grace(second).with_ttl(LONG * 9);
-        same("an issue with another grace", t.store.issue(&other).await?, Issued::Taken)?;
-        t.unchanged("what was issued before", &one.id, &before).await?;
+        same(
+            "an issue with another grace",
+            t.store.issue(&other).await?,
+            Issued::Taken,
+        )?;
+        t.unchanged("what was issued before", &one.id, &before)
+            .await?;
     }
     Ok(())
 }
 
 async fn of_any_other_state_is_taken_and_changes_nothing(t: &Bench) -> Verdict {
-    let states = [RecordState::InFlight, RecordState::Released, RecordState::Abandoned, RecordState::Done];
+    let states = [
+        RecordState::InFlight,
+        RecordState::Released,
+        RecordState::Abandoned,
+        RecordState::Done,
+    ];
     let mut all = Vec::new();
     for state in states {
         all.push(t.given(state).await?);
@@ -225,10 +373,17 @@ async fn of_any_other_state_is_taken_and_changes_nothing(t: &Bench) -> Verdict {
     for given in all {
         let before = t.look(&given.id).await?;
         t.pass(t.unit() / 8).await;
-        let what = format!("a record that is {:?}", before.info.as_ref().map(|info| info.state));
+        let what = format!(
+            "a record that is {:?}",
+            before.info.as_ref().map(|info| info.state)
+        );
         for grace in [Duration::ZERO, LONG] {
             let issue = issue(&given.id).with_grace(grace).with_ttl(LONG * 9);
-            same(&format!("an issue of {what}"), t.store.issue(&issue).await?, Issued::Taken)?;
+            same(
+                &format!("an issue of {what}"),
+                t.store.issue(&issue).await?,
+                Issued::Taken,
+            )?;
         }
         t.unchanged(&what, &given.id, &before).await?;
     }
@@ -239,15 +394,31 @@ async fn of_what_was_issued_and_claimed_is_taken(t: &Bench) -> Verdict {
     let issue = t.issued().await?;
     let first = claim_issued(&issue.id);
     t.own(&first).await?;
-    same("the same issue again", t.store.issue(&issue).await?, Issued::Taken)?;
+    same(
+        "the same issue again",
+        t.store.issue(&issue).await?,
+        Issued::Taken,
+    )?;
     t.store.commit(&commit(&first, 1)).await?;
-    same("the same issue after the commit", t.store.issue(&issue).await?, Issued::Taken)?;
+    same(
+        "the same issue after the commit",
+        t.store.issue(&issue).await?,
+        Issued::Taken,
+    )?;
     let answer = t.store.claim(&claim_issued(&issue.id)).await?;
-    matches_or_broken!("a claim then", answer, Claimed::Committed { attempt: 1, .. })
+    matches_or_broken!(
+        "a claim then",
+        answer,
+        Claimed::Committed { attempt: 1, .. }
+    )
 }
 
 async fn of_an_empty_batch_answers_nothing(t: &Bench) -> Verdict {
-    same("the number of answers", t.store.issue_all(&[]).await?.len(), 0)
+    same(
+        "the number of answers",
+        t.store.issue_all(&[]).await?.len(),
+        0,
+    )
 }
 
 /// Among free keys there are those in flight, and those that were issued before, with the same
@@ -273,21 +444,46 @@ async fn of_many_answers_in_order_each_on_its_own(t: &Bench) -> Verdict {
         same("an issue of nothing", answer?, Issued::Issued)?;
     }
     let mut claims = Vec::new();
-    for (_, issue) in issues.iter().enumerate().filter(|(number, _)| is_claimed(*number)) {
+    for (_, issue) in issues
+        .iter()
+        .enumerate()
+        .filter(|(number, _)| is_claimed(*number))
+    {
         let (store, claim) = (t.store.clone(), claim(&issue.id));
         claims.push(async move { store.claim(&claim).await });
     }
     together(claims).await?;
-    let answers = t.store.issue_all(&issues).await?.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let answers = t
+        .store
+        .issue_all(&issues)
+        .await?
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()?;
     same("the number of answers", answers.len(), issues.len())?;
     for (number, answer) in answers.into_iter().enumerate() {
-        let wanted = if is_claimed(number) || is_other(number) { Issued::Taken } else { Issued::Issued };
+        let wanted = if is_claimed(number) || is_other(number) {
+            Issued::Taken
+        } else {
+            Issued::Issued
+        };
         same(&format!("the answer to issue {number}"), answer, wanted)?;
     }
     // Not each: that would take longer than all the rest.
-    for (number, issue) in issues.iter().enumerate().filter(|(number, _)| number % 23 == 0 || *number > 1190) {
-        let wanted = if is_claimed(number) { RecordState::InFlight } else { RecordState::Issued };
-        same(&format!("the state of key {number}"), t.state(&issue.id).await?, Some(wanted))?;
+    for (number, issue) in issues
+        .iter()
+        .enumerate()
+        .filter(|(number, _)| number % 23 == 0 || *number > 1190)
+    {
+        let wanted = if is_claimed(number) {
+            RecordState::InFlight
+        } else {
+            RecordState::Issued
+        };
+        same(
+            &format!("the state of key {number}"),
+            t.state(&issue.id).await?,
+            Some(wanted),
+        )?;
     }
     Ok(())
 }
@@ -296,25 +492,65 @@ async fn of_one_key_twice_answers_twice(t: &Bench) -> Verdict {
     let (one, other) = (issue(&t.id()?), issue(&t.id()?));
     let longer = other.clone().with_grace(LONG * 2);
     let issues = [one.clone(), one, other.clone(), longer, other];
-    let answers = t.store.issue_all(&issues).await?.into_iter().collect::<Result<Vec<_>, _>>()?;
-    same("the answers", answers, vec![Issued::Issued, Issued::Issued, Issued::Issued, Issued::Taken, Issued::Issued])
+    let answers = t
+        .store
+        .issue_all(&issues)
+        .await?
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()?;
+    same(
+        "the answers",
+        answers,
+        vec![
+            Issued::Issued,
+            Issued::Issued,
+            Issued::Issued,
+            Issued::Taken,
+            Issued::Issued,
+        ],
+    )
 }
 
 async fn by_another_handle_is_seen(t: &Bench) -> Verdict {
     let (issue, second) = (t.issued().await?, t.second().await?);
     let state = second.inspect(&issue.id).await?.map(|info| info.state);
     same("the state", state, Some(RecordState::Issued))?;
-    same("a claim", second.claim(&claim_issued(&issue.id)).await?, owned())?;
+    same(
+        "a claim",
+        second.claim(&claim_issued(&issue.id)).await?,
+        owned(),
+    )?;
     let answer = t.store.claim(&claim_issued(&issue.id)).await?;
-    matches_or_broken!("a claim by the first handle", answer, Claimed::InFlight { attempt: 1, .. })
+    matches_or_broken!(
+        "a claim by the first handle",
+        answer,
+        Claimed::InFlight { attempt: 1, .. }
+    )
 }
 
 async fn of_one_key_does_not_let_another_be_claimed(t: &Bench) -> Verdict {
     let issue = issue(&t.id_of("", "a")?);
-    same("an issue of nothing", t.store.issue(&issue).await?, Issued::Issued)?;
-    for other in [t.id_of("", "A")?, t.id_of("", "a ")?, t.id_of(".other", "a")?, t.id_of("", &("a", "a"))?] {
+    same(
+        "an issue of nothing",
+        t.store.issue(&issue).await?,
+        Issued::Issued,
+    )?;
+    for other in [
+        t.id_of("", "A")?,
+        t.id_of("", "a ")?,
+        t.id_of(".other", "a")?,
+        t.id_of("", &("a", "a"))?,
+    ] {
         let answer = t.store.claim(&claim_issued(&other)).await?;
-        same(&format!("a claim of {:?}", other.as_str()), answer, Claimed::NotIssued)?;
+        same(
+            &format!("a claim of {:?}", other.as_str()),
+            answer,
+            Claimed::NotIssued,
+        )?;
     }
-    same("a claim of what was issued", t.store.claim(&claim_issued(&issue.id)).await?, owned())
+    same(
+        "a claim of what was issued",
+        t.store.claim(&claim_issued(&issue.id)).await?,
+        owned(),
+    )
 }

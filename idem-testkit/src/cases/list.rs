@@ -77,18 +77,26 @@ async fn all(store: &Handle, mut listing: Listing) -> Result<Vec<Listed>, Failur
     let mut found = Vec::new();
     for _ in 0..MOST_PAGES {
         let page = store.list(&listing).await?;
-        holds("a page is no longer than its limit", page.records.len() <= listing.limit)?;
+        holds(
+            "a page is no longer than its limit",
+            page.records.len() <= listing.limit,
+        )?;
         found.extend(page.records);
         match page.next {
             Some(cursor) => listing = listing.after(cursor),
             None => return Ok(found),
         }
     }
-    Err(broken(format!("a listing did not end after {MOST_PAGES} pages")))
+    Err(broken(format!(
+        "a listing did not end after {MOST_PAGES} pages"
+    )))
 }
 
 fn ids(found: &[Listed]) -> Vec<String> {
-    let mut ids: Vec<String> = found.iter().map(|listed| listed.id.as_str().to_owned()).collect();
+    let mut ids: Vec<String> = found
+        .iter()
+        .map(|listed| listed.id.as_str().to_owned())
+        .collect();
     ids.sort();
     ids
 }
@@ -101,8 +109,10 @@ async fn of_an_operation_has_each_record_once(t: &Bench) -> Verdict {
     let wanted = one_of_each(t).await?;
     for limit in [1, 2, 100] {
         let found = all(&t.store, of_trial(t)?.limit(limit)).await?;
-        let states: BTreeMap<_, _> =
-            found.iter().map(|listed| (listed.id.as_str().to_owned(), listed.info.state)).collect();
+        let states: BTreeMap<_, _> = found
+            .iter()
+            .map(|listed| (listed.id.as_str().to_owned(), listed.info.state))
+            .collect();
         same(&format!("the listing, {limit} on a page"), &states, &wanted)?;
         // None of them was written meanwhile; in Redis a key may come twice while the table of keys
         // grows.
@@ -120,7 +130,11 @@ async fn of_one_operation_has_none_of_another(t: &Bench) -> Verdict {
     }
     for id in wanted {
         let found = all(&t.store, Listing::all().operation(id.operation())).await?;
-        same("the listing of one operation", ids(&found), vec![id.as_str().to_owned()])?;
+        same(
+            "the listing of one operation",
+            ids(&found),
+            vec![id.as_str().to_owned()],
+        )?;
     }
     Ok(())
 }
@@ -129,17 +143,34 @@ async fn describes_a_record_as_an_inspection_does_without_its_outcome(t: &Bench)
     one_of_each(t).await?;
     for listed in all(&t.store, of_trial(t)?).await? {
         let inspected = t.store.inspect(&listed.id).await?;
-        let Some(info) = inspected else { return Err(broken(format!("{:?} is listed and not there", listed.id))) };
+        let Some(info) = inspected else {
+            return Err(broken(format!("{:?} is listed and not there", listed.id)));
+        };
         holds("the outcome is left out", listed.info.outcome.is_none())?;
         let fixed = |info: &idem_core::RecordInfo| {
-            (info.state, info.attempt, info.fingerprint, info.is_error, info.lease_age.is_some())
+            (
+                info.state,
+                info.attempt,
+                info.fingerprint,
+                info.is_error,
+                info.lease_age.is_some(),
+            )
         };
         same("what is fixed", fixed(&listed.info), fixed(&info))?;
         // Inspected later, so that time has passed.
         let slack = t.slack();
-        holds("the expiry counts down", listed.info.expires_in + slack >= info.expires_in)?;
-        holds("the expiry is near", listed.info.expires_in.abs_diff(info.expires_in) < Duration::from_secs(30))?;
-        let ages = (listed.info.lease_age.unwrap_or_default(), info.lease_age.unwrap_or_default());
+        holds(
+            "the expiry counts down",
+            listed.info.expires_in + slack >= info.expires_in,
+        )?;
+        holds(
+            "the expiry is near",
+            listed.info.expires_in.abs_diff(info.expires_in) < Duration::from_secs(30),
+        )?;
+        let ages = (
+            listed.info.lease_age.unwrap_or_default(),
+            info.lease_age.unwrap_or_default(),
+        );
         holds("the age counts up", ages.0 <= ages.1 + slack)?;
     }
     Ok(())
@@ -148,8 +179,11 @@ async fn describes_a_record_as_an_inspection_does_without_its_outcome(t: &Bench)
 async fn of_one_state_has_no_other(t: &Bench) -> Verdict {
     let given = one_of_each(t).await?;
     for state in STATES {
-        let wanted: Vec<String> =
-            given.iter().filter(|(_, other)| **other == state).map(|(id, _)| id.clone()).collect();
+        let wanted: Vec<String> = given
+            .iter()
+            .filter(|(_, other)| **other == state)
+            .map(|(id, _)| id.clone())
+            .collect();
         let found = all(&t.store, of_trial(t)?.state(state)).await?;
         let mut found = ids(&found);
         found.dedup();
@@ -163,7 +197,11 @@ async fn of_a_digest_finds_its_record(t: &Bench) -> Verdict {
     let wanted = t.given(RecordState::Released).await?.id;
     // Whatever its operation is: a digest from a log line is all that there is.
     let found = all(&t.store, Listing::all().digest(wanted.digest()).limit(10)).await?;
-    same("the listing of a digest", ids(&found), vec![wanted.as_str().to_owned()])
+    same(
+        "the listing of a digest",
+        ids(&found),
+        vec![wanted.as_str().to_owned()],
+    )
 }
 
 async fn of_an_age_has_what_nothing_was_heard_of_for_that_long(t: &Bench) -> Verdict {
@@ -173,7 +211,11 @@ async fn of_an_age_has_what_nothing_was_heard_of_for_that_long(t: &Bench) -> Ver
     t.pass(t.unit()).await;
     let (young, _) = t.timed(t.given(RecordState::InFlight)).await?;
     let found = all(&t.store, of_trial(t)?.older_than(t.unit())).await?;
-    let verdict = same("what is older than that", ids(&found), vec![old.as_str().to_owned()]);
+    let verdict = same(
+        "what is older than that",
+        ids(&found),
+        vec![old.as_str().to_owned()],
+    );
     t.within(t.unit(), young, verdict)
 }
 
@@ -186,8 +228,15 @@ async fn has_no_page_longer_than_its_limit(t: &Bench) -> Verdict {
         let mut found = BTreeSet::new();
         for _ in 0..MOST_PAGES {
             let page = t.store.list(&listing).await?;
-            holds("a page is no longer than its limit", page.records.len() <= limit.max(1))?;
-            found.extend(page.records.iter().map(|listed| listed.id.as_str().to_owned()));
+            holds(
+                "a page is no longer than its limit",
+                page.records.len() <= limit.max(1),
+            )?;
+            found.extend(
+                page.records
+                    .iter()
+                    .map(|listed| listed.id.as_str().to_owned()),
+            );
             match page.next {
                 Some(cursor) => listing = listing.after(cursor),
                 None => break,
@@ -206,7 +255,12 @@ async fn has_the_oldest_first_on_a_page(t: &Bench) -> Verdict {
     let ages: Vec<_> = page.iter().map(|listed| listed.info.lease_age).collect();
     // If the store had it on one page.
     let first = t.store.list(&of_trial(t)?).await?;
-    holds("the oldest come first", first.records.is_sorted_by(|one, other| one.oldest_first(other).is_le()))?;
+    holds(
+        "the oldest come first",
+        first
+            .records
+            .is_sorted_by(|one, other| one.oldest_first(other).is_le()),
+    )?;
     holds("there are some", ages.iter().flatten().count() >= 4)
 }
 
@@ -236,13 +290,22 @@ async fn goes_on_with_a_cursor_that_was_text(t: &Bench) -> Verdict {
     let (mut found, mut listing) = (BTreeSet::new(), of_trial(t)?.limit(1));
     loop {
         let page = t.second().await?.list(&listing).await?;
-        found.extend(page.records.iter().map(|listed| listed.id.as_str().to_owned()));
+        found.extend(
+            page.records
+                .iter()
+                .map(|listed| listed.id.as_str().to_owned()),
+        );
         let Some(cursor) = page.next else { break };
         holds(
             "a cursor is plain",
-            cursor.as_str().bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'),
+            cursor
+                .as_str()
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'),
         )?;
-        listing = of_trial(t)?.limit(1).after(Cursor::from_text(cursor.as_str()));
+        listing = of_trial(t)?
+            .limit(1)
+            .after(Cursor::from_text(cursor.as_str()));
     }
     same("how many there are on all pages", found.len(), 3)
 }
@@ -269,10 +332,20 @@ async fn tells_what_cannot_be_read(t: &Bench) -> Verdict {
         let Some(cursor) = page.next else { break };
         listing = listing.after(cursor);
     }
-    same("what can be read", ids(&found), vec![whole.as_str().to_owned()])?;
-    let [one] = unreadable.as_slice() else { return Err(broken(format!("one is not readable: {unreadable:?}"))) };
+    same(
+        "what can be read",
+        ids(&found),
+        vec![whole.as_str().to_owned()],
+    )?;
+    let [one] = unreadable.as_slice() else {
+        return Err(broken(format!("one is not readable: {unreadable:?}")));
+    };
     same("what cannot", one.id.as_str(), damaged.as_str())?;
-    same("the kind of error", one.error.kind(), StoreErrorKind::Unreadable)
+    same(
+        "the kind of error",
+        one.error.kind(),
+        StoreErrorKind::Unreadable,
+    )
 }
 
 async fn has_every_record_that_stays_while_others_come_and_go(t: &Bench) -> Verdict {
@@ -290,7 +363,11 @@ async fn has_every_record_that_stays_while_others_come_and_go(t: &Bench) -> Verd
     let (mut found, mut listing) = (BTreeSet::new(), of_trial(t)?.limit(4));
     for _ in 0..MOST_PAGES {
         let page = t.store.list(&listing).await?;
-        found.extend(page.records.iter().map(|listed| listed.id.as_str().to_owned()));
+        found.extend(
+            page.records
+                .iter()
+                .map(|listed| listed.id.as_str().to_owned()),
+        );
         // One comes, is committed, is released; and one of those of before goes.
         let (one, other) = (claim(&t.id()?), claim(&t.id()?));
         t.own(&one).await?;

@@ -40,18 +40,48 @@ pub(super) const TRIALS: &[Trial] = trials!(
 
 async fn by_the_owner_is_held_and_frees_the_key(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
-    same("the owner's release", t.store.release(&release(&given.claim)).await?, Ownership::Held)?;
-    same("the state then", t.state(&given.id).await?, Some(RecordState::Released))?;
+    same(
+        "the owner's release",
+        t.store.release(&release(&given.claim)).await?,
+        Ownership::Held,
+    )?;
+    same(
+        "the state then",
+        t.state(&given.id).await?,
+        Some(RecordState::Released),
+    )?;
     let answer = t.store.claim(&claim(&given.id)).await?;
-    same("a claim then", answer, Claimed::Owned { attempt: 2, from: Origin::Released })
+    same(
+        "a claim then",
+        answer,
+        Claimed::Owned {
+            attempt: 2,
+            from: Origin::Released,
+        },
+    )
 }
 
 async fn by_the_owner_to_abandoned_is_held_and_frees_the_key(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
-    same("the owner's giving up", t.store.release(&abandon(&given.claim)).await?, Ownership::Held)?;
-    same("the state then", t.state(&given.id).await?, Some(RecordState::Abandoned))?;
+    same(
+        "the owner's giving up",
+        t.store.release(&abandon(&given.claim)).await?,
+        Ownership::Held,
+    )?;
+    same(
+        "the state then",
+        t.state(&given.id).await?,
+        Some(RecordState::Abandoned),
+    )?;
     let answer = t.store.claim(&claim(&given.id)).await?;
-    same("a claim then", answer, Claimed::Owned { attempt: 2, from: Origin::Abandoned })
+    same(
+        "a claim then",
+        answer,
+        Claimed::Owned {
+            attempt: 2,
+            from: Origin::Abandoned,
+        },
+    )
 }
 
 async fn by_a_stranger_is_lost(t: &Bench) -> Verdict {
@@ -67,23 +97,47 @@ async fn strangers(t: &Bench, to: ReleaseTo) -> Verdict {
         let given = t.given(state).await?;
         let before = t.look(&given.id).await?;
         let stranger = Release::new(given.id.clone(), Owner::generate(), to);
-        same("a stranger's release", t.store.release(&stranger).await?, Ownership::Lost)?;
-        t.unchanged(&format!("a record that is {state:?} then"), &given.id, &before).await?;
+        same(
+            "a stranger's release",
+            t.store.release(&stranger).await?,
+            Ownership::Lost,
+        )?;
+        t.unchanged(
+            &format!("a record that is {state:?} then"),
+            &given.id,
+            &before,
+        )
+        .await?;
     }
     Ok(())
 }
 
 async fn by_an_owner_whose_lease_ran_out_is_held(t: &Bench) -> Verdict {
     let given = t.given(RecordState::Abandoned).await?;
-    same("a release before any take-over", t.store.release(&release(&given.claim)).await?, Ownership::Held)?;
+    same(
+        "a release before any take-over",
+        t.store.release(&release(&given.claim)).await?,
+        Ownership::Held,
+    )?;
     let answer = t.store.claim(&claim(&given.id)).await?;
-    same("a claim then", answer, Claimed::Owned { attempt: 2, from: Origin::Released })
+    same(
+        "a claim then",
+        answer,
+        Claimed::Owned {
+            attempt: 2,
+            from: Origin::Released,
+        },
+    )
 }
 
 async fn of_nothing_is_lost_and_leaves_nothing(t: &Bench) -> Verdict {
     let claim = claim(&t.id()?);
     for release in [release(&claim), abandon(&claim), undo(&claim)] {
-        same("a release of nothing", t.store.release(&release).await?, Ownership::Lost)?;
+        same(
+            "a release of nothing",
+            t.store.release(&release).await?,
+            Ownership::Lost,
+        )?;
     }
     same("the state then", t.state(&claim.id).await?, None)
 }
@@ -108,8 +162,16 @@ async fn of_a_done_record_is_lost(t: &Bench) -> Verdict {
 async fn lost(t: &Bench, given: &Given) -> Verdict {
     let before = t.look(&given.id).await?;
     t.pass(t.unit() / 4).await;
-    for release in [release(&given.claim), abandon(&given.claim), undo(&given.claim)] {
-        same("the release", t.store.release(&release).await?, Ownership::Lost)?;
+    for release in [
+        release(&given.claim),
+        abandon(&given.claim),
+        undo(&given.claim),
+    ] {
+        same(
+            "the release",
+            t.store.release(&release).await?,
+            Ownership::Lost,
+        )?;
     }
     t.unchanged("the record then", &given.id, &before).await
 }
@@ -117,11 +179,24 @@ async fn lost(t: &Bench, given: &Given) -> Verdict {
 async fn keeps_the_attempt_for_as_long_as_said(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
     let to = ReleaseTo::Released { keep: LONG * 7 };
-    let (released, _) = t.timed(t.store.release(&release(&given.claim).with_to(to))).await?;
+    let (released, _) = t
+        .timed(t.store.release(&release(&given.claim).with_to(to)))
+        .await?;
     let seen = t.look(&given.id).await?;
-    let info = seen.info.ok_or_else(|| broken("a released record is gone at once"))?;
-    same("the record then", (info.state, info.attempt), (RecordState::Released, 1))?;
-    t.counted_down("the time until it is forgotten", info.expires_in, (LONG * 7, released), seen.at)
+    let info = seen
+        .info
+        .ok_or_else(|| broken("a released record is gone at once"))?;
+    same(
+        "the record then",
+        (info.state, info.attempt),
+        (RecordState::Released, 1),
+    )?;
+    t.counted_down(
+        "the time until it is forgotten",
+        info.expires_in,
+        (LONG * 7, released),
+        seen.at,
+    )
 }
 
 async fn again_and_again_keeps_counting(t: &Bench) -> Verdict {
@@ -130,8 +205,16 @@ async fn again_and_again_keeps_counting(t: &Bench) -> Verdict {
         let claim = claim(&id);
         same("the attempt", t.own(&claim).await?, attempt)?;
         t.store.release(&release(&claim)).await?;
-        let kept = t.store.inspect(&id).await?.map(|info| (info.state, info.attempt));
-        same("the record then", kept, Some((RecordState::Released, attempt)))?;
+        let kept = t
+            .store
+            .inspect(&id)
+            .await?
+            .map(|info| (info.state, info.attempt));
+        same(
+            "the record then",
+            kept,
+            Some((RecordState::Released, attempt)),
+        )?;
     }
     Ok(())
 }
@@ -143,22 +226,37 @@ async fn by_an_earlier_owner_after_the_next_claim_is_lost(t: &Bench) -> Verdict 
 }
 
 async fn to_abandoned_keeps_attempt_fingerprint_and_expiry(t: &Bench) -> Verdict {
-    let claim = claim(&t.id()?).with_fingerprint(crate::bench::print("one")?).with_hold(LONG * 7);
+    let claim = claim(&t.id()?)
+        .with_fingerprint(crate::bench::print("one")?)
+        .with_hold(LONG * 7);
     let (claimed, _) = t.timed(t.own(&claim)).await?;
     t.pass(t.unit() / 2).await;
     t.store.release(&abandon(&claim)).await?;
     let seen = t.look(&claim.id).await?;
-    let info = seen.info.ok_or_else(|| broken("a record that was given up is gone"))?;
+    let info = seen
+        .info
+        .ok_or_else(|| broken("a record that was given up is gone"))?;
     let found = (info.state, info.attempt, info.fingerprint, info.lease_left);
-    same("the record then", found, (RecordState::Abandoned, 1, claim.fingerprint, None))?;
+    same(
+        "the record then",
+        found,
+        (RecordState::Abandoned, 1, claim.fingerprint, None),
+    )?;
     t.counted_down("its expiry", info.expires_in, (LONG * 7, claimed), seen.at)
 }
 
 async fn to_abandoned_is_not_claimed_where_nothing_is_taken_over(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
     t.store.release(&abandon(&given.claim)).await?;
-    let answer = t.store.claim(&claim(&given.id).with_take_over(false)).await?;
-    same("a claim that does not take over", answer, Claimed::Abandoned { attempt: 1 })
+    let answer = t
+        .store
+        .claim(&claim(&given.id).with_take_over(false))
+        .await?;
+    same(
+        "a claim that does not take over",
+        answer,
+        Claimed::Abandoned { attempt: 1 },
+    )
 }
 
 /// A renewal that was under way while the owner gave up does not bring its lease back: the lease's
@@ -166,17 +264,36 @@ async fn to_abandoned_is_not_claimed_where_nothing_is_taken_over(t: &Bench) -> V
 async fn to_abandoned_is_not_revived_by_a_renewal(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
     t.store.release(&abandon(&given.claim)).await?;
-    same("a renewal of it", t.store.renew(renewal(&given.claim)).await?, Ownership::Held)?;
+    same(
+        "a renewal of it",
+        t.store.renew(renewal(&given.claim)).await?,
+        Ownership::Held,
+    )?;
     t.pass(Duration::from_millis(1)).await;
-    same("the state then", t.state(&given.id).await?, Some(RecordState::Abandoned))
+    same(
+        "the state then",
+        t.state(&given.id).await?,
+        Some(RecordState::Abandoned),
+    )
 }
 
 async fn to_undone_of_a_claim_of_nothing_is_nothing(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
-    same("undoing a claim of nothing", t.store.release(&undo(&given.claim)).await?, Ownership::Held)?;
+    same(
+        "undoing a claim of nothing",
+        t.store.release(&undo(&given.claim)).await?,
+        Ownership::Held,
+    )?;
     same("the state then", t.state(&given.id).await?, None)?;
     let answer = t.store.claim(&claim(&given.id)).await?;
-    same("a claim then", answer, Claimed::Owned { attempt: 1, from: Origin::Nothing })
+    same(
+        "a claim then",
+        answer,
+        Claimed::Owned {
+            attempt: 1,
+            from: Origin::Nothing,
+        },
+    )
 }
 
 async fn to_undone_of_a_claim_of_a_released_key_is_released_as_before(t: &Bench) -> Verdict {
@@ -187,11 +304,29 @@ async fn to_undone_of_a_claim_of_a_released_key_is_released_as_before(t: &Bench)
     let (undone, answer) = t.timed(t.store.release(&undo)).await?;
     same("undoing a claim of a released key", answer, Ownership::Held)?;
     let seen = t.look(&given.id).await?;
-    let info = seen.info.ok_or_else(|| broken("the released record that the claim found is gone"))?;
-    same("the record then", (info.state, info.attempt), (RecordState::Released, 1))?;
-    t.counted_down("the time until it is forgotten", info.expires_in, (LONG * 7, undone), seen.at)?;
+    let info = seen
+        .info
+        .ok_or_else(|| broken("the released record that the claim found is gone"))?;
+    same(
+        "the record then",
+        (info.state, info.attempt),
+        (RecordState::Released, 1),
+    )?;
+    t.counted_down(
+        "the time until it is forgotten",
+        info.expires_in,
+        (LONG * 7, undone),
+        seen.at,
+    )?;
     let answer = t.store.claim(&claim(&given.id)).await?;
-    same("a claim then", answer, Claimed::Owned { attempt: 2, from: Origin::Released })
+    same(
+        "a claim then",
+        answer,
+        Claimed::Owned {
+            attempt: 2,
+            from: Origin::Released,
+        },
+    )
 }
 
 async fn to_undone_of_a_take_over_is_abandoned_as_before(t: &Bench) -> Verdict {
@@ -212,13 +347,38 @@ async fn undone_take_over(t: &Bench, renewed: bool) -> Verdict {
     let (undone, answer) = t.timed(t.store.release(&undo(&second))).await?;
     same("undoing a take-over", answer, Ownership::Held)?;
     let seen = t.look(&given.id).await?;
-    let info = seen.info.ok_or_else(|| broken("the abandoned record that the claim found is gone"))?;
-    same("the record then", (info.state, info.attempt), (RecordState::Abandoned, 1))?;
-    t.counted_down("its expiry", info.expires_in, (given.claim.hold, undone), seen.at)?;
-    let answer = t.store.claim(&claim(&given.id).with_take_over(false)).await?;
-    same("a claim that does not take over", answer, Claimed::Abandoned { attempt: 1 })?;
+    let info = seen
+        .info
+        .ok_or_else(|| broken("the abandoned record that the claim found is gone"))?;
+    same(
+        "the record then",
+        (info.state, info.attempt),
+        (RecordState::Abandoned, 1),
+    )?;
+    t.counted_down(
+        "its expiry",
+        info.expires_in,
+        (given.claim.hold, undone),
+        seen.at,
+    )?;
+    let answer = t
+        .store
+        .claim(&claim(&given.id).with_take_over(false))
+        .await?;
+    same(
+        "a claim that does not take over",
+        answer,
+        Claimed::Abandoned { attempt: 1 },
+    )?;
     let answer = t.store.claim(&claim(&given.id)).await?;
-    same("a claim that does", answer, Claimed::Owned { attempt: 2, from: Origin::Abandoned })
+    same(
+        "a claim that does",
+        answer,
+        Claimed::Owned {
+            attempt: 2,
+            from: Origin::Abandoned,
+        },
+    )
 }
 
 /// A reply that got lost makes the owner send it again; the attempt goes back once all the same.
@@ -230,14 +390,23 @@ async fn to_undone_sent_again_undoes_nothing_more(t: &Bench) -> Verdict {
         t.store.release(&undo(&second)).await?;
         let before = t.look(&given.id).await?;
         t.store.release(&undo(&second)).await?;
-        t.unchanged(&format!("a claim of what was {state:?}, undone twice"), &given.id, &before).await?;
+        t.unchanged(
+            &format!("a claim of what was {state:?}, undone twice"),
+            &given.id,
+            &before,
+        )
+        .await?;
     }
     Ok(())
 }
 
 async fn to_undone_after_the_lease_ran_out_is_held(t: &Bench) -> Verdict {
     let given = t.given(RecordState::Abandoned).await?;
-    same("undoing a claim before any take-over", t.store.release(&undo(&given.claim)).await?, Ownership::Held)?;
+    same(
+        "undoing a claim before any take-over",
+        t.store.release(&undo(&given.claim)).await?,
+        Ownership::Held,
+    )?;
     same("the state then", t.state(&given.id).await?, None)
 }
 
@@ -248,6 +417,14 @@ async fn to_undone_by_a_stranger_is_lost(t: &Bench) -> Verdict {
 async fn by_another_handle_is_held(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
     let second = t.second().await?;
-    same("the owner's release", second.release(&release(&given.claim)).await?, Ownership::Held)?;
-    same("the state then", t.state(&given.id).await?, Some(RecordState::Released))
+    same(
+        "the owner's release",
+        second.release(&release(&given.claim)).await?,
+        Ownership::Held,
+    )?;
+    same(
+        "the state then",
+        t.state(&given.id).await?,
+        Some(RecordState::Released),
+    )
 }

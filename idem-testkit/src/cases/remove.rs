@@ -26,7 +26,11 @@ pub(super) const TRIALS: &[Trial] = trials!(
 );
 
 async fn nothing_is_nothing(t: &Bench) -> Verdict {
-    same("a removal of nothing", t.store.remove(&t.id()?).await?, Removed::Nothing)
+    same(
+        "a removal of nothing",
+        t.store.remove(&t.id()?).await?,
+        Removed::Nothing,
+    )
 }
 
 async fn in_flight_is_left_with_what_is_left_of_the_lease(t: &Bench) -> Verdict {
@@ -36,11 +40,17 @@ async fn in_flight_is_left_with_what_is_left_of_the_lease(t: &Bench) -> Verdict 
     t.pass(t.unit() / 2).await;
     let (removed, answer) = t.timed(t.store.remove(&claim.id)).await?;
     let Removed::InFlight { lease_left } = answer else {
-        return Err(broken(format!("a removal of a record in flight: wanted InFlight, got {answer:?}")));
+        return Err(broken(format!(
+            "a removal of a record in flight: wanted InFlight, got {answer:?}"
+        )));
     };
     t.counted_down("lease_left", lease_left, (LONG, claimed), removed)?;
     t.unchanged("the record then", &claim.id, &before).await?;
-    same("the owner's renewal", t.store.renew(renewal(&claim)).await?, Ownership::Held)
+    same(
+        "the owner's renewal",
+        t.store.renew(renewal(&claim)).await?,
+        Ownership::Held,
+    )
 }
 
 async fn released_is_removed_and_begins_at_attempt_one(t: &Bench) -> Verdict {
@@ -63,25 +73,56 @@ async fn done_is_removed_and_begins_at_attempt_one(t: &Bench) -> Verdict {
 }
 
 async fn begins_anew(t: &Bench, given: &Given) -> Verdict {
-    same("the removal", t.store.remove(&given.id).await?, Removed::Removed)?;
+    same(
+        "the removal",
+        t.store.remove(&given.id).await?,
+        Removed::Removed,
+    )?;
     same("the state then", t.state(&given.id).await?, None)?;
-    same("a second removal", t.store.remove(&given.id).await?, Removed::Nothing)?;
+    same(
+        "a second removal",
+        t.store.remove(&given.id).await?,
+        Removed::Nothing,
+    )?;
     let answer = t.store.claim(&claim(&given.id)).await?;
-    same("a claim then", answer, Claimed::Owned { attempt: 1, from: Origin::Nothing })
+    same(
+        "a claim then",
+        answer,
+        Claimed::Owned {
+            attempt: 1,
+            from: Origin::Nothing,
+        },
+    )
 }
 
 async fn given_up_is_removed(t: &Bench) -> Verdict {
     let given = t.given(RecordState::InFlight).await?;
     t.store.release(&abandon(&given.claim)).await?;
-    same("the removal", t.store.remove(&given.id).await?, Removed::Removed)
+    same(
+        "the removal",
+        t.store.remove(&given.id).await?,
+        Removed::Removed,
+    )
 }
 
 async fn a_late_owner_cannot_bring_it_back(t: &Bench) -> Verdict {
     let given = t.given(RecordState::Abandoned).await?;
     t.store.remove(&given.id).await?;
-    same("the late owner's commit", t.store.commit(&given.commit).await?, Ownership::Lost)?;
-    same("the late owner's renewal", t.store.renew(renewal(&given.claim)).await?, Ownership::Lost)?;
-    same("the late owner's giving up", t.store.release(&abandon(&given.claim)).await?, Ownership::Lost)?;
+    same(
+        "the late owner's commit",
+        t.store.commit(&given.commit).await?,
+        Ownership::Lost,
+    )?;
+    same(
+        "the late owner's renewal",
+        t.store.renew(renewal(&given.claim)).await?,
+        Ownership::Lost,
+    )?;
+    same(
+        "the late owner's giving up",
+        t.store.release(&abandon(&given.claim)).await?,
+        Ownership::Lost,
+    )?;
     same("the state then", t.state(&given.id).await?, None)
 }
 
@@ -94,19 +135,43 @@ async fn a_late_owner_changes_nothing_in_the_next_life(t: &Bench) -> Verdict {
         same("the first attempt of the next life", t.own(&next).await?, 1)?;
         let before = t.look(&late.id).await?;
         let answer = t.store.commit(&late_commit).await?;
-        same("the late owner's commit while the next owner's body runs", answer, Ownership::Lost)?;
-        same("the late owner's renewal", t.store.renew(renewal(&late.claim)).await?, Ownership::Lost)?;
-        same("the late owner's giving up", t.store.release(&abandon(&late.claim)).await?, Ownership::Lost)?;
-        t.unchanged("the next owner's record", &late.id, &before).await?;
+        same(
+            "the late owner's commit while the next owner's body runs",
+            answer,
+            Ownership::Lost,
+        )?;
+        same(
+            "the late owner's renewal",
+            t.store.renew(renewal(&late.claim)).await?,
+            Ownership::Lost,
+        )?;
+        same(
+            "the late owner's giving up",
+            t.store.release(&abandon(&late.claim)).await?,
+            Ownership::Lost,
+        )?;
+        t.unchanged("the next owner's record", &late.id, &before)
+            .await?;
 
-        let commit = commit(&next, 1).with_remember(remember).with_outcome(Some(outcome(b"\"the next life\"")));
-        same("the next owner's commit", t.store.commit(&commit).await?, Ownership::Held)?;
+        let commit = commit(&next, 1)
+            .with_remember(remember)
+            .with_outcome(Some(outcome(b"\"the next life\"")));
+        same(
+            "the next owner's commit",
+            t.store.commit(&commit).await?,
+            Ownership::Held,
+        )?;
         let before = t.look(&late.id).await?;
-        same("the late owner's commit then", t.store.commit(&late_commit).await?, Ownership::Lost)?;
+        same(
+            "the late owner's commit then",
+            t.store.commit(&late_commit).await?,
+            Ownership::Lost,
+        )?;
         // Of an equal outcome a store may take it for the next owner's commit, sent again.
         let equal = late_commit.with_outcome(commit.outcome.clone());
         let _: Ownership = t.store.commit(&equal).await?;
-        t.unchanged("the committed record", &late.id, &before).await?;
+        t.unchanged("the committed record", &late.id, &before)
+            .await?;
         let answer = t.store.claim(&claim(&late.id)).await?;
         matches_or_broken!("a claim then", answer, Claimed::Committed { attempt: 1, outcome } if Some(&outcome) == commit.outcome.as_ref())?;
     }
@@ -116,8 +181,15 @@ async fn a_late_owner_changes_nothing_in_the_next_life(t: &Bench) -> Verdict {
 async fn the_fingerprint_goes_with_it(t: &Bench) -> Verdict {
     for given in t.both_committed(print("one")?).await? {
         t.store.remove(&given.id).await?;
-        let answer = t.store.claim(&claim(&given.id).with_fingerprint(print("two")?)).await?;
-        matches_or_broken!("a claim with another fingerprint then", answer, Claimed::Owned { attempt: 1, .. })?;
+        let answer = t
+            .store
+            .claim(&claim(&given.id).with_fingerprint(print("two")?))
+            .await?;
+        matches_or_broken!(
+            "a claim with another fingerprint then",
+            answer,
+            Claimed::Owned { attempt: 1, .. }
+        )?;
     }
     Ok(())
 }
@@ -129,16 +201,28 @@ async fn the_outcome_goes_with_it(t: &Bench) -> Verdict {
         t.own(&again).await?;
         // Were a part of the outcome left somewhere, a record that has none would find it.
         let without = commit(&again, 1).with_outcome(None);
-        same("a commit without an outcome then", t.store.commit(&without).await?, Ownership::Held)?;
+        same(
+            "a commit without an outcome then",
+            t.store.commit(&without).await?,
+            Ownership::Held,
+        )?;
         let answer = t.store.claim(&claim(&given.id)).await?;
-        same("a claim of what has no outcome", answer, Claimed::Done { attempt: 1 })?;
+        same(
+            "a claim of what has no outcome",
+            answer,
+            Claimed::Done { attempt: 1 },
+        )?;
     }
     Ok(())
 }
 
 async fn by_another_handle(t: &Bench) -> Verdict {
     for given in t.both_committed(None).await? {
-        same("the removal", t.second().await?.remove(&given.id).await?, Removed::Removed)?;
+        same(
+            "the removal",
+            t.second().await?.remove(&given.id).await?,
+            Removed::Removed,
+        )?;
         same("the state then", t.state(&given.id).await?, None)?;
     }
     Ok(())

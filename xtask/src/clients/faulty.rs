@@ -23,7 +23,13 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 5] = [Self::Pass, Self::LoseReply, Self::HalfReply, Self::CutRequest, Self::Stall];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Pass,
+        Self::LoseReply,
+        Self::HalfReply,
+        Self::CutRequest,
+        Self::Stall,
+    ];
 
     /// The variable that tells the scripts its address.
     pub(crate) fn variable(self) -> &'static str {
@@ -68,10 +74,19 @@ impl Faulty {
 }
 
 /// Passes one request on, and its response back. Each connection has one.
-fn pass(mut client: TcpStream, server: &str, fault: Fault, seen: &Mutex<BTreeSet<String>>) -> Result<()> {
+fn pass(
+    mut client: TcpStream,
+    server: &str,
+    fault: Fault,
+    seen: &Mutex<BTreeSet<String>>,
+) -> Result<()> {
     let request = read_message(&mut client)?;
     let key = request.header("idempotency-key").unwrap_or_default();
-    let is_first = !key.is_empty() && seen.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
+    let is_first = !key.is_empty()
+        && seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(key);
     let fault = if is_first { fault } else { Fault::Pass };
     let mut behind = TcpStream::connect(server)?;
     if fault == Fault::CutRequest {
@@ -82,7 +97,12 @@ fn pass(mut client: TcpStream, server: &str, fault: Fault, seen: &Mutex<BTreeSet
     behind.write_all(&request.bytes)?;
     let response = read_message(&mut behind)?;
     // The next request has a connection of its own, and the client must know.
-    let line = response.bytes.windows(2).position(|pair| pair == b"\r\n").context("no first line")? + 2;
+    let line = response
+        .bytes
+        .windows(2)
+        .position(|pair| pair == b"\r\n")
+        .context("no first line")?
+        + 2;
     let (first, rest) = response.bytes.split_at(line);
     let answer = [first, b"connection: close\r\n", rest].concat();
     let half = answer.len() - (response.bytes.len() - response.head) / 2;
@@ -112,21 +132,31 @@ impl Message {
     fn header(&self, name: &str) -> Option<String> {
         let head = String::from_utf8_lossy(self.bytes.get(..self.head)?);
         let mut pairs = head.lines().filter_map(|line| line.split_once(':'));
-        pairs.find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim().to_owned())
+        pairs
+            .find(|(found, _)| found.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.trim().to_owned())
     }
 }
 
 fn read_message(stream: &mut TcpStream) -> Result<Message> {
-    let mut message = Message { bytes: Vec::new(), head: 0 };
+    let mut message = Message {
+        bytes: Vec::new(),
+        head: 0,
+    };
     let mut chunk = [0; 4096];
     loop {
         if message.head == 0
-            && let Some(end) = message.bytes.windows(4).position(|window| window == b"\r\n\r\n")
+            && let Some(end) = message
+                .bytes
+                .windows(4)
+                .position(|window| window == b"\r\n\r\n")
         {
             message.head = end + 4;
         }
         if message.head > 0 {
-            let length: usize = message.header("content-length").map_or(Ok(0), |length| length.parse())?;
+            let length: usize = message
+                .header("content-length")
+                .map_or(Ok(0), |length| length.parse())?;
             if message.bytes.len() >= message.head + length {
                 return Ok(message);
             }

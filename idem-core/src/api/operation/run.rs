@@ -77,7 +77,13 @@ impl<Q> Operation<'_, Q> {
                 }
             }));
             let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::unlisted());
-            Execution { witness, policy, again: None::<fn() -> _> }.run(&prepared, body).await
+            Execution {
+                witness,
+                policy,
+                again: None::<fn() -> _>,
+            }
+            .run(&prepared, body)
+            .await
         }
     }
 
@@ -101,7 +107,9 @@ impl<Q> Operation<'_, Q> {
         E: From<Error> + Send + 'static,
         Via: 'static,
     {
-        let Self { draft, question, .. } = self;
+        let Self {
+            draft, question, ..
+        } = self;
         let body = async move {
             match asked(Some(question)).await {
                 Some(settled) => settled,
@@ -109,7 +117,13 @@ impl<Q> Operation<'_, Q> {
             }
         };
         let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::unlisted());
-        Execution { witness, policy, again: None::<fn() -> _> }.run_detached(draft.prepare(), body).await
+        Execution {
+            witness,
+            policy,
+            again: None::<fn() -> _>,
+        }
+        .run_detached(draft.prepare(), body)
+        .await
     }
 }
 
@@ -142,7 +156,11 @@ where
         T: Storable<Via>,
         E: From<Error>,
     {
-        let Self { draft, question, policy } = self;
+        let Self {
+            draft,
+            question,
+            policy,
+        } = self;
         let (body, mut question) = (Again::new(body), Some(question));
         let mut start = move || {
             let (question, body) = (question.take(), body.clone());
@@ -155,7 +173,13 @@ where
         };
         let first = pin!(Some(start()));
         let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), policy.into_policy());
-        Execution { witness, policy, again: Some(start) }.run(&draft.prepare(), first).await
+        Execution {
+            witness,
+            policy,
+            again: Some(start),
+        }
+        .run(&draft.prepare(), first)
+        .await
     }
 
     /// As [`run`](Self::run), with the body in a task of its own: a caller that is dropped does not
@@ -180,7 +204,11 @@ where
         E: From<Error> + Send + 'static,
         Via: 'static,
     {
-        let Self { draft, question, policy } = self;
+        let Self {
+            draft,
+            question,
+            policy,
+        } = self;
         let (body, mut question) = (Again::new(body), Some(question));
         let mut start = move || {
             let (question, body) = (question.take(), body.clone());
@@ -193,7 +221,13 @@ where
         };
         let first = start();
         let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), policy.into_policy());
-        Execution { witness, policy, again: Some(start) }.run_detached(draft.prepare(), first).await
+        Execution {
+            witness,
+            policy,
+            again: Some(start),
+        }
+        .run_detached(draft.prepare(), first)
+        .await
     }
 }
 
@@ -220,7 +254,9 @@ impl Operation<'_> {
                 return Ok(Begin::Execute(Lease::unguarded()));
             };
             return Ok(Begin::Execute(match runtime.observe(&request).await {
-                Begun::Owner(owned) => Lease::new(Held::new(&runtime, &request, owned), &runtime).observing(),
+                Begun::Owner(owned) => {
+                    Lease::new(Held::new(&runtime, &request, owned), &runtime).observing()
+                }
                 Begun::Replay(_) | Begun::Unguarded => Lease::unguarded(),
             }));
         }
@@ -229,7 +265,9 @@ impl Operation<'_> {
             return Ok(Begin::Execute(Lease::unguarded()));
         };
         Ok(match runtime.begin(&request).await? {
-            Begun::Owner(owned) => Begin::Execute(Lease::new(Held::new(&runtime, &request, owned), &runtime)),
+            Begun::Owner(owned) => {
+                Begin::Execute(Lease::new(Held::new(&runtime, &request, owned), &runtime))
+            }
             Begun::Replay(recorded) => Begin::Replay(recorded),
             Begun::Unguarded => Begin::Execute(Lease::unguarded()),
         })

@@ -68,8 +68,8 @@ impl Retrying {
             };
             if clock::now() >= until {
                 // The store may have been asked for what it cannot do, such as to take a large value.
-                let is_done =
-                    parts.leaves_out_outcome() && matches!(parts.try_step().await, Tried::Over(Ownership::Held));
+                let is_done = parts.leaves_out_outcome()
+                    && matches!(parts.try_step().await, Tried::Over(Ownership::Held));
                 if is_done {
                     parts.not_encoded(&error);
                     parts.finish(Ownership::Held);
@@ -86,14 +86,19 @@ impl Retrying {
 
     fn give_up(&mut self) {
         if let Some(mut parts) = self.parts.take() {
-            parts.give_up(&"its tokio runtime was shut down first, and there is no other to try it on");
+            parts.give_up(
+                &"its tokio runtime was shut down first, and there is no other to try it on",
+            );
         }
     }
 }
 
 impl Drop for Retrying {
     fn drop(&mut self) {
-        let Some(mut parts) = self.parts.take_if(|_| self.moves < MOVES && !std::thread::panicking()) else {
+        let Some(mut parts) = self
+            .parts
+            .take_if(|_| self.moves < MOVES && !std::thread::panicking())
+        else {
             return self.give_up();
         };
         let Some(handle) = parts.runtime.keepers.known().another(self.on) else {
@@ -107,6 +112,12 @@ impl Drop for Retrying {
             parts.enrolled = parts.runtime.keepers.enrol_on(&handle, term);
         }
         let (counted, moves) = (self.counted.take(), self.moves + 1);
-        Self { parts: Some(parts), counted, on: None, moves }.start(Some(handle));
+        Self {
+            parts: Some(parts),
+            counted,
+            on: None,
+            moves,
+        }
+        .start(Some(handle));
     }
 }

@@ -71,7 +71,9 @@ where
 {
     async fn run(&mut self, tx: &mut X) -> R {
         // Never, since a call in the caller's transaction runs its body once.
-        let Some(body) = self.0.take() else { return pending().await };
+        let Some(body) = self.0.take() else {
+            return pending().await;
+        };
         let running: Pin<Box<dyn Future<Output = R> + Send + '_>> = Box::pin(body(&mut *tx));
         running.await
     }
@@ -91,7 +93,9 @@ pub(crate) struct OneThreadOnce<F>(pub(crate) Option<F>);
 
 impl<X, R, F: AsyncFnOnce(&mut X) -> R> Body<X, R> for OneThreadOnce<F> {
     async fn run(&mut self, tx: &mut X) -> R {
-        let Some(body) = self.0.take() else { return pending().await };
+        let Some(body) = self.0.take() else {
+            return pending().await;
+        };
         body(tx).await
     }
 }

@@ -47,7 +47,13 @@ where
         {
             return Ran::Refused(open.failed(error).await);
         }
-        let call = Call::new(request.id.clone(), 0, false, AskMode::Nothing, runtime.identity());
+        let call = Call::new(
+            request.id.clone(),
+            0,
+            false,
+            AskMode::Nothing,
+            runtime.identity(),
+        );
         open.attempt = Some(0);
         let watch = BodyWatch::start();
         let returned = call.around(body.run(&mut *open.tx)).await;
@@ -66,7 +72,8 @@ where
                     }
                     claimed => claimed.map(drop),
                 };
-                open.fate(recorded).map_or_else(|| Ran::Done(Outcome::executed(value)), Ran::Refused)
+                open.fate(recorded)
+                    .map_or_else(|| Ran::Done(Outcome::executed(value)), Ran::Refused)
             }
             Err(error) => {
                 call.passes_on_trouble();
@@ -74,7 +81,9 @@ where
                 open.attempt = None;
                 let Some((encoded, own)) = kept else {
                     let looked = self.look(&mut open, store).await;
-                    return open.fate(looked).map_or_else(|| Ran::Failed(error), Ran::Refused);
+                    return open
+                        .fate(looked)
+                        .map_or_else(|| Ran::Failed(error), Ran::Refused);
                 };
                 if open.depth > 0
                     && let Err(error) = open.roll_back_body().await
@@ -88,19 +97,26 @@ where
                     }
                     claimed => claimed.map(drop),
                 };
-                open.fate(recorded).map_or_else(|| Ran::Kept(error), Ran::Refused)
+                open.fate(recorded)
+                    .map_or_else(|| Ran::Kept(error), Ran::Refused)
             }
         }
     }
 
     /// Says what a guarded call would have done whose body is released, and leaves no trace.
-    async fn look<X: Transaction<S>>(&self, open: &mut Open<'_, X, S>, store: &S) -> Result<(), Error> {
+    async fn look<X: Transaction<S>>(
+        &self,
+        open: &mut Open<'_, X, S>,
+        store: &S,
+    ) -> Result<(), Error> {
         let (runtime, request) = (open.runtime, open.request);
         // The body's rows are what its caller makes of them.
         open.release_all().await?;
         if let Some((attempt, _)) = self.claim(open, store).await? {
             open.roll_back().await;
-            runtime.observer.decided(Decision::Released, &request.id, attempt);
+            runtime
+                .observer
+                .decided(Decision::Released, &request.id, attempt);
         }
         Ok(())
     }
@@ -145,12 +161,21 @@ where
 
 impl<X: Transaction<S>, S: Store> Open<'_, X, S> {
     /// Records what came of the body.
-    async fn record(&mut self, store: &S, commit: &Commit, decision: Decision) -> Result<(), Error> {
+    async fn record(
+        &mut self,
+        store: &S,
+        commit: &Commit,
+        decision: Decision,
+    ) -> Result<(), Error> {
         let (runtime, request) = (self.runtime, self.request);
         self.commit(store, commit).await.inspect_err(|_| {
-            runtime.observer.decided(Decision::NotRecorded, &request.id, commit.attempt);
+            runtime
+                .observer
+                .decided(Decision::NotRecorded, &request.id, commit.attempt);
         })?;
-        runtime.observer.decided(decision, &request.id, commit.attempt);
+        runtime
+            .observer
+            .decided(decision, &request.id, commit.attempt);
         Ok(())
     }
 

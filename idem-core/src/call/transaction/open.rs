@@ -75,7 +75,15 @@ pub(super) struct Open<'a, X: Transaction<S>, S: Store> {
 
 impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
     pub(super) fn new(tx: &'a mut X, runtime: &'a Arc<Runtime>, request: &'a Request) -> Self {
-        Self { tx, depth: 0, runtime, request, attempt: None, is_doomed: false, store: PhantomData }
+        Self {
+            tx,
+            depth: 0,
+            runtime,
+            request,
+            attempt: None,
+            is_doomed: false,
+            store: PhantomData,
+        }
     }
 
     pub(super) async fn savepoint(&mut self) -> Result<(), StoreError> {
@@ -86,7 +94,12 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
 
     /// Claims the key. Where the caller ends the transaction, a savepoint is set first: a call that
     /// fails leaves that transaction as it was. With `until`, the call has waited before.
-    pub(super) async fn claim(&mut self, store: &S, ends: Ends, until: Option<Instant>) -> Result<Began, Error> {
+    pub(super) async fn claim(
+        &mut self,
+        store: &S,
+        ends: Ends,
+        until: Option<Instant>,
+    ) -> Result<Began, Error> {
         let (runtime, request) = (self.runtime, self.request);
         let began = clock::now();
         if current::is_reentrant(&request.id, runtime.identity()) {
@@ -111,17 +124,30 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
         let mut pause = Backoff::default();
         let (claimed, left) = loop {
             let left = until.saturating_duration_since(clock::now());
-            match self.tx.claim(store, &claim, if one_writer { Duration::MAX } else { left }).await {
+            match self
+                .tx
+                .claim(store, &claim, if one_writer { Duration::MAX } else { left })
+                .await
+            {
                 Err(error) => return Err(self.failed(error).await),
                 // A lease holds the key.
-                Ok(Claimed::InFlight { attempt, lease_left: left }) if clock::now() < until => {
+                Ok(Claimed::InFlight {
+                    attempt,
+                    lease_left: left,
+                }) if clock::now() < until => {
                     if !ends.is_caller() || X::HOLDS_UP_OWNERS {
                         self.roll_back().await;
-                        return Ok(Began::Met { attempt, left, until });
+                        return Ok(Began::Met {
+                            attempt,
+                            left,
+                            until,
+                        });
                     }
                     // Nobody can tell this transaction of the lease's end, so it looks.
                     pause.rounds += 1;
-                    pause.take_within(left.min(until.saturating_duration_since(clock::now()))).await;
+                    pause
+                        .take_within(left.min(until.saturating_duration_since(clock::now())))
+                        .await;
                 }
                 Ok(claimed) => break (claimed, left),
             }
@@ -134,7 +160,11 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
                 if from == Origin::Abandoned {
                     runtime.took_over(request, attempt);
                 }
-                return Ok(Began::Owner { attempt, owner, from });
+                return Ok(Began::Owner {
+                    attempt,
+                    owner,
+                    from,
+                });
             }
             Claimed::Committed { attempt, outcome } => {
                 self.roll_back().await;
@@ -144,7 +174,9 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
                 return match runtime.replay(request, (attempt, outcome))? {
                     Begun::Replay(recorded) => Ok(Began::Replay(recorded)),
                     // Nothing else comes of an outcome.
-                    Begun::Owner(_) | Begun::Unguarded => Err(runtime.reject(request, &Rejected::Done)),
+                    Begun::Owner(_) | Begun::Unguarded => {
+                        Err(runtime.reject(request, &Rejected::Done))
+                    }
                 };
             }
             Claimed::InFlight { lease_left, .. } => Rejected::InFlight(lease_left),
@@ -248,7 +280,11 @@ impl<X: Transaction<S>, S: Store> Drop for Open<'_, X, S> {
         if let Some(attempt) = self.attempt {
             let observer = self.runtime.observer;
             let has_panicked = std::thread::panicking();
-            let decision = if has_panicked { Decision::Panicked } else { Decision::CallerDropped };
+            let decision = if has_panicked {
+                Decision::Panicked
+            } else {
+                Decision::CallerDropped
+            };
             observer.decided(decision, &self.request.id, attempt);
             // A claim is undone with the savepoint.
             if has_panicked && attempt > 0 {
@@ -278,7 +314,9 @@ impl Backoff {
     }
 
     async fn take_within(&self, most: Duration) {
-        let length = Duration::from_millis(2).saturating_mul(1 << self.rounds.min(6)).min(LONGEST_PAUSE);
+        let length = Duration::from_millis(2)
+            .saturating_mul(1 << self.rounds.min(6))
+            .min(LONGEST_PAUSE);
         tokio::time::sleep(length.mul_f64(0.5 + fastrand::f64()).min(most)).await;
     }
 }

@@ -63,7 +63,11 @@ pub(super) fn nanos(time: Duration) -> u64 {
 
 impl Sweeper {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { looks_at: AtomicU64::new(NEVER), state: Mutex::default(), changed: Condvar::new() })
+        Arc::new(Self {
+            looks_at: AtomicU64::new(NEVER),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        })
     }
 
     /// Whether the thread would look too late for what is due then.
@@ -113,7 +117,11 @@ impl Sweeper {
                     state.is_running = false;
                     return;
                 }
-                let pause = if found.dropped * FEW < found.looked_at { AFTER_FEW } else { AFTER_A_FIND };
+                let pause = if found.dropped * FEW < found.looked_at {
+                    AFTER_FEW
+                } else {
+                    AFTER_A_FIND
+                };
                 let then = next.max(now.saturating_add(nanos(pause)));
                 self.looks_at.store(then, Ordering::SeqCst);
                 state = self.sleep(state, Duration::from_nanos(then - now));
@@ -140,7 +148,9 @@ impl Sweeper {
     }
 
     fn sleep<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
-        wait_while(&self.changed, state, time, |state| !state.is_called && !state.has_ended)
+        wait_while(&self.changed, state, time, |state| {
+            !state.is_called && !state.has_ended
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -175,7 +185,10 @@ impl Sweeper {
         while state.looks < enough && state.is_running {
             state.is_called = true;
             self.changed.notify_all();
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 }

@@ -47,14 +47,24 @@ impl Inner {
     ) -> Result<Session, StoreError> {
         self.heard().tried = Some(address.clone());
         let target = watched.data.at(&address.0, address.1);
-        Arc::clone(self).open_at(client(target)?, Some(address)).await
+        Arc::clone(self)
+            .open_at(client(target)?, Some(address))
+            .await
     }
 
     /// Connects to the master that the news names. If that server is not a master, or is
     /// unreachable twice, the news is dropped: another failover may have followed without an
     /// announcement.
-    pub(super) async fn open_at_news(self: &Arc<Self>, watched: &Watched, news: News) -> Result<Session, StoreError> {
-        let opening = timeout(NEWS_LIMIT, self.open_at_master(watched, news.address.clone())).await;
+    pub(super) async fn open_at_news(
+        self: &Arc<Self>,
+        watched: &Watched,
+        news: News,
+    ) -> Result<Session, StoreError> {
+        let opening = timeout(
+            NEWS_LIMIT,
+            self.open_at_master(watched, news.address.clone()),
+        )
+        .await;
         let (error, is_contradicted) = match opening {
             Ok(Ok(session)) => return Ok(session),
             Ok(Err(error)) => {
@@ -80,18 +90,30 @@ impl Inner {
     pub(super) fn hear(self: &Arc<Self>, statement: Statement) {
         match statement {
             Statement::Switched(address) => {
-                self.heard().news = Some(News { address: address.clone(), at: clock::now(), is_doubtful: false });
+                self.heard().news = Some(News {
+                    address: address.clone(),
+                    at: clock::now(),
+                    is_doubtful: false,
+                });
                 self.master_is_at(&address);
             }
             Statement::Believes(address) => {
-                let Peer::Master(watched) = &self.peer else { return };
+                let Peer::Master(watched) = &self.peer else {
+                    return;
+                };
                 let now = match self.goes_to() {
                     Some(now) if now != address => now,
                     _ => return,
                 };
-                let (inner, watched, limit) = (Arc::downgrade(self), Arc::clone(watched), self.connect_limit);
+                let (inner, watched, limit) = (
+                    Arc::downgrade(self),
+                    Arc::clone(watched),
+                    self.connect_limit,
+                );
                 tokio::spawn(async move {
-                    let Ok(address) = sentinel::most_say(&watched, Some(&now), limit).await else { return };
+                    let Ok(address) = sentinel::most_say(&watched, Some(&now), limit).await else {
+                        return;
+                    };
                     if let Some(inner) = inner.upgrade()
                         && inner.news().is_none_or(|news| news.address == address)
                     {

@@ -101,7 +101,9 @@ impl Link {
     /// Connects to the master that Sentinels name. One attempt, for at most the limit.
     pub(crate) async fn to_master(watched: Watched, terms: Terms) -> Result<Self, StoreError> {
         let name = watched.name.clone();
-        Self::new(Peer::Master(Arc::new(watched)), name, terms).begin().await
+        Self::new(Peer::Master(Arc::new(watched)), name, terms)
+            .begin()
+            .await
     }
 
     /// Connects to a cluster's node in the background, for as long as it takes.
@@ -114,7 +116,11 @@ impl Link {
     }
 
     fn new(peer: Peer, server: Arc<str>, terms: Terms) -> Self {
-        let Terms { connect_limit, greeting, home } = terms;
+        let Terms {
+            connect_limit,
+            greeting,
+            home,
+        } = terms;
         Self(Arc::new(Inner {
             peer,
             server,
@@ -173,7 +179,11 @@ impl Link {
                 }
                 LinkState::Down(progress) => progress.clone(),
             };
-            if let Some(Failure { error, is_refusal: true }) = &*progress.borrow_and_update() {
+            if let Some(Failure {
+                error,
+                is_refusal: true,
+            }) = &*progress.borrow_and_update()
+            {
                 return Err(error.clone());
             }
             let _ = progress.changed().await;
@@ -195,7 +205,10 @@ impl Link {
     pub(crate) fn failure(&self) -> Option<StoreError> {
         match &*self.0.lock() {
             LinkState::Up(_) => None,
-            LinkState::Down(progress) => progress.borrow().as_ref().map(|failure| failure.error.clone()),
+            LinkState::Down(progress) => progress
+                .borrow()
+                .as_ref()
+                .map(|failure| failure.error.clone()),
         }
     }
 
@@ -226,10 +239,17 @@ impl Link {
         let (inner, home) = (Arc::downgrade(&self.0), self.0.home.clone());
         let task = tokio::spawn(async move {
             let is_silent = async {
-                let Some(session) = &session else { return false };
+                let Some(session) = &session else {
+                    return false;
+                };
                 let mut connection = session.connection.clone();
                 // An error is an answer.
-                timeout(SILENCE, redis::cmd("PING").query_async::<Value>(&mut connection)).await.is_err()
+                timeout(
+                    SILENCE,
+                    redis::cmd("PING").query_async::<Value>(&mut connection),
+                )
+                .await
+                .is_err()
             };
             let (is_silent, is_stuck) = tokio::join!(is_silent, home.leave_if_stuck(SILENCE));
             let Some(inner) = inner.upgrade() else { return };
@@ -239,7 +259,10 @@ impl Link {
                 _ => {}
             }
         });
-        *probe = Some(Probe { task: task.abort_handle(), since: now });
+        *probe = Some(Probe {
+            task: task.abort_handle(),
+            since: now,
+        });
     }
 }
 

@@ -27,7 +27,11 @@ impl Inner {
         let opening = async {
             match &self.peer {
                 Peer::Server(client) => Arc::clone(self).open_at(client.clone(), None).await,
-                Peer::Node(client, node) => Arc::clone(self).open_at(client.clone(), Some(node.clone())).await,
+                Peer::Node(client, node) => {
+                    Arc::clone(self)
+                        .open_at(client.clone(), Some(node.clone()))
+                        .await
+                }
                 Peer::Master(watched) => {
                     if let Some(news) = self.news() {
                         return self.open_at_news(watched, news).await;
@@ -37,7 +41,9 @@ impl Inner {
                 }
             }
         };
-        timeout(self.connect_limit, opening).await.map_err(|_| unconnected_in_time(&self.server, self.connect_limit))?
+        timeout(self.connect_limit, opening)
+            .await
+            .map_err(|_| unconnected_in_time(&self.server, self.connect_limit))?
     }
 
     pub(super) async fn open_at(
@@ -47,11 +53,17 @@ impl Inner {
     ) -> Result<Session, StoreError> {
         let runtime = self.home.runtime();
         let is_node = matches!(self.peer, Peer::Node(..));
-        let ear = Ear { client: client.clone(), server: Arc::clone(&self.server), limit: self.connect_limit };
+        let ear = Ear {
+            client: client.clone(),
+            server: Arc::clone(&self.server),
+            limit: self.connect_limit,
+        };
         let hub = Hub::new();
         let (inner, lost) = (Arc::downgrade(&self), Arc::downgrade(&hub));
         let receive = move |push: PushInfo| -> Result<(), ()> {
-            let (PushKind::Disconnection, Some(hub)) = (&push.kind, lost.upgrade()) else { return Ok(()) };
+            let (PushKind::Disconnection, Some(hub)) = (&push.kind, lost.upgrade()) else {
+                return Ok(());
+            };
             match inner.upgrade() {
                 Some(inner) => inner.lost(&hub, Duration::ZERO),
                 None => hub.close(),
@@ -66,12 +78,15 @@ impl Inner {
             // Each step of the store has one limit around all that it sends (`server.rs`).
             .set_response_timeout(None)
             .set_push_sender(receive);
-        let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+        let connection = client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await;
         let mut connection = connection.map_err(|error| unconnected(&self.server, error))?;
         if matches!(self.peer, Peer::Master(_)) {
             sentinel::must_be_master(&mut connection, &self.server).await?;
         }
-        let compares = AtomicBool::new(greet(&mut connection, &self.server, &self.greeting, is_node).await?);
+        let compares =
+            AtomicBool::new(greet(&mut connection, &self.server, &self.greeting, is_node).await?);
         // If this is refused, the clock is trusted.
         if let Err(error) = self.look_at_clock(connection.clone()).await
             && error.code() == Some("NOPERM")
@@ -92,7 +107,10 @@ impl Inner {
         })))
     }
 
-    pub(super) async fn look_at_clock(&self, mut connection: MultiplexedConnection) -> RedisResult<()> {
+    pub(super) async fn look_at_clock(
+        &self,
+        mut connection: MultiplexedConnection,
+    ) -> RedisResult<()> {
         let asked = ServerClock::asking();
         let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut connection).await?;
         let time = Duration::from_secs(seconds) + Duration::from_micros(micros);

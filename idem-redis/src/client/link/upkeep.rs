@@ -17,7 +17,8 @@ use crate::client::wake::Hub;
 
 /// Between two attempts to reconnect: doubles from the first to the second. A server that is back
 /// is found within the second.
-pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
+pub(super) const PAUSE: (Duration, Duration) =
+    (Duration::from_millis(10), Duration::from_millis(250));
 /// The same if an operator must fix something first.
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 /// Between two looks at the server's clock: seldom enough to cost nothing, and often enough that a
@@ -47,7 +48,9 @@ impl Inner {
         let mut state = self.lock();
         // From here on, a loss of the connection and news of a failover wait for the lock, and find
         // the session.
-        let is_right = self.news().is_none_or(|news| session.address.as_ref() == Some(&news.address));
+        let is_right = self
+            .news()
+            .is_none_or(|news| session.address.as_ref() == Some(&news.address));
         let alive = is_right && !session.hub.is_closed();
         if alive {
             self.was_up.store(true, Ordering::Relaxed);
@@ -73,7 +76,8 @@ impl Inner {
 
     pub(super) fn replace(self: &Arc<Self>, pause: Duration) -> watch::Receiver<Option<Failure>> {
         let (progress, receiver) = watch::channel(None);
-        self.home.spawn(replace(Arc::downgrade(self), progress, pause));
+        self.home
+            .spawn(replace(Arc::downgrade(self), progress, pause));
         self.tend();
         receiver
     }
@@ -94,7 +98,11 @@ impl Inner {
             return;
         }
         chores.stop();
-        chores.tasks.push(runtime.spawn(watch_clock(Arc::downgrade(self))).abort_handle());
+        chores.tasks.push(
+            runtime
+                .spawn(watch_clock(Arc::downgrade(self)))
+                .abort_handle(),
+        );
         if let Peer::Master(watched) = &self.peer {
             let inner = Arc::downgrade(self);
             let said = move |statement: Statement| {
@@ -102,7 +110,11 @@ impl Inner {
                     inner.hear(statement);
                 }
             };
-            chores.tasks.push(runtime.spawn(sentinel::listen(Arc::clone(watched), said)).abort_handle());
+            chores.tasks.push(
+                runtime
+                    .spawn(sentinel::listen(Arc::clone(watched), said))
+                    .abort_handle(),
+            );
         }
     }
 
@@ -113,8 +125,14 @@ impl Inner {
             return Failure { error, is_refusal };
         }
         // It took us before: a password that is being changed, a master that is not set up yet.
-        let text = format!("{error} (it accepted this connection's settings before; connecting again)");
-        Failure { error: StoreError::new(StoreErrorKind::Unavailable, text).with_source(error).unsent(), is_refusal }
+        let text =
+            format!("{error} (it accepted this connection's settings before; connecting again)");
+        Failure {
+            error: StoreError::new(StoreErrorKind::Unavailable, text)
+                .with_source(error)
+                .unsent(),
+            is_refusal,
+        }
     }
 }
 
@@ -144,10 +162,16 @@ async fn watch_clock(inner: Weak<Inner>) {
 }
 
 /// Tries to connect until it succeeds or the link is dropped.
-async fn replace(inner: Weak<Inner>, progress: watch::Sender<Option<Failure>>, mut pause: Duration) {
+async fn replace(
+    inner: Weak<Inner>,
+    progress: watch::Sender<Option<Failure>>,
+    mut pause: Duration,
+) {
     let mut next = PAUSE.0;
     let mut warned = false;
-    let Some(mut astray) = inner.upgrade().map(|inner| inner.astray.subscribe()) else { return };
+    let Some(mut astray) = inner.upgrade().map(|inner| inner.astray.subscribe()) else {
+        return;
+    };
     loop {
         sleep(pause).await;
         let Some(inner) = inner.upgrade() else { return };
@@ -165,7 +189,9 @@ async fn replace(inner: Weak<Inner>, progress: watch::Sender<Option<Failure>>, m
         match opened {
             Ok(session) => {
                 if inner.publish(session) {
-                    outward(|| tracing::info!(target: "idem", server = %inner.server, "connected to Redis"));
+                    outward(
+                        || tracing::info!(target: "idem", server = %inner.server, "connected to Redis"),
+                    );
                     return;
                 }
                 pause = PAUSE.1;
@@ -181,7 +207,11 @@ async fn replace(inner: Weak<Inner>, progress: watch::Sender<Option<Failure>>, m
                 progress.send_replace(Some(failure));
                 // Half of it by chance, or all processes that lost a server would come back to it
                 // at once.
-                pause = if is_refusal { REFUSED_PAUSE } else { next.mul_f64(0.5 + fastrand::f64() / 2.0) };
+                pause = if is_refusal {
+                    REFUSED_PAUSE
+                } else {
+                    next.mul_f64(0.5 + fastrand::f64() / 2.0)
+                };
                 next = (next * 2).min(PAUSE.1);
             }
         }

@@ -36,15 +36,24 @@ pub fn is_conflict(error: &(dyn Error + 'static)) -> bool {
 /// Each database has codes of its own, so the error's type decides which of them are meant.
 fn is_one(error: &dyn DatabaseError) -> bool {
     #[cfg(feature = "postgres")]
-    if error.try_downcast_ref::<sqlx::postgres::PgDatabaseError>().is_some() {
+    if error
+        .try_downcast_ref::<sqlx::postgres::PgDatabaseError>()
+        .is_some()
+    {
         return super::super::postgres::Postgresql::is_conflict(error);
     }
     #[cfg(feature = "mysql")]
-    if error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>().is_some() {
+    if error
+        .try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()
+        .is_some()
+    {
         return super::super::mysql::Mysql::is_conflict(error);
     }
     #[cfg(feature = "sqlite")]
-    if error.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some() {
+    if error
+        .try_downcast_ref::<sqlx::sqlite::SqliteError>()
+        .is_some()
+    {
         return super::super::sqlite::SqliteFile::is_conflict(error);
     }
     let _ = error;

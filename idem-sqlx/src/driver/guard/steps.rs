@@ -33,7 +33,10 @@ pub trait Supported: Database + Sized {
     const LOCK: &'static str;
 
     /// Carries out a statement without parameters.
-    fn execute(on: &mut Self::Connection, text: &Arc<str>) -> impl Future<Output = Result<(), Error>> + Send;
+    fn execute(
+        on: &mut Self::Connection,
+        text: &Arc<str>,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Selects a text, by a row's id.
     fn text<I: Id<Self>>(
@@ -113,7 +116,10 @@ impl<D: Dialect> Drop for Savepoint<'_, D> {
     }
 }
 
-#[cfg_attr(not(any(feature = "postgres", feature = "mysql", feature = "sqlite")), allow(unused_macros))]
+#[cfg_attr(
+    not(any(feature = "postgres", feature = "mysql", feature = "sqlite")),
+    allow(unused_macros)
+)]
 macro_rules! supported {
     ($Db:ty, $Dialect:ty, $mark:literal, $parameters:expr, $types:expr, $lock:literal) => {
         impl Supported for $Db {
@@ -141,7 +147,8 @@ macro_rules! supported {
                 id: I,
             ) -> Result<Option<(i64, Option<String>)>, Error> {
                 let row = sqlx::query(sql(text)).bind(id).fetch_optional(on).await?;
-                row.map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose()
+                row.map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
+                    .transpose()
             }
 
             async fn write<I: Id<Self>>(
@@ -150,7 +157,12 @@ macro_rules! supported {
                 value: &str,
                 id: I,
             ) -> Result<(), Error> {
-                sqlx::query(sql(text)).bind(value.to_owned()).bind(id).execute(on).await.map(drop)
+                sqlx::query(sql(text))
+                    .bind(value.to_owned())
+                    .bind(id)
+                    .execute(on)
+                    .await
+                    .map(drop)
             }
 
             async fn ids<I: Id<Self> + for<'r> Decode<'r, Self> + Unpin>(
@@ -158,7 +170,10 @@ macro_rules! supported {
                 text: &Arc<str>,
                 value: &str,
             ) -> Result<Vec<I>, Error> {
-                let rows = sqlx::query(sql(text)).bind(value.to_owned()).fetch_all(on).await?;
+                let rows = sqlx::query(sql(text))
+                    .bind(value.to_owned())
+                    .fetch_all(on)
+                    .await?;
                 rows.iter().map(|row| row.try_get(0)).collect()
             }
 
@@ -174,11 +189,16 @@ macro_rules! supported {
                 let savepoint = Savepoint::<$Dialect>::begin(on).await?;
                 let mut limited = Limited::<$Dialect>::new(savepoint.on, wait).await?;
                 let mut selected = match before {
-                    Some(before) => Self::execute(limited.connection(), before).await.map(|()| None),
+                    Some(before) => Self::execute(limited.connection(), before)
+                        .await
+                        .map(|()| None),
                     None => Ok(None),
                 };
                 if selected.is_ok() {
-                    let row = sqlx::query(sql(text)).bind(id).fetch_optional(limited.connection()).await;
+                    let row = sqlx::query(sql(text))
+                        .bind(id)
+                        .fetch_optional(limited.connection())
+                        .await;
                     selected = row.and_then(|row| row.map(|row| row.try_get(0)).transpose());
                 }
                 let is_locked = match &selected {
@@ -225,6 +245,20 @@ supported!(
     " FOR NO KEY UPDATE"
 );
 #[cfg(feature = "mysql")]
-supported!(sqlx::MySql, super::super::mysql::Mysql, '`', ["?", "?"], ["CHAR", "SIGNED"], " FOR UPDATE");
+supported!(
+    sqlx::MySql,
+    super::super::mysql::Mysql,
+    '`',
+    ["?", "?"],
+    ["CHAR", "SIGNED"],
+    " FOR UPDATE"
+);
 #[cfg(feature = "sqlite")]
-supported!(sqlx::Sqlite, super::super::sqlite::SqliteFile, '"', ["?1", "?2"], ["TEXT", "INTEGER"], "");
+supported!(
+    sqlx::Sqlite,
+    super::super::sqlite::SqliteFile,
+    '"',
+    ["?1", "?2"],
+    ["TEXT", "INTEGER"],
+    ""
+);

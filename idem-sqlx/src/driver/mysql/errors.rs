@@ -10,7 +10,9 @@ use super::super::super::sqlx;
 use super::super::dialect::Judgement;
 
 pub(super) fn number(error: &dyn DatabaseError) -> u16 {
-    error.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number)
+    error
+        .try_downcast_ref::<MySqlDatabaseError>()
+        .map_or(0, MySqlDatabaseError::number)
 }
 
 pub(super) fn judge(error: &dyn DatabaseError) -> Judgement {
@@ -25,20 +27,28 @@ pub(super) fn judge(error: &dyn DatabaseError) -> Judgement {
         1047 => Judgement::Ended("; this node of the cluster takes no statements now"),
         // Shutdown, killed connections, and failures of the network. Proxies use the numbers of the
         // client's library, 2006 and 2013.
-        1053 | 1077 | 1079 | 1152 | 1158..=1161 | 1184 | 1927 | 2006 | 2013 | 3169 => Judgement::Lost,
-        1146 | 1054 => Judgement::Schema,
-        1290 | 1792 | 1836 => {
-            Judgement::Unavailable("; this server is read-only: a failover is under way, or the address is wrong")
+        1053 | 1077 | 1079 | 1152 | 1158..=1161 | 1184 | 1927 | 2006 | 2013 | 3169 => {
+            Judgement::Lost
         }
+        1146 | 1054 => Judgement::Schema,
+        1290 | 1792 | 1836 => Judgement::Unavailable(
+            "; this server is read-only: a failover is under way, or the address is wrong",
+        ),
         1040 | 1203 | 1226 => Judgement::Unavailable("; the server takes no more connections"),
         3032 => Judgement::Unavailable("; this server is offline for its administrator"),
-        3100 => Judgement::Unavailable("; this member of the replication group takes no transactions now"),
+        3100 => Judgement::Unavailable(
+            "; this member of the replication group takes no transactions now",
+        ),
         1205 | 1317 | 1969 | 3024 => Judgement::Timeout,
         1021 | 1114 => Judgement::Full,
         1044 | 1045 | 1698 => Judgement::Refused("; correct the user and password"),
         1046 | 1049 => Judgement::Refused("; correct the database's name"),
-        1142 | 1143 => Judgement::Refused("; the user needs SELECT, INSERT, UPDATE and DELETE on the table"),
-        1153 => Judgement::TooLarge("; the outcome is larger than `max_allowed_packet` of the server"),
+        1142 | 1143 => {
+            Judgement::Refused("; the user needs SELECT, INSERT, UPDATE and DELETE on the table")
+        }
+        1153 => {
+            Judgement::TooLarge("; the outcome is larger than `max_allowed_packet` of the server")
+        }
         _ => by_class(&error.code().unwrap_or_default()),
     }
 }

@@ -12,7 +12,9 @@ use idem_core::store::record::RecordId;
 use tokio::time::timeout;
 
 use self::sqlx::error::DatabaseError;
-use self::sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions, MySqlRow};
+use self::sqlx::mysql::{
+    MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions, MySqlRow,
+};
 use self::sqlx::query::Query;
 use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, MySql, Row as _};
 use self::statements::{Statements, within};
@@ -77,15 +79,22 @@ impl MySqlStore {
     }
 
     async fn connect_to(url: &str) -> Result<Self, StoreError> {
-        let options: MySqlConnectOptions =
-            fault::options(url, &["mysql", "mariadb"], "mysql://user:password@host:port/database")?;
+        let options: MySqlConnectOptions = fault::options(
+            url,
+            &["mysql", "mariadb"],
+            "mysql://user:password@host:port/database",
+        )?;
         let place = Mysql::place(&options);
         // Its statements are not for logs: those of MySQL have keys in them.
         let options = options.disable_statement_logging();
         // Directly, because the pool would try again and hide why.
         let first = match timeout(CONNECTING, options.connect()).await {
             Ok(first) => first.map_err(|error| fault::unconnected::<Mysql>(&place, error))?,
-            Err(_) => return Err(fault::unconnected_in_time::<Mysql>(&place, CONNECTING, false)),
+            Err(_) => {
+                return Err(fault::unconnected_in_time::<Mysql>(
+                    &place, CONNECTING, false,
+                ));
+            }
         };
         let _ = timeout(Duration::from_millis(100), first.close()).await;
         let pool = MySqlPoolOptions::new()
@@ -94,7 +103,11 @@ impl MySqlStore {
             .test_before_acquire(false)
             // Limits the server's work for callers that have gone.
             .after_connect(|on, _| {
-                Box::pin(async move { on.execute("SET SESSION innodb_lock_wait_timeout = 1").await.map(drop) })
+                Box::pin(async move {
+                    on.execute("SET SESSION innodb_lock_wait_timeout = 1")
+                        .await
+                        .map(drop)
+                })
             })
             .connect_lazy_with(options);
         Ok(Self(Core::new(pool, &Settings::of_own_pool())))
@@ -114,17 +127,31 @@ pub(super) struct Mysql {
 
 impl Mysql {
     /// Gives the session what the statements of [`within`] refer to.
-    async fn set(&self, on: &mut MySqlConnection, id: &RecordId, outcome: Option<&[u8]>) -> Result<(), sqlx::Error> {
+    async fn set(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        outcome: Option<&[u8]>,
+    ) -> Result<(), sqlx::Error> {
         let texts = self.statements.set(id, outcome);
         for text in &texts {
             on.execute(sqlx::raw_sql(sql(text))).await?;
         }
-        let Some(outcome) = outcome.filter(|_| texts.len() > 1) else { return Ok(()) };
-        let arrived: Option<i64> = on.fetch_one(sqlx::raw_sql(within::ARRIVED)).await?.try_get(0)?;
-        if arrived.is_some_and(|length| usize::try_from(length).is_ok_and(|length| length == outcome.len())) {
+        let Some(outcome) = outcome.filter(|_| texts.len() > 1) else {
+            return Ok(());
+        };
+        let arrived: Option<i64> = on
+            .fetch_one(sqlx::raw_sql(within::ARRIVED))
+            .await?
+            .try_get(0)?;
+        if arrived.is_some_and(|length| {
+            usize::try_from(length).is_ok_and(|length| length == outcome.len())
+        }) {
             return Ok(());
         }
-        Err(sqlx::Error::Encode("the outcome is larger than `max_allowed_packet` of the server".into()))
+        Err(sqlx::Error::Encode(
+            "the outcome is larger than `max_allowed_packet` of the server".into(),
+        ))
     }
 
     /// A row that was read outside of any transaction; as it is committed, if the read may have seen
@@ -139,7 +166,10 @@ impl Mysql {
             return super::read_row!(row).map(Some);
         }
         let text = self.statements.read_committed(id);
-        on.fetch_optional(sqlx::raw_sql(sql(&text))).await?.map(|row| super::read_row!(row)).transpose()
+        on.fetch_optional(sqlx::raw_sql(sql(&text)))
+            .await?
+            .map(|row| super::read_row!(row))
+            .transpose()
     }
 }
 
@@ -156,15 +186,28 @@ impl Dialect for Mysql {
     const HOLDS_UP_OWNERS: bool = true;
 
     fn new(table: &Table, lock_limit: Option<Duration>) -> Self {
-        Self { statements: Statements::new(table), in_text: false, lock_limit }
+        Self {
+            statements: Statements::new(table),
+            in_text: false,
+            lock_limit,
+        }
     }
 
     fn within_transactions(table: &Table) -> Self {
-        Self { statements: Statements::within_transactions(table), in_text: true, ..Self::new(table, None) }
+        Self {
+            statements: Statements::within_transactions(table),
+            in_text: true,
+            ..Self::new(table, None)
+        }
     }
 
     fn place(options: &MySqlConnectOptions) -> String {
-        format!("{}:{}/{}", options.get_host(), options.get_port(), options.get_database().unwrap_or_default())
+        format!(
+            "{}:{}/{}",
+            options.get_host(),
+            options.get_port(),
+            options.get_database().unwrap_or_default()
+        )
     }
 
     async fn insert(
@@ -192,14 +235,26 @@ impl Dialect for Mysql {
         standing.iter().map(|row| row.try_get(0)).collect()
     }
 
-    async fn read(&self, on: &mut MySqlConnection, id: &RecordId) -> Result<Option<Row>, sqlx::Error> {
+    async fn read(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+    ) -> Result<Option<Row>, sqlx::Error> {
         if self.in_text {
             self.set(on, id, None).await?;
             let text = self.statements.read_now(id);
-            return on.fetch_optional(sqlx::raw_sql(sql(&text))).await?.map(|row| super::read_row!(row)).transpose();
+            return on
+                .fetch_optional(sqlx::raw_sql(sql(&text)))
+                .await?
+                .map(|row| super::read_row!(row))
+                .transpose();
         }
-        let query = sqlx::query(sql(&self.statements.read)).bind(id.operation()).bind(id.key());
-        let Some(row) = query.fetch_optional(&mut *on).await? else { return Ok(None) };
+        let query = sqlx::query(sql(&self.statements.read))
+            .bind(id.operation())
+            .bind(id.key());
+        let Some(row) = query.fetch_optional(&mut *on).await? else {
+            return Ok(None);
+        };
         self.committed(on, id, row).await
     }
 
@@ -217,7 +272,9 @@ impl Dialect for Mysql {
         };
         let query = sqlx::query(sql(statement));
         let query = query.bind(after.expires_at).bind(after.expires_at);
-        let query = query.bind(after.operation.as_str()).bind(after.key.as_str());
+        let query = query
+            .bind(after.operation.as_str())
+            .bind(after.key.as_str());
         let query = match among {
             Among::Few(operation) => query.bind(&**operation).bind(limit),
             Among::All | Among::InFlight => query.bind(limit),
@@ -225,8 +282,15 @@ impl Dialect for Mysql {
         super::read_window!(query.fetch_all(on).await?)
     }
 
-    async fn has_more(&self, on: &mut MySqlConnection, operation: &str, rows: i64) -> Result<bool, sqlx::Error> {
-        let query = sqlx::query(sql(&self.statements.has_more)).bind(operation).bind(rows);
+    async fn has_more(
+        &self,
+        on: &mut MySqlConnection,
+        operation: &str,
+        rows: i64,
+    ) -> Result<bool, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.has_more))
+            .bind(operation)
+            .bind(rows);
         Ok(query.fetch_optional(on).await?.is_some())
     }
 
@@ -238,7 +302,11 @@ impl Dialect for Mysql {
     ) -> Result<Vec<(String, String)>, sqlx::Error> {
         let query = sqlx::query_as(sql(&self.statements.ids));
         let operation = after.operation.as_str();
-        let query = query.bind(operation).bind(after.key.as_str()).bind(operation).bind(limit);
+        let query = query
+            .bind(operation)
+            .bind(after.key.as_str())
+            .bind(operation)
+            .bind(limit);
         query.fetch_all(on).await
     }
 
@@ -261,21 +329,43 @@ impl Dialect for Mysql {
                 Err(error) => Err(self.undo(on, error).await),
             };
         }
-        let Statements { put_owned, put_as_read, .. } = &self.statements;
+        let Statements {
+            put_owned,
+            put_as_read,
+            ..
+        } = &self.statements;
         let query = match guard {
-            Guard::Owner(owner) => bind(sqlx::query(sql(put_owned)), id, columns).bind(owner.to_bytes().to_vec()),
-            Guard::Revision(revision) => bind(sqlx::query(sql(put_as_read)), id, columns).bind(revision).bind(false),
-            Guard::RanOut(revision) => bind(sqlx::query(sql(put_as_read)), id, columns).bind(revision).bind(true),
+            Guard::Owner(owner) => {
+                bind(sqlx::query(sql(put_owned)), id, columns).bind(owner.to_bytes().to_vec())
+            }
+            Guard::Revision(revision) => bind(sqlx::query(sql(put_as_read)), id, columns)
+                .bind(revision)
+                .bind(false),
+            Guard::RanOut(revision) => bind(sqlx::query(sql(put_as_read)), id, columns)
+                .bind(revision)
+                .bind(true),
         };
         Ok(query.execute(on).await?.rows_affected() > 0)
     }
 
-    async fn remove(&self, on: &mut MySqlConnection, id: &RecordId, revision: i64) -> Result<bool, sqlx::Error> {
-        let query = sqlx::query(sql(&self.statements.remove)).bind(id.operation()).bind(id.key()).bind(revision);
+    async fn remove(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        revision: i64,
+    ) -> Result<bool, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.remove))
+            .bind(id.operation())
+            .bind(id.key())
+            .bind(revision);
         Ok(query.execute(on).await?.rows_affected() > 0)
     }
 
-    async fn renew(&self, on: &mut MySqlConnection, leases: &[&Kept]) -> Result<Vec<bool>, sqlx::Error> {
+    async fn renew(
+        &self,
+        on: &mut MySqlConnection,
+        leases: &[&Kept],
+    ) -> Result<Vec<bool>, sqlx::Error> {
         let revision = fastrand::i64(..);
         let text = self.statements.renew(leases, revision);
         let renewed = on.execute(sqlx::raw_sql(sql(&text))).await?.rows_affected();
@@ -284,35 +374,57 @@ impl Dialect for Mysql {
         }
         let text = self.statements.renewed(leases, revision);
         let rows = on.fetch_all(sqlx::raw_sql(sql(&text))).await?;
-        let owners = rows.iter().map(|row| row.try_get(0)).collect::<Result<HashSet<Vec<u8>>, _>>()?;
-        Ok(leases.iter().map(|lease| owners.contains(lease.owner.to_bytes().as_slice())).collect())
+        let owners = rows
+            .iter()
+            .map(|row| row.try_get(0))
+            .collect::<Result<HashSet<Vec<u8>>, _>>()?;
+        Ok(leases
+            .iter()
+            .map(|lease| owners.contains(lease.owner.to_bytes().as_slice()))
+            .collect())
     }
 
     async fn sweep(&self, on: &mut MySqlConnection, limit: i64) -> Result<u64, sqlx::Error> {
-        let expired = sqlx::query(sql(&self.statements.sweep)).bind(limit).execute(&mut *on).await?.rows_affected();
-        let query = sqlx::query(sql(&self.statements.sweep_outcomes)).bind(fastrand::i64(..)).bind(limit);
+        let expired = sqlx::query(sql(&self.statements.sweep))
+            .bind(limit)
+            .execute(&mut *on)
+            .await?
+            .rows_affected();
+        let query = sqlx::query(sql(&self.statements.sweep_outcomes))
+            .bind(fastrand::i64(..))
+            .bind(limit);
         Ok(expired.max(query.execute(on).await?.rows_affected()))
     }
 
     async fn time(&self, on: &mut MySqlConnection) -> Result<Duration, sqlx::Error> {
         // As text: in a caller's transaction, nothing is prepared.
-        let row = on.fetch_one(sqlx::raw_sql(sql(&self.statements.time))).await?;
-        Ok(Duration::from_micros(row.try_get::<i64, _>(0)?.unsigned_abs()))
+        let row = on
+            .fetch_one(sqlx::raw_sql(sql(&self.statements.time)))
+            .await?;
+        Ok(Duration::from_micros(
+            row.try_get::<i64, _>(0)?.unsigned_abs(),
+        ))
     }
 
     async fn schema(&self, on: &mut MySqlConnection) -> Result<Schema, sqlx::Error> {
-        let row = on.fetch_one(sqlx::raw_sql(sql(&self.statements.schema))).await?;
+        let row = on
+            .fetch_one(sqlx::raw_sql(sql(&self.statements.schema)))
+            .await?;
         // A caller's transaction commits by itself.
         if !self.in_text && row.try_get::<i64, _>(0)? == 0 {
             return Ok(Schema::Unusable(
                 "the connection has `autocommit` switched off, so that no step would ever be committed; give the store connections with `autocommit`",
             ));
         }
-        Ok(row.try_get::<Option<String>, _>(1)?.map_or(Schema::Missing, Schema::Marked))
+        Ok(row
+            .try_get::<Option<String>, _>(1)?
+            .map_or(Schema::Missing, Schema::Marked))
     }
 
     async fn create(&self, on: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-        on.execute(sqlx::raw_sql(sql(&self.statements.create))).await.map(drop)
+        on.execute(sqlx::raw_sql(sql(&self.statements.create)))
+            .await
+            .map(drop)
     }
 
     async fn insert_within(
@@ -329,13 +441,23 @@ impl Dialect for Mysql {
         let rows = match on.fetch_all(sqlx::raw_sql(sql(&text))).await {
             Ok(rows) => rows,
             Err(error) => {
-                let _ = on.execute(sqlx::raw_sql(sql(&Arc::from(within::unlock())))).await;
+                let _ = on
+                    .execute(sqlx::raw_sql(sql(&Arc::from(within::unlock()))))
+                    .await;
                 return Err(error);
             }
         };
-        let row = rows.iter().find(|row| row.len() > 2).map(|row| super::read_row!(row)).transpose()?;
-        let is_locked =
-            rows.iter().find(|row| row.len() <= 2).map(|row| row.try_get::<i64, _>(0)).transpose()? == Some(0);
+        let row = rows
+            .iter()
+            .find(|row| row.len() > 2)
+            .map(|row| super::read_row!(row))
+            .transpose()?;
+        let is_locked = rows
+            .iter()
+            .find(|row| row.len() <= 2)
+            .map(|row| row.try_get::<i64, _>(0))
+            .transpose()?
+            == Some(0);
         Ok(match row {
             _ if is_locked => Inserted::Locked,
             Some(row) => Inserted::Stands(Box::new(row)),
@@ -362,7 +484,9 @@ impl Dialect for Mysql {
     }
 
     async fn limit_locks(on: &mut MySqlConnection, wait: Duration) -> Result<(), sqlx::Error> {
-        on.execute(sqlx::raw_sql(sql(&Arc::from(within::limit(wait))))).await.map(drop)
+        on.execute(sqlx::raw_sql(sql(&Arc::from(within::limit(wait)))))
+            .await
+            .map(drop)
     }
 
     async fn unlimit_locks(on: &mut MySqlConnection, _: i64) -> Result<(), sqlx::Error> {
@@ -375,17 +499,23 @@ impl Dialect for Mysql {
 
     async fn restart(on: &mut MySqlConnection, statement: &str) -> Result<(), sqlx::Error> {
         let text = format!("ROLLBACK; START TRANSACTION; {statement}");
-        on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
+        on.execute(sqlx::raw_sql(sql(&Arc::from(text))))
+            .await
+            .map(drop)
     }
 
     async fn restart_lost(on: &mut MySqlConnection, statement: &str) -> Result<(), sqlx::Error> {
         let text = format!("ROLLBACK; START TRANSACTION READ ONLY; {statement}");
-        on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
+        on.execute(sqlx::raw_sql(sql(&Arc::from(text))))
+            .await
+            .map(drop)
     }
 
     async fn roll_back_to(on: &mut MySqlConnection, savepoint: &str) -> Result<(), sqlx::Error> {
         let text = format!("ROLLBACK TO SAVEPOINT {savepoint}");
-        on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
+        on.execute(sqlx::raw_sql(sql(&Arc::from(text))))
+            .await
+            .map(drop)
     }
 
     #[cfg(test)]
@@ -421,7 +551,13 @@ fn bind<'q>(
     id: &'q RecordId,
     columns: &'q Columns,
 ) -> Query<'q, MySql, MySqlArguments> {
-    let Columns { expires_in, hold, lease, fade, .. } = *columns;
+    let Columns {
+        expires_in,
+        hold,
+        lease,
+        fade,
+        ..
+    } = *columns;
     // In this order: a column that was set has its new value further on in the statement. The
     // expiry comes last.
     query

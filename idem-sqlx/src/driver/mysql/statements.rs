@@ -58,7 +58,8 @@ const ROW: &str = "state, attempt, owner, origin, \
 const LEVEL: &str = "/*M! @@tx_isolation */ /*!80000 @@transaction_isolation */";
 
 /// Whether the session's plain reads see what is not committed, and may never be.
-const READS_UNCOMMITTED: &str = "/*M! @@tx_isolation */ /*!80000 @@transaction_isolation */ = 'READ-UNCOMMITTED'";
+const READS_UNCOMMITTED: &str =
+    "/*M! @@tx_isolation */ /*!80000 @@transaction_isolation */ = 'READ-UNCOMMITTED'";
 
 /// Not `INSERT IGNORE`, which would turn errors into warnings. An existing row stays as it is.
 const IF_NONE: &str = " ON DUPLICATE KEY UPDATE operation = VALUES(operation); ";
@@ -68,7 +69,10 @@ const MS: &str = "INTERVAL ? * 1000 MICROSECOND";
 
 impl Statements {
     pub(super) fn new(table: &Table) -> Self {
-        Self::of(table, "owner = ? AND state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6)")
+        Self::of(
+            table,
+            "owner = ? AND state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6)",
+        )
     }
 
     /// Of steps in a caller's transaction. Nobody else sees a claim there, so that it has not
@@ -154,7 +158,12 @@ impl Statements {
     /// Writes a row where there is none, and reads the one that stands there then. Each value is a
     /// number or hexadecimal: nothing that could be taken for SQL, whatever the settings of the
     /// session are. A transaction, so that nothing stays of a claim whose read fails.
-    pub(super) fn insert(&self, id: &RecordId, columns: &Columns, lock_limit: Option<Duration>) -> Arc<str> {
+    pub(super) fn insert(
+        &self,
+        id: &RecordId,
+        columns: &Columns,
+        lock_limit: Option<Duration>,
+    ) -> Arc<str> {
         let mut text = String::with_capacity(2048);
         if let Some(wait) = lock_limit {
             let _ = write!(text, "{}; ", limit(wait));
@@ -173,7 +182,13 @@ impl Statements {
     }
 
     /// As `put_as_read`, with its values in the text, and with a limit for locks around it.
-    pub(super) fn put_limited(&self, id: &RecordId, guard: Guard, columns: &Columns, wait: Duration) -> Arc<str> {
+    pub(super) fn put_limited(
+        &self,
+        id: &RecordId,
+        guard: Guard,
+        columns: &Columns,
+        wait: Duration,
+    ) -> Arc<str> {
         let mut key = String::new();
         push_text(&mut key, Some(id.key().as_bytes()));
         let mut outcome = String::new();
@@ -185,7 +200,10 @@ impl Statements {
     /// Reads what is committed, at the isolation level that sees more. The level is that of the
     /// next transaction, which this read is.
     pub(super) fn read_committed(&self, id: &RecordId) -> Arc<str> {
-        let mut text = format!("SET TRANSACTION ISOLATION LEVEL READ COMMITTED; {}", self.then_read);
+        let mut text = format!(
+            "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; {}",
+            self.then_read
+        );
         push_id(&mut text, id);
         text.into()
     }
@@ -241,7 +259,11 @@ impl Statements {
 
 /// Ends what is left of a claim of which a statement failed.
 pub(super) fn undo(lock_limit: Option<Duration>) -> Arc<str> {
-    if lock_limit.is_some() { format!("ROLLBACK; {UNLIMIT}").into() } else { "ROLLBACK".into() }
+    if lock_limit.is_some() {
+        format!("ROLLBACK; {UNLIMIT}").into()
+    } else {
+        "ROLLBACK".into()
+    }
 }
 
 /// A row in brackets.
@@ -265,13 +287,19 @@ fn push_values(text: &mut String, columns: &Columns) {
     let expires = columns.expires_in.unwrap_or_default();
     let lengths = [
         columns.hold.map(|hold| expires - hold),
-        columns.hold.zip(columns.lease).map(|(hold, lease)| expires - hold + lease),
+        columns
+            .hold
+            .zip(columns.lease)
+            .map(|(hold, lease)| expires - hold + lease),
         columns.fade.map(|fade| expires - fade),
         Some(expires),
     ];
     for length in lengths {
         let _ = match length {
-            Some(length) => write!(text, ", UTC_TIMESTAMP(6) + INTERVAL {length} * 1000 MICROSECOND"),
+            Some(length) => write!(
+                text,
+                ", UTC_TIMESTAMP(6) + INTERVAL {length} * 1000 MICROSECOND"
+            ),
             None => write!(text, ", NULL"),
         };
     }
@@ -343,7 +371,12 @@ fn push_bytes(text: &mut String, value: Option<&[u8]>) {
         text.push_str("NULL");
         return;
     };
-    let digit = |half: u8| DIGITS.get(usize::from(half)).copied().map_or('0', char::from);
+    let digit = |half: u8| {
+        DIGITS
+            .get(usize::from(half))
+            .copied()
+            .map_or('0', char::from)
+    };
     text.push_str("x'");
     for byte in value {
         text.push(digit(byte >> 4));
@@ -353,5 +386,6 @@ fn push_bytes(text: &mut String, value: Option<&[u8]>) {
 }
 
 fn create(table: &Table) -> String {
-    include_str!("../schema/mysql.sql").replace("`idem_records` (", &format!("{} (", table.quoted('`')))
+    include_str!("../schema/mysql.sql")
+        .replace("`idem_records` (", &format!("{} (", table.quoted('`')))
 }

@@ -20,11 +20,19 @@ const MIXED_UP: &str = "; a proxy mixes up the prepared statements of its client
 const LIMIT_EXCEEDED: &str = "54000";
 
 pub(super) fn is_limit_exceeded(error: &sqlx::Error) -> bool {
-    error.as_database_error().and_then(DatabaseError::code).as_deref() == Some(LIMIT_EXCEEDED)
+    error
+        .as_database_error()
+        .and_then(DatabaseError::code)
+        .as_deref()
+        == Some(LIMIT_EXCEEDED)
 }
 
 pub(super) fn is_protocol_violation(error: &sqlx::Error) -> bool {
-    error.as_database_error().and_then(DatabaseError::code).as_deref() == Some("08P01")
+    error
+        .as_database_error()
+        .and_then(DatabaseError::code)
+        .as_deref()
+        == Some("08P01")
 }
 
 pub(super) fn judge(error: &dyn DatabaseError) -> Judgement {
@@ -36,7 +44,9 @@ pub(super) fn judge(error: &dyn DatabaseError) -> Judgement {
         // Shutdown, crash, dropped database, and the time limits of transactions.
         "57P01" | "57P02" | "57P04" | "25P03" | "25P04" => Judgement::Lost,
         "42P01" | "42703" | "3F000" => Judgement::Schema,
-        "25006" => Judgement::Unavailable("; this is a replica: a failover is under way, or the address is wrong"),
+        "25006" => Judgement::Unavailable(
+            "; this is a replica: a failover is under way, or the address is wrong",
+        ),
         "57P03" | "53300" => Judgement::Unavailable(""),
         "57014" | "55P03" => Judgement::Timeout,
         "53100" => Judgement::Full,
@@ -45,17 +55,23 @@ pub(super) fn judge(error: &dyn DatabaseError) -> Judgement {
         "3D000" => Judgement::Refused("; correct the database's name"),
         // There is one already, or none, of that name.
         "42P05" | "26000" => Judgement::Refused(MIXED_UP),
-        "42501" => Judgement::Refused("; the user needs SELECT, INSERT, UPDATE and DELETE on the table"),
+        "42501" => {
+            Judgement::Refused("; the user needs SELECT, INSERT, UPDATE and DELETE on the table")
+        }
         code if code.starts_with("08") || code.starts_with("53") || code.starts_with("58") => {
             Judgement::Unavailable("")
         }
-        code if is_fatal(error) && !REFUSALS.iter().any(|class| code.starts_with(class)) => Judgement::Lost,
+        code if is_fatal(error) && !REFUSALS.iter().any(|class| code.starts_with(class)) => {
+            Judgement::Lost
+        }
         _ => Judgement::Refused(""),
     }
 }
 
 /// Whether the server ended the connection with this error.
 fn is_fatal(error: &dyn DatabaseError) -> bool {
-    let severity = error.try_downcast_ref::<PgDatabaseError>().map(PgDatabaseError::severity);
+    let severity = error
+        .try_downcast_ref::<PgDatabaseError>()
+        .map(PgDatabaseError::severity);
     matches!(severity, Some(PgSeverity::Fatal | PgSeverity::Panic))
 }

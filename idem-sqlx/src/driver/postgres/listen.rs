@@ -25,10 +25,18 @@ pub(super) fn start(
     waiters: Arc<LocalWaiters>,
 ) -> (JoinHandle<()>, watch::Receiver<bool>) {
     let (says, connected) = watch::channel(false);
-    (tokio::spawn(listen(options, channel, waiters, says)), connected)
+    (
+        tokio::spawn(listen(options, channel, waiters, says)),
+        connected,
+    )
 }
 
-async fn listen(options: PgConnectOptions, channel: String, waiters: Arc<LocalWaiters>, says: watch::Sender<bool>) {
+async fn listen(
+    options: PgConnectOptions,
+    channel: String,
+    waiters: Arc<LocalWaiters>,
+    says: watch::Sender<bool>,
+) {
     // Not a connection of the application's pool: with none left there, no waiter would be woken.
     let pool = PgPoolOptions::new()
         .max_connections(2)
@@ -71,7 +79,9 @@ async fn greet(pool: PgPool, channel: String) {
     if let Ok(mut connection) = pool.acquire().await {
         // The channel's name has nothing in it that ends a text.
         let text = format!("SELECT pg_notify('{channel}', '')");
-        let _ = connection.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await;
+        let _ = connection
+            .execute(sqlx::raw_sql(sql(&Arc::from(text))))
+            .await;
         drop(connection.detach());
     }
 }

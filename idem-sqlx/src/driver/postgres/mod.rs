@@ -85,8 +85,11 @@ impl PostgresStore {
     }
 
     async fn connect_to(url: &str) -> Result<Self, StoreError> {
-        let options: PgConnectOptions =
-            fault::options(url, &["postgres", "postgresql"], "postgres://user:password@host:port/database")?;
+        let options: PgConnectOptions = fault::options(
+            url,
+            &["postgres", "postgresql"],
+            "postgres://user:password@host:port/database",
+        )?;
         let place = Postgresql::place(&options);
         // Its statements are not for logs: those of MySQL have keys in them.
         let options = options.disable_statement_logging();
@@ -96,7 +99,13 @@ impl PostgresStore {
             .acquire_timeout(OPENING)
             .test_before_acquire(false)
             .connect_lazy_with(options);
-        Ok(Self(Core::new(pool, &Settings { is_limited, ..Settings::of_own_pool() })))
+        Ok(Self(Core::new(
+            pool,
+            &Settings {
+                is_limited,
+                ..Settings::of_own_pool()
+            },
+        )))
     }
 }
 
@@ -115,16 +124,29 @@ impl Dialect for Postgresql {
 
     fn new(table: &Table, lock_limit: Option<Duration>) -> Self {
         let statements = Statements::new(table, lock_limit);
-        Self { statements, channel: statements::channel(table), in_transaction: false }
+        Self {
+            statements,
+            channel: statements::channel(table),
+            in_transaction: false,
+        }
     }
 
     fn within_transactions(table: &Table) -> Self {
         let statements = Statements::within_transactions(table);
-        Self { statements, channel: statements::channel(table), in_transaction: true }
+        Self {
+            statements,
+            channel: statements::channel(table),
+            in_transaction: true,
+        }
     }
 
     fn place(options: &PgConnectOptions) -> String {
-        format!("{}:{}/{}", options.get_host(), options.get_port(), options.get_database().unwrap_or_default())
+        format!(
+            "{}:{}/{}",
+            options.get_host(),
+            options.get_port(),
+            options.get_database().unwrap_or_default()
+        )
     }
 
     async fn insert(
@@ -134,7 +156,11 @@ impl Dialect for Postgresql {
         columns: &Columns,
     ) -> Result<Option<Row>, sqlx::Error> {
         let query = bind(sqlx::query(sql(&self.statements.insert)), id, columns);
-        query.fetch_optional(on).await?.map(|row| super::read_row!(row)).transpose()
+        query
+            .fetch_optional(on)
+            .await?
+            .map(|row| super::read_row!(row))
+            .transpose()
     }
 
     async fn insert_all(
@@ -143,20 +169,50 @@ impl Dialect for Postgresql {
         rows: &[(RecordId, Columns)],
     ) -> Result<HashSet<i64>, sqlx::Error> {
         let written = sqlx::query(sql(&self.statements.insert_all))
-            .bind(rows.iter().map(|(id, _)| id.operation().to_owned()).collect::<Vec<_>>())
-            .bind(rows.iter().map(|(id, _)| id.key().to_owned()).collect::<Vec<_>>())
-            .bind(rows.iter().map(|(_, columns)| columns.state.to_owned()).collect::<Vec<_>>())
-            .bind(rows.iter().map(|(_, columns)| columns.expires_in).collect::<Vec<_>>())
-            .bind(rows.iter().map(|(_, columns)| columns.fade).collect::<Vec<_>>())
-            .bind(rows.iter().map(|(_, columns)| columns.revision).collect::<Vec<_>>())
+            .bind(
+                rows.iter()
+                    .map(|(id, _)| id.operation().to_owned())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                rows.iter()
+                    .map(|(id, _)| id.key().to_owned())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                rows.iter()
+                    .map(|(_, columns)| columns.state.to_owned())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                rows.iter()
+                    .map(|(_, columns)| columns.expires_in)
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                rows.iter()
+                    .map(|(_, columns)| columns.fade)
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                rows.iter()
+                    .map(|(_, columns)| columns.revision)
+                    .collect::<Vec<_>>(),
+            )
             .fetch_all(on)
             .await?;
         written.iter().map(|row| row.try_get(0)).collect()
     }
 
     async fn read(&self, on: &mut PgConnection, id: &RecordId) -> Result<Option<Row>, sqlx::Error> {
-        let query = sqlx::query(sql(&self.statements.read)).bind(id.operation()).bind(id.key());
-        query.fetch_optional(on).await?.map(|row| super::read_row!(row)).transpose()
+        let query = sqlx::query(sql(&self.statements.read))
+            .bind(id.operation())
+            .bind(id.key());
+        query
+            .fetch_optional(on)
+            .await?
+            .map(|row| super::read_row!(row))
+            .transpose()
     }
 
     async fn window(
@@ -173,7 +229,9 @@ impl Dialect for Postgresql {
         };
         let query = sqlx::query(sql(statement));
         let query = query.bind(after.expires_at);
-        let query = query.bind(after.operation.as_str()).bind(after.key.as_str());
+        let query = query
+            .bind(after.operation.as_str())
+            .bind(after.key.as_str());
         let query = match among {
             Among::Few(operation) => query.bind(limit).bind(&**operation),
             Among::All | Among::InFlight => query.bind(limit),
@@ -181,8 +239,15 @@ impl Dialect for Postgresql {
         super::read_window!(query.fetch_all(on).await?)
     }
 
-    async fn has_more(&self, on: &mut PgConnection, operation: &str, rows: i64) -> Result<bool, sqlx::Error> {
-        let query = sqlx::query(sql(&self.statements.has_more)).bind(operation).bind(rows);
+    async fn has_more(
+        &self,
+        on: &mut PgConnection,
+        operation: &str,
+        rows: i64,
+    ) -> Result<bool, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.has_more))
+            .bind(operation)
+            .bind(rows);
         Ok(query.fetch_optional(on).await?.is_some())
     }
 
@@ -193,7 +258,10 @@ impl Dialect for Postgresql {
         limit: i64,
     ) -> Result<Vec<(String, String)>, sqlx::Error> {
         let query = sqlx::query_as(sql(&self.statements.ids));
-        let query = query.bind(after.operation.as_str()).bind(after.key.as_str()).bind(limit);
+        let query = query
+            .bind(after.operation.as_str())
+            .bind(after.key.as_str())
+            .bind(limit);
         query.fetch_all(on).await
     }
 
@@ -204,16 +272,28 @@ impl Dialect for Postgresql {
         guard: Guard,
         columns: &Columns,
     ) -> Result<bool, sqlx::Error> {
-        match self.put_and_notify(on, id, guard, columns, &self.channel).await {
+        match self
+            .put_and_notify(on, id, guard, columns, &self.channel)
+            .await
+        {
             Err(error) if !self.in_transaction && errors::is_limit_exceeded(&error) => {
-                self.put_and_notify(on, id, guard, columns, NO_CHANNEL).await
+                self.put_and_notify(on, id, guard, columns, NO_CHANNEL)
+                    .await
             }
             put => put,
         }
     }
 
-    async fn remove(&self, on: &mut PgConnection, id: &RecordId, revision: i64) -> Result<bool, sqlx::Error> {
-        match self.remove_and_notify(on, id, revision, &self.channel).await {
+    async fn remove(
+        &self,
+        on: &mut PgConnection,
+        id: &RecordId,
+        revision: i64,
+    ) -> Result<bool, sqlx::Error> {
+        match self
+            .remove_and_notify(on, id, revision, &self.channel)
+            .await
+        {
             Err(error) if !self.in_transaction && errors::is_limit_exceeded(&error) => {
                 self.remove_and_notify(on, id, revision, NO_CHANNEL).await
             }
@@ -221,11 +301,28 @@ impl Dialect for Postgresql {
         }
     }
 
-    async fn renew(&self, on: &mut PgConnection, leases: &[&Kept]) -> Result<Vec<bool>, sqlx::Error> {
-        let owners: Vec<Vec<u8>> = leases.iter().map(|lease| lease.owner.to_bytes().to_vec()).collect();
+    async fn renew(
+        &self,
+        on: &mut PgConnection,
+        leases: &[&Kept],
+    ) -> Result<Vec<bool>, sqlx::Error> {
+        let owners: Vec<Vec<u8>> = leases
+            .iter()
+            .map(|lease| lease.owner.to_bytes().to_vec())
+            .collect();
         let rows = sqlx::query(sql(&self.statements.renew))
-            .bind(leases.iter().map(|lease| lease.id.operation().to_owned()).collect::<Vec<_>>())
-            .bind(leases.iter().map(|lease| lease.id.key().to_owned()).collect::<Vec<_>>())
+            .bind(
+                leases
+                    .iter()
+                    .map(|lease| lease.id.operation().to_owned())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                leases
+                    .iter()
+                    .map(|lease| lease.id.key().to_owned())
+                    .collect::<Vec<_>>(),
+            )
             .bind(owners.clone())
             .bind(leases.iter().map(|lease| lease.hold).collect::<Vec<_>>())
             .bind(fastrand::i64(..))
@@ -239,14 +336,24 @@ impl Dialect for Postgresql {
     }
 
     async fn sweep(&self, on: &mut PgConnection, limit: i64) -> Result<u64, sqlx::Error> {
-        let expired = sqlx::query(sql(&self.statements.sweep)).bind(limit).execute(&mut *on).await?.rows_affected();
-        let query = sqlx::query(sql(&self.statements.sweep_outcomes)).bind(limit).bind(fastrand::i64(..));
+        let expired = sqlx::query(sql(&self.statements.sweep))
+            .bind(limit)
+            .execute(&mut *on)
+            .await?
+            .rows_affected();
+        let query = sqlx::query(sql(&self.statements.sweep_outcomes))
+            .bind(limit)
+            .bind(fastrand::i64(..));
         Ok(expired.max(query.execute(on).await?.rows_affected()))
     }
 
     async fn time(&self, on: &mut PgConnection) -> Result<Duration, sqlx::Error> {
-        let row = sqlx::query(sql(&self.statements.time)).fetch_one(on).await?;
-        Ok(Duration::from_micros(row.try_get::<i64, _>(0)?.unsigned_abs()))
+        let row = sqlx::query(sql(&self.statements.time))
+            .fetch_one(on)
+            .await?;
+        Ok(Duration::from_micros(
+            row.try_get::<i64, _>(0)?.unsigned_abs(),
+        ))
     }
 
     async fn schema(&self, on: &mut PgConnection) -> Result<Schema, sqlx::Error> {
@@ -255,13 +362,17 @@ impl Dialect for Postgresql {
         if !row.try_get::<bool, _>(0)? {
             return Ok(Schema::Missing);
         }
-        Ok(Schema::Marked(row.try_get::<Option<String>, _>(1)?.unwrap_or_default()))
+        Ok(Schema::Marked(
+            row.try_get::<Option<String>, _>(1)?.unwrap_or_default(),
+        ))
     }
 
     async fn create(&self, on: &mut PgConnection) -> Result<(), sqlx::Error> {
         // The lock, because two that create one table at the same time can meet in the catalog. It
         // ends with the transaction, which several statements in one message are.
-        on.execute(sqlx::raw_sql(sql(&self.statements.create))).await.map(drop)
+        on.execute(sqlx::raw_sql(sql(&self.statements.create)))
+            .await
+            .map(drop)
     }
 
     fn judge(error: &dyn DatabaseError) -> Judgement {
@@ -276,7 +387,12 @@ impl Dialect for Postgresql {
         wait: Duration,
     ) -> Result<Inserted, sqlx::Error> {
         let limit = statements::milliseconds(wait);
-        let query = bind(sqlx::query(sql(&self.statements.insert_within)), id, columns).bind(limit);
+        let query = bind(
+            sqlx::query(sql(&self.statements.insert_within)),
+            id,
+            columns,
+        )
+        .bind(limit);
         if let Some(row) = query.fetch_optional(&mut *on).await? {
             return Ok(Inserted::Stands(Box::new(super::read_row!(row)?)));
         }
@@ -286,17 +402,22 @@ impl Dialect for Postgresql {
     }
 
     async fn limit_locks(on: &mut PgConnection, wait: Duration) -> Result<(), sqlx::Error> {
-        on.execute(sqlx::raw_sql(sql(&Arc::from(statements::limit(wait))))).await.map(drop)
+        on.execute(sqlx::raw_sql(sql(&Arc::from(statements::limit(wait)))))
+            .await
+            .map(drop)
     }
 
     async fn unlimit_locks(on: &mut PgConnection, _: i64) -> Result<(), sqlx::Error> {
-        on.execute(sqlx::raw_sql(sql(&Arc::from(statements::unlimit())))).await.map(drop)
+        on.execute(sqlx::raw_sql(sql(&Arc::from(statements::unlimit()))))
+            .await
+            .map(drop)
     }
 
     async fn doom(on: &mut PgConnection) -> Result<(), sqlx::Error> {
         on.execute(sqlx::raw_sql("ROLLBACK; BEGIN")).await?;
         // An aborted transaction takes no statement, and its COMMIT is a ROLLBACK.
-        let raise = "DO $$ BEGIN RAISE EXCEPTION 'idem: this transaction must not be committed'; END $$";
+        let raise =
+            "DO $$ BEGIN RAISE EXCEPTION 'idem: this transaction must not be committed'; END $$";
         match on.execute(sqlx::raw_sql(raise)).await {
             Ok(_) | Err(sqlx::Error::Database(_)) => Ok(()),
             Err(error) => Err(error),
@@ -305,12 +426,16 @@ impl Dialect for Postgresql {
 
     async fn restart(on: &mut PgConnection, statement: &str) -> Result<(), sqlx::Error> {
         let text = format!("ROLLBACK; BEGIN; {statement}");
-        on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
+        on.execute(sqlx::raw_sql(sql(&Arc::from(text))))
+            .await
+            .map(drop)
     }
 
     async fn roll_back_to(on: &mut PgConnection, savepoint: &str) -> Result<(), sqlx::Error> {
         let text = format!("ROLLBACK TO SAVEPOINT {savepoint}");
-        on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
+        on.execute(sqlx::raw_sql(sql(&Arc::from(text))))
+            .await
+            .map(drop)
     }
 
     #[cfg(test)]
@@ -326,13 +451,29 @@ impl Dialect for Postgresql {
         error.code().as_deref() == Some("55P03")
     }
 
-    async fn mark(&self, on: &mut PgConnection, id: &RecordId, attempt: i64) -> Result<(), sqlx::Error> {
-        let query = sqlx::query(sql(&self.statements.mark)).bind(id.operation()).bind(id.key()).bind(attempt);
+    async fn mark(
+        &self,
+        on: &mut PgConnection,
+        id: &RecordId,
+        attempt: i64,
+    ) -> Result<(), sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.mark))
+            .bind(id.operation())
+            .bind(id.key())
+            .bind(attempt);
         query.execute(on).await.map(drop)
     }
 
-    fn listen(&self, pool: &PgPool, waiters: Arc<LocalWaiters>) -> Option<(JoinHandle<()>, watch::Receiver<bool>)> {
-        Some(listen::start((*pool.connect_options()).clone(), self.channel.clone(), waiters))
+    fn listen(
+        &self,
+        pool: &PgPool,
+        waiters: Arc<LocalWaiters>,
+    ) -> Option<(JoinHandle<()>, watch::Receiver<bool>)> {
+        Some(listen::start(
+            (*pool.connect_options()).clone(),
+            self.channel.clone(),
+            waiters,
+        ))
     }
 }
 
@@ -345,13 +486,28 @@ impl Postgresql {
         columns: &Columns,
         channel: &str,
     ) -> Result<bool, sqlx::Error> {
-        let Statements { put_owned, put_as_read, .. } = &self.statements;
+        let Statements {
+            put_owned,
+            put_as_read,
+            ..
+        } = &self.statements;
         let query = match guard {
-            Guard::Owner(owner) => bind(sqlx::query(sql(put_owned)), id, columns).bind(owner.to_bytes().to_vec()),
-            Guard::Revision(revision) => bind(sqlx::query(sql(put_as_read)), id, columns).bind(revision).bind(false),
-            Guard::RanOut(revision) => bind(sqlx::query(sql(put_as_read)), id, columns).bind(revision).bind(true),
+            Guard::Owner(owner) => {
+                bind(sqlx::query(sql(put_owned)), id, columns).bind(owner.to_bytes().to_vec())
+            }
+            Guard::Revision(revision) => bind(sqlx::query(sql(put_as_read)), id, columns)
+                .bind(revision)
+                .bind(false),
+            Guard::RanOut(revision) => bind(sqlx::query(sql(put_as_read)), id, columns)
+                .bind(revision)
+                .bind(true),
         };
-        Ok(query.bind(channel).bind(id.as_str()).fetch_optional(on).await?.is_some())
+        Ok(query
+            .bind(channel)
+            .bind(id.as_str())
+            .fetch_optional(on)
+            .await?
+            .is_some())
     }
 
     async fn remove_and_notify(
@@ -361,8 +517,16 @@ impl Postgresql {
         revision: i64,
         channel: &str,
     ) -> Result<bool, sqlx::Error> {
-        let query = sqlx::query(sql(&self.statements.remove)).bind(id.operation()).bind(id.key()).bind(revision);
-        Ok(query.bind(channel).bind(id.as_str()).fetch_optional(on).await?.is_some())
+        let query = sqlx::query(sql(&self.statements.remove))
+            .bind(id.operation())
+            .bind(id.key())
+            .bind(revision);
+        Ok(query
+            .bind(channel)
+            .bind(id.as_str())
+            .fetch_optional(on)
+            .await?
+            .is_some())
     }
 }
 

@@ -22,15 +22,22 @@ fn limit() -> String {
 
 /// Opens a connection and closes it. Returns the options for all others, and whether statements
 /// have a limit there.
-pub(super) async fn connect(options: &PgConnectOptions, place: &str) -> Result<(PgConnectOptions, bool), StoreError> {
+pub(super) async fn connect(
+    options: &PgConnectOptions,
+    place: &str,
+) -> Result<(PgConnectOptions, bool), StoreError> {
     match timeout(CONNECTING, look(options)).await {
         Ok(found) => found.map_err(|error| fault::unconnected::<Postgresql>(place, error)),
-        Err(_) => Err(fault::unconnected_in_time::<Postgresql>(place, CONNECTING, false)),
+        Err(_) => Err(fault::unconnected_in_time::<Postgresql>(
+            place, CONNECTING, false,
+        )),
     }
 }
 
 async fn look(options: &PgConnectOptions) -> Result<(PgConnectOptions, bool), sqlx::Error> {
-    let limited = options.clone().options([("statement_timeout", limit()), ("lock_timeout", limit())]);
+    let limited = options
+        .clone()
+        .options([("statement_timeout", limit()), ("lock_timeout", limit())]);
     // Directly, because the pool would try again and hide why.
     let (options, mut first) = match limited.connect().await {
         Ok(first) => (limited, first),
@@ -54,7 +61,10 @@ async fn look(options: &PgConnectOptions) -> Result<(PgConnectOptions, bool), sq
 
 /// Two connections prepare two statements, to which sqlx gives one name. If they are one connection
 /// of the server, the second is refused.
-async fn prepare_twice(first: &mut PgConnection, mut second: PgConnection) -> Result<(), sqlx::Error> {
+async fn prepare_twice(
+    first: &mut PgConnection,
+    mut second: PgConnection,
+) -> Result<(), sqlx::Error> {
     first.execute(sqlx::query("SELECT 1")).await?;
     second.execute(sqlx::query("SELECT 2")).await?;
     let _ = timeout(Duration::from_millis(100), second.close()).await;

@@ -45,7 +45,9 @@ const MS: &str = "interval '1 millisecond'";
 /// the index of records in flight for empty, and would go through all of it, and through what is
 /// left there of those that ended.
 fn held_now(table: &str) -> String {
-    format!("{table}state || '' = 'in_flight' AND {table}expires_at - statement_timestamp() > interval '0'")
+    format!(
+        "{table}state || '' = 'in_flight' AND {table}expires_at - statement_timestamp() > interval '0'"
+    )
 }
 
 /// Wakes who waits for a row. Not into a queue that is nearly full: then the statement, or the
@@ -91,7 +93,10 @@ impl Statements {
         );
         let or_nothing = format!("ON CONFLICT (operation, key) DO NOTHING RETURNING {ROW}");
         let limited = limit.map_or("true".to_owned(), |limit| {
-            format!("set_config('lock_timeout', '{}', true) IS NOT NULL", milliseconds(limit))
+            format!(
+                "set_config('lock_timeout', '{}', true) IS NOT NULL",
+                milliseconds(limit)
+            )
         });
         // `waited` stays for a committed record, so that `RETURNING` tells what it was.
         let put = |guard: &str, channel: &str, id: &str| {
@@ -234,8 +239,7 @@ impl Statements {
 }
 
 /// Limits how long the transaction waits for locks, and notes the limit that it had.
-const LIMIT: &str =
-    "set_config('idem.lock_timeout', current_setting('lock_timeout'), true) || set_config('lock_timeout', $18, true)";
+const LIMIT: &str = "set_config('idem.lock_timeout', current_setting('lock_timeout'), true) || set_config('lock_timeout', $18, true)";
 
 /// Sets the limit that was noted.
 const UNLIMIT: &str = "set_config('lock_timeout', current_setting('idem.lock_timeout'), true)";
@@ -247,12 +251,18 @@ pub(super) fn unlimit() -> String {
 
 /// [`LIMIT`] as a statement.
 pub(super) fn limit(wait: Duration) -> String {
-    format!("SELECT {}", LIMIT.replace("$18", &format!("'{}'", milliseconds(wait))))
+    format!(
+        "SELECT {}",
+        LIMIT.replace("$18", &format!("'{}'", milliseconds(wait)))
+    )
 }
 
 /// A limit for locks, rounded up: it never ends before the caller's own. Zero would be no limit.
 pub(super) fn milliseconds(wait: Duration) -> String {
-    format!("{}ms", wait.as_micros().div_ceil(1000).clamp(1, 2_000_000_000))
+    format!(
+        "{}ms",
+        wait.as_micros().div_ceil(1000).clamp(1, 2_000_000_000)
+    )
 }
 
 /// Returns the channel for changes of a table's rows. Two tables that share one only wake waiters
@@ -265,14 +275,32 @@ pub(super) fn channel(table: &Table) -> String {
 
 fn create(table: &Table) -> String {
     let ddl = include_str!("../schema/postgres.sql");
-    let ddl = ddl.replace("EXISTS idem_records (", &format!("EXISTS {} (", table.quoted('"')));
+    let ddl = ddl.replace(
+        "EXISTS idem_records (",
+        &format!("EXISTS {} (", table.quoted('"')),
+    );
     let ddl = ddl.replace("ON idem_records (", &format!("ON {} (", table.quoted('"')));
-    let ddl = ddl.replace("ON TABLE idem_records ", &format!("ON TABLE {} ", table.quoted('"')));
+    let ddl = ddl.replace(
+        "ON TABLE idem_records ",
+        &format!("ON TABLE {} ", table.quoted('"')),
+    );
     // An index is in the schema of its table.
-    let ddl = ddl.replace("idem_records_expires_at", &format!("\"{}\"", index(table, "expires_at")));
-    let ddl = ddl.replace("idem_records_in_flight", &format!("\"{}\"", index(table, "in_flight")));
-    let ddl = ddl.replace("idem_records_valid_until", &format!("\"{}\"", index(table, "valid_until")));
-    format!("SELECT pg_advisory_xact_lock(hashtext('idem.{}'));\n{ddl}", table.name())
+    let ddl = ddl.replace(
+        "idem_records_expires_at",
+        &format!("\"{}\"", index(table, "expires_at")),
+    );
+    let ddl = ddl.replace(
+        "idem_records_in_flight",
+        &format!("\"{}\"", index(table, "in_flight")),
+    );
+    let ddl = ddl.replace(
+        "idem_records_valid_until",
+        &format!("\"{}\"", index(table, "valid_until")),
+    );
+    format!(
+        "SELECT pg_advisory_xact_lock(hashtext('idem.{}'));\n{ddl}",
+        table.name()
+    )
 }
 
 fn index(table: &Table, column: &str) -> String {

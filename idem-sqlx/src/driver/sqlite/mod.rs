@@ -13,7 +13,8 @@ use tokio::time::timeout;
 
 use self::sqlx::error::DatabaseError;
 use self::sqlx::sqlite::{
-    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteSynchronous,
 };
 use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, Row as _, Sqlite};
 use self::statements::Statements;
@@ -118,8 +119,11 @@ impl SqliteStore {
     }
 
     async fn connect_to(url: &str) -> Result<Self, StoreError> {
-        let options: SqliteConnectOptions =
-            fault::options(url, &["sqlite"], "sqlite://idem.db` or `sqlite:///var/lib/idem.db")?;
+        let options: SqliteConnectOptions = fault::options(
+            url,
+            &["sqlite"],
+            "sqlite://idem.db` or `sqlite:///var/lib/idem.db",
+        )?;
         // Each connection would have a database of its own.
         if url.contains(":memory:") || url.contains("mode=memory") {
             return Err(refused(
@@ -136,7 +140,11 @@ impl SqliteStore {
         // Directly, because the pool would hide why.
         let first = match timeout(TIME_LIMIT, options.connect()).await {
             Ok(first) => first.map_err(|error| fault::unconnected::<SqliteFile>(&place, error))?,
-            Err(_) => return Err(fault::unconnected_in_time::<SqliteFile>(&place, TIME_LIMIT, false)),
+            Err(_) => {
+                return Err(fault::unconnected_in_time::<SqliteFile>(
+                    &place, TIME_LIMIT, false,
+                ));
+            }
         };
         let _ = timeout(Duration::from_millis(100), first.close()).await;
         let pool = SqlitePoolOptions::new()
@@ -166,7 +174,11 @@ impl SqliteFile {
         Ok(written)
     }
 
-    async fn renew_each(&self, on: &mut SqliteConnection, leases: &[&Kept]) -> Result<Vec<bool>, sqlx::Error> {
+    async fn renew_each(
+        &self,
+        on: &mut SqliteConnection,
+        leases: &[&Kept],
+    ) -> Result<Vec<bool>, sqlx::Error> {
         let mut held = Vec::with_capacity(leases.len());
         for lease in leases {
             let query = sqlx::query(sql(&self.statements.renew))
@@ -212,7 +224,9 @@ impl Dialect for SqliteFile {
 
     /// Its claims are carried out by threads of this process, each within its `busy_timeout`.
     fn new(table: &Table, _: Option<Duration>) -> Self {
-        let attached = table.schema().filter(|schema| !schema.eq_ignore_ascii_case("main"));
+        let attached = table
+            .schema()
+            .filter(|schema| !schema.eq_ignore_ascii_case("main"));
         Self {
             statements: Statements::new(table),
             name: table.name().to_owned(),
@@ -221,7 +235,10 @@ impl Dialect for SqliteFile {
     }
 
     fn within_transactions(table: &Table) -> Self {
-        Self { statements: Statements::within_transactions(table), ..Self::new(table, None) }
+        Self {
+            statements: Statements::within_transactions(table),
+            ..Self::new(table, None)
+        }
     }
 
     fn place(options: &SqliteConnectOptions) -> String {
@@ -235,7 +252,11 @@ impl Dialect for SqliteFile {
         columns: &Columns,
     ) -> Result<Option<Row>, sqlx::Error> {
         let query = bind!(sqlx::query(sql(&self.statements.insert)), id, columns);
-        query.fetch_optional(on).await?.map(|row| super::read_row!(row)).transpose()
+        query
+            .fetch_optional(on)
+            .await?
+            .map(|row| super::read_row!(row))
+            .transpose()
     }
 
     async fn insert_all(
@@ -248,9 +269,19 @@ impl Dialect for SqliteFile {
         end(on, written).await
     }
 
-    async fn read(&self, on: &mut SqliteConnection, id: &RecordId) -> Result<Option<Row>, sqlx::Error> {
-        let query = sqlx::query(sql(&self.statements.read)).bind(id.operation()).bind(id.key());
-        query.fetch_optional(on).await?.map(|row| super::read_row!(row)).transpose()
+    async fn read(
+        &self,
+        on: &mut SqliteConnection,
+        id: &RecordId,
+    ) -> Result<Option<Row>, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.read))
+            .bind(id.operation())
+            .bind(id.key());
+        query
+            .fetch_optional(on)
+            .await?
+            .map(|row| super::read_row!(row))
+            .transpose()
     }
 
     async fn window(
@@ -267,7 +298,9 @@ impl Dialect for SqliteFile {
         };
         let query = sqlx::query(sql(statement));
         let query = query.bind(after.expires_at);
-        let query = query.bind(after.operation.as_str()).bind(after.key.as_str());
+        let query = query
+            .bind(after.operation.as_str())
+            .bind(after.key.as_str());
         let query = match among {
             Among::Few(operation) => query.bind(limit).bind(&**operation),
             Among::All | Among::InFlight => query.bind(limit),
@@ -275,8 +308,15 @@ impl Dialect for SqliteFile {
         super::read_window!(query.fetch_all(on).await?)
     }
 
-    async fn has_more(&self, on: &mut SqliteConnection, operation: &str, rows: i64) -> Result<bool, sqlx::Error> {
-        let query = sqlx::query(sql(&self.statements.has_more)).bind(operation).bind(rows);
+    async fn has_more(
+        &self,
+        on: &mut SqliteConnection,
+        operation: &str,
+        rows: i64,
+    ) -> Result<bool, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.has_more))
+            .bind(operation)
+            .bind(rows);
         Ok(query.fetch_optional(on).await?.is_some())
     }
 
@@ -287,7 +327,10 @@ impl Dialect for SqliteFile {
         limit: i64,
     ) -> Result<Vec<(String, String)>, sqlx::Error> {
         let query = sqlx::query_as(sql(&self.statements.ids));
-        let query = query.bind(after.operation.as_str()).bind(after.key.as_str()).bind(limit);
+        let query = query
+            .bind(after.operation.as_str())
+            .bind(after.key.as_str())
+            .bind(limit);
         query.fetch_all(on).await
     }
 
@@ -298,27 +341,54 @@ impl Dialect for SqliteFile {
         guard: Guard,
         columns: &Columns,
     ) -> Result<bool, sqlx::Error> {
-        let Statements { put_owned, put_as_read, .. } = &self.statements;
+        let Statements {
+            put_owned,
+            put_as_read,
+            ..
+        } = &self.statements;
         let written = match guard {
             Guard::Owner(owner) => {
-                bind!(sqlx::query(sql(put_owned)), id, columns).bind(owner.to_bytes().to_vec()).execute(on).await?
+                bind!(sqlx::query(sql(put_owned)), id, columns)
+                    .bind(owner.to_bytes().to_vec())
+                    .execute(on)
+                    .await?
             }
             Guard::Revision(revision) => {
-                bind!(sqlx::query(sql(put_as_read)), id, columns).bind(revision).bind(false).execute(on).await?
+                bind!(sqlx::query(sql(put_as_read)), id, columns)
+                    .bind(revision)
+                    .bind(false)
+                    .execute(on)
+                    .await?
             }
             Guard::RanOut(revision) => {
-                bind!(sqlx::query(sql(put_as_read)), id, columns).bind(revision).bind(true).execute(on).await?
+                bind!(sqlx::query(sql(put_as_read)), id, columns)
+                    .bind(revision)
+                    .bind(true)
+                    .execute(on)
+                    .await?
             }
         };
         Ok(written.rows_affected() > 0)
     }
 
-    async fn remove(&self, on: &mut SqliteConnection, id: &RecordId, revision: i64) -> Result<bool, sqlx::Error> {
-        let query = sqlx::query(sql(&self.statements.remove)).bind(id.operation()).bind(id.key()).bind(revision);
+    async fn remove(
+        &self,
+        on: &mut SqliteConnection,
+        id: &RecordId,
+        revision: i64,
+    ) -> Result<bool, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.remove))
+            .bind(id.operation())
+            .bind(id.key())
+            .bind(revision);
         Ok(query.execute(on).await?.rows_affected() > 0)
     }
 
-    async fn renew(&self, on: &mut SqliteConnection, leases: &[&Kept]) -> Result<Vec<bool>, sqlx::Error> {
+    async fn renew(
+        &self,
+        on: &mut SqliteConnection,
+        leases: &[&Kept],
+    ) -> Result<Vec<bool>, sqlx::Error> {
         // One transaction: each of its own would wait for the disk. A connection that is dropped in
         // between is closed, which rolls back.
         on.execute(sqlx::raw_sql("BEGIN IMMEDIATE")).await?;
@@ -327,14 +397,24 @@ impl Dialect for SqliteFile {
     }
 
     async fn sweep(&self, on: &mut SqliteConnection, limit: i64) -> Result<u64, sqlx::Error> {
-        let expired = sqlx::query(sql(&self.statements.sweep)).bind(limit).execute(&mut *on).await?.rows_affected();
-        let query = sqlx::query(sql(&self.statements.sweep_outcomes)).bind(limit).bind(fastrand::i64(..));
+        let expired = sqlx::query(sql(&self.statements.sweep))
+            .bind(limit)
+            .execute(&mut *on)
+            .await?
+            .rows_affected();
+        let query = sqlx::query(sql(&self.statements.sweep_outcomes))
+            .bind(limit)
+            .bind(fastrand::i64(..));
         Ok(expired.max(query.execute(on).await?.rows_affected()))
     }
 
     async fn time(&self, on: &mut SqliteConnection) -> Result<Duration, sqlx::Error> {
-        let row = sqlx::query(sql(&self.statements.time)).fetch_one(on).await?;
-        Ok(Duration::from_millis(row.try_get::<i64, _>(0)?.unsigned_abs()))
+        let row = sqlx::query(sql(&self.statements.time))
+            .fetch_one(on)
+            .await?;
+        Ok(Duration::from_millis(
+            row.try_get::<i64, _>(0)?.unsigned_abs(),
+        ))
     }
 
     async fn schema(&self, on: &mut SqliteConnection) -> Result<Schema, sqlx::Error> {
@@ -348,13 +428,18 @@ impl Dialect for SqliteFile {
             }
         }
         let query = sqlx::query(sql(&self.statements.schema)).bind(self.name.as_str());
-        let Some(row) = query.fetch_optional(on).await? else { return Ok(Schema::Missing) };
+        let Some(row) = query.fetch_optional(on).await? else {
+            return Ok(Schema::Missing);
+        };
         let text: String = row.try_get(0)?;
         Ok(Schema::Marked(statements::mark(&text)))
     }
 
     async fn create(&self, on: &mut SqliteConnection) -> Result<(), sqlx::Error> {
-        let created = on.execute(sqlx::raw_sql(sql(&self.statements.create))).await.map(drop);
+        let created = on
+            .execute(sqlx::raw_sql(sql(&self.statements.create)))
+            .await
+            .map(drop);
         if created.is_err() {
             // If the transaction failed to begin, there is nothing to roll back.
             let _ = on.execute(sqlx::raw_sql("ROLLBACK")).await;
@@ -376,7 +461,9 @@ impl Dialect for SqliteFile {
     }
 
     async fn lock_limit(on: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
-        on.fetch_one(sqlx::raw_sql("PRAGMA busy_timeout")).await?.try_get(0)
+        on.fetch_one(sqlx::raw_sql("PRAGMA busy_timeout"))
+            .await?
+            .try_get(0)
     }
 
     async fn limit_locks(on: &mut SqliteConnection, wait: Duration) -> Result<(), sqlx::Error> {
@@ -394,7 +481,9 @@ impl Dialect for SqliteFile {
         let mut setting = on.execute(sqlx::raw_sql(sql(&text)));
         // The first poll hands the statement to the connection's thread. That carries it out in its
         // turn, and it does not fail: nobody needs to wait for the answer.
-        let _ = setting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let _ = setting
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
     }
 
     async fn doom(on: &mut SqliteConnection) -> Result<(), sqlx::Error> {
@@ -405,7 +494,9 @@ impl Dialect for SqliteFile {
         // An error if the database has ended the transaction.
         let _ = on.execute(sqlx::raw_sql("ROLLBACK")).await;
         let text = format!("BEGIN; {statement}");
-        on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
+        on.execute(sqlx::raw_sql(sql(&Arc::from(text))))
+            .await
+            .map(drop)
     }
 
     async fn restart_lost(on: &mut SqliteConnection, statement: &str) -> Result<(), sqlx::Error> {
@@ -414,7 +505,9 @@ impl Dialect for SqliteFile {
 
     async fn roll_back_to(on: &mut SqliteConnection, savepoint: &str) -> Result<(), sqlx::Error> {
         let text = format!("ROLLBACK TO SAVEPOINT {savepoint}");
-        on.execute(sqlx::raw_sql(sql(&Arc::from(text)))).await.map(drop)
+        on.execute(sqlx::raw_sql(sql(&Arc::from(text))))
+            .await
+            .map(drop)
     }
 
     #[cfg(test)]
@@ -428,17 +521,25 @@ impl Dialect for SqliteFile {
     }
 
     fn is_conflict(error: &dyn DatabaseError) -> bool {
-        let code = error.code().and_then(|code| code.parse::<i32>().ok()).unwrap_or_default();
+        let code = error
+            .code()
+            .and_then(|code| code.parse::<i32>().ok())
+            .unwrap_or_default();
         matches!(code & 0xff, 5 | 6)
     }
 
     fn judge(error: &dyn DatabaseError) -> Judgement {
-        let code = error.code().and_then(|code| code.parse::<i32>().ok()).unwrap_or_default();
+        let code = error
+            .code()
+            .and_then(|code| code.parse::<i32>().ok())
+            .unwrap_or_default();
         // Extended codes have the primary one in their lowest byte.
         match code & 0xff {
             // `SQLITE_ERROR`: a missing table, among others. `SQLITE_SCHEMA`.
             1 | 17 => Judgement::Schema,
-            3 | 14 | 23 => Judgement::Refused("; check the path, and the rights to the file and to its directory"),
+            3 | 14 | 23 => Judgement::Refused(
+                "; check the path, and the rights to the file and to its directory",
+            ),
             5 | 6 => Judgement::Timeout,
             8 => Judgement::Refused("; the file, its directory or the database is read-only"),
             10 => Judgement::Unavailable("; reading or writing the file failed"),
@@ -452,5 +553,8 @@ impl Dialect for SqliteFile {
 
 /// Sets how long a statement waits for other connections, in milliseconds.
 fn busy_timeout(millis: i64) -> String {
-    format!("PRAGMA busy_timeout = {}", millis.clamp(0, i64::from(i32::MAX)))
+    format!(
+        "PRAGMA busy_timeout = {}",
+        millis.clamp(0, i64::from(i32::MAX))
+    )
 }

@@ -30,7 +30,10 @@ const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS IN
 
 impl Statements {
     pub(super) fn new(table: &Table) -> Self {
-        Self::of(table, &format!("state = 'in_flight' AND owner = ?18 AND expires_at > {NOW}"))
+        Self::of(
+            table,
+            &format!("state = 'in_flight' AND owner = ?18 AND expires_at > {NOW}"),
+        )
     }
 
     /// Of steps in a caller's transaction. Nobody else sees a claim there, so that it has not
@@ -139,14 +142,21 @@ impl Statements {
 
 /// The mark in the statement that created a table: SQLite keeps its text, comments included.
 pub(super) fn mark(created_by: &str) -> String {
-    let mark = created_by.split_once("-- idem schema ").map(|(_, rest)| rest);
+    let mark = created_by
+        .split_once("-- idem schema ")
+        .map(|(_, rest)| rest);
     let version = mark.and_then(|rest| rest.split_whitespace().next());
-    version.map(|version| format!("idem schema {version}")).unwrap_or_default()
+    version
+        .map(|version| format!("idem schema {version}"))
+        .unwrap_or_default()
 }
 
 fn create(table: &Table) -> String {
     let ddl = include_str!("../schema/sqlite.sql");
-    let ddl = ddl.replace("EXISTS idem_records (", &format!("EXISTS {} (", table.quoted('"')));
+    let ddl = ddl.replace(
+        "EXISTS idem_records (",
+        &format!("EXISTS {} (", table.quoted('"')),
+    );
     let ddl = ddl.replace("ON idem_records (", &format!("ON \"{}\" (", table.name()));
     let index = |column: &str| match table.schema() {
         // An index names the schema itself, and its table is in the same.

@@ -7,8 +7,12 @@ use std::time::Duration;
 use idem_core::{Error, Idempotency, InFlight, Outcome, RecordState};
 use idem_sqlx::sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use idem_sqlx::sqlx::postgres::{PgPool, PgPoolOptions};
-use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
-use idem_sqlx::sqlx::{self, AssertSqlSafe, Connection as _, Executor as _, MySql, Postgres, Sqlite, Transaction};
+use idem_sqlx::sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+};
+use idem_sqlx::sqlx::{
+    self, AssertSqlSafe, Connection as _, Executor as _, MySql, Postgres, Sqlite, Transaction,
+};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer};
 use tokio::sync::{Barrier, Notify};
@@ -20,22 +24,31 @@ use crate::{LONG, in_use, until};
 /// How many calls wait for a key.
 const WAITERS: u32 = 4;
 /// Two rows that transactions of the application lock.
-const ACCOUNTS: &str = "CREATE TABLE IF NOT EXISTS accounts (id int PRIMARY KEY, cents bigint NOT NULL)";
+const ACCOUNTS: &str =
+    "CREATE TABLE IF NOT EXISTS accounts (id int PRIMARY KEY, cents bigint NOT NULL)";
 
 fn add(account: u32) -> AssertSqlSafe<String> {
-    AssertSqlSafe(format!("UPDATE accounts SET cents = cents + 1 WHERE id = {account}"))
+    AssertSqlSafe(format!(
+        "UPDATE accounts SET cents = cents + 1 WHERE id = {account}"
+    ))
 }
 
 pub(crate) async fn on_postgres(url: &str, level: &str) -> (PgPool, Idempotency) {
     let set = format!("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {level}");
-    let options = PgPoolOptions::new().max_connections(30).after_connect(move |on, _| {
-        let set = AssertSqlSafe(set.clone());
-        Box::pin(async move { on.execute(sqlx::raw_sql(set)).await.map(drop) })
-    });
+    let options = PgPoolOptions::new()
+        .max_connections(30)
+        .after_connect(move |on, _| {
+            let set = AssertSqlSafe(set.clone());
+            Box::pin(async move { on.execute(sqlx::raw_sql(set)).await.map(drop) })
+        });
     let pool = options.connect(url).await.unwrap();
     let store = PostgresStore::new(pool.clone());
     store.migrate().await.unwrap();
-    for table in [CREATE, ACCOUNTS, "INSERT INTO accounts VALUES (1, 0), (2, 0) ON CONFLICT DO NOTHING"] {
+    for table in [
+        CREATE,
+        ACCOUNTS,
+        "INSERT INTO accounts VALUES (1, 0), (2, 0) ON CONFLICT DO NOTHING",
+    ] {
         let _ = sqlx::raw_sql(table).execute(&pool).await;
     }
     (pool, Idempotency::new(store))
@@ -43,14 +56,20 @@ pub(crate) async fn on_postgres(url: &str, level: &str) -> (PgPool, Idempotency)
 
 pub(crate) async fn on_mariadb(url: &str, level: &str) -> (MySqlPool, Idempotency) {
     let set = format!("SET SESSION TRANSACTION ISOLATION LEVEL {level}");
-    let options = MySqlPoolOptions::new().max_connections(30).after_connect(move |on, _| {
-        let set = AssertSqlSafe(set.clone());
-        Box::pin(async move { on.execute(sqlx::raw_sql(set)).await.map(drop) })
-    });
+    let options = MySqlPoolOptions::new()
+        .max_connections(30)
+        .after_connect(move |on, _| {
+            let set = AssertSqlSafe(set.clone());
+            Box::pin(async move { on.execute(sqlx::raw_sql(set)).await.map(drop) })
+        });
     let pool = options.connect(url).await.unwrap();
     let store = MySqlStore::new(pool.clone());
     store.migrate().await.unwrap();
-    for table in [CREATE, ACCOUNTS, "INSERT IGNORE INTO accounts VALUES (1, 0), (2, 0)"] {
+    for table in [
+        CREATE,
+        ACCOUNTS,
+        "INSERT IGNORE INTO accounts VALUES (1, 0), (2, 0)",
+    ] {
         sqlx::raw_sql(table).execute(&pool).await.unwrap();
     }
     (pool, Idempotency::new(store))
@@ -58,11 +77,22 @@ pub(crate) async fn on_mariadb(url: &str, level: &str) -> (MySqlPool, Idempotenc
 
 pub(crate) async fn on_sqlite(url: &str, _: &str) -> (SqlitePool, Idempotency) {
     let options: SqliteConnectOptions = url.parse().unwrap();
-    let options = options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal).busy_timeout(LONG);
-    let pool = SqlitePoolOptions::new().max_connections(40).connect_with(options).await.unwrap();
+    let options = options
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .busy_timeout(LONG);
+    let pool = SqlitePoolOptions::new()
+        .max_connections(40)
+        .connect_with(options)
+        .await
+        .unwrap();
     let store = SqliteStore::new(pool.clone());
     store.migrate().await.unwrap();
-    for table in [CREATE, ACCOUNTS, "INSERT OR IGNORE INTO accounts VALUES (1, 0), (2, 0)"] {
+    for table in [
+        CREATE,
+        ACCOUNTS,
+        "INSERT OR IGNORE INTO accounts VALUES (1, 0), (2, 0)",
+    ] {
         sqlx::raw_sql(table).execute(&pool).await.unwrap();
     }
     (pool, Idempotency::new(store))
@@ -446,7 +476,10 @@ rows!(
     on_postgres,
     false,
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
-    ["SELECT pg_backend_pid()::bigint", "SELECT pg_terminate_backend({})"]
+    [
+        "SELECT pg_backend_pid()::bigint",
+        "SELECT pg_terminate_backend({})"
+    ]
 );
 rows!(
     mariadb,
@@ -461,25 +494,46 @@ rows!(sqlite, Sqlite, SqlitePool, on_sqlite, true, "", ["", ""]);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_event_in_a_transaction_has_its_result_at_each_isolation_level_of_postgres() {
-    let server = PostgresServer::start_with(&["-c", "deadlock_timeout=100ms"]).await.unwrap();
+    let server = PostgresServer::start_with(&["-c", "deadlock_timeout=100ms"])
+        .await
+        .unwrap();
     for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
-        Box::pin(postgres::all(&postgres::World::new(&server.url(), level, "BEGIN").await)).await;
+        Box::pin(postgres::all(
+            &postgres::World::new(&server.url(), level, "BEGIN").await,
+        ))
+        .await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_event_in_a_transaction_has_its_result_at_each_isolation_level_of_mariadb() {
     let url = MariaDbServer::shared().await.unwrap().url();
-    for level in ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
-        Box::pin(mariadb::all(&mariadb::World::new(&url, level, "BEGIN").await)).await;
+    for level in [
+        "READ UNCOMMITTED",
+        "READ COMMITTED",
+        "REPEATABLE READ",
+        "SERIALIZABLE",
+    ] {
+        Box::pin(mariadb::all(
+            &mariadb::World::new(&url, level, "BEGIN").await,
+        ))
+        .await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_event_in_a_transaction_has_its_result_at_each_isolation_level_of_real_mysql() {
     let url = MySqlServer::shared().await.unwrap().url();
-    for level in ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
-        Box::pin(mariadb::all(&mariadb::World::new(&url, level, "BEGIN").await)).await;
+    for level in [
+        "READ UNCOMMITTED",
+        "READ COMMITTED",
+        "REPEATABLE READ",
+        "SERIALIZABLE",
+    ] {
+        Box::pin(mariadb::all(
+            &mariadb::World::new(&url, level, "BEGIN").await,
+        ))
+        .await;
     }
 }
 

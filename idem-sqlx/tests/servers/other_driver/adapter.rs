@@ -97,17 +97,28 @@ impl<C: GenericClient + Send + Sync> Tx<C> {
              ceil(extract(epoch FROM expires_at - statement_timestamp()) * 1000)::bigint, \
              (extract(epoch FROM expires_at - valid_until) * 1000)::bigint, fingerprint, is_error, codec, outcome, questions, revision \
              FROM idem_records WHERE operation = $1 AND key = $2";
-        self.client.query_opt(select, &[&operation, &key]).await.map_err(failed)
+        self.client
+            .query_opt(select, &[&operation, &key])
+            .await
+            .map_err(failed)
     }
 
     async fn claimed(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         for _ in 0..16 {
             if let OnClaim::Take(first) = claim.on_nothing() {
                 match self.insert(claim, &first).await {
-                    Ok(true) => return Ok(Claimed::Owned { attempt: first.attempt, from: first.origin }),
+                    Ok(true) => {
+                        return Ok(Claimed::Owned {
+                            attempt: first.attempt,
+                            from: first.origin,
+                        });
+                    }
                     Ok(false) => {}
                     Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
-                        return Ok(Claimed::InFlight { attempt: 0, lease_left: Duration::from_secs(1) });
+                        return Ok(Claimed::InFlight {
+                            attempt: 0,
+                            lease_left: Duration::from_secs(1),
+                        });
                     }
                     Err(error) => return Err(failed(error)),
                 }
@@ -119,18 +130,30 @@ impl<C: GenericClient + Send + Sync> Tx<C> {
                 }
             };
             let (record, left) = found(&row)?;
-            let then = match record.as_ref().map_or_else(|| claim.on_nothing(), |record| record.on_claim(claim)) {
+            let then = match record
+                .as_ref()
+                .map_or_else(|| claim.on_nothing(), |record| record.on_claim(claim))
+            {
                 OnClaim::Answer(claimed) => return Ok(claimed),
                 OnClaim::IfLeaseRanOut { attempt, then } => {
-                    if let Some(lease_left) = record.as_ref().and_then(|record| record.lease_left(left)) {
-                        return Ok(Claimed::InFlight { attempt, lease_left });
+                    if let Some(lease_left) =
+                        record.as_ref().and_then(|record| record.lease_left(left))
+                    {
+                        return Ok(Claimed::InFlight {
+                            attempt,
+                            lease_left,
+                        });
                     }
-                    match then.at_age(record.map_or(Duration::ZERO, |record| record.lease_age(left))) {
+                    match then
+                        .at_age(record.map_or(Duration::ZERO, |record| record.lease_age(left)))
+                    {
                         Ok(then) => then,
                         Err(claimed) => return Ok(claimed),
                     }
                 }
-                OnClaim::IfIssueLives { grace, .. } if left <= grace => return Ok(Claimed::IssueExpired),
+                OnClaim::IfIssueLives { grace, .. } if left <= grace => {
+                    return Ok(Claimed::IssueExpired);
+                }
                 OnClaim::Take(then) | OnClaim::IfIssueLives { then, .. } => then,
             };
             let (attempt, from) = (then.attempt, then.origin);
@@ -138,7 +161,10 @@ impl<C: GenericClient + Send + Sync> Tx<C> {
                 return Ok(Claimed::Owned { attempt, from });
             }
         }
-        Err(StoreError::new(StoreErrorKind::Unavailable, "the row changes all the time; call again"))
+        Err(StoreError::new(
+            StoreErrorKind::Unavailable,
+            "the row changes all the time; call again",
+        ))
     }
 }
 
@@ -150,14 +176,18 @@ impl<C: GenericClient + Send + Sync> Transaction<PostgresStore> for Tx<C> {
     }
 
     async fn release(&mut self) -> Result<(), StoreError> {
-        self.run(&format!("RELEASE SAVEPOINT idem_{}", self.depth - 1)).await?;
+        self.run(&format!("RELEASE SAVEPOINT idem_{}", self.depth - 1))
+            .await?;
         self.depth -= 1;
         Ok(())
     }
 
     async fn roll_back(&mut self) -> Result<(), StoreError> {
         let name = format!("idem_{}", self.depth - 1);
-        self.run(&format!("ROLLBACK TO SAVEPOINT {name}; RELEASE SAVEPOINT {name}")).await?;
+        self.run(&format!(
+            "ROLLBACK TO SAVEPOINT {name}; RELEASE SAVEPOINT {name}"
+        ))
+        .await?;
         self.depth -= 1;
         Ok(())
     }
@@ -168,35 +198,71 @@ impl<C: GenericClient + Send + Sync> Transaction<PostgresStore> for Tx<C> {
         let statements = format!("ROLLBACK TO SAVEPOINT {name}; RELEASE SAVEPOINT {name}");
         // tokio-postgres queues a request when its future is polled first, and sends all requests
         // in their order: whatever comes later comes after this.
-        let _ = pin!(self.client.batch_execute(&statements)).poll(&mut Context::from_waker(Waker::noop()));
+        let _ = pin!(self.client.batch_execute(&statements))
+            .poll(&mut Context::from_waker(Waker::noop()));
     }
 
     async fn doom(&mut self) -> Result<(), StoreError> {
         self.depth = 0;
         self.run("ROLLBACK; BEGIN").await?;
         // An aborted transaction takes no statement, and its COMMIT is a ROLLBACK.
-        let _ = self.run("DO $$ BEGIN RAISE EXCEPTION 'this transaction must not be committed'; END $$").await;
+        let _ = self
+            .run("DO $$ BEGIN RAISE EXCEPTION 'this transaction must not be committed'; END $$")
+            .await;
         Ok(())
     }
 
-    async fn claim(&mut self, _: &PostgresStore, claim: &Claim, wait: Duration) -> Result<Claimed, StoreError> {
+    async fn claim(
+        &mut self,
+        _: &PostgresStore,
+        claim: &Claim,
+        wait: Duration,
+    ) -> Result<Claimed, StoreError> {
         // Zero would be no limit, and less than asked for would end the wait before the caller's does.
         // After an error, the roll-back restores it.
-        let limit = format!("{}ms", wait.as_micros().div_ceil(1000).clamp(1, 2_000_000_000));
+        let limit = format!(
+            "{}ms",
+            wait.as_micros().div_ceil(1000).clamp(1, 2_000_000_000)
+        );
         let select = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', $1, true)";
-        let before: String = self.client.query_one(select, &[&limit]).await.map_err(failed)?.get(0);
+        let before: String = self
+            .client
+            .query_one(select, &[&limit])
+            .await
+            .map_err(failed)?
+            .get(0);
         let claimed = self.claimed(claim).await?;
         if !matches!(claimed, Claimed::InFlight { .. }) {
             let select = "SELECT set_config('lock_timeout', $1, true)";
-            self.client.query_one(select, &[&before]).await.map_err(failed)?;
+            self.client
+                .query_one(select, &[&before])
+                .await
+                .map_err(failed)?;
         }
         Ok(claimed)
     }
 
-    async fn commit(&mut self, _: &PostgresStore, commit: &Commit) -> Result<Ownership, StoreError> {
-        let held = InFlight::new(commit.owner, commit.attempt, Origin::Nothing, Duration::ZERO, Duration::ZERO);
+    async fn commit(
+        &mut self,
+        _: &PostgresStore,
+        commit: &Commit,
+    ) -> Result<Ownership, StoreError> {
+        let held = InFlight::new(
+            commit.owner,
+            commit.attempt,
+            Origin::Nothing,
+            Duration::ZERO,
+            Duration::ZERO,
+        );
         let held = Record::InFlight(held.with_fingerprint(commit.fingerprint));
-        let OnStep::Put { record, expires_in, then_done } = held.on_commit(commit) else { return Ok(Ownership::Lost) };
+        let OnStep::Put {
+            record,
+            expires_in,
+            then_done,
+        } = held.on_commit(commit)
+        else {
+            return Ok(Ownership::Lost);
+        };
         let (state, outcome) = match &record {
             Record::Committed { outcome, .. } => ("committed", Some(outcome)),
             _ => ("done", None),
@@ -226,10 +292,15 @@ impl<C: GenericClient + Send + Sync> Transaction<PostgresStore> for Tx<C> {
             )
             .await
             .map_err(failed)?;
-        let Some(row) = written else { return Ok(Ownership::Lost) };
+        let Some(row) = written else {
+            return Ok(Ownership::Lost);
+        };
         if row.get(0) {
             let notify = "SELECT pg_notify('idem.idem_records', $1)";
-            self.client.query_one(notify, &[&commit.id.as_str()]).await.map_err(failed)?;
+            self.client
+                .query_one(notify, &[&commit.id.as_str()])
+                .await
+                .map_err(failed)?;
         }
         Ok(Ownership::Held)
     }
@@ -267,7 +338,13 @@ impl Transactions<PostgresStore> for Connecting {
 }
 
 fn has_met_another(code: Option<&SqlState>) -> bool {
-    code.is_some_and(|code| [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(code))
+    code.is_some_and(|code| {
+        [
+            SqlState::T_R_SERIALIZATION_FAILURE,
+            SqlState::T_R_DEADLOCK_DETECTED,
+        ]
+        .contains(code)
+    })
 }
 
 fn failed(error: tokio_postgres::Error) -> StoreError {
@@ -281,36 +358,64 @@ fn failed(error: tokio_postgres::Error) -> StoreError {
 
 /// The record that a row is, `None` if it has expired, and how long it is that.
 fn found(row: &Row) -> Result<(Option<Record>, Duration), StoreError> {
-    let damaged = |column: &str| StoreError::new(StoreErrorKind::Unreadable, format!("the column {column}"));
-    let length = |millis: i64| u64::try_from(millis).map(Duration::from_millis).unwrap_or_default();
+    let damaged =
+        |column: &str| StoreError::new(StoreErrorKind::Unreadable, format!("the column {column}"));
+    let length = |millis: i64| {
+        u64::try_from(millis)
+            .map(Duration::from_millis)
+            .unwrap_or_default()
+    };
     let left = length(row.get(6));
     if left.is_zero() {
         return Ok((None, left));
     }
-    let fingerprint = row.get::<_, Option<&str>>(8).and_then(|text| Fingerprint::parse(text.as_bytes()));
+    let fingerprint = row
+        .get::<_, Option<&str>>(8)
+        .and_then(|text| Fingerprint::parse(text.as_bytes()));
     let attempt = u64::try_from(row.get::<_, i64>(1)).map_err(|_| damaged("attempt"))?;
     let questions = u64::try_from(row.get::<_, i64>(12)).map_err(|_| damaged("questions"))?;
     let fade = length(row.get::<_, Option<i64>>(7).unwrap_or_default());
     let record = match row.get(0) {
         "issued" => Record::Issued { grace: fade },
         "in_flight" => {
-            let owner = row.get::<_, &[u8]>(2).try_into().map_err(|_| damaged("owner"))?;
+            let owner = row
+                .get::<_, &[u8]>(2)
+                .try_into()
+                .map_err(|_| damaged("owner"))?;
             let origin = match row.get(3) {
                 "nothing" => Origin::Nothing,
                 "issued" => Origin::Issued,
                 "released" => Origin::Released,
                 _ => Origin::Abandoned,
             };
-            let held = InFlight::new(Owner::from_bytes(owner), attempt, origin, length(row.get(4)), length(row.get(5)));
+            let held = InFlight::new(
+                Owner::from_bytes(owner),
+                attempt,
+                origin,
+                length(row.get(4)),
+                length(row.get(5)),
+            );
             Record::InFlight(held.with_fingerprint(fingerprint).with_questions(questions))
         }
         "released" => Record::Released { attempt, questions },
         "committed" if left > fade => {
-            let codec = CodecId::parse(row.get::<_, &str>(10).as_bytes()).ok_or_else(|| damaged("codec"))?;
-            let outcome = Encoded::new(codec, row.get::<_, Vec<u8>>(11).into()).with_is_error(row.get(9));
-            return Ok((Some(Record::Committed { attempt, fingerprint, outcome }), left.saturating_sub(fade)));
+            let codec = CodecId::parse(row.get::<_, &str>(10).as_bytes())
+                .ok_or_else(|| damaged("codec"))?;
+            let outcome =
+                Encoded::new(codec, row.get::<_, Vec<u8>>(11).into()).with_is_error(row.get(9));
+            return Ok((
+                Some(Record::Committed {
+                    attempt,
+                    fingerprint,
+                    outcome,
+                }),
+                left.saturating_sub(fade),
+            ));
         }
-        "committed" | "done" => Record::Done { attempt, fingerprint },
+        "committed" | "done" => Record::Done {
+            attempt,
+            fingerprint,
+        },
         _ => return Err(damaged("state")),
     };
     Ok((Some(record), left))

@@ -22,8 +22,7 @@ const PIECE: usize = 16 * 1024;
 pub(in super::super) const ARRIVED: &str = "SELECT CAST(LENGTH(@idem_outcome) AS SIGNED)";
 
 /// Sets the limit that the session had before [`limit`].
-pub(in super::super) const UNLIMIT: &str =
-    "SET SESSION innodb_lock_wait_timeout = COALESCE(@idem_lock_wait, @@SESSION.innodb_lock_wait_timeout)";
+pub(in super::super) const UNLIMIT: &str = "SET SESSION innodb_lock_wait_timeout = COALESCE(@idem_lock_wait, @@SESSION.innodb_lock_wait_timeout)";
 
 /// Undoes what an insert has left behind that failed.
 pub(in super::super) fn unlock() -> String {
@@ -40,13 +39,17 @@ pub(in super::super) fn limit(wait: Duration) -> String {
 }
 
 fn whole_seconds(wait: Duration) -> u64 {
-    wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).min(1_000_000)
+    wait.as_secs()
+        .saturating_add(u64::from(wait.subsec_nanos() > 0))
+        .min(1_000_000)
 }
 
 /// Begins statements that undo this if one of them fails, also where nobody reads the error because
 /// the future was dropped. `MariaDB` alone can; for `MySQL` it is a comment.
 fn begin_undoing(undo: &str) -> String {
-    format!("/*M! BEGIN NOT ATOMIC DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN {undo}; RESIGNAL; END; */")
+    format!(
+        "/*M! BEGIN NOT ATOMIC DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN {undo}; RESIGNAL; END; */"
+    )
 }
 
 /// Ends them.
@@ -74,8 +77,14 @@ impl Statements {
         text.push_str(", ");
         push_bytes(&mut text, Some(id.as_str().as_bytes()));
         text.push_str("), 256), 1, 48))");
-        let Some(outcome) = outcome else { return vec![text.into()] };
-        let length = if outcome.len() > PIECE { outcome.len().div_ceil(4) } else { PIECE };
+        let Some(outcome) = outcome else {
+            return vec![text.into()];
+        };
+        let length = if outcome.len() > PIECE {
+            outcome.len().div_ceil(4)
+        } else {
+            PIECE
+        };
         let mut pieces = outcome.chunks(length);
         text.push_str(", @idem_outcome = ");
         push_bytes(&mut text, Some(pieces.next().unwrap_or_default()));
@@ -95,7 +104,12 @@ impl Statements {
     /// Of several inserts that wait for one row, all but one meet a deadlock when its owner rolls
     /// back. So they queue for a lock of the server, which is given back as soon as the insert is
     /// over.
-    pub(in super::super) fn insert_within(&self, id: &RecordId, columns: &Columns, wait: Duration) -> Arc<str> {
+    pub(in super::super) fn insert_within(
+        &self,
+        id: &RecordId,
+        columns: &Columns,
+        wait: Duration,
+    ) -> Arc<str> {
         let mut row = String::with_capacity(1024);
         push_text(&mut row, Some(id.operation().as_bytes()));
         row.push_str(", @idem_key");
@@ -106,7 +120,12 @@ impl Statements {
         let limit = limit(wait);
         let seconds = whole_seconds(wait);
         let at = at(id);
-        let Self { insert_ignoring, insert_or_lock, then_read, .. } = self;
+        let Self {
+            insert_ignoring,
+            insert_or_lock,
+            then_read,
+            ..
+        } = self;
         format!(
             "{begin} {limit}; \
              SELECT COUNT(*) + ({LEVEL} = 'SERIALIZABLE') INTO @idem_takes FROM {table} \
@@ -121,7 +140,9 @@ impl Statements {
 
     /// Reads the row of a key that is never inserted, whatever this transaction has read before.
     pub(in super::super) fn read_within(&self, id: &RecordId, wait: Duration) -> Arc<str> {
-        let Self { table, then_read, .. } = self;
+        let Self {
+            table, then_read, ..
+        } = self;
         let begin = begin_undoing(UNLIMIT);
         let limit = limit(wait);
         let at = at(id);
@@ -139,8 +160,17 @@ impl Statements {
     }
 
     /// As `put_owned` or `put_as_read`.
-    pub(in super::super) fn put_within(&self, id: &RecordId, guard: Guard, columns: &Columns) -> Arc<str> {
-        let outcome = columns.outcome.as_ref().map_or("NULL", |_| "@idem_outcome").to_owned();
+    pub(in super::super) fn put_within(
+        &self,
+        id: &RecordId,
+        guard: Guard,
+        columns: &Columns,
+    ) -> Arc<str> {
+        let outcome = columns
+            .outcome
+            .as_ref()
+            .map_or("NULL", |_| "@idem_outcome")
+            .to_owned();
         let put = self.put_in_text(id, guard, columns, ["@idem_key".to_owned(), outcome]);
         // The session need not keep it.
         format!("{put}; SET @idem_outcome = NULL").into()
@@ -158,14 +188,22 @@ impl Statements {
             Guard::Owner(_) => &self.put_owned,
             Guard::Revision(_) | Guard::RanOut(_) => &self.put_as_read,
         };
-        let Columns { expires_in, hold, lease, fade, .. } = *columns;
+        let Columns {
+            expires_in,
+            hold,
+            lease,
+            fade,
+            ..
+        } = *columns;
         let mut values = Values(Vec::with_capacity(24));
         // In the order in which they are bound otherwise.
         values.text(Some(columns.state));
         values.number(Some(columns.attempt));
         values.bytes(columns.owner.as_ref().map(<[u8; 16]>::as_slice));
         values.text(columns.origin);
-        for length in [expires_in, hold, expires_in, hold, lease, expires_in, fade, expires_in] {
+        for length in [
+            expires_in, hold, expires_in, hold, lease, expires_in, fade, expires_in,
+        ] {
             values.number(length);
         }
         values.text(columns.fingerprint.as_deref());
@@ -200,7 +238,8 @@ struct Values(Vec<String>);
 
 impl Values {
     fn number(&mut self, value: Option<i64>) {
-        self.0.push(value.map_or_else(|| "NULL".to_owned(), |value| value.to_string()));
+        self.0
+            .push(value.map_or_else(|| "NULL".to_owned(), |value| value.to_string()));
     }
 
     fn text(&mut self, value: Option<&str>) {
