@@ -72,7 +72,7 @@ pub(crate) fn resident() -> Option<f64> {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 fn processor() -> Option<String> {

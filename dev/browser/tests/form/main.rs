@@ -4,7 +4,7 @@
 #![allow(missing_docs)]
 
 mod pictures;
-#[path = "../../../examples/form/shop/mod.rs"]
+#[path = "../../../../examples/form/shop/mod.rs"]
 #[allow(
     dead_code,
     unused_imports,

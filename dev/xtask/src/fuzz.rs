@@ -1,4 +1,4 @@
-//! The fuzz targets of `fuzz/`, which is a workspace of its own.
+//! The fuzz targets of `dev/fuzz/`, which is a workspace of its own.
 
 use std::env;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::steps::Steps;
 use crate::tool;
 use crate::workspace::Workspace;
 
-const MANIFEST: &str = "fuzz/Cargo.toml";
+const MANIFEST: &str = "dev/fuzz/Cargo.toml";
 
 #[derive(Deserialize)]
 struct Metadata {
@@ -88,13 +88,13 @@ pub(crate) fn run(workspace: &Workspace, seconds: u32, only: &[String]) -> Resul
             let artifacts = target_dir.join("artifacts").join(name);
             workspace.shell().create_dir(&found)?;
             workspace.shell().create_dir(&artifacts)?;
-            let flags = ["--fuzz-dir", "fuzz", "--sanitizer", SANITIZER, "--target-dir"];
+            let flags = ["--fuzz-dir", "dev/fuzz", "--sanitizer", SANITIZER, "--target-dir"];
             let cargo = workspace.cargo().args(["fuzz", "run"]).args(flags).arg(&target_dir).arg(name);
             // The first folder gets what libFuzzer finds interesting; the committed one stays
             // small.
             cargo
                 .arg(&found)
-                .arg(format!("fuzz/corpus/{name}"))
+                .arg(format!("dev/fuzz/corpus/{name}"))
                 .arg("--")
                 .args([format!("-max_total_time={seconds}"), format!("-artifact_prefix={}/", artifacts.display())])
                 .args(["-print_final_stats=1", "-timeout=10"])

@@ -71,7 +71,8 @@ impl TestProgram {
 impl Workspace {
     pub(crate) fn open() -> Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .parent()
+            .ancestors()
+            .nth(2)
             .context("xtask is not inside a workspace")?;
         let shell = Shell::new()?;
         shell.change_dir(root);

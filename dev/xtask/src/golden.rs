@@ -8,7 +8,7 @@ use crate::workspace::Workspace;
 /// The compiler that writes the golden files. Messages change from one compiler to the next, so the
 /// UI test reads the same file and fails on any other. It is not the `rust-version` of the
 /// packages, which may be older.
-const PINNED: &str = include_str!("../../tests/ui/RUST_VERSION").trim_ascii_end();
+const PINNED: &str = include_str!("../../../tests/ui/RUST_VERSION").trim_ascii_end();
 
 pub(crate) fn bless(workspace: &Workspace) -> Result<()> {
     let said = cmd!(workspace.shell(), "rustc --version").quiet().read()?;

@@ -42,7 +42,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let constants = if args.measure || args.redis.is_some() {
         // One thread, so that callers have one processor and the server another.
         let tokio = tokio::runtime::Builder::new_multi_thread()

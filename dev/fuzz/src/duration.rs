@@ -9,7 +9,7 @@ use crate::Input;
 
 /// The attribute's own reading: private to a procedural macro, so it is taken from its source.
 #[allow(dead_code, unreachable_pub)]
-#[path = "../../idem-macros/src/duration.rs"]
+#[path = "../../../idem-macros/src/duration.rs"]
 mod parser;
 
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
