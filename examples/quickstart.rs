@@ -2,7 +2,7 @@
 //! another amount under an id that was used before. Each order must be charged once.
 //!
 //! ```text
-//! cargo run --example quickstart                                    # examples/data/deliveries.jsonl, records in memory
+//! cargo run --example quickstart                                    # 1,600 deliveries made from a seed, records in memory
 //! cargo run --example quickstart -- my-deliveries.jsonl             # your own file, or `-` for standard input
 //! cargo run --example quickstart -- --store sqlite://quickstart.db  # records in a file; run it twice
 //! cargo run --example quickstart -- --store redis://127.0.0.1/      # records in Redis; or postgres://user:password@host/db, or mysql://..
@@ -20,6 +20,9 @@
 #[allow(unused_imports, unreachable_code)]
 #[path = "store/mod.rs"]
 mod store;
+
+#[path = "quickstart/deliveries.rs"]
+mod deliveries;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -105,7 +108,11 @@ async fn main() -> ExitCode {
 
 async fn run() -> Result<bool, Box<dyn std::error::Error>> {
     let arguments = Arguments::read()?;
-    let (deliveries, unreadable) = read(&arguments.input)?;
+    let (mut deliveries, unreadable) = match &arguments.input {
+        Some(input) => read(input)?,
+        None => (deliveries::deliveries(), 0),
+    };
+    deliveries.sort_by_key(|delivery| delivery.at_ms);
 
     // The store remembers the outcomes. This and the attribute above are all that is needed.
     let (builder, place) = match &arguments.store {
@@ -175,7 +182,7 @@ impl Summary {
                         u64::from(due.get(delivery.event.as_str()) != Some(&receipt.charged_cents));
                 }
                 Err(ChargeError::Idempotency(error)) => {
-                    *refused.entry(in_words(error)).or_insert(0) += 1
+                    *refused.entry(in_words(error)).or_insert(0) += 1;
                 }
             }
         }
@@ -272,14 +279,15 @@ fn euro() -> String {
 }
 
 struct Arguments {
-    input: String,
+    /// A file, or `-` for standard input.
+    input: Option<String>,
     store: Option<String>,
 }
 
 impl Arguments {
     fn read() -> Result<Self, Box<dyn std::error::Error>> {
         let mut arguments = Self {
-            input: concat!(env!("CARGO_MANIFEST_DIR"), "/data/deliveries.jsonl").to_owned(),
+            input: None,
             store: None,
         };
         let mut words = std::env::args().skip(1);
@@ -300,15 +308,14 @@ impl Arguments {
                     )
                     .into());
                 }
-                file => file.clone_into(&mut arguments.input),
+                file => arguments.input = Some(file.to_owned()),
             }
         }
         Ok(arguments)
     }
 }
 
-/// The deliveries, in the order in which they arrive, and how many lines were none. Those are named
-/// on standard error.
+/// The deliveries, and how many lines were none. Those are named on standard error.
 fn read(input: &str) -> Result<(Vec<Delivery>, u64), Box<dyn std::error::Error>> {
     let text = if input == "-" {
         let mut text = String::new();
@@ -317,7 +324,8 @@ fn read(input: &str) -> Result<(Vec<Delivery>, u64), Box<dyn std::error::Error>>
     } else {
         std::fs::read_to_string(input).map_err(|error| format!("cannot read {input}: {error}"))?
     };
-    let (mut deliveries, mut unreadable) = (Vec::new(), 0);
+    let mut deliveries = Vec::new();
+    let mut unreadable = 0;
     for (number, line) in text
         .lines()
         .enumerate()
@@ -331,6 +339,5 @@ fn read(input: &str) -> Result<(Vec<Delivery>, u64), Box<dyn std::error::Error>>
             }
         }
     }
-    deliveries.sort_by_key(|delivery| delivery.at_ms);
     Ok((deliveries, unreadable))
 }

@@ -1,5 +1,8 @@
 //! The transfers, and the clients who call for them.
 
+#[path = "../dice/mod.rs"]
+mod dice;
+
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::future::Future;
@@ -12,6 +15,7 @@ use idem::{Idempotency, idempotent};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
+use self::dice::Dice;
 use super::{BEGIN, NUMBER, Pool, Store, Tx};
 use crate::Arguments;
 use crate::summary::{Counts, Fate, Summary};
@@ -354,24 +358,9 @@ async fn examine(
     Ok(summary)
 }
 
-/// Numbers that look random, and are the same for the same seed (`SplitMix64`).
-struct Dice(u64);
-
 impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % limit
-    }
-
     fn account(&mut self) -> i64 {
         i64::try_from(self.below(ACCOUNTS.unsigned_abs())).unwrap_or_default()
-    }
-
-    fn one_in(&mut self, number: u64) -> bool {
-        self.below(number) == 0
     }
 
     fn fate(&mut self) -> Fate {

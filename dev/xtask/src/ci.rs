@@ -5,9 +5,7 @@ use clap::ValueEnum;
 
 use crate::steps::Steps;
 use crate::workspace::{FACADE, Workspace};
-use crate::{
-    alerts, chaos, deliveries, documents, fuzz, house, operator, packages, redis, suite, tool,
-};
+use crate::{alerts, chaos, documents, fuzz, house, operator, packages, redis, suite, tool};
 
 /// In the order in which they run: cheap ones first.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -16,7 +14,6 @@ pub(crate) enum Step {
     Decisions,
     Readme,
     Targets,
-    Deliveries,
     Alerts,
     House,
     Deny,
@@ -59,7 +56,6 @@ impl Step {
             Self::Decisions => "decisions",
             Self::Readme => "readme",
             Self::Targets => "targets",
-            Self::Deliveries => "deliveries",
             Self::Alerts => "alerts",
             Self::House => "house",
             Self::Deny => "deny",
@@ -83,7 +79,6 @@ impl Step {
             Self::Decisions => "every decision has a number of its own",
             Self::Readme => "the README says how to run the tests",
             Self::Targets => "each file of tests and of examples is built",
-            Self::Deliveries => "the examples' data is what its generator makes",
             Self::Alerts => "promtool accepts the alert rules, and their tests pass",
             Self::House => "no new circle among modules, no file that grew over 600 lines",
             Self::Deny => "the licences and sources of dependencies are allowed",
@@ -107,7 +102,6 @@ impl Step {
             Self::Decisions => documents::check_decisions(workspace),
             Self::Readme => documents::check_readme(workspace),
             Self::Targets => documents::check_targets(workspace),
-            Self::Deliveries => deliveries::check(workspace),
             Self::Alerts => alerts::check(workspace, full),
             Self::House => house::check(workspace),
             Self::Deny => packages::deny(workspace, full),

@@ -11,7 +11,6 @@ mod builds;
 mod chaos;
 mod ci;
 mod clients;
-mod deliveries;
 mod documents;
 mod fuzz;
 mod golden;
@@ -101,12 +100,6 @@ enum Chore {
     /// Measure everything against goals, and write docs/benchmarks.md; installs redis-server if
     /// there is none
     Bench(bench::Options),
-    /// Write examples/data/deliveries.jsonl, always the same
-    Deliveries {
-        /// Only check that the file is what would be written
-        #[arg(long)]
-        check: bool,
-    },
 }
 
 fn main() -> ExitCode {
@@ -146,7 +139,5 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Chaos(options) => chaos::run(&workspace, &options),
         Chore::Bless => golden::bless(&workspace),
         Chore::Bench(options) => bench::run(&workspace, &options),
-        Chore::Deliveries { check: true } => deliveries::check(&workspace),
-        Chore::Deliveries { check: false } => deliveries::write(&workspace),
     }
 }
