@@ -25,7 +25,7 @@ use crate::record::{
     ReleaseTo, Removed, Renewal,
 };
 use crate::runtime::background::Background;
-use crate::runtime::flight::{Ending, FlightStep, Flights, Joined};
+use crate::runtime::flight::{FlightStep, Flights, Joined, SharedAnswer};
 use crate::runtime::local_cache::LocalCache;
 use crate::store::{MemoryStore, Store};
 
@@ -379,7 +379,7 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                     if !std::mem::replace(&mut first, false) {
                         match seat.turn(None, deadline).await.0 {
                             FlightStep::Ask => {}
-                            FlightStep::Answer(Ending::Committed { outcome, .. }) => {
+                            FlightStep::Answer(SharedAnswer::Committed { outcome, .. }) => {
                                 let life: u64 = std::str::from_utf8(&outcome.payload)
                                     .unwrap()
                                     .parse()
@@ -411,7 +411,7 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                     if let Some(life) = committed {
                         return seat.answered(
                             None,
-                            Ending::Committed {
+                            SharedAnswer::Committed {
                                 attempt: 1,
                                 outcome: of_life(life),
                             },
@@ -431,7 +431,7 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                         (key.committed, key.owned) = (Some(life), false);
                     }
                     thread::yield_now();
-                    return seat.ends(Some(Ending::Committed {
+                    return seat.ends(Some(SharedAnswer::Committed {
                         attempt: 1,
                         outcome: of_life(life),
                     }));

@@ -160,7 +160,7 @@ fn shown_and_label(operation: &str) -> (Cow<'_, str>, &str) {
 
 /// Calls code of the application: its subscriber, its recorder, the text of its errors. A panic ends
 /// here: it is none of the call, whose outcome would be lost with it.
-pub fn outward(report: impl FnOnce()) {
+pub fn catch_user_panic(report: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(report));
 }
 
@@ -229,7 +229,7 @@ impl Observer {
                 )
             };
         }
-        outward(|| match level {
+        catch_user_panic(|| match level {
             Level::WARN => event!(Level::WARN),
             Level::INFO => event!(Level::INFO),
             _ => event!(Level::DEBUG),
@@ -243,7 +243,7 @@ impl Observer {
     pub(crate) fn observed_without_key(decision: Decision, operation: &str) {
         let (would, level) = decision.describe();
         let (operation, label) = shown_and_label(operation);
-        outward(|| {
+        catch_user_panic(|| {
             if level == Level::WARN {
                 tracing::warn!(target: "idem", operation = &*operation, decision = OBSERVED, would, "{OBSERVED}");
             } else {
@@ -266,7 +266,7 @@ impl Observer {
     ) {
         let (name, level) = decision.describe();
         let (operation, label) = shown_and_label(operation);
-        outward(|| match level {
+        catch_user_panic(|| match level {
             Level::WARN => {
                 tracing::warn!(target: "idem", operation = &*operation, decision = name, detail, "{name}")
             }
@@ -283,7 +283,7 @@ impl Observer {
     /// The span around a call: the body's own events are inside. Says whether anybody listens.
     pub(crate) fn span(self, id: &RecordId) -> (Span, bool) {
         let mut span = Span::none();
-        outward(|| {
+        catch_user_panic(|| {
             span = tracing::debug_span!(
                 target: "idem",
                 "idempotent",
@@ -299,7 +299,7 @@ impl Observer {
 
 /// Adds the attempt to the span of the call.
 pub(crate) fn span_has_attempt(attempt: u64) {
-    outward(|| {
+    catch_user_panic(|| {
         Span::current().record("attempt", attempt);
     });
 }
@@ -379,7 +379,7 @@ impl BodyWatch {
         #[cfg(feature = "metrics")]
         {
             let time = crate::base::clock::now().saturating_duration_since(self.began);
-            outward(|| {
+            catch_user_panic(|| {
                 metrics::histogram!("idem_body_seconds", "operation" => id.operation().to_owned())
                     .record(time)
             });
@@ -391,7 +391,7 @@ impl BodyWatch {
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
 pub(crate) fn wait_took(id: &RecordId, time: Duration) {
     #[cfg(feature = "metrics")]
-    outward(|| {
+    catch_user_panic(|| {
         metrics::histogram!("idem_wait_seconds", "operation" => id.operation().to_owned())
             .record(time)
     });
@@ -416,14 +416,14 @@ pub(crate) fn unattended(what: Unattended, more: f64) {
             Unattended::Steps => "steps",
             Unattended::Bodies => "bodies",
         };
-        outward(|| metrics::gauge!("idem_background", "kind" => kind).increment(more));
+        catch_user_panic(|| metrics::gauge!("idem_background", "kind" => kind).increment(more));
     }
 }
 
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
 fn count(operation: &str, decision: &'static str) {
     #[cfg(feature = "metrics")]
-    outward(|| {
+    catch_user_panic(|| {
         metrics::counter!("idem_decisions_total", "operation" => operation.to_owned(), "decision" => decision)
             .increment(1);
     });
@@ -432,7 +432,7 @@ fn count(operation: &str, decision: &'static str) {
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
 fn count_observed(operation: &str, would: &'static str) {
     #[cfg(feature = "metrics")]
-    outward(|| {
+    catch_user_panic(|| {
         metrics::counter!("idem_observed_total", "operation" => operation.to_owned(), "would" => would).increment(1);
     });
 }
@@ -441,7 +441,7 @@ fn count_observed(operation: &str, would: &'static str) {
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
 pub fn message_decided(source: &str, decision: &'static str, times: u64) {
     #[cfg(feature = "metrics")]
-    outward(|| {
+    catch_user_panic(|| {
         metrics::counter!("idem_messages_total", "source" => source.to_owned(), "decision" => decision)
             .increment(times);
     });
@@ -451,7 +451,7 @@ pub fn message_decided(source: &str, decision: &'static str, times: u64) {
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
 pub fn consumers_lost(source: &str, more: f64) {
     #[cfg(feature = "metrics")]
-    outward(|| {
+    catch_user_panic(|| {
         metrics::gauge!("idem_consumers_lost", "source" => source.to_owned()).increment(more)
     });
 }

@@ -494,8 +494,7 @@ impl Derived<'_> {
         let (impl_generics, type_generics, where_clause) = self.input.generics.split_for_impl();
         let at = diag::located(keep);
         let krate_there = self.krate.at(at);
-        let keeper =
-            quote_spanned!(at=> #krate_there::__private::Keeper::<#name #type_generics>::of_type());
+        let keeper = quote_spanned!(at=> #krate_there::__private::ErrorCodec::<#name #type_generics>::of_type());
         quote_spanned! {here=>
             pub enum __IdemKeeps {}
             #[automatically_derived]
@@ -505,7 +504,7 @@ impl Derived<'_> {
             #[automatically_derived]
             #[diagnostic::do_not_recommend]
             impl #impl_generics #krate::__private::KeepsErrors<#name #type_generics> for __IdemKeeps #where_clause {
-                fn keeper() -> ::core::option::Option<#krate::__private::Keeper<#name #type_generics>> {
+                fn error_codec() -> ::core::option::Option<#krate::__private::ErrorCodec<#name #type_generics>> {
                     ::core::option::Option::Some(#keeper)
                 }
             }

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_core::__private::{consumers_lost, message_decided, outward};
+use idem_core::__private::{catch_user_panic, consumers_lost, message_decided};
 use idem_core::KeyDigest;
 use tracing::Level;
 
@@ -155,7 +155,7 @@ pub(crate) fn report_with(decision: Decision, source: &str, facts: &Facts<'_>) {
             )
         };
     }
-    outward(|| match level {
+    catch_user_panic(|| match level {
         Level::ERROR => event!(Level::ERROR),
         Level::WARN => event!(Level::WARN),
         Level::INFO => event!(Level::INFO),

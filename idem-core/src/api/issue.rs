@@ -117,7 +117,7 @@ fn unanswered() -> StoreError {
 /// Reports what a token could not be issued for.
 fn not_issued(error: &Error) {
     Prepared::Refused(error.clone()).announce();
-    current::trouble();
+    current::taint();
 }
 
 impl<'a, Q, P> Operation<'a, Q, P> {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
-use crate::call::held::Held;
 use crate::call::keeping::Keepable;
+use crate::call::owned_record::OwnedRecord;
 use crate::call::recorded::Recorded;
 use crate::error::Error;
 use crate::lease::term::Term;
@@ -70,7 +70,7 @@ struct Guard {
     term: Arc<Term>,
     runtime: Arc<Runtime>,
     /// Steps come one after the other, also where two tasks share the lease.
-    held: Mutex<Held>,
+    held: Mutex<OwnedRecord>,
     /// The work goes on whatever becomes of the lease.
     observes: bool,
 }
@@ -82,12 +82,12 @@ impl Guard {
         if self.observes {
             return Ok(());
         }
-        answer.inspect_err(|_| current::trouble())
+        answer.inspect_err(|_| current::taint())
     }
 }
 
 impl Lease {
-    pub(crate) fn new(held: Held, runtime: &Arc<Runtime>) -> Self {
+    pub(crate) fn new(held: OwnedRecord, runtime: &Arc<Runtime>) -> Self {
         let (term, runtime) = (held.term().clone(), runtime.clone());
         Self {
             guarded: Some(Box::new(Guard {
@@ -209,7 +209,7 @@ impl Lease {
                 operation: term.id.operation().into(),
                 reason: format!("the error to keep cannot be written: {failure}").into(),
             });
-        let encoded = encoded.inspect_err(|_| current::trouble())?;
+        let encoded = encoded.inspect_err(|_| current::taint())?;
         held.plan_kept_error(encoded, ttl);
         guarded.answered(held.try_out().await)
     }
@@ -239,13 +239,13 @@ impl Lease {
             return Ok(());
         };
         let mut held = guarded.held.lock().await;
-        let Some(recording) = held.recording(guarded.observes) else {
+        let Some(recorder) = held.recorder(guarded.observes) else {
             return Ok(());
         };
-        if recording
+        if recorder
             .commit_in(tx, Some(value))
             .await
-            .inspect_err(|_| current::trouble())?
+            .inspect_err(|_| current::taint())?
         {
             held.mark_recorded_in_transaction();
             return Ok(());

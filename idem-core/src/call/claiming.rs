@@ -3,7 +3,7 @@
 //! At each await here the process may die, the future may be dropped, the reply may be lost, or the
 //! lease may expire. In short: the same owner sends a claim of unknown fate once more and, if that
 //! fails, undoes it. The lease counts from before the claim was sent. The steps after the claim
-//! belong to [`Held`](crate::call::held::Held).
+//! belong to [`OwnedRecord`](crate::call::owned_record::OwnedRecord).
 
 // `sent` and `seat` are the words of `flight.rs`.
 #![allow(clippy::similar_names)]
@@ -14,18 +14,18 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::base::clock;
-use crate::call::held::Owned;
 use crate::call::orphan::Orphan;
+use crate::call::owned_record::ClaimedLease;
 use crate::call::recorded::Recorded;
 use crate::call::rejected::Rejected;
 use crate::call::request::Request;
 use crate::error::{Error, StoreError};
 use crate::lease::term::Term;
-use crate::observe::{self, Decision, outward};
+use crate::observe::{self, Decision, catch_user_panic};
 use crate::policy::settings::{Abandoned, Duplicate, InFlight, Settings, StoreFailure};
 use crate::record::{Claimed, Encoded, Origin, Owner};
 use crate::runtime::Runtime;
-use crate::runtime::flight::{Ending, FlightSeat, FlightStep, Joined};
+use crate::runtime::flight::{FlightSeat, FlightStep, Joined, SharedAnswer};
 use crate::runtime::trace;
 use crate::task::current;
 use crate::token::Flaw;
@@ -37,9 +37,9 @@ const PAST_THE_LEASE: Duration = Duration::from_millis(5);
 const WAIT_WITHOUT_STORE: Duration = Duration::from_millis(100);
 
 /// The next step of a call.
-pub(crate) enum Begun {
+pub(crate) enum CallStart {
     /// Run the body, and commit or release.
-    Owner(Owned),
+    Owner(ClaimedLease),
     /// Give this outcome.
     Replay(Recorded),
     /// Run the body, unguarded.
@@ -49,7 +49,7 @@ pub(crate) enum Begun {
 /// The result of a claim.
 enum AfterClaim {
     /// The call has something to do, or fails.
-    Over(Result<Begun, Error>),
+    Over(Result<CallStart, Error>),
     /// Somebody else is the owner, for this long unless the lease is renewed.
     InFlight {
         attempt: u64,
@@ -62,7 +62,7 @@ impl Runtime {
     /// Claims the key of a call, waiting and replaying as its settings say.
     ///
     /// The common path is here; waiting has a separate, boxed future.
-    pub(crate) async fn begin(self: &Arc<Self>, request: &Request) -> Result<Begun, Error> {
+    pub(crate) async fn begin(self: &Arc<Self>, request: &Request) -> Result<CallStart, Error> {
         let began = clock::now();
         if let Some(known) = self.without_the_store(request, began)? {
             return Ok(known);
@@ -86,7 +86,7 @@ impl Runtime {
         self: &Arc<Self>,
         request: &Request,
         began: Instant,
-    ) -> Result<Option<Begun>, Error> {
+    ) -> Result<Option<CallStart>, Error> {
         if current::is_reentrant(&request.id, self.identity()) {
             return Err(self.reject(request, &Rejected::Reentrant));
         }
@@ -103,13 +103,13 @@ impl Runtime {
     /// Claims the key of a call that only observes. It does not wait, and shares no flight: if it
     /// does not become the owner, its body runs at once, without a record. The decision of a
     /// guarded call is reported.
-    pub(crate) async fn observe(self: &Arc<Self>, request: &Request) -> Begun {
+    pub(crate) async fn observe(self: &Arc<Self>, request: &Request) -> CallStart {
         Box::pin(self.try_to_own(request))
             .await
-            .unwrap_or(Begun::Unguarded)
+            .unwrap_or(CallStart::Unguarded)
     }
 
-    async fn try_to_own(self: &Arc<Self>, request: &Request) -> Result<Begun, Error> {
+    async fn try_to_own(self: &Arc<Self>, request: &Request) -> Result<CallStart, Error> {
         let began = clock::now();
         if let Some(known) = self.without_the_store(request, began)? {
             return Ok(known);
@@ -126,7 +126,7 @@ impl Runtime {
             AfterClaim::InFlight { attempt, .. } => {
                 self.reporter(request)
                     .decided(Decision::Waited, &request.id, attempt);
-                Ok(Begun::Unguarded)
+                Ok(CallStart::Unguarded)
             }
         }
     }
@@ -137,7 +137,7 @@ impl Runtime {
         request: &Request,
         began: Instant,
         mut seat: Box<FlightSeat>,
-    ) -> Result<Begun, Error> {
+    ) -> Result<CallStart, Error> {
         let wait_until = request.wait_until(began);
         let mut pause = Pause::default();
         loop {
@@ -148,7 +148,7 @@ impl Runtime {
             }
             let shared = match turn {
                 FlightStep::Ask => Some(seat),
-                FlightStep::Alone | FlightStep::Answer(Ending::Unshared) => {
+                FlightStep::Alone | FlightStep::Answer(SharedAnswer::Unshared) => {
                     drop(seat);
                     None
                 }
@@ -164,17 +164,17 @@ impl Runtime {
                     seat.waited();
                     continue;
                 }
-                FlightStep::Answer(Ending::Committed { attempt, outcome }) => {
+                FlightStep::Answer(SharedAnswer::Committed { attempt, outcome }) => {
                     return self.replay(request, (attempt, outcome));
                 }
-                FlightStep::Answer(Ending::Done) => {
+                FlightStep::Answer(SharedAnswer::Done) => {
                     return Err(self.reject(request, &Rejected::Done));
                 }
-                FlightStep::Answer(Ending::InFlight { until, .. }) => {
+                FlightStep::Answer(SharedAnswer::InFlight { until, .. }) => {
                     let left = until.saturating_duration_since(clock::now());
                     return Err(self.reject(request, &Rejected::InFlight(left)));
                 }
-                FlightStep::Answer(Ending::Failed(error)) => {
+                FlightStep::Answer(SharedAnswer::Failed(error)) => {
                     return self.without_store(request, error);
                 }
                 FlightStep::Mismatch => return Err(self.reject(request, &Rejected::Mismatch)),
@@ -214,7 +214,7 @@ impl Runtime {
         request: &'a Request,
         sent: Instant,
         seat: Option<Box<FlightSeat>>,
-    ) -> impl Future<Output = Result<Begun, Error>> + use<'a> {
+    ) -> impl Future<Output = Result<CallStart, Error>> + use<'a> {
         let owner = self.store.owner();
         async move {
             let answer = self.claim(request, owner).await;
@@ -239,7 +239,7 @@ impl Runtime {
         request: &Request,
         began: Instant,
         (mut attempt, mut lease_left): (u64, Duration),
-    ) -> Result<Begun, Error> {
+    ) -> Result<CallStart, Error> {
         let wait_until = request.wait_until(began);
         let mut pause = Pause::default();
         loop {
@@ -280,14 +280,14 @@ impl Runtime {
             Ok(Claimed::Owned { attempt, from }) => {
                 return AfterClaim::Over(
                     self.own(request, owner, (attempt, from), sent, seat)
-                        .map(Begun::Owner),
+                        .map(CallStart::Owner),
                 );
             }
             Ok(Claimed::InFlight {
                 attempt,
                 lease_left,
             }) => {
-                tell(Ending::InFlight {
+                tell(SharedAnswer::InFlight {
                     attempt,
                     until: clock::after(clock::now(), lease_left),
                 });
@@ -298,24 +298,26 @@ impl Runtime {
                 };
             }
             Ok(Claimed::Committed { attempt, outcome }) => {
-                tell(Ending::Committed {
+                tell(SharedAnswer::Committed {
                     attempt,
                     outcome: outcome.clone(),
                 });
                 return AfterClaim::Over(self.replay(request, (attempt, outcome)));
             }
             Err(error) => {
-                tell(Ending::Failed(error.clone()));
+                tell(SharedAnswer::Failed(error.clone()));
                 return AfterClaim::Over(self.without_store(request, error));
             }
-            Ok(Claimed::Done { .. }) => (Ending::Done, Rejected::Done),
-            Ok(Claimed::Mismatch) => (Ending::Unshared, Rejected::Mismatch),
-            Ok(Claimed::Abandoned { attempt }) => (Ending::Unshared, Rejected::Abandoned(attempt)),
-            Ok(Claimed::Exhausted { attempts }) => {
-                (Ending::Unshared, Rejected::Exhausted(attempts))
+            Ok(Claimed::Done { .. }) => (SharedAnswer::Done, Rejected::Done),
+            Ok(Claimed::Mismatch) => (SharedAnswer::Unshared, Rejected::Mismatch),
+            Ok(Claimed::Abandoned { attempt }) => {
+                (SharedAnswer::Unshared, Rejected::Abandoned(attempt))
             }
-            Ok(Claimed::NotIssued) => (Ending::Unshared, Rejected::Token(Flaw::Unknown)),
-            Ok(Claimed::IssueExpired) => (Ending::Unshared, Rejected::Token(Flaw::Expired)),
+            Ok(Claimed::Exhausted { attempts }) => {
+                (SharedAnswer::Unshared, Rejected::Exhausted(attempts))
+            }
+            Ok(Claimed::NotIssued) => (SharedAnswer::Unshared, Rejected::Token(Flaw::Unknown)),
+            Ok(Claimed::IssueExpired) => (SharedAnswer::Unshared, Rejected::Token(Flaw::Expired)),
         };
         tell(ending);
         AfterClaim::Over(Err(self.reject(request, &why)))
@@ -377,7 +379,7 @@ impl Runtime {
         (attempt, from): (u64, Origin),
         sent: Instant,
         seat: Option<Box<FlightSeat>>,
-    ) -> Result<Owned, Error> {
+    ) -> Result<ClaimedLease, Error> {
         let Settings { lease, .. } = request.settings;
         let term = Term::new(
             request.id.clone(),
@@ -398,7 +400,7 @@ impl Runtime {
         if from == Origin::Abandoned {
             self.took_over(request, attempt);
         }
-        Ok(Owned {
+        Ok(ClaimedLease {
             enrolled: self.keepers.enrol(term),
             origin: from,
             seat,
@@ -420,7 +422,7 @@ impl Runtime {
         }
     }
 
-    fn without_store(&self, request: &Request, error: StoreError) -> Result<Begun, Error> {
+    fn without_store(&self, request: &Request, error: StoreError) -> Result<CallStart, Error> {
         match (
             self.failed(&request.id, error),
             request.settings.store_failure,
@@ -428,7 +430,7 @@ impl Runtime {
             (Error::Store { .. }, StoreFailure::Run) => {
                 self.observer
                     .decided(Decision::RanUnguarded, &request.id, 0);
-                Ok(Begun::Unguarded)
+                Ok(CallStart::Unguarded)
             }
             (error, _) => {
                 if request.settings.observes {
@@ -449,7 +451,7 @@ impl Runtime {
         &self,
         request: &Request,
         (attempt, outcome): (u64, Encoded),
-    ) -> Result<Begun, Error> {
+    ) -> Result<CallStart, Error> {
         match request.settings.duplicate {
             Duplicate::Reject => Err(self.reject(request, &Rejected::Duplicate)),
             Duplicate::Replay => {
@@ -461,7 +463,7 @@ impl Runtime {
                 {
                     Some(trace) => {
                         if !request.settings.observes {
-                            outward(|| trace::link(trace));
+                            catch_user_panic(|| trace::link(trace));
                         }
                         // Not in a variable of its own: Rust 1.88 lets none outlive its line.
                         observer.decided_because(
@@ -478,7 +480,7 @@ impl Runtime {
                     self.codec.clone(),
                     request.versions.clone(),
                 );
-                Ok(Begun::Replay(Recorded {
+                Ok(CallStart::Replay(Recorded {
                     id,
                     attempt,
                     outcome,

@@ -11,10 +11,10 @@ use std::time::Duration;
 use tracing::Instrument as _;
 
 use crate::base::race::first;
-use crate::call::body::{self, End};
-use crate::call::claiming::Begun;
-use crate::call::held::Held;
+use crate::call::body::{self, BodyExit};
+use crate::call::claiming::CallStart;
 use crate::call::keeping::Policy;
+use crate::call::owned_record::OwnedRecord;
 use crate::call::prepared::Prepared;
 use crate::call::recorded::Recorded;
 use crate::call::request::Request;
@@ -69,11 +69,11 @@ where
         async move {
             let mut held = match self.begin(runtime, request).await {
                 Err(error) => return Err(self.refuse(error)),
-                Ok(Begun::Replay(recorded)) => return self.replay(&recorded),
-                Ok(Begun::Unguarded) => None,
-                Ok(Begun::Owner(owned)) => Some(Held::new(runtime, request, owned)),
+                Ok(CallStart::Replay(recorded)) => return self.replay(&recorded),
+                Ok(CallStart::Unguarded) => None,
+                Ok(CallStart::Owner(owned)) => Some(OwnedRecord::new(runtime, request, owned)),
             };
-            watch::saw(Seen::Executed);
+            watch::note(Seen::Executed);
             match &mut held {
                 None => {
                     self.unguarded(request.id.operation(), Some(&request.id), body)
@@ -83,7 +83,7 @@ where
                     if is_traced {
                         observe::span_has_attempt(held.term().attempt);
                     }
-                    self.own(runtime, Manner::of(&request.settings), held, body)
+                    self.own(runtime, RunMode::of(&request.settings), held, body)
                         .await
                 }
             }
@@ -127,11 +127,11 @@ where
         async {
             let held = match self.begin(runtime, request).await {
                 Err(error) => return Err(self.refuse(error)),
-                Ok(Begun::Replay(recorded)) => return self.replay(&recorded),
-                Ok(Begun::Unguarded) => None,
-                Ok(Begun::Owner(owned)) => Some(Held::new(runtime, request, owned)),
+                Ok(CallStart::Replay(recorded)) => return self.replay(&recorded),
+                Ok(CallStart::Unguarded) => None,
+                Ok(CallStart::Owner(owned)) => Some(OwnedRecord::new(runtime, request, owned)),
             };
-            watch::saw(Seen::Executed);
+            watch::note(Seen::Executed);
             let Some(held) = held else {
                 let (operation, id) = (request.id.operation().to_owned(), request.id.clone());
                 return self
@@ -142,15 +142,14 @@ where
                 observe::span_has_attempt(held.term().attempt);
             }
             let lost = held.term().lost_error();
-            let (manner, runtime) = (Manner::of(&request.settings), runtime.clone());
+            let (mode, runtime) = (RunMode::of(&request.settings), runtime.clone());
             let counted = runtime.background.body();
             let owning = async move {
                 // Dropped after what is held, which may leave a step behind: `shutdown` sees the
                 // one or the other.
                 let _counted = counted;
                 let mut held = held;
-                self.own(&runtime, manner, &mut held, pin!(Some(body)))
-                    .await
+                self.own(&runtime, mode, &mut held, pin!(Some(body))).await
             };
             // Only a tokio runtime that shuts down stops the task.
             detached(owning).await.unwrap_or_else(|| Err(fail(lost)))
@@ -161,35 +160,35 @@ where
 
     /// Fails with an error of ours, which a body around this call may pass on.
     fn fail(&self, error: Error) -> E {
-        current::trouble();
+        current::taint();
         (self.witness.fail)(error)
     }
 
     /// Fails without a body or a recorded outcome.
     fn refuse(&self, error: Error) -> E {
-        watch::saw(Seen::Failed);
+        watch::note(Seen::Failed);
         self.fail(error)
     }
 
     /// Claims the key, or learns what to do instead. A call that only observes is given nothing
     /// that would keep its body from running.
-    async fn begin(&self, runtime: &Arc<Runtime>, request: &Request) -> Result<Begun, Error> {
+    async fn begin(&self, runtime: &Arc<Runtime>, request: &Request) -> Result<CallStart, Error> {
         if !request.settings.observes {
             return runtime.begin(request).await;
         }
         match runtime.observe(request).await {
-            Begun::Replay(recorded) => {
+            CallStart::Replay(recorded) => {
                 // Reports an outcome that could not have been replayed.
-                observe::outward(|| drop(self.decoded(&recorded)));
-                Ok(Begun::Unguarded)
+                observe::catch_user_panic(|| drop(self.decoded(&recorded)));
+                Ok(CallStart::Unguarded)
             }
-            begun => Ok(begun),
+            start => Ok(start),
         }
     }
 
     fn decoded(&self, recorded: &Recorded) -> Result<Result<T, E>, Error> {
-        match &self.policy.keeper {
-            Some(keeper) if recorded.is_error() => (keeper.decode)(recorded).map(Err),
+        match &self.policy.error_codec {
+            Some(error_codec) if recorded.is_error() => (error_codec.decode)(recorded).map(Err),
             _ => (self.witness.decode)(recorded).map(Ok),
         }
     }
@@ -197,7 +196,7 @@ where
     fn replay(&self, recorded: &Recorded) -> Result<Outcome<T>, E> {
         match self.decoded(recorded) {
             Ok(replayed) => {
-                watch::saw(Seen::Replayed);
+                watch::note(Seen::Replayed);
                 replayed.map(Outcome::replayed)
             }
             Err(error) => Err(self.refuse(error)),
@@ -208,8 +207,8 @@ where
     fn own<'a>(
         &'a mut self,
         runtime: &'a Arc<Runtime>,
-        Manner { asks, observes }: Manner,
-        held: &'a mut Held,
+        RunMode { asks, observes }: RunMode,
+        held: &'a mut OwnedRecord,
         mut body: Pin<&'a mut Option<Body>>,
     ) -> impl Future<Output = Result<Outcome<T>, E>> + use<'a, R, T, E, P, G, Body> {
         let term = held.term().clone();
@@ -220,7 +219,7 @@ where
             asks,
             runtime.identity(),
         )
-        .recording(held.recording(observes))
+        .recorder(held.recorder(observes))
         .stopped_by((!observes).then_some(&term));
         async move {
             let mut tries = Tries::new(runtime.unlisted);
@@ -266,12 +265,12 @@ where
                 );
             }
             if !held.carry_out().await {
-                watch::saw(Seen::Unrecorded);
+                watch::note(Seen::Unrecorded);
             }
             match end {
                 Answer::Gives(returned) => {
                     if returned.is_err() {
-                        call.passes_on_trouble();
+                        call.pass_on_taint();
                     }
                     returned
                 }
@@ -284,15 +283,15 @@ where
     fn ended(
         &mut self,
         runtime: &Runtime,
-        held: &mut Held,
+        held: &mut OwnedRecord,
         call: &Call,
         tries: &mut Tries,
-        end: End<R>,
+        end: BodyExit<R>,
     ) -> AfterTry<T, E> {
         let (observer, term) = (runtime.observer, held.term().clone());
         // An earlier try of this call may have an unknown outcome.
         let unknown = tries.is_outcome_unknown();
-        let panicked = |held: &mut Held, panic| {
+        let panicked = |held: &mut OwnedRecord, panic| {
             observer.decided(Decision::Panicked, &term.id, term.attempt);
             if call.is_unreconciled() {
                 held.plan_unanswered();
@@ -302,7 +301,7 @@ where
             AfterTry::For(Answer::Panics(panic))
         };
         let error = match end {
-            End::Returned(returned) => match (self.witness.split)(returned) {
+            BodyExit::Returned(returned) => match (self.witness.split)(returned) {
                 Ok(value) => {
                     if call.is_reconciled() {
                         observer.decided(Decision::Reconciled, &term.id, term.attempt);
@@ -320,8 +319,8 @@ where
                 }
                 Err(error) => error,
             },
-            End::Lost => return AfterTry::For(Answer::Gives(Err(self.fail(held.lost())))),
-            End::Panicked(panic) => return panicked(held, panic),
+            BodyExit::Lost => return AfterTry::For(Answer::Gives(Err(self.fail(held.lost())))),
+            BodyExit::Panicked(panic) => return panicked(held, panic),
         };
         if call.is_unreconciled() {
             // Not the body's own error: the record stays abandoned, whatever is said of such an
@@ -373,20 +372,20 @@ where
         call: &Call,
         error: &E,
     ) -> Result<Encoded, CodecFailure> {
-        let Some(keeper) = &self.policy.keeper else {
+        let Some(error_codec) = &self.policy.error_codec else {
             return Err("its policy says that no error of this type is kept".into());
         };
-        if call.is_troubled() {
+        if call.is_tainted() {
             return Err(
                 "a guarded call inside of it failed with an error of idem, which is never kept"
                     .into(),
             );
         }
         caught(|| {
-            if (keeper.has_ours)(error) {
+            if (error_codec.has_ours)(error) {
                 return Err("an error of idem is among its sources, and is never kept".into());
             }
-            (keeper.encode)(&runtime.codec, context, error)
+            (error_codec.encode)(&runtime.codec, context, error)
         })
     }
 
@@ -453,13 +452,13 @@ where
 
 /// How an owner runs its body.
 #[derive(Clone, Copy)]
-struct Manner {
+struct RunMode {
     asks: AskMode,
     /// It runs to its end, whatever becomes of the lease.
     observes: bool,
 }
 
-impl Manner {
+impl RunMode {
     fn of(settings: &Settings) -> Self {
         let observes = settings.observes;
         let asks = match (settings.reconciles, observes) {
@@ -519,7 +518,8 @@ async fn pause_under(term: &Term, pause: Duration) -> bool {
 async fn detached<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,
 ) -> Option<T> {
-    let task = tokio::spawn(watch::along(Inherited::here().around(future)).in_current_span());
+    let task =
+        tokio::spawn(watch::inherit_watch(Inherited::here().around(future)).in_current_span());
     match task.await {
         Ok(value) => Some(value),
         Err(ended) => match ended.try_into_panic() {

@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 use std::pin::pin;
 use std::sync::Arc;
 
-use crate::call::body::{self, End};
+use crate::call::body::{self, BodyExit};
 use crate::lease::term::Term;
 use crate::task::current;
 use crate::task::inherited::Inherited;
@@ -36,9 +36,9 @@ impl BodyPart {
         let Self { inherited, term } = self;
         let part = pin!(Some(part));
         match inherited.around(body::run(term.as_deref(), part)).await {
-            End::Returned(output) => Some(output),
-            End::Lost => None,
-            End::Panicked(panic) => resume_unwind(panic),
+            BodyExit::Returned(output) => Some(output),
+            BodyExit::Lost => None,
+            BodyExit::Panicked(panic) => resume_unwind(panic),
         }
     }
 }

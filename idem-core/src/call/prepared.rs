@@ -31,11 +31,11 @@ impl Prepared<'_> {
                 (Decision::RejectedMissingKey, error.operation())
             }
             Self::Unguarded(operation, Some(_)) => {
-                watch::saw(Seen::Executed);
+                watch::note(Seen::Executed);
                 (Decision::RanUnguarded, &**operation)
             }
             Self::Observed(operation, error) => {
-                watch::saw(Seen::Executed);
+                watch::note(Seen::Executed);
                 let would = match error {
                     Error::MissingKey { .. } | Error::MissingSubject { .. } => {
                         Decision::RejectedMissingKey
@@ -45,7 +45,7 @@ impl Prepared<'_> {
                 };
                 return Observer::observed_without_key(would, operation);
             }
-            Self::Guarded(_, request) => return watch::begins(&request.id),
+            Self::Guarded(_, request) => return watch::note_record(&request.id),
             // Without a policy to ask, that was reported when the call was made.
             Self::Refused(_) | Self::Unguarded(_, None) => return,
         };

@@ -98,7 +98,7 @@ impl Recorded {
     fn unreadable(&self, why: &str) -> Error {
         if !self.observer.observes {
             // Inside a body it may become part of what the body fails with, which is not kept then.
-            current::trouble();
+            current::taint();
         }
         self.observer.decided_because(
             Decision::Unreadable,

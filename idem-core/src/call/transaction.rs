@@ -37,7 +37,7 @@ use crate::task::watch::{self, Seen};
 
 pub(crate) use self::body::{AnyThread, AnyThreadOnce, Body, OneThread, OneThreadOnce};
 pub use self::body::{RunsAgain, TransactionBody};
-use self::open::{Backoff, Began, Ends, Open};
+use self::open::{Backoff, CommittedBy, Open, TransactionClaim};
 
 /// A transaction that meets others is run again at most so often.
 const RERUNS: u32 = 20;
@@ -51,7 +51,7 @@ pub(crate) struct InTransaction<'a, R, T, E, P, S> {
 }
 
 /// The result of a call.
-enum Ran<'p, T, E> {
+enum TransactionOutcome<'p, T, E> {
     /// The caller commits.
     Done(Outcome<T>),
     /// The error is recorded, or was before: the caller commits.
@@ -101,11 +101,11 @@ where
         X: Transaction<S>,
         B: Body<X, R>,
     {
-        match self.attempt(tx, &mut body, Ends::Caller, None).await {
-            Ran::Done(outcome) => Ok(outcome),
-            Ran::Kept(error) | Ran::Failed(error) => Err(error),
-            Ran::Refused(error) => Err(self.fail(error)),
-            Ran::Met(lease) => Err(self.fail(lease.reject())),
+        match self.attempt(tx, &mut body, CommittedBy::Caller, None).await {
+            TransactionOutcome::Done(outcome) => Ok(outcome),
+            TransactionOutcome::Kept(error) | TransactionOutcome::Failed(error) => Err(error),
+            TransactionOutcome::Refused(error) => Err(self.fail(error)),
+            TransactionOutcome::Met(lease) => Err(self.fail(lease.reject())),
         }
     }
 
@@ -120,7 +120,7 @@ where
         B: Transactions<S>,
         F: Body<B::Transaction, R>,
     {
-        let ends = Ends::Library {
+        let committed_by = CommittedBy::Library {
             one_writer: B::ONE_WRITER,
         };
         let (mut pause, mut waits) = (Backoff::default(), Pause::default());
@@ -131,24 +131,27 @@ where
             let may_rerun = pause.rounds <= RERUNS;
             let failure = match begins.begin().await {
                 Err(error) => error,
-                Ok(mut tx) => match self.attempt(&mut tx, &mut body, ends, until.take()).await {
-                    Ran::Done(outcome) => match B::commit(tx).await {
+                Ok(mut tx) => match self
+                    .attempt(&mut tx, &mut body, committed_by, until.take())
+                    .await
+                {
+                    TransactionOutcome::Done(outcome) => match B::commit(tx).await {
                         Ok(()) => return Ok(outcome),
                         Err(error) => error,
                     },
                     // The error is what is written, and nothing else.
-                    Ran::Kept(kept) => match B::commit(tx).await {
+                    TransactionOutcome::Kept(kept) => match B::commit(tx).await {
                         Ok(()) => return Err(kept),
                         Err(error) => error,
                     },
-                    Ran::Met(lease) => {
+                    TransactionOutcome::Met(lease) => {
                         B::roll_back(tx).await;
                         lease.wait(&mut waits).await;
                         until = Some(lease.until);
                         pause.rounds -= 1;
                         continue;
                     }
-                    Ran::Failed(error) => {
+                    TransactionOutcome::Failed(error) => {
                         B::roll_back(tx).await;
                         if !may_rerun || !rerun(&error) {
                             return Err(error);
@@ -157,7 +160,7 @@ where
                         pause.take().await;
                         continue;
                     }
-                    Ran::Refused(error) => {
+                    TransactionOutcome::Refused(error) => {
                         B::roll_back(tx).await;
                         match error {
                             Error::Store { source, .. }
@@ -189,16 +192,16 @@ where
         &self,
         tx: &mut X,
         body: &mut B,
-        ends: Ends,
+        committed_by: CommittedBy,
         until: Option<Instant>,
-    ) -> Ran<'_, T, E>
+    ) -> TransactionOutcome<'_, T, E>
     where
         X: Transaction<S>,
         B: Body<X, R>,
     {
         self.prepared.announce();
         let (runtime, request) = match self.prepared {
-            Prepared::Refused(error) => return Ran::Refused(error.clone()),
+            Prepared::Refused(error) => return TransactionOutcome::Refused(error.clone()),
             Prepared::Unguarded(..) | Prepared::Observed(..) => {
                 return self.unguarded(tx, body).await;
             }
@@ -212,28 +215,30 @@ where
                 return self.unguarded(tx, body).await;
             };
             return self
-                .observe(tx, body, ends, (runtime, request, store))
+                .observe(tx, body, committed_by, (runtime, request, store))
                 .instrument(span)
                 .await;
         }
         async {
             let Some(store) = store else {
-                return Ran::Refused(Error::other_store::<S>(request.id.operation()));
+                return TransactionOutcome::Refused(Error::other_store::<S>(
+                    request.id.operation(),
+                ));
             };
             let mut open = Open::new(tx, runtime, request);
-            let (attempt, owner, from) = match open.claim(store, ends, until).await {
-                Ok(Began::Owner {
+            let (attempt, owner, from) = match open.claim(store, committed_by, until).await {
+                Ok(TransactionClaim::Owner {
                     attempt,
                     owner,
                     from,
                 }) => (attempt, owner, from),
-                Ok(Began::Replay(recorded)) => return self.replay(&recorded),
-                Ok(Began::Met {
+                Ok(TransactionClaim::Replay(recorded)) => return self.replay(&recorded),
+                Ok(TransactionClaim::Met {
                     attempt,
                     left,
                     until,
                 }) => {
-                    return Ran::Met(LeaseMet {
+                    return TransactionOutcome::Met(LeaseMet {
                         runtime,
                         request,
                         attempt,
@@ -241,16 +246,16 @@ where
                         until,
                     });
                 }
-                Err(error) => return Ran::Refused(error),
+                Err(error) => return TransactionOutcome::Refused(error),
             };
-            watch::saw(Seen::Executed);
+            watch::note(Seen::Executed);
             if is_traced {
                 observe::span_has_attempt(attempt);
             }
-            if self.policy.keeper.is_some()
+            if self.policy.error_codec.is_some()
                 && let Err(error) = open.savepoint().await
             {
-                return Ran::Refused(open.failed(error).await);
+                return TransactionOutcome::Refused(open.failed(error).await);
             }
             let call = Call::new(
                 request.id.clone(),
@@ -275,19 +280,19 @@ where
                             runtime
                                 .observer
                                 .decided(Decision::Executed, &request.id, attempt);
-                            Ran::Done(Outcome::executed(value))
+                            TransactionOutcome::Done(Outcome::executed(value))
                         }
-                        Err(error) => Ran::Refused(error),
+                        Err(error) => TransactionOutcome::Refused(error),
                     };
                 }
                 Err(error) => error,
             };
-            call.passes_on_trouble();
+            call.pass_on_taint();
             let kept = self.kept(runtime, request, &call, &error);
             open.attempt = None;
             if let Some((encoded, own)) = kept {
                 if let Err(error) = open.roll_back_body().await {
-                    return Ran::Refused(error);
+                    return TransactionOutcome::Refused(error);
                 }
                 return match open
                     .commit(
@@ -300,41 +305,48 @@ where
                         runtime
                             .observer
                             .decided(Decision::ErrorKept, &request.id, attempt);
-                        Ran::Kept(error)
+                        TransactionOutcome::Kept(error)
                     }
-                    Err(error) => Ran::Refused(error),
+                    Err(error) => TransactionOutcome::Refused(error),
                 };
             }
             open.roll_back().await;
             runtime
                 .observer
                 .decided(Decision::Released, &request.id, attempt);
-            Ran::Failed(error)
+            TransactionOutcome::Failed(error)
         }
         .instrument(span)
         .await
     }
 
     /// The body alone, without a record.
-    async fn unguarded<X, B: Body<X, R>>(&self, tx: &mut X, body: &mut B) -> Ran<'_, T, E> {
+    async fn unguarded<X, B: Body<X, R>>(
+        &self,
+        tx: &mut X,
+        body: &mut B,
+    ) -> TransactionOutcome<'_, T, E> {
         let returned = unguarded::unguarded(None, body.run(tx)).await;
         match (self.witness.split)(returned) {
-            Ok(value) => Ran::Done(Outcome::executed(value)),
-            Err(error) => Ran::Failed(error),
+            Ok(value) => TransactionOutcome::Done(Outcome::executed(value)),
+            Err(error) => TransactionOutcome::Failed(error),
         }
     }
 
-    fn replay(&self, recorded: &Recorded) -> Ran<'_, T, E> {
-        let replayed = match &self.policy.keeper {
-            Some(keeper) if recorded.is_error() => (keeper.decode)(recorded).map(Ran::Kept),
-            _ => (self.witness.decode)(recorded).map(|value| Ran::Done(Outcome::replayed(value))),
+    fn replay(&self, recorded: &Recorded) -> TransactionOutcome<'_, T, E> {
+        let replayed = match &self.policy.error_codec {
+            Some(error_codec) if recorded.is_error() => {
+                (error_codec.decode)(recorded).map(TransactionOutcome::Kept)
+            }
+            _ => (self.witness.decode)(recorded)
+                .map(|value| TransactionOutcome::Done(Outcome::replayed(value))),
         };
         match replayed {
             Ok(replayed) => {
-                watch::saw(Seen::Replayed);
+                watch::note(Seen::Replayed);
                 replayed
             }
-            Err(error) => Ran::Refused(error),
+            Err(error) => TransactionOutcome::Refused(error),
         }
     }
 
@@ -377,20 +389,20 @@ where
         else {
             return None;
         };
-        let keeper = self.policy.keeper.as_ref()?;
-        let encoded = if call.is_troubled() {
+        let error_codec = self.policy.error_codec.as_ref()?;
+        let encoded = if call.is_tainted() {
             Err(
                 "a guarded call inside of it failed with an error of idem, which is never kept"
                     .into(),
             )
         } else {
             caught(|| {
-                if (keeper.has_ours)(error) {
+                if (error_codec.has_ours)(error) {
                     return Err("an error of idem is among its sources, and is never kept".into());
                 }
                 let context =
                     CodecContext::of_error(&request.id, call.attempt(), request.type_label());
-                (keeper.encode)(&runtime.codec, context, error)
+                (error_codec.encode)(&runtime.codec, context, error)
             })
         };
         match encoded {
@@ -406,8 +418,8 @@ where
 
     /// Fails with an error of ours, which a body around this call may pass on.
     fn fail(&self, error: Error) -> E {
-        watch::saw(Seen::Failed);
-        current::trouble();
+        watch::note(Seen::Failed);
+        current::taint();
         (self.witness.fail)(error)
     }
 

@@ -94,7 +94,7 @@ impl<R, T, E> Witness<R, T, E> {
     {
         Policy {
             action: E::action,
-            keeper: E::Keeps::keeper(),
+            error_codec: E::Keeps::error_codec(),
         }
     }
 

@@ -6,7 +6,7 @@ use std::pin::{Pin, pin};
 
 pub use crate::api::operation::Operation;
 use crate::call::execution::{Again, Execution};
-pub use crate::call::keeping::{Keepable, Keeper, KeepsErrors, Opaque, Policy};
+pub use crate::call::keeping::{ErrorCodec, Keepable, KeepsErrors, Opaque, Policy};
 pub use crate::call::part::BodyPart;
 use crate::call::transaction::{InTransaction, OneThreadOnce};
 pub use crate::call::witness::{
@@ -25,7 +25,7 @@ pub use crate::error::problem::{
 pub use crate::macros::lent::{Lent, Taken};
 pub use crate::macros::site::{Name, Site, checked_name};
 use crate::observe::{Decision, Observer};
-pub use crate::observe::{consumers_lost, message_decided, outward};
+pub use crate::observe::{catch_user_panic, consumers_lost, message_decided};
 use crate::outcome::Outcome;
 pub use crate::outcome::Storable;
 pub use crate::outcome::codec::json_failure;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::ConfigError;
 use crate::lease::keeper::LeaseKeepers;
-use crate::observe::{Observer, outward};
+use crate::observe::{Observer, catch_user_panic};
 use crate::outcome::codec::{AnyCodec, Codec};
 use crate::policy::errors::{ErrorAction, Then};
 use crate::policy::settings::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
@@ -398,7 +398,7 @@ impl Builder {
     pub fn build(self) -> Idempotency {
         let problem = self.check().err();
         if let Some(problem) = &problem {
-            outward(|| {
+            catch_user_panic(|| {
                 tracing::error!(target: "idem", %problem, "the idempotency runtime refuses every call because of an invalid setting");
             });
         }

@@ -61,7 +61,7 @@ struct State {
     sent: u64,
     asking: Option<Asking>,
     waiting: Option<Waiting>,
-    owned: Option<Owning>,
+    owned: Option<FlightOwner>,
     /// The answer to the latest message that was answered.
     answer: Option<Answered>,
     /// How often the asking was taken over since the last answer.
@@ -94,7 +94,7 @@ struct Waiting {
 }
 
 /// A call is the owner.
-struct Owning {
+struct FlightOwner {
     /// The claim that made it the owner.
     claim: u64,
     fingerprint: Option<Fingerprint>,
@@ -113,12 +113,12 @@ struct SentStep {
 struct Answered {
     message: u64,
     fingerprint: Option<Fingerprint>,
-    ending: Ending,
+    shared: SharedAnswer,
 }
 
 /// The answer to a message.
 #[derive(Clone)]
-pub(crate) enum Ending {
+pub(crate) enum SharedAnswer {
     /// The outcome is recorded.
     Committed {
         /// The attempt that succeeded.
@@ -164,7 +164,7 @@ pub(crate) enum FlightStep {
         until: Instant,
     },
     /// Uses this answer.
-    Answer(Ending),
+    Answer(SharedAnswer),
     /// Fails: a call of this process is the owner, with another fingerprint.
     Mismatch,
     /// Fails: a call of this process is the owner, with so much of its lease left.
@@ -309,7 +309,7 @@ impl State {
     }
 }
 
-impl Owning {
+impl FlightOwner {
     /// Until when the owner speaks for a call that joined then; `None` if it does not.
     fn speaks_to(&self, joined: u64, now: Instant) -> Option<Instant> {
         if self.term.is_lost_at(now) || self.term.may_be_recorded() {
@@ -372,10 +372,10 @@ impl FlightSeat {
             Some(answer)
                 if answer.message <= self.joined || !serves(answer.fingerprint, fingerprint) => {}
             Some(Answered {
-                ending: Ending::InFlight { .. },
+                shared: SharedAnswer::InFlight { .. },
                 ..
             }) if deadline.is_some() => {}
-            Some(answer) => return Ok(FlightStep::Answer(answer.ending.clone())),
+            Some(answer) => return Ok(FlightStep::Answer(answer.shared.clone())),
             None => {}
         }
         if let Some(owned) = &state.owned
@@ -412,7 +412,7 @@ impl FlightSeat {
                 }
             }
             if let Some(Answered {
-                ending: Ending::InFlight { attempt, until },
+                shared: SharedAnswer::InFlight { attempt, until },
                 fingerprint: of,
                 ..
             }) = &state.answer
@@ -448,7 +448,7 @@ impl FlightSeat {
     }
 
     /// The claim was answered.
-    pub(crate) fn answered(&mut self, fingerprint: Option<Fingerprint>, ending: Ending) {
+    pub(crate) fn answered(&mut self, fingerprint: Option<Fingerprint>, answer: SharedAnswer) {
         let mut state = self.flight.lock();
         state
             .asking
@@ -456,7 +456,7 @@ impl FlightSeat {
         state.answers(Answered {
             message: self.message,
             fingerprint,
-            ending,
+            shared: answer,
         });
         drop(state);
         self.role = Role::None;
@@ -511,7 +511,7 @@ impl FlightSeat {
             .and_then(|waiting| waiting.fingerprint);
         state.answer.as_ref().is_some_and(|answer| {
             let is_new = answer.message > self.joined && serves(answer.fingerprint, fingerprint);
-            is_new && !matches!(answer.ending, Ending::InFlight { .. })
+            is_new && !matches!(answer.shared, SharedAnswer::InFlight { .. })
         })
     }
 
@@ -543,7 +543,7 @@ impl FlightSeat {
         {
             state
                 .answer
-                .take_if(|answer| matches!(answer.ending, Ending::InFlight { .. }));
+                .take_if(|answer| matches!(answer.shared, SharedAnswer::InFlight { .. }));
         }
         self.role = Role::None;
     }
@@ -555,7 +555,7 @@ impl FlightSeat {
             .asking
             .take_if(|asking| asking.message == self.message);
         (state.answer, state.takeovers) = (None, 0);
-        state.owned = Some(Owning {
+        state.owned = Some(FlightOwner {
             claim: self.message,
             fingerprint,
             term,
@@ -586,22 +586,22 @@ impl FlightSeat {
     }
 
     /// The owner's commit or release was answered.
-    pub(crate) fn ends(self, ending: Option<Ending>) {
+    pub(crate) fn ends(self, answer: Option<SharedAnswer>) {
         let mut state = self.flight.lock();
         let owned = state.owned.take_if(|owned| owned.claim == self.message);
         if let (
-            Some(Owning {
+            Some(FlightOwner {
                 fingerprint,
                 step: Some(step),
                 ..
             }),
-            Some(ending),
-        ) = (owned, ending)
+            Some(answer),
+        ) = (owned, answer)
         {
             state.answers(Answered {
                 message: step.latest,
                 fingerprint,
-                ending,
+                shared: answer,
             });
         }
         drop(state);
@@ -720,7 +720,7 @@ mod tests {
         let mut asks = seat(&flights, 1);
         asks.answered(
             None,
-            Ending::InFlight {
+            SharedAnswer::InFlight {
                 attempt: 1,
                 until: clock::after(now, HOUR),
             },
@@ -735,7 +735,7 @@ mod tests {
             waits.flight.lock().answer = Some(Answered {
                 message,
                 fingerprint: None,
-                ending: Ending::Done,
+                shared: SharedAnswer::Done,
             });
             assert_eq!(waits.has_answer(), is_new);
         }
@@ -755,7 +755,7 @@ mod tests {
                 Role::Waits => {
                     one.answered(
                         None,
-                        Ending::InFlight {
+                        SharedAnswer::InFlight {
                             attempt: 1,
                             until: clock::after(now, HOUR),
                         },

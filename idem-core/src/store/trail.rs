@@ -44,7 +44,7 @@ use super::Store;
 use super::admin::{AdminStore, Intervened, Intervention, Wish};
 use crate::encoding::key::{Key, KeyDigest};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::observe::outward;
+use crate::observe::catch_user_panic;
 use crate::record::{
     Audit, Claim, Claimed, CodecId, Commit, Encoded, Metadata, Owner, Ownership, RecordId,
     RecordInfo, RecordState, Release, ReleaseTo,
@@ -388,7 +388,7 @@ impl<'a, S: Store> Trail<'a, S> {
     /// logged, because it changes nothing about that.
     pub(crate) async fn end_logged(&self, noted: Noted, ended: &Ended) {
         if let Err(error) = self.end(noted, ended).await {
-            outward(
+            catch_user_panic(
                 || tracing::warn!(target: "idem", %error, "the result of a decision is missing in the trail"),
             );
         }

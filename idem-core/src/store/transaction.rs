@@ -61,7 +61,7 @@ pub trait Transaction<S: Store>: Send {
 
     /// Makes sure that nothing of this transaction is ever written: neither what it has done so
     /// far, nor what its caller does in it from now on.
-    fn doom(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn force_rollback(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Claims the key, as [`Store::claim`] does, in this transaction.
     ///

@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use idem_core::__private::outward;
+use idem_core::__private::catch_user_panic;
 use idem_core::{StoreError, StoreErrorKind};
 use redis::RedisError;
 use tokio::sync::{Notify, watch};
@@ -298,7 +298,7 @@ async fn keep_slots(inner: Weak<Inner>, doubt: Arc<Notify>) {
         doubt.notified().await;
         let Some(inner) = inner.upgrade() else { return };
         if let Err(error) = inner.refresh().await {
-            outward(
+            catch_user_panic(
                 || tracing::debug!(target: "idem", %error, "no node of the Redis Cluster says which slots it has; asking again"),
             );
         }

@@ -16,7 +16,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use idem_core::__private::outward;
+use idem_core::__private::catch_user_panic;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::sync::{Notify, watch};
@@ -201,7 +201,7 @@ impl Hub {
             && !std::mem::replace(&mut seats.warned, true)
         {
             if error.code().is_some() {
-                outward(|| {
+                catch_user_panic(|| {
                     tracing::warn!(
                         target: "idem",
                         %error,
@@ -209,7 +209,7 @@ impl Hub {
                     );
                 });
             } else {
-                outward(|| {
+                catch_user_panic(|| {
                     tracing::warn!(
                         target: "idem",
                         %error,
@@ -311,7 +311,7 @@ impl Ear {
             .await
             .unwrap_or_else(|_| Err(late()));
         opened.inspect_err(|error| {
-            outward(
+            catch_user_panic(
                 || tracing::debug!(target: "idem", server = %self.server, %error, "no connection for subscriptions"),
             );
         })

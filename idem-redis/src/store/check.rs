@@ -1,7 +1,7 @@
 //! The requirements on a server for keeping the promises, checked once, when the store is made.
 
 use futures_util::future::join_all;
-use idem_core::__private::outward;
+use idem_core::__private::catch_user_panic;
 use idem_core::{StoreError, StoreErrorKind};
 use redis::Value;
 
@@ -41,7 +41,7 @@ async fn check_at(server: &Server, slot: u16, keys: &Keys) -> Result<(), StoreEr
     let (lane, answer) = answer.await?;
     let name = lane.server();
     match &answer {
-        None => outward(|| {
+        None => catch_user_panic(|| {
             tracing::warn!(
                 target: "idem",
                 server = name,
@@ -76,7 +76,7 @@ fn look(server: &str, info: &Value, is_cluster: bool) -> Result<(), StoreError> 
     let facts = Facts::read(text);
     facts.judge(server, is_cluster)?;
     if let Some(policy) = facts.evicts() {
-        outward(|| {
+        catch_user_panic(|| {
             tracing::warn!(
                 target: "idem",
                 server,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_core::__private::outward;
+use idem_core::__private::catch_user_panic;
 use idem_core::store::clock::{Jump, ServerClock};
 use idem_core::store::record::{Claimed, Record};
 use tokio::time::sleep;
@@ -98,14 +98,14 @@ impl DatabaseClock {
         let time = dialect.time(on).await?;
         let (name, place) = (D::NAME, &self.place);
         match self.server.looked(time, asked) {
-            Some(Jump::Ahead(by)) => outward(|| {
+            Some(Jump::Ahead(by)) => catch_user_panic(|| {
                 tracing::warn!(
                     target: "idem",
                     server = %place,
                     "the clock of {name} was set ahead by {by:.1?}, or another server with another clock took over: keys that it affects are taken over up to one lease later; keep the clocks of databases in step (NTP)"
                 );
             }),
-            Some(Jump::Back(by)) => outward(|| {
+            Some(Jump::Back(by)) => catch_user_panic(|| {
                 tracing::warn!(
                     target: "idem",
                     server = %place,

@@ -288,7 +288,7 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
 
     /// Rolls back what may be left of a transaction, and leaves one in its place that never writes
     /// anything.
-    fn doom(on: &mut Conn<Self>) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    fn force_rollback(on: &mut Conn<Self>) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     /// Rolls back what may be left of a transaction, and begins another one with this statement in
     /// it.

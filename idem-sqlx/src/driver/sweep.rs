@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use idem_core::__private::outward;
+use idem_core::__private::catch_user_panic;
 use idem_core::StoreError;
 use tokio::time::sleep;
 
@@ -38,7 +38,7 @@ pub(crate) async fn keep_swept<S: Swept>(store: Weak<S>) {
         sleep(EVERY.mul_f64(0.5 + fastrand::f64())).await;
         let Some(store) = store.upgrade() else { return };
         if let Err(error) = sweep(&store).await {
-            outward(
+            catch_user_panic(
                 || tracing::debug!(target: "idem", %error, "expired records could not be deleted; it is tried again"),
             );
         }

@@ -239,8 +239,8 @@ pub(crate) fn roll_back_later<D: Dialect>(on: &mut Conn<D>) {
     Manager::<D>::start_rollback(on);
 }
 
-pub(crate) async fn doom<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError> {
-    D::doom(on).await.map_err(ended::<D>)
+pub(crate) async fn force_rollback<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError> {
+    D::force_rollback(on).await.map_err(ended::<D>)
 }
 
 /// Begins a transaction that may write.
@@ -402,8 +402,8 @@ macro_rules! transaction {
                 super::transaction::roll_back_later::<$Dialect>(&mut **self);
             }
 
-            async fn doom(&mut self) -> Result<(), idem_core::StoreError> {
-                super::transaction::doom::<$Dialect>(&mut **self).await
+            async fn force_rollback(&mut self) -> Result<(), idem_core::StoreError> {
+                super::transaction::force_rollback::<$Dialect>(&mut **self).await
             }
 
             async fn claim(

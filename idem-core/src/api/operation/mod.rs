@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub(crate) use self::draft::Draft;
 pub use self::transaction::{InTransactionPolicy, RerunWhen};
-use crate::call::keeping::{Keeper, KeepsErrors, Policy, has_ours};
+use crate::call::keeping::{ErrorCodec, KeepsErrors, Policy, has_ours};
 use crate::call::reconcile::Reconcile;
 use crate::encoding::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};
 use crate::encoding::key::{KeyDigest, KeyPart};
@@ -43,16 +43,20 @@ type ActionOf<E> = fn(&E) -> ErrorAction;
 /// The policy of [`Operation::errors`]: `P` gives an `A` for each `E`.
 pub struct Errors<P, E, A = ErrorAction> {
     policy: P,
-    keeper: Option<Keeper<E>>,
+    error_codec: Option<ErrorCodec<E>>,
     gives: PhantomData<fn() -> A>,
 }
 
 impl<P: Fn(&E) -> A, E, A: Action> Errors<P, E, A> {
     fn into_policy(self) -> Policy<impl Fn(&E) -> ErrorAction, E> {
-        let Self { policy, keeper, .. } = self;
+        let Self {
+            policy,
+            error_codec,
+            ..
+        } = self;
         Policy {
             action: move |error: &E| policy(error).into_action(),
-            keeper,
+            error_codec,
         }
     }
 }
@@ -60,7 +64,7 @@ impl<P: Fn(&E) -> A, E, A: Action> Errors<P, E, A> {
 impl<P, E, A> fmt::Debug for Errors<P, E, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Errors")
-            .field("keeps", &self.keeper.is_some())
+            .field("keeps", &self.error_codec.is_some())
             .finish_non_exhaustive()
     }
 }
@@ -422,7 +426,7 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         F: Fn(&E) -> A,
         A: Action<Keeps: KeepsErrors<E>>,
     {
-        self.with_policy(policy, A::Keeps::keeper())
+        self.with_policy(policy, A::Keeps::error_codec())
     }
 
     /// Uses the policy of the error's type, its [`ErrorPolicy`].
@@ -456,13 +460,13 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     where
         E: ErrorPolicy<Keeps: KeepsErrors<E>>,
     {
-        self.with_policy(E::action as ActionOf<E>, E::Keeps::keeper())
+        self.with_policy(E::action as ActionOf<E>, E::Keeps::error_codec())
     }
 
     fn with_policy<F, E, A>(
         self,
         policy: F,
-        keeper: Option<Keeper<E>>,
+        error_codec: Option<ErrorCodec<E>>,
     ) -> Operation<'a, Q, Errors<F, E, A>> {
         let Self {
             draft, question, ..
@@ -472,7 +476,7 @@ impl<'a, Q, P> Operation<'a, Q, P> {
             question,
             policy: Errors {
                 policy,
-                keeper,
+                error_codec,
                 gives: PhantomData,
             },
         }
@@ -523,8 +527,8 @@ impl<Q, P, E: std::error::Error, A> Operation<'_, Q, Errors<P, E, A>> {
     /// # }
     /// ```
     pub fn check_sources(mut self) -> Self {
-        if let Some(keeper) = &mut self.policy.keeper {
-            keeper.has_ours = has_ours;
+        if let Some(error_codec) = &mut self.policy.error_codec {
+            error_codec.has_ours = has_ours;
         }
         self
     }

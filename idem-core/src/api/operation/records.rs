@@ -4,10 +4,10 @@ use serde::de::DeserializeOwned;
 
 use super::Operation;
 use crate::call::audit::{By, Noting};
-use crate::call::claiming::Begun;
-use crate::call::held::Held;
+use crate::call::claiming::CallStart;
 use crate::call::keeping::Keepable;
 use crate::call::lookup::Lookup;
+use crate::call::owned_record::OwnedRecord;
 use crate::error::Error;
 use crate::observe::Decision;
 use crate::outcome::Storable;
@@ -67,7 +67,7 @@ impl Operation<'_> {
     ///
     /// Dropped, the record may have been removed or not.
     pub async fn forget(self) -> Result<bool, Error> {
-        self.try_forget().await.inspect_err(|_| current::trouble())
+        self.try_forget().await.inspect_err(|_| current::taint())
     }
 
     async fn try_forget(mut self) -> Result<bool, Error> {
@@ -131,7 +131,7 @@ impl Operation<'_> {
     ///
     /// As [`settle`](Self::settle).
     pub async fn release(self) -> Result<bool, Error> {
-        self.try_release().await.inspect_err(|_| current::trouble())
+        self.try_release().await.inspect_err(|_| current::taint())
     }
 
     async fn try_release(mut self) -> Result<bool, Error> {
@@ -163,12 +163,12 @@ impl Operation<'_> {
         request.by_hand();
         forget_here(&runtime, &request.id);
         let released = match runtime.begin(&request).await {
-            Ok(Begun::Owner(owned)) => Held::new(&runtime, &request, owned)
+            Ok(CallStart::Owner(owned)) => OwnedRecord::new(&runtime, &request, owned)
                 .give_back(by)
                 .await
                 .map(|()| true),
             // Neither happens: duplicates and store failures are rejected.
-            Ok(Begun::Replay(_) | Begun::Unguarded) => Ok(false),
+            Ok(CallStart::Replay(_) | CallStart::Unguarded) => Ok(false),
             Err(error) => Err(error),
         };
         noting.end(released.as_ref().copied()).await;
@@ -181,7 +181,7 @@ impl Operation<'_> {
     ///
     /// [`Error::Store`], [`Error::Codec`] and [`Error::MissingKey`].
     pub async fn inspect(self) -> Result<Option<RecordInfo>, Error> {
-        self.try_inspect().await.inspect_err(|_| current::trouble())
+        self.try_inspect().await.inspect_err(|_| current::taint())
     }
 
     async fn try_inspect(self) -> Result<Option<RecordInfo>, Error> {
@@ -242,7 +242,7 @@ impl Operation<'_> {
     /// # }
     /// ```
     pub async fn lookup<T: DeserializeOwned>(self) -> Result<Lookup<T>, Error> {
-        self.try_lookup().await.inspect_err(|_| current::trouble())
+        self.try_lookup().await.inspect_err(|_| current::taint())
     }
 
     async fn try_lookup<T: DeserializeOwned>(self) -> Result<Lookup<T>, Error> {
@@ -281,7 +281,7 @@ impl Operation<'_> {
                 )
             })
             .await;
-        settled.inspect_err(|_| current::trouble())
+        settled.inspect_err(|_| current::taint())
     }
 
     /// Commits an error by hand, like [`settle`](Self::settle), for work that has certainly failed.
@@ -300,7 +300,7 @@ impl Operation<'_> {
                 codec.encode(CodecContext::of_error(id, attempt, label), error)
             })
             .await;
-        settled.inspect_err(|_| current::trouble())
+        settled.inspect_err(|_| current::taint())
     }
 
     async fn settle_with(
@@ -351,14 +351,14 @@ impl Operation<'_> {
         .await?;
         forget_here(&runtime, &request.id);
         let settled = match runtime.begin(&request).await {
-            Ok(Begun::Owner(owned)) => {
+            Ok(CallStart::Owner(owned)) => {
                 let outcome = encode(&request.id, owned.enrolled.term.attempt);
-                Held::new(&runtime, &request, owned)
+                OwnedRecord::new(&runtime, &request, owned)
                     .settle(outcome, by)
                     .await
             }
             // Neither happens: duplicates and store failures are rejected above.
-            Ok(Begun::Replay(_) | Begun::Unguarded) => Ok(()),
+            Ok(CallStart::Replay(_) | CallStart::Unguarded) => Ok(()),
             Err(error) => Err(error),
         };
         noting.end(settled.as_ref().map(|()| true)).await;

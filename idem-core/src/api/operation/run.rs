@@ -5,10 +5,10 @@ use std::pin::pin;
 
 use super::{Errors, Operation};
 use crate::api::lease::{Begin, Lease};
-use crate::call::claiming::Begun;
+use crate::call::claiming::CallStart;
 use crate::call::execution::{Again, Execution};
-use crate::call::held::Held;
 use crate::call::keeping::Policy;
+use crate::call::owned_record::OwnedRecord;
 use crate::call::prepared::Prepared;
 use crate::call::reconcile::{Question, asked};
 use crate::call::witness::outcome_of;
@@ -243,7 +243,7 @@ impl Operation<'_> {
     ///
     /// If the future is dropped, a claim that it may have made is undone.
     pub async fn begin(self) -> Result<Begin, Error> {
-        self.try_begin().await.inspect_err(|_| current::trouble())
+        self.try_begin().await.inspect_err(|_| current::taint())
     }
 
     async fn try_begin(mut self) -> Result<Begin, Error> {
@@ -254,10 +254,10 @@ impl Operation<'_> {
                 return Ok(Begin::Execute(Lease::unguarded()));
             };
             return Ok(Begin::Execute(match runtime.observe(&request).await {
-                Begun::Owner(owned) => {
-                    Lease::new(Held::new(&runtime, &request, owned), &runtime).observing()
+                CallStart::Owner(owned) => {
+                    Lease::new(OwnedRecord::new(&runtime, &request, owned), &runtime).observing()
                 }
-                Begun::Replay(_) | Begun::Unguarded => Lease::unguarded(),
+                CallStart::Replay(_) | CallStart::Unguarded => Lease::unguarded(),
             }));
         }
         self.draft.check_profile();
@@ -265,11 +265,12 @@ impl Operation<'_> {
             return Ok(Begin::Execute(Lease::unguarded()));
         };
         Ok(match runtime.begin(&request).await? {
-            Begun::Owner(owned) => {
-                Begin::Execute(Lease::new(Held::new(&runtime, &request, owned), &runtime))
-            }
-            Begun::Replay(recorded) => Begin::Replay(recorded),
-            Begun::Unguarded => Begin::Execute(Lease::unguarded()),
+            CallStart::Owner(owned) => Begin::Execute(Lease::new(
+                OwnedRecord::new(&runtime, &request, owned),
+                &runtime,
+            )),
+            CallStart::Replay(recorded) => Begin::Replay(recorded),
+            CallStart::Unguarded => Begin::Execute(Lease::unguarded()),
         })
     }
 }

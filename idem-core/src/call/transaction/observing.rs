@@ -6,12 +6,14 @@
 
 use std::sync::Arc;
 
-use super::{Began, Body, Ends, InTransaction, Open, Ran, commit_of};
+use super::{
+    Body, CommittedBy, InTransaction, Open, TransactionClaim, TransactionOutcome, commit_of,
+};
 use crate::call::recorded::Recorded;
 use crate::call::rejected::Rejected;
 use crate::call::request::Request;
 use crate::error::Error;
-use crate::observe::{BodyWatch, Decision, outward};
+use crate::observe::{BodyWatch, Decision, catch_user_panic};
 use crate::outcome::Outcome;
 use crate::policy::errors::ErrorAction;
 use crate::record::{Commit, Owner};
@@ -30,22 +32,22 @@ where
         &self,
         tx: &mut X,
         body: &mut B,
-        ends: Ends,
+        committed_by: CommittedBy,
         (runtime, request, store): (&Arc<Runtime>, &Request, &S),
-    ) -> Ran<'_, T, E>
+    ) -> TransactionOutcome<'_, T, E>
     where
         X: Transaction<S>,
         B: Body<X, R>,
     {
-        watch::saw(Seen::Executed);
+        watch::note(Seen::Executed);
         let mut open = Open::new(tx, runtime, request);
         // Where the library ends the transaction, nothing of a failed body is committed with its
         // error. Where the caller does, that is up to the caller, as without `idem`.
-        if !ends.is_caller()
-            && self.policy.keeper.is_some()
+        if !committed_by.is_caller()
+            && self.policy.error_codec.is_some()
             && let Err(error) = open.savepoint().await
         {
-            return Ran::Refused(open.failed(error).await);
+            return TransactionOutcome::Refused(open.failed(error).await);
         }
         let call = Call::new(
             request.id.clone(),
@@ -62,7 +64,7 @@ where
             Ok(value) => {
                 open.attempt = None;
                 if let Err(error) = open.release_all().await {
-                    return Ran::Refused(error);
+                    return TransactionOutcome::Refused(error);
                 }
                 let recorded = match self.claim(&mut open, store).await {
                     Ok(Some((attempt, owner))) => {
@@ -72,23 +74,26 @@ where
                     }
                     claimed => claimed.map(drop),
                 };
-                open.fate(recorded)
-                    .map_or_else(|| Ran::Done(Outcome::executed(value)), Ran::Refused)
+                open.fate(recorded).map_or_else(
+                    || TransactionOutcome::Done(Outcome::executed(value)),
+                    TransactionOutcome::Refused,
+                )
             }
             Err(error) => {
-                call.passes_on_trouble();
+                call.pass_on_taint();
                 let kept = self.kept(runtime, request, &call, &error);
                 open.attempt = None;
                 let Some((encoded, own)) = kept else {
                     let looked = self.look(&mut open, store).await;
-                    return open
-                        .fate(looked)
-                        .map_or_else(|| Ran::Failed(error), Ran::Refused);
+                    return open.fate(looked).map_or_else(
+                        || TransactionOutcome::Failed(error),
+                        TransactionOutcome::Refused,
+                    );
                 };
                 if open.depth > 0
                     && let Err(error) = open.roll_back_body().await
                 {
-                    return Ran::Refused(error);
+                    return TransactionOutcome::Refused(error);
                 }
                 let recorded = match self.claim(&mut open, store).await {
                     Ok(Some((attempt, owner))) => {
@@ -97,8 +102,10 @@ where
                     }
                     claimed => claimed.map(drop),
                 };
-                open.fate(recorded)
-                    .map_or_else(|| Ran::Kept(error), Ran::Refused)
+                open.fate(recorded).map_or_else(
+                    || TransactionOutcome::Kept(error),
+                    TransactionOutcome::Refused,
+                )
             }
         }
     }
@@ -128,12 +135,14 @@ where
         store: &S,
     ) -> Result<Option<(u64, Owner)>, Error> {
         let (runtime, request) = (open.runtime, open.request);
-        match open.claim(store, Ends::Caller, None).await {
-            Ok(Began::Owner { attempt, owner, .. }) => Ok(Some((attempt, owner))),
-            Ok(Began::Met { left, .. }) => Err(runtime.reject(request, &Rejected::InFlight(left))),
-            Ok(Began::Replay(recorded)) => {
+        match open.claim(store, CommittedBy::Caller, None).await {
+            Ok(TransactionClaim::Owner { attempt, owner, .. }) => Ok(Some((attempt, owner))),
+            Ok(TransactionClaim::Met { left, .. }) => {
+                Err(runtime.reject(request, &Rejected::InFlight(left)))
+            }
+            Ok(TransactionClaim::Replay(recorded)) => {
                 // Says so of an outcome that could not have been replayed.
-                outward(|| self.look_at(&recorded));
+                catch_user_panic(|| self.look_at(&recorded));
                 Ok(None)
             }
             Err(error) => {
@@ -152,8 +161,8 @@ where
     }
 
     fn look_at(&self, recorded: &Recorded) {
-        match &self.policy.keeper {
-            Some(keeper) if recorded.is_error() => drop((keeper.decode)(recorded)),
+        match &self.policy.error_codec {
+            Some(error_codec) if recorded.is_error() => drop((error_codec.decode)(recorded)),
             _ => drop((self.witness.decode)(recorded)),
         }
     }
@@ -182,7 +191,7 @@ impl<X: Transaction<S>, S: Store> Open<'_, X, S> {
     /// The error of a call whose transaction is lost: its caller must not take it for committed.
     /// Any other failure of `idem` changes nothing for an observing call.
     fn fate(&self, came: Result<(), Error>) -> Option<Error> {
-        if !self.is_doomed {
+        if !self.is_rollback_forced {
             return None;
         }
         Some(match came {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::base::clock;
-use crate::call::claiming::Begun;
+use crate::call::claiming::CallStart;
 use crate::call::recorded::Recorded;
 use crate::call::rejected::Rejected;
 use crate::call::request::Request;
@@ -26,7 +26,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Who commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ends {
+pub(super) enum CommittedBy {
     Caller,
     /// After an error, all of the transaction is rolled back.
     Library {
@@ -35,14 +35,14 @@ pub(super) enum Ends {
     },
 }
 
-impl Ends {
+impl CommittedBy {
     pub(super) fn is_caller(self) -> bool {
         self == Self::Caller
     }
 }
 
 /// The result of a claim.
-pub(super) enum Began {
+pub(super) enum TransactionClaim {
     Owner {
         attempt: u64,
         owner: Owner,
@@ -69,7 +69,7 @@ pub(super) struct Open<'a, X: Transaction<S>, S: Store> {
     /// The attempt whose body runs, if one does. It is 0 where the claim comes after the body.
     pub(super) attempt: Option<u64>,
     /// Nothing of the transaction is ever written.
-    pub(super) is_doomed: bool,
+    pub(super) is_rollback_forced: bool,
     store: PhantomData<fn() -> S>,
 }
 
@@ -81,7 +81,7 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
             runtime,
             request,
             attempt: None,
-            is_doomed: false,
+            is_rollback_forced: false,
             store: PhantomData,
         }
     }
@@ -97,9 +97,9 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
     pub(super) async fn claim(
         &mut self,
         store: &S,
-        ends: Ends,
+        committed_by: CommittedBy,
         until: Option<Instant>,
-    ) -> Result<Began, Error> {
+    ) -> Result<TransactionClaim, Error> {
         let (runtime, request) = (self.runtime, self.request);
         let began = clock::now();
         if current::is_reentrant(&request.id, runtime.identity()) {
@@ -115,12 +115,12 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
         let until = until.unwrap_or_else(|| clock::after(began, wait));
         let owner = runtime.store.owner();
         let claim = request.claim(owner);
-        if ends.is_caller()
+        if committed_by.is_caller()
             && let Err(error) = self.savepoint().await
         {
             return Err(self.failed(error).await);
         }
-        let one_writer = ends == Ends::Library { one_writer: true };
+        let one_writer = committed_by == CommittedBy::Library { one_writer: true };
         let mut pause = Backoff::default();
         let (claimed, left) = loop {
             let left = until.saturating_duration_since(clock::now());
@@ -135,9 +135,9 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
                     attempt,
                     lease_left: left,
                 }) if clock::now() < until => {
-                    if !ends.is_caller() || X::HOLDS_UP_OWNERS {
+                    if !committed_by.is_caller() || X::HOLDS_UP_OWNERS {
                         self.roll_back().await;
-                        return Ok(Began::Met {
+                        return Ok(TransactionClaim::Met {
                             attempt,
                             left,
                             until,
@@ -160,7 +160,7 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
                 if from == Origin::Abandoned {
                     runtime.took_over(request, attempt);
                 }
-                return Ok(Began::Owner {
+                return Ok(TransactionClaim::Owner {
                     attempt,
                     owner,
                     from,
@@ -168,13 +168,13 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
             }
             Claimed::Committed { attempt, outcome } => {
                 self.roll_back().await;
-                if self.is_doomed {
+                if self.is_rollback_forced {
                     return Err(self.lost());
                 }
                 return match runtime.replay(request, (attempt, outcome))? {
-                    Begun::Replay(recorded) => Ok(Began::Replay(recorded)),
+                    CallStart::Replay(recorded) => Ok(TransactionClaim::Replay(recorded)),
                     // Nothing else comes of an outcome.
-                    Begun::Owner(_) | Begun::Unguarded => {
+                    CallStart::Owner(_) | CallStart::Unguarded => {
                         Err(runtime.reject(request, &Rejected::Done))
                     }
                 };
@@ -190,7 +190,7 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
         self.roll_back().await;
         // A lock that was waited for in vain may have cost all of the transaction (MySQL with
         // `innodb_rollback_on_timeout`): its caller must not go on as after a rejection.
-        if self.is_doomed {
+        if self.is_rollback_forced {
             return Err(self.lost());
         }
         Err(runtime.reject(request, &why))
@@ -204,7 +204,7 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
                 if self.request.settings.observes {
                     self.roll_back().await;
                 } else {
-                    self.doom().await;
+                    self.force_rollback().await;
                 }
                 return Err(self.lost());
             }
@@ -218,17 +218,17 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
         let rolled_back = self.tx.roll_back().await;
         self.depth -= 1;
         if let Err(error) = rolled_back {
-            self.doom().await;
+            self.force_rollback().await;
             return Err(self.runtime.failed(&self.request.id, error));
         }
         Ok(())
     }
 
-    /// Ends all savepoints, and keeps what was done since.
+    /// CommittedBy all savepoints, and keeps what was done since.
     pub(super) async fn release_all(&mut self) -> Result<(), Error> {
         while self.depth > 0 {
             if let Err(error) = self.tx.release().await {
-                self.doom().await;
+                self.force_rollback().await;
                 return Err(self.runtime.failed(&self.request.id, error));
             }
             self.depth -= 1;
@@ -243,7 +243,7 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
             let rolled_back = self.tx.roll_back().await;
             self.depth -= 1;
             if rolled_back.is_err() {
-                return self.doom().await;
+                return self.force_rollback().await;
             }
         }
     }
@@ -257,8 +257,8 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
         self.runtime.failed(&self.request.id, lost)
     }
 
-    pub(super) async fn doom(&mut self) {
-        self.is_doomed = true;
+    pub(super) async fn force_rollback(&mut self) {
+        self.is_rollback_forced = true;
         // The driver counts its savepoints. Without this, it would take the next roll-back of the
         // caller for that of a savepoint.
         while self.depth > 0 {
@@ -266,7 +266,7 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
             self.depth -= 1;
         }
         // If this fails too, the connection is lost, and with it the transaction.
-        let _ = self.tx.doom().await;
+        let _ = self.tx.force_rollback().await;
     }
 
     pub(super) async fn failed(&mut self, error: StoreError) -> Error {

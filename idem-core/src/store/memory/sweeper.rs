@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::{Inner, Swept};
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::base::sync::{Condvar, Mutex, MutexGuard, spawn, wait_while};
-use crate::observe::outward;
+use crate::observe::catch_user_panic;
 
 /// A time that never comes, in nanoseconds of the store's clock.
 pub(super) const NEVER: u64 = u64::MAX;
@@ -88,7 +88,7 @@ impl Sweeper {
         let (sweeper, store) = (self.clone(), Arc::downgrade(store));
         if let Err(error) = spawn("idem-sweeper", move || sweeper.run(&store)) {
             // It stays marked as running, so that no call tries again. New keys sweep in passing.
-            outward(|| {
+            catch_user_panic(|| {
                 tracing::warn!(target: "idem", %error, "the memory store has no thread to drop expired records; calls drop them");
             });
         }

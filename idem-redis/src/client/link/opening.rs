@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use idem_core::__private::outward;
+use idem_core::__private::catch_user_panic;
 use idem_core::StoreError;
 use idem_core::store::clock::{Jump, ServerClock};
 use redis::aio::MultiplexedConnection;
@@ -91,7 +91,7 @@ impl Inner {
         if let Err(error) = self.look_at_clock(connection.clone()).await
             && error.code() == Some("NOPERM")
         {
-            outward(
+            catch_user_panic(
                 || tracing::warn!(target: "idem", server = %self.server, "this user may not ask Redis for the TIME, so idem cannot tell when the server's clock is set (ACL SETUSER .. +time)"),
             );
         }
@@ -115,14 +115,14 @@ impl Inner {
         let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut connection).await?;
         let time = Duration::from_secs(seconds) + Duration::from_micros(micros);
         match self.clock.looked(time, asked) {
-            Some(Jump::Ahead(by)) => outward(|| {
+            Some(Jump::Ahead(by)) => catch_user_panic(|| {
                 tracing::warn!(
                     target: "idem",
                     server = %self.server,
                     "the clock of Redis was set ahead by {by:.1?}, or another server with another clock took over: keys that it affects are taken over up to one lease later; keep the clocks of Redis in step (NTP)"
                 );
             }),
-            Some(Jump::Back(by)) => outward(|| {
+            Some(Jump::Back(by)) => catch_user_panic(|| {
                 tracing::warn!(
                     target: "idem",
                     server = %self.server,

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
-use idem_core::__private::outward;
+use idem_core::__private::catch_user_panic;
 use idem_core::{StoreError, StoreErrorKind};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -68,7 +68,7 @@ impl Inner {
             let old = std::mem::replace(&mut *state, down);
             drop(state);
             drop(old);
-            outward(
+            catch_user_panic(
                 || tracing::warn!(target: "idem", server = %self.server, "the connection to Redis is lost; connecting again"),
             );
         }
@@ -189,7 +189,7 @@ async fn replace(
         match opened {
             Ok(session) => {
                 if inner.publish(session) {
-                    outward(
+                    catch_user_panic(
                         || tracing::info!(target: "idem", server = %inner.server, "connected to Redis"),
                     );
                     return;
@@ -198,7 +198,7 @@ async fn replace(
             }
             Err(error) => {
                 if !std::mem::replace(&mut warned, true) {
-                    outward(
+                    catch_user_panic(
                         || tracing::warn!(target: "idem", %error, "the connection to Redis cannot be replaced yet; trying again"),
                     );
                 }

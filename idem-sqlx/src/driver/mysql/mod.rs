@@ -493,7 +493,7 @@ impl Dialect for Mysql {
         on.execute(sqlx::raw_sql(within::UNLIMIT)).await.map(drop)
     }
 
-    async fn doom(on: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+    async fn force_rollback(on: &mut MySqlConnection) -> Result<(), sqlx::Error> {
         Self::restart_lost(on, "SELECT 1").await
     }
 

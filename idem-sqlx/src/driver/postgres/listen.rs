@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_core::__private::outward;
+use idem_core::__private::catch_user_panic;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -60,7 +60,7 @@ async fn listen(
                 }
             }
             Err(error) => {
-                outward(
+                catch_user_panic(
                     || tracing::debug!(target: "idem", %error, "no connection for messages; waiters look again and again meanwhile"),
                 );
             }

@@ -413,7 +413,7 @@ impl Dialect for Postgresql {
             .map(drop)
     }
 
-    async fn doom(on: &mut PgConnection) -> Result<(), sqlx::Error> {
+    async fn force_rollback(on: &mut PgConnection) -> Result<(), sqlx::Error> {
         on.execute(sqlx::raw_sql("ROLLBACK; BEGIN")).await?;
         // An aborted transaction takes no statement, and its COMMIT is a ROLLBACK.
         let raise =

@@ -486,7 +486,7 @@ impl Dialect for SqliteFile {
             .poll(&mut Context::from_waker(Waker::noop()));
     }
 
-    async fn doom(on: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    async fn force_rollback(on: &mut SqliteConnection) -> Result<(), sqlx::Error> {
         Self::restart_lost(on, "SELECT 1").await
     }
 

@@ -202,7 +202,7 @@ impl<C: GenericClient + Send + Sync> Transaction<PostgresStore> for Tx<C> {
             .poll(&mut Context::from_waker(Waker::noop()));
     }
 
-    async fn doom(&mut self) -> Result<(), StoreError> {
+    async fn force_rollback(&mut self) -> Result<(), StoreError> {
         self.depth = 0;
         self.run("ROLLBACK; BEGIN").await?;
         // An aborted transaction takes no statement, and its COMMIT is a ROLLBACK.

@@ -15,7 +15,7 @@ use crate::runtime::trace::{CallTrace, traced};
 use crate::store::{Store, Transaction};
 
 /// The parts that the owner of a key needs to record its outcome.
-pub(crate) struct Recording {
+pub(crate) struct TransactionRecorder {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) term: Arc<Term>,
     pub(crate) fingerprint: Option<Fingerprint>,
@@ -28,7 +28,7 @@ pub(crate) struct Recording {
     pub(crate) observes: bool,
 }
 
-impl Recording {
+impl TransactionRecorder {
     /// Writes the outcome in a transaction, if the record still is the owner's; `None`: that there
     /// was one. If it is not the owner's, nothing of the transaction is ever written. `false`:
     /// nothing was written of an observing call, and its transaction is as it was.
@@ -103,7 +103,7 @@ impl Recording {
             }
             Ok(Ownership::Lost) => {
                 // If this fails too, the connection is lost, and with it the transaction.
-                let _ = tx.doom().await;
+                let _ = tx.force_rollback().await;
                 let why = "the transaction that was to record it is rolled back";
                 runtime.observer.decided_because(
                     Decision::CommitRefused,
@@ -114,7 +114,7 @@ impl Recording {
                 Err(term.lost_error())
             }
             Err(error) => {
-                let _ = tx.doom().await;
+                let _ = tx.force_rollback().await;
                 Err(runtime.failed(&term.id, error))
             }
         }

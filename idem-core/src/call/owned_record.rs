@@ -28,10 +28,10 @@ use crate::record::{
     AsClaimed, Audit, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo,
 };
 use crate::runtime::Runtime;
-use crate::runtime::flight::{Ending, FlightSeat};
+use crate::runtime::flight::{FlightSeat, SharedAnswer};
 use crate::runtime::local_cache::Sending;
 use crate::runtime::trace::{self, CallTrace, traced};
-use crate::task::recording::Recording;
+use crate::task::transaction_recorder::TransactionRecorder;
 
 /// The message for a late owner.
 const NOT_THE_OWNER: &str = "nothing was recorded: another caller has claimed the key since, or the store has forgotten this claim (restarted without its data, evicted, failed over)";
@@ -39,22 +39,22 @@ const NOT_THE_OWNER: &str = "nothing was recorded: another caller has claimed th
 /// The message for an owner whose body fails after it has succeeded.
 const RECORDED: &str = "nothing was released: the transaction of the body's `commit_in` has recorded its outcome, which duplicates get, although the body returned an error after it";
 
-/// The result of a claim for its owner. [`Held`] has more, which is only needed once the body
+/// The result of a claim for its owner. [`OwnedRecord`] has more, which is only needed once the body
 /// starts.
-pub(crate) struct Owned {
+pub(crate) struct ClaimedLease {
     pub(crate) enrolled: Enrolled,
     pub(crate) origin: Origin,
     pub(crate) seat: Option<Box<FlightSeat>>,
 }
 
 /// The owner's end of a record in flight.
-pub(crate) struct Held {
+pub(crate) struct OwnedRecord {
     term: Arc<Term>,
     /// `None` only once it was moved to the background.
-    parts: Option<Parts>,
+    state: Option<OwnedState>,
 }
 
-struct Parts {
+struct OwnedState {
     // Before the runtime, so that the last lease is gone when the runtime tells its keepers to end.
     enrolled: Enrolled,
     runtime: Arc<Runtime>,
@@ -119,9 +119,9 @@ enum Tried {
     Hopeless(StoreError),
 }
 
-impl Held {
-    pub(crate) fn new(runtime: &Arc<Runtime>, request: &Request, owned: Owned) -> Self {
-        let Owned {
+impl OwnedRecord {
+    pub(crate) fn new(runtime: &Arc<Runtime>, request: &Request, owned: ClaimedLease) -> Self {
+        let ClaimedLease {
             enrolled,
             origin,
             mut seat,
@@ -130,7 +130,7 @@ impl Held {
             seat.owns(request.fingerprint, enrolled.term.clone());
         }
         let settings = &request.settings;
-        let parts = Parts {
+        let state = OwnedState {
             runtime: runtime.clone(),
             enrolled,
             seat,
@@ -149,8 +149,8 @@ impl Held {
             why_refused: NOT_THE_OWNER,
         };
         Self {
-            term: parts.enrolled.term.clone(),
-            parts: Some(parts),
+            term: state.enrolled.term.clone(),
+            state: Some(state),
         }
     }
 
@@ -169,50 +169,50 @@ impl Held {
     }
 
     fn label(&self) -> TypeLabel {
-        self.parts
+        self.state
             .as_ref()
-            .map(|parts| parts.label)
+            .map(|state| state.label)
             .unwrap_or_default()
     }
 
     /// Whether the attempt before was cut off.
     pub(crate) fn after_abandoned(&self) -> bool {
-        self.parts
+        self.state
             .as_ref()
-            .is_some_and(|parts| parts.origin == Origin::Abandoned)
+            .is_some_and(|state| state.origin == Origin::Abandoned)
     }
 
     /// The body has ended, and this is its outcome.
     pub(crate) fn plan_commit(&mut self, outcome: Result<Encoded, CodecFailure>) {
-        if let Some(parts) = &mut self.parts {
-            let outcome = parts
+        if let Some(state) = &mut self.state {
+            let outcome = state
                 .encoded(outcome)
-                .map(|outcome| traced(parts.trace.as_ref(), outcome));
-            parts.step = Stage::Committing { outcome, own: None };
+                .map(|outcome| traced(state.trace.as_ref(), outcome));
+            state.step = Stage::Committing { outcome, own: None };
         }
     }
 
-    /// Returns the parts that a transaction needs to record the outcome.
-    pub(crate) fn recording(&self, observes: bool) -> Option<Recording> {
-        let parts = self.parts.as_ref()?;
-        Some(Recording {
-            runtime: parts.runtime.clone(),
+    /// Returns the state that a transaction needs to record the outcome.
+    pub(crate) fn recorder(&self, observes: bool) -> Option<TransactionRecorder> {
+        let state = self.state.as_ref()?;
+        Some(TransactionRecorder {
+            runtime: state.runtime.clone(),
             term: self.term.clone(),
-            fingerprint: parts.fingerprint,
-            ttl: parts.times.ttl(),
-            remember: parts.times.remember(),
-            label: parts.label,
-            trace: parts.trace.clone(),
+            fingerprint: state.fingerprint,
+            ttl: state.times.ttl(),
+            remember: state.times.remember(),
+            label: state.label,
+            trace: state.trace.clone(),
             observes,
         })
     }
 
     /// The body's own transaction recorded the outcome, or the lease decides after its rollback.
     pub(crate) fn mark_recorded_in_transaction(&mut self) {
-        if let Some(parts) = &mut self.parts {
-            parts.step = Stage::Over;
+        if let Some(state) = &mut self.state {
+            state.step = Stage::Over;
             let term = &self.term;
-            parts
+            state
                 .runtime
                 .observer
                 .decided(Decision::Executed, &term.id, term.attempt);
@@ -221,8 +221,8 @@ impl Held {
 
     /// The body has ended, and it is recorded that it did, without an outcome.
     pub(crate) fn plan_commit_without_outcome(&mut self) {
-        if let Some(parts) = &mut self.parts {
-            parts.step = Stage::Committing {
+        if let Some(state) = &mut self.state {
+            state.step = Stage::Committing {
                 outcome: None,
                 own: None,
             };
@@ -231,9 +231,9 @@ impl Held {
 
     /// The body has ended, and its error is the outcome, for a time of its own if it has one.
     pub(crate) fn plan_kept_error(&mut self, error: Encoded, ttl: Option<Duration>) {
-        if let Some(parts) = &mut self.parts {
-            let (error, own) = (traced(parts.trace.as_ref(), error), ttl.map(keep_for));
-            parts.step = Stage::Committing {
+        if let Some(state) = &mut self.state {
+            let (error, own) = (traced(state.trace.as_ref(), error), ttl.map(keep_for));
+            state.step = Stage::Committing {
                 outcome: Some(error),
                 own,
             };
@@ -243,8 +243,8 @@ impl Held {
     /// The body has ended, and the key is given up. If it is to run again, and this call goes no
     /// further, that is what is left to do.
     pub(crate) fn plan_release(&mut self, abandoned: bool) {
-        if let Some(parts) = &mut self.parts {
-            parts.step = Stage::Releasing(if abandoned {
+        if let Some(state) = &mut self.state {
+            state.step = Stage::Releasing(if abandoned {
                 GiveUp::Abandon
             } else {
                 GiveUp::Release
@@ -255,19 +255,19 @@ impl Held {
     /// No body has begun, because the question about an earlier one had no answer: the record stays
     /// abandoned.
     pub(crate) fn plan_unanswered(&mut self) {
-        if let Some(parts) = &mut self.parts {
-            parts.step = Stage::Releasing(GiveUp::Unanswered);
+        if let Some(state) = &mut self.state {
+            state.step = Stage::Releasing(GiveUp::Unanswered);
         }
     }
 
     /// Returns whether the record is still in flight, by a renewal: a look would miss a commit that
     /// is under way. Without an answer, it may not be.
     pub(crate) async fn is_in_flight(&self) -> bool {
-        let Some(parts) = &self.parts else {
+        let Some(state) = &self.state else {
             return false;
         };
         let sent = clock::now();
-        let answers = parts.runtime.store.renew(&[self.term.renewal()]).await;
+        let answers = state.runtime.store.renew(&[self.term.renewal()]).await;
         let is_held = matches!(answers.first(), Some(Ok(Ownership::Held)));
         if is_held {
             self.term.renewed(sent);
@@ -277,34 +277,34 @@ impl Held {
 
     /// The body runs again.
     pub(crate) fn goes_on(&mut self) {
-        if let Some(parts) = &mut self.parts {
-            parts.step = Stage::Running;
+        if let Some(state) = &mut self.state {
+            state.step = Stage::Running;
         }
     }
 
     /// Tries once what is left to do. If it fails, or this call goes no further meanwhile, it goes
     /// on in the background. `false`: this was a commit, and it is not recorded.
     pub(crate) async fn carry_out(&mut self) -> bool {
-        let Some(parts) = &mut self.parts else {
+        let Some(state) = &mut self.state else {
             return true;
         };
-        let commits = matches!(parts.step, Stage::Committing { .. });
-        let tried = parts.try_step().await;
+        let commits = matches!(state.step, Stage::Committing { .. });
+        let tried = state.try_step().await;
         let is_recorded = !commits || matches!(tried, Tried::Over(Ownership::Held));
         match tried {
-            Tried::Over(ownership) => parts.finish(ownership),
+            Tried::Over(ownership) => state.finish(ownership),
             // Dropped, this sees that a step is left.
-            Tried::Failed(error) => parts.delayed(&error),
-            Tried::Hopeless(error) => parts.give_up(&error),
+            Tried::Failed(error) => state.delayed(&error),
+            Tried::Hopeless(error) => state.give_up(&error),
         }
         is_recorded
     }
 
     /// The body was stopped because the lease was lost.
     pub(crate) fn lost(&mut self) -> Error {
-        if let Some(parts) = &mut self.parts {
-            parts.step = Stage::Over;
-            let (observer, term) = (parts.runtime.observer, &self.term);
+        if let Some(state) = &mut self.state {
+            state.step = Stage::Over;
+            let (observer, term) = (state.runtime.observer, &self.term);
             observer.decided_because(
                 Decision::LeaseLost,
                 &term.id,
@@ -318,16 +318,16 @@ impl Held {
     /// Tries what is left to do, for leases that are held by hand: a failure is the caller's, who
     /// may try again.
     pub(crate) async fn try_out(&mut self) -> Result<(), Error> {
-        match &mut self.parts {
-            Some(parts) => parts.try_by_hand().await,
+        match &mut self.state {
+            Some(state) => state.try_by_hand().await,
             None => Ok(()),
         }
     }
 
     /// Gives the key up by hand: no body of this call has run.
     pub(crate) async fn give_back(mut self, by: Option<Box<By>>) -> Result<(), Error> {
-        if let Some(parts) = &mut self.parts {
-            (parts.settles, parts.audit) = (true, by);
+        if let Some(state) = &mut self.state {
+            (state.settles, state.audit) = (true, by);
         }
         self.plan_release(false);
         self.try_out().await
@@ -348,41 +348,41 @@ impl Held {
                 return Err(error);
             }
         };
-        if let Some(parts) = &mut self.parts {
-            parts.settles = true;
+        if let Some(state) = &mut self.state {
+            state.settles = true;
             if let Some(audit) = by
                 .as_ref()
-                .and_then(|by| Audit::new(&by.who, &by.why, parts.times.ttl()))
+                .and_then(|by| Audit::new(&by.who, &by.why, state.times.ttl()))
             {
                 outcome.describe(|metadata| metadata.audit = Some(audit));
             }
-            parts.audit = by;
+            state.audit = by;
         }
         self.plan_commit(Ok(outcome));
         self.try_out().await
     }
 }
 
-impl Drop for Held {
+impl Drop for OwnedRecord {
     fn drop(&mut self) {
-        let Some(parts) = self.parts.take() else {
+        let Some(state) = self.state.take() else {
             return;
         };
-        match parts.step {
+        match state.step {
             Stage::Over => {}
             Stage::Running => {
-                let term = &parts.enrolled.term;
-                parts
+                let term = &state.enrolled.term;
+                state
                     .runtime
                     .observer
                     .decided(Decision::CallerDropped, &term.id, term.attempt);
             }
-            Stage::Committing { .. } | Stage::Releasing(_) => parts.carry_on(),
+            Stage::Committing { .. } | Stage::Releasing(_) => state.carry_on(),
         }
     }
 }
 
-impl Parts {
+impl OwnedState {
     fn encoded(&self, outcome: Result<Encoded, CodecFailure>) -> Option<Encoded> {
         outcome.inspect_err(|error| self.not_encoded(error)).ok()
     }
@@ -568,38 +568,38 @@ impl Parts {
     /// Reports what the store said of the step, and tells the other calls.
     fn finish(&mut self, ownership: Ownership) {
         let term = &self.enrolled.term;
-        let (decision, ending) = match (std::mem::replace(&mut self.step, Stage::Over), ownership) {
-            (Stage::Committing { .. }, Ownership::Held) if self.committed => return,
-            (Stage::Committing { outcome, .. }, Ownership::Held) => {
-                self.committed = true;
-                let decision = match &outcome {
-                    _ if self.settles => Decision::Settled,
-                    Some(outcome) if outcome.is_error => Decision::ErrorKept,
-                    _ => Decision::Executed,
-                };
-                let attempt = term.attempt;
-                (
-                    decision,
-                    Some(outcome.map_or(Ending::Done, |outcome| Ending::Committed {
-                        attempt,
-                        outcome,
-                    })),
-                )
-            }
-            (Stage::Committing { .. }, Ownership::Lost) => (Decision::CommitRefused, None),
-            (Stage::Releasing(_), Ownership::Lost) if !self.doubtful => {
-                (Decision::ReleaseRefused, None)
-            }
-            // Or it was before, when its reply was lost.
-            (Stage::Releasing(GiveUp::Release), _) if self.settles => {
-                (Decision::ReleasedByHand, None)
-            }
-            (Stage::Releasing(GiveUp::Release), _) => (Decision::Released, None),
-            (Stage::Releasing(GiveUp::Abandon | GiveUp::Unanswered), _) => {
-                (Decision::Abandoned, None)
-            }
-            (Stage::Running | Stage::Over, _) => return,
-        };
+        let (decision, ending) =
+            match (std::mem::replace(&mut self.step, Stage::Over), ownership) {
+                (Stage::Committing { .. }, Ownership::Held) if self.committed => return,
+                (Stage::Committing { outcome, .. }, Ownership::Held) => {
+                    self.committed = true;
+                    let decision = match &outcome {
+                        _ if self.settles => Decision::Settled,
+                        Some(outcome) if outcome.is_error => Decision::ErrorKept,
+                        _ => Decision::Executed,
+                    };
+                    let attempt = term.attempt;
+                    (
+                        decision,
+                        Some(outcome.map_or(SharedAnswer::Done, |outcome| {
+                            SharedAnswer::Committed { attempt, outcome }
+                        })),
+                    )
+                }
+                (Stage::Committing { .. }, Ownership::Lost) => (Decision::CommitRefused, None),
+                (Stage::Releasing(_), Ownership::Lost) if !self.doubtful => {
+                    (Decision::ReleaseRefused, None)
+                }
+                // Or it was before, when its reply was lost.
+                (Stage::Releasing(GiveUp::Release), _) if self.settles => {
+                    (Decision::ReleasedByHand, None)
+                }
+                (Stage::Releasing(GiveUp::Release), _) => (Decision::Released, None),
+                (Stage::Releasing(GiveUp::Abandon | GiveUp::Unanswered), _) => {
+                    (Decision::Abandoned, None)
+                }
+                (Stage::Running | Stage::Over, _) => return,
+            };
         // Nothing is left to renew, nor to lose.
         term.end();
         self.enrolled.stop();
@@ -653,7 +653,7 @@ impl Parts {
             .ok()
             .or_else(|| self.runtime.keepers.known().another(None));
         Retrying {
-            parts: Some(self),
+            state: Some(self),
             counted: Some(counted),
             on: None,
             moves: 0,

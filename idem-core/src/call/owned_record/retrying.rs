@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use tokio::runtime::{Handle, Id};
 
-use super::{Parts, Stage, Tried};
+use super::{OwnedState, Stage, Tried};
 use crate::base::clock;
 use crate::base::jitter::jittered;
 use crate::error::StoreError;
@@ -22,7 +22,7 @@ const MOVES: u8 = 8;
 /// A step that is tried again in the background until the store takes it, or it makes no sense any
 /// more. When its tokio runtime ends, it moves to another one.
 pub(super) struct Retrying {
-    pub(super) parts: Option<Parts>,
+    pub(super) state: Option<OwnedState>,
     pub(super) counted: Option<background::CountedStep>,
     /// The tokio runtime that it is on.
     pub(super) on: Option<Id>,
@@ -41,52 +41,52 @@ impl Retrying {
     }
 
     async fn run(mut self) {
-        let Some(parts) = &mut self.parts else { return };
+        let Some(state) = &mut self.state else { return };
         // A commit is accepted from the last owner even after its lease ran out, so it is worth
         // more than a lease of trying. A release is worth no more than what it would shorten.
-        let patience = if matches!(parts.step, Stage::Committing { .. }) {
-            parts.enrolled.term.length().saturating_mul(10)
+        let patience = if matches!(state.step, Stage::Committing { .. }) {
+            state.enrolled.term.length().saturating_mul(10)
         } else {
-            parts.enrolled.stop();
-            parts.enrolled.term.length()
+            state.enrolled.stop();
+            state.enrolled.term.length()
         };
         let until = clock::after(clock::now(), patience);
         let mut pause = FIRST_PAUSE;
         loop {
             // A store that panics has not answered.
-            let tried = AssertUnwindSafe(parts.try_step()).catch_unwind().await;
+            let tried = AssertUnwindSafe(state.try_step()).catch_unwind().await;
             let error = match tried.unwrap_or_else(|_| Tried::Failed(StoreError::panicked())) {
                 Tried::Over(ownership) => {
-                    parts.finish(ownership);
+                    state.finish(ownership);
                     break;
                 }
                 Tried::Hopeless(error) => {
-                    parts.give_up(&error);
+                    state.give_up(&error);
                     break;
                 }
                 Tried::Failed(error) => error,
             };
             if clock::now() >= until {
                 // The store may have been asked for what it cannot do, such as to take a large value.
-                let is_done = parts.leaves_out_outcome()
-                    && matches!(parts.try_step().await, Tried::Over(Ownership::Held));
+                let is_done = state.leaves_out_outcome()
+                    && matches!(state.try_step().await, Tried::Over(Ownership::Held));
                 if is_done {
-                    parts.not_encoded(&error);
-                    parts.finish(Ownership::Held);
+                    state.not_encoded(&error);
+                    state.finish(Ownership::Held);
                 } else {
-                    parts.give_up(&error);
+                    state.give_up(&error);
                 }
                 break;
             }
             tokio::time::sleep(jittered(pause)).await;
             pause = (pause * 2).min(MAX_PAUSE);
         }
-        self.parts = None;
+        self.state = None;
     }
 
     fn give_up(&mut self) {
-        if let Some(mut parts) = self.parts.take() {
-            parts.give_up(
+        if let Some(mut state) = self.state.take() {
+            state.give_up(
                 &"its tokio runtime was shut down first, and there is no other to try it on",
             );
         }
@@ -95,25 +95,25 @@ impl Retrying {
 
 impl Drop for Retrying {
     fn drop(&mut self) {
-        let Some(mut parts) = self
-            .parts
+        let Some(mut state) = self
+            .state
             .take_if(|_| self.moves < MOVES && !std::thread::panicking())
         else {
             return self.give_up();
         };
-        let Some(handle) = parts.runtime.keepers.known().another(self.on) else {
-            self.parts = Some(parts);
+        let Some(handle) = state.runtime.keepers.known().another(self.on) else {
+            self.state = Some(state);
             return self.give_up();
         };
-        if matches!(parts.step, Stage::Committing { .. }) {
+        if matches!(state.step, Stage::Committing { .. }) {
             // The keeper has ended with the tokio runtime, and its renewal with it.
-            let term = parts.enrolled.term.clone();
+            let term = state.enrolled.term.clone();
             term.not_renewed();
-            parts.enrolled = parts.runtime.keepers.enrol_on(&handle, term);
+            state.enrolled = state.runtime.keepers.enrol_on(&handle, term);
         }
         let (counted, moves) = (self.counted.take(), self.moves + 1);
         Self {
-            parts: Some(parts),
+            state: Some(state),
             counted,
             on: None,
             moves,
