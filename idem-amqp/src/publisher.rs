@@ -8,9 +8,9 @@ use idem_queue::{PublishError, Published, child_id};
 use lapin::{BasicProperties, Connection};
 use serde::Serialize;
 
-use crate::channels::Channels;
-use crate::line::Line;
-use crate::link::Link;
+use crate::connection::TrackedConnection;
+use crate::connector::Connector;
+use crate::publish_channels::PublishChannels;
 
 /// Publishes messages whose ids are the same in each attempt of the guarded body that publishes
 /// them. RabbitMQ delivers them twice, and consumers drop the second by its key.
@@ -27,7 +27,7 @@ use crate::link::Link;
 /// ```
 #[derive(Debug)]
 pub struct Publisher<'c> {
-    channels: Channels<'c>,
+    channels: PublishChannels<'c>,
 }
 
 impl<'c> Publisher<'c> {
@@ -38,7 +38,9 @@ impl<'c> Publisher<'c> {
     /// connection needs `ConnectionProperties::enable_auto_recover`.
     pub fn new(connection: &'c Connection) -> Self {
         Self {
-            channels: Channels::new(Link::new(Line::given(connection))),
+            channels: PublishChannels::new(Connector::new(TrackedConnection::of_application(
+                connection,
+            ))),
         }
     }
 
@@ -64,7 +66,7 @@ impl<'c> Publisher<'c> {
     where
         F: Future<Output = lapin::Result<Connection>> + Send + 'c,
     {
-        self.channels.link_mut().reconnects(connect);
+        self.channels.connector_mut().set_reconnect(connect);
         self
     }
 

@@ -69,11 +69,10 @@ impl Consumer {
     /// explicit acknowledgements, an `ack_wait` of 30 s, and no `max_deliver`. If it existed at the
     /// start and is deleted later, it is not created here: it may have had a filter.
     pub fn new(context: &Context, stream: impl Into<String>, durable: impl Into<String>) -> Self {
-        let (context, stream, durable) = (context.clone(), stream.into(), durable.into());
         Self {
-            context,
-            stream,
-            durable,
+            context: context.clone(),
+            stream: stream.into(),
+            durable: durable.into(),
             dead_letter: None,
             settings: Settings::default(),
             created: OnceLock::new(),
@@ -175,8 +174,10 @@ impl Consumer {
         Ok((consumer, dead_letters))
     }
 
-    /// A consumer that the application has created is not created here when it is gone: it may have
-    /// had a filter, and without it the handler would get the messages of others.
+    /// Returns the durable consumer, and creates it at the first start if it does not exist.
+    ///
+    /// If the application has created it and it was deleted later, it is not created here. It may
+    /// have had a filter, and without the filter the handler would get messages of other consumers.
     async fn found_or_created(&self, stream: &Stream) -> Result<PullConsumer, Fault> {
         let Self {
             stream: name,
@@ -208,7 +209,7 @@ impl Consumer {
             .map_err(Fault::passing)
     }
 
-    /// Whether the client takes no more requests, and never will.
+    /// Whether the client has ended and accepts no more requests.
     fn is_closed(&self) -> bool {
         let flushed = self.context.client().flush().now_or_never();
         matches!(flushed, Some(Err(error)) if error.kind() == FlushErrorKind::SendError)
@@ -218,7 +219,7 @@ impl Consumer {
 impl Broker for Consumer {
     type Ticket = Ticket;
 
-    // Messages that were pulled and not handled would be missing until `ack_wait` is over.
+    // Otherwise the server would deliver a pulled message again only after `ack_wait`.
     const HANDS_BACK: bool = true;
 
     fn source(&self) -> &str {
@@ -233,7 +234,7 @@ impl Broker for Consumer {
             )));
         }
         let (consumer, dead_letters) = checked?;
-        let keep_alive = keep_alive(&consumer.cached_info().config);
+        let keep_alive = keep_alive_interval(&consumer.cached_info().config);
         let source: Arc<str> = self.stream.as_str().into();
         Ok(deliveries(
             self.context.client(),
@@ -244,14 +245,14 @@ impl Broker for Consumer {
     }
 
     async fn flush(&self) {
-        // Acknowledgements that do not arrive bring duplicates, and no harm.
+        // If an acknowledgement is lost, its message comes again as a duplicate.
         let _ = self.context.client().flush().await;
     }
 }
 
-/// How often the server hears that a handler runs: three times in the shortest time after which it
-/// would deliver the message again.
-fn keep_alive(config: &Config) -> Duration {
+/// Returns how often the server is told that a handler runs: three times in the shortest time after
+/// which it would deliver the message again.
+fn keep_alive_interval(config: &Config) -> Duration {
     let waits = config
         .backoff
         .iter()

@@ -3,9 +3,9 @@
 use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::{HeaderMap, HeaderValue};
 
-/// What begins the id of a message without an id of its publisher. Its sequence follows.
+/// The prefix of the id of a message that its publisher gave no id. The sequence follows.
 const SEQUENCE: &str = "sequence-";
-/// What is put before an id of the publisher that could be taken for one of ours.
+/// The prefix of a publisher's id that looks like one of ours.
 const PUBLISHED: &str = "Nats-Msg-Id:";
 
 /// The id that the publisher gave, if it is not empty.

@@ -1,7 +1,7 @@
-//! Messages, pulled as there is room for them.
+//! Pulls as many messages as can be handled now.
 //!
-//! A message that was pulled and is not handled yet has a running `ack_wait`. So no more are pulled
-//! than can be handled at once.
+//! The `ack_wait` of a message begins when it is pulled, so a message that waits for its handler could
+//! be delivered again meanwhile.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use idem_queue::{BoxError, Deliveries, Delivery, Fault, Room};
 
 use crate::ticket::Ticket;
 
-/// How long one request stays at the server.
+/// How long the server keeps a request for messages, unless the consumer has a shorter limit.
 const EXPIRES: Duration = Duration::from_secs(20);
-/// How often it is looked whether the server has forgotten the request, because the connection is
-/// another one.
-const LOOK: Duration = Duration::from_millis(250);
+/// How often the client's connection is compared with that of the request: after a reconnect, the
+/// server no longer knows the request.
+const CHECK_EVERY: Duration = Duration::from_millis(250);
 
 struct Pull<F> {
     client: Client,
@@ -28,11 +28,11 @@ struct Pull<F> {
     room: Arc<Room>,
     ticket: F,
     batch: Option<Batch>,
-    /// Connections up to the request.
+    /// How many connections the client had made when the request was sent.
     connects: u64,
 }
 
-/// Everything that arrives, each message once.
+/// Returns the messages of a consumer as a stream.
 pub(crate) fn deliveries<F>(
     client: Client,
     consumer: PullConsumer,
@@ -64,13 +64,13 @@ where
         loop {
             let connects = self.connects();
             let Some(batch) = &mut self.batch else {
-                // At the end, what has arrived is handed back, and no more is asked for.
+                // Never during the shutdown: then no more messages are requested.
                 self.room.until_free().await;
                 self.connects = self.connects();
                 self.batch = Some(self.request().await?);
                 continue;
             };
-            match tokio::time::timeout(LOOK, batch.next()).await {
+            match tokio::time::timeout(CHECK_EVERY, batch.next()).await {
                 Ok(Some(message)) => return self.delivered(message),
                 Ok(None) => self.batch = None,
                 Err(_) if connects != self.connects => match batch.next().now_or_never() {

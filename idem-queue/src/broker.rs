@@ -100,7 +100,7 @@ pub trait Ticket {
     /// never take back a message whose channel is open. Default: `false`.
     const KEEPS: bool = false;
 
-    /// Returns how often the broker must hear that the handler still runs, if at all.
+    /// Returns how often the broker must be told that the handler still runs, if at all.
     fn keep_alive_every(&self) -> Option<Duration>;
 
     /// Tells the broker that the handler still runs.

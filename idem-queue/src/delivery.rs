@@ -147,7 +147,8 @@ impl Delivery {
                 .id()
                 .map(|id| format!(" `{}`", id.escape_debug()))
                 .unwrap_or_default();
-            let (type_name, failure) = (std::any::type_name::<T>(), json_failure(&error));
+            let type_name = std::any::type_name::<T>();
+            let failure = json_failure(&error);
             let reason = format!("the message{id} cannot be read as `{type_name}`: {failure}");
             let error = Error::unreadable_message(self.source(), self.id(), &reason);
             self.0.unreadable.get_or_init(|| reason);

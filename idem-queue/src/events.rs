@@ -102,7 +102,7 @@ impl Decision {
 
 /// What an event says besides its decision. Fields without a value are left out.
 #[derive(Default)]
-pub(crate) struct Facts<'a> {
+pub(crate) struct EventFields<'a> {
     pub(crate) delivery: Option<&'a Delivery>,
     /// The digest of the last guarded call of the handler.
     pub(crate) key: Option<KeyDigest>,
@@ -111,7 +111,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) after: Option<Duration>,
     pub(crate) tries: Option<u32>,
     pub(crate) left: Option<usize>,
-    /// Whether the delivery was lost with its connection: then nothing is wrong with the message.
+    /// Whether the delivery was lost with its connection. Then nothing is wrong with the message.
     pub(crate) is_void: bool,
 }
 
@@ -122,35 +122,35 @@ pub fn report(decision: Decision, source: &str, detail: &dyn Display) {
     report_with(
         decision,
         source,
-        &Facts {
+        &EventFields {
             detail: Some(detail),
-            ..Facts::default()
+            ..EventFields::default()
         },
     );
 }
 
-pub(crate) fn report_with(decision: Decision, source: &str, facts: &Facts<'_>) {
+pub(crate) fn report_with(decision: Decision, source: &str, fields: &EventFields<'_>) {
     let (name, mut level, mut text) = decision.describe();
-    if facts.is_void {
+    if fields.is_void {
         level = Level::INFO;
         text = "the delivery was lost with its connection; the message comes again";
     }
-    // The level of an event is part of its static description, so there is one event for each.
+    // `tracing` needs the level of an event at compile time, so there is one event for each level.
     macro_rules! event {
         ($level:expr) => {
             tracing::event!(
                 target: "idem",
                 $level,
                 source,
-                subject = facts.delivery.map(Delivery::subject),
-                id = facts.delivery.and_then(Delivery::id),
+                subject = fields.delivery.map(Delivery::subject),
+                id = fields.delivery.and_then(Delivery::id),
                 decision = name,
-                reason = facts.reason,
-                key = facts.key.map(tracing::field::display),
-                after = facts.after.map(tracing::field::debug),
-                tries = facts.tries,
-                left = facts.left,
-                detail = facts.detail.map(tracing::field::display),
+                reason = fields.reason,
+                key = fields.key.map(tracing::field::display),
+                after = fields.after.map(tracing::field::debug),
+                tries = fields.tries,
+                left = fields.left,
+                detail = fields.detail.map(tracing::field::display),
                 "{text}"
             )
         };
@@ -164,9 +164,9 @@ pub(crate) fn report_with(decision: Decision, source: &str, facts: &Facts<'_>) {
     message_decided(source, name, 1);
 }
 
-/// Makes the metrics of a consumer known before they count anything: Prometheus does not see the
-/// first increase of a counter that appears with it.
-pub(crate) fn begin(source: &str) {
+/// Registers the metrics of a consumer before they count anything. Prometheus misses the first
+/// increase of a counter that appears together with it.
+pub(crate) fn register_metrics(source: &str) {
     for decision in Decision::ALL {
         message_decided(source, decision.describe().0, 0);
     }
@@ -198,7 +198,11 @@ impl Outage {
 
     /// Reports `consumer_recovered`, and ends the outage.
     pub fn end(self) {
-        report_with(Decision::ConsumerRecovered, &self.source, &Facts::default());
+        report_with(
+            Decision::ConsumerRecovered,
+            &self.source,
+            &EventFields::default(),
+        );
     }
 }
 

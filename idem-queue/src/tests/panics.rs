@@ -9,14 +9,14 @@ use futures_util::{StreamExt as _, stream};
 use idem_core::{Dispose, Disposition};
 use tokio::sync::oneshot;
 
-use crate::fake::{Client, FakeTicket, Said};
+use super::fake::{Client, FakeTicket, Steps};
 use crate::{Broker, Deliveries, Delivery, Fault, Room, Settings, run};
 
 /// A broker with two messages. The first steps of its client panic.
 #[derive(Default)]
 struct Fake {
     panics: Arc<AtomicU32>,
-    said: Said,
+    steps: Steps,
 }
 
 /// Panics in the first steps.
@@ -46,7 +46,7 @@ impl Broker for Fake {
             let ticket = FakeTicket {
                 id: id.to_owned(),
                 client: Panicking(self.panics.clone()),
-                said: self.said.clone(),
+                steps: self.steps.clone(),
             };
             Ok((Delivery::new("fake", "").with_id(id), ticket))
         });
@@ -63,8 +63,8 @@ impl Dispose for Unknown {
     }
 }
 
-/// One message at a time, until the second has been handled.
-async fn said<E: Dispose>(
+/// Handles one message at a time, until the second has been handled. Returns the steps of both.
+async fn steps_of<E: Dispose>(
     broker: &Fake,
     handler: impl AsyncFn(Delivery) -> Result<(), E>,
 ) -> Vec<String> {
@@ -82,13 +82,13 @@ async fn said<E: Dispose>(
         ..Settings::default()
     };
     run(broker, &settings, handler, ended).await.unwrap();
-    broker.said.lock().unwrap().clone()
+    broker.steps.lock().unwrap().clone()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_message_whose_error_panics_when_it_is_disposed_of_comes_again() {
-    let said = said(&Fake::default(), async |_: Delivery| Err(Unknown)).await;
-    assert_eq!(said, ["retried 1", "acknowledged 2"]);
+    let steps = steps_of(&Fake::default(), async |_: Delivery| Err(Unknown)).await;
+    assert_eq!(steps, ["retried 1", "acknowledged 2"]);
 }
 
 /// A function that returns a future is a handler too, and part of it runs before the future.
@@ -111,7 +111,7 @@ async fn a_message_whose_handler_panics_before_its_future_comes_again() {
     };
     run(&broker, &settings, handler, ended).await.unwrap();
     assert_eq!(
-        *broker.said.lock().unwrap(),
+        *broker.steps.lock().unwrap(),
         ["retried 1", "acknowledged 2"]
     );
 }
@@ -124,7 +124,7 @@ async fn a_client_that_panics_in_a_step_is_asked_again_and_at_last_the_message_i
     };
     let handler = async |_: Delivery| Ok::<(), idem_core::Error>(());
     assert_eq!(
-        said(&broker, handler).await,
+        steps_of(&broker, handler).await,
         ["acknowledged 1", "acknowledged 2"]
     );
     // Six tries of the acknowledgement, and the return.
@@ -132,7 +132,7 @@ async fn a_client_that_panics_in_a_step_is_asked_again_and_at_last_the_message_i
         panics: Arc::new(AtomicU32::new(7)),
         ..Fake::default()
     };
-    assert_eq!(said(&broker, handler).await, ["acknowledged 2"]);
+    assert_eq!(steps_of(&broker, handler).await, ["acknowledged 2"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -146,7 +146,7 @@ async fn a_client_that_panics_while_a_handler_runs_does_not_stop_it() {
         Ok::<(), idem_core::Error>(())
     };
     assert_eq!(
-        said(&broker, handler).await,
+        steps_of(&broker, handler).await,
         ["kept alive 1", "acknowledged 1", "acknowledged 2"]
     );
 }

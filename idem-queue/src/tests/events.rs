@@ -11,7 +11,7 @@ use idem_core::{Dispose, Disposition, Error, Idempotency, MemoryStore};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::sync::Notify;
 
-use crate::fake::{Client, FakeTicket};
+use super::fake::{Client, FakeTicket};
 use crate::{Broker, Deliveries, Delivery, Fault, Room, Settings, run};
 
 /// What was logged.
@@ -108,7 +108,7 @@ impl Broker for Interrupted {
             let ticket = FakeTicket {
                 id: id.to_owned(),
                 client: Ready,
-                said: Arc::default(),
+                steps: Arc::default(),
             };
             Ok((
                 Delivery::new("orders", payload)
@@ -146,25 +146,19 @@ impl Dispose for Failure {
     }
 }
 
-#[test]
-fn each_event_names_its_message_and_is_counted_from_zero() {
-    let recorder = DebuggingRecorder::new();
-    let log = Log::default();
+/// Runs a consumer of `broker` until its third message is handled. The first message is unreadable,
+/// and the second one is poison.
+fn consume(
+    broker: &Interrupted,
+    idempotency: &Idempotency,
+    log: &Log,
+    recorder: &DebuggingRecorder,
+) {
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)
         .with_writer(move || writer.clone())
         .finish();
-    let metrics = Metrics {
-        snapshots: recorder.snapshotter(),
-        messages: Mutex::default(),
-        lost: Mutex::default(),
-    };
-    let broker = Interrupted {
-        opened: AtomicU32::new(0),
-        metrics,
-    };
-    let idempotency = Idempotency::new(MemoryStore::new());
     let done = Notify::new();
     let handler = async |delivery: Delivery| {
         let number: u32 = delivery.json()?;
@@ -181,12 +175,28 @@ fn each_event_names_its_message_and_is_counted_from_zero() {
         .start_paused(true)
         .build()
         .unwrap();
-    let consumed =
-        || runtime.block_on(run(&broker, &Settings::default(), handler, done.notified()));
+    let consumed = || runtime.block_on(run(broker, &Settings::default(), handler, done.notified()));
     tracing::subscriber::with_default(subscriber, || {
-        metrics::with_local_recorder(&recorder, consumed)
+        metrics::with_local_recorder(recorder, consumed)
     })
     .unwrap();
+}
+
+#[test]
+fn each_event_names_its_message_and_is_counted_from_zero() {
+    let recorder = DebuggingRecorder::new();
+    let log = Log::default();
+    let metrics = Metrics {
+        snapshots: recorder.snapshotter(),
+        messages: Mutex::default(),
+        lost: Mutex::default(),
+    };
+    let broker = Interrupted {
+        opened: AtomicU32::new(0),
+        metrics,
+    };
+    let idempotency = Idempotency::new(MemoryStore::new());
+    consume(&broker, &idempotency, &log, &recorder);
 
     let unreadable = log.line("decision=\"dead_lettered\" reason=\"codec\"");
     for expected in [

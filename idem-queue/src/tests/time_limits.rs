@@ -12,7 +12,7 @@ use idem_core::Disposition;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::fake::{Client, FakeTicket, Said};
+use super::fake::{Client, FakeTicket, Steps};
 use crate::settle::settle;
 use crate::{BoxError, Broker, Deliveries, Delivery, Error, Fault, Room, Settings, Ticket, run};
 
@@ -30,7 +30,7 @@ struct Silent {
 struct Fake {
     silent: Silent,
     opened: AtomicU32,
-    said: Said,
+    steps: Steps,
     counts: Arc<Counts>,
     /// The subscription ends after the first message, once.
     interrupted: bool,
@@ -100,21 +100,17 @@ impl Broker for Fake {
             keep_alives,
             ..
         } = self.silent;
-        let (counts, said) = (self.counts.clone(), self.said.clone());
+        let counts = self.counts.clone();
+        let steps = self.steps.clone();
         let messages = stream::iter(ids).map(move |number| {
-            let (id, counts, said) = (number.to_string(), counts.clone(), said.clone());
+            let id = number.to_string();
             let delivery = Delivery::new("fake", "").with_id(id.clone());
-            Ok((
-                delivery,
-                FakeTicket {
-                    id,
-                    client: Limited {
-                        limits: [acks, hand_backs, keep_alives],
-                        counts,
-                    },
-                    said,
-                },
-            ))
+            let client = Limited {
+                limits: [acks, hand_backs, keep_alives],
+                counts: counts.clone(),
+            };
+            let steps = steps.clone();
+            Ok((delivery, FakeTicket { id, client, steps }))
         });
         let rest = if self.interrupted && first {
             stream::iter([Err(Fault::passing("interrupted"))]).boxed()
@@ -125,8 +121,8 @@ impl Broker for Fake {
     }
 }
 
-/// Runs until the handler has had the third message, for an hour at most. Returns what was said of
-/// each message, and how long it took.
+/// Runs until the handler has had the third message, for an hour at most. Returns the steps
+/// of its tickets, and how long it took.
 async fn consumed(broker: &Fake, concurrency: usize) -> (Vec<String>, Duration) {
     let begun = Instant::now();
     let (done, ended) = oneshot::channel();
@@ -152,13 +148,13 @@ async fn consumed(broker: &Fake, concurrency: usize) -> (Vec<String>, Duration) 
     );
     running
         .await
-        .unwrap_or_else(|_| panic!("it hangs; {:?}", broker.said.lock().unwrap()))
+        .unwrap_or_else(|_| panic!("it hangs; {:?}", broker.steps.lock().unwrap()))
         .unwrap();
-    (broker.said.lock().unwrap().clone(), begun.elapsed())
+    (broker.steps.lock().unwrap().clone(), begun.elapsed())
 }
 
-fn has(said: &[String], wanted: &str) -> bool {
-    said.iter().any(|line| line == wanted)
+fn has(steps: &[String], wanted: &str) -> bool {
+    steps.iter().any(|line| line == wanted)
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,10 +192,10 @@ async fn a_subscription_that_is_never_answered_is_tried_again() {
         interrupted: true,
         ..Fake::default()
     };
-    let (said, _) = consumed(&broker, 1).await;
+    let (steps, _) = consumed(&broker, 1).await;
     assert!(
-        (1..=3).all(|id| has(&said, &format!("acknowledged {id}"))),
-        "{said:?}"
+        (1..=3).all(|id| has(&steps, &format!("acknowledged {id}"))),
+        "{steps:?}"
     );
     assert_eq!(
         broker.opened.load(Ordering::Relaxed),
@@ -217,10 +213,10 @@ async fn an_acknowledgement_that_is_never_answered_is_sent_again() {
         },
         ..Fake::default()
     };
-    let (said, took) = consumed(&broker, 1).await;
+    let (steps, took) = consumed(&broker, 1).await;
     assert!(
-        (1..=3).all(|id| has(&said, &format!("acknowledged {id}"))),
-        "{said:?}"
+        (1..=3).all(|id| has(&steps, &format!("acknowledged {id}"))),
+        "{steps:?}"
     );
     assert!(took < Duration::from_secs(60), "{took:?}");
 }
@@ -237,14 +233,14 @@ async fn a_message_that_nothing_settles_does_not_keep_its_place_for_ever() {
         silent,
         ..Fake::default()
     };
-    let (said, took) = consumed(&broker, 1).await;
+    let (steps, took) = consumed(&broker, 1).await;
     assert!(
-        !has(&said, "acknowledged 1") && !has(&said, "handed back 1"),
-        "{said:?}"
+        !has(&steps, "acknowledged 1") && !has(&steps, "handed back 1"),
+        "{steps:?}"
     );
     assert!(
-        has(&said, "acknowledged 2") && has(&said, "acknowledged 3"),
-        "{said:?}"
+        has(&steps, "acknowledged 2") && has(&steps, "acknowledged 3"),
+        "{steps:?}"
     );
     assert!(took < Duration::from_secs(180), "{took:?}");
 }
@@ -258,8 +254,8 @@ async fn a_sign_of_life_that_is_never_answered_is_followed_by_the_next() {
         },
         ..Fake::default()
     };
-    let (said, _) = consumed(&broker, 1).await;
-    assert!(has(&said, "kept alive 1"), "{said:?}");
+    let (steps, _) = consumed(&broker, 1).await;
+    assert!(has(&steps, "kept alive 1"), "{steps:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -289,11 +285,11 @@ async fn a_shutdown_ends_although_the_broker_takes_no_message_back() {
     );
     running
         .await
-        .unwrap_or_else(|_| panic!("it hangs; {:?}", broker.said.lock().unwrap()))
+        .unwrap_or_else(|_| panic!("it hangs; {:?}", broker.steps.lock().unwrap()))
         .unwrap();
     assert!(
         !broker
-            .said
+            .steps
             .lock()
             .unwrap()
             .iter()
@@ -364,7 +360,7 @@ struct Ending {
     ends: bool,
     opened: AtomicU32,
     counts: Arc<Counts>,
-    said: Said,
+    steps: Steps,
 }
 
 impl Ending {
@@ -374,7 +370,7 @@ impl Ending {
             ends,
             opened: AtomicU32::new(0),
             counts: Arc::default(),
-            said: Arc::default(),
+            steps: Arc::default(),
         }
     }
 }
@@ -391,18 +387,14 @@ impl Broker for Ending {
     async fn open(&self, _: Arc<Room>) -> Result<Deliveries<'_, FakeTicket<Limited>>, Fault> {
         self.opened.fetch_add(1, Ordering::Relaxed);
         let messages = stream::iter(1..=self.messages).map(|number| {
-            let (id, counts, said) = (number.to_string(), self.counts.clone(), self.said.clone());
-            Ok((
-                Delivery::new("ending", "").with_id(id.clone()),
-                FakeTicket {
-                    id,
-                    client: Limited {
-                        limits: [0; 3],
-                        counts,
-                    },
-                    said,
-                },
-            ))
+            let id = number.to_string();
+            let delivery = Delivery::new("ending", "").with_id(id.clone());
+            let client = Limited {
+                limits: [0; 3],
+                counts: self.counts.clone(),
+            };
+            let steps = self.steps.clone();
+            Ok((delivery, FakeTicket { id, client, steps }))
         });
         let end = || Err(Fault::Final(Error::disconnected("it has ended")));
         let rest = if self.ends {
@@ -457,15 +449,15 @@ async fn a_delivery_that_waits_for_a_place_begins_when_there_is_one_and_is_hande
         .await
         .expect("it hangs")
         .unwrap();
-    let said: Vec<_> = broker
-        .said
+    let steps: Vec<_> = broker
+        .steps
         .lock()
         .unwrap()
         .iter()
         .filter(|line| !line.starts_with("kept"))
         .cloned()
         .collect();
-    assert_eq!(said, ["acknowledged 1", "handed back 3", "acknowledged 2"]);
+    assert_eq!(steps, ["acknowledged 1", "handed back 3", "acknowledged 2"]);
 }
 
 #[tokio::test(start_paused = true)]

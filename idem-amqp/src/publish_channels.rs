@@ -1,8 +1,9 @@
-//! Channels for publications, with one publication on each at a time.
+//! A pool of channels for publications, with one publication on each at a time.
 //!
-//! lapin may attribute the confirmations of a channel to the wrong publications: it numbers two of
-//! them in another order than it sends them, or gives a returned message to whichever it completes
-//! first when the broker confirms several at once. A lost message would then count as published.
+//! With several publications on a channel, lapin may attribute a confirmation to the wrong one. It
+//! may number two publications in another order than it sends them. If the broker confirms several
+//! at once, lapin gives a returned message to the publication that it completes first. A lost
+//! message would then count as published.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,20 +12,20 @@ use bytes::Bytes;
 use idem_queue::{BoxError, Fault};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
 use lapin::types::{FieldTable, ShortString};
-use lapin::{BasicProperties, Channel, Confirmation};
+use lapin::{BasicProperties, Confirmation};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::answered::answered;
-use crate::line::Line;
-use crate::link::{BLOCKED, Link};
+use crate::connector::{BLOCKED, Connector, OpenedChannel};
+use crate::request::run_to_end;
 
 /// How many publications wait for their confirmations at the same time, at most. A connection has
 /// 2,047 channels unless configured.
-const MOST: usize = 64;
-/// How long the broker has to open a channel, to declare a queue, or to confirm a message.
-const LIMIT: Duration = Duration::from_secs(10);
+const MOST_CHANNELS: usize = 64;
+/// How long the broker has to open a channel, to declare a queue, or to confirm a message, unless
+/// [`Publisher::answer_timeout`](crate::Publisher::answer_timeout) says otherwise.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The shortest limit that makes sense.
+/// The shortest limit: a setting below it counts as this.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(100);
 
 const NO_CHANNEL: &str = "RabbitMQ has not opened a channel or declared a queue in time";
@@ -33,29 +34,29 @@ const NO_CHANNEL: &str = "RabbitMQ has not opened a channel or declared a queue 
 ///
 /// A channel on which the broker has not answered in time is not used again.
 #[derive(Debug)]
-pub(crate) struct Channels<'c> {
-    link: Link<'c>,
-    free: Free<'c>,
-    places: Semaphore,
+pub(crate) struct PublishChannels<'c> {
+    connector: Connector<'c>,
+    free: FreeChannels<'c>,
+    permits: Semaphore,
     limit: Duration,
 }
 
-/// Open channels that no publication has.
-type Free<'c> = Mutex<Vec<(Line<'c>, Channel)>>;
+/// Open channels that no publication uses.
+type FreeChannels<'c> = Mutex<Vec<OpenedChannel<'c>>>;
 
-impl<'c> Channels<'c> {
-    pub(crate) fn new(link: Link<'c>) -> Self {
+impl<'c> PublishChannels<'c> {
+    pub(crate) fn new(connector: Connector<'c>) -> Self {
         Self {
-            link,
+            connector,
             free: Mutex::default(),
-            places: Semaphore::new(MOST),
-            limit: LIMIT,
+            permits: Semaphore::new(MOST_CHANNELS),
+            limit: ANSWER_TIMEOUT,
         }
     }
 
-    /// The connection on which channels are opened.
-    pub(crate) fn link_mut(&mut self) -> &mut Link<'c> {
-        &mut self.link
+    /// What opens the channels.
+    pub(crate) fn connector_mut(&mut self) -> &mut Connector<'c> {
+        &mut self.connector
     }
 
     /// Sets how long the broker may take for each answer.
@@ -75,30 +76,33 @@ impl<'c> Channels<'c> {
         payload: &Bytes,
         properties: BasicProperties,
     ) -> Result<(), BoxError> {
-        let (to, key) = (short(exchange)?, short(routing_key)?);
-        let lent = tokio::time::timeout(self.limit.saturating_mul(2), self.take())
+        let exchange_name = short(exchange)?;
+        let key = short(routing_key)?;
+        let pooled = tokio::time::timeout(self.limit.saturating_mul(2), self.acquire())
             .await
             .unwrap_or_else(|_| Err(NO_CHANNEL.into()))?;
-        // One that no queue gets comes back, and would be lost.
+        // Without this, the broker would confirm a message that no queue gets.
         let options = BasicPublishOptions {
             mandatory: true,
             ..BasicPublishOptions::default()
         };
-        let (channel, payload, limit) = (lent.channel.clone(), payload.clone(), self.limit);
-        let published = answered(async move {
+        let channel = pooled.opened.channel.clone();
+        let payload = payload.clone();
+        let limit = self.limit;
+        let published = run_to_end(async move {
             let published = async {
                 channel
-                    .basic_publish(to, key, options, &payload, properties)
+                    .basic_publish(exchange_name, key, options, &payload, properties)
                     .await?
                     .await
             };
             Ok(tokio::time::timeout(limit, published).await.ok())
         });
         let Some(confirmation) = published.await? else {
-            if lent.line.is_blocked() {
+            if pooled.opened.connection.is_blocked() {
                 return Err(BLOCKED.into());
             }
-            lent.line.set_silent(true);
+            pooled.opened.connection.set_silent(true);
             return Err(format!(
                 "the broker has not confirmed the message within {:?}",
                 self.limit
@@ -106,8 +110,8 @@ impl<'c> Channels<'c> {
             .into());
         };
         let confirmation = confirmation?;
-        lent.line.set_silent(false);
-        lent.give_back();
+        pooled.opened.connection.set_silent(false);
+        pooled.return_to_pool();
         match confirmation {
             Confirmation::Ack(None) => Ok(()),
             Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_)) => Err(format!(
@@ -125,11 +129,11 @@ impl<'c> Channels<'c> {
     pub(crate) async fn declare(&self, queue: &str, arguments: FieldTable) -> Result<(), Fault> {
         let name = short(queue).map_err(Fault::config)?;
         let declared = async {
-            let lent = self.take().await.map_err(Fault::passing)?;
-            let channel = lent.channel.clone();
+            let pooled = self.acquire().await.map_err(Fault::passing)?;
+            let channel = pooled.opened.channel.clone();
             let options = QueueDeclareOptions::durable();
             let declared =
-                answered(async move { channel.queue_declare(name, options, arguments).await });
+                run_to_end(async move { channel.queue_declare(name, options, arguments).await });
             declared.await.map_err(|error| {
                 if error.is_amqp_soft_error() {
                     Fault::config(error.to_string())
@@ -137,7 +141,7 @@ impl<'c> Channels<'c> {
                     Fault::passing(error)
                 }
             })?;
-            lent.give_back();
+            pooled.return_to_pool();
             Ok(())
         };
         tokio::time::timeout(self.limit.saturating_mul(2), declared)
@@ -146,70 +150,65 @@ impl<'c> Channels<'c> {
     }
 
     /// Takes a free channel, or opens one. A connection that was silent must open one first.
-    async fn take(&self) -> Result<LentChannel<'_, 'c>, BoxError> {
-        let place = self.places.acquire().await?;
+    async fn acquire(&self) -> Result<PooledChannel<'_, 'c>, BoxError> {
+        let permit = self.permits.acquire().await?;
         let free = {
             let mut free = lock(&self.free);
-            free.retain(|(line, channel)| {
-                let status = channel.status();
-                !line.is_given_up() && (status.connected() || status.reconnecting())
+            free.retain(|opened| {
+                let status = opened.channel.status();
+                !opened.connection.is_given_up() && (status.connected() || status.reconnecting())
             });
-            let usable = |(line, channel): &(Line<'_>, Channel)| {
-                channel.status().connected() && !line.is_silent()
-            };
-            let position = free.iter().rposition(usable);
+            let position = free.iter().rposition(|opened| {
+                opened.channel.status().connected() && !opened.connection.is_silent()
+            });
             position.map(|position| free.swap_remove(position))
         };
-        if let Some((line, channel)) = free {
-            return Ok(self.lent(line, channel, place));
+        if let Some(opened) = free {
+            return Ok(self.pooled(opened, permit));
         }
-        let (line, channel) = self.link.channel_now(self.limit).await?;
-        let lent = self.lent(line, channel, place);
-        lent.channel
-            .confirm_select(ConfirmSelectOptions::default())
-            .await?;
-        Ok(lent)
+        let opened = self.connector.open_for_publication(self.limit).await?;
+        let pooled = self.pooled(opened, permit);
+        let options = ConfirmSelectOptions::default();
+        pooled.opened.channel.confirm_select(options).await?;
+        Ok(pooled)
     }
 
-    fn lent<'a>(
+    fn pooled<'a>(
         &'a self,
-        line: Line<'c>,
-        channel: Channel,
-        place: SemaphorePermit<'a>,
-    ) -> LentChannel<'a, 'c> {
-        LentChannel {
-            line,
-            channel,
+        opened: OpenedChannel<'c>,
+        permit: SemaphorePermit<'a>,
+    ) -> PooledChannel<'a, 'c> {
+        PooledChannel {
+            opened,
             has_answered: false,
             free: &self.free,
-            _place: place,
+            _permit: permit,
         }
     }
 }
 
-/// A channel that one publication has.
-struct LentChannel<'a, 'c> {
-    line: Line<'c>,
-    channel: Channel,
+/// A channel that one publication uses.
+struct PooledChannel<'a, 'c> {
+    opened: OpenedChannel<'c>,
     has_answered: bool,
-    free: &'a Free<'c>,
-    _place: SemaphorePermit<'a>,
+    free: &'a FreeChannels<'c>,
+    _permit: SemaphorePermit<'a>,
 }
 
-impl LentChannel<'_, '_> {
-    /// Lets the next publication have it.
-    fn give_back(mut self) {
+impl PooledChannel<'_, '_> {
+    /// Lets another publication use the channel.
+    fn return_to_pool(mut self) {
         self.has_answered = true;
     }
 }
 
-impl Drop for LentChannel<'_, '_> {
-    /// The last handle of a channel closes it, except while its connection is lost. lapin then
-    /// restores the channel, and nothing would close it.
+impl Drop for PooledChannel<'_, '_> {
+    /// Keeps a channel that works, and one whose connection is lost: lapin restores such a channel,
+    /// and nothing would close it later. Any other channel is closed here, with its last handle.
     fn drop(&mut self) {
-        let status = self.channel.status();
+        let status = self.opened.channel.status();
         if (self.has_answered && status.connected()) || status.reconnecting() {
-            lock(self.free).push((self.line.clone(), self.channel.clone()));
+            lock(self.free).push(self.opened.clone());
         }
     }
 }
@@ -221,6 +220,6 @@ pub(crate) fn short(name: &str) -> Result<ShortString, String> {
     })
 }
 
-fn lock<'a, 'c>(free: &'a Free<'c>) -> MutexGuard<'a, Vec<(Line<'c>, Channel)>> {
+fn lock<'a, 'c>(free: &'a FreeChannels<'c>) -> MutexGuard<'a, Vec<OpenedChannel<'c>>> {
     free.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! A delivery that tests hand out, and that notes what becomes of its message.
+//! A ticket that records the steps it is asked for.
 #![allow(clippy::unwrap_used)]
 
 use std::future::Future;
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::{BoxError, Delivery, Ticket};
 
-/// What becomes of the messages, in order.
-pub(crate) type Said = Arc<Mutex<Vec<String>>>;
+/// What became of the messages: each step and the id of its message, in order.
+pub(crate) type Steps = Arc<Mutex<Vec<String>>>;
 
-/// What the client of a broker does before a step is carried out.
+/// The client of a broker: what happens before a step is recorded.
 pub(crate) trait Client: Send + Sync {
     fn before(&self, step: &str) -> impl Future<Output = ()> + Send;
 }
@@ -18,13 +18,13 @@ pub(crate) trait Client: Send + Sync {
 pub(crate) struct FakeTicket<C> {
     pub(crate) id: String,
     pub(crate) client: C,
-    pub(crate) said: Said,
+    pub(crate) steps: Steps,
 }
 
 impl<C: Client> FakeTicket<C> {
     async fn step(&self, what: &str) -> Result<(), BoxError> {
         self.client.before(what).await;
-        self.said
+        self.steps
             .lock()
             .unwrap()
             .push(format!("{what} {}", self.id));
