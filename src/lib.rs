@@ -1,4 +1,4 @@
-#![doc = include_str!("../README.md")]
+#![doc = include_str!("docs/front.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[doc(no_inline)]
@@ -44,6 +44,11 @@ pub use idem_core::{Codec, CodecContext, CodecFailure, CodecId, Store, record, w
 
 #[doc(hidden)]
 pub use idem_core::__private;
+
+/// The samples of the README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;
 
 #[cfg(all(
     any(feature = "sqlx-08", feature = "sqlx-tls"),
