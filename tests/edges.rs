@@ -20,8 +20,8 @@ use idem::record::{
     Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, Release, Removed, Renewal,
 };
 use idem::{
-    Abandoned, Begin, Error, Idempotency, InFlight, MemoryStore, RecordInfo, RecordState, Store,
-    StoreError, StoreErrorKind, StoreFailure,
+    Abandoned, Begin, Error, Idempotency, InFlight, MemoryStore, Outcome, RecordInfo, RecordState,
+    Store, StoreError, StoreErrorKind, StoreFailure,
 };
 use idem_testkit::{Fault, FaultStore, Faults, Gate, Step};
 use support::{Failure, LEASE, LONG, eventually};
@@ -387,6 +387,23 @@ async fn p9_a_panic_while_the_outcome_is_written_loses_neither_the_value_nor_the
     };
     call().await.unwrap();
     assert!(matches!(call().await, Err(Error::AlreadyDone { .. })));
+}
+
+/// A store without space refuses even a commit without an outcome.
+#[tokio::test(start_paused = true)]
+async fn p9_a_commit_without_its_outcome_that_is_too_large_is_sent_until_the_store_takes_it() {
+    let (idempotency, faults) = faulty(&MemoryStore::new());
+    for _ in 0..2 {
+        faults.next(Step::Commit, Fault::Fail(StoreErrorKind::TooLarge));
+    }
+    let call = || idempotency.operation("op").key("k");
+    call().run(async || Res::Ok(1)).await.unwrap();
+    eventually("the commit is carried out", async || {
+        state(&idempotency).await == Some(RecordState::Done)
+    })
+    .await;
+    let again: Res<Outcome<u32>> = call().run(async || panic!("a second body ran")).await;
+    assert!(matches!(again, Err(Error::AlreadyDone { .. })));
 }
 
 #[tokio::test(start_paused = true)]

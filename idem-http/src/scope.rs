@@ -217,7 +217,27 @@ fn is_from(scope: &str, name: &HeaderName, value: &HeaderValue) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use super::*;
+
+    /// The warning comes once a process, so this is the only test here that asks for an owner.
+    #[test]
+    fn a_subscriber_that_panics_at_the_warning_breaks_no_later_request() {
+        let header = HeaderName::from_static("x-api-key");
+        let scope =
+            KeyScope::PerClient(Arc::new(move |parts| crate::header(parts, header.clone())));
+        let request = http::Request::builder().header("x-api-key", "0123456789");
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        let panics = tracing_subscriber::fmt().with_writer(|| -> std::io::Sink { panic!() });
+        tracing::subscriber::with_default(panics.finish(), || {
+            let owner = || catch_unwind(AssertUnwindSafe(|| scope.owner(&parts).ok().flatten()));
+            assert!(owner().is_err(), "the warning is written");
+            for _ in 0..2 {
+                assert_eq!(owner().unwrap(), Some(digest_of_token("0123456789")));
+            }
+        });
+    }
 
     /// Whether a scope is recognised as a credential of a request with this header.
     fn is_recognised(scope: &str, name: &'static str, value: &str) -> bool {

@@ -1,7 +1,7 @@
 //! Connections that the server has ended, and servers that take no statement just now: a step goes
 //! on another connection, and nobody notices.
 
-use idem_core::store::record::Removed;
+use idem_core::store::record::{Claim, Owner, Ownership, Removed, Renewal};
 use idem_core::{Error, Store as _};
 use idem_sqlx::sqlx;
 use idem_sqlx::sqlx::mysql::{MySqlPool, MySqlPoolOptions};
@@ -10,7 +10,7 @@ use idem_sqlx::{MySqlStore, PostgresStore};
 use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer};
 
 use crate::failed::Failed;
-use crate::{Server, id, order, runtime, until};
+use crate::{LONG, Server, id, order, runtime, until};
 
 /// How many connections are idle at once.
 const CONNECTIONS: u32 = 4;
@@ -96,6 +96,12 @@ macro_rules! over {
                     assert!(order(&fresh, "k", 3).await.unwrap().is_replayed());
                     again().await;
                     assert_eq!(store.remove(&id("k")).await.unwrap(), Removed::Removed);
+                    let claim = Claim::new(id("renewed"), Owner::generate(), LONG, LONG);
+                    store.claim(&claim).await.unwrap();
+                    again().await;
+                    let renewal = Renewal::new(claim.id, claim.owner, LONG);
+                    let renewed = store.renew(&[renewal]).await;
+                    assert!(matches!(renewed[..], [Ok(Ownership::Held)]), "{renewed:?}");
                     again().await;
                     let operation = idempotency.operation("orders").key("k");
                     let transaction = operation.transaction(&pool, async |_| Ok::<_, Failed>(4));
