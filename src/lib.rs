@@ -17,7 +17,15 @@ pub use idem_core::{
 pub use idem_core::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
 pub use idem_macros::{ErrorPolicy, KeyPart, idempotent};
 #[cfg(feature = "redis")]
-pub use idem_redis::{RedisStore, RedisStoreBuilder, redis};
+#[doc(no_inline)]
+pub use idem_redis::redis;
+#[cfg(feature = "redis")]
+pub use idem_redis::{RedisStore, RedisStoreBuilder};
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub use idem_sqlx::guard;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+#[doc(no_inline)]
+pub use idem_sqlx::sqlx;
 /// The SQL stores for applications on sqlx 0.8.
 #[cfg(any(
     feature = "sqlx-08-postgres",
@@ -35,8 +43,6 @@ pub use idem_sqlx::{MySqlStore, MySqlStoreBuilder};
 pub use idem_sqlx::{PostgresStore, PostgresStoreBuilder};
 #[cfg(feature = "sqlite")]
 pub use idem_sqlx::{SqliteStore, SqliteStoreBuilder};
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
-pub use idem_sqlx::{guard, sqlx};
 
 // Their paths before the module `store` existed.
 #[doc(hidden)]
@@ -72,19 +78,42 @@ compile_error!(
 /// [guide](guide::http).
 #[cfg(any(feature = "http", feature = "http-client"))]
 pub mod http {
-    pub use idem_http::*;
+    #[cfg(feature = "axum")]
+    pub use idem_http::KeyRejection;
+    #[cfg(feature = "http")]
+    pub use idem_http::{
+        Body, HasScope, IdempotencyLayer, Idempotent, LookupFuture, LookupService, MarkReplays,
+        Marked, MarkedFuture, NeedsScope, REPLAYED, Replayed, ResponseFuture, Route, ScopeSecret,
+        Scoped, header, lookup,
+    };
+    #[cfg(feature = "http-client")]
+    pub use idem_http::{IdempotencyClient, RequestKey, UnknownOutcome};
+    pub use idem_http::{
+        IdempotencyKey, InvalidKey, MAX_KEY_LEN, Problem, Response, problem, problem_json, stripe,
+    };
+    #[cfg(feature = "http-client")]
+    #[doc(no_inline)]
+    pub use idem_http::{reqwest, reqwest_middleware};
 }
 
 /// Consumers and publishers for RabbitMQ. See the [guide](guide::queues).
 #[cfg(feature = "amqp")]
 pub mod amqp {
-    pub use idem_amqp::*;
+    #[doc(no_inline)]
+    pub use idem_amqp::lapin;
+    pub use idem_amqp::{
+        Consumer, Delivery, Error, MessageKey, PublishError, Published, Publisher, REASON,
+    };
 }
 
 /// Consumers and publishers for NATS JetStream. See the [guide](guide::queues).
 #[cfg(feature = "nats")]
 pub mod nats {
-    pub use idem_nats::*;
+    #[doc(no_inline)]
+    pub use idem_nats::async_nats;
+    pub use idem_nats::{
+        Consumer, Delivery, Error, MessageKey, PublishError, Published, Publisher, REASON,
+    };
 }
 
 /// The guides, one page for each subject.

@@ -17,6 +17,7 @@ mod subscribe;
 mod ticket;
 
 pub use idem_queue::{Delivery, Error, MessageKey, PublishError, Published, REASON};
+#[doc(no_inline)]
 pub use lapin;
 
 pub use crate::consumer::Consumer;

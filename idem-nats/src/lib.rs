@@ -13,6 +13,7 @@ mod pull;
 mod subject;
 mod ticket;
 
+#[doc(no_inline)]
 pub use async_nats;
 pub use idem_queue::{Delivery, Error, MessageKey, PublishError, Published, REASON};
 

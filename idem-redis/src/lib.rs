@@ -19,6 +19,7 @@
 mod client;
 mod store;
 
+#[doc(no_inline)]
 pub use redis;
 
 pub use crate::client::connection::Connection;

@@ -1,5 +1,6 @@
 //! The same stores, for sqlx 0.8.
 
+#[doc(no_inline)]
 pub use ::sqlx08 as sqlx;
 
 /// A statement's text, as this version of sqlx takes it.

@@ -1,5 +1,6 @@
 //! The stores, for sqlx 0.9.
 
+#[doc(no_inline)]
 pub use ::sqlx;
 
 /// A statement's text, as this version of sqlx takes it. All of it is ours; the table's name is a
