@@ -36,7 +36,17 @@ pub use idem_sqlx::sqlx;
         any(feature = "postgres", feature = "mysql", feature = "sqlite")
     ),
 ))]
-pub use idem_sqlx::v08 as sqlx08;
+pub mod sqlx08 {
+    pub use idem_sqlx::v08::guard;
+    #[doc(no_inline)]
+    pub use idem_sqlx::v08::sqlx;
+    #[cfg(any(feature = "mysql", feature = "sqlx-08-mysql"))]
+    pub use idem_sqlx::v08::{MySqlStore, MySqlStoreBuilder};
+    #[cfg(any(feature = "postgres", feature = "sqlx-08-postgres"))]
+    pub use idem_sqlx::v08::{PostgresStore, PostgresStoreBuilder};
+    #[cfg(any(feature = "sqlite", feature = "sqlx-08-sqlite"))]
+    pub use idem_sqlx::v08::{SqliteStore, SqliteStoreBuilder};
+}
 #[cfg(feature = "mysql")]
 pub use idem_sqlx::{MySqlStore, MySqlStoreBuilder};
 #[cfg(feature = "postgres")]
