@@ -64,7 +64,7 @@ fn bodies(group: &mut BenchmarkGroup<'_, WallTime>, tokio: &Runtime) {
     let (result, keys) = (&result(), Keys::new(0));
     let key = keys.current();
     group.bench_function("plain", |bencher| {
-        bencher.to_async(tokio).iter(|| plain(black_box(result)))
+        bencher.to_async(tokio).iter(|| plain(black_box(result)));
     });
     group.bench_function("disabled", |bencher| {
         bencher
@@ -72,7 +72,7 @@ fn bodies(group: &mut BenchmarkGroup<'_, WallTime>, tokio: &Runtime) {
             .iter(|| annotated(black_box(key), black_box(result)));
     });
     group.bench_function("plain_nothing", |bencher| {
-        bencher.to_async(tokio).iter(|| plain_nothing(black_box(1)))
+        bencher.to_async(tokio).iter(|| plain_nothing(black_box(1)));
     });
     group.bench_function("disabled_nothing", |bencher| {
         bencher

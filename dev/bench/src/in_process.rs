@@ -1,9 +1,10 @@
-//! Reads the results of the other two programs: criterion's estimates of `benches/in_process.rs`,
-//! and the counts of `allocations`.
+//! Single calls in process: runs `benches/in_process.rs`, which criterion measures, and reads its
+//! estimates.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
@@ -57,27 +58,41 @@ struct Estimate {
     point_estimate: f64,
 }
 
-/// The tables of a directory that has one of criterion's for each round.
-pub(crate) fn times(rounds: &Path) -> Result<Vec<Group>> {
+/// The program of `benches/in_process.rs`, and how it is run.
+pub(crate) struct InProcess<'a> {
+    pub(crate) program: &'a Path,
+    pub(crate) rounds: usize,
+    /// Too short to mean anything.
+    pub(crate) quick: bool,
+    /// More arguments of criterion, such as a filter.
+    pub(crate) args: &'a [String],
+}
+
+/// The arguments of a quick run.
+const BRIEFLY: [&str; 4] = ["--warm-up-time", "0.05", "--measurement-time", "0.1"];
+
+/// Runs the program once for each round, and makes the tables. Criterion runs all benchmarks one
+/// after the other, so a round has each once.
+pub(crate) fn groups(run: &InProcess<'_>) -> Result<Vec<Group>> {
     let mut found = Times::new();
-    for round in sorted(rounds)? {
-        for (id, _) in CALLS {
-            let file = round.join("in_process").join(id).join("new/estimates.json");
-            // A benchmark that was not chosen.
-            let Ok(json) = fs::read(&file) else { continue };
-            let estimates: Estimates = serde_json::from_slice(&json)
-                .with_context(|| format!("cannot read {}", file.display()))?;
-            found
-                .entry(id)
-                .or_default()
-                .push(estimates.median.point_estimate);
+    for round in 1..=run.rounds {
+        eprintln!("in process, round {round} of {}", run.rounds);
+        // Its own directory, because criterion would compare it with the round before.
+        let home = tempfile::tempdir()?;
+        let mut program = Command::new(run.program);
+        program.args(["--bench", "--noplot", "--quiet"]);
+        if run.quick {
+            program.args(BRIEFLY);
         }
+        let status = program
+            .args(run.args)
+            .env("CRITERION_HOME", home.path())
+            .stdout(Stdio::null())
+            .status()?;
+        ensure!(status.success(), "{} failed", run.program.display());
+        read(home.path(), &mut found)?;
     }
-    ensure!(
-        !found.is_empty(),
-        "criterion has left nothing in {}",
-        rounds.display()
-    );
+    ensure!(!found.is_empty(), "criterion has measured nothing");
     let in_ns = CALLS.into_iter().filter_map(|(id, what)| {
         let times = found.get(id)?.clone();
         Some(Figure::new(what, Unit::Nanoseconds, times))
@@ -92,6 +107,22 @@ pub(crate) fn times(rounds: &Path) -> Result<Vec<Group>> {
             figures: compared(&found),
         },
     ])
+}
+
+/// Adds the estimates of one round.
+fn read(home: &Path, found: &mut Times) -> Result<()> {
+    for (id, _) in CALLS {
+        let file = home.join("in_process").join(id).join("new/estimates.json");
+        // A benchmark that was not chosen.
+        let Ok(json) = fs::read(&file) else { continue };
+        let estimates: Estimates = serde_json::from_slice(&json)
+            .with_context(|| format!("cannot read {}", file.display()))?;
+        found
+            .entry(id)
+            .or_default()
+            .push(estimates.median.point_estimate);
+    }
+    Ok(())
 }
 
 fn compared(times: &Times) -> Vec<Figure> {
@@ -192,85 +223,6 @@ fn compared(times: &Times) -> Vec<Figure> {
     figures
 }
 
-/// The counts of `allocations`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Counts {
-    body: Count,
-    encoding: Count,
-    decoding: Count,
-    first: Count,
-    replay: Count,
-    annotated_first: Count,
-    annotated_replay: Count,
-    disabled: Count,
-}
-
-/// Of a call.
-#[derive(Deserialize)]
-struct Count {
-    median: f64,
-    /// With the tables that grow now and then.
-    mean: f64,
-}
-
-/// The table of its file.
-pub(crate) fn allocations(file: &Path) -> Result<Group> {
-    let json = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let Counts {
-        body,
-        encoding,
-        decoding,
-        first,
-        replay,
-        annotated_first,
-        annotated_replay,
-        disabled,
-    } = serde_json::from_slice(&json).with_context(|| format!("cannot read {}", file.display()))?;
-    let figure = |what: &str, all: &Count, inevitable: f64, goal: f64| {
-        let [median, mean, of_others] =
-            [all.median, all.mean, inevitable].map(|count| Unit::Count.show(count));
-        let beside =
-            format!("{median} in all, of which {of_others}; mean {mean}, with tables that grow");
-        Figure::new(what, Unit::Count, vec![all.median - inevitable])
-            .at_most(goal)
-            .beside(beside)
-    };
-    let first_of = |name: &str, all: &Count| {
-        let what = format!("first execution, {name}, beyond body and encoding");
-        figure(&what, all, body.median + encoding.median, 4.0)
-    };
-    let replay_of = |name: &str, all: &Count| {
-        figure(
-            &format!("replay, {name}, beyond decoding"),
-            all,
-            decoding.median,
-            1.0,
-        )
-    };
-    let figures = vec![
-        first_of("by hand", &first),
-        first_of("#[idempotent]", &annotated_first),
-        replay_of("by hand", &replay),
-        replay_of("#[idempotent]", &annotated_replay),
-        figure("disabled, beyond the body", &disabled, body.median, 0.0),
-    ];
-    Ok(Group {
-        title: "Allocations a call, MemoryStore".to_owned(),
-        figures,
-    })
-}
-
 fn ns(times: &[f64]) -> String {
     Unit::Nanoseconds.show(median(times))
-}
-
-fn sorted(directory: &Path) -> Result<Vec<PathBuf>> {
-    let entries =
-        fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
-    let mut paths: Vec<_> = entries
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<Result<_, _>>()?;
-    paths.sort();
-    Ok(paths)
 }

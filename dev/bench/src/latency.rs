@@ -5,12 +5,9 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use crate::report::{Figure, Group, Kind, Latency, Unit};
-use crate::stats::{median, of_sorted, quantile};
+use crate::report::{Figure, Group, Kind, Unit};
+use crate::stats::{median, quantile};
 use crate::subject::{Subject, Subjects};
-
-/// The shares of calls that are plotted.
-const SHARES: [f64; 9] = [0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999];
 
 /// The microseconds of each call, by subject and round.
 #[derive(Default)]
@@ -68,27 +65,6 @@ impl Latencies {
             title: "Over Redis, one call at a time".to_owned(),
             figures,
         }
-    }
-
-    /// The plot's part.
-    pub(crate) fn plotted(&self) -> Vec<Latency> {
-        let mut plotted = Vec::new();
-        for kind in Kind::ALL {
-            for subject in Subject::ALL.into_iter().filter(|subject| subject.has(kind)) {
-                let mut all = self.of(subject, kind).concat();
-                all.sort_by(f64::total_cmp);
-                let percentiles = SHARES
-                    .into_iter()
-                    .map(|share| (share, of_sorted(&all, share)))
-                    .collect();
-                plotted.push(Latency {
-                    subject: subject.name().to_owned(),
-                    kind,
-                    percentiles,
-                });
-            }
-        }
-        plotted
     }
 
     fn of(&self, subject: Subject, kind: Kind) -> &[Vec<f64>] {

@@ -28,8 +28,7 @@ use tower_cookies::CookieManagerLayer;
 
 use crate::at_once::at_once;
 use crate::floor::Floor;
-use crate::page;
-use crate::report::{Figure, Group, Kind, Unit};
+use crate::report::{Figure, Group, Kind, Unit, tables};
 use crate::stats::median;
 use crate::target::Target;
 
@@ -75,7 +74,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         }
         anyhow::Ok(layers)
     })?;
-    print!("{}", page::tables(&[layers.group()]));
+    print!("{}", tables(&[layers.group()]));
     Ok(())
 }
 

@@ -6,8 +6,7 @@ use anyhow::{Result, bail, ensure};
 use idem::{Begin, Idempotency, Lease, MemoryStore};
 use idem_bench::{Keys, plain, result};
 
-use crate::page;
-use crate::report::{Figure, Group, Unit};
+use crate::report::{Figure, Group, Unit, tables};
 use crate::stats::of_sorted;
 
 const LEASES: u32 = 100_000;
@@ -23,7 +22,7 @@ pub(crate) fn run() -> Result<()> {
         .worker_threads(1)
         .enable_all()
         .build()?;
-    print!("{}", page::tables(&[tokio.block_on(measure())?]));
+    print!("{}", tables(&[tokio.block_on(measure())?]));
     Ok(())
 }
 

@@ -5,12 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::available_parallelism;
 
-use serde::{Deserialize, Serialize};
-
 const UNKNOWN: &str = "unknown";
 
 /// The facts about the machine that a reader needs.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone)]
 pub(crate) struct Machine {
     pub(crate) cores: usize,
     pub(crate) processor: String,
@@ -40,7 +38,7 @@ pub(crate) fn commit() -> String {
     let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else {
         return UNKNOWN.to_owned();
     };
-    // The page itself changes in each run.
+    // The report itself changes in each run.
     let dirty = git(&[
         "status",
         "--porcelain",

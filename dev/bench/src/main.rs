@@ -1,11 +1,9 @@
 //! The benchmarks: what a call costs beside the bare commands of its store, and beside caches in
 //! process.
 //!
-//! `idem-bench run` measures what needs Redis, many tasks or much memory, all in turns in one
-//! process; `benches/in_process.rs`, by criterion, measures single calls in process; `allocations`
-//! counts. `idem-bench layer` measures the HTTP layer alone, `idem-bench leases` calls
-//! next to many leases. `idem-bench page` shows all of it, and writes `docs/benchmarks.md`. `cargo xtask bench`
-//! runs them all.
+//! `idem-bench run` measures all that has a goal and prints one report; `cargo xtask bench` builds
+//! and runs it. It also runs `benches/in_process.rs`, in which criterion measures single calls in
+//! process. The other subcommands each measure one thing, and print its tables.
 #![allow(
     clippy::disallowed_methods,
     reason = "a benchmark times itself; it is no part of the library"
@@ -21,8 +19,6 @@ mod layer;
 mod leases;
 mod machine;
 mod memory;
-mod page;
-mod plot;
 mod queues;
 mod renewals;
 mod report;
@@ -54,11 +50,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum What {
-    /// Measure what needs Redis, many tasks or much memory
+    /// Measure all that has a goal
     Run(run::Args),
-    /// Show what was measured, as tables, and write it as a page
-    Page(page::Args),
-    /// Measure what a call costs server and caller, and show what a server holds
+    /// Measure the constants of docs/scaling.md: what a call costs server and caller
     Scaling(scaling::Args),
     /// Measure how many messages a second consumers handle, beside bare ones
     Queues(queues::Args),
@@ -79,7 +73,6 @@ enum What {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().what {
         What::Run(args) => run::run(args),
-        What::Page(args) => page::run(&args),
         What::Scaling(args) => scaling::run(args),
         What::Queues(args) => queues::run(&args),
         What::Sql(args) => sql::run(args),

@@ -3,10 +3,9 @@
 //!
 //! In a process of its own, whose memory is that of the store.
 
-use std::path::Path;
+use std::env;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use std::{env, fs};
 
 use anyhow::{Context as _, Result, ensure};
 use idem::{Idempotency, MemoryStore};
@@ -114,64 +113,6 @@ pub(crate) fn group(records: u32) -> Result<Group> {
     ));
     Ok(Group {
         title: "Memory of the MemoryStore".to_owned(),
-        figures,
-    })
-}
-
-/// The counts of `expiry`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Expiry {
-    called: Left,
-    left_alone: Left,
-}
-
-/// What is left of records that have expired.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Left {
-    records: u32,
-    kept: f64,
-    resident: Option<f64>,
-    longest: f64,
-    idle: f64,
-}
-
-/// The table of its file.
-pub(crate) fn expired(file: &Path) -> Result<Group> {
-    let json = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let Expiry { called, left_alone } =
-        serde_json::from_slice(&json).with_context(|| format!("cannot read {}", file.display()))?;
-    let kept = |how: &str, left: &Left| {
-        let what = format!(
-            "{} records: part kept 10 s after they expired, {how}",
-            thousands(left.records)
-        );
-        let beside = left
-            .resident
-            .map(|resident| format!("resident: {resident:.2}"))
-            .unwrap_or_default();
-        Figure::new(what, Unit::Ratio, vec![left.kept])
-            .at_most(0.05)
-            .beside(beside)
-    };
-    let longest = Figure::new(
-        "longest call meanwhile",
-        Unit::Milliseconds,
-        vec![called.longest],
-    )
-    .at_most(2.0)
-    .beside(format!(
-        "{:.2} ms the longest turn of a loop that only waits",
-        called.idle
-    ));
-    let figures = vec![
-        kept("a call each millisecond", &called),
-        kept("no call", &left_alone),
-        longest,
-    ];
-    Ok(Group {
-        title: "Expired records of the MemoryStore".to_owned(),
         figures,
     })
 }

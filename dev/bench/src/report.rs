@@ -1,37 +1,33 @@
-//! The results, as the measuring program passes them to the one that shows them.
+//! The report: tables of figures and their goals, in Markdown that a terminal shows as well.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
-use serde::{Deserialize, Serialize};
-
-use crate::machine::Machine;
+use crate::machine::{self, Machine};
 use crate::stats::{median, range};
 
+const HEAD: [&str; 6] = ["", "goal", "median", "range", "", "figures"];
+
 /// Everything of one run.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) machine: Machine,
     /// The server's version.
     pub(crate) server: String,
     pub(crate) rounds: usize,
     pub(crate) groups: Vec<Group>,
-    /// Sequential calls, by percentile.
-    pub(crate) latencies: Vec<Latency>,
-    /// Calls of many tasks at once.
-    pub(crate) throughputs: Vec<Throughput>,
     /// The parts that were left out, and why.
     pub(crate) left_out: Vec<String>,
 }
 
 /// A table.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) title: String,
     pub(crate) figures: Vec<Figure>,
 }
 
 /// One line of a table.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub(crate) struct Figure {
     pub(crate) what: String,
     pub(crate) goal: Option<Goal>,
@@ -43,14 +39,14 @@ pub(crate) struct Figure {
 }
 
 /// The goal of a figure.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum Goal {
     AtMost(f64),
     AtLeast(f64),
 }
 
 /// The unit of a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unit {
     Ratio,
     Count,
@@ -62,28 +58,110 @@ pub(crate) enum Unit {
 }
 
 /// The two kinds of calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     First,
     Replay,
 }
 
-/// How long sequential calls of one subject took.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Latency {
-    pub(crate) subject: String,
-    pub(crate) kind: Kind,
-    /// Shares of the calls, and the microseconds below which they were.
-    pub(crate) percentiles: Vec<(f64, f64)>,
+impl Report {
+    /// Writes the whole report.
+    pub(crate) fn markdown(&self, command: &str) -> String {
+        let machine = &self.machine;
+        let of = |package| machine::locked(package);
+        let mut text = format!("{}\n", self.goals());
+        let _ = write!(
+            text,
+            "\n`{command}`, {} rounds\n\n| | |\n| --- | --- |\n",
+            self.rounds
+        );
+        for (name, value) in [
+            (
+                "processor",
+                format!("{}, {} cores", machine.processor, machine.cores),
+            ),
+            ("memory", machine.memory.clone()),
+            ("system", machine.kernel.clone()),
+            ("load before the run", machine.load.clone()),
+            ("compiler", machine.rustc.clone()),
+            (
+                "server",
+                format!("{}, over loopback, on the same machine", self.server),
+            ),
+            ("idem", format!("commit {}", machine::commit())),
+            (
+                "compared with",
+                format!(
+                    "redis-rs {}, moka {}, cached {}",
+                    of("redis"),
+                    of("moka"),
+                    of("cached")
+                ),
+            ),
+        ] {
+            let _ = writeln!(text, "| {name} | {value} |");
+        }
+        text.push_str(&tables(&self.groups));
+        for what in &self.left_out {
+            let _ = writeln!(text, "\nLeft out: {what}.");
+        }
+        text
+    }
+
+    /// Counts the goals that are reached, and names the others.
+    fn goals(&self) -> String {
+        let mut goals = 0;
+        let mut missed = Vec::new();
+        for group in &self.groups {
+            for figure in &group.figures {
+                let reached = figure.is_reached();
+                goals += usize::from(reached.is_some());
+                if reached == Some(false) {
+                    let [what, goal, median, ..] = figure.cells();
+                    let title = &group.title;
+                    missed.push(format!("\n- {title}: {what}: {median}, goal {goal}"));
+                }
+            }
+        }
+        match goals - missed.len() {
+            reached if reached == goals => format!("All of {goals} goals are reached."),
+            reached => format!(
+                "{reached} of {goals} goals are reached; missed:\n{}",
+                missed.concat()
+            ),
+        }
+    }
 }
 
-/// How many calls a second so many tasks made of one subject, in each round.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Throughput {
-    pub(crate) subject: String,
-    pub(crate) kind: Kind,
-    pub(crate) tasks: usize,
-    pub(crate) rounds: Vec<f64>,
+/// All tables. Their columns are aligned for readers of a terminal.
+pub(crate) fn tables(groups: &[Group]) -> String {
+    let mut text = String::new();
+    for group in groups {
+        let cells = |figure: &Figure| {
+            figure.cells().map(|cell| {
+                cell.replace('|', "\\|")
+                    .replace("#[idempotent]", "`#[idempotent]`")
+            })
+        };
+        let mut rows = vec![HEAD.map(str::to_owned)];
+        rows.extend(group.figures.iter().map(cells));
+        let width = |column: usize| {
+            let widths = rows.iter().map(|row| row[column].chars().count());
+            widths.max().unwrap_or(0)
+        };
+        let [what, goal, median, range, verdict, _] = [0, 1, 2, 3, 4, 5].map(width);
+        let _ = writeln!(text, "\n## {}\n", group.title);
+        for (line, [a, b, c, d, e, f]) in rows.iter().enumerate() {
+            let _ = writeln!(
+                text,
+                "| {a:<what$} | {b:>goal$} | {c:>median$} | {d:>range$} | {e:<verdict$} | {f} |"
+            );
+            if line == 0 {
+                text.push_str("| --- | ---: | ---: | ---: | --- | --- |\n");
+            }
+        }
+    }
+    text
 }
 
 impl Figure {
@@ -180,17 +258,6 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The calls of one kind, by subject, in the order in which they were measured.
-pub(crate) fn subjects<T>(all: &[T], of: impl Fn(&T) -> (Kind, &str), kind: Kind) -> Vec<&str> {
-    let mut names: Vec<&str> = Vec::new();
-    for (_, name) in all.iter().map(of).filter(|(of, _)| *of == kind) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    names
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,5 +274,35 @@ mod tests {
             ["≥ 0.95", "0.96", "0.90 to 0.97", "ok"]
         );
         assert_eq!(figure.at_most(0.5).is_reached(), Some(false));
+    }
+
+    #[test]
+    fn the_report_names_what_is_missed_and_its_tables_are_markdown() {
+        let missed = Figure::new("#[idempotent] over the floor", Unit::Ratio, vec![1.06]);
+        let reached = Figure::new("commands", Unit::Count, vec![2.0]);
+        let report = Report {
+            machine: Machine::look(),
+            server: "Redis 7".to_owned(),
+            rounds: 1,
+            groups: vec![Group {
+                title: "Over Redis".to_owned(),
+                figures: vec![missed.at_most(1.05), reached.at_most(2.0)],
+            }],
+            left_out: Vec::new(),
+        };
+        let text = report.markdown("cargo xtask bench");
+        assert!(
+            text.starts_with("1 of 2 goals are reached; missed:\n\n- Over Redis: #[idempotent]")
+        );
+        for row in [
+            "| `#[idempotent] over the floor` | ≤ 1.05 |   1.06 |       | missed |  |",
+            "| commands",
+        ] {
+            assert!(
+                text.lines()
+                    .any(|line| line.replace('`', "").starts_with(&row.replace('`', ""))),
+                "{text}"
+            );
+        }
     }
 }

@@ -8,16 +8,17 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::crowd::Crowds;
+use crate::in_process::InProcess;
 use crate::latency::Latencies;
 use crate::layer::{Layers, Services};
 use crate::machine::Machine;
 use crate::renewals::Renewals;
-use crate::report::{Group, Report};
+use crate::report::{Group, Report, tables};
 use crate::subject::Subjects;
 use crate::target::Target;
 use crate::threads::Threads;
 use crate::throughput::Throughputs;
-use crate::{cost, memory, page, sizes, transactions};
+use crate::{cost, in_process, memory, sizes, transactions};
 
 /// With fewer, the ranges say little.
 const ROUNDS: usize = 9;
@@ -42,9 +43,18 @@ pub(crate) struct Args {
     /// Only records in the caller's own transaction, on a PostgreSQL and a SQLite of their own
     #[arg(long)]
     transactions: bool,
-    /// Where to leave the report; the tables are printed unless it is given
+    /// The program of `benches/in_process.rs`; left out without it
+    #[arg(long, value_name = "PROGRAM")]
+    in_process: Option<PathBuf>,
+    /// Also write the report there
     #[arg(long, value_name = "FILE")]
-    report: Option<PathBuf>,
+    write: Option<PathBuf>,
+    /// The command that the report names
+    #[arg(long, default_value = "idem-bench run")]
+    command: String,
+    /// Arguments for criterion, such as a filter
+    #[arg(last = true)]
+    criterion: Vec<String>,
 }
 
 /// How much is done.
@@ -63,33 +73,27 @@ struct Extent {
 
 impl Extent {
     fn of(args: &Args) -> Self {
-        let rounds = args.rounds;
         if args.quick {
-            let slice = Duration::from_millis(40);
-            let (calls, turns, crowds, in_process, renewals, records) =
-                (300, 1, 2, 2000, 1, 100_000);
             return Self {
                 rounds: 2,
-                calls,
-                slice,
-                turns,
-                crowds,
-                in_process,
-                renewals,
-                records,
+                calls: 300,
+                slice: Duration::from_millis(40),
+                turns: 1,
+                crowds: 2,
+                in_process: 2000,
+                renewals: 1,
+                records: 100_000,
             };
         }
-        let slice = Duration::from_millis(150);
-        let records = if args.full { 10_000_000 } else { 1_000_000 };
         Self {
-            rounds,
+            rounds: args.rounds,
             calls: 2000,
-            slice,
+            slice: Duration::from_millis(150),
             turns: 4,
             crowds: 5,
             in_process: 20_000,
-            renewals: rounds,
-            records,
+            renewals: args.rounds,
+            records: if args.full { 10_000_000 } else { 1_000_000 },
         }
     }
 }
@@ -106,33 +110,40 @@ pub(crate) fn run(args: Args) -> Result<()> {
         args.rounds >= ROUNDS,
         "at least {ROUNDS} rounds, or the ranges say little; --quick for a look"
     );
-    let (machine, extent) = (Machine::look(), Extent::of(&args));
-    // Benchmarks that do not use a named server are left to runs without one.
-    let in_process = args.redis.is_none();
+    let machine = Machine::look();
+    let extent = Extent::of(&args);
     let tokio = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let mut report = if args.transactions {
-        let group = tokio.block_on(extent.transactions())?;
-        print!("{}", page::tables(&[group]));
+    if args.transactions {
+        print!("{}", tables(&[tokio.block_on(extent.transactions())?]));
         return Ok(());
-    } else {
-        tokio.block_on(over_redis(machine, &extent, args.redis))?
-    };
-    if in_process {
+    }
+    // What needs no Redis is left to runs without a named server.
+    let is_everything = args.redis.is_none();
+    let mut report = tokio.block_on(over_redis(machine, &extent, args.redis))?;
+    if is_everything {
         report.groups.push(tokio.block_on(extent.transactions())?);
     }
     drop(tokio);
-    if in_process {
+    if is_everything {
         report.groups.extend(without_redis(&extent)?);
     }
-
-    let Some(file) = &args.report else {
-        print!("{}", page::tables(&report.groups));
-        return Ok(());
-    };
-    let json = serde_json::to_vec_pretty(&report)?;
-    fs::write(file, json).with_context(|| format!("cannot write {}", file.display()))
+    if let Some(program) = args.in_process.as_deref().filter(|_| is_everything) {
+        report.groups.extend(in_process::groups(&InProcess {
+            program,
+            rounds: extent.rounds,
+            quick: args.quick,
+            args: &args.criterion,
+        })?);
+    }
+    let text = report.markdown(&args.command);
+    print!("{text}");
+    if let Some(file) = &args.write {
+        fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        println!("written: {}", file.display());
+    }
+    Ok(())
 }
 
 fn without_redis(extent: &Extent) -> Result<[Group; 3]> {
@@ -152,9 +163,12 @@ fn without_redis(extent: &Extent) -> Result<[Group; 3]> {
 async fn over_redis(machine: Machine, extent: &Extent, url: Option<String>) -> Result<Report> {
     let target = Target::open(url).await?;
     let subjects = Arc::new(Subjects::connect(&target).await?);
-    let (mut latencies, mut throughputs) = (Latencies::default(), Throughputs::default());
-    let (mut crowds, mut renewals) = (Crowds::default(), Renewals::default());
-    let (services, mut layers) = (Services::start(&target).await?, Layers::default());
+    let mut latencies = Latencies::default();
+    let mut throughputs = Throughputs::default();
+    let mut crowds = Crowds::default();
+    let mut renewals = Renewals::default();
+    let mut layers = Layers::default();
+    let services = Services::start(&target).await?;
     for round in 0..=extent.rounds {
         // The first one warms up.
         let name = if round == 0 {
@@ -202,8 +216,6 @@ async fn over_redis(machine: Machine, extent: &Extent, url: Option<String>) -> R
         server: target.version().await?,
         rounds: extent.rounds,
         groups,
-        latencies: latencies.plotted(),
-        throughputs: throughputs.plotted(),
         left_out,
     })
 }

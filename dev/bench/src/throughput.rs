@@ -7,7 +7,7 @@ use anyhow::Result;
 use tokio::task::JoinSet;
 
 use crate::at_once::at_once;
-use crate::report::{Figure, Group, Kind, Throughput, Unit};
+use crate::report::{Figure, Group, Kind, Unit};
 use crate::stats::median;
 use crate::subject::{Subject, Subjects};
 
@@ -116,25 +116,6 @@ impl Throughputs {
             title: "Over Redis, many calls at once".to_owned(),
             figures,
         }
-    }
-
-    /// The plot's part.
-    pub(crate) fn plotted(&self) -> Vec<Throughput> {
-        let mut plotted = Vec::new();
-        for kind in Kind::ALL {
-            for subject in Subject::ALL.into_iter().filter(|subject| subject.has(kind)) {
-                for (place, tasks) in TASKS.into_iter().enumerate() {
-                    let rounds = self.0[subject as usize][kind as usize][place].clone();
-                    plotted.push(Throughput {
-                        subject: subject.name().to_owned(),
-                        kind,
-                        tasks,
-                        rounds,
-                    });
-                }
-            }
-        }
-        plotted
     }
 }
 

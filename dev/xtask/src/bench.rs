@@ -1,25 +1,17 @@
-//! `cargo xtask bench`: everything is measured in rounds, shown as tables, and written as a page
-//! with plots.
-
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+//! `cargo xtask bench`: builds the benchmarks, and runs them.
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use xshell::Cmd;
 
 use crate::workspace::Workspace;
 use crate::{builds, redis};
 
 const PACKAGE: &str = "idem-bench";
+const REPORT: &str = "docs/benchmarks/report.md";
 /// With fewer, the ranges say little.
 const ROUNDS: u32 = 9;
-/// Of a quick run.
-const FEW: u32 = 2;
 /// How often each is built from nothing.
 const BUILDS: u32 = 3;
-/// The arguments of criterion in a quick run: too short to mean anything.
-const BRIEFLY: [&str; 4] = ["--warm-up-time", "0.05", "--measurement-time", "0.1"];
 
 #[derive(Args)]
 #[allow(
@@ -34,7 +26,7 @@ pub(crate) struct Options {
     /// See quickly that it works. Nothing is written
     #[arg(long)]
     quick: bool,
-    /// Write docs/benchmarks.md all the same
+    /// Write docs/benchmarks/report.md all the same
     #[arg(long)]
     write: bool,
     /// How many rounds; at least 9
@@ -59,100 +51,38 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     if options.redis.is_none() {
         redis::ensure(workspace.shell())?;
     }
-    let programs = Programs::build(workspace)?;
-    let dir = workspace.shell().create_temp_dir()?;
-    let [report, allocations, expiry, criterion] = [
-        "report.json",
-        "allocations.json",
-        "expiry.json",
-        "criterion",
-    ]
-    .map(|name| dir.path().join(name));
-    let program = |name| anyhow::Ok(workspace.shell().cmd(programs.get(name)?));
-    measure(program(PACKAGE)?, options, &report)?;
-    let mut page = program(PACKAGE)?.arg("page").arg("--report").arg(&report);
-    // The benchmarks that do not use a named server.
-    if options.redis.is_none() {
-        program("allocations")?.arg(&allocations).run()?;
-        let records = if options.quick { "100000" } else { "1000000" };
-        program("expiry")?.arg(records).arg(&expiry).run()?;
-        let rounds = if options.quick { FEW } else { options.rounds };
-        for round in 1..=rounds {
-            println!("in process, round {round} of {rounds}");
-            in_process(
-                program("in_process")?,
-                options,
-                &criterion.join(format!("round-{round:03}")),
-            )?;
-        }
-        page = page
-            .arg("--allocations")
-            .arg(&allocations)
-            .arg("--expiry")
-            .arg(&expiry);
-        page = page.arg("--criterion").arg(&criterion);
-    }
-    if options.write || (options.redis.is_none() && !options.quick) {
-        page = page.args(["--write", "docs", "--command", &command(options)]);
-    }
-    page.run()?;
-    Ok(())
-}
-
-fn measure(program: Cmd<'_>, options: &Options, report: &Path) -> Result<()> {
-    let mut program = program.arg("run").arg("--report").arg(report);
-    program = program.args(["--rounds", &options.rounds.to_string()]);
+    // Built before anything is measured, and not touched by changes of the sources meanwhile.
+    let programs = workspace.programs(&[
+        "--release",
+        "-p",
+        PACKAGE,
+        "--bins",
+        "--bench",
+        "in_process",
+    ])?;
+    let program = |name: &str| {
+        let program = programs.get(name);
+        program.with_context(|| format!("cargo has built no {name}"))
+    };
+    let mut bench = workspace
+        .shell()
+        .cmd(program(PACKAGE)?)
+        .args(["run", "--command", &command(options)])
+        .args(["--rounds", &options.rounds.to_string()])
+        .arg("--in-process")
+        .arg(program("in_process")?);
     if let Some(url) = &options.redis {
         // A URL may have a password.
-        program = program.args(["--redis", url]).secret();
+        bench = bench.args(["--redis", url]).secret();
     }
     for (wanted, flag) in [(options.quick, "--quick"), (options.full, "--full")] {
-        program = if wanted { program.arg(flag) } else { program };
+        bench = if wanted { bench.arg(flag) } else { bench };
     }
-    program.run()?;
+    if options.write || (options.redis.is_none() && !options.quick) {
+        bench = bench.args(["--write", REPORT]);
+    }
+    bench.arg("--").args(&options.args).run()?;
     Ok(())
-}
-
-/// Criterion runs all benchmarks one after the other, so it runs once for each round. Each run has
-/// its own directory, because criterion would compare it with the one before.
-fn in_process(program: Cmd<'_>, options: &Options, home: &Path) -> Result<()> {
-    let bench = program
-        .args(["--bench", "--noplot", "--quiet"])
-        .args(if options.quick {
-            BRIEFLY.as_slice()
-        } else {
-            &[]
-        });
-    bench
-        .args(&options.args)
-        .env("CRITERION_HOME", home)
-        .ignore_stdout()
-        .run()?;
-    Ok(())
-}
-
-/// The programs, built before anything is measured, and not touched by changes of the sources
-/// meanwhile.
-struct Programs(BTreeMap<String, PathBuf>);
-
-impl Programs {
-    fn build(workspace: &Workspace) -> Result<Self> {
-        Ok(Self(workspace.programs(&[
-            "--release",
-            "-p",
-            PACKAGE,
-            "--bins",
-            "--bench",
-            "in_process",
-        ])?))
-    }
-
-    fn get(&self, name: &str) -> Result<&Path> {
-        self.0
-            .get(name)
-            .map(PathBuf::as_path)
-            .with_context(|| format!("cargo has built no {name}"))
-    }
 }
 
 /// The command that a reader repeats.

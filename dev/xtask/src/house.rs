@@ -128,7 +128,7 @@ impl Shape {
             let (kind, name) = (words.next(), words.next().map(str::to_owned));
             match (kind, name) {
                 (Some("rooms"), Some(name)) => {
-                    drop(shape.rooms.insert(name, words.map(str::to_owned).collect()))
+                    drop(shape.rooms.insert(name, words.map(str::to_owned).collect()));
                 }
                 (Some("circle"), Some(name)) => shape
                     .circles

@@ -97,7 +97,7 @@ enum Chore {
     Chaos(chaos::Options),
     /// Rewrite the golden files of the UI tests
     Bless,
-    /// Measure everything against goals, and write docs/benchmarks.md; installs redis-server if
+    /// Measure everything against goals, and write docs/benchmarks/report.md; installs redis-server if
     /// there is none
     Bench(bench::Options),
 }

@@ -84,9 +84,9 @@ fn resolve(module: &Module, path: &[String], texts: &BTreeMap<Module, String>) -
     }
     for word in words {
         if word == "super" {
-            drop(place.pop())
+            drop(place.pop());
         } else {
-            place.push(word.clone())
+            place.push(word.clone());
         }
     }
     while !texts.contains_key(&place) && place.pop().is_some() {}

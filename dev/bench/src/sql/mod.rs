@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use self::database::Database;
 use self::place::Place;
 use crate::machine::Machine;
-use crate::page;
+use crate::report::tables;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -53,9 +53,7 @@ async fn measure(args: Args) -> Result<()> {
             Some(records) => vec![growth::group(&place, records).await?],
             None => calls::groups(place, args.rounds, args.calls).await?,
         };
-        for group in &groups {
-            println!("\n### {}\n\n{}", group.title, page::table(group)?);
-        }
+        print!("{}", tables(&groups));
     }
     Ok(())
 }
