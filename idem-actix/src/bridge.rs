@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::future::{Either, select};
 use futures_util::{Stream, StreamExt as _};
 use http_body::{Frame, SizeHint};
-use idem_core::__private::BodyPart;
+use idem_core::adapter::BodyPart;
 use idem_http::Body;
 use tokio::sync::{mpsc, oneshot};
 

@@ -1,6 +1,7 @@
 //! The runtime core of `idem`. Applications use it through the facade, the package `idem-rs`; other
 //! stores depend on this crate alone.
 
+pub mod adapter;
 mod api;
 mod base;
 mod call;

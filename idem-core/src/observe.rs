@@ -437,9 +437,9 @@ fn count_observed(operation: &str, would: &'static str) {
     });
 }
 
-/// Counts a consumer's decision. No times make the counter known.
+/// Counts a decision of a queue's consumer. With `times` 0 the counter is only registered.
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
-pub fn message_decided(source: &str, decision: &'static str, times: u64) {
+pub fn count_message_decision(source: &str, decision: &'static str, times: u64) {
     #[cfg(feature = "metrics")]
     catch_user_panic(|| {
         metrics::counter!("idem_messages_total", "source" => source.to_owned(), "decision" => decision)
@@ -447,9 +447,9 @@ pub fn message_decided(source: &str, decision: &'static str, times: u64) {
     });
 }
 
-/// Reports that more consumers of a source receive no messages, or fewer.
+/// Adds to the number of consumers that receive no messages from this source.
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
-pub fn consumers_lost(source: &str, more: f64) {
+pub fn add_lost_consumers(source: &str, more: f64) {
     #[cfg(feature = "metrics")]
     catch_user_panic(|| {
         metrics::gauge!("idem_consumers_lost", "source" => source.to_owned()).increment(more)

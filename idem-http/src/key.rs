@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use idem_core::__private::NeverMissing;
+use idem_core::adapter::NeverMissing;
 use idem_core::{KeyPart, KeyWriter};
 
 /// The longest key, in characters.

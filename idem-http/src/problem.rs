@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
-use idem_core::__private::{
-    CHALLENGE, PROBLEM_JSON, problem_pause, problem_title, problem_type, whole_seconds,
+use idem_core::adapter::{
+    self, CHALLENGE, PROBLEM_JSON, problem_pause, problem_title, problem_type, whole_seconds,
 };
 use idem_core::{Error, ErrorKind};
 use serde_json::json;
@@ -185,8 +185,7 @@ pub fn problem(error: &Error) -> Response {
 /// Without that member, Stripe's client for Node treats any JSON body as a success, whatever the
 /// status is.
 pub fn problem_json(problem: &Problem) -> Response {
-    let body =
-        idem_core::__private::problem_json(problem.status.as_u16(), problem.code, problem.message);
+    let body = adapter::problem_json(problem.status.as_u16(), problem.code, problem.message);
     answer(problem, PROBLEM_JSON, body)
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use idem_core::__private::json_failure;
+use idem_core::adapter::describe_json_error;
 use idem_core::{Error, KeyPart, KeyWriter};
 use serde::de::DeserializeOwned;
 
@@ -148,7 +148,7 @@ impl Delivery {
                 .map(|id| format!(" `{}`", id.escape_debug()))
                 .unwrap_or_default();
             let type_name = std::any::type_name::<T>();
-            let failure = json_failure(&error);
+            let failure = describe_json_error(&error);
             let reason = format!("the message{id} cannot be read as `{type_name}`: {failure}");
             let error = Error::unreadable_message(self.source(), self.id(), &reason);
             self.0.unreadable.get_or_init(|| reason);

@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_core::__private::{catch_user_panic, consumers_lost, message_decided};
 use idem_core::KeyDigest;
+use idem_core::adapter::{add_lost_consumers, catch_user_panic, count_message_decision};
 use tracing::Level;
 
 use crate::delivery::Delivery;
@@ -161,16 +161,16 @@ pub(crate) fn report_with(decision: Decision, source: &str, fields: &EventFields
         Level::INFO => event!(Level::INFO),
         _ => event!(Level::DEBUG),
     });
-    message_decided(source, name, 1);
+    count_message_decision(source, name, 1);
 }
 
 /// Registers the metrics of a consumer before they count anything. Prometheus misses the first
 /// increase of a counter that appears together with it.
 pub(crate) fn register_metrics(source: &str) {
     for decision in Decision::ALL {
-        message_decided(source, decision.describe().0, 0);
+        count_message_decision(source, decision.describe().0, 0);
     }
-    consumers_lost(source, 0.0);
+    add_lost_consumers(source, 0.0);
 }
 
 /// A time in which a consumer receives no messages, for adapters whose client restores connections
@@ -185,7 +185,7 @@ impl Outage {
     #[must_use = "the outage ends when this is dropped"]
     pub fn begin(source: &str, detail: &dyn Display) -> Self {
         report(Decision::ConsumerLost, source, detail);
-        consumers_lost(source, 1.0);
+        add_lost_consumers(source, 1.0);
         Self {
             source: source.into(),
         }
@@ -208,6 +208,6 @@ impl Outage {
 
 impl Drop for Outage {
     fn drop(&mut self) {
-        consumers_lost(&self.source, -1.0);
+        add_lost_consumers(&self.source, -1.0);
     }
 }

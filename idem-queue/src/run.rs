@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt as _, unfold};
-use idem_core::__private::waiting_at_most;
+use idem_core::adapter::waiting_at_most;
 use idem_core::{Dispose, Disposition, watch};
 use tokio::sync::watch::{Receiver, Sender, channel};
 

@@ -7,7 +7,6 @@ use std::pin::{Pin, pin};
 pub use crate::api::operation::Operation;
 use crate::call::execution::{Again, Execution};
 pub use crate::call::keeping::{ErrorCodec, Keepable, KeepsErrors, Opaque, Policy};
-pub use crate::call::part::BodyPart;
 use crate::call::transaction::{InTransaction, OneThreadOnce};
 pub use crate::call::witness::{
     ConditionalPolicy, FromIdempotency, NoPolicy, Returned, Witness, outcome_of,
@@ -18,23 +17,16 @@ use crate::error::Error;
 pub use crate::error::disposition::{
     ConditionalDisposition, HasDisposition, Inside, NoDisposition, comes_again,
 };
-pub use crate::error::problem::{
-    CHALLENGE, PROBLEM_JSON, problem_json, problem_pause, problem_title, problem_type,
-    whole_seconds,
-};
 pub use crate::macros::lent::{Lent, Taken};
 pub use crate::macros::site::{Name, Site, checked_name};
+pub use crate::observe::catch_user_panic;
 use crate::observe::{Decision, Observer};
-pub use crate::observe::{catch_user_panic, consumers_lost, message_decided};
 use crate::outcome::Outcome;
 pub use crate::outcome::Storable;
-pub use crate::outcome::codec::json_failure;
 use crate::policy::errors::ErrorAction;
 pub use crate::policy::errors::{DispositionByPolicy, RunsOnce};
 use crate::runtime::handle::Idempotency;
 use crate::store::{Store, Transaction};
-pub use crate::task::carried::{CarriedOn, carried_on};
-pub use crate::task::waiting::waiting_at_most;
 use crate::task::{current, scope, unguarded, watch};
 
 /// Begins the call of an annotated function, on the default runtime.
@@ -88,21 +80,6 @@ pub fn operation_of(site: &'static Site, name: Name, runtime: &Idempotency) -> O
     }
 }
 
-/// Reports a request that the edge of a service refused before it became a call, with the code of
-/// its answer; without a code, one that passed because it has no key and needs none.
-pub fn decided_at_the_edge(operation: &str, code: Option<&'static str>) {
-    match code {
-        None => Observer::decided_without_key(Decision::PassedWithoutKey, operation),
-        Some("missing_key") => {
-            Observer::decided_without_key(Decision::RejectedMissingKey, operation)
-        }
-        Some("config") => Observer::decided_without_key(Decision::Misconfigured, operation),
-        Some(_) => {
-            Observer::decided_without_key_because(Decision::RejectedInvalid, operation, code)
-        }
-    }
-}
-
 /// Carries out the call of an annotated function under a disabled runtime.
 #[inline]
 pub async fn run_unguarded<Body: Future>(body: Pin<&mut Option<Body>>) -> Body::Output {
@@ -137,35 +114,6 @@ where
     };
     async move {
         let outcome = execution.run(&prepared, body).await;
-        (execution.witness.join)(outcome.map(Outcome::into_inner))
-    }
-}
-
-/// As [`run`], with a body that its future owns: for layers, whose futures are in boxes.
-///
-/// It is in two boxes, since one for all of it would be larger than what allocators keep at hand
-/// for a thread (1,032 bytes in glibc).
-pub fn run_owned<R, T, E, P, Body>(
-    operation: Operation<'static>,
-    witness: Witness<R, T, E>,
-    policy: Policy<P, E>,
-    mut body: Pin<Box<Option<Body>>>,
-) -> impl Future<Output = R> + Send
-where
-    R: Send,
-    T: Send,
-    E: Send,
-    P: Fn(&E) -> ErrorAction + Send + Sync,
-    Body: Future<Output = R> + Send,
-{
-    let prepared = operation.draft.prepare();
-    let mut execution = Execution {
-        witness,
-        policy,
-        again: None::<fn() -> _>,
-    };
-    async move {
-        let outcome = Box::pin(execution.run(&prepared, body.as_mut())).await;
         (execution.witness.join)(outcome.map(Outcome::into_inner))
     }
 }

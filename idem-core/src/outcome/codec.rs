@@ -349,7 +349,7 @@ fn without_contents(error: &(dyn std::error::Error + 'static), codec: CodecId) -
         return format!("the codec `{codec}` cannot read it: {text}").into();
     }
     match error.downcast_ref::<serde_json::Error>() {
-        Some(error) => json_failure(error).into(),
+        Some(error) => describe_json_error(error).into(),
         None => {
             format!("the codec `{codec}` cannot read it (what it says is left out, since it may quote the outcome)")
                 .into()
@@ -358,7 +358,7 @@ fn without_contents(error: &(dyn std::error::Error + 'static), codec: CodecId) -
 }
 
 /// Returns what is wrong with JSON, and where, without any of its contents.
-pub fn json_failure(error: &serde_json::Error) -> String {
+pub fn describe_json_error(error: &serde_json::Error) -> String {
     use serde_json::error::Category;
 
     let what = match error.classify() {

@@ -13,8 +13,8 @@ use crate::runtime::background::CountedBody;
 use crate::runtime::handle::Idempotency;
 use crate::task::inherited::Inherited;
 
-/// The future of [`carried_on`].
-pub struct CarriedOn<T: Send + 'static> {
+/// The future of [`finish_in_background`].
+pub struct FinishInBackground<T: Send + 'static> {
     state: State<T>,
     /// Where it goes on: the tokio runtime on which it began.
     handle: Option<Handle>,
@@ -35,17 +35,19 @@ enum State<T> {
     Over,
 }
 
-/// Polls a future where the caller is polled, which costs no task. If the caller is dropped after
-/// the first poll, the future goes on in a task of its own, with the state that follows the task. It
-/// counts as a detached body from the beginning: a caller may be dropped while `shutdown` looks.
+/// Finishes a future in a background task if its caller is dropped after the first poll.
 ///
-/// What its output is then is not seen. A future that was never polled, or panicked, is dropped.
-/// So is one that began outside of a tokio runtime.
-pub fn carried_on<T: Send + 'static>(
+/// Until then the caller polls the future, which needs no task. The background task has the call and
+/// the [`scope`](crate::scope) that were current where this was called. Its output is dropped.
+///
+/// The future counts as a detached body from the beginning, so
+/// [`shutdown`](crate::Idempotency::shutdown) waits for it. A future that was never polled, that has
+/// panicked, or that began outside a tokio runtime is dropped with its caller.
+pub fn finish_in_background<T: Send + 'static>(
     runtime: &Idempotency,
     future: impl Future<Output = T> + Send + 'static,
-) -> CarriedOn<T> {
-    CarriedOn {
+) -> FinishInBackground<T> {
+    FinishInBackground {
         state: State::New(Box::pin(future)),
         handle: Handle::try_current().ok(),
         counted: runtime
@@ -57,7 +59,7 @@ pub fn carried_on<T: Send + 'static>(
     }
 }
 
-impl<T: Send + 'static> Future for CarriedOn<T> {
+impl<T: Send + 'static> Future for FinishInBackground<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
@@ -75,7 +77,7 @@ impl<T: Send + 'static> Future for CarriedOn<T> {
     }
 }
 
-impl<T: Send + 'static> Drop for CarriedOn<T> {
+impl<T: Send + 'static> Drop for FinishInBackground<T> {
     fn drop(&mut self) {
         let State::Begun(future) = mem::replace(&mut self.state, State::Over) else {
             return;
@@ -93,9 +95,9 @@ impl<T: Send + 'static> Drop for CarriedOn<T> {
     }
 }
 
-impl<T: Send + 'static> fmt::Debug for CarriedOn<T> {
+impl<T: Send + 'static> fmt::Debug for FinishInBackground<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CarriedOn").finish_non_exhaustive()
+        f.debug_struct("FinishInBackground").finish_non_exhaustive()
     }
 }
 
@@ -139,7 +141,7 @@ mod tests {
     async fn p9_a_dropped_future_goes_on_and_shutdown_waits_for_it() {
         let runtime = Idempotency::new(MemoryStore::new());
         let (gate, ended, future) = gated();
-        let mut carried = carried_on(&runtime, future);
+        let mut carried = finish_in_background(&runtime, future);
         assert!(poll_once(&mut carried).is_pending());
         // Before as well: its caller may be about to be dropped.
         assert_eq!(
@@ -161,10 +163,10 @@ mod tests {
         let runtime = Idempotency::new(MemoryStore::new());
         let (gate, ended, future) = gated();
         gate.notify_one();
-        drop(carried_on(&runtime, future));
+        drop(finish_in_background(&runtime, future));
         let (gate, other, future) = gated();
         gate.notify_one();
-        let mut carried = carried_on(&runtime, future);
+        let mut carried = finish_in_background(&runtime, future);
         assert!(poll_once(&mut carried).is_ready());
         assert!(poll_once(&mut carried).is_pending());
         drop(carried);
@@ -178,7 +180,7 @@ mod tests {
     #[tokio::test]
     async fn p8_a_future_that_panicked_does_not_go_on() {
         let runtime = Idempotency::new(MemoryStore::new());
-        let mut carried = carried_on(&runtime, async {
+        let mut carried = finish_in_background(&runtime, async {
             tokio::task::yield_now().await;
             panic!("a bug");
         });
@@ -199,7 +201,7 @@ mod tests {
         let (gate, _, future) = gated();
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let mut carried = scope(scoped.clone(), async {
-            carried_on(&runtime, async move {
+            finish_in_background(&runtime, async move {
                 future.await;
                 sender
                     .send(default_runtime().and_then(|here| here.runtime))
@@ -224,7 +226,7 @@ mod tests {
             .unwrap();
         let carried = tokio.block_on(async {
             let held = held.clone();
-            let mut carried = carried_on(&runtime, async move {
+            let mut carried = finish_in_background(&runtime, async move {
                 pending::<()>().await;
                 drop(held);
             });
@@ -242,7 +244,7 @@ mod tests {
         let (begun, begins) = std::sync::mpsc::channel();
         let carried = tokio.block_on(async {
             let held = held.clone();
-            carried_on(&runtime, async move {
+            finish_in_background(&runtime, async move {
                 begun.send(()).unwrap();
                 pending::<()>().await;
                 drop(held);
@@ -258,7 +260,7 @@ mod tests {
             .unwrap();
         tokio.block_on(runtime.shutdown(Duration::ZERO)).unwrap();
         // Nor does it where there was none.
-        let mut carried = carried_on(&runtime, pending::<()>());
+        let mut carried = finish_in_background(&runtime, pending::<()>());
         assert!(poll_once(&mut carried).is_pending());
         drop(carried);
     }

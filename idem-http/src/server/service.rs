@@ -12,7 +12,9 @@ use futures_util::future::{BoxFuture, FutureExt as _, TryFutureExt as _, lazy};
 use http::header::{CONTENT_TYPE, HeaderName};
 use http::{HeaderValue, Request, Uri, request};
 use http_body::Body as HttpBody;
-use idem_core::__private::{CarriedOn, carried_on, decided_at_the_edge, outcome_of, run_owned};
+use idem_core::adapter::{
+    FinishInBackground, finish_in_background, report_without_call, run_boxed,
+};
 use idem_core::{Error, ErrorAction, Operation};
 use serde::{Deserialize, Serialize};
 use tower_service::Service;
@@ -265,7 +267,7 @@ fn note(settings: &Settings, parts: &request::Parts, problem: Option<&Problem>) 
         parts.method.as_str(),
         matched(parts).unwrap_or_default(),
     );
-    decided_at_the_edge(&operation, problem.map(|problem| problem.code));
+    report_without_call(&operation, problem.map(|problem| problem.code));
 }
 
 /// The route that matched, or else the path.
@@ -387,7 +389,7 @@ fn guard<S, R>(
     inner: S,
     request: Request<Body>,
     operation: Operation<'static>,
-) -> CarriedOn<Result<Ran, Failed<S::Error>>>
+) -> FinishInBackground<Result<Ran, Failed<S::Error>>>
 where
     S: Service<Request<Body>, Response = http::Response<R>> + Send + 'static,
     S::Future: Send,
@@ -396,18 +398,17 @@ where
     R::Error: Into<BoxError>,
 {
     let body = Box::pin(Some(run(settings.clone(), inner, request)));
-    let witness = outcome_of::<Result<Ran, Failed<S::Error>>, _>();
     // Whatever the runtime's default is: a response that is not kept says itself that the same
     // request may be sent again. An error of the service itself, such as a timeout, says nothing.
-    let policy = witness.errors(|failed| match failed {
+    let errors = |failed: &Failed<S::Error>| match failed {
         Failed::Released(_) => ErrorAction::Release,
         Failed::Service(_) | Failed::Idempotency(_) => ErrorAction::Unlisted,
-    });
+    };
     // A client that goes away stops neither the claim, which would leave the key locked, nor the
     // body: both go on in a task then. Until then they need none.
-    carried_on(
+    finish_in_background(
         &settings.idempotency,
-        run_owned(operation, witness, policy, body),
+        run_boxed::<Ran, _, _, _, _>(operation, errors, body),
     )
 }
 
