@@ -347,6 +347,16 @@ impl Bench {
         Ok(issue)
     }
 
+    /// The same, whose time is over.
+    pub(crate) async fn expired(&self) -> Result<Issue, Failure> {
+        let issue = issue(&self.id()?).with_ttl(self.unit());
+        let answer = self.store.issue(&issue).await?;
+        same("an issue of nothing", answer, Issued::Issued)?;
+        self.pass_until(issue.ttl, &issue.id, Some(RecordState::Expired))
+            .await?;
+        Ok(issue)
+    }
+
     pub(crate) async fn state(&self, id: &RecordId) -> Result<Option<RecordState>, Failure> {
         Ok(self.store.inspect(id).await?.map(|info| info.state))
     }

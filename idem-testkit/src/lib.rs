@@ -7,6 +7,7 @@ mod clock;
 mod fault;
 mod handle;
 mod proxy;
+mod script;
 mod server;
 mod subject;
 pub mod suite;
