@@ -260,7 +260,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .route_service("/v1/charges/by-key/{key}", lookup)
         .route_layer(from_fn_with_state(Accounts::default(), authenticate)); // outside: added last
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
-    println!("listening on http://{}", listener.local_addr()?);
+    let address = listener.local_addr()?;
+    println!("listening on http://{address}");
+    println!(
+        "\nCharge twice with one key, and see one charge:\n  \
+         curl -i {address}/v1/charges -H 'authorization: Bearer sk_alice' -H 'idempotency-key: k-1' \
+         -d amount=1999 -d currency=usd -d source=tok_visa\n  \
+         curl {address}/v1/charges -H 'authorization: Bearer sk_alice'"
+    );
     axum::serve(listener, app).await?;
     Ok(())
 }

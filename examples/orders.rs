@@ -153,7 +153,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .route("/ledger", get(ledger))
         .with_state(app);
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
-    println!("listening on http://{}", listener.local_addr()?);
+    let address = listener.local_addr()?;
+    println!("listening on http://{address}");
+    println!(
+        "\nOrder twice with one key, and see one charge:\n  \
+         curl -i {address}/orders -H 'x-customer: 7' -H 'idempotency-key: k-1' \
+         -H 'content-type: application/json' -d '{{\"item\":\"tea\",\"cents\":499}}'\n  \
+         curl {address}/ledger"
+    );
     axum::serve(listener, router).await?;
     Ok(())
 }

@@ -95,6 +95,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on http://{}", listener.local_addr()?);
+    println!(
+        "\nOpen it, order, and try to order twice: double click, reload, go back and send again."
+    );
     axum::serve(listener, shop::router(shop)).await?;
     Ok(())
 }
