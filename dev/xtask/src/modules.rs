@@ -8,11 +8,13 @@ use std::path::Path;
 use anyhow::{Context as _, Result, anyhow};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
+/// The words with which a path of this crate begins.
+const ROOTS: [&str; 3] = ["crate", "super", "self"];
+
 /// A module's path inside its crate. The root's is empty.
 type Module = Vec<String>;
 
-/// The modules of one crate, and those that each uses. Edges between a module and its parent do not
-/// count: a parent declares its children, and they share its names.
+/// The modules of one crate, and those that each uses. A parent uses a child where it names it.
 pub(crate) type Uses = BTreeMap<Module, BTreeSet<Module>>;
 
 /// Reads all files under `source` except for tests and programs in `bin`.
@@ -58,12 +60,23 @@ fn uses(texts: &BTreeMap<Module, String>) -> Result<Uses> {
             .map_err(|error| anyhow!("{}: {error}", module.join("::")))?;
         let mut paths = Vec::new();
         find_paths(&trees(tokens), &mut paths);
-        let targets = paths.iter().map(|path| resolve(module, path, texts));
+        let is_child = |name: &String| {
+            let child = module.iter().chain([name]).cloned().collect::<Module>();
+            texts.contains_key(&child)
+        };
+        for path in &mut paths {
+            // In a parent, `child::name` is `self::child::name`.
+            if !ROOTS.contains(&path[0].as_str()) && is_child(&path[0]) {
+                path.insert(0, "self".to_owned());
+            }
+        }
+        let paths = paths
+            .iter()
+            .filter(|path| ROOTS.contains(&path[0].as_str()));
+        let targets = paths.map(|path| resolve(module, path, texts));
         // The root ties everything together.
         let targets = targets.filter(|target| !module.is_empty() && !target.is_empty());
-        let targets = targets.filter(|target| {
-            module[..module.len() - 1] != target[..] && !target.starts_with(module)
-        });
+        let targets = targets.filter(|target| target != module);
         uses.insert(module.clone(), targets.collect());
     }
     Ok(uses)
@@ -99,9 +112,7 @@ fn find_paths(trees: &[TokenTree], paths: &mut Vec<Module>) {
         at += 1;
         match tree {
             TokenTree::Punct(punct) if punct.as_char() == '#' => at = after_attribute(trees, at),
-            TokenTree::Ident(ident)
-                if ["crate", "super", "self"].contains(&ident.to_string().as_str()) =>
-            {
+            TokenTree::Ident(ident) if is_colon(trees.get(at)) && is_colon(trees.get(at + 1)) => {
                 at = read_path(trees, at, vec![ident.to_string()], paths);
             }
             TokenTree::Group(group) => find_paths(&self::trees(group.stream()), paths),
@@ -168,25 +179,46 @@ fn is_colon(tree: Option<&TokenTree>) -> bool {
     matches!(tree, Some(TokenTree::Punct(punct)) if punct.as_char() == ':')
 }
 
-/// Modules that reach each other, circle by circle, by their names.
+/// Modules that reach each other, circle by circle, by their names. A module and its children share
+/// names, so they may use each other: a circle among them has siblings in it that do not go through
+/// their parent, or a module from outside.
 pub(crate) fn circles(uses: &Uses) -> Vec<BTreeSet<String>> {
+    let mut without_parents = uses.clone();
+    for (module, used) in &mut without_parents {
+        used.retain(|used| !module.starts_with(used));
+    }
+    let mut circles = connected(&without_parents);
+    for circle in connected(uses) {
+        let is_family = circle
+            .iter()
+            .any(|parent| circle.iter().all(|module| module.starts_with(parent)));
+        let is_known = circles.iter().any(|known| known.is_subset(&circle));
+        if !is_family && !is_known {
+            circles.insert(circle);
+        }
+    }
+    let names = |circle: BTreeSet<Module>| circle.iter().map(|module| module.join("::")).collect();
+    circles.into_iter().map(names).collect()
+}
+
+/// Sets of modules in which each reaches each other.
+fn connected(uses: &Uses) -> BTreeSet<BTreeSet<Module>> {
     let reached: BTreeMap<_, _> = uses
         .keys()
         .map(|module| (module, reach(uses, module)))
         .collect();
-    let mut circles = BTreeSet::new();
+    let mut sets = BTreeSet::new();
     for (module, reached_by_it) in &reached {
-        let circle = reached_by_it.iter().filter(|other| {
-            reached
-                .get(other)
-                .is_some_and(|back| back.contains(*module))
-        });
-        let circle: BTreeSet<_> = circle.map(|module| module.join("::")).collect();
-        if circle.len() > 1 {
-            circles.insert(circle);
+        let is_mutual = |other: &&Module| {
+            let back = reached.get(other);
+            back.is_some_and(|back| back.contains(*module))
+        };
+        let set: BTreeSet<_> = reached_by_it.iter().filter(is_mutual).cloned().collect();
+        if set.len() > 1 {
+            sets.insert(set);
         }
     }
-    circles.into_iter().collect()
+    sets
 }
 
 /// Says which uses go against the order of the rooms, and which rooms are not in it. A room is a
@@ -303,6 +335,41 @@ mod tests {
             ])
             .is_empty()
         );
+        let siblings_that_use_their_parent = [
+            ("r", "use a::A; use b::B;"),
+            ("r::a", "use super::R; use super::b::B;"),
+            ("r::b", "use super::R;"),
+        ];
+        assert!(circles_of(&siblings_that_use_their_parent).is_empty());
+    }
+
+    #[test]
+    fn a_circle_through_a_parent_and_its_child_is_one() {
+        let down = [
+            ("suite", "use crate::cases; fn all() { cases::ALL; }"),
+            ("cases", "mod trace; const ALL: &[Trial] = trace::TRIALS;"),
+            (
+                "cases::trace",
+                "use super::trials; use crate::suite::Trial;",
+            ),
+        ];
+        assert_eq!(circles_of(&down), ["cases cases::trace suite"]);
+        let up = [
+            ("a", "use crate::r::x::X;"),
+            ("r", "use crate::a::A;"),
+            ("r::x", "use super::R;"),
+        ];
+        assert_eq!(circles_of(&up), ["a r r::x"]);
+    }
+
+    #[test]
+    fn a_word_of_another_path_is_no_child() {
+        let files = [
+            ("r", "use std::a::A; fn f() { other::a::f(); x.a; }"),
+            ("r::a", "use crate::b;"),
+            ("b", "use crate::r;"),
+        ];
+        assert!(circles_of(&files).is_empty());
     }
 
     #[test]
