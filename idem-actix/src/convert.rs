@@ -7,15 +7,15 @@ use actix_web::http::ConnectionType;
 use actix_web::http::header::{HeaderName, HeaderValue};
 use idem_http::Route;
 
-/// How a response is sent, which actix-web keeps beside its headers. An extension, since no replay has
-/// it.
+/// How a response is sent. actix-web does not keep this in the headers. It is an extension, so a replay
+/// does not have it.
 #[derive(Clone, Copy)]
 struct Sent {
     connection: ConnectionType,
     is_chunked: bool,
 }
 
-/// The head of a request, as the layer reads it; `None` if it has no such form.
+/// Converts the head of a request for the layer; `None` if `http` 1 refuses a part of it.
 pub(crate) fn head(request: &ServiceRequest) -> Option<http::request::Parts> {
     let mut builder = http::Request::builder()
         .method(request.method().as_str())
@@ -24,7 +24,8 @@ pub(crate) fn head(request: &ServiceRequest) -> Option<http::request::Parts> {
         builder = builder.header(name.as_str(), value.as_bytes());
     }
     let (mut parts, ()) = builder.body(()).ok()?.into_parts();
-    // All paths without a route are one operation: clients choose them, and metrics keep each name.
+    // All paths without a route are one operation, because clients choose them, and metrics keep each
+    // name.
     parts
         .extensions
         .insert(Route(request.match_pattern().unwrap_or_default()));
@@ -43,7 +44,7 @@ pub(crate) fn response(parts: &http::response::Parts, body: BoxBody) -> HttpResp
     }
     if let Some(sent) = parts.extensions.get::<Sent>() {
         let head = response.head_mut();
-        // The other two, since what a connection is kept for depends on its request as well.
+        // Only the other two: whether a connection is kept alive depends on its request as well.
         if sent.connection != ConnectionType::KeepAlive {
             head.set_connection_type(sent.connection);
         }
@@ -52,7 +53,7 @@ pub(crate) fn response(parts: &http::response::Parts, body: BoxBody) -> HttpResp
     response
 }
 
-/// The head of a response of a service, as the layer records it; `None` if it has no such form.
+/// Converts the head of a response of a service; `None` if `http` 1 refuses a part of it.
 pub(crate) fn parts<B>(response: &HttpResponse<B>) -> Option<http::response::Parts> {
     let mut builder = http::Response::builder().status(response.status().as_u16());
     for (name, value) in response.headers() {

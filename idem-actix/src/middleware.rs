@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use tower_layer::Layer as _;
 use tower_service::Service as _;
 
-use crate::bridge::{Job, Piped, Remote, chunks, length};
+use crate::bridge::{ChannelBody, Job, WorkerService, chunks, length};
 use crate::convert;
 
 /// A middleware that guards whole responses by the Idempotency-Key header:
@@ -134,8 +134,8 @@ where
         for copy in &self.extensions {
             copy(&request.extensions(), &mut head.extensions);
         }
-        let (remote, jobs) = Remote::new();
-        let mut guarded = self.layer.layer(remote);
+        let (worker, jobs) = WorkerService::new();
+        let mut guarded = self.layer.layer(worker);
         let body = body_of(&mut request);
         let (done, ended) = oneshot::channel();
         actix_web::rt::spawn(serve(self.service.clone(), request, jobs, done));
@@ -144,7 +144,7 @@ where
                 .catch_unwind()
                 .await;
             let response = response.unwrap_or_else(|_| Err("the service panicked".into()));
-            // Without a job, the task below ends.
+            // If the service was not called, this ends the task `serve`.
             drop(guarded);
             let response = match response {
                 Ok(response) => answer(response),
@@ -162,7 +162,7 @@ where
     }
 }
 
-/// The body of a request, as the layer can take it to another thread.
+/// Takes the body of a request, and converts it to one that can move to another thread.
 fn body_of(request: &mut ServiceRequest) -> Body {
     let stated = request
         .headers()
@@ -175,16 +175,14 @@ fn body_of(request: &mut ServiceRequest) -> Body {
         _ if is_chunked => None,
         _ => stated,
     };
-    let (pipe, piped) = Piped::new(length);
-    actix_web::rt::spawn(pipe.send_all(payload));
-    Body::streaming(piped)
+    let (sender, received) = ChannelBody::new(length);
+    actix_web::rt::spawn(sender.send_all(payload));
+    Body::streaming(received)
 }
 
-/// Runs the service if the layer lets the request through. Gives the request back when it needs it
-/// no more.
+/// Runs the service if the layer lets the request through, and gives the request back afterwards.
 ///
-/// It is a task of its own, which holds the request: a client that disconnects does not stop it, but
-/// a lost lease does.
+/// It is a task of its own, so that a client that disconnects does not stop it. A lost lease does.
 async fn serve<S, B>(
     service: Rc<S>,
     mut request: ServiceRequest,
@@ -210,7 +208,7 @@ async fn serve<S, B>(
     request.set_payload(Payload::Stream {
         payload: Box::pin(stream),
     });
-    // As a part of the guarded call: a handler that lost its lease is dropped here too.
+    // As a part of the guarded call, so that a handler whose lease is lost is dropped.
     let running =
         AssertUnwindSafe(part.run(async move { service.call(request).await })).catch_unwind();
     let served = match running.await {
@@ -226,7 +224,7 @@ async fn serve<S, B>(
             let (request, served) = served.into_parts();
             (Ok(request), served.map_into_boxed_body())
         }
-        // actix-web makes the response of it, which is recorded like any other.
+        // The response that actix-web makes of an error is recorded like any other.
         Err(error) => {
             let served = error.error_response();
             (Err(error), served)
@@ -237,12 +235,12 @@ async fn serve<S, B>(
         return;
     };
     let body = served.into_body();
-    let (pipe, piped) = Piped::new(length(body.size()));
+    let (sender, received) = ChannelBody::new(length(body.size()));
     if response
-        .send(Ok(http::Response::from_parts(parts, piped)))
+        .send(Ok(http::Response::from_parts(parts, received)))
         .is_ok()
     {
-        pipe.send_all(chunks(body)).await;
+        sender.send_all(chunks(body)).await;
     }
 }
 
@@ -250,7 +248,7 @@ async fn serve<S, B>(
 fn answer(response: http::Response<Body>) -> HttpResponse {
     let (parts, body) = response.into_parts();
     let length = body.size_hint().exact();
-    // actix-web takes no error that goes from thread to thread.
+    // actix-web needs an `Error`, and a boxed error is none.
     let stream = body
         .into_data_stream()
         .map(|chunk| chunk.map_err(std::io::Error::other));

@@ -18,8 +18,8 @@ use tower_service::Service;
 use crate::key::IdempotencyKey;
 use crate::problem::{Problem, Response, problem_json};
 use crate::scope::KeyScope;
-use crate::server::{Body, HasScope, NeedsScope, Scoped, operation, rebuilt, whole};
-use crate::stored::Stored;
+use crate::server::{Body, HasScope, NeedsScope, Scoped, complete, operation, replay};
+use crate::stored::StoredResponse;
 
 /// Creates a service that looks up a request by its key, for `GET ../{key}`.
 ///
@@ -63,7 +63,8 @@ pub fn lookup(idempotency: Idempotency) -> LookupService {
     let settings = Settings {
         idempotency,
         name: "http".into(),
-        route: ("POST".into(), "/".into()),
+        method: "POST".into(),
+        route: "/".into(),
         scope: KeyScope::Shared,
         problem: Arc::new(problem_json),
     };
@@ -84,7 +85,8 @@ pub struct LookupService<S = NeedsScope> {
 struct Settings {
     idempotency: Idempotency,
     name: Arc<str>,
-    route: (Arc<str>, Arc<str>),
+    method: Arc<str>,
+    route: Arc<str>,
     scope: KeyScope,
     problem: Arc<dyn Fn(&Problem) -> Response + Send + Sync>,
 }
@@ -127,7 +129,8 @@ impl<S> LookupService<S> {
     /// "/v1/charges")`. Default: POST and `/`.
     #[must_use]
     pub fn route(mut self, method: impl Into<Arc<str>>, route: impl Into<Arc<str>>) -> Self {
-        self.settings.route = (method.into(), route.into());
+        self.settings.method = method.into();
+        self.settings.route = route.into();
         self
     }
 
@@ -147,7 +150,7 @@ impl Settings {
         let mut response = match self.find(&parts).await {
             Ok(response) => response,
             Err(problem) => {
-                let mut response = whole((self.problem)(&problem));
+                let mut response = complete((self.problem)(&problem));
                 if problem == Problem::METHOD_NOT_ALLOWED {
                     response
                         .headers_mut()
@@ -156,7 +159,7 @@ impl Settings {
                 response
             }
         };
-        // Caches may keep the answer to a GET, a 404 among them, and the next one differs.
+        // A cache may keep the response to a GET, even a 404, and the next response may differ.
         response
             .headers_mut()
             .entry(CACHE_CONTROL)
@@ -174,13 +177,13 @@ impl Settings {
         let key = IdempotencyKey::from_text(&decoded)?;
         let operation =
             self.idempotency
-                .operation(operation(&self.name, &self.route.0, &self.route.1));
+                .operation(operation(&self.name, &self.method, &self.route));
         let operation = match &scope {
             Some(scope) => operation.key(&(scope.as_str(), &key)),
             None => operation.key(&key),
         };
-        match operation.lookup::<Stored>().await {
-            Ok(Lookup::Outcome(stored)) => Ok(rebuilt(stored)),
+        match operation.lookup::<StoredResponse>().await {
+            Ok(Lookup::Outcome(stored)) => Ok(replay(stored)),
             Ok(Lookup::InFlight { .. }) => Err(Problem {
                 status: StatusCode::ACCEPTED,
                 ..Problem::of_kind(ErrorKind::InFlight)

@@ -21,8 +21,8 @@ pub(crate) enum KeyScope {
     PerClient(FromParts),
 }
 
-/// One warning a process is enough for a setting that is the same for every request. Not a `Once`: a
-/// subscriber that panics would poison it, and every later request with it.
+/// Whether the warning was given: one for each process, because the setting is the same for every
+/// request. It is not a `Once`, which a subscriber that panics would poison for all later requests.
 static WARNED: AtomicBool = AtomicBool::new(false);
 
 impl KeyScope {
@@ -54,7 +54,7 @@ impl KeyScope {
     }
 }
 
-/// A token is random, so it cannot be guessed from a digest without a secret. A password can.
+/// Digests a token. A token is random, so it cannot be guessed from its digest, as a password could.
 fn digest_of_token(owner: &str) -> String {
     let digest = blake3::Hasher::new_derive_key("idem 2026 the owner of a key by a token")
         .update(owner.as_bytes())
@@ -128,8 +128,8 @@ impl fmt::Debug for ScopeSecret {
     }
 }
 
-/// How the names of headers and cookies end that hold credentials.
-const NAMES: [&str; 23] = [
+/// The ends of the names of headers and cookies that hold credentials.
+const CREDENTIAL_NAMES: [&str; 23] = [
     "authorization",
     "cookie",
     "token",
@@ -155,8 +155,9 @@ const NAMES: [&str; 23] = [
     "auth",
 ];
 
-/// A shorter text is no credential to protect, and can be a part of a scope by accident.
-const LONG: usize = 8;
+/// The shortest text that counts as a credential, in bytes. A shorter one can be a part of a scope by
+/// accident.
+const MIN_CREDENTIAL_LEN: usize = 8;
 
 /// Returns the header of the request whose credential the scope contains.
 fn credential_in<'a>(
@@ -169,16 +170,16 @@ fn credential_in<'a>(
 }
 
 fn is_credential(name: &str) -> bool {
-    NAMES.iter().any(|end| name.ends_with(end))
+    CREDENTIAL_NAMES.iter().any(|end| name.ends_with(end))
 }
 
-/// Whether the scope contains the credential in a header, in one of the forms that services take it
-/// in.
+/// Whether the scope contains the credential of a header, in one of the forms in which services use
+/// it.
 fn is_from(scope: &str, name: &HeaderName, value: &HeaderValue) -> bool {
     let Ok(value) = std::str::from_utf8(value.as_bytes()).map(str::trim) else {
         return false;
     };
-    let has = |secret: &str| secret.len() >= LONG && scope.contains(secret);
+    let has = |secret: &str| secret.len() >= MIN_CREDENTIAL_LEN && scope.contains(secret);
     if has(value) {
         return true;
     }

@@ -1,6 +1,6 @@
 //! A response as it is recorded: readable JSON if its body is text.
 //!
-//! It is written from the live response and read into one, without a copy between.
+//! It is written directly from a live response, and read directly into the parts of one.
 
 use std::fmt;
 
@@ -14,25 +14,25 @@ use serde::ser::{SerializeSeq as _, SerializeStruct as _, Serializer};
 use serde::{Deserialize, Serialize};
 
 /// The parts of a live response that are recorded.
-pub(crate) struct Recording<'a, F> {
+pub(crate) struct ResponseRecord<'a, F> {
     pub(crate) status: StatusCode,
     pub(crate) headers: &'a HeaderMap,
     /// Whether a header is recorded.
-    pub(crate) chosen: F,
+    pub(crate) is_recorded: F,
     pub(crate) body: &'a [u8],
-    /// Of gRPC.
+    /// Only responses of gRPC have them.
     pub(crate) trailers: Option<&'a HeaderMap>,
 }
 
-impl<F: Fn(&HeaderName) -> bool> Serialize for Recording<'_, F> {
+impl<F: Fn(&HeaderName) -> bool> Serialize for ResponseRecord<'_, F> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let trailers = self.trailers.filter(|trailers| !trailers.is_empty());
-        // The author keeps this status although clients may retry it.
+        // The author keeps a status that clients would retry, so the replay tells them not to.
         let is_final_error = self.status.is_server_error();
-        let fields = 3 + usize::from(trailers.is_some()) + usize::from(is_final_error);
-        let mut fields = serializer.serialize_struct("Stored", fields)?;
+        let count = 3 + usize::from(trailers.is_some()) + usize::from(is_final_error);
+        let mut fields = serializer.serialize_struct("Stored", count)?;
         fields.serialize_field("status", &self.status.as_u16())?;
-        fields.serialize_field("headers", &Pairs(self.headers, &self.chosen))?;
+        fields.serialize_field("headers", &Pairs(self.headers, &self.is_recorded))?;
         fields.serialize_field("body", &Text(self.body))?;
         match trailers {
             Some(trailers) => {
@@ -49,14 +49,14 @@ impl<F: Fn(&HeaderName) -> bool> Serialize for Recording<'_, F> {
     }
 }
 
-/// The chosen headers, as pairs of name and value.
+/// The headers that a filter accepts, as pairs of name and value.
 struct Pairs<'a, F>(&'a HeaderMap, F);
 
 impl<F: Fn(&HeaderName) -> bool> Serialize for Pairs<'_, F> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self(headers, chosen) = self;
-        let pairs = || headers.iter().filter(|(name, _)| chosen(name));
-        // Some formats of codecs begin with the length.
+        let Self(headers, is_recorded) = self;
+        let pairs = || headers.iter().filter(|(name, _)| is_recorded(name));
+        // Some codecs write the length first.
         let mut all = serializer.serialize_seq(Some(pairs().count()))?;
         for (name, value) in pairs() {
             all.serialize_element(&(name.as_str(), Text(value.as_bytes())))?;
@@ -65,10 +65,10 @@ impl<F: Fn(&HeaderName) -> bool> Serialize for Pairs<'_, F> {
     }
 }
 
-/// Bytes that are text most of the time.
+/// Bytes, written as text if they are UTF-8, and otherwise as [`Encoded`].
 struct Text<'a>(&'a [u8]);
 
-/// Bytes that are not.
+/// Bytes that are not UTF-8.
 #[derive(Serialize, Deserialize)]
 struct Encoded {
     base64: String,
@@ -88,7 +88,8 @@ impl Serialize for Text<'_> {
 
 /// A recorded response.
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Stored {
+#[serde(rename = "Stored")]
+pub(crate) struct StoredResponse {
     #[serde(deserialize_with = "status")]
     pub(crate) status: StatusCode,
     #[serde(default, deserialize_with = "headers")]
@@ -97,7 +98,7 @@ pub(crate) struct Stored {
     pub(crate) body: Bytes,
     #[serde(default, deserialize_with = "headers")]
     pub(crate) trailers: HeaderMap,
-    /// Clients must be told not to retry: they would get the same answer each time.
+    /// Whether clients are told not to retry, because they would get the same error each time.
     #[serde(default)]
     pub(crate) final_error: bool,
 }
@@ -194,11 +195,11 @@ mod tests {
         body: &[u8],
         trailers: Option<&HeaderMap>,
     ) -> String {
-        let chosen = |name: &HeaderName| name != "date";
-        serde_json::to_string(&Recording {
+        let is_recorded = |name: &HeaderName| name != "date";
+        serde_json::to_string(&ResponseRecord {
             status,
             headers,
-            chosen,
+            is_recorded,
             body,
             trailers,
         })
@@ -219,7 +220,7 @@ mod tests {
                 body.starts_with(b"{"),
                 "{json}"
             );
-            let stored = serde_json::from_str::<Stored>(&json).unwrap();
+            let stored = serde_json::from_str::<StoredResponse>(&json).unwrap();
             assert_eq!(
                 (stored.status, stored.headers, &stored.body[..]),
                 (StatusCode::CREATED, headers.clone(), body)
@@ -251,14 +252,14 @@ mod tests {
         );
         let expected = r#"{"status":502,"headers":[],"body":{"base64":"/w=="},"trailers":[["grpc-status","0"]],"final_error":true}"#;
         assert_eq!(written, expected);
-        let read = serde_json::from_str::<Stored>(&written).unwrap();
+        let read = serde_json::from_str::<StoredResponse>(&written).unwrap();
         assert_eq!(
             (read.trailers, read.final_error, &read.body[..]),
             (trailers, true, &b"\xff"[..])
         );
         // Fields with their defaults may be missing.
         assert_eq!(
-            serde_json::from_str::<Stored>(r#"{"status":204}"#)
+            serde_json::from_str::<StoredResponse>(r#"{"status":204}"#)
                 .unwrap()
                 .status,
             StatusCode::NO_CONTENT
@@ -277,7 +278,10 @@ mod tests {
             r#"{"status":200,"body":7}"#,
             "7",
         ] {
-            assert!(serde_json::from_str::<Stored>(text).is_err(), "{text}");
+            assert!(
+                serde_json::from_str::<StoredResponse>(text).is_err(),
+                "{text}"
+            );
         }
     }
 }

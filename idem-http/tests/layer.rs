@@ -12,8 +12,10 @@ mod cors;
 mod grpc;
 mod handlers;
 mod hostile;
+mod keys;
 mod nested;
 mod openapi;
+mod problems;
 mod rows;
 mod storage;
 mod strict;
@@ -30,8 +32,8 @@ use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use idem_core::{Idempotency, MemoryStore};
-use idem_http::{IdempotencyLayer, Problem, header};
-use serde_json::{Value, json};
+use idem_http::{IdempotencyLayer, header};
+use serde_json::json;
 use support::{Site, USER, layer, request, send};
 use tokio_stream::StreamExt as _;
 
@@ -91,65 +93,6 @@ async fn bodies_that_are_empty_or_no_text_are_replayed_as_they_were() {
             );
         }
         assert_eq!(site.runs.load(SeqCst), 1);
-    }
-}
-
-#[tokio::test]
-async fn keys_that_are_missing_or_invalid_are_refused_and_nothing_runs() {
-    let site = Site::new();
-    let app = site.router(layer(&site.idempotency).required(true));
-    let missing = Request::post("/charges")
-        .header(USER, "alice")
-        .body(Body::empty())
-        .unwrap();
-    let missing = send(&app, missing).await;
-    assert_eq!(
-        (missing.status, missing.code()),
-        (StatusCode::BAD_REQUEST, "missing_key".into())
-    );
-    let twice = request("a")
-        .header("idempotency-key", "a")
-        .body(Body::empty())
-        .unwrap();
-    assert_eq!(send(&app, twice).await.code(), "invalid_key");
-    // Invalid also where no key is required.
-    for app in [app, site.router(layer(&site.idempotency))] {
-        for key in ["", " ", "a b", "\"", &"x".repeat(256)] {
-            let refused = send(&app, request(key).body(Body::empty()).unwrap()).await;
-            assert_eq!(
-                (refused.status, refused.code()),
-                (StatusCode::BAD_REQUEST, "invalid_key".into()),
-                "{key}"
-            );
-            assert_eq!(refused.headers[CONTENT_TYPE], "application/problem+json");
-            assert!(
-                key.trim().is_empty() || key == "\"" || !refused.text.contains(key),
-                "{}",
-                refused.text
-            );
-        }
-    }
-    assert_eq!(site.runs.load(SeqCst), 0);
-}
-
-#[tokio::test]
-async fn requests_without_a_key_and_other_methods_pass_unguarded() {
-    let site = Site::new();
-    let app = site.app(|n| n.to_string().into_response());
-    for n in 1..=2 {
-        assert_eq!(
-            send(&app, Request::post("/charges").body(Body::empty()).unwrap())
-                .await
-                .text,
-            n.to_string()
-        );
-    }
-    for n in 3..=4 {
-        let get = Request::get("/charges")
-            .header("idempotency-key", "k")
-            .body(Body::empty())
-            .unwrap();
-        assert_eq!(send(&app, get).await.text, n.to_string());
     }
 }
 
@@ -452,177 +395,6 @@ async fn a_handler_that_panics_releases_the_key_and_the_panic_goes_on() {
             .text,
         "well"
     );
-}
-
-#[tokio::test]
-async fn the_key_can_be_in_the_body_of_a_form_or_json() {
-    let site = Site::new();
-    let app = site.router(
-        layer(&site.idempotency)
-            .body_field("/meta/key")
-            .required(true),
-    );
-    let json = |body: Value| {
-        request("unused")
-            .header(CONTENT_TYPE, "application/json")
-            .body(Body::from(body.to_string()))
-            .unwrap()
-    };
-    assert_eq!(
-        send(&app, json(json!({ "meta": { "key": "a" } })))
-            .await
-            .status,
-        StatusCode::OK
-    );
-    assert_eq!(
-        send(&app, json(json!({ "meta": { "key": "a" } })))
-            .await
-            .headers["idempotent-replayed"],
-        "true"
-    );
-    assert_eq!(
-        send(&app, json(json!({ "meta": {} }))).await.code(),
-        "missing_key"
-    );
-    assert_eq!(
-        send(&app, json(json!({ "meta": { "key": 7 } })))
-            .await
-            .code(),
-        "invalid_key"
-    );
-    // A field at the top needs no slash.
-    let app = site.router(
-        layer(&site.idempotency)
-            .name("top")
-            .body_field("key")
-            .required(true),
-    );
-    assert_eq!(
-        send(&app, json(json!({ "key": "a" }))).await.status,
-        StatusCode::OK
-    );
-    assert_eq!(
-        send(&app, json(json!({ "key": "a" }))).await.headers["idempotent-replayed"],
-        "true"
-    );
-    let app = site.router(
-        layer(&site.idempotency)
-            .name("forms")
-            .body_field("/idempotency_key")
-            .required(true),
-    );
-    let form = |body: &'static str| {
-        request("unused")
-            .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
-            .body(Body::from(body))
-            .unwrap()
-    };
-    assert_eq!(
-        send(&app, form("cents=1&idempotency_key=b%2F1"))
-            .await
-            .status,
-        StatusCode::OK
-    );
-    assert_eq!(
-        send(&app, form("cents=1&idempotency_key=b%2F1"))
-            .await
-            .headers["idempotent-replayed"],
-        "true"
-    );
-    assert_eq!(send(&app, form("cents=1")).await.code(), "missing_key");
-    assert_eq!(
-        send(&app, form("idempotency_key=a&idempotency_key=b"))
-            .await
-            .code(),
-        "invalid_key"
-    );
-}
-
-#[tokio::test]
-async fn a_store_that_fails_is_503_with_a_hint_and_no_secret() {
-    let server = idem_testkit::RedisServer::start().await.unwrap();
-    let store = idem_redis::RedisStore::connect(&server.url())
-        .await
-        .unwrap();
-    let site = Site::over(Idempotency::new(store));
-    let app = site.router(layer(&site.idempotency));
-    drop(server);
-    let refused = send(
-        &app,
-        request("very-secret").body(Body::from("secret")).unwrap(),
-    )
-    .await;
-    assert_eq!(
-        (refused.status, refused.code()),
-        (StatusCode::SERVICE_UNAVAILABLE, "store".into())
-    );
-    assert_eq!(refused.headers[RETRY_AFTER], "1");
-    assert!(
-        !refused.text.contains("secret") && !refused.text.contains("127.0.0.1"),
-        "{}",
-        refused.text
-    );
-    assert_eq!(site.runs.load(SeqCst), 0);
-}
-
-#[tokio::test]
-async fn a_problem_has_a_type_of_its_own_and_the_error_that_clients_look_for() {
-    let site = Site::new();
-    let app = site.router(layer(&site.idempotency).required(true));
-    let refused = send(&app, Request::post("/charges").body(Body::empty()).unwrap())
-        .await
-        .json();
-    assert!(refused["type"].as_str().unwrap().ends_with("#missing_key"));
-    assert_eq!(
-        (&refused["status"], &refused["error"]["type"]),
-        (&json!(400), &json!("idempotency_error"))
-    );
-    let custom = |problem: &Problem| {
-        let mut response = http::Response::new(problem.code.to_owned());
-        *response.status_mut() = problem.status;
-        response
-    };
-    let app = site.router(layer(&site.idempotency).required(true).problem(custom));
-    assert_eq!(
-        send(&app, Request::post("/charges").body(Body::empty()).unwrap())
-            .await
-            .text,
-        "missing_key"
-    );
-}
-
-#[tokio::test]
-async fn an_error_of_a_handler_is_the_response_that_other_frameworks_get() {
-    use idem_core::{Error, StoreError, StoreErrorKind};
-    let errors = [
-        Error::in_flight("o", "k", Duration::from_secs(30)),
-        Error::fingerprint_mismatch("o", "k"),
-        Error::already_done("o", "k"),
-        Error::missing_key("o"),
-        Error::throttled("o", "k", Duration::from_millis(1500)),
-        Error::lease_lost("o", "k", 1),
-        Error::store(
-            "o",
-            "k",
-            StoreError::new(StoreErrorKind::Refused, "WRONGPASS"),
-        ),
-    ];
-    for error in errors {
-        let by_hand = idem_http::problem(&error);
-        let (parts, body) = error.into_response().into_parts();
-        let text = axum::body::to_bytes(body, usize::MAX).await.unwrap();
-        assert_eq!(
-            (parts.status, &text[..]),
-            (by_hand.status(), by_hand.body().as_bytes())
-        );
-        for name in [CONTENT_TYPE, RETRY_AFTER] {
-            assert_eq!(
-                parts.headers.get(&name),
-                by_hand.headers().get(&name),
-                "{name} {text:?}"
-            );
-        }
-    }
 }
 
 #[tokio::test]

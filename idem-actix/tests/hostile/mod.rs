@@ -80,13 +80,17 @@ async fn p1_a_handler_that_loses_its_lease_is_dropped_and_the_next_attempt_runs_
     let store = FaultStore::new(MemoryStore::new());
     let faults = store.faults();
     let idempotency = Idempotency::new(store);
-    let (running, attempts) = (Running::default(), Arc::new(Mutex::new(Vec::new())));
+    let running = Running::default();
+    let attempts = Arc::new(Mutex::new(Vec::new()));
     let app = {
-        let (running, attempts) = (running.clone(), attempts.clone());
+        let running = running.clone();
+        let attempts = attempts.clone();
         move || {
-            let (running, attempts) = (running.clone(), attempts.clone());
+            let running = running.clone();
+            let attempts = attempts.clone();
             let charge = move || {
-                let (running, attempts) = (running.clone(), attempts.clone());
+                let running = running.clone();
+                let attempts = attempts.clone();
                 async move {
                     let _run = running.begin();
                     let call = idem_core::current().expect("inside of a guarded call");
@@ -136,7 +140,8 @@ async fn the_same_middleware_twice_fails_at_its_first_request_and_leaves_the_key
     let idempotency = Idempotency::new(MemoryStore::new());
     let runs: Arc<AtomicUsize> = Arc::default();
     let app = {
-        let (idempotency, runs) = (idempotency.clone(), runs.clone());
+        let idempotency = idempotency.clone();
+        let runs = runs.clone();
         move || {
             let runs = runs.clone();
             let charge = move || {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// The longest pause, where the server suggests none.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// The one clock of the client: tokio's, which tests can pause.
+/// The clock of the client: tokio's, which tests can pause.
 #[allow(
     clippy::disallowed_methods,
     reason = "deadlines of a client, compared with nothing of a store or another host"
@@ -18,7 +18,8 @@ pub(super) fn now() -> Instant {
     Instant::now()
 }
 
-/// The pause after a number of tries: doubled each time, and between a half and all of it.
+/// The pause after a number of tries. It is doubled each time, and then a random part of up to a half
+/// is taken off.
 pub(super) fn backoff(first: Duration, tries: u32) -> Duration {
     let doubled = first.saturating_mul(
         1u32.checked_shl(tries.saturating_sub(1))
@@ -51,12 +52,13 @@ pub(super) fn suggested(headers: &HeaderMap) -> Option<Duration> {
         return Some(Duration::from_secs_f64(seconds));
     }
     let date = |text: &str| httpdate::parse_http_date(text).ok();
-    let (then, sent) = (date(value)?, text(DATE.as_str()).and_then(date)?);
+    let then = date(value)?;
+    let sent = text(DATE.as_str()).and_then(date)?;
     Some(then.duration_since(sent).unwrap_or_default())
 }
 
-/// A number of seconds or milliseconds. What is longer than a year is a year: the deadline comes
-/// first.
+/// Reads a number of seconds or milliseconds. It is at most a year in seconds, so that it fits a
+/// `Duration`. The deadline of a request comes first.
 fn seconds_or_millis(text: &str) -> Option<f64> {
     let number: f64 = text.parse().ok()?;
     (number.is_finite() && number >= 0.0).then(|| number.min(31_536_000_000.0))
@@ -112,10 +114,8 @@ mod tests {
             (40, 10_000),
             (u32::MAX, 10_000),
         ] {
-            let (pause, most) = (
-                backoff(Duration::from_millis(200), tries),
-                Duration::from_millis(most),
-            );
+            let pause = backoff(Duration::from_millis(200), tries);
+            let most = Duration::from_millis(most);
             assert!(pause <= most && pause >= most / 2, "{tries}: {pause:?}");
         }
         let longer = with_jitter(Duration::from_secs(8));

@@ -57,8 +57,8 @@ impl Verdict {
                 None => (true, Effect::None),
             },
             401 | 403 => (false, Effect::None),
-            // A time limit around a service that goes on is a 408. With the code `store`, 503 may be of a
-            // handler whose COMMIT had no answer.
+            // A 408 may come from a time limit around a service that goes on. A 503 with the code
+            // `store` may come from a handler whose COMMIT got no answer.
             408 | 500 | 502 | 503 | 504 => (true, Effect::Possible),
             506.. => (false, Effect::Possible),
             // Of the 5xx: 501 and 505.
@@ -84,7 +84,8 @@ impl Verdict {
         }
     }
 
-    /// The verdict on a try that was redirected: its target's refusal says nothing of the request.
+    /// The verdict on a try that was redirected. A refusal by the target of the redirect does not show
+    /// that the first server refused.
     pub(super) fn after_redirect(self) -> Self {
         Self {
             effect: if self.effect == Effect::None {

@@ -158,11 +158,12 @@ where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    let (mut gathered, mut trailers) = (Gathered::default(), None);
+    let mut gathered = Gathered::default();
+    let mut trailers = None;
     loop {
         let frame = match shape {
             Shape::Whole => body.frame().await,
-            // In a box, so that other bodies need no room for a timer.
+            // In a box, so that the future has no room for a timer that most bodies do not need.
             Shape::Message => match Box::pin(tokio::time::timeout(PAUSE, body.frame())).await {
                 Ok(frame) => frame,
                 Err(_) => return Read::Larger(rest_behind(gathered, None, body)),
@@ -188,8 +189,8 @@ where
     })
 }
 
-/// The data of a body so far. A single frame is not copied. Many small ones, or empty ones, take no
-/// more memory than their bytes: a client chooses how it cuts its body.
+/// The data of a body so far. A single frame is not copied. Several frames are joined, so that a
+/// client cannot use up memory by many small or empty frames.
 #[derive(Default)]
 struct Gathered {
     first: Bytes,

@@ -31,11 +31,11 @@ pub(crate) fn operation(name: &str, method: &str, route: &str) -> String {
         }
     }
     if operation.len() > MAX_LEN {
-        // A digest that is the same in every build, since the name is stored.
+        // The name is stored, so the digest must be the same in every build.
         let digest = Fingerprint::of(&operation)
             .map(|digest| digest.to_string())
             .unwrap_or_default();
-        // ASCII, so every place is a boundary of characters, but for a name of the author's own.
+        // Only the name that the author has set may have characters of several bytes.
         let end = (0..=MAX_LEN - 1 - digest.len())
             .rev()
             .find(|end| operation.is_char_boundary(*end));

@@ -87,7 +87,8 @@ async fn p7_a_guarded_handler_keeps_users_apart_and_answers_a_mismatch_as_the_la
     let runs: Arc<AtomicUsize> = Arc::default();
     let counted = runs.clone();
     let handler = move |headers: HeaderMap, key: IdempotencyKey, cents: String| {
-        let (idempotency, runs) = (idempotency.clone(), counted.clone());
+        let idempotency = idempotency.clone();
+        let runs = counted.clone();
         async move {
             let user = headers["authorization"].to_str().unwrap();
             let transfer = idempotency

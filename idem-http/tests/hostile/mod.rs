@@ -354,7 +354,8 @@ async fn closures_that_panic_share_no_key_and_lock_none() {
         (keep, "alice", "k", "k", "2"),
     ] {
         let panicked = tokio::spawn({
-            let (app, request) = (app.clone(), as_user(user, key));
+            let app = app.clone();
+            let request = as_user(user, key);
             async move { send(&app, request).await }
         });
         assert!(panicked.await.is_err_and(|error| error.is_panic()));

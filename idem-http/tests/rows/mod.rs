@@ -185,7 +185,8 @@ async fn a_scope_that_panics_shares_no_key() {
         request.body(Body::empty()).unwrap()
     };
     let panicked = tokio::spawn({
-        let (app, request) = (app.clone(), as_user("bug"));
+        let app = app.clone();
+        let request = as_user("bug");
         async move { send(&app, request).await }
     });
     assert!(panicked.await.is_err_and(|error| error.is_panic()));

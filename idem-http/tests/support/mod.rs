@@ -119,14 +119,14 @@ impl Site {
     where
         F: Fn(usize) -> Response + Clone + Send + Sync + 'static,
     {
-        let (runs, open, entered) = (
-            self.runs.clone(),
-            self.open.subscribe(),
-            self.entered.clone(),
-        );
+        let runs = self.runs.clone();
+        let open = self.open.subscribe();
+        let entered = self.entered.clone();
         let handler = move || {
-            let (runs, mut open, entered, answer) =
-                (runs.clone(), open.clone(), entered.clone(), answer.clone());
+            let runs = runs.clone();
+            let mut open = open.clone();
+            let entered = entered.clone();
+            let answer = answer.clone();
             async move {
                 let count = runs.fetch_add(1, SeqCst) + 1;
                 entered.notify_one();

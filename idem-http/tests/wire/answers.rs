@@ -324,7 +324,8 @@ async fn a_redirect_that_keeps_the_method_carries_the_key_to_its_target() {
             .post(format!("http://{host}/charges"))
             .with_extension(RequestKey::new("order-7"));
         let answer = sent.body("10").send().await.unwrap();
-        let (status, text) = (answer.status(), answer.text().await.unwrap());
+        let status = answer.status();
+        let text = answer.text().await.unwrap();
         assert!(status == StatusCode::OK && text == "1", "{status} {text}");
     }
     assert_eq!(site.runs.load(SeqCst), 1);

@@ -185,7 +185,8 @@ async fn a_response_of_grpc_is_replayed_with_its_trailers() {
         )
             .into_response()
     });
-    let (address, client) = (serve(app).await, client());
+    let address = serve(app).await;
+    let client = client();
     for is_replayed in [false, true] {
         let response = post(&client, address, "k")
             .body("message")

@@ -94,7 +94,8 @@ async fn a_host_that_is_not_found_is_tried_again_and_is_not_unknown() {
 
 /// A self-signed certificate for `service.example`, and its key.
 fn certificate(dir: &Path, name: &str) -> (String, String) {
-    let (file, key) = (dir.join(name), dir.join(format!("{name}.key")));
+    let file = dir.join(name);
+    let key = dir.join(format!("{name}.key"));
     let made = Command::new("openssl")
         .args([
             "req",
@@ -151,7 +152,8 @@ async fn serve_tls((certificate, key): &(String, String), seen: Seen) -> SocketA
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             seen.connections.fetch_add(1, SeqCst);
-            let (acceptor, seen) = (acceptor.clone(), seen.clone());
+            let acceptor = acceptor.clone();
+            let seen = seen.clone();
             tokio::spawn(async move {
                 let mut stream = acceptor.accept(stream).await.ok()?;
                 read_from(&mut stream).await?;
@@ -171,7 +173,8 @@ async fn serve_tls((certificate, key): &(String, String), seen: Seen) -> SocketA
 async fn a_server_without_a_valid_certificate_gets_no_request_and_the_outcome_is_not_unknown() {
     let dir = std::env::temp_dir().join(format!("idem-http-tls-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
-    let (known, other) = (certificate(&dir, "known"), certificate(&dir, "other"));
+    let known = certificate(&dir, "known");
+    let other = certificate(&dir, "other");
     let _ = std::fs::remove_dir_all(&dir);
     let seen = Seen::default();
     // Before the server, which needs the provider too.
