@@ -148,10 +148,14 @@ pub mod nats {
 /// | [`tokens`](guide::tokens) | one-time tokens for forms |
 /// | [`http`](guide::http) | the Idempotency-Key header, on the server and in the client |
 /// | [`queues`](guide::queues) | messages of RabbitMQ and NATS JetStream |
+/// | [`webhooks`](guide::webhooks) | events that Stripe, GitHub and others deliver |
+/// | [`agents`](guide::agents) | keys for agents and their tools |
+/// | [`times`](guide::times) | choosing `ttl`, `remember`, `lease`, `hold` and capacity |
 ///
 /// | to run a service | for |
 /// | --- | --- |
 /// | [`operating`](guide::operating) | events, alerts, the program `idem`, shutdown, the first week |
+/// | [`deploying`](guide::deploying) | rolling deployments, functions, the move to another store |
 /// | [`changed_types`](guide::changed_types) | outcomes that an earlier version of a type wrote |
 /// | [`encryption`](guide::encryption) | outcomes that the store cannot read |
 /// | [`testing`](guide::testing) | tests of a service |
@@ -189,6 +193,18 @@ pub mod guide {
 
     #[doc = include_str!("docs/queues.md")]
     pub mod queues {}
+
+    #[doc = include_str!("docs/webhooks.md")]
+    pub mod webhooks {}
+
+    #[doc = include_str!("docs/agents.md")]
+    pub mod agents {}
+
+    #[doc = include_str!("docs/times.md")]
+    pub mod times {}
+
+    #[doc = include_str!("docs/deploying.md")]
+    pub mod deploying {}
 
     #[doc = include_str!("docs/operating.md")]
     pub mod operating {}
