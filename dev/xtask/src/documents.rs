@@ -8,15 +8,19 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::workspace::Workspace;
 
 const DECISIONS: &str = "docs/decisions";
+const INDEX: &str = "README.md";
 const TEST_COMMAND: &str = "cargo xtask test";
 
-/// Each file in `docs/decisions` has a number of its own.
+/// Each file in `docs/decisions` has a number of its own, and a line in the index there.
 pub(crate) fn check_decisions(workspace: &Workspace) -> Result<()> {
     let files = workspace
         .shell()
         .read_dir(DECISIONS)
         .with_context(|| format!("cannot read {DECISIONS}"))?;
     ensure!(!files.is_empty(), "{DECISIONS} is empty");
+    let index = workspace
+        .shell()
+        .read_file(format!("{DECISIONS}/{INDEX}"))?;
     let mut numbers = BTreeMap::new();
     for file in files {
         let name = file
@@ -24,6 +28,13 @@ pub(crate) fn check_decisions(workspace: &Workspace) -> Result<()> {
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
+        if name == INDEX {
+            continue;
+        }
+        ensure!(
+            index.contains(&format!("({name})")),
+            "{DECISIONS}/{INDEX} has no line for {name}"
+        );
         let Some(number) = decision_number(&name) else {
             bail!("{DECISIONS}/{name} is not named like 0001-some-title.md");
         };

@@ -1,7 +1,7 @@
 //! Values at a key that this version of idem did not write.
 
 use idem_core::record::Claimed;
-use idem_core::{Store as _, StoreError, StoreErrorKind};
+use idem_core::{Store as _, StoreError, StoreErrorKind, wire};
 use idem_redis::RedisStore;
 
 use crate::{
@@ -177,4 +177,27 @@ async fn a_record_whose_expiry_was_taken_away_is_not_taken_over() {
         store.claim(&claim("1")).await.unwrap(),
         Claimed::Committed { .. }
     ));
+}
+
+/// An owner whose record a later version has renewed in a form that this one does not know.
+#[tokio::test]
+async fn a_record_of_a_later_version_is_an_error_to_its_owner_too_and_stays() {
+    let (server, store) = server_and_store().await;
+    let own = claim("1");
+    let owner = &wire::owner_prefix(own.owner)[3..];
+    let later = format!("i4f{owner}n 1 30000 300000 - new.");
+    let key = "idem:orders:1";
+    let () = server.send(&["SET", key, &later, "PX", "300000"]).await;
+    let errors = [
+        store.claim(&own).await.unwrap_err(),
+        store.commit(&commit(&own, 1, "1")).await.unwrap_err(),
+        store.release(&release(&own)).await.unwrap_err(),
+        store.renew(&[renewal(&own)]).await.remove(0).unwrap_err(),
+        store.inspect(&own.id).await.unwrap_err(),
+        store.remove(&own.id).await.unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!(error.kind(), StoreErrorKind::Unreadable, "{error}");
+    }
+    assert_eq!(server.get(key).await.unwrap(), later);
 }

@@ -20,10 +20,8 @@ mod foreign;
 mod front;
 mod issued;
 mod life;
-mod rolling;
 mod runtimes;
 mod server;
-mod side_by_side;
 #[cfg(feature = "tls")]
 mod tls;
 mod waking;
