@@ -135,6 +135,7 @@ pub mod nats {
 /// | to begin | for |
 /// | --- | --- |
 /// | [`schemes`](guide::schemes) | choosing a key, a token, or another scheme |
+/// | [`sql_schemes`](guide::sql_schemes) | a dedup table, a state machine, a version, a lock |
 /// | [`stores`](guide::stores) | choosing a store; the SQL stores |
 /// | [`redis`](guide::redis) | servers, access rights, failover and clocks of Redis |
 ///
@@ -146,7 +147,8 @@ pub mod nats {
 /// | [`runtime`](guide::runtime) | calls without the attribute |
 /// | [`transactions`](guide::transactions) | the record and your rows in one SQL transaction |
 /// | [`tokens`](guide::tokens) | one-time tokens for forms |
-/// | [`http`](guide::http) | the Idempotency-Key header, on the server and in the client |
+/// | [`http`](guide::http) | the Idempotency-Key header, on the server |
+/// | [`http_client`](guide::http_client), [`actix`](guide::actix) | the header in a client; actix-web |
 /// | [`queues`](guide::queues) | messages of RabbitMQ and NATS JetStream |
 /// | [`webhooks`](guide::webhooks) | events that Stripe, GitHub and others deliver |
 /// | [`agents`](guide::agents) | keys for agents and their tools |
@@ -154,7 +156,9 @@ pub mod nats {
 ///
 /// | to run a service | for |
 /// | --- | --- |
-/// | [`operating`](guide::operating) | events, alerts, the program `idem`, shutdown, the first week |
+/// | [`operating`](guide::operating) | records, alerts, shutdown, the first week |
+/// | [`program`](guide::program) | the program `idem` |
+/// | [`observing`](guide::observing) | events, metrics and traces |
 /// | [`deploying`](guide::deploying) | rolling deployments, functions, the move to another store |
 /// | [`changed_types`](guide::changed_types) | outcomes that an earlier version of a type wrote |
 /// | [`encryption`](guide::encryption) | outcomes that the store cannot read |
@@ -163,6 +167,9 @@ pub mod nats {
 pub mod guide {
     #[doc = include_str!("docs/schemes.md")]
     pub mod schemes {}
+
+    #[doc = include_str!("docs/sql_schemes.md")]
+    pub mod sql_schemes {}
 
     #[doc = include_str!("docs/stores.md")]
     pub mod stores {}
@@ -191,6 +198,12 @@ pub mod guide {
     #[doc = include_str!("docs/http.md")]
     pub mod http {}
 
+    #[doc = include_str!("docs/http_client.md")]
+    pub mod http_client {}
+
+    #[doc = include_str!("docs/actix.md")]
+    pub mod actix {}
+
     #[doc = include_str!("docs/queues.md")]
     pub mod queues {}
 
@@ -208,6 +221,12 @@ pub mod guide {
 
     #[doc = include_str!("docs/operating.md")]
     pub mod operating {}
+
+    #[doc = include_str!("docs/program.md")]
+    pub mod program {}
+
+    #[doc = include_str!("docs/observing.md")]
+    pub mod observing {}
 
     #[doc = include_str!("docs/changed_types.md")]
     pub mod changed_types {}
