@@ -40,21 +40,21 @@ fn is_one(error: &dyn DatabaseError) -> bool {
         .try_downcast_ref::<sqlx::postgres::PgDatabaseError>()
         .is_some()
     {
-        return super::super::postgres::Postgresql::is_conflict(error);
+        return super::super::dialect::postgres::Postgresql::is_conflict(error);
     }
     #[cfg(feature = "mysql")]
     if error
         .try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()
         .is_some()
     {
-        return super::super::mysql::Mysql::is_conflict(error);
+        return super::super::dialect::mysql::Mysql::is_conflict(error);
     }
     #[cfg(feature = "sqlite")]
     if error
         .try_downcast_ref::<sqlx::sqlite::SqliteError>()
         .is_some()
     {
-        return super::super::sqlite::SqliteFile::is_conflict(error);
+        return super::super::dialect::sqlite::SqliteFile::is_conflict(error);
     }
     let _ = error;
     false

@@ -287,7 +287,8 @@ impl Versions {
         let [text, number] = DB::TYPES;
         self.rows.write_lock(tx).await?;
         let select: Arc<str> = format!(
-            "SELECT CAST({version} AS {number}), CAST({made_by} AS {text}) FROM {table} WHERE {row} = {first}{}",
+            "SELECT CAST({version} AS {number}), CAST({made_by} AS {text}) FROM {table} WHERE \
+             {row} = {first}{}",
             DB::LOCK
         )
         .into();
@@ -295,9 +296,11 @@ impl Versions {
             return Ok(Version::NoRow);
         };
         if found == read {
-            let update: Arc<str> =
-                format!("UPDATE {table} SET {version} = {version} + 1, {made_by} = {first} WHERE {row} = {second}")
-                    .into();
+            let update: Arc<str> = format!(
+                "UPDATE {table} SET {version} = {version} + 1, {made_by} = {first} WHERE \
+                    {row} = {second}"
+            )
+            .into();
             DB::write(&mut **tx, &update, key, id).await?;
             return Ok(Version::Made(found.saturating_add(1)));
         }
@@ -435,7 +438,8 @@ fn column<DB: Supported>(name: &'static str) -> Result<String, Error> {
 
 fn invalid(name: &str) -> Error {
     let message = format!(
-        "`{name}` cannot name a table or a column here; use letters, digits and `_`, at most 63, not beginning with a digit"
+        "`{name}` cannot name a table or a column here; use letters, digits and `_`, at most 63, \
+         not beginning with a digit"
     );
     Error::Configuration(message.into())
 }

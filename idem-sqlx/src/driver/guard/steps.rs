@@ -80,13 +80,11 @@ pub trait Supported: Database + Sized {
 
 /// A savepoint, which is rolled back if the future is dropped. Otherwise sqlx would take the end of
 /// the caller's transaction for its own, and return the connection with an open transaction.
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 struct Savepoint<'c, D: Dialect> {
     on: &'c mut Conn<D>,
     is_open: bool,
 }
 
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 impl<'c, D: Dialect> Savepoint<'c, D> {
     async fn begin(on: &'c mut Conn<D>) -> Result<Self, Error> {
         Manager::<D>::begin(on, None).await?;
@@ -107,7 +105,6 @@ impl<'c, D: Dialect> Savepoint<'c, D> {
     }
 }
 
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 impl<D: Dialect> Drop for Savepoint<'_, D> {
     fn drop(&mut self) {
         if self.is_open {
@@ -116,10 +113,6 @@ impl<D: Dialect> Drop for Savepoint<'_, D> {
     }
 }
 
-#[cfg_attr(
-    not(any(feature = "postgres", feature = "mysql", feature = "sqlite")),
-    allow(unused_macros)
-)]
 macro_rules! supported {
     ($Db:ty, $Dialect:ty, $mark:literal, $parameters:expr, $types:expr, $lock:literal) => {
         impl Supported for $Db {
@@ -187,7 +180,7 @@ macro_rules! supported {
                 // An error ends a transaction of PostgreSQL, but for a savepoint. It restores the
                 // limit as well.
                 let savepoint = Savepoint::<$Dialect>::begin(on).await?;
-                let mut limited = Limited::<$Dialect>::new(savepoint.on, wait).await?;
+                let mut limited = LockLimit::<$Dialect>::set(savepoint.on, wait).await?;
                 let mut selected = match before {
                     Some(before) => Self::execute(limited.connection(), before)
                         .await
@@ -202,10 +195,10 @@ macro_rules! supported {
                     selected = row.and_then(|row| row.map(|row| row.try_get(0)).transpose());
                 }
                 let is_locked = match &selected {
-                    Err(Error::Database(error)) => <$Dialect>::is_locked(&**error),
+                    Err(Error::Database(error)) => <$Dialect>::is_lock_timeout(&**error),
                     _ => false,
                 };
-                let ended = limited.end().await;
+                let ended = limited.restore().await;
                 if selected.is_ok() {
                     ended?;
                     savepoint.release().await?;
@@ -224,20 +217,19 @@ macro_rules! supported {
     };
 }
 
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 use {
     self::sqlx::Row as _,
     super::super::super::TransactionManager as _,
     super::super::super::sql,
+    super::super::dialect::lock_limit::LockLimit,
     super::super::dialect::{Conn, Dialect},
-    super::super::limited::Limited,
     super::super::transaction::{Manager, roll_back, roll_back_later},
 };
 
 #[cfg(feature = "postgres")]
 supported!(
     sqlx::Postgres,
-    super::super::postgres::Postgresql,
+    super::super::dialect::postgres::Postgresql,
     '"',
     ["$1", "$2"],
     ["text", "bigint"],
@@ -247,7 +239,7 @@ supported!(
 #[cfg(feature = "mysql")]
 supported!(
     sqlx::MySql,
-    super::super::mysql::Mysql,
+    super::super::dialect::mysql::Mysql,
     '`',
     ["?", "?"],
     ["CHAR", "SIGNED"],
@@ -256,7 +248,7 @@ supported!(
 #[cfg(feature = "sqlite")]
 supported!(
     sqlx::Sqlite,
-    super::super::sqlite::SqliteFile,
+    super::super::dialect::sqlite::SqliteFile,
     '"',
     ["?1", "?2"],
     ["TEXT", "INTEGER"],
