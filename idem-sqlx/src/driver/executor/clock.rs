@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idem_core::__private::catch_user_panic;
+use idem_core::adapter::catch_user_panic;
 use idem_core::store::clock::{Jump, ServerClock};
 use idem_core::store::record::{Claimed, Record};
 use tokio::time::sleep;

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use idem_core::__private::catch_user_panic;
 use idem_core::StoreError;
+use idem_core::adapter::catch_user_panic;
 use tokio::time::sleep;
 
 /// How many rows a batch deletes. Its transaction is short, so that no call waits for it.

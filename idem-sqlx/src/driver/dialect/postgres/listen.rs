@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_core::__private::catch_user_panic;
+use idem_core::adapter::catch_user_panic;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
