@@ -92,44 +92,8 @@ impl Action {
         errors: &mut Errors,
         actions: &[(&str, &str)],
     ) -> syn::Result<Option<Self>> {
-        let expected = || diag::alternatives(actions.iter().map(|(_, example)| *example));
-        if let Some(literal) = input.fork().parse::<Option<LitStr>>()?
-            && let Some((word, _)) = actions
-                .iter()
-                .find(|(word, _)| leading_word(&literal) == *word)
-        {
-            let message = format!("`{word}` is a word, not a string: leave out the quotes");
-            return Err(Error::new(literal.span(), message));
-        }
-        let word = Ident::parse_any(input).map_err(|error| {
-            let what = if input.is_empty() {
-                "an action is missing here"
-            } else {
-                "this is not an action"
-            };
-            Error::new(error.span(), format!("{what}: write {}", expected()))
-        })?;
+        let word = action_word(input, actions)?;
         let name = word.to_string();
-        if !actions.iter().any(|(action, _)| *action == name) {
-            let message = format!(
-                "unknown action `{name}`: write {}{}",
-                expected(),
-                meant(&name, actions)
-            );
-            return Err(Error::new(word.span(), message));
-        }
-        if input.peek(Token![=]) && !input.peek(Token![=>]) {
-            let message = match name.as_str() {
-                "keep" => {
-                    "`keep` takes its time in parentheses: write for example `keep(ttl = \"1h\")`"
-                }
-                "retry" => {
-                    "`retry` takes its numbers in parentheses: write for example `retry(max = 3)`"
-                }
-                _ => "`release` and `abandon` take nothing: leave this out",
-            };
-            return Err(input.error(message));
-        }
         let mut arguments = ActionArguments::of(name.clone());
         if input.peek(token::Paren) {
             let inside;
@@ -141,7 +105,7 @@ impl Action {
                 inside.parse::<TokenStream>()?;
             }
             if let Err(error) = arguments.parse(&inside, errors) {
-                // What is left would be a mistake of its own.
+                // The rest of the input would be reported as another mistake.
                 inside.parse::<TokenStream>()?;
                 return Err(error);
             }
@@ -246,6 +210,49 @@ impl Action {
     }
 }
 
+/// Reads the word of an action.
+fn action_word(input: ParseStream<'_>, actions: &[(&str, &str)]) -> syn::Result<Ident> {
+    let expected = || diag::alternatives(actions.iter().map(|(_, example)| *example));
+    if let Some(literal) = input.fork().parse::<Option<LitStr>>()?
+        && let Some((word, _)) = actions
+            .iter()
+            .find(|(word, _)| leading_word(&literal) == *word)
+    {
+        let message = format!("`{word}` is a word, not a string: leave out the quotes");
+        return Err(Error::new(literal.span(), message));
+    }
+    let word = Ident::parse_any(input).map_err(|error| {
+        let what = if input.is_empty() {
+            "an action is missing here"
+        } else {
+            "this is not an action"
+        };
+        Error::new(error.span(), format!("{what}: write {}", expected()))
+    })?;
+    let name = word.to_string();
+    if !actions.iter().any(|(action, _)| *action == name) {
+        let message = format!(
+            "unknown action `{name}`: write {}{}",
+            expected(),
+            meant(&name, actions)
+        );
+        return Err(Error::new(word.span(), message));
+    }
+    if input.peek(Token![=]) && !input.peek(Token![=>]) {
+        let message = match name.as_str() {
+            "keep" => {
+                "`keep` takes its time in parentheses: write for example `keep(ttl = \"1h\")`"
+            }
+            "retry" => {
+                "`retry` takes its numbers in parentheses: write for example `retry(max = 3)`"
+            }
+            _ => "`release` and `abandon` take nothing: leave this out",
+        };
+        return Err(input.error(message));
+    }
+    Ok(word)
+}
+
 /// A duration, as tokens.
 pub(crate) fn time(time: &Time, span: Span) -> TokenStream {
     match time {
@@ -266,23 +273,21 @@ struct ActionArguments {
     /// What is written for `max_backoff`.
     longest: Option<Expr>,
     then: Option<Action>,
-    /// Nothing was wrong so far.
+    /// Whether nothing was wrong so far.
     right: bool,
 }
 
 impl ActionArguments {
     fn of(action: String) -> Self {
-        let given = Vec::new();
-        let (ttl, max, backoff, max_backoff, longest, then) = (None, None, None, None, None, None);
         Self {
             of: action,
-            given,
-            ttl,
-            max,
-            backoff,
-            max_backoff,
-            longest,
-            then,
+            given: Vec::new(),
+            ttl: None,
+            max: None,
+            backoff: None,
+            max_backoff: None,
+            longest: None,
+            then: None,
             right: true,
         }
     }
@@ -301,40 +306,8 @@ impl ActionArguments {
     }
 
     fn argument(&mut self, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<()> {
-        let options = if self.of == "keep" {
-            &KEEP[..]
-        } else {
-            &RETRY[..]
-        };
-        let examples = || diag::alternatives(options.iter().map(|(_, example)| *example));
-        let keyword = Ident::parse_any(input).map_err(|error| {
-            Error::new(
-                error.span(),
-                format!("expected an option of `{}`: {}", self.of, examples()),
-            )
-        })?;
+        let keyword = self.keyword(input)?;
         let option = keyword.to_string();
-        let Some((_, example)) = options.iter().find(|(name, _)| *name == option) else {
-            let message = format!(
-                "`{}` has no option `{option}`: it has {}{}",
-                self.of,
-                examples(),
-                meant(&option, options)
-            );
-            return Err(Error::new(keyword.span(), message));
-        };
-        if !input.peek(Token![=]) {
-            return Err(Error::new(
-                keyword.span(),
-                format!("`{option}` needs a value: write for example `{example}`"),
-            ));
-        }
-        let equals: Token![=] = input.parse()?;
-        if input.is_empty() || input.peek(Token![,]) {
-            let message =
-                format!("`{option}` needs a value after the `=`: write for example `{example}`");
-            return Err(Error::new(equals.span, message));
-        }
         if self.given.contains(&option) {
             errors.on(
                 &keyword,
@@ -375,7 +348,46 @@ impl ActionArguments {
         Ok(())
     }
 
-    /// The retry, if all is there and right.
+    /// Reads the word of an option and the `=` after it.
+    fn keyword(&self, input: ParseStream<'_>) -> syn::Result<Ident> {
+        let options = if self.of == "keep" {
+            &KEEP[..]
+        } else {
+            &RETRY[..]
+        };
+        let examples = || diag::alternatives(options.iter().map(|(_, example)| *example));
+        let keyword = Ident::parse_any(input).map_err(|error| {
+            Error::new(
+                error.span(),
+                format!("expected an option of `{}`: {}", self.of, examples()),
+            )
+        })?;
+        let option = keyword.to_string();
+        let Some((_, example)) = options.iter().find(|(name, _)| *name == option) else {
+            let message = format!(
+                "`{}` has no option `{option}`: it has {}{}",
+                self.of,
+                examples(),
+                meant(&option, options)
+            );
+            return Err(Error::new(keyword.span(), message));
+        };
+        if !input.peek(Token![=]) {
+            return Err(Error::new(
+                keyword.span(),
+                format!("`{option}` needs a value: write for example `{example}`"),
+            ));
+        }
+        let equals: Token![=] = input.parse()?;
+        if input.is_empty() || input.peek(Token![,]) {
+            let message =
+                format!("`{option}` needs a value after the `=`: write for example `{example}`");
+            return Err(Error::new(equals.span, message));
+        }
+        Ok(keyword)
+    }
+
+    /// Returns the retry, if nothing is missing or wrong.
     fn retry(self, word: &Ident, errors: &mut Errors) -> Option<Retry> {
         if !self.given.iter().any(|option| option == "max") {
             let message = "`retry` needs `max`, how often it tries again: write for example `retry(max = 3, backoff = \"100ms\")`";

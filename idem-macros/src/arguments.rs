@@ -48,12 +48,13 @@ impl Plan {
     /// Whether an expression of the attribute names it.
     fn asks_for(&self, name: &str) -> bool {
         let calls = self
+            .operation
             .calls
             .iter()
             .flat_map(|call| call.argument.expressions());
         let mut expressions = calls
-            .chain(&self.runtime)
-            .chain(self.errors.computed().map(|(_, _, expr)| expr));
+            .chain(&self.operation.runtime)
+            .chain(self.errors.computed().map(|value| &value.expr));
         expressions.any(|expr| mentions(&expr.to_token_stream(), name)) || self.is_late(name)
     }
 

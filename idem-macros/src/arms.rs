@@ -48,24 +48,7 @@ impl Arms {
             return Ok(None);
         }
         if let Some(word) = first_word(&inside) {
-            let rest: TokenStream = inside.parse()?;
-            let stands_alone = matches!(
-                rest.to_string().replace(' ', "").as_str(),
-                "policy" | "policy,"
-            );
-            let message = match word.to_string().as_str() {
-                "policy" if stands_alone => return Ok(Some(Self::Policy(word))),
-                "policy" => {
-                    "`policy` stands alone: leave out the arms, or give each error an action in them".to_owned()
-                }
-                "keep" | "release" | "abandon" | "retry" => {
-                    format!("for all errors alike, write `errors(_ => {rest})`")
-                }
-                other if diag::closest(other, ["policy"]).is_some() => "did you mean `errors(policy)`?".to_owned(),
-                _ => format!("`errors` has arms, `{EXAMPLE}`, or is `errors(policy)`, which asks the error type"),
-            };
-            errors.on(&word, message);
-            return Ok(None);
+            return Self::of_word(word, &inside, errors);
         }
         if let Some(literal) = inside.fork().parse::<Option<LitStr>>()?
             && !contains_arrow(&inside)
@@ -75,22 +58,58 @@ impl Arms {
             inside.parse::<TokenStream>()?;
             return Ok(None);
         }
-        let (mut arms, mut right) = (Vec::new(), true);
+        Self::of_arms(&inside, errors)
+    }
+
+    /// Reads the parentheses if a single word is in them: `policy`, or a mistake.
+    fn of_word(
+        word: Ident,
+        inside: ParseStream<'_>,
+        errors: &mut Errors,
+    ) -> syn::Result<Option<Self>> {
+        let rest: TokenStream = inside.parse()?;
+        let stands_alone = matches!(
+            rest.to_string().replace(' ', "").as_str(),
+            "policy" | "policy,"
+        );
+        let message = match word.to_string().as_str() {
+            "policy" if stands_alone => return Ok(Some(Self::Policy(word))),
+            "policy" => {
+                "`policy` stands alone: leave out the arms, or give each error an action in them"
+                    .to_owned()
+            }
+            "keep" | "release" | "abandon" | "retry" => {
+                format!("for all errors alike, write `errors(_ => {rest})`")
+            }
+            other if diag::closest(other, ["policy"]).is_some() => {
+                "did you mean `errors(policy)`?".to_owned()
+            }
+            _ => format!(
+                "`errors` has arms, `{EXAMPLE}`, or is `errors(policy)`, which asks the error type"
+            ),
+        };
+        errors.on(&word, message);
+        Ok(None)
+    }
+
+    fn of_arms(inside: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Option<Self>> {
+        let mut arms = Vec::new();
+        let mut right = true;
         while !inside.is_empty() {
             // One arm that cannot be read does not hide the mistakes in the others.
-            match Arm::parse(&inside, errors) {
+            match Arm::parse(inside, errors) {
                 Ok(Some(arm)) => arms.push(arm),
                 Ok(None) => right = false,
                 Err(error) => {
                     errors.push(error);
                     right = false;
-                    skip_to_comma(&inside);
+                    skip_to_comma(inside);
                 }
             }
             if !inside.is_empty() && !inside.peek(Token![,]) {
                 errors.push(inside.error("expected a comma before this arm"));
                 right = false;
-                skip_to_comma(&inside);
+                skip_to_comma(inside);
             }
             inside.parse::<Option<Token![,]>>()?;
         }

@@ -157,7 +157,10 @@ pub(crate) fn future_output(ty: &Type) -> Option<&Type> {
 pub(crate) fn rename_self(tokens: TokenStream) -> TokenStream {
     let mut tokens = tokens.into_iter().peekable();
     let mut renamed = TokenStream::new();
-    let (mut in_item, mut in_use, mut after_pub, mut after_dollar) = (false, false, false, false);
+    let mut in_item = false;
+    let mut in_use = false;
+    let mut after_pub = false;
+    let mut after_dollar = false;
     while let Some(tree) = tokens.next() {
         in_use &= !is_punct(&tree, ';');
         let is_visibility = std::mem::take(&mut after_pub);

@@ -320,7 +320,8 @@ pub(crate) fn mentions(tokens: &TokenStream, name: &str) -> bool {
 
 fn mentions_in(tokens: &TokenStream, name: &str, in_macro: bool) -> bool {
     let trees: Vec<_> = tokens.clone().into_iter().collect();
-    let (mut in_item, mut in_use) = (false, false);
+    let mut in_item = false;
+    let mut in_use = false;
     trees.iter().enumerate().any(|(index, tree)| {
         let before = |distance| {
             index
@@ -444,7 +445,8 @@ fn is_punct(tree: Option<&TokenTree>, what: char) -> bool {
 
 /// Whether this format string names the variable: `{name}`, `{name :?}` or `{:name$}`.
 fn formats(literal: &Literal, name: &str) -> bool {
-    let (text, name) = (literal.to_string(), name.trim_start_matches("r#"));
+    let text = literal.to_string();
+    let name = name.trim_start_matches("r#");
     let is_argument = |inside: &str| {
         let rest = inside.strip_prefix(name).map(str::trim_start);
         rest.is_some_and(|rest| rest.starts_with(['}', ':']))

@@ -130,7 +130,8 @@ pub(crate) fn alternatives<'a>(names: impl IntoIterator<Item = &'a str>) -> Stri
 
 /// How many letters must be changed, added, dropped or swapped with their neighbour.
 fn distance(from: &str, to: &str) -> usize {
-    let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
+    let from: Vec<char> = from.chars().collect();
+    let to: Vec<char> = to.chars().collect();
     let mut rows: Vec<Vec<usize>> = vec![(0..=to.len()).collect()];
     for i in 1..=from.len() {
         let mut row = vec![i];

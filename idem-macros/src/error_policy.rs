@@ -1,48 +1,19 @@
 //! `#[derive(ErrorPolicy)]`.
 
+mod content;
 mod dispose;
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens as _, quote, quote_spanned};
-use syn::parse::ParseStream;
 use syn::{
-    Attribute, Data, DeriveInput, Error, Expr, Field, Fields, GenericParam, Generics, Member, Meta,
-    Token, Type, TypePath, parse_quote, token,
+    Attribute, Data, DeriveInput, Field, Fields, GenericParam, Generics, Member, Type, TypePath,
+    parse_quote,
 };
 
+use self::content::{Content, Policy, Redeliver, content};
 use crate::action::Action;
 use crate::diag::{self, Errors};
 use crate::paths::Krate;
-use crate::value::{Reader, Time};
-
-/// The policy for one kind of error.
-enum Policy {
-    /// As it is written; `None` is not written at all.
-    Action(Option<Action>),
-    /// The policy of the error inside.
-    Inner(Span),
-}
-
-/// The words besides actions, and how they are written. The last two are for the whole type.
-const OTHER_WORDS: [(&str, &str); 5] = [
-    ("inner", "inner"),
-    ("dead_letter", "dead_letter"),
-    ("redeliver", "redeliver = \"30s\""),
-    ("dispose", "dispose"),
-    ("crate", "crate = \"::idem\""),
-];
-
-/// The content of `#[idem(..)]` for one kind of error.
-#[derive(Default)]
-struct Content {
-    policy: Option<Policy>,
-    /// The word `dead_letter`: a message whose handler fails with it is put aside.
-    dead_letter: Option<Span>,
-    /// The word `dispose`: `Dispose` is derived although no variant is put aside.
-    dispose: Option<Span>,
-    /// `redeliver = "30s"`: the word, and the pause if nothing is wrong with it.
-    redeliver: Option<(Span, Option<Time>)>,
-}
 
 /// One variant, or the whole of a struct.
 struct Case<'a> {
@@ -51,8 +22,8 @@ struct Case<'a> {
     fields: &'a Fields,
     policy: &'a Policy,
     is_dead_letter: bool,
-    redeliver: Option<&'a (Span, Option<Time>)>,
-    /// It says itself that it is kept, and to serde that it is not written.
+    redeliver: Option<&'a Redeliver>,
+    /// Whether the variant has an action of its own, and serde skips it.
     is_skipped: bool,
 }
 
@@ -66,64 +37,18 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
     let mut errors = Errors::default();
     let mut krate = None;
     let whole = content(&input.attrs, Some(&mut krate), &mut errors);
-    let own: Vec<Content> = match &input.data {
-        Data::Enum(data) => data
-            .variants
-            .iter()
-            .map(|variant| content(&variant.attrs, None, &mut errors))
-            .collect(),
-        Data::Struct(_) => Vec::new(),
-        Data::Union(data) => {
-            let message = "a union cannot have a policy, since it does not say which field is set: use an enum";
-            errors.at(data.union_token.span, message);
-            Vec::new()
-        }
-    };
+    let own = contents_of_variants(&input.data, &mut errors);
     let disposes = [&whole]
         .into_iter()
         .chain(&own)
         .any(Content::derives_dispose);
-    let Content {
-        policy,
-        dead_letter,
-        redeliver,
-        ..
-    } = whole;
-    if let (Data::Enum(_), Some((word, _))) = (&input.data, &redeliver) {
+    if let (Data::Enum(_), Some(redeliver)) = (&input.data, &whole.redeliver) {
         errors.at(
-            *word,
+            redeliver.word,
             "`redeliver` is for one kind of error: write it above the variant",
         );
     }
-    let whole = policy.unwrap_or(Policy::Action(None));
-    let cases: Vec<Case<'_>> = match &input.data {
-        Data::Enum(data) => {
-            let variants = data.variants.iter().zip(&own);
-            let case = variants.map(|(variant, own)| Case {
-                variant: Some(&variant.ident),
-                fields: &variant.fields,
-                policy: own.policy.as_ref().unwrap_or(&whole),
-                is_dead_letter: own.dead_letter.is_some()
-                    || own.policy.is_none() && own.redeliver.is_none() && dead_letter.is_some(),
-                redeliver: own.redeliver.as_ref(),
-                is_skipped: own.policy.is_some() && is_skipped(&variant.attrs),
-            });
-            case.collect()
-        }
-        Data::Struct(data) => {
-            let (is_dead_letter, redeliver) = (dead_letter.is_some(), redeliver.as_ref());
-            let (fields, policy) = (&data.fields, &whole);
-            vec![Case {
-                variant: None,
-                fields,
-                policy,
-                is_dead_letter,
-                redeliver,
-                is_skipped: false,
-            }]
-        }
-        Data::Union(_) => Vec::new(),
-    };
+    let cases = cases(&input.data, &whole, &own);
     for case in &cases {
         case.check(&input.ident, &mut errors);
     }
@@ -150,165 +75,54 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
     }
 }
 
-/// Reads `#[idem(..)]`: an action or `inner`, `dead_letter`, `redeliver` and, on the type, `crate`
-/// and `dispose`.
-fn content(
-    attributes: &[Attribute],
-    mut krate: Option<&mut Option<Krate>>,
-    errors: &mut Errors,
-) -> Content {
-    let mut content = Content::default();
-    for attribute in attributes
-        .iter()
-        .filter(|attribute| attribute.path().is_ident("idem"))
-    {
-        let message = match &attribute.meta {
-            Meta::NameValue(_) => "this goes in parentheses: write for example `#[idem(keep)]`",
-            Meta::List(list) if !list.tokens.is_empty() => {
-                let read = attribute.parse_args_with(|input: ParseStream<'_>| {
-                    while !input.is_empty() {
-                        content.word(input, krate.as_deref_mut(), errors)?;
-                        if !input.is_empty() {
-                            let at = input.span();
-                            input
-                                .parse::<Token![,]>()
-                                .map_err(|_| Error::new(at, "expected a comma before this"))?;
-                        }
-                    }
-                    Ok(())
-                });
-                errors.keep(read);
-                continue;
-            }
-            Meta::Path(_) | Meta::List(_) => {
-                "`#[idem]` says nothing: write for example `#[idem(keep)]`"
-            }
-        };
-        errors.on(attribute, message);
+/// Reads `#[idem(..)]` of each variant.
+fn contents_of_variants(data: &Data, errors: &mut Errors) -> Vec<Content> {
+    match data {
+        Data::Enum(data) => data
+            .variants
+            .iter()
+            .map(|variant| content(&variant.attrs, None, errors))
+            .collect(),
+        Data::Struct(_) => Vec::new(),
+        Data::Union(data) => {
+            let message = "a union cannot have a policy, since it does not say which field is set: use an enum";
+            errors.at(data.union_token.span, message);
+            Vec::new()
+        }
     }
-    content
 }
 
-/// The next word, if it is one of these.
-fn next_word(input: ParseStream<'_>, words: &[&str]) -> Option<Ident> {
-    let word: Ident = input.fork().parse().ok()?;
-    words
-        .iter()
-        .any(|expected| word == expected)
-        .then_some(word)
-}
+/// The policy of errors that no attribute mentions.
+const UNLISTED: &Policy = &Policy::Action(None);
 
-/// Reports a value after a word that has none.
-fn takes_nothing(word: &Ident, input: ParseStream<'_>) -> syn::Result<()> {
-    if !input.peek(Token![=]) && !input.peek(token::Paren) {
-        return Ok(());
-    }
-    let error = input.error(format!("`{word}` takes nothing: write `{word}`"));
-    // What is left would be a mistake of its own.
-    input.parse::<TokenStream>()?;
-    Err(error)
-}
-
-impl Content {
-    /// Reads one word, with what belongs to it. Only a type has a `krate`.
-    fn word(
-        &mut self,
-        input: ParseStream<'_>,
-        krate: Option<&mut Option<Krate>>,
-        errors: &mut Errors,
-    ) -> syn::Result<()> {
-        if input.peek(Token![crate]) {
-            let word: Token![crate] = input.parse()?;
-            if input.parse::<Token![=]>().is_err() {
-                return Err(Error::new(
-                    word.span,
-                    "`crate` needs a path: write for example `crate = \"::idem\"`",
-                ));
-            }
-            let path = Krate::parse(&input.parse::<Expr>()?, errors).unwrap_or_default();
-            match krate {
-                Some(krate @ None) => *krate = Some(path),
-                Some(Some(_)) => errors.on(word, "`crate` is given twice: leave one of them out"),
-                None => errors.on(
-                    word,
-                    "`crate` is for the whole type: write it above the `enum`",
-                ),
-            }
-        } else if let Some(word) = next_word(input, &["dead_letter", "dispose"]) {
-            input.parse::<Ident>()?;
-            self.message(&word, krate.is_some(), errors);
-            takes_nothing(&word, input)?;
-        } else if let Some(word) = next_word(input, &["redeliver"]) {
-            input.parse::<Ident>()?;
-            self.redeliver(&word, input, errors)?;
-        } else {
-            let at = input.span();
-            let next = one_policy(input, krate.is_some(), errors)?;
-            if self.policy.is_some() {
-                errors.at(
-                    at,
-                    "two policies for the same errors: leave one of them out",
-                );
-            }
-            self.policy = Some(next);
+/// Returns the cases of a type. `whole` is above the type, and `own` above each variant.
+fn cases<'a>(data: &'a Data, whole: &'a Content, own: &'a [Content]) -> Vec<Case<'a>> {
+    let default = whole.policy.as_ref().unwrap_or(UNLISTED);
+    match data {
+        Data::Enum(data) => {
+            let variants = data.variants.iter().zip(own);
+            let case = variants.map(|(variant, own)| Case {
+                variant: Some(&variant.ident),
+                fields: &variant.fields,
+                policy: own.policy.as_ref().unwrap_or(default),
+                is_dead_letter: own.dead_letter.is_some()
+                    || own.policy.is_none()
+                        && own.redeliver.is_none()
+                        && whole.dead_letter.is_some(),
+                redeliver: own.redeliver.as_ref(),
+                is_skipped: own.policy.is_some() && is_skipped(&variant.attrs),
+            });
+            case.collect()
         }
-        Ok(())
-    }
-
-    fn message(&mut self, word: &Ident, is_type: bool, errors: &mut Errors) {
-        let slot = if word == "dispose" {
-            &mut self.dispose
-        } else {
-            &mut self.dead_letter
-        };
-        if slot.is_some() {
-            errors.on(
-                word,
-                format!("`{word}` is given twice: leave one of them out"),
-            );
-        }
-        if word == "dispose" && !is_type {
-            errors.on(
-                word,
-                "`dispose` is for the whole type: write it above the `enum`",
-            );
-        }
-        *slot = Some(word.span());
-    }
-
-    /// What comes after the word `redeliver`.
-    fn redeliver(
-        &mut self,
-        word: &Ident,
-        input: ParseStream<'_>,
-        errors: &mut Errors,
-    ) -> syn::Result<()> {
-        let is_given = self.redeliver.replace((word.span(), None)).is_some();
-        if input.parse::<Token![=]>().is_err() {
-            // What is left would be a mistake of its own.
-            input.parse::<TokenStream>()?;
-            return Err(Error::new(
-                word.span(),
-                "`redeliver` needs a pause: write for example `redeliver = \"30s\"`",
-            ));
-        }
-        self.redeliver = Some((
-            word.span(),
-            Reader {
-                keyword: word,
-                errors,
-            }
-            .time(&input.parse()?),
-        ));
-        if is_given {
-            errors.on(word, "`redeliver` is given twice: leave one of them out");
-        }
-        Ok(())
-    }
-
-    /// Whether anything is said of messages, so that `Dispose` is derived.
-    fn derives_dispose(&self) -> bool {
-        self.dispose.or(self.dead_letter).is_some() || self.redeliver.is_some()
+        Data::Struct(data) => vec![Case {
+            variant: None,
+            fields: &data.fields,
+            policy: default,
+            is_dead_letter: whole.dead_letter.is_some(),
+            redeliver: whole.redeliver.as_ref(),
+            is_skipped: false,
+        }],
+        Data::Union(_) => Vec::new(),
     }
 }
 
@@ -322,25 +136,6 @@ fn is_skipped(attributes: &[Attribute]) -> bool {
             Some(list.tokens.clone())
         });
     words.flatten().any(|tree| matches!(&tree, TokenTree::Ident(word) if word == "skip" || word == "skip_serializing"))
-}
-
-fn one_policy(input: ParseStream<'_>, is_type: bool, errors: &mut Errors) -> syn::Result<Policy> {
-    let word: Option<Ident> = input.fork().parse().ok();
-    match word {
-        Some(word) if word == "inner" => {
-            input.parse::<Ident>()?;
-            takes_nothing(&word, input)?;
-            Ok(Policy::Inner(word.span()))
-        }
-        _ => {
-            let others = if is_type {
-                &OTHER_WORDS[..]
-            } else {
-                &OTHER_WORDS[..3]
-            };
-            Action::parse_among(input, errors, others).map(Policy::Action)
-        }
-    }
 }
 
 impl Case<'_> {
@@ -365,18 +160,19 @@ impl Case<'_> {
             let message = "serde skips this variant, so it cannot be kept: leave out the `#[serde(skip)]`, or write `#[idem(release)]`";
             errors.at(keep, message);
         }
-        if let Some((word, _)) = self.redeliver
+        if let Some(redeliver) = self.redeliver
             && let Some(why) = self.dead_letters()
         {
             let message = format!(
                 "{why} is dead-lettered, so it is not delivered again: leave out one of them"
             );
-            errors.at(*word, message);
+            errors.at(redeliver.word, message);
         }
         if let Policy::Inner(word) = self.policy
             && self.inner().is_none()
         {
-            let (what, count) = (self.variant.unwrap_or(name), self.fields.len());
+            let what = self.variant.unwrap_or(name);
+            let count = self.fields.len();
             let message = format!(
                 "`inner` asks the policy of the one field inside, and `{what}` has {count}: write `keep`, `release`, `abandon` or `retry(..)`"
             );
@@ -384,8 +180,8 @@ impl Case<'_> {
         }
     }
 
-    /// What says that a message whose handler fails with it is put aside. Coming again, it would get
-    /// a kept error again, and nothing else.
+    /// Why a message is dead-lettered if its handler fails with this error, if it is. A redelivery of a
+    /// message with a kept error would only get the same error again.
     fn dead_letters(&self) -> Option<&'static str> {
         if self.is_dead_letter {
             return Some("an error marked `dead_letter`");

@@ -1,10 +1,11 @@
 //! Rewrites the function, with the body guarded. This step cannot fail, as the plan finds all
 //! mistakes.
 
+mod operation;
+
 use proc_macro2::{Group, Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
-use syn::ext::IdentExt as _;
-use syn::{Expr, GenericArgument, PathArguments, Type};
+use syn::{GenericArgument, PathArguments, Type};
 
 use crate::action::Computed;
 use crate::args::Args;
@@ -12,11 +13,10 @@ use crate::arguments::Arguments;
 use crate::arms::Arm;
 use crate::async_trait;
 use crate::diag::{self, Errors};
-use crate::handling::{Handling, Matching};
-use crate::item::{self, Form, Function, braced};
-use crate::plan::{Argument, Call, Plan};
+use crate::handling::{ComputedValue, Handling, Matching};
+use crate::item::{Form, Function, braced};
+use crate::plan::Plan;
 use crate::transaction::Parameter;
-use crate::value::{Name, Time, fixed};
 
 /// Expands `#[idempotent(..)]`. With any mistake in it, the item stays as it is written, next to
 /// the errors.
@@ -80,7 +80,7 @@ impl Plan {
         let policy = self.policy();
         let (body, answer) = self.run(block, arguments);
         let first = &arguments.first;
-        // No tail expression: what lints say of one is not the author's concern.
+        // Not a tail expression, about which lints would warn the author.
         let answer = match self.form {
             Form::Async => quote_spanned!(here=> return #answer;),
             Form::Boxed(_) => quote_spanned!(here=> let __idem_answer = #answer; __idem_answer),
@@ -105,100 +105,111 @@ impl Plan {
         }
     }
 
-    /// What is done with errors.
+    /// The statements that decide what is done with errors.
     fn policy(&self) -> TokenStream {
         let here = Span::mixed_site();
         match &self.errors {
-            Handling::Default => {
-                let krate = self.krate.at(here);
-                let at = self.at_error_type();
-                // A type parameter can be a type with a policy, which is not seen here: so it must
-                // be one.
-                if self
-                    .error_type()
-                    .is_some_and(|ty| self.bindings.is_type_parameter(ty))
-                {
-                    let policy =
-                        quote_spanned!(at=> __idem_witness.errors_by_policy_without_retries());
-                    return quote_spanned!(here=> let __idem_policy = #policy;);
-                }
-                let policy = quote_spanned!(at=> (&__idem_witness).errors_by_default());
-                quote_spanned! {here=>
-                    let __idem_policy = {
-                        #[allow(unused_imports)]
-                        use #krate::__private::{ConditionalPolicy as _, NoPolicy as _};
-                        #policy
-                    };
-                }
-            }
+            Handling::Default => self.policy_by_default(),
             Handling::Policy(word) => {
                 let policy =
                     quote_spanned!(diag::located(*word)=> __idem_witness.errors_by_policy());
                 quote_spanned!(here=> let __idem_policy = #policy;)
             }
-            Handling::Arms(Matching {
-                keyword,
-                arms,
-                computed,
-                ..
-            }) => {
-                // A `match` that does not cover every error is an error at the word `errors`.
-                let scrutinee = Ident::new("__idem_error", diag::located(*keyword));
-                let arms = arms.iter().map(
-                    |Arm {
-                         pattern,
-                         guard,
-                         arrow,
-                         action,
-                     }| {
-                        let guard = guard.as_ref().map(|(word, expr)| {
-                            let expr = self.in_scope(expr.to_token_stream());
-                            quote!(#word #expr)
-                        });
-                        let action = self.in_scope(action.expand(&self.krate));
-                        quote!(#pattern #guard #arrow #action,)
-                    },
-                );
-                let computed = computed.iter().map(|(variable, what, expr)| {
-                    let (first, _) = diag::ends(expr);
-                    let expr = self.in_scope(expr.to_token_stream());
-                    let ty = match what {
-                        Computed::Time => quote_spanned!(first=> ::core::time::Duration),
-                        Computed::Count => quote_spanned!(first=> u32),
-                    };
-                    quote_spanned!(first=> let #variable: #ty = #expr;)
-                });
-                let keeping = self.errors.keeps().map(|word| {
-                    let keeping = quote_spanned!(diag::located(word)=> __idem_policy.keeping());
-                    quote_spanned!(here=> let __idem_policy = #keeping;)
-                });
-                let deny = quote_spanned!(diag::located(*keyword)=> #[deny(unreachable_patterns)]);
-                // In its own task, the body takes the policy along.
-                let by_value = self.detached.map(|_| quote_spanned!(here=> move));
-                let whole = self.kept_by_policy();
-                let action = quote_spanned!(here=> match #scrutinee { #(#arms)* });
-                let action = if whole.is_empty() {
-                    action
-                } else {
-                    quote_spanned!(here=> { #whole #action })
-                };
-                let policy = quote_spanned! {here=>
-                    __idem_witness.errors(#by_value |__idem_error| #action)
-                };
-                let arguments = self.for_policy();
-                let policy = if arguments.is_empty() {
-                    policy
-                } else {
-                    quote_spanned!(here=> { #arguments #policy })
-                };
-                quote_spanned! {here=>
-                    #(#computed)*
-                    #deny
-                    let __idem_policy = #policy;
-                    #keeping
-                }
-            }
+            Handling::Arms(matching) => self.policy_of_arms(matching),
         }
+    }
+
+    /// The policy of the error type, if it has one.
+    fn policy_by_default(&self) -> TokenStream {
+        let here = Span::mixed_site();
+        let krate = self.krate.at(here);
+        let at = self.at_error_type();
+        // Whether a type parameter has a policy is not known here, so it must have one.
+        if self
+            .error_type()
+            .is_some_and(|ty| self.bindings.is_type_parameter(ty))
+        {
+            let policy = quote_spanned!(at=> __idem_witness.errors_by_policy_without_retries());
+            return quote_spanned!(here=> let __idem_policy = #policy;);
+        }
+        let policy = quote_spanned!(at=> (&__idem_witness).errors_by_default());
+        quote_spanned! {here=>
+            let __idem_policy = {
+                #[allow(unused_imports)]
+                use #krate::__private::{ConditionalPolicy as _, NoPolicy as _};
+                #policy
+            };
+        }
+    }
+
+    /// The policy of `errors(..)`: a `match` on the error.
+    fn policy_of_arms(&self, matching: &Matching) -> TokenStream {
+        let here = Span::mixed_site();
+        let keyword = diag::located(matching.keyword);
+        // A `match` that does not cover every error is an error at the word `errors`.
+        let scrutinee = Ident::new("__idem_error", keyword);
+        let arms = matching.arms.iter().map(|arm| self.arm(arm));
+        let computed = matching.computed.iter().map(|value| self.computed(value));
+        let keeping = self.errors.keeps().map(|word| {
+            let keeping = quote_spanned!(diag::located(word)=> __idem_policy.keeping());
+            quote_spanned!(here=> let __idem_policy = #keeping;)
+        });
+        let deny = quote_spanned!(keyword=> #[deny(unreachable_patterns)]);
+        // A detached body is a task, which owns the policy.
+        let by_value = self.detached.map(|_| quote_spanned!(here=> move));
+        let whole = self.kept_by_policy();
+        let action = quote_spanned!(here=> match #scrutinee { #(#arms)* });
+        let action = if whole.is_empty() {
+            action
+        } else {
+            quote_spanned!(here=> { #whole #action })
+        };
+        let policy = quote_spanned! {here=>
+            __idem_witness.errors(#by_value |__idem_error| #action)
+        };
+        let arguments = self.for_policy();
+        let policy = if arguments.is_empty() {
+            policy
+        } else {
+            quote_spanned!(here=> { #arguments #policy })
+        };
+        quote_spanned! {here=>
+            #(#computed)*
+            #deny
+            let __idem_policy = #policy;
+            #keeping
+        }
+    }
+
+    fn arm(&self, arm: &Arm) -> TokenStream {
+        let Arm {
+            pattern,
+            guard,
+            arrow,
+            action,
+        } = arm;
+        let guard = guard.as_ref().map(|(word, expr)| {
+            let expr = self.in_scope(expr.to_token_stream());
+            quote!(#word #expr)
+        });
+        let action = self.in_scope(action.expand(&self.krate));
+        quote!(#pattern #guard #arrow #action,)
+    }
+
+    /// The statement that computes a value of an arm.
+    fn computed(&self, value: &ComputedValue) -> TokenStream {
+        let ComputedValue {
+            variable,
+            kind,
+            expr,
+        } = value;
+        let (first, _) = diag::ends(expr);
+        let expr = self.in_scope(expr.to_token_stream());
+        let ty = match kind {
+            Computed::Time => quote_spanned!(first=> ::core::time::Duration),
+            Computed::Count => quote_spanned!(first=> u32),
+        };
+        quote_spanned!(first=> let #variable: #ty = #expr;)
     }
 
     /// The body, and the call that carries it all out.
@@ -211,38 +222,7 @@ impl Plan {
             return self.run_in(transaction, block, arguments);
         }
         if let Some(retry) = self.errors.retries() {
-            let retry = diag::located(retry);
-            let body = self.body(block, arguments);
-            let Arguments { before, each, .. } = arguments;
-            // An expression that reads a parameter after an error needs it to stay in place; other
-            // parameters may be unshareable.
-            let shares = self.detached.is_none()
-                && self
-                    .errors
-                    .late()
-                    .iter()
-                    .any(|late| self.bindings.named_in(late).next().is_some());
-            let by_value = (!shares).then(|| quote_spanned!(retry=> move));
-            let run = Ident::new(
-                if self.detached.is_some() {
-                    "run_detached_again"
-                } else {
-                    "run_again"
-                },
-                at,
-            );
-            return (
-                quote_spanned! {retry=>
-                    #before
-                    let __idem_body = #by_value || {
-                        #each
-                        #body
-                    };
-                },
-                quote_spanned! {at=>
-                    #krate::__private::#run(__idem_operation, __idem_witness, __idem_policy, __idem_body).await
-                },
-            );
+            return self.run_again(diag::located(retry), block, arguments);
         }
         let body = self.body(block, arguments);
         if self.detached.is_some() {
@@ -267,7 +247,49 @@ impl Plan {
         )
     }
 
-    /// The body as a closure that has the transaction lent, and the call that carries it all out.
+    /// The body as a closure that makes a future for each try, and the call that carries it all out.
+    fn run_again(
+        &self,
+        retry: Span,
+        block: &Group,
+        arguments: &Arguments,
+    ) -> (TokenStream, TokenStream) {
+        let at = self.detached.map_or_else(Span::mixed_site, diag::located);
+        let krate = self.krate.at(at);
+        let body = self.body(block, arguments);
+        let Arguments { before, each, .. } = arguments;
+        // An expression that reads a parameter after an error needs it to stay in place. Otherwise the
+        // closure owns its parameters, because not all of them can be shared.
+        let shares = self.detached.is_none()
+            && self
+                .errors
+                .late()
+                .iter()
+                .any(|late| self.bindings.named_in(late).next().is_some());
+        let by_value = (!shares).then(|| quote_spanned!(retry=> move));
+        let run = Ident::new(
+            if self.detached.is_some() {
+                "run_detached_again"
+            } else {
+                "run_again"
+            },
+            at,
+        );
+        (
+            quote_spanned! {retry=>
+                #before
+                let __idem_body = #by_value || {
+                    #each
+                    #body
+                };
+            },
+            quote_spanned! {at=>
+                #krate::__private::#run(__idem_operation, __idem_witness, __idem_policy, __idem_body).await
+            },
+        )
+    }
+
+    /// The body as a closure that borrows the transaction, and the call that carries it all out.
     fn run_in(
         &self,
         transaction: &Parameter,
@@ -313,184 +335,10 @@ impl Plan {
         }
     }
 
-    fn site(&self) -> TokenStream {
-        let here = Span::mixed_site();
-        let krate = self.krate.at(here);
-        quote_spanned!(here=> #krate::__private::Site::new(::core::file!(), ::core::line!(), ::core::column!()))
-    }
-
-    fn name(&self) -> TokenStream {
-        let here = Span::mixed_site();
-        let krate = self.krate.at(here);
-        let (of, text) = match &self.name {
-            None => {
-                let name = self.function.signature.ident.unraw().to_string();
-                (
-                    "of_function",
-                    quote_spanned!(here=> ::core::concat!(::core::module_path!(), "::", #name)),
-                )
-            }
-            Some(Name::Literal(literal)) => ("written", literal.to_token_stream()),
-            Some(Name::Constant(expr)) if item::is_of_type(expr) => {
-                let (first, checked) = (diag::ends(expr).0, self.checked_name(expr));
-                ("of_type", quote_spanned!(first=> const { #checked }))
-            }
-            Some(Name::Constant(_)) => ("written", quote_spanned!(here=> __IDEM_NAME)),
-        };
-        let of = Ident::new(of, here);
-        quote_spanned! {here=>
-            #krate::__private::Name::#of(#text, || ::core::any::type_name_of_val(&|| ()))
-        }
-    }
-
-    /// The constant that the name is: an item, so that it is evaluated in any case. Items know no
-    /// `Self`.
-    fn constant_name(&self) -> Option<TokenStream> {
-        let expr = match &self.name {
-            Some(Name::Constant(expr)) if !item::is_of_type(expr) => expr,
-            _ => return None,
-        };
-        let checked = self.checked_name(expr);
-        Some(
-            quote_spanned!(Span::mixed_site()=> const __IDEM_NAME: &::core::primitive::str = #checked;),
-        )
-    }
-
-    fn checked_name(&self, expr: &Expr) -> TokenStream {
-        let (first, last) = diag::ends(expr);
-        let krate = self.krate.at(first);
-        let checked = quote_spanned!(first=> #krate::__private::checked_name);
-        let argument = quote_spanned!(last=> (#expr));
-        quote!(#checked #argument)
-    }
-
-    /// Key, fingerprint and everything else that is asked of the parameters, before the body may
-    /// move or change them. If the body runs in place and once, the code first asks for a disabled
-    /// runtime, which needs none of this.
-    fn operation(&self) -> TokenStream {
-        let here = Span::mixed_site();
-        let in_place = self.runs_in_place();
-        let name = self.name();
-        let operation = if let Some(runtime) = &self.runtime {
-            // At the expression: an error about its type is one of its own.
-            let (first, _) = diag::ends(runtime);
-            let (krate, site) = (self.krate.at(first), quote_spanned!(here=> &__IDEM_SITE));
-            let begin = Ident::new(
-                if in_place {
-                    "operation_of_unless_disabled"
-                } else {
-                    "operation_of"
-                },
-                first,
-            );
-            quote_spanned!(first=> #krate::__private::#begin(#site, #name, #runtime))
-        } else {
-            let krate = self.krate.at(here);
-            let begin = Ident::new(
-                if in_place {
-                    "operation_unless_disabled"
-                } else {
-                    "operation"
-                },
-                here,
-            );
-            quote_spanned!(here=> #krate::__private::#begin(&__IDEM_SITE, #name))
-        };
-        let calls = self.calls.iter().map(|call| self.call(call));
-        self.in_scope(if in_place {
-            quote_spanned! {here=>
-                match #operation {
-                    ::core::option::Option::Some(__idem_operation) => {
-                        ::core::option::Option::Some(__idem_operation #(#calls)*)
-                    }
-                    ::core::option::Option::None => ::core::option::Option::None,
-                }
-            }
-        } else {
-            quote_spanned!(here=> #operation #(#calls)*)
-        })
-    }
-
     /// Whether the body is pinned where it is, and run once: it has no task of its own, and is not
     /// tried again.
     fn runs_in_place(&self) -> bool {
         self.detached.is_none() && self.errors.retries().is_none() && self.transaction.is_none()
-    }
-
-    fn call(&self, Call { method, argument }: &Call) -> TokenStream {
-        let span = diag::located(method.span());
-        let argument = match argument {
-            Argument::Expression(key) if method == "key" => self.key(key, span),
-            Argument::Submission(both) => {
-                let [token, subject] = &**both;
-                let subject = self.key(subject, span);
-                quote_spanned!(span=> #token, #subject)
-            }
-            Argument::Expression(expr) | Argument::Time(Time::Computed(expr)) => {
-                expr.to_token_stream()
-            }
-            Argument::Time(Time::Fixed(duration)) => fixed(*duration, span),
-            Argument::Nothing => TokenStream::new(),
-            Argument::Upgrade(upgrade) => {
-                let (from, function, outcome) = (&upgrade.from, &upgrade.function, &self.outcome);
-                // At the function's place: so is an error about what it takes or gives.
-                let (first, last) = diag::ends(function);
-                let krate = self.krate.at(first);
-                let checked = quote_spanned!(first=> #krate::__private::upgrades::<#outcome, _, _>);
-                let argument = quote_spanned!(last=> (#function));
-                quote_spanned!(span=> #from, #checked #argument)
-            }
-            Argument::Variant(of, variant) => {
-                let krate = self.krate.at(span);
-                let of = Ident::new(of, span);
-                quote_spanned!(span=> #krate::#of::#variant)
-            }
-        };
-        let method = Ident::new(&method.to_string(), span);
-        quote_spanned!(span=> .#method(#argument))
-    }
-
-    /// The key. Each part of a tuple goes through a call of its own, so that one that is none is an
-    /// error at its place.
-    fn key(&self, key: &Expr, keyword: Span) -> TokenStream {
-        let Expr::Reference(reference) = key else {
-            return key.to_token_stream();
-        };
-        let Expr::Tuple(tuple) = &*reference.expr else {
-            return key.to_token_stream();
-        };
-        let krate = self.krate.at(keyword);
-        let parts = tuple.elems.iter().map(|part| {
-            let part = self.key(part, keyword);
-            quote_spanned!(keyword=> #krate::__private::part(#part))
-        });
-        let and = &reference.and_token;
-        quote_spanned!(diag::ends(tuple).0=> #and (#(#parts),*))
-    }
-
-    /// Code that checks the key's type: if a key of that type is never missing, `missing_key` is an
-    /// error. It is never executed. It is not a closure, in which `?` would have no function to
-    /// return from.
-    fn can_be_missing(&self) -> Option<TokenStream> {
-        let missing_key = self.missing_key?;
-        let key = self
-            .calls
-            .iter()
-            .find(|call| call.method == "key")?
-            .argument
-            .expressions()
-            .first()?;
-        let here = Span::mixed_site();
-        let krate = self.krate.at(here);
-        let key = self.in_scope(key.to_token_stream());
-        let look = quote_spanned!(diag::located(missing_key)=> __idem_key.can_be_missing());
-        Some(quote_spanned! {here=>
-            if false {
-                use #krate::__private::PerhapsMissing as _;
-                let __idem_key = #krate::__private::KeyOf(#key);
-                let _ = #look;
-            }
-        })
     }
 
     /// The call that asks for what must hold of the returned type. It lies on that type, from its
@@ -540,7 +388,7 @@ impl Plan {
 
     /// Asks what became of an abandoned call, before the body may use the parameters up.
     fn reconcile(&self) -> Option<TokenStream> {
-        let expr = self.reconcile.as_ref()?;
+        let expr = self.operation.reconcile.as_ref()?;
         let (first, _) = diag::ends(expr);
         let krate = self.krate.at(first);
         let mut expr = self.in_scope(expr.to_token_stream());

@@ -51,10 +51,8 @@ impl Function {
     pub(crate) fn head_with(&self, inputs: &[FnArg]) -> TokenStream {
         let before = |input: ParseStream<'_>| {
             let attributes = input.call(Attribute::parse_outer)?;
-            let (visibility, default) = (
-                input.parse::<Visibility>()?,
-                input.parse::<Option<Token![default]>>()?,
-            );
+            let visibility = input.parse::<Visibility>()?;
+            let default = input.parse::<Option<Token![default]>>()?;
             input.parse::<TokenStream>()?;
             Ok(quote!(#(#attributes)* #visibility #default))
         };

@@ -244,7 +244,8 @@ impl Part {
         let name = &variant.ident;
         let text = name.unraw().to_string();
         let text = quote_spanned!(here=> key.text(#text););
-        let (mut bindings, mut writes) = (Vec::new(), vec![text.clone()]);
+        let mut bindings = Vec::new();
+        let mut writes = vec![text.clone()];
         for (index, (member, field)) in variant.fields.members().zip(&variant.fields).enumerate() {
             let binding = format_ident!("field_{index}", span = here);
             writes.push(self.write(&field.ty, &binding.to_token_stream()));
@@ -296,7 +297,8 @@ mod tests {
 
     #[track_caller]
     fn assert_body(item: TokenStream, body: &TokenStream) {
-        let (derived, body) = (derive(item).to_string(), quote!({ #body }).to_string());
+        let derived = derive(item).to_string();
+        let body = quote!({ #body }).to_string();
         assert!(derived.contains(&body), "{body}\n\nis not in\n\n{derived}");
     }
 

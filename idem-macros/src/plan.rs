@@ -17,29 +17,34 @@ use crate::transaction::{self, Parameter};
 use crate::value::{self, Name, Reader, Time, Word};
 use crate::versions::{Upgrade, UpgradeSetting};
 
-/// Everything that the generated code depends on. What is not given is left to the runtime.
+/// Everything that the generated code depends on. The runtime decides about options that are not given.
 pub(crate) struct Plan {
     pub(crate) function: Function,
     pub(crate) form: Form,
     /// The `Result` that the function gives.
     pub(crate) outcome: Type,
     pub(crate) krate: Krate,
+    pub(crate) operation: OperationPlan,
+    pub(crate) errors: Handling,
+    /// The place of `detached`.
+    pub(crate) detached: Option<Span>,
+    /// The parameter that is the caller's transaction.
+    pub(crate) transaction: Option<Parameter>,
+    pub(crate) bindings: Bindings,
+    /// The compiler would report a mistake in the body again, in other words.
+    pub(crate) hides_body: bool,
+}
+
+/// What the description of the call is made of.
+pub(crate) struct OperationPlan {
     pub(crate) name: Option<Name>,
     /// A reference to the runtime.
     pub(crate) runtime: Option<Expr>,
     /// The calls that build the operation, in this order.
     pub(crate) calls: Vec<Call>,
     pub(crate) reconcile: Option<Expr>,
-    pub(crate) errors: Handling,
-    /// The place of `detached`.
-    pub(crate) detached: Option<Span>,
-    /// The parameter that is the caller's transaction.
-    pub(crate) transaction: Option<Parameter>,
     /// The place of `missing_key`.
     pub(crate) missing_key: Option<Span>,
-    pub(crate) bindings: Bindings,
-    /// The compiler would report a mistake in the body again, in other words.
-    pub(crate) hides_body: bool,
 }
 
 /// One call of the operation's builder.
@@ -75,7 +80,7 @@ const DUPLICATE: Choice = Choice {
     of: "Duplicate",
     variants: &[("replay", "Replay"), ("reject", "Reject")],
 };
-// The body that reconciles is the next attempt, and asks at its head what became of the one before.
+// With `reconcile`, the next attempt runs. Its body begins with the question about the last one.
 const ABANDONED: Choice = Choice {
     of: "Abandoned",
     variants: &[
@@ -98,58 +103,23 @@ const MISSING_KEY: Choice = Choice {
 const MIN_LEASE: Duration = Duration::from_millis(100);
 
 impl Plan {
-    /// Checks everything, whatever is wrong already. There is a plan only where nothing is.
+    /// Checks everything, so that all mistakes are reported at once.
     pub(crate) fn new(args: Args, function: Option<Function>, errors: &mut Errors) -> Option<Self> {
         check_identity(&args, errors);
         let transaction = transaction::parameter(&args, function.as_ref(), errors);
-        if args.name.is_none() {
-            if let Some(error) = function.as_ref().and_then(Function::needs_name) {
-                errors.push(error);
-            } else if let Some(token) = &args.token {
-                let message = "tokens are issued under the operation's name, so it needs a `name`: write for example `name = \"orders.submit\"`, and issue with `operation(\"orders.submit\").issue(..)`";
-                errors.at(token.keyword.span(), message);
-            }
-        }
+        check_name_is_given(&args, function.as_ref(), errors);
         let target = function
             .as_ref()
             .and_then(|function| function.outcome(errors));
-
-        let mut options = Options {
-            errors,
-            calls: Vec::new(),
-        };
-        let krate = options.read(args.krate.as_ref(), |reader, expr| {
-            Krate::parse(expr, reader.errors)
-        });
-        let name = options.read(args.name.as_ref(), Reader::name);
-        let runtime = options.read(args.runtime.as_ref(), Reader::expression);
-        options.parts(args.key.as_ref());
-        options.submission(args.token.as_ref(), args.subject.as_ref());
-        options.fingerprint(args.fingerprint.as_ref());
-        options.times(&args);
-        options.in_flight(args.in_flight.as_ref());
-        let reconcile = options.abandoned(args.abandoned.as_ref());
-        options.choice(args.duplicate.as_ref(), &DUPLICATE);
-        options.choice(args.store_failure.as_ref(), &STORE_FAILURE);
-        options.choice(args.missing_key.as_ref(), &MISSING_KEY);
-        options.count(args.max_attempts.as_ref());
-        options.call(
-            None,
-            args.observe.as_ref(),
-            args.observe.as_ref().map(|_| Argument::Nothing),
-        );
-        options.count(args.outcome_version.as_ref());
-        options.upgrades(args.upgrade.as_ref());
-
-        let calls = options.calls;
+        let (krate, mut operation) = Options::read_all(&args, errors);
         let function = function?;
         let boxed = match &target {
             Some((Form::Boxed(boxed), _)) => Some(boxed),
             _ => None,
         };
         let bindings = Bindings::of(&function.signature, boxed);
-        if let Some(upgrade) = &args.upgrade {
-            let current = args.outcome_version.as_ref();
+        if let Some(upgrade) = &args.outcome.upgrade {
+            let current = args.outcome.outcome_version.as_ref();
             upgrade.check(
                 current.is_some(),
                 current.and_then(|setting| setting.value.as_ref()),
@@ -157,35 +127,22 @@ impl Plan {
                 errors,
             );
         }
-        let handling = Handling::of(args.errors);
-        if args.transaction.is_some() {
+        let handling = Handling::of(args.outcome.errors);
+        if args.call.transaction.is_some() {
             transaction::check_errors(&handling, errors);
         }
-        if let Some(Name::Constant(expr)) = &name {
-            check_name(expr, &bindings, errors);
-        }
-        let expressions = calls.iter().flat_map(|call| call.argument.expressions());
-        for expr in expressions
-            .chain(handling.computed().map(|(_, _, expr)| expr))
-            .chain(&runtime)
-            .chain(&reconcile)
-        {
-            bindings.check(expr, errors);
-        }
+        operation.check(&handling, &bindings, errors);
+        operation.runtime = operation.runtime.as_ref().map(value::reference);
         let (form, outcome) = target?;
         let mut plan = Self {
             function,
             form,
             outcome,
             krate: krate.unwrap_or_default(),
-            name,
-            runtime: runtime.as_ref().map(value::reference),
-            calls,
-            reconcile,
+            operation,
             errors: handling,
-            detached: args.detached.map(|setting| setting.keyword.span()),
+            detached: args.call.detached.map(|setting| setting.keyword.span()),
             transaction,
-            missing_key: args.missing_key.map(|setting| setting.keyword.span()),
             bindings,
             hides_body: false,
         };
@@ -251,6 +208,7 @@ impl Plan {
             Form::Boxed(boxed) => boxed.block.stream(),
         };
         let reconcile = self
+            .operation
             .reconcile
             .as_ref()
             .map(ToTokens::to_token_stream)
@@ -264,11 +222,48 @@ impl Plan {
     }
 }
 
-/// Reports a call that is known by nothing, by two things, or by half of one; and what makes no
-/// sense for one that is known by a token.
+impl OperationPlan {
+    /// Checks the expressions that are evaluated before the body.
+    fn check(&self, handling: &Handling, bindings: &Bindings, errors: &mut Errors) {
+        if let Some(Name::Constant(expr)) = &self.name {
+            check_name(expr, bindings, errors);
+        }
+        let expressions = self
+            .calls
+            .iter()
+            .flat_map(|call| call.argument.expressions());
+        for expr in expressions
+            .chain(handling.computed().map(|value| &value.expr))
+            .chain(&self.runtime)
+            .chain(&self.reconcile)
+        {
+            bindings.check(expr, errors);
+        }
+    }
+}
+
+/// Reports a function that must say the operation's name and does not.
+fn check_name_is_given(args: &Args, function: Option<&Function>, errors: &mut Errors) {
+    if args.identity.name.is_some() {
+        return;
+    }
+    if let Some(error) = function.and_then(Function::needs_name) {
+        errors.push(error);
+    } else if let Some(token) = &args.identity.token {
+        let message = "tokens are issued under the operation's name, so it needs a `name`: write for example `name = \"orders.submit\"`, and issue with `operation(\"orders.submit\").issue(..)`";
+        errors.at(token.keyword.span(), message);
+    }
+}
+
+/// Reports a call without a key or token, with both, or with a token or subject alone; and options
+/// that make no sense with a token.
 fn check_identity(args: &Args, errors: &mut Errors) {
-    match (&args.key, &args.token, &args.subject) {
-        (None, None, None) if !args.misspelt_key => {
+    match (
+        &args.identity.key,
+        &args.identity.token,
+        &args.identity.subject,
+    ) {
+        (None, None, None) if !args.identity.misspelt_key => {
             errors.at(
                 Span::call_site(),
                 "`#[idempotent]` needs a key: write for example `key = \"req.order_id\"`",
@@ -288,15 +283,15 @@ fn check_identity(args: &Args, errors: &mut Errors) {
         }
         _ => {}
     }
-    if args.token.is_some() {
-        if let Some(missing_key) = &args.missing_key {
+    if args.identity.token.is_some() {
+        if let Some(missing_key) = &args.identity.missing_key {
             let message = "a call without its token never runs: leave `missing_key` out";
             errors.at(missing_key.keyword.span(), message);
         }
         if let Some(Setting {
             keyword,
             value: Some(value),
-        }) = &args.store_failure
+        }) = &args.call.store_failure
             && value::is_path(value, "run")
         {
             let message = format!(
@@ -346,6 +341,51 @@ struct Options<'a> {
 }
 
 impl Options<'_> {
+    /// Reads all options but `errors(..)`, `detached` and `transaction`.
+    fn read_all(args: &Args, errors: &mut Errors) -> (Option<Krate>, OperationPlan) {
+        let Args {
+            identity,
+            call,
+            outcome,
+            ..
+        } = args;
+        let mut options = Options {
+            errors,
+            calls: Vec::new(),
+        };
+        let krate = options.read(args.krate.as_ref(), |reader, expr| {
+            Krate::parse(expr, reader.errors)
+        });
+        let name = options.read(identity.name.as_ref(), Reader::name);
+        let runtime = options.read(call.runtime.as_ref(), Reader::expression);
+        options.parts(identity.key.as_ref());
+        options.submission(identity.token.as_ref(), identity.subject.as_ref());
+        options.fingerprint(identity.fingerprint.as_ref());
+        options.times(args);
+        options.in_flight(call.in_flight.as_ref());
+        let reconcile = options.abandoned(call.abandoned.as_ref());
+        options.choice(call.duplicate.as_ref(), &DUPLICATE);
+        options.choice(call.store_failure.as_ref(), &STORE_FAILURE);
+        options.choice(identity.missing_key.as_ref(), &MISSING_KEY);
+        options.count(call.max_attempts.as_ref());
+        options.call(
+            None,
+            call.observe.as_ref(),
+            call.observe.as_ref().map(|_| Argument::Nothing),
+        );
+        options.count(outcome.outcome_version.as_ref());
+        options.upgrades(outcome.upgrade.as_ref());
+        let missing_key = identity.missing_key.as_ref();
+        let operation = OperationPlan {
+            name,
+            runtime,
+            calls: options.calls,
+            reconcile,
+            missing_key: missing_key.map(|setting| setting.keyword.span()),
+        };
+        (krate, operation)
+    }
+
     /// The value of an option that is given and right.
     fn read<'a, T>(
         &'a mut self,
@@ -444,12 +484,18 @@ impl Options<'_> {
     }
 
     fn times(&mut self, args: &Args) {
-        let [ttl, remember, lease, hold] = [&args.ttl, &args.remember, &args.lease, &args.hold]
-            .map(|setting| {
-                let setting = setting.as_ref();
-                (setting, self.read(setting, Reader::time))
-            });
+        let [ttl, remember, lease, hold] = [
+            &args.times.ttl,
+            &args.times.remember,
+            &args.times.lease,
+            &args.times.hold,
+        ]
+        .map(|setting| {
+            let setting = setting.as_ref();
+            (setting, self.read(setting, Reader::time))
+        });
         let abandoned = args
+            .call
             .abandoned
             .as_ref()
             .and_then(|setting| setting.value.as_ref());

@@ -33,7 +33,7 @@ pub(crate) fn parameter(
     function: Option<&Function>,
     errors: &mut Errors,
 ) -> Option<Parameter> {
-    let setting = args.transaction.as_ref()?;
+    let setting = args.call.transaction.as_ref()?;
     check_options(args, errors);
     let value = setting.value.as_ref()?;
     let Some(name) = parameter_name(value) else {
@@ -104,19 +104,19 @@ fn check_options(args: &Args, errors: &mut Errors) {
     let leases = "the database's locks are the lease";
     let settled = "the database rolls back what was cut off, so no record is ever abandoned";
     let meaningless = [
-        (&args.lease, leases),
-        (&args.abandoned, settled),
-        (&args.hold, settled),
+        (&args.times.lease, leases),
+        (&args.call.abandoned, settled),
+        (&args.times.hold, settled),
         (
-            &args.store_failure,
+            &args.call.store_failure,
             "the store is the transaction's own database, without which the body cannot run either",
         ),
         (
-            &args.detached,
+            &args.call.detached,
             "a task of its own cannot borrow the caller's transaction",
         ),
         (
-            &args.max_attempts,
+            &args.call.max_attempts,
             "an attempt that fails is rolled back with its record, so there is nothing to count",
         ),
     ];

@@ -381,6 +381,7 @@ pub(crate) fn is_number(expr: &Expr) -> bool {
 
 /// A `Duration`, as the generated code writes it.
 pub(crate) fn fixed(duration: Duration, span: Span) -> TokenStream {
-    let (seconds, nanoseconds) = (duration.as_secs(), duration.subsec_nanos());
+    let seconds = duration.as_secs();
+    let nanoseconds = duration.subsec_nanos();
     quote_spanned!(span=> ::core::time::Duration::new(#seconds, #nanoseconds))
 }

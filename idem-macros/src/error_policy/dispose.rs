@@ -1,10 +1,11 @@
-//! `Dispose`: what becomes of the message whose handler failed.
+//! The implementation of `Dispose`: what becomes of a message whose handler failed.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::Type;
 use syn::ext::IdentExt as _;
 
+use super::content::Redeliver;
 use super::{Case, Derived};
 use crate::action::time;
 use crate::diag;
@@ -71,7 +72,11 @@ impl Derived<'_> {
             let reason = case.reason(&self.input.ident);
             return quote_spanned!(here=> #path { .. } => #krate::Disposition::dead_letter(#reason),);
         }
-        if let Some((word, Some(after))) = case.redeliver {
+        if let Some(Redeliver {
+            word,
+            pause: Some(after),
+        }) = case.redeliver
+        {
             let after = time(after, diag::located(*word));
             return quote_spanned!(here=> #path { .. } => #krate::Disposition::Retry { after: #after },);
         }
