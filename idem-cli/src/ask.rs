@@ -18,7 +18,7 @@ pub(crate) fn confirm(consent: &Consent, question: &str) -> Result<(), Failure> 
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
     if matches!(read, Ok(0)) {
-        // Nobody has ended the line of the question.
+        // The input has ended without a line break after the question.
         let _ = writeln!(io::stderr().lock());
     }
     if matches!(answer.trim(), "y" | "Y" | "yes") {
@@ -46,7 +46,7 @@ pub(crate) fn who() -> String {
             .unwrap_or_else(|| "unknown".to_owned())
     };
     let who = format!("{}@{}", or_unknown(user), or_unknown(host));
-    // A record has room for 128 bytes.
+    // A record stores at most 128 bytes of it.
     who.char_indices()
         .take_while(|(at, c)| at + c.len_utf8() <= 128)
         .map(|(_, c)| c)

@@ -1,15 +1,15 @@
 //! The program `idem`: operators list, judge and settle the calls that idem guards.
 
 mod args;
+mod argument_error;
 mod ask;
 mod commands;
 mod doctor;
 mod failure;
-mod place;
+mod hints;
 mod print;
 mod progress;
 mod store;
-mod wrong;
 
 use std::process::ExitCode;
 
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
             } else {
                 failure::DONE
             };
-            wrong::print(&error);
+            argument_error::print(&error);
             return ExitCode::from(code);
         }
     };
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     let ended = match runtime {
         Ok(runtime) => {
             let ended = runtime.block_on(commands::run(args));
-            // A server that does not answer keeps nothing waiting.
+            // A server that does not answer must not delay the end of the program.
             runtime.shutdown_background();
             ended
         }

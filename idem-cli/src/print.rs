@@ -193,7 +193,7 @@ pub(crate) fn row(id: &RecordId, info: &RecordInfo) -> Vec<String> {
     ]
 }
 
-/// A record in full.
+/// Prints a record in full.
 pub(crate) fn record(id: &RecordId, info: &RecordInfo) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let mut line = |name: &str, value: &str| writeln!(out, "{name:<12} {value}");
@@ -228,40 +228,50 @@ pub(crate) fn record(id: &RecordId, info: &RecordInfo) -> io::Result<()> {
         line("trace", trace)?;
     }
     if let Some(outcome) = &info.outcome {
-        let kind = if info.is_error { "error" } else { "outcome" };
-        let payload = String::from_utf8_lossy(&outcome.payload);
-        if outcome.codec == CodecId::JSON {
-            line(kind, &shown(&payload))?;
-        } else {
-            line(
-                kind,
-                &format!(
-                    "{} bytes of the codec `{}`",
-                    outcome.payload.len(),
-                    outcome.codec
-                ),
-            )?;
-        }
-        if let Some(name) = &info.outcome_type {
-            line("type", &shown(name))?;
-        }
-        if outcome.version() > 1 {
-            line("version", &outcome.version().to_string())?;
-        }
-        let metadata = outcome.metadata.as_deref();
-        if let Some(audit) = metadata.and_then(|metadata| metadata.audit.as_ref()) {
-            let age = info
-                .audit_age
-                .map_or_else(String::new, |age| format!(", {} ago", length(age)));
-            let why = if audit.why.is_empty() {
-                String::new()
-            } else {
-                format!(": {}", shown(&audit.why))
-            };
-            line("settled by", &format!("{}{age}{why}", shown(&audit.who)))?;
-        }
+        print_outcome(outcome, info, &mut line)?;
     }
     out.flush()
+}
+
+/// Prints the outcome of a record by `line`, which prints a name and a value.
+fn print_outcome(
+    outcome: &Encoded,
+    info: &RecordInfo,
+    line: &mut impl FnMut(&str, &str) -> io::Result<()>,
+) -> io::Result<()> {
+    let kind = if info.is_error { "error" } else { "outcome" };
+    let payload = String::from_utf8_lossy(&outcome.payload);
+    if outcome.codec == CodecId::JSON {
+        line(kind, &shown(&payload))?;
+    } else {
+        line(
+            kind,
+            &format!(
+                "{} bytes of the codec `{}`",
+                outcome.payload.len(),
+                outcome.codec
+            ),
+        )?;
+    }
+    if let Some(name) = &info.outcome_type {
+        line("type", &shown(name))?;
+    }
+    if outcome.version() > 1 {
+        line("version", &outcome.version().to_string())?;
+    }
+    let metadata = outcome.metadata.as_deref();
+    if let Some(audit) = metadata.and_then(|metadata| metadata.audit.as_ref()) {
+        let age = info
+            .audit_age
+            .map_or_else(String::new, |age| format!(", {} ago", length(age)));
+        let why = if audit.why.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", shown(&audit.why))
+        };
+        line("settled by", &format!("{}{age}{why}", shown(&audit.who)))?;
+    }
+    Ok(())
 }
 
 /// Another outcome of an operation, as a pattern.
@@ -384,7 +394,9 @@ pub(crate) fn entries(entries: &[Entry]) -> io::Result<()> {
             format!(": {}", shown(&entry.why))
         };
         let ago = length(entry.age);
-        let (decision, who, result) = (shown(decision), shown(&entry.who), result(entry));
+        let decision = shown(decision);
+        let who = shown(&entry.who);
+        let result = result(entry);
         writeln!(
             out,
             "{name:<12} {decision} {ago} ago by {who} ({}), {result}{why}",

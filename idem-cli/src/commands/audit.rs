@@ -32,7 +32,8 @@ pub(crate) async fn run(store: &AnyStore, args: &Audit, json: bool) -> Result<()
         .state(RecordState::Committed);
     listing.cursor = args.cursor.as_deref().map(Cursor::from_text);
     let most = usize::try_from(args.limit).unwrap_or(usize::MAX);
-    let (mut entries, mut seen) = (Vec::<Entry>::new(), HashSet::<RecordId>::new());
+    let mut entries = Vec::<Entry>::new();
+    let mut seen = HashSet::<RecordId>::new();
     let mut progress = Progress::new();
     let cursor = loop {
         listing.limit = most - entries.len();

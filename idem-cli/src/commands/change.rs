@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::print;
 use crate::store::AnyStore;
 
-/// What is done to a record.
+/// A change of a record.
 struct Action {
     /// As events and JSON name it.
     decision: &'static str,
@@ -26,7 +26,7 @@ struct Action {
     then: &'static str,
     /// The state of the record afterwards, if there is one.
     state: Option<RecordState>,
-    /// The states in which a record may be changed, beside those of a lease; `None`: in all.
+    /// The states in which a record may be changed, apart from records in flight; `None`: all states.
     states: Option<&'static [RecordState]>,
 }
 
@@ -78,8 +78,8 @@ pub(crate) async fn settle(store: &AnyStore, args: &Settle, json: bool) -> Resul
     carry_out(store, &args.change, json, action, intervention).await
 }
 
-/// Refuses an outcome that is not like those that the operation's function recorded: its callers
-/// could not read it.
+/// Refuses an outcome of another shape than those that the operation's function recorded, which its
+/// callers could not decode.
 async fn compare(
     store: &AnyStore,
     args: &Settle,
@@ -125,7 +125,7 @@ pub(crate) async fn release(store: &AnyStore, args: &Change, json: bool) -> Resu
     .await
 }
 
-/// What a record says of an outcome of this version: nothing of the first.
+/// The metadata of an outcome of this version. The first version has none.
 fn metadata(version: u32) -> Option<Arc<Metadata>> {
     let mut metadata = Metadata::default();
     metadata.version = Some(version).filter(|version| *version > 1);
@@ -134,7 +134,7 @@ fn metadata(version: u32) -> Option<Arc<Metadata>> {
         .map(Arc::new)
 }
 
-/// An outcome as the default codec writes it: JSON, and nothing around it.
+/// Reads an outcome as the default codec writes it: JSON, without white space around it.
 fn read(path: &Path) -> Result<String, Failure> {
     let mut text = String::new();
     let read = if path == Path::new("-") {
@@ -181,25 +181,12 @@ async fn carry_out(
             .await
             .map_err(without_entry)?
     };
-    let attempt = match answer {
-        Intervened::Done { attempt } => attempt,
-        Intervened::Nothing => {
-            return Err(Failure::NoRecord("the record no longer exists".to_owned()));
-        }
-        Intervened::Alive { lease_left, .. } => return Err(alive(Some(lease_left))),
-        Intervened::NotAbandoned { state } => return Err(not_abandoned(state, action)),
-        Intervened::Changed { .. } => {
-            return Err(Failure::Refused(
-                "the record has changed meanwhile, so nothing was done; look at it again"
-                    .to_owned(),
-            ));
-        }
-    };
+    let attempt = attempt_of(answer, action)?;
     ask::report(action.decision, &id, attempt, consent);
     if json {
         let changed = match store.inspect(&id).await {
             Ok(now) => print::changed(action.decision, &id, now.as_ref(), attempt, &who),
-            // The change was made, so this is no failure.
+            // The change was made, so the program succeeds.
             Err(error) => {
                 print::aside(&format!(
                     "idem: the record was {}, but cannot be read now, so only its state is shown: {error}",
@@ -224,7 +211,20 @@ async fn carry_out(
     ))?)
 }
 
-/// The trail is not changed by hand.
+/// Returns the attempt of a record that was changed, or why it was not.
+fn attempt_of(answer: Intervened, action: &Action) -> Result<u64, Failure> {
+    match answer {
+        Intervened::Done { attempt } => Ok(attempt),
+        Intervened::Nothing => Err(Failure::NoRecord("the record no longer exists".to_owned())),
+        Intervened::Alive { lease_left, .. } => Err(alive(Some(lease_left))),
+        Intervened::NotAbandoned { state } => Err(not_abandoned(state, action)),
+        Intervened::Changed { .. } => Err(Failure::Refused(
+            "the record has changed meanwhile, so nothing was done; look at it again".to_owned(),
+        )),
+    }
+}
+
+/// Refuses the operation of the trail, which is not changed by hand.
 pub(super) fn refuse_trail(operation: &str) -> Result<(), Failure> {
     if operation == trail::OPERATION {
         return Err(Failure::Refused(format!(
@@ -235,7 +235,7 @@ pub(super) fn refuse_trail(operation: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What an operator may do if a decision gets no entry.
+/// The failure of a change whose entry in the trail cannot be written.
 pub(super) fn without_entry(error: StoreError) -> Failure {
     match error.kind() {
         StoreErrorKind::Full => Failure::Unavailable(format!(
@@ -254,7 +254,7 @@ fn may_change(info: &RecordInfo, action: &Action, consent: &Consent) -> Result<(
         }
         RecordState::InFlight if !consent.force => Err(alive(info.lease_left)),
         RecordState::InFlight => Ok(()),
-        // What a function recorded is the truth, and stays.
+        // An outcome that a function recorded is never replaced.
         RecordState::Committed
             if action.decision == REPLACE.decision && info.audit_age.is_none() =>
         {
@@ -296,11 +296,11 @@ fn not_abandoned(state: RecordState, action: &Action) -> Failure {
     })
 }
 
-/// So many characters of an outcome are shown before it is recorded.
+/// How many characters of an outcome are shown before it is recorded.
 const MOST_SHOWN: usize = 300;
 
 fn question(id: &RecordId, info: &RecordInfo, action: &Action, wish: &Wish) -> String {
-    // A wrong outcome cannot be taken back without a risk.
+    // The operator sees the outcome first, because callers may act on it before it can be replaced.
     let outcome = match wish {
         Wish::Settle { outcome, .. } | Wish::Replace { outcome, .. } => {
             let text = String::from_utf8_lossy(&outcome.payload);

@@ -17,7 +17,7 @@ use crate::store::AnyStore;
 
 /// How many outcomes are read at a time.
 const AT_A_TIME: usize = 16;
-/// How many records are sorted by age together, and held in memory. More are printed in parts.
+/// How many records are held in memory and sorted by age together. More are printed in several parts.
 const SORTED: usize = 10_000;
 
 pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(), Failure> {
@@ -32,7 +32,8 @@ pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(),
     let mut left = usize::try_from(args.limit).unwrap_or(usize::MAX);
     let wants_trail = args.operation.as_deref() == Some(trail::OPERATION) || args.digest.is_some();
     let mut found_any = false;
-    let (mut records, mut seen) = (Vec::<Listed>::new(), HashSet::<KeyDigest>::new());
+    let mut records = Vec::<Listed>::new();
+    let mut seen = HashSet::<KeyDigest>::new();
     let mut output = Output::new(json);
     let mut progress = Progress::new();
     let cursor = loop {

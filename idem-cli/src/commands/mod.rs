@@ -20,7 +20,7 @@ use self::pattern::{Pattern, Patterns, Wanted};
 use crate::args::{Args, Command, Show, Which};
 use crate::doctor;
 use crate::failure::{self, Failure};
-use crate::place;
+use crate::hints;
 use crate::print;
 use crate::progress::Progress;
 use crate::store::AnyStore;
@@ -47,7 +47,7 @@ pub(crate) async fn run(args: Args) -> Result<u8, Failure> {
     let store = AnyStore::open(&args).await?;
     match carry_out(&store, &args).await {
         Ok(()) => Ok(failure::DONE),
-        Err(failure) => Err(place::explain(&store, &args, failure).await),
+        Err(failure) => Err(hints::explain(&store, &args, failure).await),
     }
 }
 

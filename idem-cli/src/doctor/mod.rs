@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::args::Args;
 use crate::failure::{DONE, FOUND, Failure};
-use crate::place::{Missing, missing_table};
+use crate::hints::{Missing, missing_table};
 use crate::print;
 use crate::store::{AnyStore, table_of};
 

@@ -7,7 +7,7 @@ use idem_redis::{RedisStore, Survey};
 use super::{Report, clock};
 use crate::failure::Failure;
 
-/// Between two looks at the clock.
+/// The pause between two readings of the clock.
 const BETWEEN: Duration = Duration::from_secs(1);
 /// A waiter's connection is cut off when more than this is on its way to it, in bytes: messages are
 /// a few bytes, and may come in a burst.
@@ -24,7 +24,7 @@ pub(super) async fn examine(store: &RedisStore, report: &mut Report) -> Result<(
         .into_iter()
         .map(|survey| {
             (
-                survey.time.map(|time| clock::Look::new(asked, time)),
+                survey.time.map(|time| clock::Reading::new(asked, time)),
                 survey,
             )
         })
@@ -40,7 +40,7 @@ pub(super) async fn examine(store: &RedisStore, report: &mut Report) -> Result<(
             .find(|(_, other)| other.server == survey.server);
         match (before, survey.time) {
             (Some((Some(before), _)), Some(time)) => {
-                clock::judge(&survey.server, before, &clock::Look::new(asked, time), report);
+                clock::judge(&survey.server, before, &clock::Reading::new(asked, time), report);
             }
             _ => report.found(
                 format!("{}: this user may not ask for the clock, so a lease that looks expired because the clock was set is taken over", survey.server),
@@ -121,7 +121,8 @@ fn eviction(survey: &Survey, report: &mut Report) {
         ),
         None => {}
     }
-    let (used, most) = (number("used_memory"), number("maxmemory"));
+    let used = number("used_memory");
+    let most = number("maxmemory");
     if most > 0 && used > most / 10 * 9 {
         report.found(
             format!(

@@ -15,13 +15,25 @@ use crate::store::quoted;
 
 /// PostgreSQL 12, as `server_version_num` has it.
 const OLDEST_POSTGRES: i32 = 120_000;
-/// What to do about a table that can only be read.
+/// The settings of PostgreSQL that a crash of the machine depends on, and what it may do if one is off.
+const CRASH_SETTINGS: [(&str, &str); 3] = [
+    ("fsync", "a crash of the machine may damage the database"),
+    (
+        "synchronous_commit",
+        "a crash forgets the last commits: a claim or an outcome that was acknowledged",
+    ),
+    (
+        "full_page_writes",
+        "a crash of the machine may damage the database",
+    ),
+];
+/// The remedy for a table that can only be read.
 const WRITABLE: &str =
     "connect to a server that may be written, and let its database and its transactions be so";
-/// How long a look at a whole file may take.
+/// How long the check of a whole file may take.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Between two looks at the clock.
+/// The pause between two readings of the clock.
 const BETWEEN: Duration = Duration::from_millis(300);
 
 fn unavailable(error: &sqlx::Error) -> Failure {
@@ -34,17 +46,17 @@ async fn clock_of(
     ask: impl AsyncFn() -> Result<i64, sqlx::Error>,
     report: &mut Report,
 ) -> Result<(), Failure> {
-    let look = async || {
+    let read = async || {
         let asked = clock::now();
         let micros = ask().await.map_err(|error| unavailable(&error))?;
-        Ok::<_, Failure>(clock::Look::new(
+        Ok::<_, Failure>(clock::Reading::new(
             asked,
             Duration::from_micros(u64::try_from(micros).unwrap_or_default()),
         ))
     };
-    let first = look().await?;
+    let first = read().await?;
     tokio::time::sleep(BETWEEN).await;
-    clock::judge(server, &first, &look().await?, report);
+    clock::judge(server, &first, &read().await?, report);
     Ok(())
 }
 
@@ -85,7 +97,7 @@ async fn replicas(pool: &MySqlPool, report: &mut Report) -> Result<(), Failure> 
         .await
         .map_err(|error| unavailable(&error))?;
     let all: i64 = row.try_get(0).map_err(|error| unavailable(&error))?;
-    // Of the source: its name differs between MySQL and MariaDB, and it is missing without the plug-in.
+    // The name differs between MySQL and MariaDB. Without the plug-in there is no such variable.
     let status = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Rpl_semi_sync_master_status', 'Rpl_semi_sync_source_status')";
     let row = sqlx::query(status)
         .fetch_optional(pool)
@@ -116,20 +128,30 @@ pub(super) async fn postgres(
     table: &str,
     report: &mut Report,
 ) -> Result<(), Failure> {
-    let names = [
-        "fsync",
-        "synchronous_commit",
-        "full_page_writes",
-        "default_transaction_read_only",
-    ];
+    settings_of_postgres(pool, report).await?;
+    let micros = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    clock_of(
+        "PostgreSQL",
+        async || sqlx::query(micros).fetch_one(pool).await?.try_get(0),
+        report,
+    )
+    .await?;
+    standbys(pool, report).await?;
+    table_of_postgres(pool, table, report).await
+}
+
+/// Judges the version and the settings of a server.
+async fn settings_of_postgres(pool: &PgPool, report: &mut Report) -> Result<(), Failure> {
     let row = sqlx::query(
         "SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(), \
          current_setting('default_transaction_isolation'), current_setting($1), current_setting($2), current_setting($3), \
          current_setting($4)",
     );
+    let names = CRASH_SETTINGS.map(|(name, _)| name);
     let row = names
-        .iter()
-        .fold(row, |row, name| row.bind(*name))
+        .into_iter()
+        .chain(["default_transaction_read_only"])
+        .fold(row, |row, name| row.bind(name))
         .fetch_one(pool)
         .await;
     let row = row.map_err(|error| unavailable(&error))?;
@@ -162,19 +184,7 @@ pub(super) async fn postgres(
             "ALTER ROLE .. SET default_transaction_read_only = off",
         );
     }
-    for (index, name, loss) in [
-        (4, "fsync", "a crash of the machine may damage the database"),
-        (
-            5,
-            "synchronous_commit",
-            "a crash forgets the last commits: a claim or an outcome that was acknowledged",
-        ),
-        (
-            6,
-            "full_page_writes",
-            "a crash of the machine may damage the database",
-        ),
-    ] {
+    for (index, (name, loss)) in (4..).zip(CRASH_SETTINGS) {
         match text(index)?.as_str() {
             "off" => report.found(
                 format!("{name} is off: {loss}"),
@@ -183,14 +193,11 @@ pub(super) async fn postgres(
             _ => report.fine(format!("{name} is on")),
         }
     }
-    let micros = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-    clock_of(
-        "PostgreSQL",
-        async || sqlx::query(micros).fetch_one(pool).await?.try_get(0),
-        report,
-    )
-    .await?;
-    standbys(pool, report).await?;
+    Ok(())
+}
+
+/// Judges the table and its indexes.
+async fn table_of_postgres(pool: &PgPool, table: &str, report: &mut Report) -> Result<(), Failure> {
     let row = sqlx::query(
         "SELECT relpersistence::text, has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT') \
          AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE'), \
@@ -264,6 +271,20 @@ pub(super) async fn mysql(
         }
     }
     let setting = |name: &str| settings.get(name).map(String::as_str).unwrap_or_default();
+    judge_mysql(&setting, report);
+    let micros = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
+    clock_of(
+        "the server",
+        async || sqlx::query(micros).fetch_one(pool).await?.try_get(0),
+        report,
+    )
+    .await?;
+    replicas(pool, report).await?;
+    table_of_mysql(pool, table, setting("read_only") == "OFF", report).await
+}
+
+/// Judges the version and the settings of a server.
+fn judge_mysql<'a>(setting: &impl Fn(&str) -> &'a str, report: &mut Report) {
     version_of_mysql(setting("version"), report);
     let isolation = if setting("transaction_isolation").is_empty() {
         "tx_isolation"
@@ -284,14 +305,15 @@ pub(super) async fn mysql(
             "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and the same in the configuration",
         ),
     }
-    let micros = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
-    clock_of(
-        "the server",
-        async || sqlx::query(micros).fetch_one(pool).await?.try_get(0),
-        report,
-    )
-    .await?;
-    replicas(pool, report).await?;
+}
+
+/// Judges the table, and what this user may do with it.
+async fn table_of_mysql(
+    pool: &MySqlPool,
+    table: &str,
+    is_server_writable: bool,
+    report: &mut Report,
+) -> Result<(), Failure> {
     let quoted = quoted(table, '`');
     let engine = sqlx::query(
         "SELECT CAST(engine AS CHAR) FROM information_schema.tables WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ?",
@@ -315,7 +337,20 @@ pub(super) async fn mysql(
             format!("ALTER TABLE {quoted} ENGINE = InnoDB"),
         );
     }
-    // An explanation needs the rights of its statement, and carries nothing out.
+    rights_of_mysql(pool, &quoted, report).await;
+    // A server that is not `read_only` may still refuse to write: its transactions, the database or
+    // the storage engine can be read-only.
+    let delete = format!("DELETE FROM {quoted} WHERE false");
+    if is_server_writable && let Err(error) = sqlx::query(AssertSqlSafe(delete)).execute(pool).await
+    {
+        report.found(format!("the table cannot be written: {error}"), WRITABLE);
+    }
+    Ok(())
+}
+
+/// Asks which statements this user may run. `EXPLAIN` needs the rights of its statement, and runs
+/// nothing.
+async fn rights_of_mysql(pool: &MySqlPool, quoted: &str, report: &mut Report) {
     for (right, statement) in [
         (
             "SELECT",
@@ -342,14 +377,6 @@ pub(super) async fn mysql(
             ),
         }
     }
-    // Each further way to be read-only: of transactions, of the database, of the storage engine.
-    let delete = format!("DELETE FROM {quoted} WHERE false");
-    if setting("read_only") == "OFF"
-        && let Err(error) = sqlx::query(AssertSqlSafe(delete)).execute(pool).await
-    {
-        report.found(format!("the table cannot be written: {error}"), WRITABLE);
-    }
-    Ok(())
 }
 
 fn version_of_mysql(version: &str, report: &mut Report) {
@@ -397,7 +424,8 @@ pub(super) async fn sqlite(
             "PRAGMA journal_mode = WAL, once; or open it with `SqliteStore::connect`, which sets it",
         ),
     }
-    // `BEGIN IMMEDIATE` alone would read a file that is read-only. Without the table, that is said.
+    // `BEGIN IMMEDIATE` alone succeeds on a read-only file, so a statement that writes follows it. A
+    // missing table was found before.
     let delete = format!("DELETE FROM {} WHERE false", quoted(table, '"'));
     let explained = sqlx::query(AssertSqlSafe(format!("EXPLAIN {delete}")))
         .fetch_all(pool)

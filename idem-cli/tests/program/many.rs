@@ -39,7 +39,9 @@ async fn redis(url: &str) -> RedisStore {
 
 /// Every record once, over pages of a size; and how many pages that took.
 fn listed(url: &str, limit: &str) -> (HashSet<String>, usize) {
-    let (mut found, mut cursor, mut pages) = (HashSet::new(), None::<String>, 0);
+    let mut found = HashSet::new();
+    let mut cursor = None::<String>;
+    let mut pages = 0;
     loop {
         let mut args = vec![
             "list",
@@ -125,10 +127,8 @@ async fn redis_is_asked_for_many_records_at_a_time_and_the_cursor_is_short() {
     ] {
         server.cli(&["CONFIG", "RESETSTAT"]).await.unwrap();
         idem(&url, args).with(0);
-        let (scans, scripts) = (
-            calls(&server, "scan").await,
-            calls(&server, "evalsha").await,
-        );
+        let scans = calls(&server, "scan").await;
+        let scripts = calls(&server, "evalsha").await;
         assert!(
             scans <= 2 * MANY / 1000 && scripts <= 2 * MANY / 100,
             "{scans} {scripts} {args:?}"

@@ -70,9 +70,11 @@ fn judge(store: &str, url: &str) {
         &["purge", "--operation", RARE, "--yes"],
     ];
     for command in commands {
-        let (begun, before) = (Instant::now(), processor_time());
+        let begun = Instant::now();
+        let before = processor_time();
         let ended = idem(url, command);
-        let (took, used) = (begun.elapsed(), processor_time().saturating_sub(before));
+        let took = begun.elapsed();
+        let used = processor_time().saturating_sub(before);
         println!(
             "{store:<10} {took:>8.2?} {used:>8.2?} code {} {}",
             ended.code,
@@ -218,7 +220,8 @@ async fn of_redis() {
         Reply::Value(value) => value,
         other => panic!("{other:?}"),
     };
-    let (committed, in_flight) = (read("committed").await, read("in_flight").await);
+    let committed = read("committed").await;
+    let in_flight = read("in_flight").await;
     let script = b"for i = ARGV[1], ARGV[1] + 9999 do \
         local operation = i % 1000 == 0 and 'mails.send' or i % 3 == 0 and 'orders.create' or 'payments.charge' \
         local value = i % 20000 == 0 and ARGV[3] or ARGV[2] \

@@ -185,10 +185,10 @@ pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 /// The worker, in a process of its own. Without a store it is a test that has nothing to do.
 #[tokio::test]
 async fn worker_that_is_killed() {
-    let (Ok(url), Ok(key)) = (
-        std::env::var("IDEM_TEST_WORKER"),
-        std::env::var("IDEM_TEST_KEY"),
-    ) else {
+    let Ok(url) = std::env::var("IDEM_TEST_WORKER") else {
+        return;
+    };
+    let Ok(key) = std::env::var("IDEM_TEST_KEY") else {
         return;
     };
     let idempotency = runtime(&url).await;

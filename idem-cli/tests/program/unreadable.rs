@@ -83,7 +83,8 @@ async fn a_listing_as_json_names_a_damaged_outcome_and_has_all_records() {
         .iter()
         .map(|record| (&record["state"], &record["outcome"]))
         .collect();
-    let (committed, charged) = (json!("committed"), json!("charged by the worker"));
+    let committed = json!("committed");
+    let charged = json!("charged by the worker");
     assert_eq!(
         outcomes,
         [
