@@ -7,6 +7,10 @@
 mod combinations;
 #[path = "edges/reconcile.rs"]
 mod reconcile;
+#[path = "edges/runtimes.rs"]
+mod runtimes;
+#[path = "edges/settings.rs"]
+mod settings;
 #[path = "edges/settled.rs"]
 mod settled;
 mod support;
@@ -24,7 +28,7 @@ use idem::{
     Store, StoreError, StoreErrorKind, StoreFailure,
 };
 use idem_testkit::{Fault, FaultStore, Faults, Gate, Step};
-use support::{Failure, LEASE, LONG, eventually};
+use support::{Failure, LONG, eventually};
 use tokio::sync::Notify;
 
 type Res<T = u32> = Result<T, Error>;
@@ -540,112 +544,6 @@ async fn a_lease_by_hand_that_is_over_is_not_lost() {
     assert!(tokio::time::timeout(SHORT * 3, lease.lost()).await.is_err());
 }
 
-#[test]
-fn p1_leases_are_renewed_on_each_tokio_runtime_whatever_becomes_of_the_others() {
-    let runtime = || {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .unwrap()
-    };
-    let store = MemoryStore::new();
-    let idempotency = Idempotency::new(store.clone());
-    let (ended, parked, live) = (runtime(), runtime(), runtime());
-    for (tokio, key) in [(&ended, "ended"), (&parked, "parked")] {
-        tokio
-            .block_on(
-                idempotency
-                    .operation("op")
-                    .key(key)
-                    .run(async || Res::Ok(0)),
-            )
-            .unwrap();
-    }
-    drop(ended);
-    live.block_on(async {
-        let long = idempotency
-            .operation("op")
-            .key("k")
-            .lease(LEASE)
-            .run(async || {
-                tokio::time::sleep(LEASE * 3).await;
-                Res::Ok(1)
-            });
-        assert_eq!(long.await.unwrap().into_inner(), 1);
-    });
-    drop(parked);
-}
-
-#[test]
-fn p9_and_p10_what_goes_on_in_the_background_moves_to_another_tokio_runtime_when_its_own_ends() {
-    let runtime = || {
-        tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap()
-    };
-    let (ends, stays) = (runtime(), runtime());
-    let (idempotency, faults) = faulty(&MemoryStore::new());
-    let call = |key: &'static str| idempotency.operation("op").key(key).lease(LONG);
-    stays
-        .block_on(call("stays").run(async || Res::Ok(0)))
-        .unwrap();
-    faults.always(Step::Commit, Fault::LoseRequest);
-    faults.always(Step::Release, Fault::LoseRequest);
-    for _ in 0..2 {
-        faults.next(Step::Claim, Fault::LoseReply);
-    }
-    ends.block_on(call("claim").run(async || Res::Ok(1)))
-        .unwrap_err();
-    ends.block_on(call("commit").run(async || Res::Ok(2)))
-        .unwrap();
-    drop(ends);
-    faults.clear();
-    stays.block_on(async {
-        idempotency.shutdown(LONG).await.unwrap();
-        let committed = call("commit").run(async || Res::Ok(3)).await.unwrap();
-        assert_eq!((committed.is_replayed(), committed.into_inner()), (true, 2));
-        let free = call("claim")
-            .in_flight(InFlight::Reject)
-            .run(async || Res::Ok(4))
-            .await
-            .unwrap();
-        assert_eq!(free.into_inner(), 4);
-    });
-}
-
-#[test]
-fn p10_a_claim_is_undone_although_a_tokio_runtime_that_undoes_others_is_not_driven() {
-    let runtime = || {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap()
-    };
-    let (parked, driven) = (runtime(), runtime());
-    let (idempotency, faults) = faulty(&MemoryStore::new());
-    let call = |key: &'static str| idempotency.operation("op").key(key).lease(LONG);
-    for _ in 0..4 {
-        faults.next(Step::Claim, Fault::LoseReply);
-    }
-    faults.next(Step::Release, Fault::LoseRequest);
-    parked
-        .block_on(call("parked").run(async || Res::Ok(1)))
-        .unwrap_err();
-    driven.block_on(async {
-        call("driven").run(async || Res::Ok(2)).await.unwrap_err();
-        for key in ["driven", "parked"] {
-            let free =
-                tokio::time::timeout(LONG / 2, call(key).wait(LONG).run(async || Res::Ok(3)))
-                    .await
-                    .unwrap();
-            assert_eq!(free.unwrap().into_inner(), 3);
-        }
-    });
-    drop(parked);
-}
-
 #[tokio::test(start_paused = true)]
 async fn p10_a_claim_is_undone_soon_however_many_calls_have_failed_before() {
     let store = MemoryStore::new();
@@ -665,146 +563,4 @@ async fn p10_a_claim_is_undone_soon_however_many_calls_have_failed_before() {
         .await
         .unwrap();
     assert_eq!(free.unwrap().into_inner(), 2);
-}
-
-#[tokio::test]
-async fn p2_a_full_memory_store_refuses_new_keys_and_evicts_none() {
-    let idempotency = Idempotency::new(MemoryStore::with_capacity(2));
-    let call = |key: u32, ttl: Duration| {
-        idempotency
-            .operation("op")
-            .key(&key)
-            .ttl(ttl)
-            .run(async move || Res::Ok(key))
-    };
-    let _ = call(1, LONG).await.unwrap();
-    let _ = call(2, SHORT).await.unwrap();
-    let full = call(3, LONG).await;
-    assert!(matches!(&full, Err(error @ Error::Store { source, .. })
-        if source.kind() == StoreErrorKind::Full && error.is_retryable()));
-    assert!(full.unwrap_err().to_string().contains("with_capacity"));
-    assert!(call(1, LONG).await.unwrap().is_replayed());
-    // Expired records make room.
-    eventually("a place is free", async || call(4, LONG).await.is_ok()).await;
-    assert!(call(1, LONG).await.unwrap().is_replayed());
-}
-
-#[tokio::test]
-async fn a_remember_that_is_too_short_is_refused_in_either_order_and_a_default_one_is_raised() {
-    let (short, long) = (Duration::from_secs(1), Duration::from_secs(10));
-    let idempotency = Idempotency::builder(MemoryStore::new())
-        .ttl(short)
-        .remember(short)
-        .build();
-    let call = || idempotency.operation("edges.remember").key("k");
-    let run =
-        async |operation: idem::Operation<'_>| operation.run(async || Ok::<_, Error>(1)).await;
-    assert!(matches!(
-        run(call().remember(short).ttl(long)).await,
-        Err(Error::Config { .. })
-    ));
-    assert!(matches!(
-        run(call().ttl(long).remember(short)).await,
-        Err(Error::Config { .. })
-    ));
-    assert_eq!(run(call().ttl(long)).await.unwrap().into_inner(), 1);
-    let built = |builder: idem::Builder| builder.try_build().map(drop);
-    let builder = || Idempotency::builder(MemoryStore::new());
-    assert!(built(builder().remember(short).ttl(long)).is_err());
-    assert_eq!(
-        built(builder().ttl(long).remember(short)),
-        built(builder().remember(short).ttl(long))
-    );
-}
-
-#[tokio::test]
-async fn settings_that_cannot_be_are_refused_when_built_installed_and_called() {
-    let builder = || Idempotency::builder(MemoryStore::new()).lease(Duration::ZERO);
-    assert!(
-        builder()
-            .try_build()
-            .unwrap_err()
-            .to_string()
-            .contains("lease")
-    );
-    let idempotency = builder().build();
-    assert!(
-        idem::install(idempotency.clone())
-            .unwrap_err()
-            .to_string()
-            .contains("lease")
-    );
-    let refused = |answer: Res<idem::Outcome<u32>>| matches!(answer, Err(Error::Config { .. }));
-    assert!(refused(
-        idempotency
-            .operation("op")
-            .key("k")
-            .run(async || panic!("ran"))
-            .await
-    ));
-    let sound = Idempotency::new(MemoryStore::new());
-    let call = || sound.operation("op").key("k");
-    assert!(refused(
-        call().ttl(Duration::ZERO).run(async || panic!("ran")).await
-    ));
-    assert!(refused(
-        call()
-            .ttl(LONG)
-            .remember(SHORT)
-            .run(async || panic!("ran"))
-            .await
-    ));
-    assert!(refused(
-        call().max_attempts(0).run(async || panic!("ran")).await
-    ));
-    assert!(refused(
-        call()
-            .lease(Duration::MAX)
-            .run(async || panic!("ran"))
-            .await
-    ));
-    for name in ["", "a b", "a:b", "a::", "{a}"] {
-        assert!(
-            refused(
-                sound
-                    .operation(name)
-                    .key("k")
-                    .run(async || panic!("ran"))
-                    .await
-            ),
-            "{name}"
-        );
-    }
-    assert_eq!(
-        call().run(async || Res::Ok(1)).await.unwrap().into_inner(),
-        1
-    );
-}
-
-#[test]
-fn p1_leases_are_renewed_where_all_threads_for_blocking_work_are_busy() {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let runtime = builder
-        .worker_threads(2)
-        .max_blocking_threads(1)
-        .enable_all()
-        .build()
-        .unwrap();
-    let (busy, wait) = std::sync::mpsc::channel::<()>();
-    runtime.spawn_blocking(move || wait.recv());
-    let outcome = runtime.block_on(async {
-        let idempotency = Idempotency::new(MemoryStore::new());
-        let body = async || {
-            tokio::time::sleep(LEASE * 2).await;
-            Ok::<_, Error>(7)
-        };
-        idempotency
-            .operation("edges")
-            .key("busy")
-            .lease(LEASE)
-            .run(body)
-            .await
-    });
-    drop(busy);
-    assert_eq!(outcome.unwrap().into_inner(), 7);
 }
