@@ -59,11 +59,6 @@ async fn is_abandoned(idempotency: &Idempotency, operation: &str, attempt: u64) 
     .await;
 }
 
-#[idempotent(key = KEY, name = "rerun", runtime = idempotency, in_flight = wait("20s"))]
-async fn rerun(idempotency: &Idempotency) -> Res {
-    Ok(attempt())
-}
-
 #[idempotent(key = KEY, name = "reject", runtime = idempotency, in_flight = wait("20s"), abandoned = reject)]
 async fn reject(idempotency: &Idempotency) -> Res {
     Ok(attempt())
@@ -78,19 +73,6 @@ async fn reject(idempotency: &Idempotency) -> Res {
 )]
 async fn reconcile(idempotency: &Idempotency, asked: &AtomicU32, answer: Res<Option<u64>>) -> Res {
     Ok(attempt())
-}
-
-#[tokio::test]
-async fn p5_rerun_runs_the_body_of_a_killed_process_as_the_next_attempt() {
-    let server = RedisServer::start().await.unwrap();
-    let idempotency = process(&server).await;
-    tokio::join!(kill_one(&server, "rerun"), kill_one(&server, "rerun.hand"));
-    let by_hand = at(&idempotency, "rerun.hand")
-        .abandoned(Abandoned::Rerun)
-        .run(async || Res::Ok(attempt()));
-    let (attribute, by_hand) = tokio::join!(rerun(&idempotency), by_hand);
-    assert_eq!((attribute.unwrap(), by_hand.unwrap().into_inner()), (2, 2));
-    assert_eq!(rerun(&idempotency).await.unwrap(), 2);
 }
 
 #[tokio::test]

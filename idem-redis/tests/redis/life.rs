@@ -1,4 +1,4 @@
-//! The record's life, and how it looks in Redis.
+//! How the record looks in Redis during its life. What each step answers is in the conformance suite.
 
 use std::time::Duration;
 
@@ -8,7 +8,6 @@ use idem_redis::RedisStore;
 
 use crate::{
     SECOND, claim, claim_for, commit, give_up, id, outcome, release, renewal, server_and_store,
-    with_print,
 };
 
 async fn inspect(store: &RedisStore, key: &str) -> Option<RecordInfo> {
@@ -77,48 +76,6 @@ async fn a_new_key_is_owned_and_its_outcome_is_replayed() {
 }
 
 #[tokio::test]
-async fn outcomes_are_kept_byte_by_byte() {
-    let (_server, store) = server_and_store().await;
-    let bytes: Vec<u8> = (0..=255).chain(*b"\r\n.w").collect();
-    let first = claim("1");
-    store.claim(&first).await.unwrap();
-    let mut kept = commit(&first, 1, "");
-    kept.outcome = Some(outcome("").with_payload(bytes.into()));
-    assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
-    assert_eq!(
-        store.claim(&claim("1")).await.unwrap(),
-        Claimed::Committed {
-            attempt: 1,
-            outcome: kept.outcome.unwrap()
-        }
-    );
-}
-
-#[tokio::test]
-async fn a_claim_sent_again_is_recognised() {
-    let (_server, store) = server_and_store().await;
-    let first = claim("1");
-    for _ in 0..3 {
-        assert_eq!(
-            store.claim(&first).await.unwrap(),
-            owned(1, Origin::Nothing)
-        );
-    }
-    let lost = abandon(&store, "2").await;
-    let next = claim("2");
-    for _ in 0..3 {
-        assert_eq!(
-            store.claim(&next).await.unwrap(),
-            owned(2, Origin::Abandoned)
-        );
-    }
-    assert_eq!(
-        store.commit(&commit(&lost, 1, "1")).await.unwrap(),
-        Ownership::Lost
-    );
-}
-
-#[tokio::test]
 async fn a_commit_sent_again_is_recognised() {
     let (_server, store) = server_and_store().await;
     for (key, remember, kept) in [
@@ -138,39 +95,6 @@ async fn a_commit_sent_again_is_recognised() {
         assert_eq!(store.commit(&other).await.unwrap(), Ownership::Lost);
         let other = commit.with_outcome(Some(outcome("2")));
         assert_eq!(store.commit(&other).await.unwrap(), Ownership::Lost);
-    }
-}
-
-#[tokio::test]
-async fn of_many_claims_at_once_one_is_owned() {
-    let (_server, store) = server_and_store().await;
-    for round in 0..20 {
-        let key = round.to_string();
-        if round % 2 == 0 {
-            abandon(&store, &key).await;
-        }
-        let claims: Vec<_> = (0..32).map(|_| claim(&key)).collect();
-        let mut tasks = tokio::task::JoinSet::new();
-        for claim in claims {
-            let store = store.clone();
-            tasks.spawn(async move { store.claim(&claim).await.unwrap() });
-        }
-        let answers = tasks.join_all().await;
-        assert_eq!(
-            answers
-                .iter()
-                .filter(|answer| matches!(answer, Claimed::Owned { .. }))
-                .count(),
-            1,
-            "{answers:?}"
-        );
-        assert_eq!(
-            answers
-                .iter()
-                .filter(|answer| matches!(answer, Claimed::InFlight { .. }))
-                .count(),
-            31
-        );
     }
 }
 
@@ -253,53 +177,6 @@ async fn a_record_that_is_given_up_is_abandoned_at_once_and_keeps_its_expiry() {
 }
 
 #[tokio::test]
-async fn a_lease_that_ran_out_can_be_taken_over_unless_it_is_renewed() {
-    let (_server, store) = server_and_store().await;
-    let first = abandon(&store, "1").await;
-    assert_eq!(
-        store
-            .claim(&claim("1").with_max_attempts(Some(1)))
-            .await
-            .unwrap(),
-        Claimed::Exhausted { attempts: 1 }
-    );
-    let second = claim("1");
-    assert_eq!(
-        store.claim(&second).await.unwrap(),
-        owned(2, Origin::Abandoned)
-    );
-    assert_eq!(
-        store
-            .renew(&[renewal(&first), renewal(&second)])
-            .await
-            .into_iter()
-            .collect::<Result<Vec<_>, _>>()
-            .unwrap(),
-        [Ownership::Lost, Ownership::Held]
-    );
-    assert_eq!(
-        store.release(&release(&first)).await.unwrap(),
-        Ownership::Lost
-    );
-    assert_eq!(
-        store.commit(&commit(&second, 2, "2")).await.unwrap(),
-        Ownership::Held
-    );
-
-    // Renewed: in flight although it is older than its lease.
-    let kept = claim_for("2", Duration::from_millis(400));
-    store.claim(&kept).await.unwrap();
-    for _ in 0..6 {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        assert!(store.renew(&[renewal(&kept)]).await[0].is_ok());
-        assert!(matches!(
-            store.claim(&claim("2")).await.unwrap(),
-            Claimed::InFlight { attempt: 1, .. }
-        ));
-    }
-}
-
-#[tokio::test]
 async fn a_renewal_with_another_expiry_keeps_the_age_of_the_lease_right() {
     let (server, store) = server_and_store().await;
     let first = claim("1");
@@ -339,28 +216,6 @@ async fn renewals_are_answered_in_their_order_however_many_there_are() {
         assert_eq!(answer.unwrap(), expected, "{}", claim.id.key());
     }
     assert!(store.renew(&[]).await.is_empty());
-}
-
-#[tokio::test]
-async fn another_fingerprint_never_gets_the_answer() {
-    let (_server, store) = server_and_store().await;
-    let first = with_print(claim("1"), "a");
-    store.claim(&first).await.unwrap();
-    let other = with_print(claim("1"), "b");
-    assert_eq!(store.claim(&other).await.unwrap(), Claimed::Mismatch);
-    store
-        .commit(&commit(&first, 1, "1").with_remember(600 * SECOND))
-        .await
-        .unwrap();
-    assert_eq!(store.claim(&other).await.unwrap(), Claimed::Mismatch);
-    assert!(matches!(
-        store.claim(&with_print(claim("1"), "a")).await.unwrap(),
-        Claimed::Committed { .. }
-    ));
-    assert!(matches!(
-        store.claim(&claim("1")).await.unwrap(),
-        Claimed::Committed { .. }
-    ));
 }
 
 #[tokio::test]

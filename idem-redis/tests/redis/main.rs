@@ -32,7 +32,7 @@ use bytes::Bytes;
 use idem_core::record::{
     Claim, Commit, Encoded, Issue, Origin, Owner, RecordId, Release, ReleaseTo, Renewal,
 };
-use idem_core::{CodecId, Fingerprint, Key};
+use idem_core::{CodecId, Key};
 use idem_redis::RedisStore;
 
 use crate::server::Server;
@@ -66,10 +66,6 @@ fn issue(key: &str) -> Issue {
 /// A claim whose lease is given, by its own owner.
 fn claim_for(key: &str, lease: Duration) -> Claim {
     claim(key).with_lease(lease)
-}
-
-fn with_print(claim: Claim, of: &str) -> Claim {
-    claim.with_fingerprint(Fingerprint::of(of).ok())
 }
 
 fn outcome(json: &'static str) -> Encoded {
