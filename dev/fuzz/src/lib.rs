@@ -19,12 +19,12 @@ pub(crate) use self::input::Input;
 
 /// The errors of idem-redis, for its module `target`.
 #[allow(dead_code, unreachable_pub)]
-#[path = "../../../idem-redis/src/client/error.rs"]
+#[path = "../../../idem-redis/src/connection/error.rs"]
 mod error;
 /// The address of a server. The module is private to idem-redis; including its source here keeps
 /// the public API unchanged.
 #[allow(dead_code, unreachable_pub)]
-#[path = "../../../idem-redis/src/client/target.rs"]
+#[path = "../../../idem-redis/src/connection/target.rs"]
 mod target;
 
 /// Runs a target over the files that this program was given.

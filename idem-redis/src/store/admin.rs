@@ -10,22 +10,22 @@ use idem_core::wire::{self, HEAD};
 use idem_core::{StoreError, StoreErrorKind};
 use redis::{Cmd, Value};
 
-use crate::client::command::{evalsha, millis};
-use crate::client::error::{refused, unexpected};
-use crate::client::lane::Lane;
-use crate::client::many::{self, KeyedCommand};
-use crate::client::server::Server;
+use crate::connection::command::{evalsha, millis};
+use crate::connection::error::{refused, unexpected};
+use crate::connection::pipeline::{self, KeyedCommand};
+use crate::connection::step_connection::StepConnection;
+use crate::connection::step_runner::StepRunner;
 use crate::store::keys::Keys;
 use crate::store::look::{describe_by, is_aside, look, record_of};
 use crate::store::remove::{ROUNDS, changed_too_often, remove_found};
 use crate::store::script::{INTERVENE, PEEK, REPLACE, StoredValue, Swap, inspected, swap};
 
 /// How many keys the server looks at in one command, at most: less than a millisecond of its time.
-const MOST: usize = 1000;
+const MAX_BATCH: usize = 1000;
 /// How many such commands a page may take.
 const SCANS: usize = 20;
 /// How many records one script reads where no slots divide them: a fraction of a millisecond.
-const TOGETHER: usize = 100;
+const MAX_READ_BATCH: usize = 100;
 
 /// The position of a listing.
 ///
@@ -74,16 +74,16 @@ impl Position {
 }
 
 pub(crate) async fn list(
-    server: &Server,
+    runner: &StepRunner,
     keys: &Keys,
     listing: &Listing,
 ) -> Result<Page, StoreError> {
-    if server.is_given() && server.is_cluster() {
+    if runner.is_given() && runner.is_cluster() {
         return Err(refused(
             "records of a cluster cannot be listed through the application's connection, because SCAN reaches one node of it only; connect with `redis+cluster://..`",
         ));
     }
-    let nodes = nodes(server);
+    let nodes = nodes(runner);
     let mut position = match &listing.cursor {
         Some(cursor) => Position::read(cursor)?,
         None => Position::at(""),
@@ -91,9 +91,9 @@ pub(crate) async fn list(
     let limit = listing.limit.max(1);
     // As many keys as would fill the page: what is beyond it has to be in the cursor.
     let mut count = if listing.digest.is_some() {
-        MOST
+        MAX_BATCH
     } else {
-        limit.min(MOST)
+        limit.min(MAX_BATCH)
     };
     let mut found = Found::default();
     for _ in 0..SCANS {
@@ -105,7 +105,7 @@ pub(crate) async fn list(
             if *node != position.node {
                 position = Position::at(node);
             }
-            let scanned = scan(server, keys, *slot, &position, listing, count).await?;
+            let scanned = scan(runner, keys, *slot, &position, listing, count).await?;
             position = match scanned.next {
                 Some(next) => Position {
                     scan: next,
@@ -120,7 +120,7 @@ pub(crate) async fn list(
             std::mem::take(&mut position.left)
         };
         let before = found.records.len();
-        read_all(server, keys, listing, &ids, &mut found).await?;
+        read_all(runner, keys, listing, &ids, &mut found).await?;
         let beyond = found.records.split_off(found.records.len().min(limit));
         position.left = beyond.into_iter().map(|listed| listed.id).collect();
         let room = limit - found.records.len();
@@ -132,7 +132,7 @@ pub(crate) async fn list(
             0 => count * 4,
             matched => count * room / matched,
         };
-        count = wanted.clamp(1, MOST);
+        count = wanted.clamp(1, MAX_BATCH);
     }
     let more = !position.left.is_empty() || nodes.iter().any(|(node, _)| *node >= position.node);
     let Found {
@@ -152,13 +152,13 @@ struct Found {
 }
 
 /// The masters by their addresses, each with one of its slots.
-fn nodes(server: &Server) -> Vec<(String, u16)> {
+fn nodes(runner: &StepRunner) -> Vec<(String, u16)> {
     let address = |slot| {
-        server
+        runner
             .node(slot)
             .map_or_else(String::new, |(host, port)| format!("{host}:{port}"))
     };
-    let mut nodes: Vec<(String, u16)> = server
+    let mut nodes: Vec<(String, u16)> = runner
         .slots()
         .into_iter()
         .map(|slot| (address(slot), slot))
@@ -178,7 +178,7 @@ struct Scanned {
 }
 
 async fn scan(
-    server: &Server,
+    runner: &StepRunner,
     keys: &Keys,
     slot: u16,
     position: &Position,
@@ -191,14 +191,14 @@ async fn scan(
         .arg("MATCH")
         .arg(keys.pattern(listing.operation.as_deref()));
     scan.arg("COUNT").arg(count);
-    let answer = server.step_at(slot, |mut lane| async move {
-        let answer = lane.send(&scan).await?;
+    let answer = runner.step_at(slot, |mut connection| async move {
+        let answer = connection.send(&scan).await?;
         match answer {
             Value::Array(fields) => match <[Value; 2]>::try_from(fields) {
                 Ok([Value::BulkString(next), Value::Array(found)]) => Ok((next, found)),
-                _ => Err(unexpected(lane.server(), &Value::Nil)),
+                _ => Err(unexpected(connection.server(), &Value::Nil)),
             },
-            other => Err(unexpected(lane.server(), &other)),
+            other => Err(unexpected(connection.server(), &other)),
         }
     });
     let (next, found) = answer.await?;
@@ -225,14 +225,14 @@ async fn scan(
 
 /// Reads records: those that match, and those that cannot be read.
 async fn read_all(
-    server: &Server,
+    runner: &StepRunner,
     keys: &Keys,
     listing: &Listing,
     ids: &[RecordId],
     page: &mut Found,
 ) -> Result<(), StoreError> {
     let head = HEAD.to_string();
-    let letters = letters(listing);
+    let matching_state_letters = matching_state_letters(listing);
     let step = |ids: &[RecordId]| {
         let names: Vec<String> = ids
             .iter()
@@ -243,13 +243,21 @@ async fn read_all(
         // Heavier than one record, so that an answer that the two are apart is an answer.
         let weight = names.len();
         KeyedCommand {
-            command: evalsha(&PEEK, &names, &[head.as_bytes(), letters.as_bytes()]),
+            command: evalsha(
+                &PEEK,
+                &names,
+                &[head.as_bytes(), matching_state_letters.as_bytes()],
+            ),
             key,
             weight,
         }
     };
     let chunks: Vec<&[RecordId]> = ids
-        .chunks(if server.is_cluster() { 1 } else { TOGETHER })
+        .chunks(if runner.is_cluster() {
+            1
+        } else {
+            MAX_READ_BATCH
+        })
         .collect();
     let steps: Vec<KeyedCommand> = chunks.iter().map(|ids| step(ids)).collect();
     let read = |_, server: &str, answer| match answer {
@@ -259,13 +267,13 @@ async fn read_all(
             .collect::<Result<Vec<_>, _>>(),
         other => Err(unexpected(server, &other)),
     };
-    let answers = many::carry_out(server, &steps, Some(&PEEK), read).await;
+    let answers = pipeline::carry_out(runner, &steps, Some(&PEEK), read).await;
     for (ids, answer) in chunks.into_iter().zip(answers) {
         let found = match answer {
             Err(error) if error.kind() == StoreErrorKind::Unavailable => {
                 let mut found = Vec::with_capacity(ids.len());
                 for id in ids {
-                    found.push(look_alone(server, keys, id).await?);
+                    found.push(look_at_one(runner, keys, id).await?);
                 }
                 found
             }
@@ -291,7 +299,7 @@ async fn read_all(
 }
 
 /// The third characters of the records that may match; empty for all.
-fn letters(listing: &Listing) -> &'static str {
+fn matching_state_letters(listing: &Listing) -> &'static str {
     match listing.state {
         None if listing.older_than.is_some() => "f",
         Some(RecordState::Issued | RecordState::Expired) => "i",
@@ -305,8 +313,8 @@ fn letters(listing: &Listing) -> &'static str {
 }
 
 /// Reads a record whose slot is on its way to another node.
-async fn look_alone(
-    server: &Server,
+async fn look_at_one(
+    runner: &StepRunner,
     keys: &Keys,
     id: &RecordId,
 ) -> Result<
@@ -317,33 +325,33 @@ async fn look_alone(
     StoreError,
 > {
     let (key, aside) = (&keys.record(id), &keys.aside(id));
-    server
-        .step(key, |mut lane| async move {
-            crate::store::look::look(&mut lane, key, aside).await
+    runner
+        .step(key, |mut connection| async move {
+            crate::store::look::look(&mut connection, key, aside).await
         })
         .await
 }
 
 /// Reads, decides, then writes over what was read.
 pub(crate) async fn intervene(
-    lane: &mut Lane,
+    connection: &mut StepConnection,
     key: &str,
     aside: &str,
     intervention: &Intervention,
 ) -> Result<Intervened, StoreError> {
     for _ in 0..ROUNDS {
-        let Some((found, outcome)) = look(lane, key, aside).await? else {
+        let Some((found, outcome)) = look(connection, key, aside).await? else {
             return Ok(Intervened::Nothing);
         };
         let (record, left) = record_of(&found, outcome.as_ref())?;
         let (attempt, lease) = (record.attempt(), lease(&record));
         let as_read = wire::without_waited(&found.value);
-        let renewed_by = lane.renewed_by(lease);
+        let renewed_by = connection.renewed_by(lease);
         let (new, expires_in, if_ran_out) = match record.on_intervention(intervention, left) {
             OnIntervention::Answer(answer) => return Ok(answer),
             OnIntervention::Replace { record } => {
-                if replace(lane, key, aside, (&found, outcome.as_ref()), &record).await? {
-                    lane.acknowledged().await?;
+                if replace(connection, key, aside, (&found, outcome.as_ref()), &record).await? {
+                    connection.acknowledged().await?;
                     return Ok(Intervened::Done { attempt });
                 }
                 continue;
@@ -357,7 +365,7 @@ pub(crate) async fn intervene(
         };
         let answer = if is_aside(&found.value) {
             remove_found(
-                lane,
+                connection,
                 key,
                 aside,
                 &found.value,
@@ -367,20 +375,21 @@ pub(crate) async fn intervene(
         } else {
             let expiry = millis(expires_in).to_string();
             let must: &[u8] = if if_ran_out { b"1" } else { b"" };
-            lane.script(
-                &INTERVENE,
-                &[key],
-                &[
-                    as_read,
-                    &new,
-                    expiry.as_bytes(),
-                    must,
-                    renewed_by.as_bytes(),
-                ],
-            )
-            .await?
+            connection
+                .script(
+                    &INTERVENE,
+                    &[key],
+                    &[
+                        as_read,
+                        &new,
+                        expiry.as_bytes(),
+                        must,
+                        renewed_by.as_bytes(),
+                    ],
+                )
+                .await?
         };
-        match swap(lane.server(), &answer)? {
+        match swap(connection.server(), &answer)? {
             // It is looked at again.
             Swap::Gone | Swap::Changed(_) => {}
             Swap::Alive(lease_left) => {
@@ -390,7 +399,7 @@ pub(crate) async fn intervene(
                 });
             }
             Swap::Unsure(left) => {
-                if let Some(lease_left) = lane.sure_after(left, lease).await? {
+                if let Some(lease_left) = connection.recheck_lease(left, lease).await? {
                     return Ok(Intervened::Alive {
                         attempt,
                         lease_left,
@@ -398,7 +407,7 @@ pub(crate) async fn intervene(
                 }
             }
             Swap::Done | Swap::Free => {
-                lane.acknowledged().await?;
+                connection.acknowledged().await?;
                 return Ok(Intervened::Done { attempt });
             }
         }
@@ -409,7 +418,7 @@ pub(crate) async fn intervene(
 /// Writes an outcome in place of the one that was read, where that is kept. `false`: it is another
 /// by now.
 async fn replace(
-    lane: &mut Lane,
+    connection: &mut StepConnection,
     key: &str,
     aside: &str,
     (found, outcome): (&StoredValue, Option<&StoredValue>),
@@ -417,18 +426,25 @@ async fn replace(
 ) -> Result<bool, StoreError> {
     let new = wire::encode(record);
     let answer = match outcome.filter(|_| is_aside(&found.value)) {
-        None => lane.script(&REPLACE, &[key], &[&found.value, &new]).await?,
+        None => {
+            connection
+                .script(&REPLACE, &[key], &[&found.value, &new])
+                .await?
+        }
         Some(outcome) => {
             let values: [&[u8]; 3] = [&outcome.value, &new, &found.value];
-            match lane.script_on_all(&REPLACE, &[aside, key], &values).await? {
+            match connection
+                .script_on_all(&REPLACE, &[aside, key], &values)
+                .await?
+            {
                 Some(answer) => answer,
                 // Their slot is on its way to another node. An outcome whose record has another
                 // life by now is never read again.
-                None => lane.script(&REPLACE, &[aside], &values[..2]).await?,
+                None => connection.script(&REPLACE, &[aside], &values[..2]).await?,
             }
         }
     };
-    Ok(matches!(swap(lane.server(), &answer)?, Swap::Done))
+    Ok(matches!(swap(connection.server(), &answer)?, Swap::Done))
 }
 
 fn lease(record: &Record) -> Duration {

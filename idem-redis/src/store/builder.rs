@@ -6,12 +6,12 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use idem_core::StoreError;
 
-use crate::client::connection::Connection;
-use crate::client::error::refused;
-use crate::client::link::SILENCE;
-use crate::client::own::Own;
-use crate::client::replicas::Replicas;
-use crate::client::server::Server;
+use crate::connection::error::refused;
+use crate::connection::given::Connection;
+use crate::connection::link::SILENCE;
+use crate::connection::managed::ManagedConnection;
+use crate::connection::replicas::Replicas;
+use crate::connection::step_runner::StepRunner;
 use crate::store::keys::{DEFAULT_PREFIX, Keys};
 use crate::store::{RedisStore, check, script};
 
@@ -298,15 +298,28 @@ impl RedisStoreBuilder {
         }
         let (server, wake) = match (self.url, self.connection, self.wake_url) {
             (Some(url), None, None) => {
-                let own =
-                    Own::connect(&url, self.connect_time_limit, script::greeting(&keys)).await?;
-                (Server::own(own, self.time_limit, self.replicas), None)
+                let managed = ManagedConnection::connect(
+                    &url,
+                    self.connect_time_limit,
+                    script::handshake(&keys),
+                )
+                .await?;
+                (
+                    StepRunner::managed(managed, self.time_limit, self.replicas),
+                    None,
+                )
             }
-            (None, Some(connection), None) => (Server::given(connection, self.time_limit), None),
+            (None, Some(connection), None) => {
+                (StepRunner::given(connection, self.time_limit), None)
+            }
             (None, Some(connection), Some(wake)) => {
-                let wake =
-                    Own::connect(&wake, self.connect_time_limit, script::greeting(&keys)).await?;
-                (Server::given(connection, self.time_limit), Some(wake))
+                let wake = ManagedConnection::connect(
+                    &wake,
+                    self.connect_time_limit,
+                    script::handshake(&keys),
+                )
+                .await?;
+                (StepRunner::given(connection, self.time_limit), Some(wake))
             }
             (Some(_), Some(_), _) => {
                 return Err(refused(
@@ -331,7 +344,11 @@ impl RedisStoreBuilder {
     /// A store on the application's connection, with nothing looked at.
     pub(crate) fn unchecked(connection: Connection) -> RedisStore {
         // The default prefix is a valid one.
-        RedisStore::new(Server::given(connection, TIME_LIMIT), None, Keys::default())
+        RedisStore::new(
+            StepRunner::given(connection, TIME_LIMIT),
+            None,
+            Keys::default(),
+        )
     }
 }
 

@@ -10,10 +10,10 @@ use idem_core::wire::{self, Parsed};
 use idem_core::{Fingerprint, StoreError, StoreErrorKind};
 use redis::{Cmd, Value};
 
-use crate::client::command::{evalsha, millis};
-use crate::client::error::{failed, unexpected};
-use crate::client::lane::Lane;
-use crate::client::quick::{Quick, is_refused};
+use crate::connection::command::{evalsha, millis};
+use crate::connection::error::{failed, unexpected};
+use crate::connection::fast_path::{FastPath, is_refused};
+use crate::connection::step_connection::StepConnection;
 use crate::store::keys::Keys;
 use crate::store::script::{ISSUED, Swap, TAKEOVER, TOUCH, ownership, swap};
 use crate::store::unreadable::unreadable;
@@ -31,21 +31,21 @@ enum FirstReply {
 
 /// Carries a claim out as most claims are: the key is free, or its outcome stands there. Else says
 /// what it found, if it knows.
-pub(crate) fn claim_quickly<'a>(
-    quick: Quick,
+pub(crate) fn claim_on_fast_path<'a>(
+    fast_path: FastPath,
     key: &str,
     claim: &'a Claim,
 ) -> impl Future<Output = Result<Result<Claimed, StoreError>, Option<Bytes>>> + use<'a> {
     let first = first(key, claim);
     async move {
-        let text = match quick.send(first).await {
-            Ok(answer) => match begun(claim, quick.server(), answer) {
+        let text = match fast_path.send(first).await {
+            Ok(answer) => match begun(claim, fast_path.server(), answer) {
                 Ok(FirstReply::Over(answer)) => return Ok(Ok(answer)),
                 Ok(FirstReply::Found(text)) => text,
                 Err(error) => return Ok(Err(error)),
             },
             Err(error) if is_refused(&error) => return Err(None),
-            Err(error) => return Ok(Err(failed(quick.server(), error))),
+            Err(error) => return Ok(Err(failed(fast_path.server(), error))),
         };
         match wire::decode(&text) {
             Ok(Parsed::Record(record @ Record::Committed { .. })) => {
@@ -62,7 +62,7 @@ pub(crate) fn claim_quickly<'a>(
 
 /// Carries a claim out, from what its first command found, if that was sent.
 pub(crate) async fn claim(
-    lane: &mut Lane,
+    connection: &mut StepConnection,
     keys: &Keys,
     claim: &Claim,
     found: Option<Bytes>,
@@ -70,14 +70,14 @@ pub(crate) async fn claim(
     let key = keys.record(&claim.id);
     let mut found = match found {
         Some(text) => FirstReply::Found(text),
-        None => begin(lane, &key, claim).await?,
+        None => begin(connection, &key, claim).await?,
     };
     for _ in 0..ROUNDS {
         let text = match found {
             FirstReply::Found(text) => text,
             FirstReply::Over(answer) => {
                 if let Claimed::Owned { .. } = answer {
-                    lane.acknowledged().await?;
+                    connection.acknowledged().await?;
                 }
                 return Ok(answer);
             }
@@ -101,7 +101,8 @@ pub(crate) async fn claim(
                 .on_claim(claim)
                 {
                     OnClaim::Answer(Claimed::Done { .. }) => {
-                        return aside(lane, &keys.aside(&claim.id), attempt, fingerprint).await;
+                        return aside(connection, &keys.aside(&claim.id), attempt, fingerprint)
+                            .await;
                     }
                     decision => decision,
                 }
@@ -109,8 +110,8 @@ pub(crate) async fn claim(
         };
         let (swapped, answer) = match decision {
             // Sent again: nothing was written now.
-            OnClaim::Answer(answer @ Claimed::Owned { .. }) if lane.is_replicated() => {
-                match touch(lane, &key, claim).await? {
+            OnClaim::Answer(answer @ Claimed::Owned { .. }) if connection.is_replicated() => {
+                match touch(connection, &key, claim).await? {
                     Ownership::Held => (Swap::Done, answer),
                     Ownership::Lost => (Swap::Gone, answer),
                 }
@@ -118,13 +119,13 @@ pub(crate) async fn claim(
             OnClaim::Answer(answer) => return Ok(answer),
             // Given back since it was looked at.
             OnClaim::IfIssueLives { .. } => {
-                found = begin(lane, &key, claim).await?;
+                found = begin(connection, &key, claim).await?;
                 continue;
             }
             OnClaim::Take(next) => {
                 let owned = owned(&next);
                 (
-                    take_over(lane, &key, &text, Some(next), LeaseIs::Any).await?,
+                    take_over(connection, &key, &text, Some(next), LeaseIs::Any).await?,
                     owned,
                 )
             }
@@ -141,7 +142,7 @@ pub(crate) async fn claim(
                     }
                 };
                 match take_over(
-                    lane,
+                    connection,
                     &key,
                     &text,
                     next,
@@ -167,7 +168,7 @@ pub(crate) async fn claim(
                         });
                     }
                     Swap::Unsure(left) => {
-                        if let Some(lease_left) = lane.sure_after(left, lease).await? {
+                        if let Some(lease_left) = connection.recheck_lease(left, lease).await? {
                             return Ok(Claimed::InFlight {
                                 attempt,
                                 lease_left,
@@ -182,14 +183,16 @@ pub(crate) async fn claim(
         };
         found = match swapped {
             Swap::Done => {
-                lane.acknowledged().await?;
+                connection.acknowledged().await?;
                 return Ok(answer);
             }
             Swap::Free => return Ok(answer),
-            Swap::Gone => begin(lane, &key, claim).await?,
+            Swap::Gone => begin(connection, &key, claim).await?,
             Swap::Changed(text) => FirstReply::Found(text),
             // Only said where the lease was asked about.
-            Swap::Alive(_) | Swap::Unsure(_) => return Err(unexpected(lane.server(), &Value::Nil)),
+            Swap::Alive(_) | Swap::Unsure(_) => {
+                return Err(unexpected(connection.server(), &Value::Nil));
+            }
         };
     }
     Err(StoreError::new(
@@ -265,40 +268,48 @@ fn begun(claim: &Claim, server: &str, answer: Value) -> Result<FirstReply, Store
 }
 
 /// Sends the first command.
-async fn begin(lane: &mut Lane, key: &str, claim: &Claim) -> Result<FirstReply, StoreError> {
+async fn begin(
+    connection: &mut StepConnection,
+    key: &str,
+    claim: &Claim,
+) -> Result<FirstReply, StoreError> {
     if claim.must_be_issued && !only_looks(claim) {
         let (record, hold) = (first_attempt(claim), millis(claim.hold).to_string());
-        let answer = lane
+        let answer = connection
             .script(&ISSUED, &[key], &[&record, hold.as_bytes()])
             .await?;
-        return begun(claim, lane.server(), answer);
+        return begun(claim, connection.server(), answer);
     }
-    let answer = match lane.try_send(&first(key, claim)).await {
+    let answer = match connection.try_send(&first(key, claim)).await {
         Ok(answer) => answer,
         // A server whose memory is full refuses the command before it looks. A new key is refused,
         // but a record that is there is still answered with.
         Err(error) if error.code() == Some("OOM") => {
-            match lane.send(redis::cmd("GET").arg(key)).await? {
-                Value::Nil => return Err(failed(lane.server(), error)),
+            match connection.send(redis::cmd("GET").arg(key)).await? {
+                Value::Nil => return Err(failed(connection.server(), error)),
                 answer => answer,
             }
         }
-        Err(error) => return Err(failed(lane.server(), error)),
+        Err(error) => return Err(failed(connection.server(), error)),
     };
-    begun(claim, lane.server(), answer)
+    begun(claim, connection.server(), answer)
 }
 
 /// Writes one's own record again as it is. `WAIT` counts what its own connection has written: where
 /// the record was written on another that is lost by now, it would be content at once.
-async fn touch(lane: &mut Lane, key: &str, claim: &Claim) -> Result<Ownership, StoreError> {
-    let answer = lane
+async fn touch(
+    connection: &mut StepConnection,
+    key: &str,
+    claim: &Claim,
+) -> Result<Ownership, StoreError> {
+    let answer = connection
         .script(
             &TOUCH,
             &[key],
             &[wire::owner_prefix(claim.owner).as_bytes()],
         )
         .await?;
-    ownership(lane.server(), answer)
+    ownership(connection.server(), answer)
 }
 
 /// The condition on a record's lease for another record to replace it.
@@ -314,7 +325,7 @@ enum LeaseIs {
 
 /// Writes `next`, if there is one, in place of `found`.
 async fn take_over(
-    lane: &mut Lane,
+    connection: &mut StepConnection,
     key: &str,
     found: &Bytes,
     next: Option<InFlight>,
@@ -333,7 +344,7 @@ async fn take_over(
             let silent = silent_for.map(|age| millis(age).to_string());
             (
                 "1",
-                lane.renewed_by(silent_for.unwrap_or(lease).max(lease)),
+                connection.renewed_by(silent_for.unwrap_or(lease).max(lease)),
                 silent.unwrap_or_default(),
             )
         }
@@ -347,19 +358,19 @@ async fn take_over(
         renewed_by.as_bytes(),
         silent.as_bytes(),
     ];
-    let answer = lane.script(&TAKEOVER, &[key], &args).await?;
-    swap(lane.server(), &answer)
+    let answer = connection.script(&TAKEOVER, &[key], &args).await?;
+    swap(connection.server(), &answer)
 }
 
 /// The outcome that is kept aside for a record; without it, that there was one.
 async fn aside(
-    lane: &mut Lane,
+    connection: &mut StepConnection,
     key: &str,
     attempt: u64,
     fingerprint: Option<Fingerprint>,
 ) -> Result<Claimed, StoreError> {
-    let answer = lane.send(redis::cmd("GET").arg(key)).await?;
-    let Some(outcome) = text(lane, answer)? else {
+    let answer = connection.send(redis::cmd("GET").arg(key)).await?;
+    let Some(outcome) = text(connection, answer)? else {
         return Ok(Claimed::Done { attempt });
     };
     match wire::decode(&outcome).map_err(unreadable)? {
@@ -373,11 +384,11 @@ async fn aside(
     }
 }
 
-fn text(lane: &Lane, answer: Value) -> Result<Option<Bytes>, StoreError> {
+fn text(connection: &StepConnection, answer: Value) -> Result<Option<Bytes>, StoreError> {
     match answer {
         Value::Nil => Ok(None),
         Value::BulkString(text) => Ok(Some(text.into())),
-        other => Err(unexpected(lane.server(), &other)),
+        other => Err(unexpected(connection.server(), &other)),
     }
 }
 

@@ -4,56 +4,57 @@ use idem_core::record::{Commit, Ownership, Record};
 use idem_core::{StoreError, wire};
 use redis::{Cmd, Value};
 
-use crate::client::command::{evalsha, millis};
-use crate::client::error::{failed, unexpected};
-use crate::client::lane::Lane;
-use crate::client::quick::{Quick, is_refused};
-use crate::client::server::Server;
+use crate::connection::command::{evalsha, millis};
+use crate::connection::error::{failed, unexpected};
+use crate::connection::fast_path::{FastPath, is_refused};
+use crate::connection::step_connection::StepConnection;
+use crate::connection::step_runner::StepRunner;
 use crate::store::claim::lengths_as_sent;
 use crate::store::keys::Keys;
 use crate::store::script::{COMMIT, ownership};
 
 pub(crate) async fn commit(
-    server: &Server,
+    runner: &StepRunner,
     keys: &Keys,
     commit: &Commit,
 ) -> Result<Ownership, StoreError> {
     let key = &keys.record(&commit.id);
-    let written = &Written::new(keys, commit);
-    let quick = async |quick: Quick| {
-        let compared = if quick.compares() {
+    let written = &CommitWrite::new(keys, commit);
+    let fast_path = async |fast_path: FastPath| {
+        let compared = if fast_path.has_ifeq() {
             written.compared(key, commit)
         } else {
             None
         };
         let is_compared = compared.is_some();
-        match quick
+        match fast_path
             .send(compared.unwrap_or_else(|| written.command(key)))
             .await
         {
             Ok(Value::Okay) if is_compared => Ok(Ok(Ownership::Held)),
             // Marked by a waiter, recorded before, another's, gone: the script knows.
             Ok(Value::Nil) if is_compared => Err(()),
-            Ok(answer) if is_compared => Ok(Err(unexpected(quick.server(), &answer))),
+            Ok(answer) if is_compared => Ok(Err(unexpected(fast_path.server(), &answer))),
             // Recorded in one piece perhaps, while its slot was on its way: the whole step
             // knows.
             Ok(Value::BulkString(_)) if written.aside.is_some() => Err(()),
-            Ok(answer) => Ok(ownership(quick.server(), answer)),
+            Ok(answer) => Ok(ownership(fast_path.server(), answer)),
             Err(error) if is_refused(&error) => {
                 if is_compared {
-                    quick.refused_to_compare(&error);
+                    fast_path.note_ifeq_refusal(&error);
                 }
                 Err(())
             }
-            Err(error) => Ok(Err(failed(quick.server(), error))),
+            Err(error) => Ok(Err(failed(fast_path.server(), error))),
         }
     };
-    let whole = |mut lane, _| async move { record_outcome(&mut lane, key, written).await };
-    server.step_quickly(key, quick, whole).await
+    let whole =
+        |mut connection, _| async move { record_outcome(&mut connection, key, written).await };
+    runner.step_with_fast_path(key, fast_path, whole).await
 }
 
 /// The data that a commit writes.
-struct Written {
+struct CommitWrite {
     /// The record as it was claimed, where that is known, else the owner's prefix.
     claimed: Vec<u8>,
     record: Vec<u8>,
@@ -64,7 +65,7 @@ struct Written {
     aside: Option<(Vec<u8>, String, String)>,
 }
 
-impl Written {
+impl CommitWrite {
     fn new(keys: &Keys, commit: &Commit) -> Self {
         let (ttl, remember) = (millis(commit.ttl), millis(commit.remember.max(commit.ttl)));
         let (claimed, record) = (claimed(commit), wire::encode(&commit.record()));
@@ -142,11 +143,11 @@ fn claimed(commit: &Commit) -> Vec<u8> {
 }
 
 async fn record_outcome(
-    lane: &mut Lane,
+    connection: &mut StepConnection,
     key: &str,
-    written: &Written,
+    written: &CommitWrite,
 ) -> Result<Ownership, StoreError> {
-    let Written {
+    let CommitWrite {
         claimed,
         record,
         stays,
@@ -155,22 +156,26 @@ async fn record_outcome(
     let stays = stays.as_bytes();
     let answer = match aside {
         None => {
-            lane.script(&COMMIT, &[key], &[claimed, record, stays])
+            connection
+                .script(&COMMIT, &[key], &[claimed, record, stays])
                 .await?
         }
         Some((mark, aside, remember)) => {
             let args = [claimed, mark, remember.as_bytes(), record, stays];
-            match lane.script_on_all(&COMMIT, &[key, aside], &args).await? {
+            match connection
+                .script_on_all(&COMMIT, &[key, aside], &args)
+                .await?
+            {
                 // While its slot was on its way.
                 Some(Value::BulkString(found)) if found == *record => Value::Int(1),
                 Some(answer) => answer,
-                None => record_whole(lane, key, aside, args).await?,
+                None => record_whole(connection, key, aside, args).await?,
             }
         }
     };
-    let outcome = ownership(lane.server(), answer)?;
+    let outcome = ownership(connection.server(), answer)?;
     if outcome == Ownership::Held {
-        lane.acknowledged().await?;
+        connection.acknowledged().await?;
     }
     Ok(outcome)
 }
@@ -178,20 +183,20 @@ async fn record_outcome(
 /// Records an outcome while the slot of its two keys moves to another node. The record holds the
 /// outcome, as in one step, and is kept for as long as the fact is remembered.
 async fn record_whole(
-    lane: &mut Lane,
+    connection: &mut StepConnection,
     key: &str,
     aside: &str,
     args: [&[u8]; 5],
 ) -> Result<Value, StoreError> {
     let [claimed, mark, remember, record, _] = args;
-    match lane
+    match connection
         .script(&COMMIT, &[key], &[claimed, record, remember])
         .await?
     {
         // Recorded before the slot began to move; or the mark is another's, who had the same
         // attempt in another life of the key.
         Value::BulkString(found) if found == mark => {
-            match lane.send(redis::cmd("GET").arg(aside)).await? {
+            match connection.send(redis::cmd("GET").arg(aside)).await? {
                 Value::BulkString(kept) if kept != record => Ok(Value::Int(0)),
                 _ => Ok(Value::Int(1)),
             }

@@ -8,15 +8,15 @@ use idem_core::record::{Issue, Issued, Record};
 use idem_core::wire::{self, Parsed};
 use redis::{Cmd, Value};
 
-use crate::client::command::{FOREVER, millis};
-use crate::client::error::unexpected;
-use crate::client::many::{self, KeyedCommand};
-use crate::client::server::Server;
+use crate::connection::command::{MAX_MILLIS, millis};
+use crate::connection::error::unexpected;
+use crate::connection::pipeline::{self, KeyedCommand};
+use crate::connection::step_runner::StepRunner;
 use crate::store::keys::Keys;
 use crate::store::unreadable::unreadable;
 
 pub(crate) async fn issue(
-    server: &Server,
+    runner: &StepRunner,
     keys: &Keys,
     issues: &[Issue],
 ) -> Vec<Result<Issued, StoreError>> {
@@ -38,7 +38,7 @@ pub(crate) async fn issue(
         }
     };
     let steps: Vec<KeyedCommand> = issues.iter().map(step).collect();
-    many::carry_out(server, &steps, None, |index, server, answer| {
+    pipeline::carry_out(runner, &steps, None, |index, server, answer| {
         issued(&issues[index], server, answer)
     })
     .await
@@ -48,8 +48,8 @@ pub(crate) async fn issue(
 /// that its expiry has no room for more.
 fn as_sent(issue: &Issue) -> Issue {
     let whole = u64::try_from(issue.grace.as_millis())
-        .unwrap_or(FOREVER)
-        .min(FOREVER / 2);
+        .unwrap_or(MAX_MILLIS)
+        .min(MAX_MILLIS / 2);
     issue.clone().with_grace(Duration::from_millis(whole))
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use idem_core::StoreError;
 use idem_core::record::RecordId;
 
-use crate::client::error::refused;
+use crate::connection::error::refused;
 
 /// Valid, as [`Keys::new`] would find.
 pub(crate) const DEFAULT_PREFIX: &str = "idem";
@@ -96,7 +96,7 @@ mod tests {
     use idem_core::Key;
 
     use super::*;
-    use crate::client::hash_slot::of;
+    use crate::connection::hash_slot::of;
 
     #[test]
     fn prefixes_that_would_blur_keys_are_refused() {

@@ -7,29 +7,32 @@ use idem_core::StoreError;
 use idem_core::record::{Record, RecordInfo};
 use idem_core::wire::{self, Parsed, WireError};
 
-use crate::client::lane::Lane;
+use crate::connection::step_connection::StepConnection;
 use crate::store::script::{INSPECT, StoredValue, inspected};
 use crate::store::unreadable::{no_expiry, unreadable};
 
 /// Reads a record, and the outcome that is kept aside for it.
 pub(crate) async fn look(
-    lane: &mut Lane,
+    connection: &mut StepConnection,
     key: &str,
     aside: &str,
 ) -> Result<Option<(StoredValue, Option<StoredValue>)>, StoreError> {
-    if let Some(answer) = lane.script_on_all(&INSPECT, &[key, aside], &[]).await? {
-        return inspected(lane.server(), &answer);
+    if let Some(answer) = connection
+        .script_on_all(&INSPECT, &[key, aside], &[])
+        .await?
+    {
+        return inspected(connection.server(), &answer);
     }
     // Their slot is on its way to another node. The outcome is compared with the mark, so that it
     // matters little that they are read apart.
-    let answer = lane.script(&INSPECT, &[key], &[]).await?;
-    let Some((record, _)) = inspected(lane.server(), &answer)? else {
+    let answer = connection.script(&INSPECT, &[key], &[]).await?;
+    let Some((record, _)) = inspected(connection.server(), &answer)? else {
         return Ok(None);
     };
     let mut outcome = None;
     if is_aside(&record.value) {
-        let answer = lane.script(&INSPECT, &[aside], &[]).await?;
-        outcome = inspected(lane.server(), &answer)?.map(|(outcome, _)| outcome);
+        let answer = connection.script(&INSPECT, &[aside], &[]).await?;
+        outcome = inspected(connection.server(), &answer)?.map(|(outcome, _)| outcome);
     }
     Ok(Some((record, outcome)))
 }

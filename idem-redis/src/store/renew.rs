@@ -6,36 +6,36 @@ use idem_core::record::{Ownership, Renewal};
 use idem_core::{StoreError, StoreErrorKind, wire};
 use redis::{RedisError, Value};
 
-use crate::client::command::{evalsha, millis};
-use crate::client::error::unexpected;
-use crate::client::lane::are_apart;
-use crate::client::many::{self, KeyedCommand};
-use crate::client::server::Server;
+use crate::connection::command::{evalsha, millis};
+use crate::connection::error::unexpected;
+use crate::connection::pipeline::{self, KeyedCommand};
+use crate::connection::step_connection::are_apart;
+use crate::connection::step_runner::StepRunner;
 use crate::store::keys::Keys;
 use crate::store::script::{RENEW, ownership};
 
 /// The most leases in one command. The server does nothing else meanwhile, for less than a
 /// millisecond.
-const MOST: usize = 250;
+const MAX_BATCH: usize = 250;
 
 type Answer = Result<Ownership, StoreError>;
 
-pub(crate) async fn renew(server: &Server, keys: &Keys, renewals: &[Renewal]) -> Vec<Answer> {
+pub(crate) async fn renew(runner: &StepRunner, keys: &Keys, renewals: &[Renewal]) -> Vec<Answer> {
     let all = Renewals {
-        server,
+        runner,
         keys,
         all: renewals,
     };
     let mut groups: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
     for (index, renewal) in renewals.iter().enumerate() {
         groups
-            .entry(server.group(&keys.record(&renewal.id)))
+            .entry(runner.group(&keys.record(&renewal.id)))
             .or_default()
             .push(index);
     }
     let groups = groups
         .values()
-        .flat_map(|group| group.chunks(MOST))
+        .flat_map(|group| group.chunks(MAX_BATCH))
         .map(<[usize]>::to_vec)
         .collect();
     let mut answers: BTreeMap<usize, Answer> = BTreeMap::new();
@@ -65,7 +65,7 @@ pub(crate) async fn renew(server: &Server, keys: &Keys, renewals: &[Renewal]) ->
 }
 
 struct Renewals<'a> {
-    server: &'a Server,
+    runner: &'a StepRunner,
     keys: &'a Keys,
     all: &'a [Renewal],
 }
@@ -80,7 +80,7 @@ impl Renewals<'_> {
         let steps: Vec<KeyedCommand> = groups.iter().map(|group| self.step(group)).collect();
         let read =
             |index: usize, server: &str, answer| answers(server, groups[index].len(), answer);
-        let said = many::carry_out(self.server, &steps, Some(&RENEW), read).await;
+        let said = pipeline::carry_out(self.runner, &steps, Some(&RENEW), read).await;
         groups.into_iter().zip(said).collect()
     }
 

@@ -9,8 +9,8 @@ use idem_core::record::Ownership;
 use idem_core::wire;
 use redis::{Script, Value};
 
-use crate::client::error::unexpected;
-use crate::client::greeting::Greeting;
+use crate::connection::error::unexpected;
+use crate::connection::handshake::Handshake;
 use crate::store::keys::Keys;
 use crate::store::unreadable::{no_expiry, unreadable};
 
@@ -48,12 +48,12 @@ pub(crate) static INTERVENE: LazyLock<Script> =
     LazyLock::new(|| Script::new(swapping!("#!lua flags=allow-oom\n", "intervene")));
 pub(crate) static REPLACE: LazyLock<Script> =
     LazyLock::new(|| Script::new(swapping!("#!lua flags=allow-oom\n", "replace")));
-pub(crate) static COMFORT: LazyLock<Script> = script!("comfort");
+pub(crate) static OPTIONAL_RIGHTS: LazyLock<Script> = script!("optional_rights");
 pub(crate) static RIGHTS: LazyLock<Script> = script!("rights");
 
 /// What is said first on each of the store's own connections.
-pub(crate) fn greeting(keys: &Keys) -> Greeting {
-    Greeting {
+pub(crate) fn handshake(keys: &Keys) -> Handshake {
+    Handshake {
         scripts: &LOADED,
         rights: &RIGHTS,
         sample: keys.sample().into(),

@@ -11,8 +11,8 @@
 mod acknowledged;
 mod cluster;
 mod conformance;
-mod hearsay;
 mod sentinel;
+mod stale_sentinel;
 
 use std::future::Future;
 use std::sync::Arc;

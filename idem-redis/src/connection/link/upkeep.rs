@@ -1,36 +1,37 @@
-//! Replaces a connection that is lost, and runs the tasks of a link.
+//! The background tasks of a link: they replace a lost session, watch the server's clock, and listen
+//! to the Sentinels.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
-use idem_core::__private::catch_user_panic;
+use idem_core::adapter::catch_user_panic;
 use idem_core::{StoreError, StoreErrorKind};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use super::{Inner, LinkState, Peer, SILENCE};
-use crate::client::sentinel::{self, Statement};
-use crate::client::session::Session;
-use crate::client::wake::Hub;
+use crate::connection::sentinel::{self, Statement};
+use crate::connection::session::Session;
+use crate::connection::subscriptions::Subscriptions;
 
-/// Between two attempts to reconnect: doubles from the first to the second. A server that is back
-/// is found within the second.
-pub(super) const PAUSE: (Duration, Duration) =
-    (Duration::from_millis(10), Duration::from_millis(250));
-/// The same if an operator must fix something first.
+/// The first pause between two attempts to connect. Each pause is twice the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// A server that is back is found within this time.
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+/// The pause if an operator must fix something first.
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
-/// Between two looks at the server's clock: seldom enough to cost nothing, and often enough that a
-/// clock which is set by more than half a second is noticed.
-const CLOCK: Duration = Duration::from_secs(5);
+/// The time between two looks at the server's clock. It costs nothing, and a clock that is set by
+/// more than half a second is noticed.
+const CLOCK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The tasks that run while the link is held.
+/// The tasks that run for as long as the link exists.
 #[derive(Default)]
-pub(super) struct Chores {
+pub(super) struct BackgroundTasks {
     /// The number of the runtime in which they run.
     runtime: Option<u64>,
-    /// One looks at the server's clock, the other hears of failovers.
+    /// The clock's task, and under Sentinel the one that listens for failovers.
     tasks: Vec<AbortHandle>,
 }
 
@@ -38,32 +39,33 @@ pub(super) struct Chores {
 #[derive(Clone)]
 pub(super) struct Failure {
     pub(super) error: StoreError,
-    /// A person may have to do something first, so calls do not wait for the next attempt.
+    /// An operator must fix something first, so calls do not wait for the next attempt.
     pub(super) is_refusal: bool,
 }
 
 impl Inner {
-    /// Puts a new connection to use; `false` if it is lost already, or goes to a former master.
+    /// Uses a new session from now on. Returns `false` if it is lost already, or if another master
+    /// was announced meanwhile.
     pub(super) fn publish(&self, session: Session) -> bool {
         let mut state = self.lock();
-        // From here on, a loss of the connection and news of a failover wait for the lock, and find
-        // the session.
-        let is_right = self
-            .news()
-            .is_none_or(|news| session.address.as_ref() == Some(&news.address));
-        let alive = is_right && !session.hub.is_closed();
-        if alive {
+        // Both are checked under the lock: a loss or an announcement after this finds the session.
+        let is_current_master = self.announced_master().is_none_or(|announced_master| {
+            session.address.as_ref() == Some(&announced_master.address)
+        });
+        let is_usable = is_current_master && !session.subscriptions.is_closed();
+        if is_usable {
             self.was_up.store(true, Ordering::Relaxed);
             *state = LinkState::Up(session);
         }
-        alive
+        is_usable
     }
 
-    /// Wakes the waiters of a connection, and replaces it if that has not been done.
-    pub(super) fn lost(self: &Arc<Self>, hub: &Arc<Hub>, pause: Duration) {
-        hub.close();
+    /// Wakes the waiters of a lost session, and replaces it unless another caller did.
+    pub(super) fn lost(self: &Arc<Self>, subscriptions: &Arc<Subscriptions>, pause: Duration) {
+        subscriptions.close();
         let mut state = self.lock();
-        if matches!(&*state, LinkState::Up(session) if Arc::ptr_eq(&session.hub, hub)) {
+        if matches!(&*state, LinkState::Up(session) if Arc::ptr_eq(&session.subscriptions, subscriptions))
+        {
             let down = LinkState::Down(self.replace(pause));
             let old = std::mem::replace(&mut *state, down);
             drop(state);
@@ -76,55 +78,60 @@ impl Inner {
 
     pub(super) fn replace(self: &Arc<Self>, pause: Duration) -> watch::Receiver<Option<Failure>> {
         let (progress, receiver) = watch::channel(None);
-        self.home
+        self.options
+            .runtime
             .spawn(replace(Arc::downgrade(self), progress, pause));
-        self.tend();
+        self.start_tasks();
         receiver
     }
 
-    /// Begins again to make a connection, where the task that did has no runtime to run in.
-    pub(super) fn replace_elsewhere(self: &Arc<Self>) {
+    /// Starts the replacement again in another runtime, if its task is stuck in the old one.
+    pub(super) fn restart_replacement(self: &Arc<Self>) {
         let mut state = self.lock();
         if matches!(&*state, LinkState::Down(_)) {
             *state = LinkState::Down(self.replace(Duration::ZERO));
         }
     }
 
-    /// Has the tasks that go on run where the connections live.
-    pub(super) fn tend(self: &Arc<Self>) {
-        let runtime = self.home.runtime();
-        let mut chores = self.chores.lock().unwrap_or_else(PoisonError::into_inner);
-        if chores.runtime.replace(runtime.number()) == Some(runtime.number()) {
+    /// Starts the background tasks in the runtime of the connections, unless they run there already.
+    pub(super) fn start_tasks(self: &Arc<Self>) {
+        let runtime = self.options.runtime.runtime();
+        let mut background_tasks = self
+            .background_tasks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if background_tasks.runtime.replace(runtime.number()) == Some(runtime.number()) {
             return;
         }
-        chores.stop();
-        chores.tasks.push(
+        background_tasks.stop();
+        background_tasks.tasks.push(
             runtime
                 .spawn(watch_clock(Arc::downgrade(self)))
                 .abort_handle(),
         );
         if let Peer::Master(watched) = &self.peer {
             let inner = Arc::downgrade(self);
-            let said = move |statement: Statement| {
+            let report = move |statement: Statement| {
                 if let Some(inner) = inner.upgrade() {
-                    inner.hear(statement);
+                    inner.handle_statement(statement);
                 }
             };
-            chores.tasks.push(
+            background_tasks.tasks.push(
                 runtime
-                    .spawn(sentinel::listen(Arc::clone(watched), said))
+                    .spawn(sentinel::listen(Arc::clone(watched), report))
                     .abort_handle(),
             );
         }
     }
 
-    /// Returns an attempt's failure, for the calls.
+    /// Returns the failure of an attempt, as calls see it.
     pub(super) fn failure(&self, error: StoreError) -> Failure {
         let is_refusal = error.kind() == StoreErrorKind::Refused;
         if !is_refusal || !self.was_up.load(Ordering::Relaxed) {
             return Failure { error, is_refusal };
         }
-        // It took us before: a password that is being changed, a master that is not set up yet.
+        // The settings were right before, so this may pass: a password is being changed, or a new
+        // master is not set up yet.
         let text =
             format!("{error} (it accepted this connection's settings before; connecting again)");
         Failure {
@@ -136,22 +143,22 @@ impl Inner {
     }
 }
 
-impl Chores {
+impl BackgroundTasks {
     fn stop(&mut self) {
         self.tasks.drain(..).for_each(|task| task.abort());
     }
 }
 
-impl Drop for Chores {
+impl Drop for BackgroundTasks {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
-/// Looks at the server's clock regularly, while the link is held.
+/// Looks at the server's clock every few seconds.
 async fn watch_clock(inner: Weak<Inner>) {
     loop {
-        sleep(CLOCK).await;
+        sleep(CLOCK_INTERVAL).await;
         let Some(inner) = inner.upgrade() else { return };
         let connection = match &*inner.lock() {
             LinkState::Up(session) => session.connection.clone(),
@@ -161,26 +168,26 @@ async fn watch_clock(inner: Weak<Inner>) {
     }
 }
 
-/// Tries to connect until it succeeds or the link is dropped.
+/// Connects, until that succeeds or the link is dropped.
 async fn replace(
     inner: Weak<Inner>,
     progress: watch::Sender<Option<Failure>>,
     mut pause: Duration,
 ) {
-    let mut next = PAUSE.0;
+    let mut next = FIRST_PAUSE;
     let mut warned = false;
-    let Some(mut astray) = inner.upgrade().map(|inner| inner.astray.subscribe()) else {
+    let Some(mut wrong_master) = inner.upgrade().map(|inner| inner.wrong_master.subscribe()) else {
         return;
     };
     loop {
         sleep(pause).await;
         let Some(inner) = inner.upgrade() else { return };
-        astray.mark_unchanged();
-        // An attempt at a server that is dead or cut off takes as long as it may, while another is
-        // the master by now.
+        wrong_master.mark_unchanged();
+        // An attempt at a dead server takes the whole limit. It is given up as soon as another
+        // server is announced as the master.
         let opened = tokio::select! {
             biased;
-            _ = astray.changed() => {
+            _ = wrong_master.changed() => {
                 pause = Duration::ZERO;
                 continue;
             }
@@ -194,7 +201,7 @@ async fn replace(
                     );
                     return;
                 }
-                pause = PAUSE.1;
+                pause = LONGEST_PAUSE;
             }
             Err(error) => {
                 if !std::mem::replace(&mut warned, true) {
@@ -205,14 +212,14 @@ async fn replace(
                 let failure = inner.failure(error);
                 let is_refusal = failure.is_refusal;
                 progress.send_replace(Some(failure));
-                // Half of it by chance, or all processes that lost a server would come back to it
-                // at once.
+                // Half of the pause is random: otherwise all processes that lost a server would
+                // return at the same moment.
                 pause = if is_refusal {
                     REFUSED_PAUSE
                 } else {
                     next.mul_f64(0.5 + fastrand::f64() / 2.0)
                 };
-                next = (next * 2).min(PAUSE.1);
+                next = (next * 2).min(LONGEST_PAUSE);
             }
         }
     }

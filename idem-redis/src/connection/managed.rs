@@ -1,42 +1,42 @@
-//! The store's own connections: to one server, to the master under Sentinel, or to the nodes of a
-//! cluster.
+//! The connections that the store makes itself: to one server, to the master under Sentinel, or to
+//! the nodes of a cluster.
 
 use std::time::Duration;
 
 use idem_core::StoreError;
 
-use crate::client::cluster::Cluster;
-use crate::client::greeting::Greeting;
-use crate::client::hash_slot;
-use crate::client::home::Home;
-use crate::client::link::{Link, Terms};
-use crate::client::location::Location;
-use crate::client::session::Session;
+use crate::connection::cluster::Cluster;
+use crate::connection::handshake::Handshake;
+use crate::connection::hash_slot;
+use crate::connection::link::{Link, LinkOptions};
+use crate::connection::location::Location;
+use crate::connection::runtime::ConnectionRuntime;
+use crate::connection::session::Session;
 
 /// Connections that are replaced when they are lost. Cheap to clone; closed with the last clone.
 #[derive(Clone)]
-pub(crate) enum Own {
-    /// To one server, wherever it is.
+pub(crate) enum ManagedConnection {
+    /// To one server, or to whichever server is the master.
     One(Link),
     Cluster(Cluster),
 }
 
-impl Own {
+impl ManagedConnection {
     /// Connects to what a URL names. The connections live in the current runtime.
     pub(crate) async fn connect(
         url: &str,
         connect_limit: Duration,
-        greeting: Greeting,
+        handshake: Handshake,
     ) -> Result<Self, StoreError> {
-        let terms = Terms {
+        let options = LinkOptions {
             connect_limit,
-            greeting,
-            home: Home::here(),
+            handshake,
+            runtime: ConnectionRuntime::current(),
         };
         Ok(match Location::parse(url)? {
-            Location::Server(target) => Self::One(Link::connect(target, terms).await?),
-            Location::Sentinel(watched) => Self::One(Link::to_master(watched, terms).await?),
-            Location::Cluster(seeds) => Self::Cluster(Cluster::connect(seeds, terms).await?),
+            Location::Server(target) => Self::One(Link::connect(target, options).await?),
+            Location::Sentinel(watched) => Self::One(Link::to_master(watched, options).await?),
+            Location::Cluster(seeds) => Self::Cluster(Cluster::connect(seeds, options).await?),
         })
     }
 
@@ -48,7 +48,7 @@ impl Own {
         }
     }
 
-    /// The slot of a key; of no meaning where there is one server.
+    /// The slot of a key; 0 where there is one server.
     pub(crate) fn slot(&self, key: &str) -> u16 {
         match self {
             Self::One(_) => 0,
@@ -56,7 +56,7 @@ impl Own {
         }
     }
 
-    /// One slot for each master that there is.
+    /// One slot of each master.
     pub(crate) fn slots(&self) -> Vec<u16> {
         match self {
             Self::One(_) => vec![0],
@@ -64,7 +64,7 @@ impl Own {
         }
     }
 
-    /// The connection for a slot, as soon as there is one.
+    /// Waits for the session of the server that has a slot.
     pub(crate) async fn session(&self, slot: u16) -> Result<(Link, Session), StoreError> {
         match self {
             Self::One(link) => Ok((link.clone(), link.session().await?)),
@@ -72,7 +72,7 @@ impl Own {
         }
     }
 
-    /// The connection for a slot, if there is one.
+    /// Returns that session if there is one now.
     pub(crate) fn ready(&self, slot: u16) -> Option<(Link, Session)> {
         let link = match self {
             Self::One(link) => link.clone(),
@@ -82,29 +82,39 @@ impl Own {
         Some((link, session))
     }
 
-    /// Something failed in a way that leaves open what was done.
-    pub(crate) fn doubt(&self) {
+    /// Has a cluster asked soon which node has which slots. Called after a failure that a move of
+    /// slots could explain.
+    pub(crate) fn schedule_refresh(&self) {
         if let Self::Cluster(cluster) = self {
-            cluster.doubt();
+            cluster.schedule_refresh();
         }
     }
 
-    /// Returns the reason for a missing answer if the connection is down. A live connection has its
-    /// own upkeep.
+    /// Finds out whether a connection on which a step timed out still answers.
+    pub(crate) fn probe(&self, slot: u16) {
+        match self {
+            Self::One(link) => link.probe(),
+            Self::Cluster(cluster) => {
+                if let Some(link) = cluster.link(slot) {
+                    link.probe();
+                }
+            }
+        }
+    }
+
+    /// Returns why there is no connection for a slot; `None` if there is one.
     pub(crate) fn failure(&self, slot: u16) -> Option<StoreError> {
-        let link = match self {
-            Self::One(link) => link.clone(),
+        match self {
+            Self::One(link) => link.failure(),
             Self::Cluster(cluster) => match cluster.link(slot) {
-                Some(link) => link,
-                None => return Some(cluster.uncovered(slot)),
+                Some(link) => link.failure(),
+                None => Some(cluster.uncovered(slot)),
             },
-        };
-        link.probe();
-        link.failure()
+        }
     }
 
     /// Refuses a cluster in which a slot has no node.
-    pub(crate) fn must_cover(&self) -> Result<(), StoreError> {
+    pub(crate) fn check_coverage(&self) -> Result<(), StoreError> {
         match self {
             Self::One(_) => Ok(()),
             Self::Cluster(cluster) => cluster

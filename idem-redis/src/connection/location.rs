@@ -5,8 +5,8 @@ use std::sync::Arc;
 use idem_core::StoreError;
 use url::Url;
 
-use crate::client::error::refused;
-use crate::client::target::{Target, disguised};
+use crate::connection::error::refused;
+use crate::connection::target::{Target, disguised};
 
 /// The default port of Sentinels.
 const SENTINEL_PORT: u16 = 26379;
@@ -44,13 +44,13 @@ impl Location {
     pub(crate) fn parse(text: &str) -> Result<Self, StoreError> {
         let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
         match scheme.rsplit_once('+') {
-            Some((base, "sentinel")) => Self::sentinel(&Parts::read(text, base)?),
-            Some((base, "cluster")) => Self::cluster(&Parts::read(text, base)?),
+            Some((base, "sentinel")) => Self::sentinel(&MultiHostUrl::read(text, base)?),
+            Some((base, "cluster")) => Self::cluster(&MultiHostUrl::read(text, base)?),
             _ => Target::parse(text).map(Self::Server),
         }
     }
 
-    fn sentinel(parts: &Parts<'_>) -> Result<Self, StoreError> {
+    fn sentinel(parts: &MultiHostUrl<'_>) -> Result<Self, StoreError> {
         let (mut db, mut user, mut password) = (None, None, None);
         for (parameter, value) in
             parts.parameters(&["db", "protocol", "sentinel_user", "sentinel_password"])?
@@ -96,7 +96,7 @@ impl Location {
         }))
     }
 
-    fn cluster(parts: &Parts<'_>) -> Result<Self, StoreError> {
+    fn cluster(parts: &MultiHostUrl<'_>) -> Result<Self, StoreError> {
         parts.parameters(&["protocol"])?;
         if !matches!(parts.path, "" | "0" | "0/") {
             return Err(refused(format!(
@@ -114,7 +114,7 @@ impl Location {
 }
 
 /// A URL with several hosts, which the crate `url` does not read.
-struct Parts<'a> {
+struct MultiHostUrl<'a> {
     text: &'a str,
     /// `redis` or `rediss`.
     base: &'a str,
@@ -126,7 +126,7 @@ struct Parts<'a> {
     query: &'a str,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> MultiHostUrl<'a> {
     fn read(text: &'a str, base: &'a str) -> Result<Self, StoreError> {
         let Some((_, rest)) = text.split_once("://") else {
             return Err(refused(format!(

@@ -1,5 +1,4 @@
-//! Replicas that have to acknowledge what was written: `WAIT`, once for all who ask at the same
-//! time.
+//! Acknowledgements of replicas: one `WAIT` for all callers who ask at the same time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,10 +10,10 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::client::command::millis;
+use crate::connection::command::millis;
 
-/// A `WAIT` whose answer is so much later than it was to come has none.
-const LATE: Duration = Duration::from_secs(1);
+/// The time beyond its own timeout within which a `WAIT` must be answered.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// How many replicas must acknowledge a write, and in what time.
 #[derive(Debug, Clone, Copy)]
@@ -25,12 +24,12 @@ pub(crate) struct Replicas {
 
 /// The `WAIT`s on one connection.
 ///
-/// A connection that waits does nothing else meanwhile, so there is one at a time, for all who have
-/// written before it is sent.
+/// The server runs nothing else on a connection that waits. So one `WAIT` is sent at a time, and it
+/// serves all callers who wrote before it was sent.
 pub(crate) struct Acknowledgements {
-    /// The connection's own: a caller's may end or stand still while callers of others wait.
+    /// The runtime of the connection. A caller's may end or be blocked while other callers wait.
     runtime: Handle,
-    /// The one that has not been sent yet.
+    /// The `WAIT` that has not been sent yet.
     next: Mutex<Option<Receiver>>,
     turn: tokio::sync::Mutex<()>,
 }
@@ -39,7 +38,7 @@ type Receiver = watch::Receiver<Option<RedisResult<u32>>>;
 
 impl Acknowledgements {
     /// For a connection that lives in the current tokio runtime.
-    pub(crate) fn here() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             runtime: Handle::current(),
             next: Mutex::default(),
@@ -47,7 +46,7 @@ impl Acknowledgements {
         }
     }
 
-    /// How many replicas have all that was written on the connection and answered before this call.
+    /// Returns how many replicas have what was written on the connection before this call.
     pub(crate) async fn count(
         self: &Arc<Self>,
         connection: &MultiplexedConnection,
@@ -55,8 +54,8 @@ impl Acknowledgements {
     ) -> RedisResult<u32> {
         let mut answer = self.join(connection, replicas);
         match answer.wait_for(Option::is_some).await {
-            Ok(answer) => answer.clone().unwrap_or_else(|| Err(gone())),
-            Err(_) => Err(gone()),
+            Ok(answer) => answer.clone().unwrap_or_else(|| Err(no_answer())),
+            Err(_) => Err(no_answer()),
         }
     }
 
@@ -64,7 +63,7 @@ impl Acknowledgements {
         let (sender, receiver) = watch::channel(None);
         {
             let mut next = self.lock();
-            // One whose task is gone with its runtime has no answer, and closes its channel.
+            // A closed channel has no answer: its task ended with its runtime.
             if let Some(next) = &*next
                 && next.has_changed().is_ok()
             {
@@ -72,8 +71,8 @@ impl Acknowledgements {
             }
             *next = Some(receiver.clone());
         }
-        // A task, so that it continues if the first caller is dropped. Not under the lock: a
-        // runtime that has ended drops it at once.
+        // In a task, so that it goes on if the first caller is dropped. Not under the lock, because a
+        // runtime that has ended drops the task here.
         self.runtime
             .spawn(wait(Arc::clone(self), connection.clone(), replicas, sender));
         receiver
@@ -92,26 +91,24 @@ async fn wait(
     answer: watch::Sender<Option<RedisResult<u32>>>,
 ) {
     let _turn = all.turn.lock().await;
-    // Whoever comes from here on may write after it was sent, and has the next.
+    // Callers from here on may have written after this `WAIT` was sent: they share the next one.
     *all.lock() = None;
     let mut command = redis::cmd("WAIT");
     command.arg(replicas.count).arg(millis(replicas.timeout));
     let outcome = timeout(
-        replicas.timeout + LATE,
+        replicas.timeout + GRACE,
         command.query_async(&mut connection),
     )
     .await;
-    answer.send_replace(Some(outcome.unwrap_or_else(|_| Err(gone()))));
+    answer.send_replace(Some(outcome.unwrap_or_else(|_| Err(no_answer()))));
 }
 
-/// No answer.
-fn gone() -> RedisError {
+fn no_answer() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }
 
-/// Judges the number of acknowledgements. With too few, the write is at the master, and may be
-/// lost.
-pub(crate) fn judge(
+/// Checks the number of acknowledgements. With too few, the write is at the master and may be lost.
+pub(crate) fn check_count(
     server: &str,
     answer: RedisResult<u32>,
     wanted: Replicas,

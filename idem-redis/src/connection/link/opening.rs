@@ -1,28 +1,28 @@
-//! Makes one connection: finds the server, greets it, and looks at its clock.
+//! Makes one session: finds the server, does the handshake, and looks at the clock.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use idem_core::__private::catch_user_panic;
 use idem_core::StoreError;
+use idem_core::adapter::catch_user_panic;
 use idem_core::store::clock::{Jump, ServerClock};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, RedisResult};
 use tokio::time::timeout;
 
 use super::{Inner, Peer};
-use crate::client::batch::Batches;
-use crate::client::error::{unconnected, unconnected_in_time};
-use crate::client::greeting::greet;
-use crate::client::replicas::Acknowledgements;
-use crate::client::sentinel;
-use crate::client::session::{Connected, Session};
-use crate::client::target::Address;
-use crate::client::wake::{Ear, Hub};
+use crate::connection::batch::Batches;
+use crate::connection::error::{unconnected, unconnected_in_time};
+use crate::connection::handshake::handshake;
+use crate::connection::replicas::Acknowledgements;
+use crate::connection::sentinel;
+use crate::connection::session::{Connected, Session};
+use crate::connection::subscriptions::{SubscriberConnection, Subscriptions};
+use crate::connection::target::Address;
 
 impl Inner {
-    /// Makes a connection, in the current runtime.
+    /// Makes a session, in the current runtime.
     pub(super) async fn open(self: &Arc<Self>) -> Result<Session, StoreError> {
         let opening = async {
             match &self.peer {
@@ -33,17 +33,19 @@ impl Inner {
                         .await
                 }
                 Peer::Master(watched) => {
-                    if let Some(news) = self.news() {
-                        return self.open_at_news(watched, news).await;
+                    if let Some(announced) = self.announced_master() {
+                        return self.open_at_announced(watched, announced).await;
                     }
-                    let address = sentinel::most_say(watched, None, self.connect_limit).await?;
+                    let address =
+                        sentinel::majority_master(watched, None, self.options.connect_limit)
+                            .await?;
                     self.open_at_master(watched, address).await
                 }
             }
         };
-        timeout(self.connect_limit, opening)
+        timeout(self.options.connect_limit, opening)
             .await
-            .map_err(|_| unconnected_in_time(&self.server, self.connect_limit))?
+            .map_err(|_| unconnected_in_time(&self.server, self.options.connect_limit))?
     }
 
     pub(super) async fn open_at(
@@ -51,31 +53,33 @@ impl Inner {
         client: Client,
         address: Option<Address>,
     ) -> Result<Session, StoreError> {
-        let runtime = self.home.runtime();
+        let runtime = self.options.runtime.runtime();
         let is_node = matches!(self.peer, Peer::Node(..));
-        let ear = Ear {
+        let subscriber = SubscriberConnection {
             client: client.clone(),
             server: Arc::clone(&self.server),
-            limit: self.connect_limit,
+            limit: self.options.connect_limit,
         };
-        let hub = Hub::new();
-        let (inner, lost) = (Arc::downgrade(&self), Arc::downgrade(&hub));
+        let subscriptions = Subscriptions::new();
+        let inner = Arc::downgrade(&self);
+        let lost = Arc::downgrade(&subscriptions);
         let receive = move |push: PushInfo| -> Result<(), ()> {
-            let (PushKind::Disconnection, Some(hub)) = (&push.kind, lost.upgrade()) else {
+            let (PushKind::Disconnection, Some(subscriptions)) = (&push.kind, lost.upgrade())
+            else {
                 return Ok(());
             };
             match inner.upgrade() {
-                Some(inner) => inner.lost(&hub, Duration::ZERO),
-                None => hub.close(),
+                Some(inner) => inner.lost(&subscriptions, Duration::ZERO),
+                None => subscriptions.close(),
             }
             Ok(())
         };
-        // The line of commands stays as short as redis-rs has it: a longer one made no difference
-        // to ten thousand callers.
+        // redis-rs's default length of the command queue stays: a longer one made no difference to
+        // ten thousand callers.
         let config = AsyncConnectionConfig::new()
-            // `open` has one limit for it all.
+            // `open` has one limit around everything.
             .set_connection_timeout(None)
-            // Each step of the store has one limit around all that it sends (`server.rs`).
+            // `StepRunner` has one limit around each step of the store.
             .set_response_timeout(None)
             .set_push_sender(receive);
         let connection = client
@@ -83,11 +87,18 @@ impl Inner {
             .await;
         let mut connection = connection.map_err(|error| unconnected(&self.server, error))?;
         if matches!(self.peer, Peer::Master(_)) {
-            sentinel::must_be_master(&mut connection, &self.server).await?;
+            sentinel::check_is_master(&mut connection, &self.server).await?;
         }
-        let compares =
-            AtomicBool::new(greet(&mut connection, &self.server, &self.greeting, is_node).await?);
-        // If this is refused, the clock is trusted.
+        let has_ifeq = AtomicBool::new(
+            handshake(
+                &mut connection,
+                &self.server,
+                &self.options.handshake,
+                is_node,
+            )
+            .await?,
+        );
+        // If the user may not ask, the clock is trusted.
         if let Err(error) = self.look_at_clock(connection.clone()).await
             && error.code() == Some("NOPERM")
         {
@@ -95,15 +106,15 @@ impl Inner {
                 || tracing::warn!(target: "idem", server = %self.server, "this user may not ask Redis for the TIME, so idem cannot tell when the server's clock is set (ACL SETUSER .. +time)"),
             );
         }
-        hub.serve(ear);
+        subscriptions.start(subscriber);
         Ok(Session(Arc::new(Connected {
             connection,
-            hub,
-            acknowledgements: Arc::new(Acknowledgements::here()),
+            subscriptions,
+            acknowledgements: Arc::new(Acknowledgements::new()),
             batches: Batches::new(),
-            compares,
+            has_ifeq,
             address,
-            pulse: runtime.pulse().clone(),
+            alive: runtime.alive().clone(),
         })))
     }
 

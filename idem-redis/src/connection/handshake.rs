@@ -1,4 +1,4 @@
-//! The first words on a new connection.
+//! The handshake: the first commands on a new session.
 
 use std::sync::Arc;
 
@@ -6,71 +6,73 @@ use idem_core::{StoreError, StoreErrorKind};
 use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Script, Value};
 
-use crate::client::command::evalsha;
-use crate::client::error::{failed, refused, unconnected, unexpected};
-use crate::client::facts::{self, Facts};
+use crate::connection::command::evalsha;
+use crate::connection::error::{failed, refused, unconnected, unexpected};
+use crate::connection::server_info::{self, ServerInfo};
 
-/// What is said first on each connection, for the store that uses it. Cheap to clone.
+/// What the handshake sends for the store. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Greeting {
-    /// Made known to the server before the first call, which would pay for it.
+pub(crate) struct Handshake {
+    /// Loaded into the server, so that the first call does not pay for it.
     pub(crate) scripts: &'static [&'static str],
-    /// Gives the names of the commands that the user may not use on the sample.
+    /// Returns the names of the commands that the user may not use on the sample.
     pub(crate) rights: &'static Script,
-    /// A key of the store's, by which the user's rights are looked at.
+    /// A key of the store, on which the user's rights are checked.
     pub(crate) sample: Arc<str>,
 }
 
-/// The first words on a new connection: makes the scripts known, and refuses a server that would
-/// carry out a claim and then not its commit. Says whether the server has `SET .. IFEQ`: another
-/// one may have been asked before, on another connection.
-pub(crate) async fn greet(
+/// Loads the scripts, and refuses a server that would carry out a claim and then not its commit.
+///
+/// Returns whether the server has `SET .. IFEQ`. Each session asks, because the server behind an
+/// address can change.
+pub(crate) async fn handshake(
     connection: &mut MultiplexedConnection,
     server: &str,
-    Greeting {
+    handshake: &Handshake,
+    is_node: bool,
+) -> Result<bool, StoreError> {
+    let Handshake {
         scripts,
         rights,
         sample,
-    }: &Greeting,
-    is_node: bool,
-) -> Result<bool, StoreError> {
-    let mut words = redis::pipe();
+    } = handshake;
+    let mut commands = redis::pipe();
     for code in *scripts {
-        words.cmd("SCRIPT").arg("LOAD").arg(code);
+        commands.cmd("SCRIPT").arg("LOAD").arg(code);
     }
-    words.ignore_errors();
-    words
+    commands.ignore_errors();
+    commands
         .add_command(evalsha(rights, &[], &[sample.as_bytes()]))
         .cmd("INFO")
         .arg("server");
-    let answers: Vec<RedisResult<Value>> = words
+    let answers: Vec<RedisResult<Value>> = commands
         .query_async(connection)
         .await
         .map_err(|error| unconnected(server, error))?;
     let [loaded @ .., missing, info] = answers.as_slice() else {
         return Err(unexpected(server, &Value::Nil));
     };
-    // First: a Sentinel has no scripts, and an old server does not know these.
-    let facts = info
+    // Checked first: a Sentinel and an old server refuse the scripts too, with errors that say less.
+    let info = info
         .as_ref()
         .ok()
-        .and_then(facts::text)
-        .map(Facts::read)
+        .and_then(server_info::text)
+        .map(ServerInfo::read)
         .unwrap_or_default();
-    facts.judge(server, is_node)?;
+    info.check(server, is_node)?;
     for answer in loaded {
-        needed(server, "SCRIPT LOAD", "+script|load", answer)?;
+        check_allowed(server, "SCRIPT LOAD", "+script|load", answer)?;
     }
-    needed(server, "EVALSHA", "+evalsha", missing)?;
+    check_allowed(server, "EVALSHA", "+evalsha", missing)?;
     if let Ok(missing) = missing {
-        judge_rights(server, sample, missing)?;
+        check_rights(server, sample, missing)?;
     }
-    Ok(facts.compares())
+    Ok(info.has_ifeq())
 }
 
-/// Refuses a server that refuses a command for good. Passing failures (such as loading) are left to
-/// the calls.
-fn needed(
+/// Refuses a server that does not let this user send a command. Failures that pass, such as a server
+/// that is loading, are left to the calls.
+fn check_allowed(
     server: &str,
     command: &str,
     right: &str,
@@ -87,8 +89,8 @@ fn needed(
     .with_source(error))
 }
 
-/// Refuses a server that has named commands which this user may not use on the store's keys.
-pub(crate) fn judge_rights(server: &str, sample: &str, missing: &Value) -> Result<(), StoreError> {
+/// Refuses a server whose answer to the script `rights` names commands.
+pub(crate) fn check_rights(server: &str, sample: &str, missing: &Value) -> Result<(), StoreError> {
     let Value::Array(missing) = missing else {
         return Err(unexpected(server, missing));
     };

@@ -1,4 +1,4 @@
-//! Our own clock, for pauses and limits that are compared with nothing of a server.
+//! The clock of this process, for pauses and limits. Its times are never compared with a server's.
 #![allow(
     clippy::disallowed_methods,
     reason = "the one place of this crate that reads time"
@@ -6,7 +6,7 @@
 
 use tokio::time::Instant;
 
-/// Our own clock.
+/// Returns the current time.
 pub(crate) fn now() -> Instant {
     Instant::now()
 }

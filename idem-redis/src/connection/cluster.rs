@@ -12,20 +12,20 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use idem_core::__private::catch_user_panic;
+use idem_core::adapter::catch_user_panic;
 use idem_core::{StoreError, StoreErrorKind};
 use redis::RedisError;
 use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use crate::client::error::unconnected_in_time;
-use crate::client::hash_slot;
-use crate::client::link::{Link, Terms};
-use crate::client::location::Seeds;
-use crate::client::session::Session;
-use crate::client::slot_map::{self, SlotMap};
-use crate::client::target::{Address, Target};
+use crate::connection::error::unconnected_in_time;
+use crate::connection::hash_slot;
+use crate::connection::link::{Link, LinkOptions};
+use crate::connection::location::Seeds;
+use crate::connection::session::Session;
+use crate::connection::slot_map::{self, SlotMap};
+use crate::connection::target::{Address, Target};
 
 /// Between two times that the cluster is asked who has which slot.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -40,11 +40,11 @@ pub(crate) struct Cluster(Arc<Inner>);
 
 struct Inner {
     seeds: Seeds,
-    terms: Terms,
+    terms: LinkOptions,
     slots: watch::Sender<Arc<SlotMap>>,
     links: Mutex<HashMap<Address, Link>>,
     /// There is a reason to ask who has which slot.
-    doubt: Arc<Notify>,
+    schedule_refresh: Arc<Notify>,
     refresher: Mutex<Option<Refresher>>,
 }
 
@@ -53,17 +53,17 @@ struct Refresher(AbortHandle, u64);
 
 impl Cluster {
     /// Asks the nodes that the URL names for the others. For at most the limit.
-    pub(crate) async fn connect(seeds: Seeds, terms: Terms) -> Result<Self, StoreError> {
+    pub(crate) async fn connect(seeds: Seeds, terms: LinkOptions) -> Result<Self, StoreError> {
         let inner = Arc::new(Inner {
             seeds,
             terms,
             slots: watch::Sender::default(),
             links: Mutex::default(),
-            doubt: Arc::default(),
+            schedule_refresh: Arc::default(),
             refresher: Mutex::default(),
         });
         inner.refresh().await?;
-        inner.tend();
+        inner.start_tasks();
         Ok(Self(inner))
     }
 
@@ -82,7 +82,7 @@ impl Cluster {
                 };
                 let link = self.0.link(&master)?;
                 if !link.is_up() {
-                    self.doubt();
+                    self.schedule_refresh();
                 }
                 link.session().await.map(|session| (link, session))
             };
@@ -91,7 +91,7 @@ impl Cluster {
                 connected = connecting => return connected,
                 _ = slots.changed() => {}
                 // The node is lost, or the slot has no node.
-                () = sleep(LOOK_AGAIN) => self.doubt(),
+                () = sleep(LOOK_AGAIN) => self.schedule_refresh(),
             }
         }
     }
@@ -108,13 +108,13 @@ impl Cluster {
         self.0
             .slots
             .send_modify(|slots| *slots = Arc::new(slots.moved(slot, to)));
-        self.doubt();
+        self.schedule_refresh();
     }
 
     /// Has the cluster asked soon who has which slot.
-    pub(crate) fn doubt(&self) {
-        self.0.tend();
-        self.0.doubt.notify_one();
+    pub(crate) fn schedule_refresh(&self) {
+        self.0.start_tasks();
+        self.0.schedule_refresh.notify_one();
     }
 
     /// One slot of each master.
@@ -167,8 +167,8 @@ impl Inner {
     }
 
     /// Has slots asked for where the connections live.
-    fn tend(self: &Arc<Self>) {
-        let runtime = self.terms.home.runtime();
+    fn start_tasks(self: &Arc<Self>) {
+        let runtime = self.terms.runtime.runtime();
         let mut refresher = self
             .refresher
             .lock()
@@ -179,7 +179,10 @@ impl Inner {
         {
             return;
         }
-        let task = runtime.spawn(keep_slots(Arc::downgrade(self), Arc::clone(&self.doubt)));
+        let task = runtime.spawn(keep_slots(
+            Arc::downgrade(self),
+            Arc::clone(&self.schedule_refresh),
+        ));
         if let Some(Refresher(before, _)) =
             refresher.replace(Refresher(task.abort_handle(), runtime.number()))
         {
@@ -202,7 +205,7 @@ impl Inner {
                 .await
             });
         }
-        let slots = if let Ok(slots) = self.most_say(asked, 2 * GRACE).await {
+        let slots = if let Ok(slots) = self.majority_master(asked, 2 * GRACE).await {
             slots
         } else {
             let known = self.slots.borrow().nodes();
@@ -211,10 +214,11 @@ impl Inner {
             let (mut asked, mut names) = (JoinSet::new(), HashSet::new());
             for target in targets {
                 if names.insert(target.name.clone()) {
-                    asked.spawn(slot_map::ask_anew(target));
+                    asked.spawn(slot_map::ask_on_new_connection(target));
                 }
             }
-            self.most_say(asked, self.terms.connect_limit).await?
+            self.majority_master(asked, self.terms.connect_limit)
+                .await?
         };
         self.links().retain(|node, _| slots.has(node));
         self.slots.send_if_modified(|now| {
@@ -229,7 +233,7 @@ impl Inner {
 
     /// Returns the answer of the majority, because a node that was cut off may be out of date. If
     /// fewer than half of the nodes answer within the limit, their majority counts.
-    async fn most_say(
+    async fn majority_master(
         &self,
         mut asked: JoinSet<Result<SlotMap, StoreError>>,
         limit: Duration,
@@ -293,9 +297,9 @@ impl Drop for Inner {
 }
 
 /// Asks who has which slot whenever there is doubt.
-async fn keep_slots(inner: Weak<Inner>, doubt: Arc<Notify>) {
+async fn keep_slots(inner: Weak<Inner>, schedule_refresh: Arc<Notify>) {
     loop {
-        doubt.notified().await;
+        schedule_refresh.notified().await;
         let Some(inner) = inner.upgrade() else { return };
         if let Err(error) = inner.refresh().await {
             catch_user_panic(

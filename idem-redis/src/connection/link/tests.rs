@@ -7,20 +7,20 @@ use redis::Script;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::client::sentinel::Statement;
+use crate::connection::sentinel::Statement;
 
 async fn server_and_link() -> (RedisServer, Link) {
     static RIGHTS: LazyLock<Script> = LazyLock::new(|| Script::new("return {}"));
     let server = RedisServer::start().await.unwrap();
-    let greeting = Greeting {
+    let handshake = Handshake {
         scripts: &[],
         rights: &RIGHTS,
         sample: "sample".into(),
     };
-    let terms = Terms {
+    let terms = LinkOptions {
         connect_limit: Duration::from_secs(30),
-        greeting,
-        home: Home::here(),
+        handshake,
+        runtime: ConnectionRuntime::current(),
     };
     let link = Link::connect(Target::parse(&server.url()).unwrap(), terms)
         .await
@@ -30,7 +30,7 @@ async fn server_and_link() -> (RedisServer, Link) {
 
 /// Which connection is in use.
 fn in_use(link: &Link) -> *const () {
-    Arc::as_ptr(&link.ready().unwrap().hub).cast()
+    Arc::as_ptr(&link.ready().unwrap().subscriptions).cast()
 }
 
 #[tokio::test]
@@ -38,7 +38,7 @@ async fn a_new_connection_is_used_unless_it_is_lost_already() {
     let (_server, link) = server_and_link().await;
     let first = in_use(&link);
     let lost = link.0.open().await.unwrap();
-    link.0.lost(&lost.hub, Duration::ZERO);
+    link.0.lost(&lost.subscriptions, Duration::ZERO);
     assert!(!link.0.publish(lost));
     assert_eq!(in_use(&link), first);
     assert!(link.0.publish(link.0.open().await.unwrap()));
@@ -58,7 +58,7 @@ async fn a_new_connection_to_a_former_master_is_not_used() {
         open_at(former).await.unwrap(),
         open_at(master.clone()).await.unwrap(),
     );
-    link.0.hear(Statement::Switched(master));
+    link.0.handle_statement(Statement::Switched(master));
     let before = in_use(&link);
     assert!(!link.0.publish(to_former));
     assert_eq!(in_use(&link), before);

@@ -1,10 +1,10 @@
-//! Parts of the commands that are sent: scripts, and lengths of time.
+//! Parts of commands: scripts, and lengths of time.
 
 use std::time::Duration;
 
 use redis::{Cmd, Script};
 
-/// The command that runs a script.
+/// Returns the command that runs a script.
 pub(crate) fn evalsha(script: &Script, keys: &[&str], args: &[&[u8]]) -> Cmd {
     let length = 64
         + keys
@@ -23,15 +23,15 @@ pub(crate) fn evalsha(script: &Script, keys: &[&str], args: &[&[u8]]) -> Cmd {
     cmd
 }
 
-/// The longest time that is sent: some 35 000 years, which the server's and Lua's numbers hold
-/// exactly.
-pub(crate) const FOREVER: u64 = 1 << 50;
+/// The longest time that is sent, in ms: some 35 000 years. The numbers of the server and of Lua hold
+/// it exactly.
+pub(crate) const MAX_MILLIS: u64 = 1 << 50;
 
-/// A length of time as it is sent. The server refuses an expiry of zero.
+/// Converts a length of time to what is sent. The server refuses an expiry of zero.
 pub(crate) fn millis(length: Duration) -> u64 {
     u64::try_from(length.as_millis())
-        .unwrap_or(FOREVER)
-        .clamp(1, FOREVER)
+        .unwrap_or(MAX_MILLIS)
+        .clamp(1, MAX_MILLIS)
 }
 
 #[cfg(test)]
@@ -43,6 +43,6 @@ mod tests {
         assert_eq!(millis(Duration::ZERO), 1);
         assert_eq!(millis(Duration::from_nanos(1)), 1);
         assert_eq!(millis(Duration::from_secs(30)), 30_000);
-        assert_eq!(millis(Duration::MAX), FOREVER);
+        assert_eq!(millis(Duration::MAX), MAX_MILLIS);
     }
 }

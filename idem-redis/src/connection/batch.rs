@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 /// The most in one message. The server answers a message as a whole, so a longer one would only
 /// keep its first answers back.
-const MOST: usize = 256;
+const MAX_BATCH: usize = 256;
 
 /// The commands of one connection that are not sent yet. Cheap to clone.
 #[derive(Clone)]
@@ -37,7 +37,7 @@ struct State {
     /// A task is about to send what waits.
     is_scheduled: bool,
     /// How many were sent and not answered.
-    under_way: usize,
+    in_flight: usize,
 }
 
 /// The task that is about to send what waits. It may be dropped with its tokio runtime before it
@@ -48,7 +48,7 @@ struct Scheduled {
 }
 
 /// Commands that were sent, until they are answered or their callers have gone.
-struct UnderWay(Batches, usize);
+struct InFlight(Batches, usize);
 
 /// How a command goes.
 enum Sending {
@@ -56,7 +56,7 @@ enum Sending {
     Alone(
         Cmd,
         MultiplexedConnection,
-        #[allow(dead_code, reason = "counts")] UnderWay,
+        #[allow(dead_code, reason = "counts")] InFlight,
     ),
 }
 
@@ -92,10 +92,10 @@ impl Batches {
 
     fn enqueue(&self, connection: &MultiplexedConnection, command: Cmd) -> Sending {
         let mut state = self.lock();
-        if state.under_way == 0 && state.waiting.is_empty() {
-            state.under_way = 1;
+        if state.in_flight == 0 && state.waiting.is_empty() {
+            state.in_flight = 1;
             drop(state);
-            return Sending::Alone(command, connection.clone(), UnderWay(self.clone(), 1));
+            return Sending::Alone(command, connection.clone(), InFlight(self.clone(), 1));
         }
         let (sender, answer) = oneshot::channel();
         state.waiting.push((command, sender));
@@ -128,7 +128,7 @@ impl Scheduled {
         // Behind all callers that can run now.
         tokio::task::yield_now().await;
         let (commands, callers, is_more) = self.take();
-        let _under_way = UnderWay(self.batches.clone(), callers.len());
+        let _under_way = InFlight(self.batches.clone(), callers.len());
         if is_more {
             self.batches.schedule(connection.clone());
         }
@@ -158,14 +158,14 @@ impl Scheduled {
         let mut state = self.batches.lock();
         // Whose time limit has passed meanwhile has gone.
         state.waiting.retain(|(_, caller)| !caller.is_closed());
-        let length = state.waiting.len().min(MOST);
+        let length = state.waiting.len().min(MAX_BATCH);
         let (mut commands, mut callers) =
             (Pipeline::with_capacity(length), Vec::with_capacity(length));
         for (command, caller) in state.waiting.drain(..length) {
             commands.add_command(command);
             callers.push(caller);
         }
-        state.under_way += length;
+        state.in_flight += length;
         (state.is_scheduled, self.is_due) = (!state.waiting.is_empty(), false);
         (commands, callers, state.is_scheduled)
     }
@@ -192,9 +192,9 @@ fn answered(answer: Value) -> RedisResult<Value> {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.lock().under_way -= self.1;
+        self.0.lock().in_flight -= self.1;
     }
 }
 
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(answers, (answer("1"), answer("2")));
         drop(echo("3"));
         let state = batches.lock();
-        assert_eq!(state.under_way, 0, "no later command would be sent at once");
+        assert_eq!(state.in_flight, 0, "no later command would be sent at once");
         assert!(
             !state.is_scheduled && state.waiting.is_empty(),
             "nothing is left to send"

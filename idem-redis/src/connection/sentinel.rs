@@ -14,10 +14,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{interval_at, sleep, timeout};
 
-use crate::client::error::{failed, refused, unconnected_in_time, unexpected};
-use crate::client::location::Watched;
-use crate::client::target::{Address, Target};
-use crate::client::{clock, dial};
+use crate::connection::error::{failed, refused, unconnected_in_time, unexpected};
+use crate::connection::location::Watched;
+use crate::connection::target::{Address, Target};
+use crate::connection::{clock, dial};
 
 /// A Sentinel that has not answered by then is left alone.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
@@ -44,7 +44,7 @@ pub(crate) enum Statement {
 /// still names the old master, which may be cut off with it and still act as master. If fewer than
 /// half of them answer, their majority counts. If two are named equally often, `now` wins, or else
 /// the first.
-pub(crate) async fn most_say(
+pub(crate) async fn majority_master(
     watched: &Arc<Watched>,
     now: Option<&Address>,
     limit: Duration,
@@ -247,7 +247,7 @@ fn switched(push: &PushInfo, master: &str) -> Option<Address> {
 
 /// Refuses a server that itself denies being a master. A Sentinel may be behind, or ahead of the
 /// server.
-pub(crate) async fn must_be_master(
+pub(crate) async fn check_is_master(
     connection: &mut MultiplexedConnection,
     server: &str,
 ) -> Result<(), StoreError> {

@@ -1,18 +1,19 @@
-//! A server's facts about itself, and whether a store can use it.
+//! What a server says of itself, and whether a store can use it.
 
 use idem_core::StoreError;
 use redis::Value;
 
-use crate::client::error::refused;
+use crate::connection::error::refused;
 
-/// `SET .. NX GET`, the claim, came with this one.
+/// The first version with `SET .. NX GET`, the claim.
 const OLDEST_MAJOR: u32 = 7;
-/// `SET .. IFEQ`, the commit in one plain command, came with these: of Redis, and of Valkey.
-const COMPARES: [(u32, u32); 2] = [(8, 4), (8, 1)];
+/// The first versions with `SET .. IFEQ`, the commit in one plain command.
+const REDIS_WITH_IFEQ: (u32, u32) = (8, 4);
+const VALKEY_WITH_IFEQ: (u32, u32) = (8, 1);
 
-/// The facts about a server from `INFO`.
+/// What `INFO` says of a server.
 #[derive(Debug, Default)]
-pub(crate) struct Facts<'a> {
+pub(crate) struct ServerInfo<'a> {
     redis_version: Option<&'a str>,
     valkey_version: Option<&'a str>,
     mode: Option<&'a str>,
@@ -20,23 +21,23 @@ pub(crate) struct Facts<'a> {
     policy: Option<&'a str>,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> ServerInfo<'a> {
     pub(crate) fn read(info: &'a str) -> Self {
-        let mut facts = Self::default();
+        let mut server = Self::default();
         for (field, value) in info.lines().filter_map(|line| line.split_once(':')) {
             match field {
-                "redis_version" => facts.redis_version = Some(value),
-                "valkey_version" => facts.valkey_version = Some(value),
-                "redis_mode" | "server_mode" => facts.mode = Some(value),
-                "role" => facts.role = Some(value),
-                "maxmemory_policy" => facts.policy = Some(value),
+                "redis_version" => server.redis_version = Some(value),
+                "valkey_version" => server.valkey_version = Some(value),
+                "redis_mode" | "server_mode" => server.mode = Some(value),
+                "role" => server.role = Some(value),
+                "maxmemory_policy" => server.policy = Some(value),
                 _ => {}
             }
         }
-        facts
+        server
     }
 
-    pub(crate) fn judge(&self, server: &str, is_cluster: bool) -> Result<(), StoreError> {
+    pub(crate) fn check(&self, server: &str, is_cluster: bool) -> Result<(), StoreError> {
         let version = self.redis_version.unwrap_or("of an unknown version");
         let major = version
             .split('.')
@@ -63,7 +64,7 @@ impl<'a> Facts<'a> {
                     "Redis ({server}) is not a node of a cluster; write `redis://host:port`, or hand over a connection to a single server"
                 )));
             }
-            // Its replicas answer too, and take no part.
+            // A replica of a cluster is fine here: commands are only sent to masters.
             (_, true) => return Ok(()),
             (_, false) => {}
         }
@@ -75,18 +76,19 @@ impl<'a> Facts<'a> {
         }
     }
 
-    pub(crate) fn compares(&self) -> bool {
-        let [redis, valkey] = COMPARES;
-        // Valkey's Redis version is the one with which it is compatible.
+    /// Returns whether the server has `SET .. IFEQ`.
+    pub(crate) fn has_ifeq(&self) -> bool {
+        // Valkey also names a Redis version, with which it is compatible.
         let (version, oldest) = match self.valkey_version {
-            Some(version) => (Some(version), valkey),
-            None => (self.redis_version, redis),
+            Some(version) => (Some(version), VALKEY_WITH_IFEQ),
+            None => (self.redis_version, REDIS_WITH_IFEQ),
         };
         version
             .and_then(major_and_minor)
             .is_some_and(|version| version >= oldest)
     }
 
+    /// Returns the policy by which the server evicts keys, if it does.
     pub(crate) fn evicts(&self) -> Option<&'a str> {
         self.policy.filter(|policy| *policy != "noeviction")
     }
@@ -100,7 +102,7 @@ fn major_and_minor(version: &str) -> Option<(u32, u32)> {
     Some((numbers.next()??, numbers.next()??))
 }
 
-/// The text of an `INFO`.
+/// Returns the text of an answer to `INFO`.
 pub(crate) fn text(info: &Value) -> Option<&str> {
     match info {
         Value::VerbatimString { text, .. } => Some(text),
@@ -115,13 +117,13 @@ mod tests {
 
     use super::*;
 
-    fn judge(info: &str) -> Result<(), String> {
-        judge_for(info, false)
+    fn check(info: &str) -> Result<(), String> {
+        check_for(info, false)
     }
 
-    fn judge_for(info: &str, is_cluster: bool) -> Result<(), String> {
-        Facts::read(info)
-            .judge("redis://host", is_cluster)
+    fn check_for(info: &str, is_cluster: bool) -> Result<(), String> {
+        ServerInfo::read(info)
+            .check("redis://host", is_cluster)
             .map_err(|error| {
                 assert_eq!(error.kind(), StoreErrorKind::Refused);
                 error.to_string()
@@ -131,7 +133,7 @@ mod tests {
     #[test]
     fn a_server_that_is_too_old_is_named_with_its_version() {
         for version in ["6.2.14", "5.0.3", "2.8.0"] {
-            let error = judge(&format!(
+            let error = check(&format!(
                 "# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\nrole:master\r\n"
             ));
             assert!(
@@ -143,7 +145,7 @@ mod tests {
         }
         for version in ["7.0.0", "7.4.1", "8.2.0", "255.255.255"] {
             assert_eq!(
-                judge(&format!(
+                check(&format!(
                     "# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\nrole:master\r\n"
                 )),
                 Ok(())
@@ -154,7 +156,7 @@ mod tests {
     #[test]
     fn valkey_is_known_by_its_own_version() {
         assert_eq!(
-            judge(
+            check(
                 "redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1\r\nserver_mode:standalone\r\nrole:master"
             ),
             Ok(())
@@ -187,7 +189,7 @@ mod tests {
             ("", false),
         ] {
             assert_eq!(
-                Facts::read(&format!("# Server\r\n{info}\r\n")).compares(),
+                ServerInfo::read(&format!("# Server\r\n{info}\r\n")).has_ifeq(),
                 has,
                 "{info}"
             );
@@ -215,18 +217,18 @@ mod tests {
             (single, true, "redis://"),
         ] {
             assert!(
-                judge_for(info, is_cluster).is_err_and(|error| error.contains(word)),
+                check_for(info, is_cluster).is_err_and(|error| error.contains(word)),
                 "{info}"
             );
         }
-        assert_eq!(judge_for(cluster, true), Ok(()));
-        assert_eq!(judge_for(&cluster.replace("master", "slave"), true), Ok(()));
+        assert_eq!(check_for(cluster, true), Ok(()));
+        assert_eq!(check_for(&cluster.replace("master", "slave"), true), Ok(()));
     }
 
     #[test]
     fn every_policy_that_evicts_is_found() {
         assert_eq!(
-            Facts::read("maxmemory:0\r\nmaxmemory_policy:noeviction\r\n").evicts(),
+            ServerInfo::read("maxmemory:0\r\nmaxmemory_policy:noeviction\r\n").evicts(),
             None
         );
         for policy in [
@@ -236,7 +238,7 @@ mod tests {
             "allkeys-random",
         ] {
             assert_eq!(
-                Facts::read(&format!("maxmemory_policy:{policy}\r\n")).evicts(),
+                ServerInfo::read(&format!("maxmemory_policy:{policy}\r\n")).evicts(),
                 Some(policy)
             );
         }

@@ -1,4 +1,4 @@
-//! The path of one step's commands, and which of them are sent again.
+//! The connection of one step, and which of its commands are sent again.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use idem_core::StoreError;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, Script, ServerErrorKind, Value};
 use tokio::time::sleep;
 
-use crate::client::cluster::{Cluster, redirected};
-use crate::client::command::evalsha;
-use crate::client::connection::Connection;
-use crate::client::error::failed;
-use crate::client::link::Link;
-use crate::client::own::Own;
-use crate::client::replicas::{self, Replicas};
-use crate::client::session::Session;
-use crate::client::target::Address;
+use crate::connection::cluster::{Cluster, redirected};
+use crate::connection::command::evalsha;
+use crate::connection::error::failed;
+use crate::connection::given::Connection;
+use crate::connection::link::Link;
+use crate::connection::managed::ManagedConnection;
+use crate::connection::replicas::{self, Replicas};
+use crate::connection::session::Session;
+use crate::connection::target::Address;
 
 /// The name of a server that only the application knows.
 pub(crate) const GIVEN: &str = "the application's own connection";
 
-/// Before a command is sent again that a server refused for the moment. Then the refusal is the
-/// answer: the step has a limit, and who asked may ask again.
+/// The pauses before a command is sent again that a server refused for the moment. After the last
+/// one the refusal is the answer, and the caller decides whether to repeat the step.
 const PAUSES: [Duration; 5] = [
     Duration::from_millis(20),
     Duration::from_millis(40),
@@ -30,51 +30,51 @@ const PAUSES: [Duration; 5] = [
     Duration::from_millis(160),
 ];
 
-/// A lease that is over so soon is waited for. It is what a slow answer to a look at the clock
-/// leaves open.
-const SOON: Duration = Duration::from_millis(50);
+/// If a lease may be alive for no longer than this, the step waits for its end. A slow answer to a
+/// look at the server's clock leaves this much open.
+const CLOCK_SLACK: Duration = Duration::from_millis(50);
 
-/// The connection, limits and state of one step of the store.
-pub(crate) struct Lane {
+/// What one step of the store sends its commands on.
+pub(crate) struct StepConnection {
     connection: Connection,
-    /// Set if the connection is our own.
-    bound: Option<OwnLink>,
+    /// `None` for an application's connection, which finds its server by itself.
+    route: Option<Route>,
 }
 
-struct OwnLink {
-    own: Own,
+struct Route {
+    managed: ManagedConnection,
     slot: u16,
     link: Link,
     session: Session,
-    /// At a node that has not the slot yet, where the last command was sent for this once.
-    is_away: bool,
+    /// The last command went to a node that is about to get the slot (`ASK`).
+    is_asked_node: bool,
     replicas: Option<Replicas>,
 }
 
-/// The reaction to a command that was not carried out.
-enum Reaction {
-    /// The same, where the slot is by now.
-    Here,
-    /// At this node, for this once.
-    At(Cluster, Address),
+/// Where a command that was not carried out is sent again.
+enum Retry {
+    /// At the master that has the slot now.
+    AtMaster,
+    /// At this node, for one command (`ASK`).
+    AskingAt(Cluster, Address),
 }
 
-impl Lane {
-    pub(crate) async fn own(
-        own: Own,
+impl StepConnection {
+    pub(crate) async fn managed(
+        managed: ManagedConnection,
         slot: u16,
         replicas: Option<Replicas>,
     ) -> Result<Self, StoreError> {
-        let (link, session) = own.session(slot).await?;
+        let (link, session) = managed.session(slot).await?;
         let connection = session.connection.clone().into();
         Ok(Self {
             connection,
-            bound: Some(OwnLink {
-                own,
+            route: Some(Route {
+                managed,
                 slot,
                 link,
                 session,
-                is_away: false,
+                is_asked_node: false,
                 replicas,
             }),
         })
@@ -83,19 +83,19 @@ impl Lane {
     pub(crate) fn given(connection: Connection) -> Self {
         Self {
             connection,
-            bound: None,
+            route: None,
         }
     }
 
     pub(crate) fn server(&self) -> &str {
-        self.bound
+        self.route
             .as_ref()
-            .map_or(GIVEN, |bound| bound.link.server())
+            .map_or(GIVEN, |route| route.link.server())
     }
 
-    /// The connection's own session, for subscriptions.
+    /// Returns the session, if the store made the connection.
     pub(crate) fn session(&self) -> Option<&Session> {
-        self.bound.as_ref().map(|bound| &bound.session)
+        self.route.as_ref().map(|route| &route.session)
     }
 
     /// Sends one command.
@@ -111,13 +111,14 @@ impl Lane {
         self.send_unless(command, |_| false).await
     }
 
-    /// The same, but not again after an error that is the answer.
+    /// Sends a command as [`try_send`](Self::try_send) does, but not again after an error that
+    /// `is_final`.
     async fn send_unless(
         &mut self,
         command: &Cmd,
         is_final: fn(&RedisError) -> bool,
     ) -> RedisResult<Value> {
-        self.come_back().await;
+        self.leave_asked_node().await;
         let mut outcome = command.query_async(&mut self.connection).await;
         let mut was_replica = false;
         for pause in PAUSES {
@@ -125,14 +126,14 @@ impl Lane {
             if is_final(error) {
                 break;
             }
-            // The second time: another master does not exist yet.
+            // A replica for the second time: there is no new master yet.
             if std::mem::replace(&mut was_replica, is_read_only(error)) && was_replica {
                 break;
             }
-            match self.again(error, pause).await {
+            match self.prepare_retry(error, pause).await {
                 None => break,
-                Some(Reaction::Here) => outcome = command.query_async(&mut self.connection).await,
-                Some(Reaction::At(cluster, node)) => {
+                Some(Retry::AtMaster) => outcome = command.query_async(&mut self.connection).await,
+                Some(Retry::AskingAt(cluster, node)) => {
                     let Ok((link, session)) = cluster.session_at(&node).await else {
                         break;
                     };
@@ -141,7 +142,7 @@ impl Lane {
                 }
             }
         }
-        self.judged(outcome)
+        self.with_errors_handled(outcome)
     }
 
     /// Sends one command to a node that is about to get its slot.
@@ -167,8 +168,8 @@ impl Lane {
         outcome.map_err(|error| failed(self.server(), error))
     }
 
-    /// Runs a script on several keys. `None`: their slot is on its way to another node, and they
-    /// are perhaps not all at the same one; then each has to be gone to by itself.
+    /// Runs a script on several keys of one slot. Returns `None` if the slot is moving to another
+    /// node, so that the keys may be at two nodes. Then the caller sends a command for each key.
     pub(crate) async fn script_on_all(
         &mut self,
         script: &Script,
@@ -209,7 +210,7 @@ impl Lane {
 
     async fn try_load(&mut self, script: &Script) -> RedisResult<()> {
         let outcome = script.load_async(&mut self.connection).await;
-        self.judged(outcome).map(drop)
+        self.with_errors_handled(outcome).map(drop)
     }
 
     /// Sends several commands at once. An answer for each, or one error for all.
@@ -218,7 +219,7 @@ impl Lane {
         commands: Vec<Cmd>,
     ) -> RedisResult<Vec<RedisResult<Value>>> {
         if self.connection.is_cluster() {
-            // A pipeline must be of one slot there.
+            // redis-rs refuses a pipeline over several slots.
             let send = |command: Cmd| {
                 let mut connection = self.connection.clone();
                 async move { command.query_async(&mut connection).await }
@@ -233,15 +234,15 @@ impl Lane {
             .ignore_errors()
             .query_async(&mut self.connection)
             .await;
-        let answers: Vec<RedisResult<Value>> = self.judged(outcome)?;
+        let answers: Vec<RedisResult<Value>> = self.with_errors_handled(outcome)?;
         if let Some(Err(error)) = answers.iter().find(|answer| answer.is_err()) {
-            self.judge(error);
+            self.handle_error(error);
         }
         Ok(answers)
     }
 
-    /// Whether a command that got this error was not carried out, and may be sent again a little
-    /// later, perhaps elsewhere.
+    /// Returns whether a command that got this error was not carried out and can be sent again,
+    /// later or to another node.
     pub(crate) fn is_passing(error: &RedisError) -> bool {
         use ServerErrorKind::{
             Ask, BusyLoading, ClusterDown, MasterDown, Moved, ReadOnly, TryAgain,
@@ -260,32 +261,31 @@ impl Lane {
         matches!(kind, ErrorKind::Server(kind) if passing.contains(&kind))
     }
 
-    /// Takes note of where an answer says that a slot is.
-    pub(crate) fn learn(&self, error: &RedisError) {
-        if let Some(OwnLink {
-            own: Own::Cluster(cluster),
+    /// Takes note of the node that an error names for a slot.
+    pub(crate) fn note_redirect(&self, error: &RedisError) {
+        if let Some(Route {
+            managed: ManagedConnection::Cluster(cluster),
             session,
             ..
-        }) = &self.bound
+        }) = &self.route
         {
             match redirected(error, session.host()) {
                 Some((slot, node)) if error.kind() == ServerErrorKind::Moved.into() => {
                     cluster.moved(slot, node)
                 }
-                _ => cluster.doubt(),
+                _ => cluster.schedule_refresh(),
             }
         }
     }
 
-    /// Makes sure that what was just written will outlast a failover, as far as that was asked
-    /// for.
+    /// Waits until the replicas have what was just written, if the store was told to.
     pub(crate) async fn acknowledged(&self) -> Result<(), StoreError> {
-        let Some(OwnLink {
+        let Some(Route {
             link,
             session,
             replicas: Some(replicas),
             ..
-        }) = &self.bound
+        }) = &self.route
         else {
             return Ok(());
         };
@@ -294,71 +294,79 @@ impl Lane {
             .count(&session.connection, *replicas)
             .await;
         if let Err(error) = &answer {
-            link.judge(session, error);
+            link.handle_error(session, error);
         }
-        replicas::judge(link.server(), answer, *replicas)
+        replicas::check_count(link.server(), answer, *replicas)
     }
 
-    /// The latest time by the server's clock, in milliseconds, at which an expired lease may have
-    /// been renewed; empty before the first look at that clock.
+    /// Returns the latest time by the server's clock, in milliseconds, at which an expired lease may
+    /// have been renewed. It is empty before the first look at that clock.
     pub(crate) fn renewed_by(&self, lease: Duration) -> String {
         let latest = self
-            .bound
+            .route
             .as_ref()
-            .and_then(|bound| bound.link.clock().renewed_by(lease));
+            .and_then(|route| route.link.clock().renewed_by(lease));
         latest
             .map(|latest| latest.as_millis().to_string())
             .unwrap_or_default()
     }
 
-    /// Looks at the server's clock, by which a lease has run out while by our own `left` remains.
-    /// `None`: that was so little that it is over. Else how long the lease counts as alive.
-    pub(crate) async fn sure_after(
+    /// Settles a lease that has expired by the server's clock while `left` of it remains by ours.
+    /// Looks at the server's clock once more, and returns how long the lease counts as alive; `None`
+    /// if it has expired by now.
+    pub(crate) async fn recheck_lease(
         &self,
         left: Duration,
         lease: Duration,
     ) -> Result<Option<Duration>, StoreError> {
-        if let Some(OwnLink { link, session, .. }) = &self.bound {
+        if let Some(Route { link, session, .. }) = &self.route {
             link.look_at_clock(session)
                 .await
                 .map_err(|error| failed(link.server(), error))?;
         }
-        if left > SOON {
-            // From the look on, no more than a lease is left.
+        if left > CLOCK_SLACK {
+            // Even a lease that was renewed just before the look has at most its whole length left.
             return Ok(Some(left.min(lease)));
         }
         sleep(left).await;
         Ok(None)
     }
 
-    /// Whether replicas are asked for.
+    /// Returns whether the store waits for replicas.
     pub(crate) fn is_replicated(&self) -> bool {
-        self.bound
+        self.route
             .as_ref()
-            .is_some_and(|bound| bound.replicas.is_some())
+            .is_some_and(|route| route.replicas.is_some())
     }
 
-    /// Prepares for sending a command again that got this error, if that is any use.
-    async fn again(&mut self, error: &RedisError, pause: Duration) -> Option<Reaction> {
+    /// Decides whether and where a command that got this error is sent again, and waits if that
+    /// takes a pause.
+    async fn prepare_retry(&mut self, error: &RedisError, pause: Duration) -> Option<Retry> {
         if !Self::is_passing(error) {
             return None;
         }
-        self.judge(error);
+        self.handle_error(error);
         let kind = error.kind();
-        let Some(OwnLink {
-            own, slot, session, ..
-        }) = &self.bound
+        let Some(Route {
+            managed,
+            slot,
+            session,
+            ..
+        }) = &self.route
         else {
-            // The application's connection finds the slot and the master itself.
+            // The application's connection follows redirections itself.
             sleep(pause).await;
-            return (kind == ServerErrorKind::BusyLoading.into()).then_some(Reaction::Here);
+            return (kind == ServerErrorKind::BusyLoading.into()).then_some(Retry::AtMaster);
         };
-        let (own, slot) = (own.clone(), *slot);
-        match (&own, redirected(error, session.host())) {
-            (Own::Cluster(cluster), Some((_, node))) if kind == ServerErrorKind::Ask.into() => {
-                return Some(Reaction::At(cluster.clone(), node));
+        let managed = managed.clone();
+        let slot = *slot;
+        match (&managed, redirected(error, session.host())) {
+            (ManagedConnection::Cluster(cluster), Some((_, node)))
+                if kind == ServerErrorKind::Ask.into() =>
+            {
+                return Some(Retry::AskingAt(cluster.clone(), node));
             }
-            (Own::Cluster(cluster), Some((slot, node))) => {
+            (ManagedConnection::Cluster(cluster), Some((slot, node))) => {
                 let is_news = cluster.node(slot).as_ref() != Some(&node);
                 cluster.moved(slot, node);
                 if !is_news {
@@ -366,52 +374,54 @@ impl Lane {
                     sleep(pause).await;
                 }
             }
-            (Own::Cluster(cluster), None) => {
-                cluster.doubt();
+            (ManagedConnection::Cluster(cluster), None) => {
+                cluster.schedule_refresh();
                 sleep(pause).await;
             }
-            // A node of a cluster, by the URL of a single server.
-            (Own::One(_), Some(_)) => return None,
-            (Own::One(_), None) => sleep(pause).await,
+            // A node of a cluster behind the URL of a single server: the error says so.
+            (ManagedConnection::One(_), Some(_)) => return None,
+            (ManagedConnection::One(_), None) => sleep(pause).await,
         }
-        // The connection may be another by now.
-        let (link, session) = own.session(slot).await.ok()?;
+        // It may have been replaced meanwhile.
+        let (link, session) = managed.session(slot).await.ok()?;
         self.bind(link, session, false);
-        Some(Reaction::Here)
+        Some(Retry::AtMaster)
     }
 
-    fn bind(&mut self, link: Link, session: Session, is_away: bool) {
-        if let Some(bound) = &mut self.bound {
+    fn bind(&mut self, link: Link, session: Session, is_asked_node: bool) {
+        if let Some(route) = &mut self.route {
             self.connection = session.connection.clone().into();
-            (bound.link, bound.session, bound.is_away) = (link, session, is_away);
+            (route.link, route.session, route.is_asked_node) = (link, session, is_asked_node);
         }
     }
 
-    /// Goes back to the node that has the slot: of the next key it alone knows whether it has gone.
-    async fn come_back(&mut self) {
-        let Some(OwnLink {
-            own,
+    /// Goes back from a node that was named by `ASK` to the master of the slot. Only the master knows
+    /// which keys have moved already.
+    async fn leave_asked_node(&mut self) {
+        let Some(Route {
+            managed,
             slot,
-            is_away: true,
+            is_asked_node: true,
             ..
-        }) = &self.bound
+        }) = &self.route
         else {
             return;
         };
-        let (own, slot) = (own.clone(), *slot);
-        if let Ok((link, session)) = own.session(slot).await {
+        let managed = managed.clone();
+        let slot = *slot;
+        if let Ok((link, session)) = managed.session(slot).await {
             self.bind(link, session, false);
         }
     }
 
-    fn judge(&self, error: &RedisError) {
-        if let Some(OwnLink { link, session, .. }) = &self.bound {
-            link.judge(session, error);
+    fn handle_error(&self, error: &RedisError) {
+        if let Some(Route { link, session, .. }) = &self.route {
+            link.handle_error(session, error);
         }
     }
 
-    fn judged<T>(&self, outcome: RedisResult<T>) -> RedisResult<T> {
-        outcome.inspect_err(|error| self.judge(error))
+    fn with_errors_handled<T>(&self, outcome: RedisResult<T>) -> RedisResult<T> {
+        outcome.inspect_err(|error| self.handle_error(error))
     }
 }
 
@@ -419,12 +429,12 @@ fn is_read_only(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
 }
 
-/// Of several keys in a slot that is on its way, some are perhaps at another node.
+/// Returns whether the keys of a command may be at two nodes, because their slot is moving.
 pub(crate) fn are_apart(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain)
 }
 
-/// Whether only another node can carry the command out, for this once.
+/// Returns whether another node must carry out this one command, because the slot is moving.
 pub(crate) fn is_elsewhere(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::Ask)
 }

@@ -1,13 +1,13 @@
-//! How a connection to a server is made, before anything is said on it.
+//! Opens connections, before the handshake.
 
 use idem_core::StoreError;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client};
 
-use crate::client::error::{refused, unconnected};
-use crate::client::target::Target;
+use crate::connection::error::{refused, unconnected};
+use crate::connection::target::Target;
 
-/// Opens a connection without upkeep. The caller sets a time limit around it.
+/// Opens a connection that is not replaced when it is lost. The caller sets a time limit around it.
 pub(crate) async fn plain(
     target: &Target,
     config: AsyncConnectionConfig,
@@ -21,12 +21,11 @@ pub(crate) async fn plain(
     connection.map_err(|error| unconnected(&target.name, error))
 }
 
-/// The client of redis-rs for a server.
+/// Returns redis-rs's client for a server.
 pub(crate) fn client(target: Target) -> Result<Client, StoreError> {
     #[cfg(feature = "tls")]
     if target.tls && rustls::crypto::CryptoProvider::get_default().is_none() {
-        // rustls panics where it cannot tell which provider to use, which is so as soon as another
-        // crate switches on a second one.
+        // If two crates switch on two providers, rustls cannot choose one and panics.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
     Client::open(target.info).map_err(|error| {

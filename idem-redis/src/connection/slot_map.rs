@@ -6,9 +6,9 @@ use idem_core::{StoreError, StoreErrorKind};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ConnectionAddr, Value};
 
-use crate::client::dial;
-use crate::client::error::{failed, refused, unexpected};
-use crate::client::target::{Address, Target};
+use crate::connection::dial;
+use crate::connection::error::{failed, refused, unexpected};
+use crate::connection::target::{Address, Target};
 
 /// The map from slots to nodes.
 #[derive(Debug, Default, Clone, PartialEq)]
@@ -165,7 +165,7 @@ pub(crate) async fn ask(
 }
 
 /// Asks a node on a connection for this alone. The caller sets a limit around it.
-pub(crate) async fn ask_anew(target: Target) -> Result<SlotMap, StoreError> {
+pub(crate) async fn ask_on_new_connection(target: Target) -> Result<SlotMap, StoreError> {
     let name = target.name.clone();
     let host = match target.info.addr() {
         ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host.clone(),

@@ -12,14 +12,16 @@ use idem_core::StoreError;
 use redis::{Cmd, Script, Value};
 use tokio::time::{sleep, timeout};
 
-use crate::client::error::{failed, unexpected};
-use crate::client::lane::{Lane, are_apart, is_elsewhere, is_unknown_script};
-use crate::client::server::Server;
+use crate::connection::error::{failed, unexpected};
+use crate::connection::step_connection::{
+    StepConnection, are_apart, is_elsewhere, is_unknown_script,
+};
+use crate::connection::step_runner::StepRunner;
 
 /// The most records in one message: enough to hide the way, few enough not to keep others waiting.
 const BATCH: usize = 500;
 /// How many messages to a node are sent before the first of them is answered.
-const AHEAD: usize = 4;
+const MAX_UNANSWERED: usize = 4;
 /// How often a step is sent that the server does not carry out for the moment, and the pause
 /// before.
 const ROUNDS: u32 = 4;
@@ -41,7 +43,7 @@ pub(crate) struct KeyedCommand {
 /// `script` is what their commands run, if they run one; `read` says what the answer to a step
 /// means.
 pub(crate) async fn carry_out<T, R>(
-    server: &Server,
+    runner: &StepRunner,
     steps: &[KeyedCommand],
     script: Option<&'static Script>,
     read: R,
@@ -50,20 +52,20 @@ where
     R: Fn(usize, &str, Value) -> Result<T, StoreError>,
 {
     let answers = steps.iter().map(|_| None).collect();
-    let all = All {
-        server,
+    let run = BatchRun {
+        runner,
         steps,
         script,
         read,
         answers: Mutex::new(answers),
     };
     join_all(
-        all.by_node((0..steps.len()).collect())
+        run.by_node((0..steps.len()).collect())
             .into_iter()
-            .map(|node| all.send_to_node(node)),
+            .map(|node| run.send_to_node(node)),
     )
     .await;
-    let All { answers, .. } = all;
+    let BatchRun { answers, .. } = run;
     let answers = answers
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner)
@@ -71,20 +73,20 @@ where
         .zip(steps);
     // Earlier answers stay; the other steps may or may not have been carried out.
     let or_late = |(answer, step): (Option<Result<T, StoreError>>, &KeyedCommand)| {
-        answer.unwrap_or_else(|| Err(server.timed_out(server.slot(&step.key))))
+        answer.unwrap_or_else(|| Err(runner.timed_out(runner.slot(&step.key))))
     };
     answers.map(or_late).collect()
 }
 
-struct All<'a, T, R> {
-    server: &'a Server,
+struct BatchRun<'a, T, R> {
+    runner: &'a StepRunner,
     steps: &'a [KeyedCommand],
     script: Option<&'static Script>,
     read: R,
     answers: Mutex<Vec<Option<Result<T, StoreError>>>>,
 }
 
-impl<T, R> All<'_, T, R>
+impl<T, R> BatchRun<'_, T, R>
 where
     R: Fn(usize, &str, Value) -> Result<T, StoreError>,
 {
@@ -92,7 +94,7 @@ where
         let mut nodes: HashMap<_, Vec<usize>> = HashMap::new();
         for index in steps {
             nodes
-                .entry(self.server.node(self.slot(index)))
+                .entry(self.runner.node(self.slot(index)))
                 .or_default()
                 .push(index);
         }
@@ -116,13 +118,13 @@ where
             if is_silent.load(Ordering::Relaxed) {
                 return;
             }
-            let sent = timeout(self.server.limit, self.send(message)).await;
+            let sent = timeout(self.runner.limit, self.send(message)).await;
             if !matches!(sent, Ok(true)) {
                 is_silent.store(true, Ordering::Relaxed);
             }
         });
         stream::iter(sending)
-            .buffer_unordered(AHEAD)
+            .buffer_unordered(MAX_UNANSWERED)
             .for_each(|()| ready(()))
             .await;
     }
@@ -145,7 +147,7 @@ where
                 match sent {
                     Ok(refused) => left.extend(refused),
                     Err(error) => {
-                        self.server.noticed(&error);
+                        self.runner.note_error(&error);
                         for index in node {
                             self.answer(index, Err(error.clone()));
                         }
@@ -161,17 +163,17 @@ where
         let Some(&first) = batch.first() else {
             return Ok(Vec::new());
         };
-        let mut lane = self.server.lane(self.slot(first)).await?;
+        let mut connection = self.runner.connection(self.slot(first)).await?;
         let commands = batch
             .iter()
             .map(|&index| self.steps[index].command.clone())
             .collect();
-        let answers = lane
+        let answers = connection
             .send_all(commands)
             .await
-            .map_err(|error| failed(lane.server(), error))?;
+            .map_err(|error| failed(connection.server(), error))?;
         if answers.len() != batch.len() {
-            return Err(unexpected(lane.server(), &Value::Nil));
+            return Err(unexpected(connection.server(), &Value::Nil));
         }
         let (mut again, mut elsewhere) = (Vec::new(), Vec::new());
         let mut forgotten = Vec::new();
@@ -182,25 +184,25 @@ where
                     again.push(index);
                 } else if is_elsewhere(error) {
                     elsewhere.push(index);
-                } else if Lane::is_passing(error)
+                } else if StepConnection::is_passing(error)
                     && !(self.steps[index].weight > 1 && are_apart(error))
                 {
-                    lane.learn(error);
+                    connection.note_redirect(error);
                     again.push(index);
                 }
             }
-            let answer = answer.map_err(|error| failed(lane.server(), error));
+            let answer = answer.map_err(|error| failed(connection.server(), error));
             self.answer(
                 index,
-                answer.and_then(|answer| (self.read)(index, lane.server(), answer)),
+                answer.and_then(|answer| (self.read)(index, connection.server(), answer)),
             );
         }
         // Perhaps in the middle.
         if !forgotten.is_empty()
             && let Some(script) = self.script
-            && let Err(error) = lane.load(script).await
+            && let Err(error) = connection.load(script).await
         {
-            self.server.noticed(&error);
+            self.runner.note_error(&error);
             for index in forgotten {
                 self.answer(index, Err(error.clone()));
             }
@@ -213,29 +215,29 @@ where
     async fn send_alone(&self, index: usize) {
         let sending = async {
             let command = &self.steps[index].command;
-            let mut lane = self.server.lane(self.slot(index)).await?;
-            let answer = match (lane.try_send(command).await, self.script) {
+            let mut connection = self.runner.connection(self.slot(index)).await?;
+            let answer = match (connection.try_send(command).await, self.script) {
                 (Err(error), Some(script)) if is_unknown_script(&error) => {
-                    lane.load(script).await?;
-                    lane.try_send(command).await
+                    connection.load(script).await?;
+                    connection.try_send(command).await
                 }
                 (answer, _) => answer,
             };
             (self.read)(
                 index,
-                lane.server(),
-                answer.map_err(|error| failed(lane.server(), error))?,
+                connection.server(),
+                answer.map_err(|error| failed(connection.server(), error))?,
             )
         };
         let answer = sending.await;
         self.answer(
             index,
-            answer.inspect_err(|error| self.server.noticed(error)),
+            answer.inspect_err(|error| self.runner.note_error(error)),
         );
     }
 
     fn slot(&self, index: usize) -> u16 {
-        self.server.slot(&self.steps[index].key)
+        self.runner.slot(&self.steps[index].key)
     }
 
     fn answer(&self, index: usize, answer: Result<T, StoreError>) {

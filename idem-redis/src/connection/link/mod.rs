@@ -1,13 +1,16 @@
-//! The store's own connection to a server, and how it is replaced when it is lost.
+//! The link to a server: a session, and the task that replaces it when it is lost.
 //!
-//! This is not redis-rs's `ConnectionManager` (1.8), for four reasons. If a reconnect fails for a
-//! reason other than I/O (such as a password change), it returns that error to every later call.
-//! After an attempt that was given up, the next call gets the stale failure. It never replaces a
-//! silently dead connection. It has no way to look up the server's address again. Here, a lost
-//! connection is replaced in the background until one succeeds, and calls wait for it as long as
-//! their time limit allows.
+//! redis-rs has a `ConnectionManager` (1.8), which the store cannot use for four reasons:
+//!
+//! - If a reconnect fails for a reason other than I/O, such as a password change, it returns that
+//!   error to every later call.
+//! - After an attempt that was given up, the next call gets the old failure.
+//! - It never replaces a connection that is dead without notice.
+//! - It cannot look up the server's address again.
+//!
+//! A link tries in the background until it has a session. Calls wait for it within their limit.
 
-mod heard;
+mod master_hint;
 mod opening;
 mod upkeep;
 
@@ -22,122 +25,119 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
-use self::heard::Heard;
-use self::upkeep::{Chores, Failure, PAUSE};
-use crate::client::clock;
-use crate::client::dial::client;
-use crate::client::greeting::Greeting;
-use crate::client::home::Home;
-use crate::client::location::Watched;
-use crate::client::session::Session;
-use crate::client::target::{Address, Target};
+use self::master_hint::MasterHint;
+use self::upkeep::{BackgroundTasks, Failure, LONGEST_PAUSE};
+use crate::connection::clock;
+use crate::connection::dial::client;
+use crate::connection::handshake::Handshake;
+use crate::connection::location::Watched;
+use crate::connection::runtime::ConnectionRuntime;
+use crate::connection::session::Session;
+use crate::connection::target::{Address, Target};
 
-/// A connection on which a call timed out must answer within this time, or it is replaced: a cut
-/// cable gives no notice. It is longer than a call's time limit, so that a slow server does not get
-/// new connections in addition.
+/// A session on which a call timed out must answer within this time, or it is replaced: a cut cable
+/// gives no notice. It is longer than a call's time limit, so that a slow server does not get more
+/// connections on top.
 pub(crate) const SILENCE: Duration = Duration::from_secs(3);
 
-/// A connection that is replaced when it is lost. Cheap to clone; the connection is closed with the
-/// last clone.
+/// A session with one server, replaced when it is lost. Cheap to clone; the last clone closes it.
 #[derive(Clone)]
 pub(crate) struct Link(Arc<Inner>);
 
 struct Inner {
     peer: Peer,
     server: Arc<str>,
-    connect_limit: Duration,
-    greeting: Greeting,
-    home: Home,
+    options: LinkOptions,
     state: Mutex<LinkState>,
-    /// Whether the server has taken us before.
+    /// Whether there was a session before, so that the settings were right.
     was_up: AtomicBool,
-    chores: Mutex<Chores>,
-    heard: Mutex<Heard>,
+    background_tasks: Mutex<BackgroundTasks>,
+    master_hint: Mutex<MasterHint>,
     /// Signals that an attempt to connect goes to a former master.
-    astray: watch::Sender<()>,
-    /// Of whichever server this is: one that takes over has a clock of its own, which is as if it
-    /// had been set.
+    wrong_master: watch::Sender<()>,
+    /// What is known of the clock of the server in use. After a failover the clock is another one,
+    /// which looks as if it had been set.
     clock: ServerClock,
     probe: Mutex<Option<Probe>>,
 }
 
-/// The question whether a connection is silent.
+/// A question to the server, asked to find out whether the session still works.
 struct Probe {
     task: AbortHandle,
     since: Instant,
 }
 
-/// The purpose of a link.
+/// What all links of a store have in common.
 #[derive(Clone)]
-pub(crate) struct Terms {
+pub(crate) struct LinkOptions {
     pub(crate) connect_limit: Duration,
-    pub(crate) greeting: Greeting,
-    pub(crate) home: Home,
+    pub(crate) handshake: Handshake,
+    pub(crate) runtime: ConnectionRuntime,
 }
 
 /// The server that a link goes to.
 enum Peer {
     Server(Client),
     Node(Client, Address),
-    /// Asked for at each connection.
+    /// Looked up at each attempt.
     Master(Arc<Watched>),
 }
 
 enum LinkState {
     Up(Session),
-    /// It is being replaced. Holds the last attempt's failure; closed when there is a connection,
-    /// or the task that makes one is gone.
+    /// A task makes a new session. The channel holds the failure of its last attempt, and is closed
+    /// when the task ends.
     Down(watch::Receiver<Option<Failure>>),
 }
 
 impl Link {
     /// Connects to a server. One attempt, for at most the limit.
-    pub(crate) async fn connect(target: Target, terms: Terms) -> Result<Self, StoreError> {
+    pub(crate) async fn connect(target: Target, options: LinkOptions) -> Result<Self, StoreError> {
         let name = target.name.clone();
-        let link = Self::new(Peer::Server(client(target)?), name, terms);
-        link.begin().await
+        let link = Self::new(Peer::Server(client(target)?), name, options);
+        link.open_first().await
     }
 
     /// Connects to the master that Sentinels name. One attempt, for at most the limit.
-    pub(crate) async fn to_master(watched: Watched, terms: Terms) -> Result<Self, StoreError> {
+    pub(crate) async fn to_master(
+        watched: Watched,
+        options: LinkOptions,
+    ) -> Result<Self, StoreError> {
         let name = watched.name.clone();
-        Self::new(Peer::Master(Arc::new(watched)), name, terms)
-            .begin()
+        Self::new(Peer::Master(Arc::new(watched)), name, options)
+            .open_first()
             .await
     }
 
     /// Connects to a cluster's node in the background, for as long as it takes.
-    pub(crate) fn start(target: Target, node: Address, terms: Terms) -> Result<Self, StoreError> {
+    pub(crate) fn start(
+        target: Target,
+        node: Address,
+        options: LinkOptions,
+    ) -> Result<Self, StoreError> {
         let name = target.name.clone();
-        let link = Self::new(Peer::Node(client(target)?, node), name, terms);
+        let link = Self::new(Peer::Node(client(target)?, node), name, options);
         let progress = link.0.replace(Duration::ZERO);
         *link.0.lock() = LinkState::Down(progress);
         Ok(link)
     }
 
-    fn new(peer: Peer, server: Arc<str>, terms: Terms) -> Self {
-        let Terms {
-            connect_limit,
-            greeting,
-            home,
-        } = terms;
+    fn new(peer: Peer, server: Arc<str>, options: LinkOptions) -> Self {
         Self(Arc::new(Inner {
             peer,
             server,
-            connect_limit,
-            greeting,
-            home,
+            options,
             state: Mutex::new(LinkState::Down(watch::channel(None).1)),
             was_up: AtomicBool::new(false),
-            chores: Mutex::default(),
-            heard: Mutex::default(),
-            astray: watch::Sender::default(),
+            background_tasks: Mutex::default(),
+            master_hint: Mutex::default(),
+            wrong_master: watch::Sender::default(),
             clock: ServerClock::default(),
             probe: Mutex::default(),
         }))
     }
 
-    /// What is known of the server's clock.
+    /// Returns what is known of the server's clock.
     pub(crate) fn clock(&self) -> &ServerClock {
         &self.0.clock
     }
@@ -147,11 +147,11 @@ impl Link {
         self.0.look_at_clock(session.connection.clone()).await
     }
 
-    async fn begin(self) -> Result<Self, StoreError> {
+    async fn open_first(self) -> Result<Self, StoreError> {
         let session = self.0.open().await?;
-        // Lost again already: then the first call replaces it.
+        // If it is lost already, the first call replaces it.
         self.0.publish(session);
-        self.0.tend();
+        self.0.start_tasks();
         Ok(self)
     }
 
@@ -163,8 +163,7 @@ impl Link {
         &self.0.server
     }
 
-    /// The connection, as soon as there is one. Waits for as long as it takes, unless the server
-    /// refuses us.
+    /// Waits for a session for as long as it takes, unless the server refuses the settings.
     pub(crate) async fn session(&self) -> Result<Session, StoreError> {
         loop {
             if let Some(session) = self.ready() {
@@ -172,7 +171,7 @@ impl Link {
             }
             let mut progress = match &mut *self.0.lock() {
                 LinkState::Up(_) => continue,
-                // Closed, and still no connection: the task ended with the runtime that it ran in.
+                // The task ended without a session, because its runtime ended: start another.
                 LinkState::Down(progress) if progress.has_changed().is_err() => {
                     *progress = self.0.replace(Duration::ZERO);
                     progress.clone()
@@ -190,10 +189,10 @@ impl Link {
         }
     }
 
-    /// The connection, if there is one.
+    /// Returns the session, if there is one.
     pub(crate) fn ready(&self) -> Option<Session> {
         let orphaned = match &*self.0.lock() {
-            LinkState::Up(session) if session.is_orphaned() => Arc::clone(&session.hub),
+            LinkState::Up(session) if session.is_orphaned() => Arc::clone(&session.subscriptions),
             LinkState::Up(session) => return Some(session.clone()),
             LinkState::Down(_) => return None,
         };
@@ -201,7 +200,7 @@ impl Link {
         None
     }
 
-    /// Returns the reason if an attempt has failed and no connection exists.
+    /// Returns why there is no session, if an attempt has failed.
     pub(crate) fn failure(&self) -> Option<StoreError> {
         match &*self.0.lock() {
             LinkState::Up(_) => None,
@@ -212,38 +211,38 @@ impl Link {
         }
     }
 
-    /// Replaces the connection, if an error says that it is of no more use.
-    pub(crate) fn judge(&self, session: &Session, error: &RedisError) {
+    /// Replaces the session, if an error says that it is of no use any more.
+    pub(crate) fn handle_error(&self, session: &Session, error: &RedisError) {
         if error.is_unrecoverable_error() {
-            self.0.lost(&session.hub, Duration::ZERO);
+            self.0.lost(&session.subscriptions, Duration::ZERO);
         } else if error.kind() == ServerErrorKind::ReadOnly.into() {
-            // A failover made a replica of it. The name may stand for another server by now, or
-            // soon.
-            self.0.lost(&session.hub, PAUSE.1);
+            // A failover made the server a replica. The address may lead to the new master soon.
+            self.0.lost(&session.subscriptions, LONGEST_PAUSE);
         }
     }
 
-    /// Finds out whether a connection on which a call timed out still answers, and replaces it if
-    /// not; and whether the runtime in which connections live runs at all.
+    /// Asks the server whether the session, on which a call timed out, still works, and replaces it
+    /// if not. Also checks that the runtime in which connections live runs anything.
     pub(crate) fn probe(&self) {
         let session = self.ready();
         let mut probe = self.0.probe.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock::now();
-        // Its runtime, which is a caller's, may have ended or stand still.
-        let goes_on = |Probe { task, since }: &Probe| {
+        // The probe runs in the runtime of a caller, which may have ended or be blocked.
+        let is_running = |Probe { task, since }: &Probe| {
             !task.is_finished() && now.saturating_duration_since(*since) < SILENCE + SILENCE / 2
         };
-        if probe.as_ref().is_some_and(goes_on) {
+        if probe.as_ref().is_some_and(is_running) {
             return;
         }
-        let (inner, home) = (Arc::downgrade(&self.0), self.0.home.clone());
+        let inner = Arc::downgrade(&self.0);
+        let runtime = self.0.options.runtime.clone();
         let task = tokio::spawn(async move {
             let is_silent = async {
                 let Some(session) = &session else {
                     return false;
                 };
                 let mut connection = session.connection.clone();
-                // An error is an answer.
+                // An error is an answer too.
                 timeout(
                     SILENCE,
                     redis::cmd("PING").query_async::<Value>(&mut connection),
@@ -251,11 +250,13 @@ impl Link {
                 .await
                 .is_err()
             };
-            let (is_silent, is_stuck) = tokio::join!(is_silent, home.leave_if_stuck(SILENCE));
+            let (is_silent, is_stuck) = tokio::join!(is_silent, runtime.leave_if_stuck(SILENCE));
             let Some(inner) = inner.upgrade() else { return };
             match session {
-                Some(session) if is_silent || is_stuck => inner.lost(&session.hub, Duration::ZERO),
-                None if is_stuck => inner.replace_elsewhere(),
+                Some(session) if is_silent || is_stuck => {
+                    inner.lost(&session.subscriptions, Duration::ZERO)
+                }
+                None if is_stuck => inner.restart_replacement(),
                 _ => {}
             }
         });

@@ -1,10 +1,10 @@
-//! In which slot of a cluster a key is.
+//! The slot of a key in a cluster.
 
-/// How many slots every cluster has.
+/// The number of slots of every cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// The slot of a key: the CRC16 (XMODEM) of what stands in its first pair of braces, or else of all
-/// of it.
+/// Returns the slot of a key: the CRC16 (XMODEM) of the text in its first pair of braces, or of the
+/// whole key.
 pub(crate) fn of(key: &str) -> u16 {
     let crc = tag(key).bytes().fold(0_u16, |crc, byte| {
         (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
