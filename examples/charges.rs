@@ -222,7 +222,8 @@ fn error(status: StatusCode, kind: &str, code: &str, message: &str) -> Response 
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (mut port, mut wait) = (3000, 1200);
+    let mut port = 3000;
+    let mut wait = 1200;
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match (word.as_str(), words.next()) {

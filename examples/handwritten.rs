@@ -99,10 +99,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     store.migrate().await?;
     idem::install(Idempotency::new(store))?;
 
-    let (before, after) = (
-        answers!(before::create_order, &pool),
-        answers!(after::create_order, &pool),
-    );
+    let before = answers!(before::create_order, &pool);
+    let after = answers!(after::create_order, &pool);
     before::delete_old_answers(&pool).await?;
     let orders: i64 = idem::sqlx::query_scalar("SELECT count(*) FROM orders")
         .fetch_one(&pool)

@@ -67,7 +67,8 @@ async fn run() -> Result<bool, Box<dyn Error>> {
     }
 }
 
-const NEEDS_A_DATABASE: &str = "`--store` needs the URL of a database for the accounts: sqlite://ledger.db or postgres://user:password@host/db";
+const NEEDS_A_DATABASE: &str = "`--store` needs the URL of a database for the accounts: \
+                                sqlite://ledger.db or postgres://user:password@host/db";
 
 /// The command line.
 struct Arguments {

@@ -127,7 +127,8 @@ impl IntoResponse for Refusal {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (mut port, mut redis) = (3000, None);
+    let mut port = 3000;
+    let mut redis = None;
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match (word.as_str(), words.next()) {

@@ -130,7 +130,8 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
     for delivery in &deliveries {
         // Each comes at its time, without waiting for the one before.
         tokio::time::sleep_until((begun + Duration::from_millis(delivery.at_ms)).into()).await;
-        let (bank, delivery) = (bank.clone(), delivery.clone());
+        let bank = bank.clone();
+        let delivery = delivery.clone();
         calls.push(tokio::spawn(async move { charge(&bank, &delivery).await }));
     }
     let mut answers = Vec::new();
@@ -167,7 +168,8 @@ impl Summary {
         // What is due is what the first delivery of each event says.
         let mut due: HashMap<&str, u64> = HashMap::new();
         let mut refused = BTreeMap::new();
-        let (mut answered, mut wrong_answers) = (0, 0);
+        let mut answered = 0;
+        let mut wrong_answers = 0;
         for delivery in deliveries
             .iter()
             .filter(|delivery| !delivery.event.is_empty())

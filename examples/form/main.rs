@@ -50,7 +50,9 @@ impl Warehouse for SlowWarehouse {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (mut port, mut takes, mut store) = (3000, 3, None);
+    let mut port = 3000;
+    let mut takes = 3;
+    let mut store = None;
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match (word.as_str(), words.next()) {

@@ -6,7 +6,8 @@ use crate::{CreateOrder, OrderError, Receipt};
 
 // before: begin
 pub(crate) const TABLE: &str = "CREATE TABLE answers (\
-    key TEXT PRIMARY KEY, request TEXT NOT NULL, answer TEXT, created_at INTEGER NOT NULL DEFAULT (unixepoch()))";
+    key TEXT PRIMARY KEY, request TEXT NOT NULL, answer TEXT, created_at INTEGER NOT NULL DEFAULT \
+    (unixepoch()))";
 
 pub(crate) async fn create_order(
     pool: &SqlitePool,

@@ -74,7 +74,8 @@ async fn open(file: &str) -> Result<SqlitePool, Box<dyn Error>> {
         .journal_mode(SqliteJournalMode::Wal)
         .busy_timeout(Duration::from_secs(10));
     let pool = SqlitePool::connect_with(options).await?;
-    let table = "CREATE TABLE IF NOT EXISTS invoices (id INTEGER PRIMARY KEY, order_number BIGINT, cents BIGINT)";
+    let table = "CREATE TABLE IF NOT EXISTS invoices (id INTEGER PRIMARY KEY, order_number \
+                 BIGINT, cents BIGINT)";
     sqlx::query(table).execute(&pool).await?;
     Ok(pool)
 }
@@ -104,10 +105,16 @@ pub(crate) async fn consume(nats: &str, file: &str, dies: bool) -> Result<(), Bo
 }
 
 pub(crate) async fn conduct() -> Result<bool, Box<dyn Error>> {
-    let nats = NatsServer::start().await.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => "`nats-server` is not installed, and the example starts its own: `apt-get install nats-server`, `brew install nats-server`".into(),
-        _ => Box::<dyn Error>::from(error),
-    })?;
+    let nats = NatsServer::start()
+        .await
+        .map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                "`nats-server` is not installed, and the example starts its own: \
+                                `apt-get install nats-server`, `brew install nats-server`"
+                    .into()
+            }
+            _ => Box::<dyn Error>::from(error),
+        })?;
     println!(
         "A nats-server on port {}; invoices and records in one file of SQLite.\n",
         nats.port()

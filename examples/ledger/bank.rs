@@ -86,7 +86,8 @@ async fn transfer(tx: &mut Tx<'_>, order: &Order) -> Result<Receipt, TransferErr
             return Err(TransferError::Declined);
         }
     }
-    let insert = "INSERT INTO ledger_transfers (number, source, target, cents) VALUES ($1, $2, $3, $4) RETURNING id";
+    let insert = "INSERT INTO ledger_transfers (number, source, target, cents) VALUES ($1, $2, \
+                  $3, $4) RETURNING id";
     let number = i64::try_from(order.number).unwrap_or(i64::MAX);
     let insert = sqlx::query_scalar(insert)
         .bind(number)
@@ -118,8 +119,8 @@ async fn client(
                     polls: after,
                 }
                 .await;
-                // It commits all the same, which must change nothing, unless the call had ended. The
-                // database may refuse: then nothing is written either.
+                // It commits all the same, which must change nothing, unless the call had ended.
+                // The database may refuse: then nothing is written either.
                 if commits
                     && !matches!(
                         cut,
@@ -189,7 +190,8 @@ pub(crate) async fn run(
     if arguments.branch_of.is_none() {
         open_accounts(pool).await?;
     }
-    // The store is on the pool of the application: a call takes no connection but the transaction's.
+    // The store is on the pool of the application: a call takes no connection but the
+    // transaction's.
     let store = Store::new(pool.clone());
     store.migrate().await?;
     idem::install(Idempotency::new(store))?;
@@ -207,7 +209,8 @@ pub(crate) async fn run(
         .is_none()
         .then(|| tokio::spawn(branches(url.to_owned(), arguments.orders, run)));
     let mut clients = JoinSet::new();
-    let (mut counts, mut answers) = (Counts::default(), BTreeMap::<u64, Vec<Answer>>::new());
+    let mut counts = Counts::default();
+    let mut answers = BTreeMap::<u64, Vec<Answer>>::new();
     loop {
         while clients.len() < CLIENTS
             && let Some((order, fates)) = waiting.next()
@@ -261,7 +264,8 @@ async fn open_accounts(pool: &Pool) -> Result<(), sqlx::Error> {
     let ddl = format!(
         "DROP TABLE IF EXISTS ledger_accounts; DROP TABLE IF EXISTS ledger_transfers; \
          CREATE TABLE ledger_accounts (id BIGINT PRIMARY KEY, cents BIGINT NOT NULL); \
-         CREATE TABLE ledger_transfers (id {NUMBER}, number BIGINT NOT NULL, source BIGINT NOT NULL, \
+         CREATE TABLE ledger_transfers (id {NUMBER}, number BIGINT NOT NULL, source BIGINT NOT \
+         NULL, \
          target BIGINT NOT NULL, cents BIGINT NOT NULL)"
     );
     // No unique index on the number: nothing but the records keeps a transfer from happening twice.
@@ -281,7 +285,8 @@ fn deliveries(run: u64, orders: u64, dice: &mut Dice) -> Vec<(Order, Vec<Fate>)>
     // The orders are the same in all processes of a run.
     let mut drawn = Dice(run);
     for number in 0..orders {
-        let (from, to) = (drawn.account(), drawn.account());
+        let from = drawn.account();
+        let to = drawn.account();
         let to = if from == to { (to + 1) % ACCOUNTS } else { to };
         // Some are for more than the account can have.
         let cents = if drawn.one_in(25) {

@@ -181,7 +181,8 @@ impl Summary {
         if broken.is_empty() {
             let _ = writeln!(
                 out,
-                "  ✓ Each order happened once or was declined, and no cent has appeared or vanished."
+                "  ✓ Each order happened once or was declined, and no cent has appeared or \
+                 vanished."
             );
         }
         for broken in broken {

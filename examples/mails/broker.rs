@@ -18,7 +18,8 @@ use idem::nats::{REASON, async_nats};
 use idem_testkit::{NatsServer, RabbitMqServer};
 
 const NOT_INSTALLED: &str =
-    "no message broker is installed here, and the example starts its own. Install one, then run it again:
+    "no message broker is installed here, and the example starts its own. Install one, then run \
+     it again:
   nats-server      apt-get install nats-server       brew install nats-server
   rabbitmq-server  apt-get install rabbitmq-server   brew install rabbitmq";
 
@@ -57,10 +58,14 @@ impl Server {
         }
         Err(match wanted {
             Some(Kind::Nats) => {
-                "`nats-server` is not installed: `apt-get install nats-server`, `brew install nats-server`; or use RabbitMQ, with `--broker rabbitmq`".into()
+                "`nats-server` is not installed: `apt-get install nats-server`, `brew install \
+                 nats-server`; or use RabbitMQ, with `--broker rabbitmq`"
+                    .into()
             }
             Some(Kind::RabbitMq) => {
-                "`rabbitmq-server` is not installed: `apt-get install rabbitmq-server`, `brew install rabbitmq`; or use NATS, with `--broker nats`".into()
+                "`rabbitmq-server` is not installed: `apt-get install rabbitmq-server`, `brew \
+                 install rabbitmq`; or use NATS, with `--broker nats`"
+                    .into()
             }
             None => NOT_INSTALLED.into(),
         })

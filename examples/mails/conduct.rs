@@ -59,10 +59,14 @@ async fn produce(client: Client, producer: u32, orders: u32) -> Result<(), Strin
 /// Runs all of it; says whether each customer has a mail, and nothing is lost.
 pub(crate) async fn conduct(wanted: Option<Kind>, orders: u32) -> Result<bool, Box<dyn Error>> {
     let server = Server::start(wanted).await?;
-    let redis = RedisServer::start().await.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => "`redis-server` is not installed, and the records are in one: `apt-get install redis-server`, `brew install redis`".into(),
-        _ => Box::<dyn Error>::from(error),
-    })?;
+    let redis = RedisServer::start()
+        .await
+        .map_err(|error| match error.kind() {
+            ErrorKind::NotFound => "`redis-server` is not installed, and the records are in one: \
+                                `apt-get install redis-server`, `brew install redis`"
+                .into(),
+            _ => Box::<dyn Error>::from(error),
+        })?;
     let client = server.prepare().await?;
     println!(
         "{}, and Redis on port {}: started for this run.",
@@ -74,7 +78,9 @@ pub(crate) async fn conduct(wanted: Option<Kind>, orders: u32) -> Result<bool, B
         .filter(|number| number.is_multiple_of(DUPLICATED))
         .count();
     println!(
-        "{PRODUCERS} producers publish {orders} orders, {duplicates} of them twice; {poison} are poison: no redelivery helps them. {CONSUMERS} consumers handle {CONCURRENCY} each at once.\n"
+        "{PRODUCERS} producers publish {orders} orders, {duplicates} of them twice; {poison} are \
+         poison: no redelivery helps them. {CONSUMERS} consumers handle {CONCURRENCY} each at \
+         once.\n"
     );
 
     let begun = Instant::now();
@@ -93,7 +99,8 @@ pub(crate) async fn conduct(wanted: Option<Kind>, orders: u32) -> Result<bool, B
     while summary.customers() < good {
         next(&mut heard, &mut summary).await?;
         if summary.customers() >= good / 3 && consumers.len() == CONSUMERS {
-            // Without a farewell: what it handled is in flight, and what it had ahead is unacknowledged.
+            // Without a farewell: what it handled is in flight, and what it had ahead is
+            // unacknowledged.
             consumers.remove(0).kill().await?;
             say(&format!(
                 "{} mails are sent; one consumer is killed",

@@ -111,13 +111,16 @@ impl Summary {
             missing.is_empty() && wrong == 0 && twice.len() <= crate::consumer::CONCURRENCY;
         if !twice.is_empty() {
             println!(
-                "  The killed consumer had sent {} of its mails and not recorded it yet, so they were sent again. Only a mail\n  server that recognises the key (`idem::current()`) closes that gap.\n",
+                "  The killed consumer had sent {} of its mails and not recorded it yet, so they \
+                 were sent again. Only a mail\n  server that recognises the key \
+                 (`idem::current()`) closes that gap.\n",
                 twice.len()
             );
         }
         if as_promised {
             println!(
-                "  \u{2713} {} customers have their mail, {} orders are dead letters, and none is lost",
+                "  \u{2713} {} customers have their mail, {} orders are dead letters, and none is \
+                 lost",
                 self.customers(),
                 self.aside.len()
             );

@@ -70,7 +70,8 @@ pub(crate) async fn open(url: &str) -> Result<(Builder, &'static str), Box<dyn E
         }
         _ => {
             return Err(
-                "`--store` needs a URL: sqlite://quickstart.db, redis://127.0.0.1/, postgres://user@host/db or mysql://user@host/db"
+                "`--store` needs a URL: sqlite://quickstart.db, redis://127.0.0.1/, \
+                 postgres://user@host/db or mysql://user@host/db"
                     .into(),
             );
         }

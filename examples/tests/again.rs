@@ -1,5 +1,5 @@
-//! The examples with records in a database. Those that keep them in a file are run twice: the second
-//! run executes nothing.
+//! The examples with records in a database. Those that keep them in a file are run twice: the
+//! second run executes nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

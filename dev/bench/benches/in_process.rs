@@ -61,7 +61,8 @@ fn in_process(criterion: &mut Criterion) {
 /// The body alone, and under a runtime that is disabled.
 fn bodies(group: &mut BenchmarkGroup<'_, WallTime>, tokio: &Runtime) {
     idem::install(Idempotency::disabled()).expect("the only runtime");
-    let (result, keys) = (&result(), Keys::new(0));
+    let result = &result();
+    let keys = Keys::new(0);
     let key = keys.current();
     group.bench_function("plain", |bencher| {
         bencher.to_async(tokio).iter(|| plain(black_box(result)));
@@ -179,7 +180,9 @@ fn idem(group: &mut BenchmarkGroup<'_, WallTime>, tokio: &Runtime) {
     });
 
     // As `misses`, but the runtime is that of a scope around all calls.
-    let (mut keys, mut filled, mut held) = (Keys::new(4), runtime(), CAPACITY);
+    let mut keys = Keys::new(4);
+    let mut filled = runtime();
+    let mut held = CAPACITY;
     group.bench_function("annotated_first", |bencher| {
         let mut call = async || annotated(keys.advance(), result).await;
         bencher.iter_custom(|calls| {
@@ -220,7 +223,8 @@ fn misses<C, T>(
     cache: impl Fn() -> C,
     mut call: impl AsyncFnMut(&mut C) -> T,
 ) {
-    let (mut filled, mut held) = (cache(), CAPACITY);
+    let mut filled = cache();
+    let mut held = CAPACITY;
     group.bench_function(id, |bencher| {
         bencher.iter_custom(|calls| {
             tokio.block_on(async {
@@ -265,7 +269,8 @@ fn annotated_hits(
     tokio: &Runtime,
     runtime: &Idempotency,
 ) {
-    let (result, keys) = (&result(), held_keys());
+    let result = &result();
+    let keys = held_keys();
     group.bench_function(id, |bencher| {
         bencher.iter_custom(|calls| {
             tokio.block_on(scope(runtime.clone(), async {

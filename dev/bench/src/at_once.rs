@@ -29,7 +29,8 @@ where
             anyhow::Ok(calls)
         });
     }
-    let (mut all, mut most) = (0, 0);
+    let mut all = 0;
+    let mut most = 0;
     while let Some(calls) = running.join_next().await {
         let calls: u64 = calls??;
         all += calls;

@@ -27,7 +27,8 @@ pub(crate) struct Counter {
 impl Counter {
     pub(crate) async fn start(target: &Target) -> Result<Self> {
         let proxy = Proxy::start(target.url()).await?;
-        let (all, url) = (proxy.passing(|_| true), proxy.url());
+        let all = proxy.passing(|_| true);
+        let url = proxy.url();
         Ok(Self {
             _proxy: proxy,
             all,

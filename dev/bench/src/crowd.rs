@@ -55,7 +55,9 @@ impl Crowds {
             target.idempotency(target.store().await?),
             target.idempotency(target.store().await?),
         ];
-        let (mut floor, mut ours, mut after) = (Vec::new(), Vec::new(), Vec::new());
+        let mut floor = Vec::new();
+        let mut ours = Vec::new();
+        let mut after = Vec::new();
         for _ in 0..crowds {
             let key = unused(target);
             floor.push(
@@ -195,10 +197,12 @@ async fn crowd<Call>(callers: usize, call: impl Fn(usize, Arc<Body>) -> Call) ->
 where
     Call: Future<Output = Result<()>> + Send + 'static,
 {
-    let (body, start) = (Arc::<Body>::default(), Arc::new(Barrier::new(callers)));
+    let body = Arc::<Body>::default();
+    let start = Arc::new(Barrier::new(callers));
     let mut running = JoinSet::new();
     for caller in 0..callers {
-        let (call, start) = (call(caller, body.clone()), start.clone());
+        let call = call(caller, body.clone());
+        let start = start.clone();
         running.spawn(async move {
             start.wait().await;
             call.await?;

@@ -9,7 +9,8 @@ const IN_FLIGHT: &str = "in flight, by an owner";
 
 /// Writes the outcome if the owner's record still stands there, as any guard must that outlives a
 /// pause.
-const COMMIT: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) return 1 end return 0";
+const COMMIT: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], \
+                      ARGV[2], 'PX', ARGV[3]) return 1 end return 0";
 
 /// A connection, and the commands on it.
 #[derive(Clone)]

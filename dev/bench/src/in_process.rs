@@ -129,7 +129,8 @@ fn compared(times: &Times) -> Vec<Figure> {
     let none = Vec::new();
     let of = |id| times.get(id).unwrap_or(&none);
     let over = |what: &str, own: &'static str, other: &'static str, goal: Option<f64>| {
-        let (own, other) = (of(own), of(other));
+        let own = of(own);
+        let other = of(other);
         let ratios: Vec<f64> = own
             .iter()
             .zip(other)

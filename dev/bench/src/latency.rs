@@ -44,7 +44,8 @@ impl Latencies {
             {
                 for (name, share, goal) in [("p50", 0.5, 1.05), ("p99", 0.99, 1.10)] {
                     let of = |subject| self.quantiles(subject, kind, share);
-                    let (floor, own) = (of(Subject::Floor), of(subject));
+                    let floor = of(Subject::Floor);
+                    let own = of(subject);
                     let ratios = own
                         .iter()
                         .zip(&floor)

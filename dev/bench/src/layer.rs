@@ -61,7 +61,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
         .build()?;
     let layers = tokio.block_on(async {
         let target = Target::open(args.redis).await?;
-        let (services, mut layers) = (Services::start(&target).await?, Layers::default());
+        let services = Services::start(&target).await?;
+        let mut layers = Layers::default();
         for round in 0..=args.rounds {
             if round <= 1 {
                 // The first one warms up.
@@ -386,7 +387,8 @@ impl Layers {
                     (Served::Memory, Served::Bare) | (Served::Redis, Served::Commands)
                 );
                 let name = served.name();
-                let (own, other) = (of(&self.times, served, kind), of(&self.times, beside, kind));
+                let own = of(&self.times, served, kind);
+                let other = of(&self.times, beside, kind);
                 let shares = own
                     .iter()
                     .zip(&other)
@@ -408,7 +410,8 @@ impl Layers {
                 } else {
                     figure
                 });
-                let (own, other) = (of(&self.rates, served, kind), of(&self.rates, beside, kind));
+                let own = of(&self.rates, served, kind);
+                let other = of(&self.rates, beside, kind);
                 let ratios = own
                     .iter()
                     .zip(&other)
@@ -430,7 +433,8 @@ impl Layers {
             }
         }
         Group {
-            title: "The HTTP layer over an axum handler: its share without a network, and the rate over loopback"
+            title: "The HTTP layer over an axum handler: its share without a network, and the \
+                    rate over loopback"
                 .to_owned(),
             figures,
         }
@@ -460,7 +464,8 @@ async fn sequential(services: Arc<Services>, calls: u64, from: u64) -> Result<Ti
     Ok(times)
 }
 
-/// Many connections at once: how many numbers of keys may have been used, and the requests a second.
+/// Many connections at once: how many numbers of keys may have been used, and the requests a
+/// second.
 async fn many(
     services: &Arc<Services>,
     served: Served,

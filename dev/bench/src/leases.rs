@@ -30,7 +30,8 @@ async fn measure() -> Result<Group> {
     let idempotency = Idempotency::builder(MemoryStore::new())
         .lease(LEASE)
         .build();
-    let (mut keys, mut held) = (Keys::new(0), Keys::new(1));
+    let mut keys = Keys::new(0);
+    let mut held = Keys::new(1);
     // The first calls warm up.
     calls(&idempotency, &mut keys).await?;
     let mut figures = figures("no other lease", &calls(&idempotency, &mut keys).await?);
@@ -62,7 +63,9 @@ async fn measure() -> Result<Group> {
 
 /// The microseconds of each call of a window, in order.
 async fn calls(idempotency: &Idempotency, keys: &mut Keys) -> Result<Vec<f64>> {
-    let (result, begun, mut micros) = (result(), Instant::now(), Vec::new());
+    let result = result();
+    let begun = Instant::now();
+    let mut micros = Vec::new();
     while begun.elapsed() < WINDOW {
         let called = Instant::now();
         idempotency

@@ -101,7 +101,8 @@ pub(crate) fn group(records: u32) -> Result<Group> {
         String::new(),
     ));
     let left = format!(
-        "; {} of {} expired records left; {:.2} ms the longest turn of a loop that only reads the clock, for as long",
+        "; {} of {} expired records left; {:.2} ms the longest turn of a loop that only reads the \
+         clock, for as long",
         thousands_of(found.left),
         thousands(found.records),
         found.idle.processor,
@@ -162,11 +163,13 @@ async fn measure(records: u32) -> Result<Found> {
 
 async fn insert(idempotency: &Idempotency, keys: &mut Keys, records: u32) -> Result<Longest> {
     let result = result();
-    let (mut processor, mut wall) = (0, Duration::ZERO);
+    let mut processor = 0;
+    let mut wall = Duration::ZERO;
     let all = Instant::now();
     for _ in 0..records {
         let key = keys.advance();
-        let (given, begun) = (processor_ns(), Instant::now());
+        let given = processor_ns();
+        let begun = Instant::now();
         idempotency
             .operation("bench")
             .key(key)
@@ -180,10 +183,13 @@ async fn insert(idempotency: &Idempotency, keys: &mut Keys, records: u32) -> Res
 
 /// Turns of a loop that takes no memory and waits for nothing, each of so many microseconds.
 fn idle(turns: u32, each: f64) -> Longest {
-    let (mut processor, mut wall, all) = (0, Duration::ZERO, Instant::now());
+    let mut processor = 0;
+    let mut wall = Duration::ZERO;
+    let all = Instant::now();
     let each = Duration::from_secs_f64(each / 1e6);
     for _ in 0..turns {
-        let (given, begun) = (processor_ns(), Instant::now());
+        let given = processor_ns();
+        let begun = Instant::now();
         while begun.elapsed() < each {
             std::hint::spin_loop();
         }

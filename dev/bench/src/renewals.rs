@@ -45,7 +45,9 @@ impl Renewals {
         let begun = Arc::new(AtomicU64::new(0));
         let mut running = JoinSet::new();
         for number in 0..BODIES {
-            let (idempotency, begun, mut ends) = (idempotency.clone(), begun.clone(), ends.clone());
+            let idempotency = idempotency.clone();
+            let begun = begun.clone();
+            let mut ends = ends.clone();
             let key = format!("{}-{round}-{number}", target.run);
             running.spawn(async move {
                 let body = || async move {
@@ -71,7 +73,9 @@ impl Renewals {
             .await
             .context("not all bodies have begun")?;
         sleep(SETTLE).await;
-        let (counted, round_trips, bytes) = (Instant::now(), tap.round_trips(), tap.bytes());
+        let counted = Instant::now();
+        let round_trips = tap.round_trips();
+        let bytes = tap.bytes();
         sleep(WINDOW).await;
         let seconds = counted.elapsed().as_secs_f64();
         self.round_trips

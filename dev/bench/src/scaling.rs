@@ -100,7 +100,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let [of_server, of_caller] = [server.error, caller.error].map(|error| error * 100.0);
     println!("| largest error of the formula | {of_server:.0} % | {of_caller:.0} % |");
     println!(
-        "\n| | connections × tasks | calls a second | messages a call | server µs a call | by formula | caller µs a call | by formula |"
+        "\n| | connections × tasks | calls a second | messages a call | server µs a call | by \
+         formula | caller µs a call | by formula |"
     );
     println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
     for point in &points {

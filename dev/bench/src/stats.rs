@@ -25,7 +25,8 @@ pub(crate) fn of_sorted(sorted: &[f64], share: f64) -> f64 {
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let (half, last) = (sorted.len() / 2, sorted.len().saturating_sub(1));
+    let half = sorted.len() / 2;
+    let last = sorted.len().saturating_sub(1);
     match (sorted.get(last / 2), sorted.get(half)) {
         (Some(one), Some(other)) => f64::midpoint(*one, *other),
         _ => f64::NAN,

@@ -70,8 +70,8 @@ async fn pass(client: TcpStream, server: u16, counts: Arc<Counts>) -> io::Result
     let server = TcpStream::connect(("127.0.0.1", server)).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
-        (client.into_split(), server.into_split());
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
     let answered = AtomicBool::new(true);
     let requests = async {
         let mut buffer = vec![0; 1 << 16];

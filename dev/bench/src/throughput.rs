@@ -90,7 +90,8 @@ impl Throughputs {
             {
                 for (place, tasks) in TASKS.into_iter().enumerate() {
                     let of = |subject: Subject| &self.0[subject as usize][kind as usize][place];
-                    let (floor, own) = (of(Subject::Floor), of(subject));
+                    let floor = of(Subject::Floor);
+                    let own = of(subject);
                     let shares = own
                         .iter()
                         .zip(floor)
@@ -128,7 +129,8 @@ impl Slice {
             tasks,
             length,
         } = self;
-        let (tasks, subjects) = (tasks as u64, subjects.clone());
+        let tasks = tasks as u64;
+        let subjects = subjects.clone();
         let call = move |task, calls| {
             let subjects = subjects.clone();
             async move {
@@ -154,7 +156,8 @@ async fn prepare(
     const AT_ONCE: usize = 64;
     let mut running = JoinSet::new();
     for task in 0..AT_ONCE {
-        let (subjects, numbers) = (subjects.clone(), numbers.clone());
+        let subjects = subjects.clone();
+        let numbers = numbers.clone();
         running.spawn(async move {
             for number in numbers.skip(task).step_by(AT_ONCE) {
                 subjects

@@ -114,11 +114,9 @@ macro_rules! on {
             }
 
             async fn statements(tx: &mut $Tx<'_>, number: i64) -> Result<String, sqlx::Error> {
-                let (texts, key, owner) = (
-                    &*$texts,
-                    format!("i{number}"),
-                    fastrand::u128(..).to_be_bytes().to_vec(),
-                );
+                let texts = &*$texts;
+                let key = format!("i{number}");
+                let owner = fastrand::u128(..).to_be_bytes().to_vec();
                 let claim = sqlx::query(AssertSqlSafe(texts.claim.clone()));
                 let claim = claim.bind(&key).bind(&owner).bind(fastrand::i64(..));
                 let row = claim.fetch_one(&mut **tx).await?;
@@ -300,7 +298,8 @@ impl Measured {
             for other in [Subject::ByHand, Subject::Statements, Subject::Bare] {
                 for kind in Kind::ALL.into_iter().filter(|kind| other.has(*kind)) {
                     let of = |subject: Subject| &self.times[subject as usize][kind as usize];
-                    let (own, beside) = (of(subject), of(other));
+                    let own = of(subject);
+                    let beside = of(other);
                     let remark = format!(
                         "{:.0} µs; {} {:.0} µs",
                         median(own),
@@ -321,12 +320,11 @@ impl Measured {
                 }
             }
             for other in [Subject::ByHand, Subject::Statements] {
-                let (own, beside) = (&self.rates[subject as usize], &self.rates[other as usize]);
+                let own = &self.rates[subject as usize];
+                let beside = &self.rates[other as usize];
                 let show = |rates: &[f64]| Unit::PerSecond.show(median(rates));
-                let (name, remark) = (
-                    other.name(),
-                    format!("{}; by hand {}", show(own), show(beside)),
-                );
+                let name = other.name();
+                let remark = format!("{}; by hand {}", show(own), show(beside));
                 let what = format!(
                     "{database}, {CONNECTIONS} connections: {}, share of the rate of {name}",
                     subject.name()

@@ -44,7 +44,10 @@ impl Driver {
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .context("cannot start chromedriver: install it and Chromium (Debian: chromium-driver), or run `cargo xtask test`, which does")?;
+            .context(
+                "cannot start chromedriver: install it and Chromium (Debian: \
+                      chromium-driver), or run `cargo xtask test`, which does",
+            )?;
         let stdout = process
             .stdout
             .take()

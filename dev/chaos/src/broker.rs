@@ -229,8 +229,8 @@ impl Broker {
         Ok(found)
     }
 
-    /// How many messages wait, but for those that were put aside. RabbitMQ does not count those that
-    /// a consumer has.
+    /// How many messages wait, but for those that were put aside. RabbitMQ does not count those
+    /// that a consumer has.
     pub(crate) async fn left(&self) -> Result<u64> {
         match &mut *self.client.lock().await {
             Client::Nats(context) => {
@@ -346,8 +346,8 @@ async fn make_queues(channel: &Channel) -> Result<()> {
                 AMQPValue::LongString(DEAD.into()),
             );
         }
-        // A consumer that is killed returns what it has, and so does one whose connection is cut: far
-        // more often here than anywhere else.
+        // A consumer that is killed returns what it has, and so does one whose connection is cut:
+        // far more often here than anywhere else.
         arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(100_000));
         channel
             .queue_declare(queue.into(), QueueDeclareOptions::durable(), arguments)

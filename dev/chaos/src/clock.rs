@@ -8,7 +8,8 @@ use rustix::time::{ClockId, clock_gettime};
 /// (`std::time::Instant` cannot be written down.)
 pub(crate) fn now() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
-    let (seconds, nanos) = (u64::try_from(now.tv_sec), u64::try_from(now.tv_nsec));
+    let seconds = u64::try_from(now.tv_sec);
+    let nanos = u64::try_from(now.tv_nsec);
     seconds.unwrap_or_default() * 1_000_000_000 + nanos.unwrap_or_default()
 }
 

@@ -81,7 +81,8 @@ pub(crate) async fn drained(broker: &Broker, journal: &Journal) -> Result<()> {
     let mut quiet_since = Instant::now();
     while quiet_since.elapsed() < QUIET && begun.elapsed() < DRAINING {
         sleep(Duration::from_millis(200)).await;
-        let (aside, left) = (look(broker, journal).await, broker.left().await);
+        let aside = look(broker, journal).await;
+        let left = broker.left().await;
         if !matches!((aside, left), (Ok(0), Ok(0))) {
             quiet_since = Instant::now();
         }

@@ -70,7 +70,9 @@ impl Field {
                 broker: to_broker,
             });
         }
-        let (server, broker_rests, next) = (Mutex::new(()), Mutex::new(None), AtomicU64::new(1));
+        let server = Mutex::new(());
+        let broker_rests = Mutex::new(None);
+        let next = AtomicU64::new(1);
         let field = Self {
             settings,
             journal,

@@ -116,7 +116,8 @@ pub(crate) fn faults(
         let mut at = stretch + Duration::from_millis(dice.u64(200..600));
         while at < end {
             let kind = weighted[dice.usize(..weighted.len())];
-            let (leases, delay) = (lengths(kind, &mut dice), lease.mul_f64(dice.f64() / 2.0));
+            let leases = lengths(kind, &mut dice);
+            let delay = lease.mul_f64(dice.f64() / 2.0);
             let given_up =
                 fails_over && matches!(kind, Kind::ServerKill | Kind::ServerPause) && dice.bool();
             let length = if given_up {
@@ -136,7 +137,8 @@ pub(crate) fn faults(
         }
         // An owner that dies where all else is well: its keys must be taken over soon.
         if kinds.contains(&Kind::Kill) && end < length {
-            let (at, target) = (end + Duration::from_millis(700), dice.usize(..1_000));
+            let at = end + Duration::from_millis(700);
+            let target = dice.usize(..1_000);
             faults.push(Fault {
                 at,
                 kind: Kind::Kill,

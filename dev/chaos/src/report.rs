@@ -29,7 +29,8 @@ pub(crate) fn headline(settings: &Settings) -> String {
         .map(|broker| format!(" --broker {}", broker.name()))
         .unwrap_or_default();
     format!(
-        "--topology {}{broker} --seconds {} --seed {} --workers {} --lease {} --replicas {} --nemesis {}{mutant}",
+        "--topology {}{broker} --seconds {} --seed {} --workers {} --lease {} --replicas {} \
+         --nemesis {}{mutant}",
         settings.topology.name(),
         settings.length.as_secs(),
         settings.seed,
@@ -108,7 +109,8 @@ pub(crate) fn details(verdict: &Verdict, history: &[Line]) -> String {
         }
         let quoted = format!("\"{key}\"");
         let mut lines: Vec<(u64, String)> = Vec::new();
-        let (mut calls, mut bodies) = (Vec::new(), Vec::new());
+        let mut calls = Vec::new();
+        let mut bodies = Vec::new();
         for line in history {
             let Ok(json) = serde_json::to_string(line) else {
                 continue;

@@ -80,7 +80,8 @@ async fn carry_out(settings: &Settings, until_found: bool) -> Result<()> {
 }
 
 async fn is_found(settings: &Settings) -> bool {
-    let (folder, rules) = (settings.folder.clone(), settings.rules());
+    let folder = settings.folder.clone();
+    let rules = settings.rules();
     let looked = tokio::task::spawn_blocking(move || {
         history::read(&folder)
             .is_ok_and(|history| !check(&history, rules, false).violations.is_empty())

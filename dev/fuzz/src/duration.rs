@@ -30,9 +30,20 @@ fn foreign(text: &str) {
     let read = parse(text);
     match &read {
         Ok(duration) => {
-            assert!(!duration.is_zero() && *duration <= LONGEST, "{text:?} is {duration:?}");
-            assert_eq!(humantime::parse_duration(text).as_ref(), Ok(duration), "{text:?}");
-            assert_eq!(by_hand(text), Some(duration.as_nanos()), "{text:?} is {duration:?}");
+            assert!(
+                !duration.is_zero() && *duration <= LONGEST,
+                "{text:?} is {duration:?}"
+            );
+            assert_eq!(
+                humantime::parse_duration(text).as_ref(),
+                Ok(duration),
+                "{text:?}"
+            );
+            assert_eq!(
+                by_hand(text),
+                Some(duration.as_nanos()),
+                "{text:?} is {duration:?}"
+            );
         }
         Err(message) => assert!(message.len() > 20, "{text:?}: {message}"),
     }
@@ -48,7 +59,11 @@ fn written(input: &mut Input<'_>) {
             continue;
         }
         let number = input.number();
-        text.extend([number.to_string().as_str(), unit, if input.flag() { " " } else { "" }]);
+        text.extend([
+            number.to_string().as_str(),
+            unit,
+            if input.flag() { " " } else { "" },
+        ]);
         let part = u128::from(number) * nanos;
         let fits = number <= LONGEST_NUMBER && part <= LONGEST.as_nanos();
         expected = expected.filter(|_| fits).and_then(|sum| {
@@ -68,7 +83,8 @@ fn by_hand(text: &str) -> Option<u128> {
     let mut compact = text.chars().filter(|c| !c.is_whitespace()).peekable();
     let mut sum = 0;
     while compact.peek().is_some() {
-        let number: String = std::iter::from_fn(|| compact.next_if(|c| c.is_ascii_digit() || *c == '.')).collect();
+        let number: String =
+            std::iter::from_fn(|| compact.next_if(|c| c.is_ascii_digit() || *c == '.')).collect();
         let unit: String = std::iter::from_fn(|| compact.next_if(|c| c.is_alphabetic())).collect();
         let nanos = unit_nanos(&unit)?;
         let (whole, fraction) = number.split_once('.').unwrap_or((&number, "0"));
@@ -92,7 +108,10 @@ fn unit_nanos(unit: &str) -> Option<u128> {
     ]
     .into_iter()
     .find(|(names, _)| names.contains(&unit))?;
-    UNITS.iter().find(|(unit, _)| *unit == name).map(|(_, nanos)| *nanos)
+    UNITS
+        .iter()
+        .find(|(unit, _)| *unit == name)
+        .map(|(_, nanos)| *nanos)
 }
 
 const SECOND: u128 = 1_000_000_000;

@@ -17,7 +17,9 @@ impl<'a> Input<'a> {
 
     /// One byte, 0 at the end.
     pub(crate) fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        let Some((first, rest)) = self.0.split_first() else {
+            return 0;
+        };
         self.0 = rest;
         *first
     }

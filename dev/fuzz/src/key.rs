@@ -28,13 +28,19 @@ pub fn run(data: &[u8]) {
     write(&nodes, &mut text);
     assert_eq!(read(&text), Some(nodes), "{text}");
     if text.len() > MAX_KEY_LEN {
-        text = format!("~{}", BASE64.encode(blake3::hash(text.as_bytes()).as_bytes()));
+        text = format!(
+            "~{}",
+            BASE64.encode(blake3::hash(text.as_bytes()).as_bytes())
+        );
     } else {
         assert!(!text.starts_with('~'), "a short key is no digest");
     }
     assert_eq!(key.as_str(), text);
     assert!(!key.as_str().is_empty() && key.as_str().len() <= MAX_KEY_LEN);
-    assert!(!key.as_str().contains(|c: char| c.is_control() || c.is_whitespace() || matches!(c, '{' | '}')));
+    assert!(
+        !key.as_str()
+            .contains(|c: char| c.is_control() || c.is_whitespace() || matches!(c, '{' | '}'))
+    );
     named(&operation, &key);
 }
 
@@ -50,7 +56,11 @@ fn named(operation: &str, key: &Key) {
             Some(next) => rest = next,
         }
     };
-    assert_eq!(is_valid_operation(operation), valid && operation.len() <= 128, "{operation:?}");
+    assert_eq!(
+        is_valid_operation(operation),
+        valid && operation.len() <= 128,
+        "{operation:?}"
+    );
     let Some(id) = RecordId::new(operation, key) else {
         assert!(!is_valid_operation(operation));
         return;
@@ -66,7 +76,11 @@ fn named(operation: &str, key: &Key) {
         }
         end += 2;
     }
-    assert_eq!((&text[..end], &text[end + 1..]), (operation, key.as_str()), "the name runs into the key");
+    assert_eq!(
+        (&text[..end], &text[end + 1..]),
+        (operation, key.as_str()),
+        "the name runs into the key"
+    );
 }
 
 /// All that can be written to a key.
@@ -95,8 +109,14 @@ impl Part {
             2 => Self::Shown((0..input.below(4)).map(|_| input.text()).collect()),
             3 => Self::Number(i128::from_be_bytes(input.array())),
             4 => Self::Bool(input.flag()),
-            5 => Self::Char(char::from_u32(u32::from_be_bytes(input.array()) % 0x11_0000).unwrap_or('\u{fffd}')),
-            6 => Self::Optional(input.flag().then(|| Box::new(Self::made_up(input, depth + 1)))),
+            5 => Self::Char(
+                char::from_u32(u32::from_be_bytes(input.array()) % 0x11_0000).unwrap_or('\u{fffd}'),
+            ),
+            6 => Self::Optional(
+                input
+                    .flag()
+                    .then(|| Box::new(Self::made_up(input, depth + 1))),
+            ),
             7 => Self::Tuple(Self::list_of(input, depth, 1)),
             8 => Self::Group(Self::list_of(input, depth, 0)),
             _ => Self::Several(Self::list_of(input, depth, 1)),
@@ -104,7 +124,11 @@ impl Part {
     }
 
     fn list_of(input: &mut Input<'_>, depth: u8, least: u8) -> Vec<Self> {
-        let len = if input.is_empty() { least } else { least + input.below(9 - least) };
+        let len = if input.is_empty() {
+            least
+        } else {
+            least + input.below(9 - least)
+        };
         (0..len).map(|_| Self::made_up(input, depth + 1)).collect()
     }
 
@@ -201,7 +225,11 @@ fn write(nodes: &[Node], text: &mut String) {
                 for c in part.chars() {
                     if c.is_control() || c.is_whitespace() || "%:(){}~\"\\".contains(c) {
                         let mut utf8 = [0; 4];
-                        text.extend(c.encode_utf8(&mut utf8).bytes().map(|byte| format!("%{byte:02X}")));
+                        text.extend(
+                            c.encode_utf8(&mut utf8)
+                                .bytes()
+                                .map(|byte| format!("%{byte:02X}")),
+                        );
                     } else {
                         text.push(c);
                     }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use idem_core::record::{
-    Claim, Claimed, Commit, Encoded, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
+    Claim, Claimed, Commit, Encoded, Issue, Issued, Ownership, RecordId, RecordInfo, Release,
+    Removed, Renewal,
 };
 use idem_core::{Begin, CodecId, Error, Idempotency, MemoryStore, Recorded, Store, StoreError};
 use serde::de::DeserializeOwned;
@@ -17,15 +18,21 @@ use tokio::runtime::{Builder, Runtime};
 use crate::Input;
 
 thread_local! {
-    static RUNTIME: Runtime = Builder::new_current_thread().enable_time().build().expect("a runtime of one thread");
+    static RUNTIME: Runtime = Builder::new_current_thread().enable_time().build().expect("a \
+        runtime of one thread");
 }
 
 /// An outcome that was found: its kind, its codec, its bytes.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let kind = input.byte();
-    let codec = if kind & 2 == 0 { CodecId::JSON } else { CodecId::parse(b"cbor").unwrap_or(CodecId::JSON) };
-    let outcome = Encoded::new(codec, Bytes::copy_from_slice(input.rest())).with_is_error(kind & 1 == 1);
+    let codec = if kind & 2 == 0 {
+        CodecId::JSON
+    } else {
+        CodecId::parse(b"cbor").unwrap_or(CodecId::JSON)
+    };
+    let outcome =
+        Encoded::new(codec, Bytes::copy_from_slice(input.rest())).with_is_error(kind & 1 == 1);
     RUNTIME.with(|runtime| runtime.block_on(found(&outcome)));
 }
 
@@ -79,9 +86,17 @@ enum Refusal {
 /// A value that can be read is what JSON says; anything else is an error that says so, and no
 /// panic.
 fn read<T: DeserializeOwned + PartialEq + Debug>(recorded: &Recorded, outcome: &Encoded) {
-    let json = serde_json::from_slice::<T>(&outcome.payload).ok().filter(|_| outcome.codec == CodecId::JSON);
-    same(recorded.decode::<T>(), json.as_ref().filter(|_| !outcome.is_error));
-    same(recorded.decode_error::<T>(), json.as_ref().filter(|_| outcome.is_error));
+    let json = serde_json::from_slice::<T>(&outcome.payload)
+        .ok()
+        .filter(|_| outcome.codec == CodecId::JSON);
+    same(
+        recorded.decode::<T>(),
+        json.as_ref().filter(|_| !outcome.is_error),
+    );
+    same(
+        recorded.decode_error::<T>(),
+        json.as_ref().filter(|_| outcome.is_error),
+    );
 }
 
 fn same<T: PartialEq + Debug>(read: Result<T, Error>, expected: Option<&T>) {
@@ -93,11 +108,16 @@ fn same<T: PartialEq + Debug>(read: Result<T, Error>, expected: Option<&T>) {
 }
 
 /// No body runs where there is an outcome, be it readable or not.
-async fn replayed<T: Serialize + DeserializeOwned + PartialEq + Debug>(idempotency: &Idempotency, outcome: &Encoded) {
+async fn replayed<T: Serialize + DeserializeOwned + PartialEq + Debug>(
+    idempotency: &Idempotency,
+    outcome: &Encoded,
+) {
     let body = || async { panic!("a body ran beside an outcome") };
     let answer: Result<_, Error> = idempotency.operation("fuzz").key("k").run(body).await;
     let json = serde_json::from_slice::<T>(&outcome.payload).ok();
-    let expected = json.as_ref().filter(|_| outcome.codec == CodecId::JSON && !outcome.is_error);
+    let expected = json
+        .as_ref()
+        .filter(|_| outcome.codec == CodecId::JSON && !outcome.is_error);
     same(answer.map(idem_core::Outcome::<T>::into_inner), expected);
 }
 
@@ -108,7 +128,11 @@ async fn kept<T: Serialize + DeserializeOwned + Clone + PartialEq + Debug>(value
         let body = || async { Ok(value.clone()) };
         let answer: Result<_, Error> = idempotency.operation("fuzz").key("k").run(body).await;
         let answer = answer.unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!((answer.is_replayed(), answer.get()), (is_replayed, &value), "a duplicate gets an equal outcome");
+        assert_eq!(
+            (answer.is_replayed(), answer.get()),
+            (is_replayed, &value),
+            "a duplicate gets an equal outcome"
+        );
     }
 }
 
@@ -117,7 +141,10 @@ struct Found(Encoded);
 
 impl Store for Found {
     async fn claim(&self, _: &Claim) -> Result<Claimed, StoreError> {
-        Ok(Claimed::Committed { attempt: 1, outcome: self.0.clone() })
+        Ok(Claimed::Committed {
+            attempt: 1,
+            outcome: self.0.clone(),
+        })
     }
 
     async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {

@@ -19,23 +19,49 @@ pub fn run(data: &[u8]) {
 /// A text that may be no record at all.
 fn foreign(text: &[u8]) {
     let read = decode(text);
-    assert_eq!(decode(wire::without_waited(text)), read, "the mark of waiters is part of no field");
-    assert_eq!(wire::without_waited(wire::without_waited(text)), wire::without_waited(text), "it is there once");
+    assert_eq!(
+        decode(wire::without_waited(text)),
+        read,
+        "the mark of waiters is part of no field"
+    );
+    assert_eq!(
+        wire::without_waited(wire::without_waited(text)),
+        wire::without_waited(text),
+        "it is there once"
+    );
     match &read {
-        Err(WireError::Foreign) => assert!(!begins_as_a_record(text), "a record was taken for foreign"),
-        Err(WireError::Version) => assert!(begins_as_a_record(text) && !text.starts_with(b"i1"), "not of this version"),
+        Err(WireError::Foreign) => {
+            assert!(!begins_as_a_record(text), "a record was taken for foreign")
+        }
+        Err(WireError::Version) => assert!(
+            begins_as_a_record(text) && !text.starts_with(b"i1"),
+            "not of this version"
+        ),
         Err(_) => assert!(
-            [b"i1", b"i2", b"i3"].iter().any(|version| text.starts_with(*version)),
+            [b"i1", b"i2", b"i3"]
+                .iter()
+                .any(|version| text.starts_with(*version)),
             "damaged is what begins as a record of a version that is read"
         ),
         Ok(Parsed::Record(record)) => {
-            assert_eq!(decode(&wire::encode(record)), read, "a record that was read is written and read again");
+            assert_eq!(
+                decode(&wire::encode(record)),
+                read,
+                "a record that was read is written and read again"
+            );
             same_but_for_zeros(text, &wire::encode(record));
             whole(text, record);
         }
-        Ok(Parsed::Aside { attempt, fingerprint }) => {
+        Ok(Parsed::Aside {
+            attempt,
+            fingerprint,
+        }) => {
             let again = wire::encode_aside(*attempt, *fingerprint);
-            assert_eq!(decode(&again), read, "a mark that was read is written and read again");
+            assert_eq!(
+                decode(&again),
+                read,
+                "a mark that was read is written and read again"
+            );
             same_but_for_zeros(text, &again);
             cut(text);
         }
@@ -45,7 +71,11 @@ fn foreign(text: &[u8]) {
 /// A record as this version writes it.
 fn written(record: &Record, input: &mut Input<'_>) {
     let text = wire::encode(record);
-    assert_eq!(decode(&text), Ok(Parsed::Record(record.clone())), "a record reads back as it was written");
+    assert_eq!(
+        decode(&text),
+        Ok(Parsed::Record(record.clone())),
+        "a record reads back as it was written"
+    );
     whole(&text, record);
     if let Record::InFlight(_) = record {
         let waited = [text.as_slice(), &[wire::WAITED]].concat();
@@ -77,9 +107,13 @@ fn whole(text: &[u8], record: &Record) {
             assert!(finds(held.owner), "a script finds its owner");
             assert!(!finds(Owner::from_bytes(other)), "and no other");
         }
-        Record::Committed { outcome, .. } => assert!(text.ends_with(&outcome.payload), "the outcome is the tail"),
+        Record::Committed { outcome, .. } => {
+            assert!(text.ends_with(&outcome.payload), "the outcome is the tail")
+        }
         _ => {
-            let begins = [b"i1f", b"i2f", b"i3f"].iter().any(|mark| text.starts_with(*mark));
+            let begins = [b"i1f", b"i2f", b"i3f"]
+                .iter()
+                .any(|mark| text.starts_with(*mark));
             assert!(!begins, "nothing else begins as what is in flight");
         }
     }
@@ -91,11 +125,19 @@ fn cut(text: &[u8]) {
     let step = 1 + text.len() / 512;
     for end in (0..text.len()).rev().step_by(step) {
         let short = &text[..end];
-        assert!(decode(short).is_err() || short == wire::without_waited(text), "{} was read", short.escape_ascii());
+        assert!(
+            decode(short).is_err() || short == wire::without_waited(text),
+            "{} was read",
+            short.escape_ascii()
+        );
     }
     for byte in [b'.', b' ', b'0', b'w', b'\n', 0] {
         let long = [text, &[byte]].concat();
-        assert!(decode(&long).is_err() || wire::without_waited(&long) == text, "{} was read", long.escape_ascii());
+        assert!(
+            decode(&long).is_err() || wire::without_waited(&long) == text,
+            "{} was read",
+            long.escape_ascii()
+        );
     }
 }
 
@@ -103,8 +145,15 @@ fn cut(text: &[u8]) {
 /// hand.
 fn same_but_for_zeros(text: &[u8], again: &[u8]) {
     let text = wire::without_waited(text);
-    let zeros = text.windows(3).any(|three| three[0] == b' ' && three[1] == b'0' && three[2].is_ascii_digit());
-    assert!(text == again || zeros, "{} would be written as {}", text.escape_ascii(), again.escape_ascii());
+    let zeros = text
+        .windows(3)
+        .any(|three| three[0] == b' ' && three[1] == b'0' && three[2].is_ascii_digit());
+    assert!(
+        text == again || zeros,
+        "{} would be written as {}",
+        text.escape_ascii(),
+        again.escape_ascii()
+    );
 }
 
 fn begins_as_a_record(text: &[u8]) -> bool {
@@ -118,10 +167,18 @@ fn decode(text: &[u8]) -> Result<Parsed, WireError> {
 /// Any record.
 pub(crate) fn made_up(input: &mut Input<'_>) -> Record {
     match input.below(6) {
-        0 => Record::Issued { grace: input.length() },
+        0 => Record::Issued {
+            grace: input.length(),
+        },
         1 => Record::InFlight(in_flight(input, MOST_TAKEN_OVER)),
-        2 => Record::Released { attempt: input.number(), questions: few(input) },
-        3 => Record::Done { attempt: input.number(), fingerprint: fingerprint(input) },
+        2 => Record::Released {
+            attempt: input.number(),
+            questions: few(input),
+        },
+        3 => Record::Done {
+            attempt: input.number(),
+            fingerprint: fingerprint(input),
+        },
         kind => Record::Committed {
             attempt: input.number(),
             fingerprint: fingerprint(input),
@@ -136,14 +193,21 @@ pub(crate) fn made_up(input: &mut Input<'_>) -> Record {
 
 /// A record in flight that took over no more than so many, one from the other.
 fn in_flight(input: &mut Input<'_>, room: usize) -> InFlight {
-    InFlight::new(owner(input), input.number(), origin(input), input.length(), input.length())
-        .with_fingerprint(fingerprint(input))
-        .with_questions(few(input))
-        .with_took_over((room > 0 && input.below(3) == 0).then(|| Box::new(in_flight(input, room - 1))))
-        .with_trace((input.below(3) == 0).then(|| {
-            let (trace, span) = (u128::from_be_bytes(input.array()), u64::from_be_bytes(input.array()));
-            format!("00-{trace:032x}-{span:016x}-{:02x}", input.byte()).into()
-        }))
+    InFlight::new(
+        owner(input),
+        input.number(),
+        origin(input),
+        input.length(),
+        input.length(),
+    )
+    .with_fingerprint(fingerprint(input))
+    .with_questions(few(input))
+    .with_took_over((room > 0 && input.below(3) == 0).then(|| Box::new(in_flight(input, room - 1))))
+    .with_trace((input.below(3) == 0).then(|| {
+        let trace = u128::from_be_bytes(input.array());
+        let span = u64::from_be_bytes(input.array());
+        format!("00-{trace:032x}-{span:016x}-{:02x}", input.byte()).into()
+    }))
 }
 
 /// Often none.
@@ -169,5 +233,10 @@ pub(crate) fn fingerprint(input: &mut Input<'_>) -> Option<Fingerprint> {
 }
 
 fn origin(input: &mut Input<'_>) -> Origin {
-    [Origin::Nothing, Origin::Issued, Origin::Released, Origin::Abandoned][usize::from(input.below(4))]
+    [
+        Origin::Nothing,
+        Origin::Issued,
+        Origin::Released,
+        Origin::Abandoned,
+    ][usize::from(input.below(4))]
 }

@@ -40,16 +40,23 @@ fn read(text: &str) -> bool {
     let token = text.parse::<Token>();
     assert_eq!(token.is_ok(), is_token(text), "{text:?}");
     assert_eq!(text.as_token().ok(), token.clone().ok());
-    let in_json = serde_json::from_str::<Token>(&serde_json::to_string(text).expect("a text is JSON"));
+    let in_json =
+        serde_json::from_str::<Token>(&serde_json::to_string(text).expect("a text is JSON"));
     assert_eq!(in_json.ok(), token.clone().ok());
     match token {
         Ok(token) => {
             assert_eq!(token.to_string(), text);
-            assert_eq!(format!("{token:?}"), format!("Token({}\u{2026})", &text[..4]));
+            assert_eq!(
+                format!("{token:?}"),
+                format!("Token({}\u{2026})", &text[..4])
+            );
             true
         }
         Err(error) => {
-            assert!(text.len() < 8 || !error.to_string().contains(text), "the error shows {text:?}");
+            assert!(
+                text.len() < 8 || !error.to_string().contains(text),
+                "the error shows {text:?}"
+            );
             false
         }
     }
@@ -60,12 +67,16 @@ fn is_token(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     text.len() == 36
         && text.chars().all(plain)
-        && BASE64.decode(text).is_ok_and(|bytes| has_a_time(&bytes) && bytes[CHECKED..] == check(&bytes[..CHECKED]))
+        && BASE64
+            .decode(text)
+            .is_ok_and(|bytes| has_a_time(&bytes) && bytes[CHECKED..] == check(&bytes[..CHECKED]))
 }
 
 /// Whether it says a time for which tokens are issued: a second to a hundred years.
 fn has_a_time(bytes: &[u8]) -> bool {
-    let seconds = bytes[16..20].iter().fold(0, |seconds: u64, byte| seconds << 8 | u64::from(*byte));
+    let seconds = bytes[16..20]
+        .iter()
+        .fold(0, |seconds: u64, byte| seconds << 8 | u64::from(*byte));
     (1..=100 * 365 * 24 * 60 * 60).contains(&seconds)
 }
 

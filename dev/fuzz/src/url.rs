@@ -8,8 +8,17 @@ use crate::Input;
 use crate::target::Target;
 
 const SECRET: &str = "hunter2";
-const SCHEMES: [&str; 9] =
-    ["redis", "rediss", "valkey", "unix", "redis+unix", "redis+sentinel", "redis+cluster", "http", "Redis"];
+const SCHEMES: [&str; 9] = [
+    "redis",
+    "rediss",
+    "valkey",
+    "unix",
+    "redis+unix",
+    "redis+sentinel",
+    "redis+cluster",
+    "http",
+    "Redis",
+];
 
 /// The first byte says whether a text is read, or a URL is put together around a password.
 pub fn run(data: &[u8]) {
@@ -26,8 +35,14 @@ pub fn run(data: &[u8]) {
 fn with_password(input: &mut Input<'_>) {
     let begin = usize::from(input.byte());
     let (scheme, slashes) = (SCHEMES[begin % 9], ["//", "", "/", "///"][begin / 9 % 4]);
-    let (user, before, after, host) = (input.text(), input.text(), input.text(), input.text());
-    if [&user, &before, &after, &host].iter().any(|piece| piece.to_lowercase().contains(SECRET)) {
+    let user = input.text();
+    let before = input.text();
+    let after = input.text();
+    let host = input.text();
+    if [&user, &before, &after, &host]
+        .iter()
+        .any(|piece| piece.to_lowercase().contains(SECRET))
+    {
         return;
     }
     // A URL is read without these, wherever they stand.
@@ -39,7 +54,10 @@ fn with_password(input: &mut Input<'_>) {
         format!("{scheme}:{slashes}{user}:{before}{SECRET}{after}@{host}")
     };
     let shown = shown(&text);
-    assert!(!shown.to_lowercase().contains(SECRET), "{text:?} is shown as {shown:?}");
+    assert!(
+        !shown.to_lowercase().contains(SECRET),
+        "{text:?} is shown as {shown:?}"
+    );
 }
 
 /// The name of a server, or an error and its causes.
@@ -47,7 +65,11 @@ fn shown(text: &str) -> String {
     let error = match Target::parse(text) {
         Ok(target) => {
             let is_path = target.name.contains(":///");
-            assert!(is_path || !target.name.contains(['@', '?', '#']), "{text:?} is named {}", target.name);
+            assert!(
+                is_path || !target.name.contains(['@', '?', '#']),
+                "{text:?} is named {}",
+                target.name
+            );
             return target.name.to_string();
         }
         Err(error) => error,

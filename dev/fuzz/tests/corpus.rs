@@ -28,7 +28,11 @@ targets!(record, claim, key, duration, outcome, token, url);
 fn every_folder_of_the_corpus_has_a_target() {
     for folder in fs::read_dir(root()).unwrap() {
         let name = folder.unwrap().file_name();
-        assert!(TARGETS.iter().any(|target| name == *target), "no target is named {}", name.display());
+        assert!(
+            TARGETS.iter().any(|target| name == *target),
+            "no target is named {}",
+            name.display()
+        );
     }
 }
 
@@ -47,7 +51,10 @@ fn check(name: &str, target: fn(&[u8])) {
 
 fn run(name: &str, target: fn(&[u8]), data: &[u8]) {
     if let Err(panic) = panic::catch_unwind(|| target(data)) {
-        println!("The target `{name}` failed over b\"{}\".", data.escape_ascii());
+        println!(
+            "The target `{name}` failed over b\"{}\".",
+            data.escape_ascii()
+        );
         panic::resume_unwind(panic);
     }
 }
@@ -57,10 +64,16 @@ fn root() -> &'static Path {
 }
 
 fn corpus(name: &str) -> Vec<Vec<u8>> {
-    let mut files: Vec<_> = fs::read_dir(root().join(name)).unwrap().map(|file| file.unwrap().path()).collect();
+    let mut files: Vec<_> = fs::read_dir(root().join(name))
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .collect();
     files.sort();
     assert!(!files.is_empty(), "`{name}` has no corpus");
-    files.into_iter().map(|file| fs::read(file).unwrap()).collect()
+    files
+        .into_iter()
+        .map(|file| fs::read(file).unwrap())
+        .collect()
 }
 
 /// One of the corpus, with up to four changes.

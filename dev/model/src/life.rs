@@ -385,7 +385,8 @@ impl Life {
     }
 
     fn renewal_received(&self, caller: &mut Caller) {
-        let (reply, age) = (caller.renewal, caller.renewal_age);
+        let reply = caller.renewal;
+        let age = caller.renewal_age;
         (caller.renewal, caller.renewal_age) = (Wire::Free, 0);
         let Phase::Body { left, .. } = &mut caller.phase else {
             return;

@@ -30,7 +30,8 @@ fn main() -> std::io::Result<()> {
     };
     writeln!(
         stdout(),
-        "| explored | states | unique | depth | time | promises |\n| --- | --- | --- | --- | --- | --- |"
+        "| explored | states | unique | depth | time | promises |\n| --- | --- | --- | --- | --- \
+         | --- |"
     )?;
     let rejects = Bounds {
         take_over: false,
@@ -60,7 +61,8 @@ fn main() -> std::io::Result<()> {
         row("requests in any order", explore(any_order, None, &[]))?;
     }
     let from = std::env::args().nth(2).unwrap_or_default();
-    let (mut mutants, mut rejected) = (0, 0);
+    let mut mutants = 0;
+    let mut rejected = 0;
     for mutant in Mutant::ALL
         .iter()
         .skip_while(|mutant| !format!("{mutant:?}").starts_with(&from))
@@ -76,7 +78,8 @@ fn main() -> std::io::Result<()> {
     }
     writeln!(
         stdout(),
-        "\n{rejected} of {mutants} mutants are rejected: each breaks the promise that it is to break"
+        "\n{rejected} of {mutants} mutants are rejected: each breaks the promise that it is to \
+         break"
     )
 }
 

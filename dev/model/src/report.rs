@@ -76,11 +76,9 @@ pub fn explore(bounds: Bounds, mutant: Option<Mutant>, until: &[Promise]) -> Opt
             }
         }
     }
-    let (states, unique, depth) = (
-        checked.state_count(),
-        checked.unique_state_count(),
-        checked.max_depth(),
-    );
+    let states = checked.state_count();
+    let unique = checked.unique_state_count();
+    let depth = checked.max_depth();
     Some(Found {
         states,
         unique,

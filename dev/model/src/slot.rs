@@ -250,7 +250,8 @@ fn small(number: u64) -> u8 {
 
 impl From<&Record> for Entry {
     fn from(record: &Record) -> Self {
-        let (attempt, print_of) = (small(record.attempt()), print(record.fingerprint()));
+        let attempt = small(record.attempt());
+        let print_of = print(record.fingerprint());
         match record {
             Record::Issued { .. } => Self::Issued,
             Record::InFlight(held) => {

@@ -332,14 +332,11 @@ impl Store {
     ) {
         let owner = before.and_then(Slot::owner);
         if owner != Some(by) {
-            let recorded = matches!(before, Some(Slot { entry: Entry::Committed { outcome, .. }, .. }) if outcome == by)
-                || matches!(
-                    before,
-                    Some(Slot {
-                        entry: Entry::Done { .. },
-                        ..
-                    })
-                );
+            let recorded = match before.map(|slot| slot.entry) {
+                Some(Entry::Committed { outcome, .. }) => outcome == by,
+                Some(Entry::Done { .. }) => true,
+                _ => false,
+            };
             let again = matches!(request, Request::Commit { .. }) && recorded;
             seen.expects(
                 Promise::P3,

@@ -30,7 +30,11 @@ pub(crate) struct Options {
     #[arg(long)]
     write: bool,
     /// How many rounds; at least 9
-    #[arg(long, default_value_t = ROUNDS, value_parser = clap::value_parser!(u32).range(i64::from(ROUNDS)..))]
+    #[arg(
+        long,
+        default_value_t = ROUNDS,
+        value_parser = clap::value_parser!(u32).range(i64::from(ROUNDS)..)
+    )]
     rounds: u32,
     /// Ten million records in the memory store in place of one million; takes five gigabytes
     #[arg(long)]

@@ -40,10 +40,12 @@ pub(crate) fn remind() {
     if let Some(why) = LEFT_OUT.get() {
         let line = "!".repeat(100);
         println!(
-            "\n{line}\n!!! NOT TESTED: {PACKAGE}, because there is no Chromium with its driver, and none could be installed:"
+            "\n{line}\n!!! NOT TESTED: {PACKAGE}, because there is no Chromium with its driver, \
+             and none could be installed:"
         );
         println!(
-            "!!! {why}\n!!! Nothing was seen of what a browser does with a form. Everything else is tested.\n{line}"
+            "!!! {why}\n!!! Nothing was seen of what a browser does with a form. Everything else \
+             is tested.\n{line}"
         );
     }
 }

@@ -79,7 +79,8 @@ pub(crate) fn run(shell: &Shell, rounds: u32) -> Result<()> {
     } in programs
     {
         seconds.sort_by(f64::total_cmp);
-        let (least, most) = (seconds.first().copied(), seconds.last().copied());
+        let least = seconds.first().copied();
+        let most = seconds.last().copied();
         let [median, least, most] =
             [seconds.get(seconds.len() / 2).copied(), least, most].map(Option::unwrap_or_default);
         println!("{name:<22}{crates:>8}{median:>8.1} s  {least:.1} s to {most:.1} s");
@@ -91,7 +92,9 @@ pub(crate) fn run(shell: &Shell, rounds: u32) -> Result<()> {
 /// besides itself.
 fn prepare(shell: &Shell, dir: &Path, dependency: &str) -> Result<usize> {
     let manifest = format!(
-        "[package]\nname = \"program\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[dependencies]\n{dependency}\n\n[workspace]\n"
+        "[package]\nname = \"program\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n\
+         [dependencies]\n{dependency}\n\n\
+         [workspace]\n"
     );
     shell.write_file(dir.join("Cargo.toml"), manifest)?;
     shell.write_file(dir.join("src/main.rs"), "fn main() {}\n")?;

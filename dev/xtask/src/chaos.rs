@@ -157,7 +157,8 @@ pub(crate) fn in_ci(workspace: &Workspace, full: bool) -> Result<()> {
         .get(PACKAGE)
         .with_context(|| format!("cargo has built no {PACKAGE}"))?;
     let chaos = |args: &[&str]| anyhow::Ok(workspace.shell().cmd(program).args(args).run()?);
-    let (seconds, seed) = (CI_SECONDS.to_string(), CI_SEED.to_string());
+    let seconds = CI_SECONDS.to_string();
+    let seed = CI_SEED.to_string();
     let mut steps = Steps::of("chaos");
     for topology in topology.names() {
         let args = [

@@ -81,7 +81,8 @@ pub(crate) fn check_targets(workspace: &Workspace) -> Result<()> {
             {
                 ensure!(
                     names_target(&manifest, &target),
-                    "{folder}/{target} is never built: {folder}/Cargo.toml has no `{table}` with `path = \"{target}\"`"
+                    "{folder}/{target} is never built: {folder}/Cargo.toml has no `{table}` with \
+                     `path = \"{target}\"`"
                 );
                 targets += 1;
             }

@@ -88,22 +88,38 @@ pub(crate) fn run(workspace: &Workspace, seconds: u32, only: &[String]) -> Resul
             let artifacts = target_dir.join("artifacts").join(name);
             workspace.shell().create_dir(&found)?;
             workspace.shell().create_dir(&artifacts)?;
-            let flags = ["--fuzz-dir", "dev/fuzz", "--sanitizer", SANITIZER, "--target-dir"];
-            let cargo = workspace.cargo().args(["fuzz", "run"]).args(flags).arg(&target_dir).arg(name);
+            let flags = [
+                "--fuzz-dir",
+                "dev/fuzz",
+                "--sanitizer",
+                SANITIZER,
+                "--target-dir",
+            ];
+            let cargo = workspace
+                .cargo()
+                .args(["fuzz", "run"])
+                .args(flags)
+                .arg(&target_dir)
+                .arg(name);
             // The first folder gets what libFuzzer finds interesting; the committed one stays
             // small.
             cargo
                 .arg(&found)
                 .arg(format!("dev/fuzz/corpus/{name}"))
                 .arg("--")
-                .args([format!("-max_total_time={seconds}"), format!("-artifact_prefix={}/", artifacts.display())])
+                .args([
+                    format!("-max_total_time={seconds}"),
+                    format!("-artifact_prefix={}/", artifacts.display()),
+                ])
                 .args(["-print_final_stats=1", "-timeout=10"])
                 // cargo-fuzz wants flags of nightly toolchains; this one has them too.
                 .env("RUSTC_BOOTSTRAP", "1")
                 .run()
                 .with_context(|| {
                     format!(
-                        "the bytes are in {}; to run them again: cargo run --manifest-path {MANIFEST} --bin {name} -- FILE; after the fix, keep them in fuzz/corpus/{name}",
+                        "the bytes are in {}; to run them again: cargo run --manifest-path \
+                         {MANIFEST} --bin {name} -- FILE; after the fix, keep them in \
+                         fuzz/corpus/{name}",
                         artifacts.display()
                     )
                 })
@@ -121,7 +137,8 @@ fn ensure_cargo_fuzz(workspace: &Workspace) -> Result<()> {
         return Ok(());
     }
     println!(
-        "cargo-fuzz is not installed: installing it with cargo, because it builds and runs the fuzz targets"
+        "cargo-fuzz is not installed: installing it with cargo, because it builds and runs the \
+         fuzz targets"
     );
     workspace
         .cargo()

@@ -18,7 +18,8 @@ pub(crate) fn bless(workspace: &Workspace) -> Result<()> {
         .with_context(|| format!("cannot read the version in `{said}`"))?;
     if !is_pinned(version) {
         bail!(
-            "golden files are written with rustc {PINNED}, and this is {version}: run `cargo +{PINNED} xtask bless`"
+            "golden files are written with rustc {PINNED}, and this is {version}: run `cargo \
+             +{PINNED} xtask bless`"
         );
     }
     workspace

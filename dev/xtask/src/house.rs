@@ -1,8 +1,8 @@
 //! The shape of the code: modules of a crate that use each other in a circle, rooms that use each
 //! other against their order, and files over 600 lines.
 //!
-//! `dev/xtask/house.txt` lists the known circles and long files. The list may shrink, never grow. It
-//! also has the order of a package's rooms.
+//! `dev/xtask/house.txt` lists the known circles and long files. The list may shrink, never grow.
+//! It also has the order of a package's rooms.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,7 +14,11 @@ use crate::modules;
 use crate::workspace::Workspace;
 
 const LIST: &str = "dev/xtask/house.txt";
-const HEADER: &str = "# Circles among modules and files over 600 lines, as they are known. `cargo xtask house --write` takes out what is gone.\n# `rooms`: the folders of a package, in their order. A room uses only rooms that come before it.\n";
+const HEADER: &str = "\
+    # Circles among modules and files over 600 lines, as they are known. \
+    `cargo xtask house --write` takes out what is gone.\n\
+    # `rooms`: the folders of a package, in their order. \
+    A room uses only rooms that come before it.\n";
 const MOST_LINES: usize = 600;
 
 /// What is wrong with the shape, or known to be.
@@ -30,7 +34,8 @@ struct Shape {
 
 /// Fails where something is worse than the list says, or the list names something that is gone.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
-    let (found, known) = (Shape::of(workspace)?, Shape::read(workspace)?);
+    let found = Shape::of(workspace)?;
+    let known = Shape::read(workspace)?;
     println!(
         "{} circles among modules, {} files over {MOST_LINES} lines",
         found.circles.len(),
@@ -55,7 +60,8 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
 
 /// Writes the list, unless something got worse.
 pub(crate) fn write(workspace: &Workspace) -> Result<()> {
-    let (mut found, known) = (Shape::of(workspace)?, Shape::read(workspace)?);
+    let mut found = Shape::of(workspace)?;
+    let known = Shape::read(workspace)?;
     let mut worse = found.beyond(&known);
     worse.extend(against_order(workspace, &known.rooms)?);
     if !worse.is_empty() {
@@ -125,7 +131,8 @@ impl Shape {
             .filter(|line| !line.is_empty() && !line.starts_with('#'))
         {
             let mut words = line.split_whitespace();
-            let (kind, name) = (words.next(), words.next().map(str::to_owned));
+            let kind = words.next();
+            let name = words.next().map(str::to_owned);
             match (kind, name) {
                 (Some("rooms"), Some(name)) => {
                     drop(shape.rooms.insert(name, words.map(str::to_owned).collect()));

@@ -43,7 +43,8 @@ pub(crate) fn ensure(shell: &Shell) -> Result<()> {
         .and_then(|major| major.parse::<u32>().ok());
     if major.is_some_and(|major| major < OLDEST_MAJOR) {
         bail!(
-            "redis-server {version} is too old: install Redis {OLDEST_MAJOR} or newer, or Valkey as redis-server"
+            "redis-server {version} is too old: install Redis {OLDEST_MAJOR} or newer, or Valkey \
+             as redis-server"
         );
     }
     Ok(())

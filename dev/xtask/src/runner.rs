@@ -13,8 +13,8 @@ pub(crate) const SERVER: &str = "IDEM_REDIS_SERVER";
 
 /// Tests that share a server of each kind, by package and target: the conformance suite, and the
 /// promises over every store. In one process, hundreds of them wait at the same time.
-/// cargo-nextest would start a process for each, and most of them a server, which takes ten times as
-/// long.
+/// cargo-nextest would start a process for each, and most of them a server, which takes ten times
+/// as long.
 const SHARING: [(&str, &str); 5] = [
     ("idem-redis", "conformance"),
     ("idem-testkit", "memory"),
@@ -77,8 +77,8 @@ pub(crate) fn without_sharing() -> String {
 }
 
 /// Runs [those that share a server](SHARING), of one package or of all, as the workspace has built
-/// them: each target in one process, and none whose name has `skip` in it. With `server`, on another
-/// program than `redis-server`.
+/// them: each target in one process, and none whose name has `skip` in it. With `server`, on
+/// another program than `redis-server`.
 pub(crate) fn sharing(
     workspace: &Workspace,
     left_out: &[&str],

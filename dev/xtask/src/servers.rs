@@ -45,7 +45,8 @@ pub(crate) const VALKEY: Server = Server {
     packages: &["valkey-server", "valkey-tools"],
     program: "usr/bin/valkey-server",
     given: "IDEM_VALKEY_SERVER",
-    without: "the Redis store on Valkey 8.1; commits by `SET .. IFEQ` were seen on an emulation alone",
+    without: "the Redis store on Valkey 8.1; commits by `SET .. IFEQ` were seen on an emulation \
+              alone",
 };
 
 /// The newest of each, at night. A newer release of Debian unstable changes the folder's name here.

@@ -40,7 +40,8 @@ pub(crate) fn ensure_component(
     }
     if !exists("rustup") {
         bail!(
-            "`cargo {subcommand}` is missing: install the component {component} of the Rust toolchain"
+            "`cargo {subcommand}` is missing: install the component {component} of the Rust \
+             toolchain"
         );
     }
     println!("`cargo {subcommand}` is missing: adding the component {component} with rustup");
@@ -80,7 +81,8 @@ fn install(shell: &Shell, package: Package, why: &str) -> Result<()> {
         cmd!(shell, "brew install {brew}").run()?;
     } else {
         bail!(
-            "{program} is not in PATH, and there is neither apt-get nor brew to install it with: install it, because {why}"
+            "{program} is not in PATH, and there is neither apt-get nor brew to install it with: \
+             install it, because {why}"
         );
     }
     if !exists(program) {

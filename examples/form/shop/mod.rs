@@ -264,7 +264,8 @@ fn explain(visitor: &Visitor, refusal: &Refusal) -> Explanation {
         Refusal::OutOfStock(_) => same_form(
             StatusCode::SERVICE_UNAVAILABLE,
             "Out of stock just now",
-            "Nothing was ordered. More is on its way: try again in a moment, or choose another tea.",
+            "Nothing was ordered. More is on its way: try again in a moment, or choose another \
+             tea.",
         ),
         Refusal::Idempotency(error) => match error {
             idem::Error::InFlight { retry_after, .. } => Explanation {
@@ -272,36 +273,43 @@ fn explain(visitor: &Visitor, refusal: &Refusal) -> Explanation {
                 ..same_form(
                     StatusCode::SERVICE_UNAVAILABLE,
                     "Still on its way",
-                    "Your order is being placed and takes longer than usual. Send the form as it is to see whether it is done: that does not order twice.",
+                    "Your order is being placed and takes longer than usual. Send the form as it \
+                     is to see whether it is done: that does not order twice.",
                 )
             },
             idem::Error::FingerprintMismatch { .. } => fresh_form(
                 StatusCode::CONFLICT,
                 "You have sent this form before",
-                "It was sent with another order in it, and that order stands. If you want this one as well, send it now.",
+                "It was sent with another order in it, and that order stands. If you want this \
+                 one as well, send it now.",
             ),
             idem::Error::UnknownToken { .. } if visitor.is_new => fresh_form(
                 StatusCode::CONFLICT,
                 "We do not know you any more",
-                "Your browser has lost our cookie, or takes none. Nothing was ordered. Look at your order once more and send it; if you see this again, allow cookies for this page.",
+                "Your browser has lost our cookie, or takes none. Nothing was ordered. Look at \
+                 your order once more and send it; if you see this again, allow cookies for this \
+                 page.",
             ),
             idem::Error::UnknownToken { .. } => fresh_form(
                 StatusCode::CONFLICT,
                 "This form is too old",
-                "It lay here for too long, or it is not from this page. Nothing was ordered by it. Look at your order once more and send it.",
+                "It lay here for too long, or it is not from this page. Nothing was ordered by \
+                 it. Look at your order once more and send it.",
             ),
             idem::Error::Throttled { retry_after, .. } => Explanation {
                 retry_after: Some(*retry_after),
                 ..fresh_form(
                     StatusCode::TOO_MANY_REQUESTS,
                     "Please wait a moment",
-                    "Too many forms came from you that are not ours. Nothing was ordered. Send your order in a minute.",
+                    "Too many forms came from you that are not ours. Nothing was ordered. Send \
+                     your order in a minute.",
                 )
             },
             error if error.is_retryable() => same_form(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "We could not take your order",
-                "Something of ours does not answer. Send the form again in a minute: that does not order twice.",
+                "Something of ours does not answer. Send the form again in a minute: that does \
+                 not order twice.",
             ),
             _ => unknown(),
         },

@@ -63,10 +63,8 @@ impl Filled for RabbitMq {
         for number in 0..messages {
             let properties =
                 BasicProperties::default().with_message_id(format!("m-{number}").into());
-            let (options, properties) = (
-                BasicPublishOptions::default(),
-                properties.with_delivery_mode(2),
-            );
+            let options = BasicPublishOptions::default();
+            let properties = properties.with_delivery_mode(2);
             // The confirmations are waited for together.
             drop(
                 self.channel

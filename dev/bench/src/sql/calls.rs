@@ -26,22 +26,19 @@ type Measured = [[Vec<f64>; 2]; Subject::ALL.len()];
 pub(crate) async fn groups(place: Place, rounds: u64, calls: u64) -> Result<Vec<Group>> {
     let place = Arc::new(place);
     let name = place.database.name();
-    let (mut alone, mut slow, mut many) = (
-        Measured::default(),
-        Measured::default(),
-        Measured::default(),
-    );
-    let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
+    let mut alone = Measured::default();
+    let mut slow = Measured::default();
+    let mut many = Measured::default();
+    let mut here = Vec::new();
+    let mut elsewhere = Vec::new();
     let mut next = 0;
     for round in 0..=rounds {
         eprintln!("{name}, round {round} of {rounds}");
         let times = one_at_a_time(&place, calls, next).await?;
         next += calls;
         let rates = at_once(&place, &mut next).await?;
-        let (own, other) = (
-            waiters(&place, round, true).await?,
-            waiters(&place, round, false).await?,
-        );
+        let own = waiters(&place, round, true).await?;
+        let other = waiters(&place, round, false).await?;
         // The first one warms up.
         if round > 0 {
             for (subject, times) in times.iter().enumerate() {
@@ -117,10 +114,8 @@ fn figure(
     unit: Unit,
     goal: Option<f64>,
 ) -> Figure {
-    let (floor, own) = (
-        &of[Subject::Floor as usize][kind as usize],
-        &of[subject as usize][kind as usize],
-    );
+    let floor = &of[Subject::Floor as usize][kind as usize];
+    let own = &of[subject as usize][kind as usize];
     let ratios = own
         .iter()
         .zip(floor)
@@ -209,7 +204,8 @@ async fn slice(place: &Arc<Place>, subject: Subject, kind: Kind, from: u64) -> R
             anyhow::Ok(calls)
         });
     }
-    let (mut all, mut most) = (0, 0);
+    let mut all = 0;
+    let mut most = 0;
     while let Some(calls) = running.join_next().await {
         let calls: u64 = calls??;
         all += calls;
@@ -233,7 +229,8 @@ async fn waiters(place: &Arc<Place>, round: u64, same: bool) -> Result<f64> {
     let (begins, begun) = oneshot::channel();
     let result = result();
     let body = {
-        let (key, result) = (key.clone(), result.clone());
+        let key = key.clone();
+        let result = result.clone();
         tokio::spawn(async move {
             let call = owner.operation("bench").key(&key).run(async || {
                 let _ = begins.send(());
@@ -247,7 +244,9 @@ async fn waiters(place: &Arc<Place>, round: u64, same: bool) -> Result<f64> {
     begun.await?;
     let mut waiting = JoinSet::new();
     for _ in 0..WAITERS {
-        let (waiter, key, result) = (waiter.clone(), key.clone(), result.clone());
+        let waiter = waiter.clone();
+        let key = key.clone();
+        let result = result.clone();
         waiting.spawn(async move {
             waiter
                 .operation("bench")

@@ -1,5 +1,5 @@
-//! The floor: the store's statements for a claim, a commit and a replay, in a table like its own, by
-//! sqlx alone; and what people write who check, and then insert.
+//! The floor: the store's statements for a claim, a commit and a replay, in a table like its own,
+//! by sqlx alone; and what people write who check, and then insert.
 
 use std::sync::{Arc, LazyLock};
 
@@ -37,13 +37,15 @@ const ROW_OF_MARIADB: &str = "state, attempt, owner, origin, \
      (TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at) + 999) DIV 1000, \
      TIMESTAMPDIFF(MICROSECOND, valid_until, expires_at) DIV 1000, \
      fingerprint, is_error, codec, outcome, questions, took_over, revision";
-const ROW_OF_A_FILE: &str = "state, attempt, owner, origin, lease_until - leased_at, expires_at - leased_at, \
+const ROW_OF_A_FILE: &str = "state, attempt, owner, origin, lease_until - leased_at, \
+                             expires_at - leased_at, \
      expires_at - unixepoch() * 1000, expires_at - valid_until, \
      fingerprint, is_error, codec, outcome, questions, took_over, revision";
 /// Where the owner and the outcome are in them.
 pub(crate) const OWNER: usize = 2;
 pub(crate) const OUTCOME: usize = 11;
-const COLUMNS: &str = "state, attempt, owner, origin, leased_at, lease_until, valid_until, expires_at, \
+const COLUMNS: &str = "state, attempt, owner, origin, leased_at, lease_until, valid_until, \
+                       expires_at, \
      fingerprint, is_error, codec, outcome, questions, took_over, revision";
 
 /// What is sent: the statements of the store for these calls, as one would write them by hand.
@@ -56,15 +58,22 @@ impl Texts {
     fn of_postgres() -> Self {
         let at = "operation = 'bench' AND key = $1";
         let claim = format!(
-            "WITH written AS (INSERT INTO floor (operation, key, {COLUMNS}) VALUES ('bench', $1, 'in_flight', 1, $2, 'nothing', \
-             statement_timestamp(), statement_timestamp() + interval '30 s', NULL, statement_timestamp() + interval '2 days', \
-             NULL, false, NULL, NULL, 0, NULL, $3) ON CONFLICT (operation, key) DO NOTHING RETURNING {ROW}) \
-             SELECT * FROM written UNION ALL SELECT {ROW} FROM floor WHERE {at} AND NOT EXISTS (SELECT 1 FROM written)"
+            "WITH written AS (INSERT INTO floor (operation, key, {COLUMNS}) VALUES ('bench', $1, \
+             'in_flight', 1, $2, 'nothing', \
+             statement_timestamp(), statement_timestamp() + interval '30 s', NULL, \
+             statement_timestamp() + interval '2 days', \
+             NULL, false, NULL, NULL, 0, NULL, $3) ON CONFLICT (operation, key) DO NOTHING \
+             RETURNING {ROW}) \
+             SELECT * FROM written UNION ALL SELECT {ROW} FROM floor WHERE {at} \
+             AND NOT EXISTS (SELECT 1 FROM written)"
         );
         let commit = format!(
-            "WITH put AS (UPDATE floor SET state = 'committed', owner = NULL, origin = NULL, leased_at = NULL, lease_until = NULL, \
-             expires_at = statement_timestamp() + interval '1 day', codec = 'j', outcome = $4, revision = $3 \
-             WHERE {at} AND owner = $2 AND state || '' = 'in_flight' AND expires_at - statement_timestamp() > interval '0' RETURNING waited) \
+            "WITH put AS (UPDATE floor SET state = 'committed', owner = NULL, origin = NULL, \
+             leased_at = NULL, lease_until = NULL, \
+             expires_at = statement_timestamp() + interval '1 day', codec = 'j', outcome = $4, \
+             revision = $3 \
+             WHERE {at} AND owner = $2 AND state || '' = 'in_flight' \
+             AND expires_at - statement_timestamp() > interval '0' RETURNING waited) \
              SELECT CASE WHEN waited THEN pg_notify('floor', $1)::text END FROM put"
         );
         Self {
@@ -76,14 +85,20 @@ impl Texts {
     fn of_mariadb() -> Self {
         // Two statements in one message, which takes no parameters.
         let claim = format!(
-            "INSERT INTO floor (operation, `key`, {COLUMNS}) VALUES ('bench', '{{key}}', 'in_flight', 1, x'{{owner}}', 'nothing', \
-             UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL 30 SECOND, NULL, UTC_TIMESTAMP(6) + INTERVAL 2 DAY, \
-             NULL, false, NULL, NULL, 0, NULL, {{revision}}) ON DUPLICATE KEY UPDATE operation = VALUES(operation); \
+            "INSERT INTO floor (operation, `key`, {COLUMNS}) VALUES ('bench', '{{key}}', \
+             'in_flight', 1, x'{{owner}}', 'nothing', \
+             UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL 30 SECOND, NULL, \
+             UTC_TIMESTAMP(6) + INTERVAL 2 DAY, \
+             NULL, false, NULL, NULL, 0, NULL, {{revision}}) ON DUPLICATE KEY UPDATE operation = \
+             VALUES(operation); \
              SELECT {ROW_OF_MARIADB} FROM floor WHERE operation = 'bench' AND `key` = '{{key}}'"
         );
-        let commit = "UPDATE floor SET state = 'committed', owner = NULL, origin = NULL, leased_at = NULL, lease_until = NULL, \
-             expires_at = UTC_TIMESTAMP(6) + INTERVAL 1 DAY, codec = 'j', outcome = ?, revision = ? \
-             WHERE operation = 'bench' AND `key` = ? AND owner = ? AND state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6)";
+        let commit = "UPDATE floor SET state = 'committed', owner = NULL, origin = NULL, \
+                      leased_at = NULL, lease_until = NULL, \
+             expires_at = UTC_TIMESTAMP(6) + INTERVAL 1 DAY, codec = 'j', outcome = ?, \
+             revision = ? \
+             WHERE operation = 'bench' AND `key` = ? AND owner = ? AND state = 'in_flight' \
+             AND expires_at > UTC_TIMESTAMP(6)";
         Self {
             claim: claim.into(),
             commit: commit.into(),
@@ -92,14 +107,18 @@ impl Texts {
 
     fn of_a_file() -> Self {
         let claim = format!(
-            "INSERT INTO floor (operation, key, {COLUMNS}) VALUES ('bench', ?1, 'in_flight', 1, ?2, 'nothing', unixepoch() * 1000, \
-             unixepoch() * 1000 + 30000, NULL, unixepoch() * 1000 + 172800000, NULL, 0, NULL, NULL, 0, NULL, ?3) \
+            "INSERT INTO floor (operation, key, {COLUMNS}) VALUES ('bench', ?1, 'in_flight', 1, \
+             ?2, 'nothing', unixepoch() * 1000, \
+             unixepoch() * 1000 + 30000, NULL, unixepoch() * 1000 + 172800000, NULL, 0, NULL, \
+             NULL, 0, NULL, ?3) \
              ON CONFLICT (operation, key) DO NOTHING; \
              SELECT {ROW_OF_A_FILE} FROM floor WHERE operation = 'bench' AND key = ?1"
         );
-        let commit = "UPDATE floor SET state = 'committed', owner = NULL, origin = NULL, leased_at = NULL, lease_until = NULL, \
+        let commit = "UPDATE floor SET state = 'committed', owner = NULL, origin = NULL, \
+                      leased_at = NULL, lease_until = NULL, \
              expires_at = unixepoch() * 1000 + 86400000, codec = 'j', outcome = ?4, revision = ?3 \
-             WHERE operation = 'bench' AND key = ?1 AND owner = ?2 AND state = 'in_flight' AND expires_at > unixepoch() * 1000";
+             WHERE operation = 'bench' AND key = ?1 AND owner = ?2 AND state = 'in_flight' \
+             AND expires_at > unixepoch() * 1000";
         Self {
             claim: claim.into(),
             commit: commit.into(),
@@ -163,7 +182,8 @@ impl Floor {
         let owner = fastrand::u128(..).to_be_bytes().to_vec();
         let (found, _) = self.claim(key, &owner).await?;
         ensure!(found.as_ref() == Some(&owner), "the key was used before");
-        let (outcome, revision) = (result.as_bytes(), fastrand::i64(..));
+        let outcome = result.as_bytes();
+        let revision = fastrand::i64(..);
         let done = match self {
             Self::Postgres(pool) => {
                 let query = sqlx::query(AssertSqlSafe(POSTGRES.commit.clone()))
@@ -257,17 +277,22 @@ impl Floor {
             Self::Postgres(pool) => check_then_insert!(
                 pool,
                 "SELECT outcome FROM floor WHERE operation = 'bench' AND key = $1",
-                "INSERT INTO floor (operation, key, state, attempt, revision, outcome, expires_at) VALUES ('bench', $1, 'committed', 1, 1, $2, now() + interval '1 day')"
+                "INSERT INTO floor (operation, key, state, attempt, revision, outcome, \
+                 expires_at) VALUES ('bench', $1, 'committed', 1, 1, $2, now() + interval '1 day')"
             ),
             Self::Mysql(pool) => check_then_insert!(
                 pool,
                 "SELECT outcome FROM floor WHERE operation = 'bench' AND `key` = ?",
-                "INSERT INTO floor (operation, `key`, state, attempt, revision, outcome, expires_at) VALUES ('bench', ?, 'committed', 1, 1, ?, UTC_TIMESTAMP(6) + INTERVAL 1 DAY)"
+                "INSERT INTO floor (operation, `key`, state, attempt, revision, outcome, \
+                 expires_at) VALUES ('bench', ?, 'committed', 1, 1, ?, \
+                 UTC_TIMESTAMP(6) + INTERVAL 1 DAY)"
             ),
             Self::Sqlite(pool) => check_then_insert!(
                 pool,
                 "SELECT outcome FROM floor WHERE operation = 'bench' AND key = ?1",
-                "INSERT INTO floor (operation, key, state, attempt, revision, outcome, expires_at) VALUES ('bench', ?1, 'committed', 1, 1, ?2, unixepoch() * 1000 + 86400000)"
+                "INSERT INTO floor (operation, key, state, attempt, revision, outcome, \
+                 expires_at) VALUES ('bench', ?1, 'committed', 1, 1, ?2, \
+                 unixepoch() * 1000 + 86400000)"
             ),
         }
         Ok(result.len())

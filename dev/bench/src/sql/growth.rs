@@ -44,7 +44,8 @@ pub(crate) async fn group(place: &Place, records: u64) -> Result<Group> {
         .context("calls on the grown table")?;
     for (kind, (few, many)) in Kind::ALL.into_iter().zip(few.iter().zip(&many)) {
         for (name, share) in [("p50", 0.5), ("p99", 0.99)] {
-            let (few, many) = (quantile(few, share), quantile(many, share));
+            let few = quantile(few, share);
+            let many = quantile(many, share);
             let what = format!("{kind}, {name}: with {records} records over with {FEW}");
             figures.push(
                 Figure::new(what, Unit::Ratio, vec![many / few])
@@ -62,7 +63,9 @@ pub(crate) async fn group(place: &Place, records: u64) -> Result<Group> {
     let begun = Instant::now();
     let sweep = sweep(place);
     tokio::pin!(sweep);
-    let (mut during, mut failed, mut number) = (Vec::new(), 0_u32, 0);
+    let mut during = Vec::new();
+    let mut failed = 0_u32;
+    let mut number = 0;
     // Calls while it is swept: not more than are needed for a quantile.
     let swept = loop {
         let key = format!("during-{number}");
@@ -156,7 +159,8 @@ async fn fill(place: &Place, from: u64, to: u64) -> Result<()> {
         Database::Mariadb => format!("SELECT seq AS i FROM seq_{from}_to_{last}"),
         Database::Sqlite => {
             format!(
-                "WITH RECURSIVE n (i) AS (SELECT {from} UNION ALL SELECT i + 1 FROM n WHERE i < {last}) SELECT i FROM n"
+                "WITH RECURSIVE n (i) AS (SELECT {from} UNION ALL SELECT i + 1 FROM n \
+                 WHERE i < {last}) SELECT i FROM n"
             )
         }
     };
@@ -165,15 +169,18 @@ async fn fill(place: &Place, from: u64, to: u64) -> Result<()> {
     let outcome = format!("'\"{}\"'", "x".repeat(200));
     let text = match place.database {
         Database::Postgres => format!(
-            "INSERT INTO idem_records (operation, key, {columns}) SELECT 'bench', md5(i::text), 'committed', 1, \
+            "INSERT INTO idem_records (operation, key, {columns}) SELECT 'bench', md5(i::text), \
+             'committed', 1, \
              now() + interval '1 day', 'j', {outcome}::bytea, i FROM ({numbers}) AS n"
         ),
         Database::Mariadb => format!(
-            "INSERT INTO idem_records (operation, `key`, {columns}) SELECT 'bench', md5(i), 'committed', 1, \
+            "INSERT INTO idem_records (operation, `key`, {columns}) SELECT 'bench', md5(i), \
+             'committed', 1, \
              UTC_TIMESTAMP(6) + INTERVAL 1 DAY, 'j', {outcome}, i FROM ({numbers}) AS n"
         ),
         Database::Sqlite => format!(
-            "INSERT INTO idem_records (operation, key, {columns}) SELECT 'bench', hex(randomblob(16)), 'committed', 1, \
+            "INSERT INTO idem_records (operation, key, {columns}) SELECT 'bench', \
+             hex(randomblob(16)), 'committed', 1, \
              (unixepoch() + 86400) * 1000, 'j', CAST({outcome} AS BLOB), i FROM ({numbers})"
         ),
     };
@@ -184,13 +191,16 @@ async fn fill(place: &Place, from: u64, to: u64) -> Result<()> {
 async fn expire(place: &Place) -> Result<u64> {
     let text = match place.database {
         Database::Postgres => format!(
-            "UPDATE idem_records SET expires_at = now() - interval '1 second' WHERE revision % {EXPIRES} = 0 AND state = 'committed'"
+            "UPDATE idem_records SET expires_at = now() - interval '1 second' \
+             WHERE revision % {EXPIRES} = 0 AND state = 'committed'"
         ),
         Database::Mariadb => format!(
-            "UPDATE idem_records SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND WHERE revision % {EXPIRES} = 0 AND state = 'committed'"
+            "UPDATE idem_records SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND \
+             WHERE revision % {EXPIRES} = 0 AND state = 'committed'"
         ),
         Database::Sqlite => format!(
-            "UPDATE idem_records SET expires_at = (unixepoch() - 1) * 1000 WHERE revision % {EXPIRES} = 0 AND state = 'committed'"
+            "UPDATE idem_records SET expires_at = (unixepoch() - 1) * 1000 \
+             WHERE revision % {EXPIRES} = 0 AND state = 'committed'"
         ),
     };
     execute(place, text).await

@@ -55,7 +55,8 @@ async fn sees_an_order(browser: &Browser) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_form_that_is_sent_once_places_one_order() -> Result<()> {
-    let (site, browser) = (Site::open().await?, browser().await?);
+    let site = Site::open().await?;
+    let browser = browser().await?;
     fill(&browser, &site).await?;
     browser.click(BUTTON).await?;
     browser.sees("/orders/1", "Order 1 is placed").await?;
@@ -71,7 +72,8 @@ async fn a_form_that_is_sent_once_places_one_order() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_double_click_places_one_order() -> Result<()> {
     // Without scripts: nothing but the token stands between the second click and a second order.
-    let (site, browser) = (Site::open().await?, browser_without_scripts().await?);
+    let site = Site::open().await?;
+    let browser = browser_without_scripts().await?;
     site.hold();
     fill(&browser, &site).await?;
     browser.double_click(BUTTON).await?;
@@ -84,12 +86,14 @@ async fn a_double_click_places_one_order() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_button_disables_itself_and_says_so() -> Result<()> {
-    let (site, browser) = (Site::open().await?, browser().await?);
+    let site = Site::open().await?;
+    let browser = browser().await?;
     site.hold();
     fill(&browser, &site).await?;
     // The button's texts are written down, to be read later.
     let observer = "const button = document.querySelector('button');
-        const write = () => sessionStorage.setItem('button', `${button.disabled} ${button.textContent}`);
+        const write = () => sessionStorage.setItem('button', `${button.disabled} \
+        ${button.textContent}`);
         new MutationObserver(write).observe(button, { attributes: true, childList: true });";
     browser.run(observer).await?;
     browser.double_click(BUTTON).await?;
@@ -112,7 +116,8 @@ async fn the_button_disables_itself_and_says_so() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_scripts_everything_works() -> Result<()> {
-    let (site, browser) = (Site::open().await?, browser_without_scripts().await?);
+    let site = Site::open().await?;
+    let browser = browser_without_scripts().await?;
     fill(&browser, &site).await?;
     site.is_out_of_stock(1);
     browser.click(BUTTON).await?;
@@ -125,7 +130,8 @@ async fn without_scripts_everything_works() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_of_the_orders_page_sends_nothing() -> Result<()> {
-    let (site, browser) = (Site::open().await?, browser().await?);
+    let site = Site::open().await?;
+    let browser = browser().await?;
     fill(&browser, &site).await?;
     browser.click(BUTTON).await?;
     browser.sees("/orders/1", "Order 1 is placed").await?;
@@ -142,7 +148,8 @@ async fn a_reload_of_the_orders_page_sends_nothing() -> Result<()> {
 /// (Chromium repeats it by itself, too, when the connection is cut.)
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_of_the_post_ends_on_the_one_order() -> Result<()> {
-    let (site, browser) = (Site::open().await?, browser().await?);
+    let site = Site::open().await?;
+    let browser = browser().await?;
     fill(&browser, &site).await?;
     site.loses_answers(true);
     browser.click(BUTTON).await?;
@@ -158,7 +165,8 @@ async fn a_reload_of_the_post_ends_on_the_one_order() -> Result<()> {
 /// The visitor gets a fresh form, and the order continues.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_while_the_order_is_being_placed_says_so() -> Result<()> {
-    let (site, browser) = (Site::open().await?, browser().await?);
+    let site = Site::open().await?;
+    let browser = browser().await?;
     site.hold();
     fill(&browser, &site).await?;
     browser.click(BUTTON).await?;
@@ -178,7 +186,8 @@ async fn a_reload_while_the_order_is_being_placed_says_so() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn back_to_the_form_shows_a_fresh_one_that_a_hasty_click_does_not_send() -> Result<()> {
-    let (site, browser) = (Site::open().await?, browser().await?);
+    let site = Site::open().await?;
+    let browser = browser().await?;
     fill(&browser, &site).await?;
     let first = browser.property(TOKEN, "value").await?;
     browser.click(BUTTON).await?;
@@ -203,11 +212,17 @@ async fn back_to_the_form_shows_a_fresh_one_that_a_hasty_click_does_not_send() -
 /// As browsers do that show a page just as it was left, whatever its headers say.
 #[tokio::test(flavor = "multi_thread")]
 async fn back_to_the_old_form_and_sent_again_ends_on_the_one_order() -> Result<()> {
-    let (site, browser) = (Site::open().await?, browser().await?);
+    let site = Site::open().await?;
+    let browser = browser().await?;
     site.keeps_pages();
     fill(&browser, &site).await?;
     let first = browser.property(TOKEN, "value").await?;
-    browser.run("addEventListener('pageshow', event => { document.title = `restored: ${event.persisted}` })").await?;
+    browser
+        .run(
+            "addEventListener('pageshow', event => { document.title = `restored: \
+                 ${event.persisted}` })",
+        )
+        .await?;
     browser.click(BUTTON).await?;
     browser.sees("/orders/1", "Order 1 is placed").await?;
     browser.back().await?;
@@ -226,7 +241,8 @@ async fn back_to_the_old_form_and_sent_again_ends_on_the_one_order() -> Result<(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn back_to_the_old_form_and_sent_with_another_order_is_explained() -> Result<()> {
-    let (site, browser) = (Site::open().await?, browser().await?);
+    let site = Site::open().await?;
+    let browser = browser().await?;
     site.keeps_pages();
     fill(&browser, &site).await?;
     browser.click(BUTTON).await?;
@@ -249,13 +265,12 @@ async fn back_to_the_old_form_and_sent_with_another_order_is_explained() -> Resu
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_form_in_two_tabs_places_one_order() -> Result<()> {
-    let (site, browser) = (Site::open().await?, browser().await?);
+    let site = Site::open().await?;
+    let browser = browser().await?;
     site.keeps_pages();
     fill(&browser, &site).await?;
-    let (one, token) = (
-        browser.tab().await?,
-        browser.property(TOKEN, "value").await?,
-    );
+    let one = browser.tab().await?;
+    let token = browser.property(TOKEN, "value").await?;
     let two = browser.new_tab().await?;
     browser.show(&two).await?;
     fill(&browser, &site).await?;
@@ -282,7 +297,8 @@ async fn the_same_form_in_two_tabs_places_one_order() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_forms_in_two_tabs_are_two_orders() -> Result<()> {
-    let (site, browser) = (Site::open().await?, browser().await?);
+    let site = Site::open().await?;
+    let browser = browser().await?;
     fill(&browser, &site).await?;
     let one = browser.tab().await?;
     let two = browser.new_tab().await?;
@@ -333,7 +349,8 @@ async fn is_explained(browser: &Browser, site: &Site, title: &str) -> Result<()>
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_form_that_lay_for_too_long_is_explained() -> Result<()> {
-    let (site, browser) = (Site::open().await?, browser().await?);
+    let site = Site::open().await?;
+    let browser = browser().await?;
     fill(&browser, &site).await?;
     site.passes(Duration::from_secs(31 * 60));
     is_explained(&browser, &site, "This form is too old").await
@@ -341,7 +358,8 @@ async fn a_form_that_lay_for_too_long_is_explained() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_made_by_hand_is_explained() -> Result<()> {
-    let (site, browser) = (Site::open().await?, browser().await?);
+    let site = Site::open().await?;
+    let browser = browser().await?;
     fill(&browser, &site).await?;
     browser
         .tamper(TOKEN, "aaaabbbbccccddddeeeeffffgggghhhh")
@@ -351,7 +369,8 @@ async fn a_token_made_by_hand_is_explained() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_visitors_token_is_explained() -> Result<()> {
-    let (site, browser) = (Site::open().await?, browser().await?);
+    let site = Site::open().await?;
+    let browser = browser().await?;
     fill(&browser, &site).await?;
     let stolen = browser.property(TOKEN, "value").await?;
     browser.forget_cookies().await?;
@@ -362,7 +381,8 @@ async fn another_visitors_token_is_explained() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_visitor_who_has_lost_the_cookie_is_told() -> Result<()> {
-    let (site, browser) = (Site::open().await?, browser().await?);
+    let site = Site::open().await?;
+    let browser = browser().await?;
     fill(&browser, &site).await?;
     browser.forget_cookies().await?;
     is_explained(&browser, &site, "We do not know you any more").await
@@ -370,7 +390,8 @@ async fn a_visitor_who_has_lost_the_cookie_is_told() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_sends_too_many_foreign_tokens_is_asked_to_wait() -> Result<()> {
-    let (site, browser) = (Site::open_guarded(2).await?, browser().await?);
+    let site = Site::open_guarded(2).await?;
+    let browser = browser().await?;
     for title in [
         "This form is too old",
         "This form is too old",
@@ -389,7 +410,8 @@ async fn who_sends_too_many_foreign_tokens_is_asked_to_wait() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_failure_of_the_warehouse_the_same_form_can_be_sent_again() -> Result<()> {
-    let (site, browser) = (Site::open().await?, browser().await?);
+    let site = Site::open().await?;
+    let browser = browser().await?;
     site.is_out_of_stock(1);
     fill(&browser, &site).await?;
     let token = browser.property(TOKEN, "value").await?;
@@ -410,7 +432,8 @@ async fn after_a_failure_of_the_warehouse_the_same_form_can_be_sent_again() -> R
 /// What is reloaded is the answer to the form, so the form is sent again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_of_the_explanation_tries_the_order_again() -> Result<()> {
-    let (site, browser) = (Site::open().await?, browser().await?);
+    let site = Site::open().await?;
+    let browser = browser().await?;
     site.is_out_of_stock(1);
     fill(&browser, &site).await?;
     browser.click(BUTTON).await?;
@@ -438,7 +461,8 @@ async fn an_order_that_takes_too_long_is_explained_and_found_by_the_same_form() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_wrong_in_the_form_is_said_beside_it_and_costs_no_token() -> Result<()> {
-    let (site, browser) = (Site::open().await?, browser().await?);
+    let site = Site::open().await?;
+    let browser = browser().await?;
     fill(&browser, &site).await?;
     browser
         .type_into("#name", "<script>alert(1)</script>")
@@ -467,7 +491,8 @@ async fn what_is_wrong_in_the_form_is_said_beside_it_and_costs_no_token() -> Res
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_orders_are_shown_as_they_are_placed() -> Result<()> {
-    let (site, browser) = (Site::open().await?, browser_without_scripts().await?);
+    let site = Site::open().await?;
+    let browser = browser_without_scripts().await?;
     browser.open(&site.at("/orders")).await?;
     browser.sees("/orders", "None yet").await?;
     let orders = browser.tab().await?;
@@ -492,14 +517,12 @@ async fn the_orders_are_shown_as_they_are_placed() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_a_phone_nothing_is_cut_off() -> Result<()> {
-    let (site, browser) = (
-        Site::open().await?,
-        Browser::start(Options {
-            phone: true,
-            ..Options::default()
-        })
-        .await?,
-    );
+    let site = Site::open().await?;
+    let browser = Browser::start(Options {
+        phone: true,
+        ..Options::default()
+    })
+    .await?;
     let fits = async || -> Result<()> {
         let widths =
             "return [document.documentElement.clientWidth, document.documentElement.scrollWidth]";

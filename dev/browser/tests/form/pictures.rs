@@ -16,13 +16,11 @@ async fn pictures() -> Result<()> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pictures");
     fs::create_dir_all(&dir)?;
     let site = Site::open().await?;
-    let (light, phone) = (
-        Options::default(),
-        Options {
-            phone: true,
-            ..Options::default()
-        },
-    );
+    let light = Options::default();
+    let phone = Options {
+        phone: true,
+        ..Options::default()
+    };
     for (name, options) in [
         ("light", light),
         (

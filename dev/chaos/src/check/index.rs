@@ -119,7 +119,8 @@ impl Index {
 
     #[allow(clippy::too_many_lines, reason = "one arm for each event")]
     fn add(&mut self, Line { at, by, event }: &Line) {
-        let (at, by) = (*at, *by);
+        let at = *at;
+        let by = *by;
         match event.clone() {
             Event::Call {
                 call,

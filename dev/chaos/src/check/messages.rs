@@ -49,7 +49,8 @@ pub(super) fn check(index: &Index, violations: &mut Vec<Violation>) {
             broken(
                 &message.key,
                 format!(
-                    "message {number} is lost: no body of its key succeeded, and it is not put aside"
+                    "message {number} is lost: no body of its key succeeded, and it is not put \
+                     aside"
                 ),
             );
         }

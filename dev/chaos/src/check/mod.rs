@@ -67,7 +67,8 @@ struct Documented {
 pub(crate) const PROMISES: &[(&str, &str)] = &[
     (
         "P1",
-        "no body of a key is polled once another has begun; no key is given away while its lease is held",
+        "no body of a key is polled once another has begun; no key is given away while its lease \
+         is held",
     ),
     (
         "P2",
@@ -83,7 +84,8 @@ pub(crate) const PROMISES: &[(&str, &str)] = &[
     ),
     (
         "P5",
-        "every call ends; a key whose owner died is taken over; in the end every key has an outcome",
+        "every call ends; a key whose owner died is taken over; in the end every key has an \
+         outcome",
     ),
     (
         "P6",
@@ -100,7 +102,8 @@ pub(crate) const PROMISES: &[(&str, &str)] = &[
     ),
     (
         "none",
-        "nothing unexpected: no error that cannot be here, no panic of idem's, no process that ends by itself",
+        "nothing unexpected: no error that cannot be here, no panic of idem's, no process that \
+         ends by itself",
     ),
 ];
 
@@ -108,7 +111,8 @@ pub(crate) const PROMISES: &[(&str, &str)] = &[
 pub(crate) fn check(history: &[Line], rules: Rules, complete: bool) -> Findings {
     let index = Index::new(history);
     let lease = nanos(rules.lease);
-    let (mut violations, mut documented) = (Vec::new(), Documented::default());
+    let mut violations = Vec::new();
+    let mut documented = Documented::default();
     for (name, key) in &index.keys {
         documented.lost_renewals += owners::check(&index, name, key, rules, &mut violations);
         documented.unacknowledged += outcomes::check(&index, name, key, rules, &mut violations);

@@ -109,7 +109,8 @@ pub(super) fn check(
         // that was answered: a commit is accepted from the last owner alone.
         if body.first_from > first || body.attempt > of.attempt {
             let text = format!(
-                "body {} (attempt {}) began although the outcome of body {} (attempt {}) was recorded",
+                "body {} (attempt {}) began although the outcome of body {} (attempt {}) was \
+                 recorded",
                 body.number, body.attempt, of.number, of.attempt
             );
             broken(promise, body.begun, text);

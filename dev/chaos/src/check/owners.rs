@@ -103,7 +103,8 @@ fn check_claims(
                 });
                 let early = (confirmed + counts_on - at) / 1_000;
                 let text = format!(
-                    "attempt {later_attempt} was given {early} µs before the owner of attempt {attempt} had to stop"
+                    "attempt {later_attempt} was given {early} µs before the owner of attempt \
+                     {attempt} had to stop"
                 );
                 broken(if done { "P9" } else { "P1" }, *at, text);
             }

@@ -19,8 +19,8 @@ pub(crate) enum Databases {
     Sqlite(PathBuf),
 }
 
-/// A PostgreSQL, and the standby that takes its place when it dies. A commit waits until the standby
-/// has it on its disk.
+/// A PostgreSQL, and the standby that takes its place when it dies. A commit waits until the
+/// standby has it on its disk.
 #[derive(Debug)]
 pub(crate) struct Pair {
     /// Of whichever is the first one just now, as an address that moves.
@@ -104,7 +104,10 @@ impl Databases {
         let through = proxy.map(|proxy| proxy.address().port());
         of_one_server! { self,
             server => through.map_or_else(|| server.url(), |port| server.url_through(port)),
-            Self::PostgresPair(pair) => through.map_or_else(|| pair.url.clone(), |port| pair.url_through(port)),
+            Self::PostgresPair(pair) => match through {
+                Some(port) => pair.url_through(port),
+                None => pair.url.clone(),
+            },
             Self::Sqlite(file) => in_file(file),
         }
     }
@@ -132,8 +135,8 @@ impl Databases {
         Ok(())
     }
 
-    /// Stops a server for a while: of a pair the standby every second time, without which nothing is
-    /// acknowledged.
+    /// Stops a server for a while: of a pair the standby every second time, without which nothing
+    /// is acknowledged.
     pub(crate) async fn pause(&self, target: usize, length: Duration) -> Result<()> {
         of_one_server! { self,
             server => {

@@ -73,8 +73,8 @@ impl Topology {
         }
     }
 
-    /// The lease, unless another one is asked for. To connect to a database takes many times as long
-    /// as to Redis, and a step that is not over in three eighths of a lease has failed.
+    /// The lease, unless another one is asked for. To connect to a database takes many times as
+    /// long as to Redis, and a step that is not over in three eighths of a lease has failed.
     pub(crate) fn lease(self) -> Duration {
         match self {
             Self::Single | Self::Sentinel | Self::Cluster => Duration::from_millis(400),

@@ -144,7 +144,9 @@ impl Future for Body {
             receipt: Receipt { call, body },
             ..
         } = &self.whose;
-        let (call, body, key) = (*call, *body, key.clone());
+        let call = *call;
+        let body = *body;
+        let key = key.clone();
         journal.write_at(
             at,
             Event::Poll {

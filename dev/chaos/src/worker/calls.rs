@@ -89,7 +89,8 @@ impl Plan {
             end: End::Value,
         };
         let wait = lease * 4 + Duration::from_secs(4);
-        let (manner, late) = (Manner::Run, Duration::ZERO);
+        let manner = Manner::Run;
+        let late = Duration::ZERO;
         Self {
             manner,
             wait,
@@ -176,7 +177,9 @@ impl Caller {
             manner,
             wait,
         });
-        let (dropped, this, key) = (plan.dropped, self.clone(), key.to_owned());
+        let dropped = plan.dropped;
+        let this = self.clone();
+        let key = key.to_owned();
         // In a task of its own, which catches the panics of bodies.
         let task = tokio::spawn(CALL.scope(call, async move {
             let answering = this.answer(call, &key, plan);
@@ -212,7 +215,8 @@ impl Caller {
             operation = operation.in_flight(InFlight::Reject);
         }
         let mut scripts = plan.scripts.into_iter();
-        let (this, of) = (self.clone(), key.to_owned());
+        let this = self.clone();
+        let of = key.to_owned();
         let mut body = move |attempt| {
             let receipt = Receipt {
                 call,

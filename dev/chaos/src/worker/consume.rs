@@ -53,8 +53,8 @@ fn disposition(answer: &Answer) -> Result<(), Unhandled> {
     }
 }
 
-/// Consumes until the parent says that it is over. A broker that is down when the consumer starts is
-/// asked again.
+/// Consumes until the parent says that it is over. A broker that is down when the consumer starts
+/// is asked again.
 pub(super) async fn run(url: &str, process: u64, caller: &Caller, dice: Rng) {
     let dice = RefCell::new(dice);
     let handler = async |delivery: Delivery| {

@@ -119,7 +119,8 @@ async fn work(args: &Args, journal: Journal) -> Result<()> {
     }
     let mut callers = JoinSet::new();
     for number in 0..CALLERS {
-        let (caller, epoch) = (caller.clone(), args.epoch);
+        let caller = caller.clone();
+        let epoch = args.epoch;
         let mut dice = Rng::with_seed(args.seed ^ (args.process << 16) ^ number);
         callers.spawn(async move {
             while !ENDING.load(Ordering::Relaxed) {

@@ -25,7 +25,9 @@ impl<S> Noted<S> {
 
 impl<S: Store> Store for Noted<S> {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        let (key, owner, sent) = (claim.id.key().to_owned(), number(claim.owner), clock::now());
+        let key = claim.id.key().to_owned();
+        let owner = number(claim.owner);
+        let sent = clock::now();
         let answer = self.inner.claim(claim).await;
         match &answer {
             Ok(Claimed::Owned { attempt, .. }) => {
@@ -64,7 +66,8 @@ impl<S: Store> Store for Noted<S> {
         let answers = self.inner.renew(renewals).await;
         for (renewal, answer) in renewals.iter().zip(&answers) {
             if matches!(answer, Ok(Ownership::Held)) {
-                let (key, owner) = (renewal.id.key().to_owned(), number(renewal.owner));
+                let key = renewal.id.key().to_owned();
+                let owner = number(renewal.owner);
                 self.journal.write(Event::Renewed { key, owner, sent });
             }
         }

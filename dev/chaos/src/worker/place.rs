@@ -164,7 +164,8 @@ macro_rules! carry_out {
 impl Raw {
     /// Removes a record of any owner.
     pub(super) async fn erase(&self, id: &RecordId) {
-        let (operation, key) = (id.operation(), id.key());
+        let operation = id.operation();
+        let key = id.key();
         match self {
             Self::Redis(manager) => {
                 let erased: RedisResult<()> = cmd("DEL")
@@ -202,11 +203,13 @@ impl Raw {
 
     /// Writes an outcome over the record of any owner.
     pub(super) async fn overwrite(&self, commit: &Commit) {
-        let (operation, key) = (commit.id.operation(), commit.id.key());
+        let operation = commit.id.operation();
+        let key = commit.id.key();
         let Some(outcome) = &commit.outcome else {
             return;
         };
-        let (codec, payload) = (outcome.codec.as_str(), outcome.payload.to_vec());
+        let codec = outcome.codec.as_str();
+        let payload = outcome.payload.to_vec();
         match self {
             Self::Redis(manager) => {
                 let expiry = u64::try_from(commit.ttl.as_millis()).unwrap_or(u64::MAX);
@@ -220,7 +223,8 @@ impl Raw {
             }
             Self::Postgres(pool) => carry_out!(
                 pool,
-                "UPDATE idem_records SET state = 'committed', owner = NULL, took_over = NULL, is_error = $3, codec = $4, outcome = $5 WHERE operation = $1 AND key = $2",
+                "UPDATE idem_records SET state = 'committed', owner = NULL, took_over = NULL, \
+                 is_error = $3, codec = $4, outcome = $5 WHERE operation = $1 AND key = $2",
                 operation,
                 key,
                 outcome.is_error,
@@ -229,7 +233,8 @@ impl Raw {
             ),
             Self::MySql(pool) => carry_out!(
                 pool,
-                "UPDATE idem_records SET state = 'committed', owner = NULL, took_over = NULL, is_error = ?, codec = ?, outcome = ? WHERE operation = ? AND `key` = ?",
+                "UPDATE idem_records SET state = 'committed', owner = NULL, took_over = NULL, \
+                 is_error = ?, codec = ?, outcome = ? WHERE operation = ? AND `key` = ?",
                 outcome.is_error,
                 codec,
                 payload,
@@ -238,7 +243,8 @@ impl Raw {
             ),
             Self::Sqlite(pool) => carry_out!(
                 pool,
-                "UPDATE idem_records SET state = 'committed', owner = NULL, took_over = NULL, is_error = ?3, codec = ?4, outcome = ?5 WHERE operation = ?1 AND key = ?2",
+                "UPDATE idem_records SET state = 'committed', owner = NULL, took_over = NULL, \
+                 is_error = ?3, codec = ?4, outcome = ?5 WHERE operation = ?1 AND key = ?2",
                 operation,
                 key,
                 outcome.is_error,

@@ -53,10 +53,12 @@ impl Faulty {
     pub(crate) fn start(server: &str, fault: Fault) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
-        let (server, seen) = (server.to_owned(), Arc::<Mutex<BTreeSet<String>>>::default());
+        let server = server.to_owned();
+        let seen = Arc::<Mutex<BTreeSet<String>>>::default();
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                let (server, seen) = (server.clone(), seen.clone());
+                let server = server.clone();
+                let seen = seen.clone();
                 // A connection that breaks is the client's business.
                 std::thread::spawn(move || drop(pass(client, &server, fault, &seen)));
             }

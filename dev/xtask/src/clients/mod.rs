@@ -25,18 +25,21 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     let shell = workspace.shell();
     let folder = workspace.target_dir()?.join("clients");
     shell.create_dir(&folder)?;
-    let python = installed(
-        "Python",
-        &folder.join("python"),
-        SCRIPTS,
-        "requirements.txt",
-        |folder| {
-            vec![cmd!(
+    let python =
+        installed(
+            "Python",
+            &folder.join("python"),
+            SCRIPTS,
+            "requirements.txt",
+            |folder| {
+                vec![cmd!(
                 shell,
-                "python3 -m pip install --quiet --no-warn-conflicts --root-user-action=ignore --upgrade --target {folder} --requirement {SCRIPTS}/requirements.txt"
-            )]
-        },
-    );
+                "python3 -m pip install --quiet --no-warn-conflicts --upgrade --target {folder}"
+            )
+            .arg("--root-user-action=ignore")
+            .args(["--requirement", &format!("{SCRIPTS}/requirements.txt")])]
+            },
+        );
     let node = installed(
         "Node",
         &folder.join("node"),
@@ -128,10 +131,8 @@ fn installed<'a>(
     commands: impl FnOnce(&std::path::Path) -> Vec<Cmd<'a>>,
 ) -> bool {
     // What is installed is known by a copy of its list of versions.
-    let (wanted, mark) = (
-        std::path::Path::new(scripts).join(versions),
-        folder.join("installed"),
-    );
+    let wanted = std::path::Path::new(scripts).join(versions);
+    let mark = folder.join("installed");
     let install = || {
         let wanted = std::fs::read(&wanted)?;
         if std::fs::read(&mark).is_ok_and(|found| found == wanted) {
@@ -225,7 +226,8 @@ fn reminder(left_out: &[String]) -> String {
     let all: Vec<_> = left_out.iter().map(said).collect();
     let all = all.concat();
     format!(
-        "\n{line}\n{all}!!! The test needs python3 with pip, node with npm, and their registries.\n{line}\n"
+        "\n{line}\n{all}!!! The test needs python3 with pip, node with npm, and their \
+         registries.\n{line}\n"
     )
 }
 
