@@ -45,7 +45,8 @@ impl Subject for OnPostgres {
 
     async fn plant(&self, id: &RecordId, value: &[u8]) -> Result<bool, BoxError> {
         let text = format!(
-            "INSERT INTO idem_records ({COLUMNS}) VALUES ($1, $2, 'x', 1, now() + interval '1 hour', $3, 1)"
+            "INSERT INTO idem_records ({COLUMNS}) \
+             VALUES ($1, $2, 'x', 1, now() + interval '1 hour', $3, 1)"
         );
         let query = sqlx::query(sqlx::AssertSqlSafe(text))
             .bind(id.operation())
@@ -99,7 +100,8 @@ impl Subject for OnMySql {
     async fn plant(&self, id: &RecordId, value: &[u8]) -> Result<bool, BoxError> {
         let columns = COLUMNS.replace("key", "`key`");
         let text = format!(
-            "INSERT INTO idem_records ({columns}) VALUES (?, ?, 'x', 1, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, ?, 1)"
+            "INSERT INTO idem_records ({columns}) \
+             VALUES (?, ?, 'x', 1, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, ?, 1)"
         );
         let query = sqlx::query(sqlx::AssertSqlSafe(text))
             .bind(id.operation())

@@ -12,8 +12,8 @@ use idem_testkit::{MariaDbServer, PostgresServer};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use crate::databases::polled;
 use crate::failed::Failed;
-use crate::transactions::polled;
 
 /// How long a dropped call would have waited: the least that each database knows.
 const WAIT: Duration = Duration::from_secs(1);
@@ -167,13 +167,14 @@ macro_rules! guards {
         async fn $name() {
             const ROWS: guard::Rows = guard::Rows::new("dropped_rows", "id");
             let (pool, _dir) = $pool;
-            let ddl = "CREATE TABLE IF NOT EXISTS dropped_rows (id bigint PRIMARY KEY); DELETE FROM dropped_rows; INSERT INTO dropped_rows VALUES (1)";
+            let ddl = "CREATE TABLE IF NOT EXISTS dropped_rows (id bigint PRIMARY KEY); DELETE \
+                FROM dropped_rows; INSERT INTO dropped_rows VALUES (1)";
             sqlx::raw_sql(ddl).execute(&pool).await.unwrap();
             let mut owner = pool.begin().await.unwrap();
             sqlx::raw_sql($hold).execute(&mut *owner).await.unwrap();
             let mut connection = pool.acquire().await.unwrap();
-            // Prepares the statements. A connection of sqlx to MySQL is of no more use after a future
-            // was dropped that prepared one.
+            // Prepares the statements. A connection of sqlx to MySQL is of no more use after a
+            // future was dropped that prepared one.
             let mut tx = connection.begin().await.unwrap();
             let _ = ROWS.lock(&mut tx, 2_i64, WAIT).await.unwrap();
             tx.rollback().await.unwrap();

@@ -145,10 +145,12 @@ macro_rules! over {
 
 over!(
     on_postgres, PostgresServer, PostgresStore, PgPool, PgPoolOptions,
-    others: "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()",
+    others: "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid \
+        <> pg_backend_pid()",
     ends: [
         Ends::InTime("ALTER DATABASE postgres SET idle_session_timeout = '1s'"),
-        Ends::Now("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"),
+        Ends::Now("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> \
+            pg_backend_pid()"),
         Ends::Restart,
     ],
     note: "INSERT INTO refused SELECT pid FROM pg_stat_activity",
@@ -156,32 +158,37 @@ over!(
         "CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
            IF EXISTS (SELECT FROM refused WHERE connection = pg_backend_pid()) \
            THEN RAISE EXCEPTION 'refused' USING ERRCODE = 'REFUSAL'; END IF; RETURN NEW; END $$",
-        "CREATE OR REPLACE TRIGGER refuse BEFORE INSERT ON idem_records FOR EACH ROW EXECUTE FUNCTION refuse()",
+        "CREATE OR REPLACE TRIGGER refuse BEFORE INSERT ON idem_records FOR EACH ROW EXECUTE \
+         FUNCTION refuse()",
     ],
     refusals: ["57P05", "57P01", "57P02", "57P04", "25P04"]
 );
 over!(
     on_mariadb, MariaDbServer, MySqlStore, MySqlPool, MySqlPoolOptions,
-    others: "SELECT count(*) FROM information_schema.processlist WHERE user = 'idem' AND id <> CONNECTION_ID()",
+    others: "SELECT count(*) FROM information_schema.processlist WHERE user = 'idem' AND id <> \
+        CONNECTION_ID()",
     ends: [Ends::InTime("SET GLOBAL wait_timeout = 1"), Ends::Restart],
     note: "INSERT INTO refused SELECT CONNECTION_ID()",
     trigger: [
         "DROP TRIGGER IF EXISTS refuse",
         "CREATE TRIGGER refuse BEFORE INSERT ON idem_records FOR EACH ROW \
-           IF CONNECTION_ID() < (SELECT MAX(connection) FROM refused) AND NOT @refused <=> REFUSAL THEN \
+           IF CONNECTION_ID() < (SELECT MAX(connection) FROM refused) AND NOT @refused <=> REFUSAL \
+           THEN \
            SET @refused = REFUSAL; SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = REFUSAL; END IF",
     ],
     refusals: ["1047", "1053", "1412", "1927", "2006", "2013", "3101", "3169", "4031"]
 );
 over!(
     real_mysql, MySqlServer, MySqlStore, MySqlPool, MySqlPoolOptions,
-    others: "SELECT count(*) FROM information_schema.processlist WHERE user = 'idem' AND id <> CONNECTION_ID()",
+    others: "SELECT count(*) FROM information_schema.processlist WHERE user = 'idem' AND id <> \
+        CONNECTION_ID()",
     ends: [Ends::InTime("SET GLOBAL wait_timeout = 1"), Ends::Restart],
     note: "INSERT INTO refused SELECT CONNECTION_ID()",
     trigger: [
         "DROP TRIGGER IF EXISTS refuse",
         "CREATE TRIGGER refuse BEFORE INSERT ON idem_records FOR EACH ROW \
-           IF CONNECTION_ID() < (SELECT MAX(connection) FROM refused) AND NOT @refused <=> REFUSAL THEN \
+           IF CONNECTION_ID() < (SELECT MAX(connection) FROM refused) AND NOT @refused <=> REFUSAL \
+           THEN \
            SET @refused = REFUSAL; SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = REFUSAL; END IF",
     ],
     refusals: ["1047", "1053", "1412", "1927", "2006", "2013", "3101", "3169", "4031"]

@@ -14,7 +14,12 @@ over_both_servers! {
         let (store, held) = S::on_pool_of_one(&server.url()).await;
         let error = fails_in_time(&store).await;
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-        assert!(error.to_string().contains("all connections of the pool are in use"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("all connections of the pool are in use"),
+            "{error}"
+        );
         drop(held);
         recovers(&store).await;
     }
@@ -27,7 +32,14 @@ over_both_servers! {
         // More often than the pool has connections: none of them may be lost to the store.
         for _ in 0..3 {
             fails_in_time(&store).await;
-            let many: Vec<_> = (0..8).map(|_| tokio::spawn({ let store = store.clone(); async move { fails_in_time(&store).await } })).collect();
+            let many: Vec<_> = (0..8)
+                .map(|_| {
+                    tokio::spawn({
+                        let store = store.clone();
+                        async move { fails_in_time(&store).await }
+                    })
+                })
+                .collect();
             for one in many {
                 one.await.unwrap();
             }
@@ -43,7 +55,10 @@ over_both_servers! {
         order(&idempotency, "k", 1).await.unwrap();
         server.kill();
         fails_in_time(&store).await;
-        assert!(order(&idempotency, "other", 2).await.is_err(), "a body ran without its claim");
+        assert!(
+            order(&idempotency, "other", 2).await.is_err(),
+            "a body ran without its claim"
+        );
         server.restart().await;
         recovers(&store).await;
         assert_eq!(order(&idempotency, "k", 3).await.unwrap().into_inner(), 1);
@@ -71,18 +86,37 @@ over_both_servers! {
     async fn a_commit_whose_reply_was_lost_is_settled<S: Server>() {
         let server = S::start().await;
         server.store().await;
-        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port())).await.unwrap();
-        let through = runtime(S::connect(&server.url_through(proxy.address().port())).await.unwrap());
+        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port()))
+            .await
+            .unwrap();
+        let through = runtime(
+            S::connect(&server.url_through(proxy.address().port()))
+                .await
+                .unwrap(),
+        );
         let direct = runtime(S::connect(&server.url()).await.unwrap());
         let run = through.operation("orders").key("k").run(async || {
             proxy.swallow_replies(true);
             Ok::<_, idem_core::Error>(7)
         });
-        assert_eq!(tokio::time::timeout(LONG, run).await.unwrap().unwrap().into_inner(), 7);
+        assert_eq!(
+            tokio::time::timeout(LONG, run)
+                .await
+                .unwrap()
+                .unwrap()
+                .into_inner(),
+            7
+        );
         // Carried out, or never sent, since no connection could be had: then it is tried on in the
         // background.
         proxy.restore();
-        let again = direct.operation("orders").key("k").wait(LONG).run(async || Ok::<_, idem_core::Error>(8)).await.unwrap();
+        let again = direct
+            .operation("orders")
+            .key("k")
+            .wait(LONG)
+            .run(async || Ok::<_, idem_core::Error>(8))
+            .await
+            .unwrap();
         assert!(again.is_replayed() && again.into_inner() == 7);
         let again = order(&through, "k", 9).await.unwrap();
         assert!(again.is_replayed() && again.into_inner() == 7);
@@ -90,23 +124,36 @@ over_both_servers! {
 
     /// As with a slow handshake of TLS. The limit of each step ends before its own connection is
     /// open.
-    async fn a_connection_that_takes_longer_to_open_than_a_step_may_serves_a_later_step<S: Server>() {
+    async fn a_connection_that_takes_longer_to_open_than_a_step_may_serves_a_later_step<
+        S: Server,
+    >() {
         let server = S::start().await;
         server.store().await;
-        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port())).await.unwrap();
-        let store = S::connect(&server.url_through(proxy.address().port())).await.unwrap();
+        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port()))
+            .await
+            .unwrap();
+        let store = S::connect(&server.url_through(proxy.address().port()))
+            .await
+            .unwrap();
         proxy.delay_connections(Duration::from_millis(1300));
         let error = fails_in_time(&store).await;
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-        assert!(error.to_string().contains("check that the database runs"), "{error}");
+        assert!(
+            error.to_string().contains("check that the database runs"),
+            "{error}"
+        );
         recovers(&store).await;
     }
 
     async fn a_cut_network_is_an_error_in_time<S: Server>() {
         let server = S::start().await;
         server.store().await;
-        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port())).await.unwrap();
-        let store = S::connect(&server.url_through(proxy.address().port())).await.unwrap();
+        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port()))
+            .await
+            .unwrap();
+        let store = S::connect(&server.url_through(proxy.address().port()))
+            .await
+            .unwrap();
         recovers(&store).await;
         proxy.cut();
         fails_in_time(&store).await;
@@ -135,9 +182,13 @@ async fn a_killed_postgres_finishes_nothing() {
         }
     });
     until("the query runs", async || {
-        let running =
-            "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT count(*) FROM generate_series(1, 20000000)'";
-        sqlx::query_scalar::<_, i64>(running).fetch_one(&pool).await.unwrap() == 1
+        let running = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT count(*) FROM \
+             generate_series(1, 20000000)'";
+        sqlx::query_scalar::<_, i64>(running)
+            .fetch_one(&pool)
+            .await
+            .unwrap()
+            == 1
     })
     .await;
     server.kill().unwrap();
@@ -181,13 +232,15 @@ async fn a_full_disk_of_postgres_takes_no_new_key_and_loses_nothing() {
     Server::execute(
         &server,
         "CREATE FUNCTION is_full() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
-           RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$",
+           RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = \
+           '53100'; END $$",
     )
     .await;
     let meanwhile = idempotency.operation("orders").key("meanwhile").run(async || {
         // After an insert, since before one it would be called for rows that are there.
         let full =
-            "CREATE TRIGGER is_full AFTER INSERT OR UPDATE ON idem_records FOR EACH ROW EXECUTE FUNCTION is_full()";
+            "CREATE TRIGGER is_full AFTER INSERT OR UPDATE ON idem_records FOR EACH ROW EXECUTE \
+             FUNCTION is_full()";
         Server::execute(&server, full).await;
         Ok::<_, idem_core::Error>(2)
     });
@@ -228,7 +281,8 @@ async fn a_full_disk_of_mariadb_takes_no_new_key_and_loses_nothing() {
         .unwrap();
     let idempotency = runtime(Server::store(&server).await);
     order(&idempotency, "before", 1).await.unwrap();
-    let (mut length, mut full) = (1 << 20, None);
+    let mut length = 1 << 20;
+    let mut full = None;
     for number in 0..2000 {
         let operation = || idempotency.operation("texts").key(&number);
         // What does not fit any more is a commit, and then a claim.
@@ -298,7 +352,8 @@ async fn a_read_only_mariadb_is_unavailable_and_says_why() {
     // Not for the user of the tests, who may do everything.
     Server::execute(
         &server,
-        "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'wordpass'; GRANT SELECT, INSERT, UPDATE, DELETE ON idem.* TO app@'127.0.0.1'; SET GLOBAL read_only = 1",
+        "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'wordpass'; GRANT SELECT, INSERT, UPDATE, \
+         DELETE ON idem.* TO app@'127.0.0.1'; SET GLOBAL read_only = 1",
     )
     .await;
     let app = runtime(

@@ -116,7 +116,8 @@ macro_rules! scenarios {
                 let barrier = Arc::new(Barrier::new(CROWD));
                 let mut calls = JoinSet::new();
                 for index in 0..CROWD {
-                    let (barrier, call) = (barrier.clone(), call(index, pool.clone()));
+                    let barrier = barrier.clone();
+                    let call = call(index, pool.clone());
                     calls.spawn(async move {
                         barrier.wait().await;
                         call.await

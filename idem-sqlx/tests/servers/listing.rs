@@ -15,7 +15,8 @@ use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer};
 
 /// One statement for every database, but for the words in braces. Twenty rows are of the operation
 /// `mails.send`, and two are abandoned.
-const FILL: &str = "INSERT INTO idem_records (operation, {key}, state, attempt, owner, origin, leased_at, \
+const FILL: &str = "INSERT INTO idem_records (operation, {key}, state, attempt, owner, origin, \
+    leased_at, \
     lease_until, expires_at, codec, outcome, revision) \
     WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) \
     SELECT CASE WHEN i % 1000 = 0 THEN 'mails.send' ELSE 'orders.create' END, {text}, \
@@ -60,7 +61,8 @@ async fn reads_few_rows(store: impl AdminStore, rows_read: impl AsyncFn() -> i64
         ),
         (Listing::all().digest(digest), 1, ROWS * 3 / 2),
     ] {
-        let (mut found, mut looked_at) = (0, 0);
+        let mut found = 0;
+        let mut looked_at = 0;
         let before = rows_read().await;
         let mut page = store.list(&listing).await.unwrap();
         loop {
@@ -151,8 +153,12 @@ async fn a_listing_of_postgres_reads_each_row_once_or_fewer() {
         .await
         .unwrap();
     reads_few_rows(store, async || {
-        sqlx::raw_sql("SELECT pg_stat_force_next_flush()").execute(&pool).await.unwrap();
-        let rows = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'idem_records'";
+        sqlx::raw_sql("SELECT pg_stat_force_next_flush()")
+            .execute(&pool)
+            .await
+            .unwrap();
+        let rows = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = \
+            'idem_records'";
         sqlx::query_scalar(rows).fetch_one(&pool).await.unwrap()
     })
     .await;

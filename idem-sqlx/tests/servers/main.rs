@@ -1,5 +1,4 @@
-//! The stores of PostgreSQL and MariaDB against real servers, one for each test: what only a server
-//! can get wrong.
+//! The stores of PostgreSQL and MariaDB against real servers: what only a server can get wrong.
 // Tests measure how long things take, and stop where they cannot go on: the helpers too.
 #![allow(
     clippy::disallowed_methods,
@@ -12,6 +11,7 @@
 mod bad_input;
 mod beside_leases;
 mod burst;
+mod databases;
 mod dropped;
 mod ended;
 mod events;
@@ -24,6 +24,7 @@ mod listing;
 mod mysql;
 mod observing;
 mod other_driver;
+mod postgres;
 mod proxied;
 mod recorded;
 mod renewing;
@@ -161,7 +162,7 @@ server!(MySqlServer, MySqlStore, MySqlPool, MySqlPoolOptions);
 
 /// Writes each test once, and runs it over both servers.
 macro_rules! over_both_servers {
-    ($($(#[doc = $doc:literal])* async fn $name:ident<S: Server>() $body:block)*) => {
+    ($($(#[doc = $doc:literal])* async fn $name:ident<S: Server $(,)?>() $body:block)*) => {
         $($(#[doc = $doc])* async fn $name<S: crate::Server>() $body)*
 
         mod postgres {

@@ -16,9 +16,9 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::LONG;
-use crate::events::rows::on_mariadb;
+use crate::databases::insert;
+use crate::databases::on_mariadb;
 use crate::failed::Failed;
-use crate::transactions::insert;
 
 const SECOND: Duration = Duration::from_secs(1);
 const LEVELS: [&str; 4] = [
@@ -223,7 +223,8 @@ async fn calls_on_released_and_expired_keys_meet_no_deadlock(url: &str) {
                 let key = format!("{state} {expires_at} {key} {level}");
                 let encoded = Key::encode(&key).unwrap();
                 let row = format!(
-                    "INSERT INTO idem_records (operation, `key`, state, attempt, expires_at, revision) \
+                    "INSERT INTO idem_records (operation, `key`, state, attempt, expires_at, \
+                     revision) \
                      VALUES ('tx', '{}', '{state}', 1, '{expires_at}', 1)",
                     encoded.as_str()
                 );

@@ -14,9 +14,9 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use super::events::rows::{on_mariadb, on_postgres, on_sqlite};
+use crate::databases::insert;
+use crate::databases::{on_mariadb, on_postgres, on_sqlite};
 use crate::failed::{Failed, action};
-use crate::transactions::insert;
 
 /// What was decided, each with one more field, for example what an observing call `would` have come
 /// to.
@@ -300,10 +300,11 @@ async fn an_observing_call_in_a_transaction_runs_and_says_what_it_would_have_don
     observes_on_sqlite(&format!("sqlite://{}/shop.db", dir.path().display())).await;
 }
 
-/// At REPEATABLE READ, a transaction that began before the first call committed cannot see its record.
+/// At REPEATABLE READ, a transaction that began before the first call committed cannot see its
+/// record.
 #[tokio::test]
 async fn a_transaction_that_met_another_one_is_a_conflict_and_not_a_store_that_failed() {
-    let (pool, store) = crate::transactions::postgres().await;
+    let (pool, store) = crate::databases::postgres().await;
     let idempotency = Idempotency::new(store);
     let log = Log::with("would");
     let _guard = tracing::subscriber::set_default(log.clone());
@@ -400,7 +401,8 @@ async fn a_conflict_in_a_transparent_error_of_the_body_runs_the_transaction_agai
     assert_eq!(n, 11);
 }
 
-/// Each run of the body meets a transaction that has read what it writes, and has written what it read.
+/// Each run of the body meets a transaction that has read what it writes, and has written what it
+/// read.
 #[tokio::test]
 async fn a_conflict_that_does_not_pass_is_reported_once_as_a_store_that_failed() {
     let (pool, idempotency) = on_postgres(

@@ -32,7 +32,10 @@ over_both_servers! {
 
     async fn a_table_of_another_name_is_another_set_of_records<S: Server>() {
         let server = S::start().await;
-        let (one, two) = (server.store().await, server.with_table("shop_records").await);
+        let (one, two) = (
+            server.store().await,
+            server.with_table("shop_records").await,
+        );
         S::migrate(&two).await.unwrap();
         order(&runtime(one), "k", 1).await.unwrap();
         assert_eq!(order(&runtime(two), "k", 2).await.unwrap().into_inner(), 2);
@@ -43,14 +46,31 @@ over_both_servers! {
         let store = server.store().await;
         let idempotency = runtime(store.clone());
         let ms = Duration::from_millis;
-        for (key, ttl, remember) in [("short", ms(50), ms(50)), ("remembered", ms(50), ms(60_000)), ("long", ms(60_000), ms(60_000))] {
-            let call = idempotency.operation("orders").key(key).ttl(ttl).remember(remember);
-            call.run(async || Ok::<_, idem_core::Error>(1)).await.unwrap();
+        for (key, ttl, remember) in [
+            ("short", ms(50), ms(50)),
+            ("remembered", ms(50), ms(60_000)),
+            ("long", ms(60_000), ms(60_000)),
+        ] {
+            let call = idempotency
+                .operation("orders")
+                .key(key)
+                .ttl(ttl)
+                .remember(remember);
+            call.run(async || Ok::<_, idem_core::Error>(1))
+                .await
+                .unwrap();
         }
-        let state = async |key: &str| store.inspect(&id(key)).await.unwrap().map(|info| info.state);
+        let state = async |key: &str| {
+            store
+                .inspect(&id(key))
+                .await
+                .unwrap()
+                .map(|info| info.state)
+        };
         until("two have expired", async || {
             state("short").await.is_none() && state("remembered").await == Some(RecordState::Done)
-        }).await;
+        })
+        .await;
         S::sweep(&store).await;
         assert_eq!(S::sweep(&store).await, 0, "there was more");
         assert_eq!(state("remembered").await, Some(RecordState::Done));
@@ -63,11 +83,19 @@ over_both_servers! {
         let server = S::start().await;
         let store = server.store().await;
         order(&runtime(store.clone()), "k", 1).await.unwrap();
-        let recursive = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900) SELECT i FROM n";
-        let key = if server.url().starts_with("mysql") { "`key`" } else { "key" };
-        server.execute(&format!(
-            "INSERT INTO idem_records (operation, {key}, state, attempt, expires_at, revision) SELECT 'old', i, 'released', 1, '2001-01-01', 1 FROM ({recursive}) AS n"
-        )).await;
+        let recursive = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < \
+            900) SELECT i FROM n";
+        let key = if server.url().starts_with("mysql") {
+            "`key`"
+        } else {
+            "key"
+        };
+        server
+            .execute(&format!(
+                "INSERT INTO idem_records (operation, {key}, state, attempt, expires_at, revision) \
+             SELECT 'old', i, 'released', 1, '2001-01-01', 1 FROM ({recursive}) AS n"
+            ))
+            .await;
         assert_eq!(S::sweep(&store).await, 900);
         assert!(store.inspect(&id("k")).await.unwrap().is_some());
     }
@@ -193,7 +221,8 @@ async fn a_table_in_partitions_is_swept_of_what_expired_and_of_nothing_else() {
     Server::execute(
         &server,
         "ALTER TABLE idem_records RENAME TO whole; \
-         CREATE TABLE idem_records (LIKE whole INCLUDING DEFAULTS, PRIMARY KEY (operation, key)) PARTITION BY HASH (operation, key); \
+         CREATE TABLE idem_records (LIKE whole INCLUDING DEFAULTS, PRIMARY KEY (operation, key)) \
+         PARTITION BY HASH (operation, key); \
          COMMENT ON TABLE idem_records IS 'idem schema 1'; \
          CREATE TABLE part_0 PARTITION OF idem_records FOR VALUES WITH (MODULUS 3, REMAINDER 0); \
          CREATE TABLE part_1 PARTITION OF idem_records FOR VALUES WITH (MODULUS 3, REMAINDER 1); \
@@ -215,7 +244,8 @@ async fn a_table_in_partitions_is_swept_of_what_expired_and_of_nothing_else() {
             .unwrap();
     }
     let old = "INSERT INTO idem_records (operation, key, state, attempt, expires_at, revision) \
-               SELECT 'old', i, 'released', 1, '2001-01-01', 1 FROM generate_series(1, 60) AS n (i)";
+               SELECT 'old', i, 'released', 1, '2001-01-01', 1 FROM generate_series(1, 60) AS n \
+               (i)";
     Server::execute(&server, old).await;
     store.sweep().await.unwrap();
     assert_eq!(store.sweep().await.unwrap(), 0, "there was more");
@@ -243,8 +273,10 @@ async fn each_step_finds_its_row_by_its_key_however_many_are_in_flight() {
     Server::store(&server).await;
     // The statistics stay those of an empty table.
     let in_flight = "ALTER TABLE idem_records SET (autovacuum_enabled = off); \
-         INSERT INTO idem_records (operation, key, state, attempt, owner, leased_at, lease_until, expires_at, revision) \
-         SELECT 'orders', 'other-' || i, 'in_flight', 1, '\\x01', now(), now() + interval '1 hour', now() + interval '1 day', i \
+         INSERT INTO idem_records (operation, key, state, attempt, owner, leased_at, lease_until, \
+         expires_at, revision) \
+         SELECT 'orders', 'other-' || i, 'in_flight', 1, '\\x01', now(), now() + interval '1 \
+         hour', now() + interval '1 day', i \
          FROM generate_series(1, 2000) AS n (i)";
     Server::execute(&server, in_flight).await;
     let looking = PgPool::connect(&server.url()).await.unwrap();
@@ -307,7 +339,8 @@ async fn each_step_finds_its_row_by_its_key_however_many_are_in_flight() {
             == 0
     })
     .await;
-    let select = "SELECT indexrelname::text FROM pg_stat_user_indexes WHERE relname = 'idem_records' AND idx_scan > 0";
+    let select = "SELECT indexrelname::text FROM pg_stat_user_indexes WHERE relname = \
+        'idem_records' AND idx_scan > 0";
     until("the steps are counted", async || {
         let used: Vec<String> = sqlx::query_scalar(select)
             .fetch_all(&looking)
@@ -330,8 +363,10 @@ async fn a_batch_of_a_sweep_reads_its_own_rows_however_many_have_expired() {
     Server::store(&server).await;
     let rows = format!(
         "ALTER TABLE idem_records SET (autovacuum_enabled = off); \
-         INSERT INTO idem_records (operation, key, state, attempt, valid_until, expires_at, revision) \
-         SELECT 'orders', i, CASE WHEN i % 2 = 0 THEN 'committed' ELSE 'done' END, 1, CASE WHEN i % 2 = 0 THEN now() + interval '1 day' END, \
+         INSERT INTO idem_records (operation, key, state, attempt, valid_until, expires_at, \
+         revision) \
+         SELECT 'orders', i, CASE WHEN i % 2 = 0 THEN 'committed' ELSE 'done' END, 1, CASE WHEN i \
+         % 2 = 0 THEN now() + interval '1 day' END, \
          now() + interval '2 days', i FROM generate_series(1, {ROWS}) AS n (i); \
          ANALYZE idem_records"
     );

@@ -45,7 +45,8 @@ pub(crate) async fn answered_after(
 over_both_servers! {
     async fn a_waiter_in_another_process_learns_of_a_commit_within_the_bound<S: Server>() {
         let server = S::start().await;
-        let (owner, waiter) = (runtime(server.store().await), runtime(server.store().await));
+        let owner = runtime(server.store().await);
+        let waiter = runtime(server.store().await);
         for key in ["one", "two", "three"] {
             let took = answered_after(&owner, &waiter, key, HELD).await;
             // The bound is 250 ms; the rest is the machine's.
@@ -93,7 +94,8 @@ async fn p9_a_full_queue_of_notify_loses_no_outcome() {
     Server::store(&server).await;
     let full = [
         "CREATE FUNCTION pg_notify(text, text) RETURNS void LANGUAGE plpgsql AS \
-         $$ BEGIN RAISE EXCEPTION 'too many notifications in the NOTIFY queue' USING ERRCODE = '54000'; END $$",
+         $$ BEGIN RAISE EXCEPTION 'too many notifications in the NOTIFY queue' USING ERRCODE = \
+         '54000'; END $$",
         "ALTER DATABASE postgres SET search_path = public, pg_catalog",
     ];
     for statement in full {

@@ -100,7 +100,8 @@ async fn p11_a_step_whose_caller_is_not_polled_holds_up_no_other() {
     let ids = [id("first"), id("second")];
     // The first step has its turn, and waits for the writer, since there is a row to delete. The
     // second waits for its turn.
-    let (mut first, mut second) = (pin!(store.remove(&ids[0])), pin!(store.remove(&ids[1])));
+    let mut first = pin!(store.remove(&ids[0]));
+    let mut second = pin!(store.remove(&ids[1]));
     for step in [&mut first, &mut second] {
         tokio::select! {
             biased;

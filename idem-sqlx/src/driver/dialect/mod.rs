@@ -157,8 +157,8 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     fn new(table: &Table, lock_limit: Option<Duration>) -> Self;
 
     /// Creates the dialect of steps in a caller's transaction. Their futures may be dropped at any
-    /// poll, and the connection continues with the caller's next statement. Nobody else sees a claim
-    /// there, so it does not expire, however long the transaction takes.
+    /// poll, and the connection continues with the caller's next statement. Nobody else sees a
+    /// claim there, so it does not expire, however long the transaction takes.
     fn within_transactions(table: &Table) -> Self;
 
     /// Returns the database's address, without the password.

@@ -1,8 +1,8 @@
 //! Connections that a store keeps between its steps.
 //!
 //! sqlx tests each connection that is returned to its pool. That costs one more message to the
-//! server, and one more task, for each step. If the pool is the store's own, the next step takes over
-//! the connection instead.
+//! server, and one more task, for each step. If the pool is the store's own, the next step takes
+//! over the connection instead.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

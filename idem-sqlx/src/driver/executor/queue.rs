@@ -1,8 +1,8 @@
 //! The queue of a store's steps.
 //!
 //! A burst of a thousand calls must not fail because there are ten connections. If the database is
-//! stopped, each call must fail in time. So a step waits for a permit as long as the steps before it
-//! are answered, and no longer.
+//! stopped, each call must fail in time. So a step waits for a permit as long as the steps before
+//! it are answered, and no longer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,8 +60,8 @@ impl StepQueue {
     /// `limit`, if it took ten times as long, or if a step before it was
     /// [blocked](Self::note_blocked). The permit's limit is what was left since the last answer.
     ///
-    /// A free permit is assigned to the next waiter even if nobody polls it. So await this only in a
-    /// task of the store.
+    /// A free permit is assigned to the next waiter even if nobody polls it. So await this only in
+    /// a task of the store.
     pub(crate) async fn acquire(&self, limit: Duration) -> Option<StepPermit> {
         let acquiring = self.permits.clone().acquire_owned();
         let waited = self.wait_while_answered(limit, acquiring).await?;

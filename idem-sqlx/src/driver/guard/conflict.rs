@@ -16,8 +16,8 @@ const LONGEST: usize = 100;
 ///
 /// It recognises the errors of sqlx, also inside an [`Error::Store`](idem_core::Error::Store). Use
 /// it where you begin and commit the transaction yourself, such as around an annotated function
-/// with `transaction = tx`. [`Operation::transaction`](idem_core::Operation::transaction) runs again
-/// by itself.
+/// with `transaction = tx`. [`Operation::transaction`](idem_core::Operation::transaction) runs
+/// again by itself.
 ///
 /// # Examples
 ///

@@ -282,7 +282,8 @@ impl Versions {
         key: &str,
     ) -> Result<Version, Error> {
         let Names { table, id: row } = self.rows.names::<DB>()?;
-        let (version, made_by) = (column::<DB>(self.version)?, column::<DB>(self.made_by)?);
+        let version = column::<DB>(self.version)?;
+        let made_by = column::<DB>(self.made_by)?;
         let [first, second] = DB::PARAMETERS;
         let [text, number] = DB::TYPES;
         self.rows.write_lock(tx).await?;

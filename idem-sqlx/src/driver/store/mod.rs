@@ -48,9 +48,9 @@ macro_rules! store {
             /// Creates a store on the application's pool, with the table `idem_records`.
             ///
             /// Nothing is sent yet. The pool keeps its settings: with `test_before_acquire`, which
-            /// is on by default, each step costs one more round trip. sqlx also tests each connection
-            /// that is returned, after the step; with a pool of its own (`connect`), the store
-            /// keeps its connections instead.
+            /// is on by default, each step costs one more round trip. sqlx also tests each
+            /// connection that is returned, after the step; with a pool of its own (`connect`), the
+            /// store keeps its connections instead.
             ///
             /// Call it in the tokio runtime that the pool lives in. The store runs its steps there,
             /// whatever tokio runtime a caller is in.
@@ -110,9 +110,9 @@ macro_rules! store {
             /// name is quoted, so that upper and lower case differ where the database distinguishes
             /// them.
             ///
-            /// With an invalid name, the first step fails with `Refused`. So it does in SQLite for the
-            /// schema of an attached file, unless both files have a rollback journal: otherwise a
-            /// crash could leave rows without their record.
+            /// With an invalid name, the first step fails with `Refused`. So it does in SQLite for
+            /// the schema of an attached file, unless both files have a rollback journal: otherwise
+            /// a crash could leave rows without their record.
             #[must_use]
             pub fn table(mut self, table: impl Into<String>) -> Self {
                 self.settings.table = table.into();

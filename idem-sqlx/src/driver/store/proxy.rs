@@ -1,7 +1,8 @@
 //! Opens the first connection to PostgreSQL, and detects a proxy in between.
 //!
 //! A proxy such as `PgBouncer` may give each transaction another connection of the server. Settings
-//! of a session are lost then, and so are prepared statements, unless the proxy keeps track of them.
+//! of a session are lost then, and so are prepared statements, unless the proxy keeps track of
+//! them.
 
 use std::time::Duration;
 

@@ -30,8 +30,8 @@ pub(crate) struct PollPauses {
     pub(crate) longest: Duration,
 }
 
-/// Waits while the record is in flight under this attempt, and its lease is alive. The caller limits
-/// the wait.
+/// Waits while the record is in flight under this attempt, and its lease is alive. The caller
+/// limits the wait.
 pub(crate) async fn wait<D: Dialect>(
     executor: &Arc<Executor<D>>,
     id: &RecordId,

@@ -19,8 +19,8 @@ use super::executor::{CONNECT_WAIT, Executor};
 use super::store::steps::{ClaimStep, ROUNDS, claim_step, commit_on, in_flight};
 use crate::row::{Columns, FoundRow};
 
-/// The pause that is suggested to a call whose key another transaction holds: nobody knows when that
-/// ends.
+/// The pause that is suggested to a call whose key another transaction holds: nobody knows when
+/// that ends.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The answer to a claim whose row another transaction has locked for longer than the caller waits.
 const LOCKED: Claimed = Claimed::InFlight {
@@ -235,8 +235,8 @@ pub(crate) async fn roll_back<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreE
     rolled_back.map_err(ended::<D>)
 }
 
-/// Ends a transaction. If the database has ended it before (a full file), that is an error, and sqlx
-/// still counts it: the next caller of this connection could not begin one.
+/// Ends a transaction. If the database has ended it before (a full file), that is an error, and
+/// sqlx still counts it: the next caller of this connection could not begin one.
 pub(crate) async fn roll_back_all<D: Dialect>(on: &mut Conn<D>) {
     if Manager::<D>::rollback(on).await.is_err() && D::restart(on, "SELECT 1").await.is_ok() {
         // If this fails too, the connection is lost, and with it the transaction.
@@ -268,7 +268,8 @@ pub(crate) async fn begin<D: Dialect>(
         let mut connection = connected::<D>(pool, &place)
             .await
             .map_err(StoreError::unsent)?;
-        // If a future was dropped when the database had ended its transaction, sqlx still counts it.
+        // If a future was dropped when the database had ended its transaction, sqlx still counts
+        // it.
         if Manager::<D>::get_transaction_depth(&connection) > 0 {
             roll_back_all::<D>(&mut connection).await;
         }
@@ -337,8 +338,8 @@ pub(crate) fn is_conflict<D: Dialect>(error: &(dyn StdError + 'static)) -> bool 
     of_database(error).is_some_and(D::is_conflict)
 }
 
-/// Returns the database's error, if this is one. With `#[error(transparent)]`, the source of an error
-/// is the database's error without the `sqlx::Error` around it.
+/// Returns the database's error, if this is one. With `#[error(transparent)]`, the source of an
+/// error is the database's error without the `sqlx::Error` around it.
 pub(super) fn of_database<'e>(
     error: &'e (dyn StdError + 'static),
 ) -> Option<&'e dyn DatabaseError> {
@@ -363,7 +364,8 @@ fn failed<D: Dialect>(executor: &Executor<D>, error: sqlx::Error) -> StoreError 
         return conflict::<D>(error);
     }
     if matches!(classify::<D>(&error), ErrorClass::Schema) {
-        let (name, table) = (D::NAME, executor.table());
+        let name = D::NAME;
+        let table = executor.table();
         let message = format!(
             "{name}: {error}; does this database have the table `{table}`? Call `migrate()` once \
              at start-up, or run the statements of `SCHEMA`"

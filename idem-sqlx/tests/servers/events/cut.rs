@@ -50,7 +50,8 @@ impl Cutter {
             Arc::new(Mutex::new(Plan::default())),
             Arc::new(Notify::new()),
         );
-        let (its, told) = (plan.clone(), done.clone());
+        let its = plan.clone();
+        let told = done.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect((Ipv4Addr::LOCALHOST, upstream))
@@ -86,7 +87,8 @@ async fn pass(
     plan: Arc<Mutex<Plan>>,
     done: Arc<Notify>,
 ) {
-    let (mut said, mut answered) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+    let mut said = vec![0; 1 << 16];
+    let mut answered = vec![0; 1 << 16];
     loop {
         tokio::select! {
             length = client.read(&mut said) => {

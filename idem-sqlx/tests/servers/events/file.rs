@@ -14,8 +14,8 @@ use idem_sqlx::sqlx::{self, SqliteTransaction};
 use tokio::process::Command;
 
 use super::rows::sqlite::{World, write};
+use crate::databases::{CREATE, insert};
 use crate::failed::Failed;
-use crate::transactions::{CREATE, insert};
 
 /// The signal of a write beyond the longest file that a process may have. Not everywhere the same,
 /// but on Linux and macOS.
@@ -215,7 +215,8 @@ async fn a_full_file_leaves_rows_and_record_or_neither_and_the_connection_usable
 #[tokio::test]
 async fn a_file_that_is_removed_or_replaced_has_rows_and_record_or_neither_on_sqlite() {
     for is_replaced in [false, true] {
-        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let dir = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
         let (pool, idempotency) = nearly_full(dir.path(), 10_000).await;
         let call = async |pool: &SqlitePool, idempotency: &Idempotency, key: &str| {
             let operation = idempotency.operation("events").key(key);

@@ -60,7 +60,9 @@ fn says(word: &str) {
 #[ignore = "this is another process of the tests beside it, which start it"]
 async fn worker() {
     let variable = |name: &str| std::env::var(format!("EVENTS_{name}")).unwrap();
-    let (url, what, key) = (variable("URL"), variable("DO"), variable("KEY"));
+    let url = variable("URL");
+    let what = variable("DO");
+    let key = variable("KEY");
     match url.split(':').next() {
         Some("postgres") => works_on_postgres(&url, &what, &key).await,
         Some("mysql") => works_on_mariadb(&url, &what, &key).await,
@@ -131,7 +133,8 @@ macro_rules! works {
                 let mut worker = Worker::start(url, what, &key);
                 worker.says(what).await;
                 let waiter = tokio::spawn({
-                    let (world, key) = (world.clone(), key.clone());
+                    let world = world.clone();
+                    let key = key.clone();
                     async move { world.answer(&key).await.is_replayed() }
                 });
                 if matches!(what, "in the body" | "after the call") {

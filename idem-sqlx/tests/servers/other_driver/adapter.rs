@@ -35,12 +35,16 @@ impl<C: GenericClient + Send + Sync> Tx<C> {
 
     /// Writes over the row that was read, if it is still that one.
     async fn put(&self, claim: &Claim, then: &InFlight, revision: i64) -> Result<bool, StoreError> {
-        let update = "UPDATE idem_records SET state = 'in_flight', attempt = $3, owner = $4, origin = $5, \
-             leased_at = statement_timestamp(), lease_until = statement_timestamp() + $6::bigint * interval '1 ms', \
-             expires_at = statement_timestamp() + $7::bigint * interval '1 ms', valid_until = NULL, fingerprint = $8, \
+        let update = "UPDATE idem_records SET state = 'in_flight', attempt = $3, owner = $4, \
+            origin = $5, \
+             leased_at = statement_timestamp(), lease_until = statement_timestamp() + $6::bigint * \
+             interval '1 ms', \
+             expires_at = statement_timestamp() + $7::bigint * interval '1 ms', valid_until = \
+             NULL, fingerprint = $8, \
              is_error = false, codec = NULL, outcome = NULL, revision = $9, waited = false \
              WHERE operation = $1 AND key = $2 AND revision = $10";
-        let (operation, key) = (claim.id.operation(), claim.id.key());
+        let operation = claim.id.operation();
+        let key = claim.id.key();
         let fingerprint = then.fingerprint.map(|fingerprint| fingerprint.to_string());
         let rows = self
             .client
@@ -66,10 +70,13 @@ impl<C: GenericClient + Send + Sync> Tx<C> {
 
     /// Inserts the row where there is none.
     async fn insert(&self, claim: &Claim, first: &InFlight) -> Result<bool, tokio_postgres::Error> {
-        let insert = "INSERT INTO idem_records (operation, key, state, attempt, owner, origin, leased_at, lease_until, expires_at, fingerprint, revision) \
-             VALUES ($1, $2, 'in_flight', $3, $4, $5, statement_timestamp(), statement_timestamp() + $6::bigint * interval '1 ms', \
+        let insert = "INSERT INTO idem_records (operation, key, state, attempt, owner, origin, \
+            leased_at, lease_until, expires_at, fingerprint, revision) \
+             VALUES ($1, $2, 'in_flight', $3, $4, $5, statement_timestamp(), statement_timestamp() \
+             + $6::bigint * interval '1 ms', \
              statement_timestamp() + $7::bigint * interval '1 ms', $8, $9) ON CONFLICT DO NOTHING";
-        let (operation, key) = (claim.id.operation(), claim.id.key());
+        let operation = claim.id.operation();
+        let key = claim.id.key();
         let fingerprint = first.fingerprint.map(|fingerprint| fingerprint.to_string());
         let rows = self
             .client
@@ -93,9 +100,11 @@ impl<C: GenericClient + Send + Sync> Tx<C> {
 
     async fn read(&self, operation: &str, key: &str) -> Result<Option<Row>, StoreError> {
         let select = "SELECT state, attempt, owner, origin, \
-             (extract(epoch FROM lease_until - leased_at) * 1000)::bigint, (extract(epoch FROM expires_at - leased_at) * 1000)::bigint, \
+             (extract(epoch FROM lease_until - leased_at) * 1000)::bigint, (extract(epoch FROM \
+             expires_at - leased_at) * 1000)::bigint, \
              ceil(extract(epoch FROM expires_at - statement_timestamp()) * 1000)::bigint, \
-             (extract(epoch FROM expires_at - valid_until) * 1000)::bigint, fingerprint, is_error, codec, outcome, questions, revision \
+             (extract(epoch FROM expires_at - valid_until) * 1000)::bigint, fingerprint, is_error, \
+             codec, outcome, questions, revision \
              FROM idem_records WHERE operation = $1 AND key = $2";
         self.client
             .query_opt(select, &[&operation, &key])
@@ -156,7 +165,8 @@ impl<C: GenericClient + Send + Sync> Tx<C> {
                 }
                 OnClaim::Take(then) | OnClaim::IfIssueLives { then, .. } => then,
             };
-            let (attempt, from) = (then.attempt, then.origin);
+            let attempt = then.attempt;
+            let from = then.origin;
             if self.put(claim, &then, row.get(13)).await? {
                 return Ok(Claimed::Owned { attempt, from });
             }
@@ -218,8 +228,8 @@ impl<C: GenericClient + Send + Sync> Transaction<PostgresStore> for Tx<C> {
         claim: &Claim,
         wait: Duration,
     ) -> Result<Claimed, StoreError> {
-        // Zero would be no limit, and less than asked for would end the wait before the caller's does.
-        // After an error, the roll-back restores it.
+        // Zero would be no limit, and less than asked for would end the wait before the caller's
+        // does. After an error, the roll-back restores it.
         let limit = format!(
             "{}ms",
             wait.as_micros().div_ceil(1000).clamp(1, 2_000_000_000)
@@ -267,12 +277,16 @@ impl<C: GenericClient + Send + Sync> Transaction<PostgresStore> for Tx<C> {
             Record::Committed { outcome, .. } => ("committed", Some(outcome)),
             _ => ("done", None),
         };
-        let update = "UPDATE idem_records SET state = $3, owner = NULL, origin = NULL, leased_at = NULL, lease_until = NULL, \
+        let update = "UPDATE idem_records SET state = $3, owner = NULL, origin = NULL, leased_at = \
+            NULL, lease_until = NULL, \
              expires_at = statement_timestamp() + ($4::bigint + $5::bigint) * interval '1 ms', \
-             valid_until = CASE WHEN $5::bigint > 0 THEN statement_timestamp() + $4::bigint * interval '1 ms' END, \
+             valid_until = CASE WHEN $5::bigint > 0 THEN statement_timestamp() + $4::bigint * \
+             interval '1 ms' END, \
              is_error = $6, codec = $7, outcome = $8, took_over = NULL, revision = $9 \
-             WHERE operation = $1 AND key = $2 AND owner = $10 AND state = 'in_flight' RETURNING waited";
-        let (operation, key) = (commit.id.operation(), commit.id.key());
+             WHERE operation = $1 AND key = $2 AND owner = $10 AND state = 'in_flight' RETURNING \
+             waited";
+        let operation = commit.id.operation();
+        let key = commit.id.key();
         let written = self
             .client
             .query_opt(
@@ -328,7 +342,8 @@ impl Transactions<PostgresStore> for Connecting {
     }
 
     fn is_conflict(error: &(dyn StdError + 'static)) -> bool {
-        // An error type with `#[error(transparent)]` has the source of the driver's error, and not it.
+        // An error type with `#[error(transparent)]` has the source of the driver's error, and not
+        // it.
         let code = match error.downcast_ref::<tokio_postgres::Error>() {
             Some(error) => error.code(),
             None => error.downcast_ref::<DbError>().map(DbError::code),

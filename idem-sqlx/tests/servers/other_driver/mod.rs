@@ -12,8 +12,8 @@ use tokio_postgres::{Client, Config, GenericClient, NoTls};
 
 use self::adapter::{Connecting, Tx};
 use crate::LONG;
+use crate::databases::insert;
 use crate::failed::{FailedBy, action};
-use crate::transactions::insert;
 
 type Failed = FailedBy<tokio_postgres::Error>;
 
@@ -25,7 +25,7 @@ async fn setup() -> (Config, Client, Idempotency) {
     let (client, connection) = config.connect(NoTls).await.unwrap();
     tokio::spawn(connection);
     client
-        .batch_execute(crate::transactions::CREATE)
+        .batch_execute(crate::databases::CREATE)
         .await
         .unwrap();
     (config, client, Idempotency::new(store))
@@ -81,7 +81,8 @@ async fn a_transaction_of_another_driver_holds_rows_and_record_and_duplicates_ch
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_calls_over_another_driver_run_one_body() {
     let (config, client, idempotency) = setup().await;
-    let (connecting, ran) = (Connecting(config), AtomicU32::new(0));
+    let connecting = Connecting(config);
+    let ran = AtomicU32::new(0);
     let call = async || {
         let operation = idempotency
             .operation("other")

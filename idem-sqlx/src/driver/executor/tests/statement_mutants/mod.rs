@@ -120,7 +120,8 @@ fn is_an_answer(said: &str) -> bool {
         ) || said.contains("(Unreadable)"))
 }
 
-/// Runs the trial of a mutant, in a task of its own: one that panics is one result among the others.
+/// Runs the trial of a mutant, in a task of its own: one that panics is one result among the
+/// others.
 async fn tries<T: TestDatabase>(database: &T, number: usize, mutant: Mutant) -> Result<(), String> {
     let database = database.clone();
     let task = tokio::spawn(async move {
@@ -141,8 +142,8 @@ async fn tries<T: TestDatabase>(database: &T, number: usize, mutant: Mutant) -> 
     task.await.unwrap_or_else(|panic| Err(panic.to_string()))
 }
 
-/// The result of a trial that is a race differs from run to run. So the conditions of writes are also
-/// tested separately.
+/// The result of a trial that is a race differs from run to run. So the conditions of writes are
+/// also tested separately.
 const GUARDS: &str = "the guards";
 
 trait Guarding: Subject {

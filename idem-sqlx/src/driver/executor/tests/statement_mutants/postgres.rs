@@ -17,8 +17,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "length",
         "issue::is_issued_for_its_ttl_then_expired_for_its_grace_then_nothing",
     ),
-    // Without `SET waited = true`, nobody is told of an end; a waiter looks again after a second, so
-    // nothing but time is lost.
+    // Without `SET waited = true`, nobody is told of an end; a waiter looks again after a second,
+    // so nothing but time is lost.
     mutant(
         "a renewal that leaves the revision",
         "revision = $5 FROM",
