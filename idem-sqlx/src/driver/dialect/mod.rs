@@ -94,9 +94,34 @@ pub(crate) struct Position {
 #[derive(Debug, Clone)]
 pub(crate) enum ListScope {
     All,
+    /// All of these states. A dialect may return rows in other states too.
+    InStates(&'static [&'static str]),
     InFlight,
     /// Those of an operation that has few rows.
     OfOperation(Box<str>),
+}
+
+/// A part of a listing.
+pub(crate) struct Window {
+    pub(crate) rows: Vec<ListedRow>,
+    /// How many rows the database left out.
+    pub(crate) left_out: usize,
+    /// The last position that it covers. `None`: it covers the rest of the table.
+    pub(crate) end: Option<Position>,
+}
+
+impl Window {
+    /// Returns the window of all rows that a statement with this limit has read.
+    fn of_all(rows: Vec<ListedRow>, limit: i64) -> Self {
+        let is_full = usize::try_from(limit).is_ok_and(|limit| rows.len() >= limit);
+        let last = rows.last().filter(|_| is_full);
+        let end = last.map(|row| row.position.clone());
+        Self {
+            rows,
+            left_out: 0,
+            end,
+        }
+    }
 }
 
 /// A row of a listing, without its outcome.
@@ -205,14 +230,14 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
     /// Reads rows that have not expired in the order of their expiry, operation and key, after a
-    /// place: at most `limit`, without their outcomes.
+    /// place, without their outcomes. Looks at no more than `limit`.
     fn window(
         &self,
         on: &mut Conn<Self>,
         scope: &ListScope,
         after: &Position,
         limit: i64,
-    ) -> impl Future<Output = Result<Vec<ListedRow>, sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<Window, sqlx::Error>> + Send;
 
     /// Whether an operation has more rows than so many, expired ones among them.
     fn has_more(
@@ -419,7 +444,7 @@ macro_rules! read_window {
                     row: super::read_row!(row)?,
                 })
             })
-            .collect()
+            .collect::<Result<Vec<_>, self::sqlx::Error>>()
     };
 }
 use read_window;

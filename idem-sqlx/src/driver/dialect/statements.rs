@@ -23,7 +23,7 @@ pub(super) struct ListStatements {
 impl ListStatements {
     pub(super) fn window(&self, scope: &ListScope) -> &Arc<str> {
         match scope {
-            ListScope::All => &self.window,
+            ListScope::All | ListScope::InStates(_) => &self.window,
             ListScope::InFlight => &self.window_in_flight,
             ListScope::OfOperation(_) => &self.window_of_operation,
         }

@@ -104,17 +104,16 @@ pub(crate) async fn list<D: Dialect>(
     for _ in 0..WINDOWS {
         let scope = scope.clone();
         let from = position.clone();
-        let rows = executor.step(Resend::Harmless, move |dialect, on| {
+        let read = executor.step(Resend::Harmless, move |dialect, on| {
             let scope = scope.clone();
             let from = from.clone();
             Box::pin(async move { Ok(dialect.window(on, &scope, &from, count(window)).await?) })
         });
-        let rows = rows.await?;
-        let is_last = rows.len() < window;
+        let read = read.await?;
         for ListedRow {
             position: here,
             row,
-        } in rows
+        } in read.rows
         {
             position = here;
             found.looked_at += 1;
@@ -125,8 +124,10 @@ pub(crate) async fn list<D: Dialect>(
                 return Ok(found.page(Some(position)));
             }
         }
-        if is_last {
-            return Ok(found.page(None));
+        found.looked_at += read.left_out;
+        match read.end {
+            Some(end) => position = end,
+            None => return Ok(found.page(None)),
         }
         if !found.is_empty() {
             break;
@@ -147,8 +148,12 @@ async fn list_scope<D: Dialect>(
     if is_of_leases || listing.older_than.is_some() {
         return Ok(ListScope::InFlight);
     }
+    let all = listing
+        .state
+        .and_then(in_rows)
+        .map_or(ListScope::All, ListScope::InStates);
     let Some(operation) = listing.operation.clone() else {
-        return Ok(ListScope::All);
+        return Ok(all);
     };
     // The rows of an operation are sorted for each page. For many rows, the index of all is faster.
     let name = operation.clone();
@@ -157,10 +162,23 @@ async fn list_scope<D: Dialect>(
         Box::pin(async move { Ok(dialect.has_more(on, &name, count(FEW)).await?) })
     });
     Ok(if has_more.await? {
-        ListScope::All
+        all
     } else {
         ListScope::OfOperation(operation)
     })
+}
+
+/// Returns the states of rows whose records may be in this state now. `None`: any.
+fn in_rows(state: RecordState) -> Option<&'static [&'static str]> {
+    match state {
+        RecordState::Issued | RecordState::Expired => Some(&["issued"]),
+        RecordState::InFlight | RecordState::Abandoned => Some(&["in_flight"]),
+        RecordState::Released => Some(&["released"]),
+        RecordState::Committed => Some(&["committed"]),
+        // An outcome that has expired stays in its row until the next sweep.
+        RecordState::Done => Some(&["committed", "done"]),
+        _ => None,
+    }
 }
 
 /// Lists by digest. No statement can compute it, so this reads all ids, and the rows that match.

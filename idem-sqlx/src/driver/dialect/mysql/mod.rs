@@ -17,7 +17,7 @@ use self::statements::{Statements, within};
 use super::super::super::{sql, sqlx};
 use super::statements::WriteStatements;
 use super::{
-    Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, ListScope, ListedRow, Position, Schema,
+    Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, ListScope, Position, Schema, Window,
 };
 use crate::row::{Columns, LeaseColumns, Row};
 use crate::table::Table;
@@ -172,7 +172,7 @@ impl Dialect for Mysql {
         scope: &ListScope,
         after: &Position,
         limit: i64,
-    ) -> Result<Vec<ListedRow>, sqlx::Error> {
+    ) -> Result<Window, sqlx::Error> {
         let query = sqlx::query(sql(self.statements.listing.window(scope)));
         let query = query.bind(after.expires_at).bind(after.expires_at);
         let query = query
@@ -180,9 +180,10 @@ impl Dialect for Mysql {
             .bind(after.key.as_str());
         let query = match scope {
             ListScope::OfOperation(operation) => query.bind(&**operation).bind(limit),
-            ListScope::All | ListScope::InFlight => query.bind(limit),
+            ListScope::All | ListScope::InStates(_) | ListScope::InFlight => query.bind(limit),
         };
-        super::read_window!(query.fetch_all(on).await?)
+        let rows = super::read_window!(query.fetch_all(on).await?)?;
+        Ok(Window::of_all(rows, limit))
     }
 
     async fn has_more(

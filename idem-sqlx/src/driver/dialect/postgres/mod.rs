@@ -18,8 +18,8 @@ use self::statements::Statements;
 use super::super::super::{sql, sqlx};
 use super::statements::WriteStatements;
 use super::{
-    Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, ListScope, ListedRow, MessageTask,
-    Position, Schema,
+    Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, ListScope, MessageTask, Position,
+    Schema, Window,
 };
 use crate::row::{Columns, Row};
 use crate::table::Table;
@@ -145,7 +145,7 @@ impl Dialect for Postgresql {
         scope: &ListScope,
         after: &Position,
         limit: i64,
-    ) -> Result<Vec<ListedRow>, sqlx::Error> {
+    ) -> Result<Window, sqlx::Error> {
         let query = sqlx::query(sql(self.statements.listing.window(scope)));
         let query = query.bind(after.expires_at);
         let query = query
@@ -153,9 +153,10 @@ impl Dialect for Postgresql {
             .bind(after.key.as_str());
         let query = match scope {
             ListScope::OfOperation(operation) => query.bind(limit).bind(&**operation),
-            ListScope::All | ListScope::InFlight => query.bind(limit),
+            ListScope::All | ListScope::InStates(_) | ListScope::InFlight => query.bind(limit),
         };
-        super::read_window!(query.fetch_all(on).await?)
+        let rows = super::read_window!(query.fetch_all(on).await?)?;
+        Ok(Window::of_all(rows, limit))
     }
 
     async fn has_more(

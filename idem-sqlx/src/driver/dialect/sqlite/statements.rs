@@ -15,6 +15,8 @@ pub(super) struct Statements {
     pub(super) writes: WriteStatements,
     pub(super) renew: Arc<str>,
     pub(super) listing: ListStatements,
+    pub(super) window_end: Arc<str>,
+    pub(super) window_in_states: Arc<str>,
     pub(super) upkeep: UpkeepStatements,
     pub(super) table: TableStatements,
 }
@@ -61,6 +63,8 @@ impl Statements {
             )
             .into(),
             listing: listing(t),
+            window_end: window_end(t),
+            window_in_states: window_in_states(t),
             upkeep: upkeep(t),
             table: TableStatements {
                 schema: schema(table).into(),
@@ -101,14 +105,10 @@ fn writes(t: &str, if_owned: &str) -> WriteStatements {
 
 fn listing(t: &str) -> ListStatements {
     let row = row("x''");
-    // With two bounds on the expiry, SQLite would seek by one and filter by the other: each window
-    // would go through all rows of the windows before it. So there is one bound. A `+` hides a
-    // column from the planner.
     let window = |expires_at: &str, only: &str| {
+        let after = after_position(expires_at);
         Arc::from(format!(
-            "SELECT {row}, operation, key, expires_at FROM {t} \
-             WHERE {expires_at} >= max(?1, {NOW} + 1) \
-             AND (+expires_at, operation, key) > (?1, ?2, ?3) {only}\
+            "SELECT {row}, operation, key, expires_at FROM {t} WHERE {after} {only}\
              ORDER BY {expires_at}, operation, key LIMIT ?4"
         ))
     };
@@ -123,6 +123,35 @@ fn listing(t: &str) -> ListStatements {
         )
         .into(),
     }
+}
+
+/// The rows of a listing after a position. With two bounds on the expiry, SQLite would seek by one
+/// and filter by the other: each window would go through all rows of the windows before it. So there
+/// is one bound. A `+` hides a column from the planner.
+fn after_position(expires_at: &str) -> String {
+    format!("{expires_at} >= max(?1, {NOW} + 1) AND (+expires_at, operation, key) > (?1, ?2, ?3)")
+}
+
+/// Reads the last position of a window.
+fn window_end(t: &str) -> Arc<str> {
+    let after = after_position("expires_at");
+    Arc::from(format!(
+        "SELECT expires_at, operation, key FROM {t} WHERE {after} \
+         ORDER BY expires_at, operation, key LIMIT 1 OFFSET ?4"
+    ))
+}
+
+/// Reads the rows of a window that are in one of two states, or in none that is known.
+fn window_in_states(t: &str) -> Arc<str> {
+    let row = row("x''");
+    let after = after_position("expires_at");
+    Arc::from(format!(
+        "SELECT {row}, operation, key, expires_at FROM {t} WHERE {after} \
+         AND expires_at <= ?4 AND (+expires_at, operation, key) <= (?4, ?5, ?6) \
+         AND (state IN (?7, ?8) \
+         OR state NOT IN ('issued', 'in_flight', 'released', 'committed', 'done')) \
+         ORDER BY expires_at, operation, key"
+    ))
 }
 
 fn upkeep(t: &str) -> UpkeepStatements {
@@ -153,6 +182,8 @@ impl Statements {
             &mut self.insert_only,
             &mut self.read,
             &mut self.renew,
+            &mut self.window_end,
+            &mut self.window_in_states,
         ];
         super::super::statements::rewrite(texts, change);
         self.writes.rewrite(change);
