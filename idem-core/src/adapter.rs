@@ -20,6 +20,7 @@ use std::pin::Pin;
 
 use crate::api::operation::Operation;
 use crate::call::execution::Execution;
+use crate::call::finish::Handling;
 pub use crate::call::part::BodyPart;
 use crate::call::witness::outcome_of;
 pub use crate::encoding::key::NeverMissing;
@@ -58,13 +59,12 @@ where
     let policy = witness.errors(errors);
     let prepared = operation.draft.prepare();
     let mut execution = Execution {
-        witness,
-        policy,
+        handling: Handling { witness, policy },
         again: None::<fn() -> _>,
     };
     async move {
         let outcome = Box::pin(execution.run(&prepared, body.as_mut())).await;
-        (execution.witness.join)(outcome.map(Outcome::into_inner))
+        (execution.handling.witness.join)(outcome.map(Outcome::into_inner))
     }
 }
 

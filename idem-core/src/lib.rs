@@ -30,7 +30,7 @@ pub use crate::base::clock::Clock;
 pub use crate::call::lookup::Lookup;
 pub use crate::call::reconcile::Reconcile;
 pub use crate::call::recorded::Recorded;
-pub use crate::call::transaction::{RunsAgain, TransactionBody};
+pub use crate::call::transaction_body::{RunsAgain, TransactionBody};
 pub use crate::encoding::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};
 pub use crate::encoding::generator::KeyGenerator;
 pub use crate::encoding::key::{Key, KeyDigest, KeyPart, KeyWriter, MAX_KEY_LEN};

@@ -11,6 +11,7 @@ use tokio::sync::Mutex;
 
 use crate::call::keeping::Keepable;
 use crate::call::owned_record::OwnedRecord;
+use crate::call::plan::{GiveUp, RecordPlan};
 use crate::call::recorded::Recorded;
 use crate::error::Error;
 use crate::lease::term::Term;
@@ -168,11 +169,13 @@ impl Lease {
         match &self.guarded {
             Some(guarded) => {
                 let mut held = guarded.held.lock().await;
-                let outcome = guarded
-                    .runtime
-                    .codec
-                    .encode(held.value_context(), &value.to_stored());
-                held.plan_commit(outcome);
+                let outcome = held.writer().and_then(|writer| {
+                    writer.value(|codec, context| codec.encode(context, &value.to_stored()))
+                });
+                held.plan(RecordPlan::Commit {
+                    outcome,
+                    kept_for: None,
+                });
                 guarded.answered(held.try_out().await)
             }
             None => Ok(()),
@@ -200,17 +203,20 @@ impl Lease {
         let Some(guarded) = &self.guarded else {
             return Ok(());
         };
-        let Guard { term, runtime, .. } = &**guarded;
         let mut held = guarded.held.lock().await;
-        let encoded = runtime
-            .codec
-            .encode(held.error_context(), error)
+        let encoded = held
+            .writer()
+            .map(|writer| writer.error(|codec, context| codec.encode(context, error)))
+            .transpose()
             .map_err(|failure| Error::Config {
-                operation: term.id.operation().into(),
+                operation: guarded.term.id.operation().into(),
                 reason: format!("the error to keep cannot be written: {failure}").into(),
             });
-        let encoded = encoded.inspect_err(|_| current::taint())?;
-        held.plan_kept_error(encoded, ttl);
+        let outcome = encoded.inspect_err(|_| current::taint())?;
+        held.plan(RecordPlan::Commit {
+            outcome,
+            kept_for: ttl,
+        });
         guarded.answered(held.try_out().await)
     }
 
@@ -271,7 +277,7 @@ impl Lease {
         match &self.guarded {
             Some(guarded) => {
                 let mut held = guarded.held.lock().await;
-                held.plan_release(false);
+                held.plan(RecordPlan::GiveUp(GiveUp::Release));
                 guarded.answered(held.try_out().await)
             }
             None => Ok(()),

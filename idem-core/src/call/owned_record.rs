@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use self::retrying::Retrying;
 use crate::base::clock;
 use crate::call::audit::By;
+use crate::call::plan::{GiveUp, RecordPlan};
 use crate::call::request::Request;
 use crate::call::retention::Retention;
 use crate::encoding::fingerprint::Fingerprint;
@@ -22,7 +23,7 @@ use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::lease::keeper::Enrolled;
 use crate::lease::term::Term;
 use crate::observe::Decision;
-use crate::outcome::codec::{CodecContext, CodecFailure, TypeLabel};
+use crate::outcome::codec::TypeLabel;
 use crate::policy::settings::{keep_for, keep_released, seconds};
 use crate::record::{
     AsClaimed, Audit, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo,
@@ -30,6 +31,7 @@ use crate::record::{
 use crate::runtime::Runtime;
 use crate::runtime::flight::{FlightSeat, SharedAnswer};
 use crate::runtime::local_cache::Sending;
+use crate::runtime::outcome_writer::OutcomeWriter;
 use crate::runtime::trace::{self, CallTrace, traced};
 use crate::task::transaction_recorder::TransactionRecorder;
 
@@ -98,17 +100,6 @@ enum Stage {
     Over,
 }
 
-/// How a key is given up.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum GiveUp {
-    /// The body may run again.
-    Release,
-    /// The outcome of the body is unknown.
-    Abandon,
-    /// No body has begun: what an earlier one did is still unknown.
-    Unanswered,
-}
-
 /// The result of a step at the store.
 enum Tried {
     /// It is over, one way or the other.
@@ -158,21 +149,16 @@ impl OwnedRecord {
         &self.term
     }
 
-    /// The context in which the value of the body is written.
-    pub(crate) fn value_context(&self) -> CodecContext<'_> {
-        CodecContext::of_value(&self.term.id, self.term.attempt, self.label())
-    }
-
-    /// The same of an error that is kept.
-    pub(crate) fn error_context(&self) -> CodecContext<'_> {
-        CodecContext::of_error(&self.term.id, self.term.attempt, self.label())
-    }
-
-    fn label(&self) -> TypeLabel {
-        self.state
-            .as_ref()
-            .map(|state| state.label)
-            .unwrap_or_default()
+    /// Encodes the outcome; `None` once the step is in the background.
+    pub(crate) fn writer(&self) -> Option<OutcomeWriter<'_>> {
+        let state = self.state.as_ref()?;
+        Some(OutcomeWriter {
+            runtime: &state.runtime,
+            id: &self.term.id,
+            attempt: self.term.attempt,
+            label: state.label,
+            trace: state.trace.as_ref(),
+        })
     }
 
     /// Whether the attempt before was cut off.
@@ -182,14 +168,18 @@ impl OwnedRecord {
             .is_some_and(|state| state.origin == Origin::Abandoned)
     }
 
-    /// The body has ended, and this is its outcome.
-    pub(crate) fn plan_commit(&mut self, outcome: Result<Encoded, CodecFailure>) {
-        if let Some(state) = &mut self.state {
-            let outcome = state
-                .encoded(outcome)
-                .map(|outcome| traced(state.trace.as_ref(), outcome));
-            state.step = Stage::Committing { outcome, own: None };
-        }
+    /// The body has ended, or pauses before its next try, and this is what is left to do.
+    pub(crate) fn plan(&mut self, plan: RecordPlan) {
+        let Some(state) = &mut self.state else { return };
+        state.step = match plan {
+            RecordPlan::Nothing => Stage::Over,
+            RecordPlan::RecordedInTransaction => return self.mark_recorded_in_transaction(),
+            RecordPlan::Commit { outcome, kept_for } => Stage::Committing {
+                outcome,
+                own: kept_for.map(keep_for),
+            },
+            RecordPlan::GiveUp(give_up) => Stage::Releasing(give_up),
+        };
     }
 
     /// Returns the state that a transaction needs to record the outcome.
@@ -216,47 +206,6 @@ impl OwnedRecord {
                 .runtime
                 .observer
                 .decided(Decision::Executed, &term.id, term.attempt);
-        }
-    }
-
-    /// The body has ended, and it is recorded that it did, without an outcome.
-    pub(crate) fn plan_commit_without_outcome(&mut self) {
-        if let Some(state) = &mut self.state {
-            state.step = Stage::Committing {
-                outcome: None,
-                own: None,
-            };
-        }
-    }
-
-    /// The body has ended, and its error is the outcome, for a time of its own if it has one.
-    pub(crate) fn plan_kept_error(&mut self, error: Encoded, ttl: Option<Duration>) {
-        if let Some(state) = &mut self.state {
-            let (error, own) = (traced(state.trace.as_ref(), error), ttl.map(keep_for));
-            state.step = Stage::Committing {
-                outcome: Some(error),
-                own,
-            };
-        }
-    }
-
-    /// The body has ended, and the key is given up. If it is to run again, and this call goes no
-    /// further, that is what is left to do.
-    pub(crate) fn plan_release(&mut self, abandoned: bool) {
-        if let Some(state) = &mut self.state {
-            state.step = Stage::Releasing(if abandoned {
-                GiveUp::Abandon
-            } else {
-                GiveUp::Release
-            });
-        }
-    }
-
-    /// No body has begun, because the question about an earlier one had no answer: the record stays
-    /// abandoned.
-    pub(crate) fn plan_unanswered(&mut self) {
-        if let Some(state) = &mut self.state {
-            state.step = Stage::Releasing(GiveUp::Unanswered);
         }
     }
 
@@ -329,7 +278,7 @@ impl OwnedRecord {
         if let Some(state) = &mut self.state {
             (state.settles, state.audit) = (true, by);
         }
-        self.plan_release(false);
+        self.plan(RecordPlan::GiveUp(GiveUp::Release));
         self.try_out().await
     }
 
@@ -343,7 +292,7 @@ impl OwnedRecord {
         let mut outcome = match outcome {
             Ok(outcome) => outcome,
             Err(error) => {
-                self.plan_unanswered();
+                self.plan(RecordPlan::GiveUp(GiveUp::Unanswered));
                 self.carry_out().await;
                 return Err(error);
             }
@@ -357,8 +306,12 @@ impl OwnedRecord {
                 outcome.describe(|metadata| metadata.audit = Some(audit));
             }
             state.audit = by;
+            outcome = traced(state.trace.as_ref(), outcome);
         }
-        self.plan_commit(Ok(outcome));
+        self.plan(RecordPlan::Commit {
+            outcome: Some(outcome),
+            kept_for: None,
+        });
         self.try_out().await
     }
 }
@@ -383,10 +336,6 @@ impl Drop for OwnedRecord {
 }
 
 impl OwnedState {
-    fn encoded(&self, outcome: Result<Encoded, CodecFailure>) -> Option<Encoded> {
-        outcome.inspect_err(|error| self.not_encoded(error)).ok()
-    }
-
     async fn try_step(&mut self) -> Tried {
         let term = &*self.enrolled.term;
         let (id, owner, attempt, store) = (

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::outcome::codec::TypeLabel;
 use crate::outcome::versions::Versions;
 use crate::policy::settings::{Abandoned, Duplicate, InFlight, Settings, StoreFailure};
-use crate::record::{Claim, Encoded, Owner, RecordId};
+use crate::record::{Claim, Owner, RecordId};
 use crate::runtime::trace::{self, CallTrace};
 use crate::task::waiting;
 use crate::token::Submission;
@@ -56,11 +56,6 @@ impl Request {
             must_be_issued: self.submission.is_some(),
             trace: trace::of(self.trace.as_ref()),
         }
-    }
-
-    /// Adds the trace of the call to its outcome, if the runtime keeps traces.
-    pub(crate) fn traced(&self, outcome: Encoded) -> Encoded {
-        trace::traced(self.trace.as_ref(), outcome)
     }
 
     /// Until when a call that began then waits for another; `None` if it does not.

@@ -3,10 +3,6 @@
 //! Such calls use neither leases nor flights nor the local cache. The database's locks replace the
 //! lease, and nothing outside the transaction may replay an outcome that is not committed yet.
 
-mod body;
-mod observing;
-mod open;
-
 use std::error::Error as StdError;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -15,29 +11,28 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use crate::call::claiming::Pause;
-use crate::call::keeping::Policy;
+use crate::call::finish::Handling;
+use crate::call::open_transaction::{Backoff, CommittedBy, OpenTransaction, TransactionClaim};
+use crate::call::ownership::in_transaction::ClaimedInTransaction;
+use crate::call::ownership::observed_in_transaction::ObservedInTransaction;
+use crate::call::ownership::unguarded::UnguardedInTransaction;
+use crate::call::plan::RecordPlan;
 use crate::call::prepared::Prepared;
 use crate::call::recorded::Recorded;
 use crate::call::rejected::Rejected;
 use crate::call::request::Request;
-use crate::call::witness::Witness;
+use crate::call::run::{Finished, run};
+use crate::call::start::Pause;
+use crate::call::transaction_body::Body;
 use crate::error::{Error, StoreError, StoreErrorKind};
-use crate::observe::{self, BodyWatch, Decision, Observer};
+use crate::observe::{self, Decision, Observer};
 use crate::outcome::Outcome;
-use crate::outcome::codec::{CodecContext, CodecFailure, caught};
-use crate::policy::errors::{ErrorAction, Next, Then, Tries};
-use crate::policy::settings::{keep_for, seconds};
-use crate::record::{Commit, Encoded, Origin, Owner};
+use crate::policy::errors::{ErrorAction, Then, Tries};
+use crate::record::Origin;
 use crate::runtime::Runtime;
 use crate::store::{Store, Transaction, Transactions};
-use crate::task::current::{self, AskMode, Call};
-use crate::task::unguarded;
+use crate::task::current::{AskMode, Call};
 use crate::task::watch::{self, Seen};
-
-pub(crate) use self::body::{AnyThread, AnyThreadOnce, Body, OneThread, OneThreadOnce};
-pub use self::body::{RunsAgain, TransactionBody};
-use self::open::{Backoff, CommittedBy, Open, TransactionClaim};
 
 /// A transaction that meets others is run again at most so often.
 const RERUNS: u32 = 20;
@@ -45,8 +40,7 @@ const RERUNS: u32 = 20;
 /// One call in a transaction.
 pub(crate) struct InTransaction<'a, R, T, E, P, S> {
     pub(crate) prepared: &'a Prepared<'a>,
-    pub(crate) witness: Witness<R, T, E>,
-    pub(crate) policy: Policy<P, E>,
+    pub(crate) handling: Handling<R, T, E, P>,
     pub(crate) store: PhantomData<fn() -> S>,
 }
 
@@ -63,6 +57,18 @@ enum TransactionOutcome<'p, T, E> {
     /// A lease holds the key, and the call may wait for it, but not in this transaction. Nothing is
     /// written.
     Met(LeaseMet<'p>),
+}
+
+impl<T, E> TransactionOutcome<'_, T, E> {
+    /// The result of a body that has run. If it panicked, so does this.
+    fn of(finished: Finished<T, E>) -> Self {
+        match (finished.answer.give(), finished.carried_out) {
+            (_, Err(error)) => Self::Refused(error),
+            (Ok(value), Ok(())) => Self::Done(Outcome::executed(value)),
+            (Err(error), Ok(())) if finished.is_error_kept => Self::Kept(error),
+            (Err(error), Ok(())) => Self::Failed(error),
+        }
+    }
 }
 
 /// A lease that holds the key.
@@ -104,8 +110,8 @@ where
         match self.attempt(tx, &mut body, CommittedBy::Caller, None).await {
             TransactionOutcome::Done(outcome) => Ok(outcome),
             TransactionOutcome::Kept(error) | TransactionOutcome::Failed(error) => Err(error),
-            TransactionOutcome::Refused(error) => Err(self.fail(error)),
-            TransactionOutcome::Met(lease) => Err(self.fail(lease.reject())),
+            TransactionOutcome::Refused(error) => Err(self.handling.refuse(error)),
+            TransactionOutcome::Met(lease) => Err(self.handling.refuse(lease.reject())),
         }
     }
 
@@ -172,7 +178,7 @@ where
                                 if let Error::Store { source, .. } = &error {
                                     self.gives_up(source);
                                 }
-                                return Err(self.fail(error));
+                                return Err(self.handling.refuse(error));
                             }
                         }
                     }
@@ -180,7 +186,7 @@ where
             };
             if !may_rerun || !is_conflict::<S, B>(&failure) {
                 self.gives_up(&failure);
-                return Err(self.fail(self.store_failed(failure)));
+                return Err(self.handling.refuse(self.store_failed(failure)));
             }
             self.runs_again(&failure);
             pause.take().await;
@@ -214,8 +220,9 @@ where
                 Observer::observed_without_key(Decision::Misconfigured, request.id.operation());
                 return self.unguarded(tx, body).await;
             };
+            let open = OpenTransaction::new(tx, runtime, request);
             return self
-                .observe(tx, body, committed_by, (runtime, request, store))
+                .observe(open, body, committed_by, store)
                 .instrument(span)
                 .await;
         }
@@ -225,7 +232,7 @@ where
                     request.id.operation(),
                 ));
             };
-            let mut open = Open::new(tx, runtime, request);
+            let mut open = OpenTransaction::new(tx, runtime, request);
             let (attempt, owner, from) = match open.claim(store, committed_by, until).await {
                 Ok(TransactionClaim::Owner {
                     attempt,
@@ -252,175 +259,103 @@ where
             if is_traced {
                 observe::span_has_attempt(attempt);
             }
-            if self.policy.error_codec.is_some()
+            if self.handling.policy.error_codec.is_some()
                 && let Err(error) = open.savepoint().await
             {
                 return TransactionOutcome::Refused(open.failed(error).await);
             }
-            let call = Call::new(
-                request.id.clone(),
-                attempt,
-                from == Origin::Abandoned,
-                AskMode::Nothing,
-                runtime.identity(),
-            );
-            open.attempt = Some(attempt);
-            let watch = BodyWatch::start();
-            let returned = call.around(body.run(&mut *open.tx)).await;
-            watch.stop(&request.id);
-            let error = match (self.witness.split)(returned) {
-                Ok(value) => {
-                    open.attempt = None;
-                    let outcome = self.encoded(runtime, request, &call, attempt, &value);
-                    return match open
-                        .commit(store, &commit_of(request, owner, attempt, outcome, None))
-                        .await
-                    {
-                        Ok(()) => {
-                            runtime
-                                .observer
-                                .decided(Decision::Executed, &request.id, attempt);
-                            TransactionOutcome::Done(Outcome::executed(value))
-                        }
-                        Err(error) => TransactionOutcome::Refused(error),
-                    };
-                }
-                Err(error) => error,
+            let owner = ClaimedInTransaction {
+                open,
+                store,
+                body,
+                call: self.call(runtime, request, attempt, from == Origin::Abandoned),
+                owner,
+                plan: RecordPlan::Nothing,
+                is_error_kept: false,
             };
-            call.pass_on_taint();
-            let kept = self.kept(runtime, request, &call, &error);
-            open.attempt = None;
-            if let Some((encoded, own)) = kept {
-                if let Err(error) = open.roll_back_body().await {
-                    return TransactionOutcome::Refused(error);
-                }
-                return match open
-                    .commit(
-                        store,
-                        &commit_of(request, owner, attempt, Some(encoded), own),
-                    )
-                    .await
-                {
-                    Ok(()) => {
-                        runtime
-                            .observer
-                            .decided(Decision::ErrorKept, &request.id, attempt);
-                        TransactionOutcome::Kept(error)
-                    }
-                    Err(error) => TransactionOutcome::Refused(error),
-                };
-            }
-            open.roll_back().await;
-            runtime
-                .observer
-                .decided(Decision::Released, &request.id, attempt);
-            TransactionOutcome::Failed(error)
+            let finished = run(
+                &self.handling,
+                owner,
+                Tries::new(runtime.unlisted),
+                None::<fn(&mut _)>,
+            )
+            .await;
+            TransactionOutcome::of(finished)
         }
         .instrument(span)
         .await
     }
 
-    /// The body alone, without a record.
+    /// Runs the body whatever the record says, and then says what a guarded call would have done.
+    async fn observe<X, B>(
+        &self,
+        mut open: OpenTransaction<'_, X, S>,
+        body: &mut B,
+        committed_by: CommittedBy,
+        store: &S,
+    ) -> TransactionOutcome<'_, T, E>
+    where
+        X: Transaction<S>,
+        B: Body<X, R>,
+    {
+        watch::note(Seen::Executed);
+        // Where the library ends the transaction, nothing of a failed body is committed with its
+        // error. Where the caller does, that is up to the caller, as without `idem`.
+        if !committed_by.is_caller()
+            && self.handling.policy.error_codec.is_some()
+            && let Err(error) = open.savepoint().await
+        {
+            return TransactionOutcome::Refused(open.failed(error).await);
+        }
+        let runtime = open.runtime;
+        let owner = ObservedInTransaction {
+            call: self.call(runtime, open.request, 0, false),
+            open,
+            store,
+            body,
+            decode: |recorded: &Recorded| drop(self.handling.decoded(recorded)),
+            claimed: None,
+            plan: RecordPlan::Nothing,
+            is_error_kept: false,
+        };
+        let finished = run(
+            &self.handling,
+            owner,
+            Tries::new(runtime.unlisted),
+            None::<fn(&mut _)>,
+        )
+        .await;
+        TransactionOutcome::of(finished)
+    }
+
+    /// Runs the body alone, without a record.
     async fn unguarded<X, B: Body<X, R>>(
         &self,
         tx: &mut X,
         body: &mut B,
     ) -> TransactionOutcome<'_, T, E> {
-        let returned = unguarded::unguarded(None, body.run(tx)).await;
-        match (self.witness.split)(returned) {
-            Ok(value) => TransactionOutcome::Done(Outcome::executed(value)),
-            Err(error) => TransactionOutcome::Failed(error),
-        }
+        let owner = UnguardedInTransaction { tx, body };
+        let finished = run(
+            &self.handling,
+            owner,
+            Tries::new(Then::Release),
+            None::<fn(&mut _)>,
+        )
+        .await;
+        TransactionOutcome::of(finished)
+    }
+
+    fn call(&self, runtime: &Arc<Runtime>, request: &Request, attempt: u64, after: bool) -> Call {
+        let id = request.id.clone();
+        Call::new(id, attempt, after, AskMode::Nothing, runtime.identity())
     }
 
     fn replay(&self, recorded: &Recorded) -> TransactionOutcome<'_, T, E> {
-        let replayed = match &self.policy.error_codec {
-            Some(error_codec) if recorded.is_error() => {
-                (error_codec.decode)(recorded).map(TransactionOutcome::Kept)
-            }
-            _ => (self.witness.decode)(recorded)
-                .map(|value| TransactionOutcome::Done(Outcome::replayed(value))),
-        };
-        match replayed {
-            Ok(replayed) => {
-                watch::note(Seen::Replayed);
-                replayed
-            }
+        match self.handling.replay(recorded) {
+            Ok(Ok(value)) => TransactionOutcome::Done(Outcome::replayed(value)),
+            Ok(Err(error)) => TransactionOutcome::Kept(error),
             Err(error) => TransactionOutcome::Refused(error),
         }
-    }
-
-    /// The value as it is recorded; `None` if it is left out, or cannot be written.
-    fn encoded(
-        &self,
-        runtime: &Runtime,
-        request: &Request,
-        call: &Call,
-        attempt: u64,
-        value: &T,
-    ) -> Option<Encoded> {
-        if call.omits_outcome() {
-            return None;
-        }
-        let context = CodecContext::of_value(&request.id, attempt, request.type_label());
-        let encoded = (self.witness.encode)(&runtime.codec, context, value)
-            .map(|encoded| request.traced(encoded));
-        let not_encoded = |failure: &CodecFailure| {
-            runtime
-                .observer
-                .decided_because(Decision::NotEncoded, &request.id, attempt, failure);
-        };
-        encoded.inspect_err(not_encoded).ok()
-    }
-
-    /// The error as it is recorded, and for how long if that has a time of its own; `None` if it is
-    /// not kept. A panic of the policy ends the call as a panic of the body does.
-    fn kept(
-        &self,
-        runtime: &Runtime,
-        request: &Request,
-        call: &Call,
-        error: &E,
-    ) -> Option<(Encoded, Option<Duration>)> {
-        // Without a lease, nothing is left to be tried again in place or to be abandoned: both are
-        // a release.
-        let Next::Then(Then::Keep(own)) =
-            Tries::new(Then::Release).next((self.policy.action)(error))
-        else {
-            return None;
-        };
-        let error_codec = self.policy.error_codec.as_ref()?;
-        let encoded = if call.is_tainted() {
-            Err(
-                "a guarded call inside of it failed with an error of idem, which is never kept"
-                    .into(),
-            )
-        } else {
-            caught(|| {
-                if (error_codec.has_ours)(error) {
-                    return Err("an error of idem is among its sources, and is never kept".into());
-                }
-                let context =
-                    CodecContext::of_error(&request.id, call.attempt(), request.type_label());
-                (error_codec.encode)(&runtime.codec, context, error)
-            })
-        };
-        match encoded {
-            Ok(encoded) => Some((request.traced(encoded), own)),
-            Err(failure) => {
-                runtime
-                    .observer
-                    .decided_because(Decision::ErrorNotKept, &request.id, 0, &failure);
-                None
-            }
-        }
-    }
-
-    /// Fails with an error of ours, which a body around this call may pass on.
-    fn fail(&self, error: Error) -> E {
-        watch::note(Seen::Failed);
-        current::taint();
-        (self.witness.fail)(error)
     }
 
     /// The error of a transaction that failed before or after the call.
@@ -451,36 +386,6 @@ where
                 .observer
                 .decided_because(Decision::Retried, &request.id, 0, why);
         }
-    }
-}
-
-/// The commit of an attempt. An error may be kept for a time of its own.
-fn commit_of(
-    request: &Request,
-    owner: Owner,
-    attempt: u64,
-    outcome: Option<Encoded>,
-    own: Option<Duration>,
-) -> Commit {
-    let settings = &request.settings;
-    // With a time of its own it is remembered for no longer, but for as long as a token is valid.
-    let with_own = |own| {
-        (
-            keep_for(own),
-            keep_for(own).max(seconds(settings.least_secs)),
-        )
-    };
-    let (ttl, remember) = own.map_or((settings.ttl(), settings.remember()), with_own);
-    Commit {
-        id: request.id.clone(),
-        owner,
-        attempt,
-        fingerprint: request.fingerprint,
-        outcome,
-        ttl,
-        remember,
-        as_claimed: None,
-        trace: None,
     }
 }
 

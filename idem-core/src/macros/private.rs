@@ -6,8 +6,10 @@ use std::pin::{Pin, pin};
 
 pub use crate::api::operation::Operation;
 use crate::call::execution::{Again, Execution};
+use crate::call::finish::Handling;
 pub use crate::call::keeping::{ErrorCodec, Keepable, KeepsErrors, Opaque, Policy};
-use crate::call::transaction::{InTransaction, OneThreadOnce};
+use crate::call::transaction::InTransaction;
+use crate::call::transaction_body::OneThreadOnce;
 pub use crate::call::witness::{
     ConditionalPolicy, FromIdempotency, NoPolicy, Returned, Witness, outcome_of,
 };
@@ -108,13 +110,12 @@ where
 {
     let prepared = operation.draft.prepare();
     let mut execution = Execution {
-        witness,
-        policy,
+        handling: Handling { witness, policy },
         again: None::<fn() -> _>,
     };
     async move {
         let outcome = execution.run(&prepared, body).await;
-        (execution.witness.join)(outcome.map(Outcome::into_inner))
+        (execution.handling.witness.join)(outcome.map(Outcome::into_inner))
     }
 }
 
@@ -134,8 +135,7 @@ where
 {
     let join = witness.join;
     let execution = Execution {
-        witness,
-        policy,
+        handling: Handling { witness, policy },
         again: None::<fn() -> _>,
     };
     join(
@@ -165,8 +165,7 @@ where
     };
     let body = pin!(Some(start()));
     let mut execution = Execution {
-        witness,
-        policy,
+        handling: Handling { witness, policy },
         again: Some(start),
     };
     join(
@@ -199,8 +198,7 @@ where
     };
     let body = start();
     let execution = Execution {
-        witness,
-        policy,
+        handling: Handling { witness, policy },
         again: Some(start),
     };
     join(
@@ -229,8 +227,7 @@ where
     async move {
         let call = InTransaction {
             prepared: &prepared,
-            witness,
-            policy,
+            handling: Handling { witness, policy },
             store: PhantomData,
         };
         join(

@@ -5,6 +5,7 @@ pub(crate) mod builder;
 pub(crate) mod flight;
 pub(crate) mod handle;
 pub(crate) mod local_cache;
+pub(crate) mod outcome_writer;
 pub(crate) mod trace;
 pub(crate) mod undoing;
 

@@ -379,10 +379,10 @@ impl Call {
         }
     }
 
-    /// Marks the nearest call that has a record: an unguarded one keeps nothing.
+    /// Marks the nearest call that may keep its error: an unguarded one keeps nothing.
     fn taint(&self) {
         let mut calls = std::iter::successors(Some(self), |call| call.0.outer.as_ref());
-        if let Some(call) = calls.find(|call| call.0.attempt > 0) {
+        if let Some(call) = calls.find(|call| call.0.runtime != 0) {
             call.0.tainted.store(true, Ordering::Relaxed);
         }
     }

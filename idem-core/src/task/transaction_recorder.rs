@@ -8,10 +8,11 @@ use crate::error::Error;
 use crate::lease::term::Term;
 use crate::observe::Decision;
 use crate::outcome::Storable;
-use crate::outcome::codec::{CodecContext, TypeLabel};
+use crate::outcome::codec::TypeLabel;
 use crate::record::{Commit, Encoded, Ownership};
 use crate::runtime::Runtime;
-use crate::runtime::trace::{CallTrace, traced};
+use crate::runtime::outcome_writer::OutcomeWriter;
+use crate::runtime::trace::CallTrace;
 use crate::store::{Store, Transaction};
 
 /// The parts that the owner of a key needs to record its outcome.
@@ -43,22 +44,15 @@ impl TransactionRecorder {
         T: Storable<Via>,
     {
         let Self { runtime, term, .. } = self;
+        let writer = OutcomeWriter {
+            runtime,
+            id: &term.id,
+            attempt: term.attempt,
+            label: self.label,
+            trace: self.trace.as_ref(),
+        };
         let encoded = value.and_then(|value| {
-            let context = CodecContext::of_value(&term.id, term.attempt, self.label);
-            let encoded = runtime
-                .codec
-                .encode(context, &value.to_stored())
-                .inspect_err(|failure| {
-                    runtime.observer.decided_because(
-                        Decision::NotEncoded,
-                        &term.id,
-                        term.attempt,
-                        failure,
-                    );
-                });
-            encoded
-                .ok()
-                .map(|encoded| traced(self.trace.as_ref(), encoded))
+            writer.value(|codec, context| codec.encode(context, &value.to_stored()))
         });
         self.try_commit_in(tx, encoded).await
     }

@@ -4,10 +4,10 @@ use serde::de::DeserializeOwned;
 
 use super::Operation;
 use crate::call::audit::{By, Noting};
-use crate::call::claiming::CallStart;
 use crate::call::keeping::Keepable;
 use crate::call::lookup::Lookup;
 use crate::call::owned_record::OwnedRecord;
+use crate::call::start::CallStart;
 use crate::error::Error;
 use crate::observe::Decision;
 use crate::outcome::Storable;

@@ -5,12 +5,13 @@ use std::pin::pin;
 
 use super::{Errors, Operation};
 use crate::api::lease::{Begin, Lease};
-use crate::call::claiming::CallStart;
 use crate::call::execution::{Again, Execution};
+use crate::call::finish::Handling;
 use crate::call::keeping::Policy;
 use crate::call::owned_record::OwnedRecord;
 use crate::call::prepared::Prepared;
 use crate::call::reconcile::{Question, asked};
+use crate::call::start::CallStart;
 use crate::call::witness::outcome_of;
 use crate::error::Error;
 use crate::outcome::{Outcome, Storable};
@@ -78,8 +79,7 @@ impl<Q> Operation<'_, Q> {
             }));
             let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::unlisted());
             Execution {
-                witness,
-                policy,
+                handling: Handling { witness, policy },
                 again: None::<fn() -> _>,
             }
             .run(&prepared, body)
@@ -118,8 +118,7 @@ impl<Q> Operation<'_, Q> {
         };
         let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::unlisted());
         Execution {
-            witness,
-            policy,
+            handling: Handling { witness, policy },
             again: None::<fn() -> _>,
         }
         .run_detached(draft.prepare(), body)
@@ -174,8 +173,7 @@ where
         let first = pin!(Some(start()));
         let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), policy.into_policy());
         Execution {
-            witness,
-            policy,
+            handling: Handling { witness, policy },
             again: Some(start),
         }
         .run(&draft.prepare(), first)
@@ -222,8 +220,7 @@ where
         let first = start();
         let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), policy.into_policy());
         Execution {
-            witness,
-            policy,
+            handling: Handling { witness, policy },
             again: Some(start),
         }
         .run_detached(draft.prepare(), first)

@@ -5,10 +5,11 @@ use std::future::Future;
 use std::marker::PhantomData;
 
 use super::{Errors, Operation};
+use crate::call::finish::Handling;
 use crate::call::keeping::Policy;
-use crate::call::transaction::{
-    AnyThread, AnyThreadOnce, InTransaction, OneThread, OneThreadOnce, RunsAgain, TransactionBody,
-    sources,
+use crate::call::transaction::{InTransaction, sources};
+use crate::call::transaction_body::{
+    AnyThread, AnyThreadOnce, OneThread, OneThreadOnce, RunsAgain, TransactionBody,
 };
 use crate::call::witness::{Witness, outcome_of};
 use crate::error::Error;
@@ -91,8 +92,7 @@ impl<'a, P> Operation<'a, (), P> {
         async move {
             let call = InTransaction {
                 prepared: &prepared,
-                witness,
-                policy,
+                handling: Handling { witness, policy },
                 store: PhantomData,
             };
             call.run_in(tx, AnyThreadOnce(Some(body))).await
@@ -127,8 +127,7 @@ impl<'a, P> Operation<'a, (), P> {
         async move {
             let call = InTransaction {
                 prepared: &prepared,
-                witness,
-                policy,
+                handling: Handling { witness, policy },
                 store: PhantomData,
             };
             call.run_in(tx, OneThreadOnce(Some(body))).await
@@ -277,8 +276,7 @@ impl<P, E, W: Fn(&E) -> bool> RerunWhen<'_, P, E, W> {
         async move {
             let call = InTransaction {
                 prepared: &prepared,
-                witness,
-                policy,
+                handling: Handling { witness, policy },
                 store: PhantomData,
             };
             call.run(begins, AnyThread(body), when).await
@@ -317,8 +315,7 @@ impl<P, E, W: Fn(&E) -> bool> RerunWhen<'_, P, E, W> {
         async move {
             let call = InTransaction {
                 prepared: &prepared,
-                witness,
-                policy,
+                handling: Handling { witness, policy },
                 store: PhantomData,
             };
             call.run(begins, OneThread(body), when).await

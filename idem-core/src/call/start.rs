@@ -97,7 +97,9 @@ impl Runtime {
             .cache
             .as_ref()
             .and_then(|cache| cache.find(&request.id, request.fingerprint, began));
-        found.map(|found| self.replay(request, found)).transpose()
+        found
+            .map(|found| self.replay(request, found).map(CallStart::Replay))
+            .transpose()
     }
 
     /// Claims the key of a call that only observes. It does not wait, and shares no flight: if it
@@ -165,7 +167,9 @@ impl Runtime {
                     continue;
                 }
                 FlightStep::Answer(SharedAnswer::Committed { attempt, outcome }) => {
-                    return self.replay(request, (attempt, outcome));
+                    return self
+                        .replay(request, (attempt, outcome))
+                        .map(CallStart::Replay);
                 }
                 FlightStep::Answer(SharedAnswer::Done) => {
                     return Err(self.reject(request, &Rejected::Done));
@@ -302,7 +306,10 @@ impl Runtime {
                     attempt,
                     outcome: outcome.clone(),
                 });
-                return AfterClaim::Over(self.replay(request, (attempt, outcome)));
+                return AfterClaim::Over(
+                    self.replay(request, (attempt, outcome))
+                        .map(CallStart::Replay),
+                );
             }
             Err(error) => {
                 tell(SharedAnswer::Failed(error.clone()));
@@ -451,7 +458,7 @@ impl Runtime {
         &self,
         request: &Request,
         (attempt, outcome): (u64, Encoded),
-    ) -> Result<CallStart, Error> {
+    ) -> Result<Recorded, Error> {
         match request.settings.duplicate {
             Duplicate::Reject => Err(self.reject(request, &Rejected::Duplicate)),
             Duplicate::Replay => {
@@ -480,14 +487,14 @@ impl Runtime {
                     self.codec.clone(),
                     request.versions.clone(),
                 );
-                Ok(CallStart::Replay(Recorded {
+                Ok(Recorded {
                     id,
                     attempt,
                     outcome,
                     codec,
                     versions,
                     observer,
-                }))
+                })
             }
         }
     }

@@ -1,5 +1,6 @@
 //! A transaction with savepoints of ours, in which a record is claimed and committed.
 
+use std::fmt::Display;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::base::clock;
-use crate::call::claiming::CallStart;
 use crate::call::recorded::Recorded;
 use crate::call::rejected::Rejected;
 use crate::call::request::Request;
@@ -16,6 +16,7 @@ use crate::observe::Decision;
 use crate::policy::settings::InFlight;
 use crate::record::{Claimed, Commit, Origin, Owner, Ownership};
 use crate::runtime::Runtime;
+use crate::runtime::outcome_writer::OutcomeWriter;
 use crate::store::{Store, Transaction};
 use crate::task::current;
 use crate::token::Flaw;
@@ -26,7 +27,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Who commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CommittedBy {
+pub(crate) enum CommittedBy {
     Caller,
     /// After an error, all of the transaction is rolled back.
     Library {
@@ -36,13 +37,13 @@ pub(super) enum CommittedBy {
 }
 
 impl CommittedBy {
-    pub(super) fn is_caller(self) -> bool {
+    pub(crate) fn is_caller(self) -> bool {
         self == Self::Caller
     }
 }
 
 /// The result of a claim.
-pub(super) enum TransactionClaim {
+pub(crate) enum TransactionClaim {
     Owner {
         attempt: u64,
         owner: Owner,
@@ -59,22 +60,22 @@ pub(super) enum TransactionClaim {
 }
 
 /// A transaction with savepoints of ours. Dropped with one, it undoes what was done since.
-pub(super) struct Open<'a, X: Transaction<S>, S: Store> {
-    pub(super) tx: &'a mut X,
+pub(crate) struct OpenTransaction<'a, X: Transaction<S>, S: Store> {
+    pub(crate) tx: &'a mut X,
     /// How many savepoints of ours there are. Counted down only after the database has answered:
     /// sqlx expects a later roll-back for a release that was dropped halfway.
-    pub(super) depth: u8,
-    pub(super) runtime: &'a Arc<Runtime>,
-    pub(super) request: &'a Request,
+    pub(crate) depth: u8,
+    pub(crate) runtime: &'a Arc<Runtime>,
+    pub(crate) request: &'a Request,
     /// The attempt whose body runs, if one does. It is 0 where the claim comes after the body.
-    pub(super) attempt: Option<u64>,
+    pub(crate) attempt: Option<u64>,
     /// Nothing of the transaction is ever written.
-    pub(super) is_rollback_forced: bool,
+    pub(crate) is_rollback_forced: bool,
     store: PhantomData<fn() -> S>,
 }
 
-impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
-    pub(super) fn new(tx: &'a mut X, runtime: &'a Arc<Runtime>, request: &'a Request) -> Self {
+impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
+    pub(crate) fn new(tx: &'a mut X, runtime: &'a Arc<Runtime>, request: &'a Request) -> Self {
         Self {
             tx,
             depth: 0,
@@ -86,7 +87,26 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
         }
     }
 
-    pub(super) async fn savepoint(&mut self) -> Result<(), StoreError> {
+    /// Encodes the outcome of an attempt.
+    pub(crate) fn writer(&self, attempt: u64) -> OutcomeWriter<'_> {
+        OutcomeWriter {
+            runtime: self.runtime,
+            id: &self.request.id,
+            attempt,
+            label: self.request.type_label(),
+            trace: self.request.trace.as_ref(),
+        }
+    }
+
+    pub(crate) fn report(&self, decision: Decision, attempt: u64, why: Option<&dyn Display>) {
+        let observer = self.runtime.observer;
+        match why {
+            Some(why) => observer.decided_because(decision, &self.request.id, attempt, &why),
+            None => observer.decided(decision, &self.request.id, attempt),
+        }
+    }
+
+    pub(crate) async fn savepoint(&mut self) -> Result<(), StoreError> {
         self.tx.savepoint().await?;
         self.depth += 1;
         Ok(())
@@ -94,7 +114,7 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
 
     /// Claims the key. Where the caller ends the transaction, a savepoint is set first: a call that
     /// fails leaves that transaction as it was. With `until`, the call has waited before.
-    pub(super) async fn claim(
+    pub(crate) async fn claim(
         &mut self,
         store: &S,
         committed_by: CommittedBy,
@@ -171,13 +191,9 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
                 if self.is_rollback_forced {
                     return Err(self.lost());
                 }
-                return match runtime.replay(request, (attempt, outcome))? {
-                    CallStart::Replay(recorded) => Ok(TransactionClaim::Replay(recorded)),
-                    // Nothing else comes of an outcome.
-                    CallStart::Owner(_) | CallStart::Unguarded => {
-                        Err(runtime.reject(request, &Rejected::Done))
-                    }
-                };
+                return runtime
+                    .replay(request, (attempt, outcome))
+                    .map(TransactionClaim::Replay);
             }
             Claimed::InFlight { lease_left, .. } => Rejected::InFlight(lease_left),
             Claimed::Done { .. } => Rejected::Done,
@@ -197,7 +213,7 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
     }
 
     /// Writes the outcome, and ends all savepoints.
-    pub(super) async fn commit(&mut self, store: &S, commit: &Commit) -> Result<(), Error> {
+    pub(crate) async fn commit(&mut self, store: &S, commit: &Commit) -> Result<(), Error> {
         match self.tx.commit(store, commit).await {
             Ok(Ownership::Held) => {}
             Ok(Ownership::Lost) => {
@@ -214,7 +230,7 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
     }
 
     /// Undoes what the body did, but for the claim.
-    pub(super) async fn roll_back_body(&mut self) -> Result<(), Error> {
+    pub(crate) async fn roll_back_body(&mut self) -> Result<(), Error> {
         let rolled_back = self.tx.roll_back().await;
         self.depth -= 1;
         if let Err(error) = rolled_back {
@@ -225,7 +241,7 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
     }
 
     /// CommittedBy all savepoints, and keeps what was done since.
-    pub(super) async fn release_all(&mut self) -> Result<(), Error> {
+    pub(crate) async fn release_all(&mut self) -> Result<(), Error> {
         while self.depth > 0 {
             if let Err(error) = self.tx.release().await {
                 self.force_rollback().await;
@@ -238,7 +254,7 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
 
     /// Undoes everything, the claim included. Where that cannot be done, nothing of the transaction
     /// is ever written.
-    pub(super) async fn roll_back(&mut self) {
+    pub(crate) async fn roll_back(&mut self) {
         while self.depth > 0 {
             let rolled_back = self.tx.roll_back().await;
             self.depth -= 1;
@@ -249,7 +265,7 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
     }
 
     /// The error of a transaction that is none any more.
-    pub(super) fn lost(&self) -> Error {
+    pub(crate) fn lost(&self) -> Error {
         let lost = StoreError::new(
             StoreErrorKind::Unavailable,
             "the record is no longer in this transaction: the database ended the transaction (a deadlock, a lock that was waited for in vain), or the body did; begin it again",
@@ -257,7 +273,7 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
         self.runtime.failed(&self.request.id, lost)
     }
 
-    pub(super) async fn force_rollback(&mut self) {
+    pub(crate) async fn force_rollback(&mut self) {
         self.is_rollback_forced = true;
         // The driver counts its savepoints. Without this, it would take the next roll-back of the
         // caller for that of a savepoint.
@@ -269,27 +285,17 @@ impl<'a, X: Transaction<S>, S: Store> Open<'a, X, S> {
         let _ = self.tx.force_rollback().await;
     }
 
-    pub(super) async fn failed(&mut self, error: StoreError) -> Error {
+    pub(crate) async fn failed(&mut self, error: StoreError) -> Error {
         self.roll_back().await;
         self.runtime.failed(&self.request.id, error)
     }
 }
 
-impl<X: Transaction<S>, S: Store> Drop for Open<'_, X, S> {
+impl<X: Transaction<S>, S: Store> Drop for OpenTransaction<'_, X, S> {
     fn drop(&mut self) {
         if let Some(attempt) = self.attempt {
-            let observer = self.runtime.observer;
-            let has_panicked = std::thread::panicking();
-            let decision = if has_panicked {
-                Decision::Panicked
-            } else {
-                Decision::CallerDropped
-            };
-            observer.decided(decision, &self.request.id, attempt);
-            // A claim is undone with the savepoint.
-            if has_panicked && attempt > 0 {
-                observer.decided(Decision::Released, &self.request.id, attempt);
-            }
+            // The claim is undone with the savepoint.
+            self.report(Decision::CallerDropped, attempt, None);
         }
         for _ in 0..self.depth {
             self.tx.roll_back_later();
@@ -304,12 +310,12 @@ fn has_waited(began: Instant) -> bool {
 
 /// Pauses that double, each spread at random.
 #[derive(Default)]
-pub(super) struct Backoff {
-    pub(super) rounds: u32,
+pub(crate) struct Backoff {
+    pub(crate) rounds: u32,
 }
 
 impl Backoff {
-    pub(super) async fn take(&self) {
+    pub(crate) async fn take(&self) {
         self.take_within(LONGEST_PAUSE).await;
     }
 
