@@ -12,6 +12,7 @@ mod chaos;
 mod ci;
 mod clients;
 mod documents;
+mod floors;
 mod fuzz;
 mod golden;
 mod house;
@@ -67,7 +68,8 @@ enum Chore {
         list: bool,
     },
     /// Run what takes too long for `test`: the largest worlds of the model, storms of 10,000
-    /// messages, clients in Python and Node, and the stores on PostgreSQL 18, Redis 8 and Valkey 9
+    /// messages, clients in Python and Node, the stores on PostgreSQL 18, Redis 8 and Valkey 9, and
+    /// builds with the oldest dependencies
     Night,
     /// Run the HTTP layer with clients in Python and Node, which is a part of `night`
     Clients,
@@ -97,8 +99,8 @@ enum Chore {
     Chaos(chaos::Options),
     /// Rewrite the golden files of the UI tests
     Bless,
-    /// Measure everything against goals, and write docs/benchmarks/report.md; installs redis-server if
-    /// there is none
+    /// Measure everything against goals, and write docs/benchmarks/report.md; installs redis-server
+    /// if there is none
     Bench(bench::Options),
 }
 

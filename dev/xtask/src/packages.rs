@@ -55,29 +55,7 @@ fn check_msrv_of(
     else {
         bail!("the published packages state no `rust-version`, or different ones");
     };
-    let packages: Vec<_> = published
-        .iter()
-        .flat_map(|package| ["-p", &package.name])
-        .collect();
-    let tree = [
-        "tree",
-        "--edges",
-        "normal,build",
-        "--all-features",
-        "--target",
-        "all",
-        "--prefix",
-        "none",
-        "--format",
-        "{p}",
-    ];
-    let used = workspace
-        .cargo()
-        .args(tree)
-        .args(prune)
-        .args(&packages)
-        .quiet()
-        .read()?;
+    let used = dependencies(workspace, published, prune)?;
     let is_used = |package: &Package| {
         let line = format!("{} v{}", package.name, package.version);
         used.lines()
@@ -93,7 +71,8 @@ fn check_msrv_of(
         };
         ensure!(
             release(needed) <= release(stated),
-            "{} {} needs Rust {needed}, and the packages state {stated}: lock an older one, or raise `rust-version` and say so in the changelog",
+            "{} {} needs Rust {needed}, and the packages state {stated}: lock an older one, or \
+             raise `rust-version` and say so in the changelog",
             package.name,
             package.version
         );
@@ -109,10 +88,30 @@ fn check_msrv_of(
         .join(".");
     if !has_toolchain(workspace, &toolchain) {
         println!(
-            "!!! NOT TESTED: that the packages build with Rust {stated}, because rustup cannot install it here"
+            "!!! NOT TESTED: that the packages build with Rust {stated}, because rustup cannot \
+             install it here"
         );
         return Ok(());
     }
+    build_with(workspace, &toolchain, published, prune)
+}
+
+/// Lists what the packages are built of, as `cargo tree` prints it.
+fn dependencies(workspace: &Workspace, published: &[Package], prune: &[&str]) -> Result<String> {
+    let tree = ["tree", "--edges", "normal,build", "--all-features"];
+    let format = ["--target", "all", "--prefix", "none", "--format", "{p}"];
+    let packages = published.iter().flat_map(|package| ["-p", &package.name]);
+    let tree = workspace.cargo().args(tree).args(format).args(prune);
+    Ok(tree.args(packages).quiet().read()?)
+}
+
+/// Builds the packages with the compiler that they state.
+fn build_with(
+    workspace: &Workspace,
+    toolchain: &str,
+    published: &[Package],
+    prune: &[&str],
+) -> Result<()> {
     for package in published {
         let is_newer = |feature| NEWER_BY.contains(&(&package.name, feature));
         let features = package
@@ -191,12 +190,15 @@ pub(crate) fn package(workspace: &Workspace, full: bool) -> Result<()> {
     Ok(())
 }
 
+/// Returns where cargo has packed a package to.
+pub(crate) fn archive(workspace: &Workspace, package: &Package) -> Result<PathBuf> {
+    let name = format!("{}.crate", package.folder());
+    Ok(workspace.target_dir()?.join("package").join(name))
+}
+
 fn check_contents(workspace: &Workspace, package: &Package) -> Result<()> {
-    let folder = format!("{}-{}", package.name, package.version);
-    let archive = workspace
-        .target_dir()?
-        .join("package")
-        .join(format!("{folder}.crate"));
+    let folder = package.folder();
+    let archive = archive(workspace, package)?;
     let list = cmd!(workspace.shell(), "tar --list --file {archive}")
         .quiet()
         .read()?;
@@ -236,9 +238,7 @@ fn forget_unpacked(packages: &[Package]) -> Result<()> {
             continue;
         }
         for package in packages {
-            let unpacked = registry
-                .path()
-                .join(format!("{}-{}", package.name, package.version));
+            let unpacked = registry.path().join(package.folder());
             if unpacked.exists() {
                 std::fs::remove_dir_all(unpacked)?;
             }

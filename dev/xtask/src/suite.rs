@@ -5,7 +5,7 @@ use xshell::Shell;
 
 use crate::steps::Steps;
 use crate::workspace::Workspace;
-use crate::{browser, clients, redis, runner, servers, tool};
+use crate::{browser, clients, floors, redis, runner, servers, tool};
 
 const OPENSSL: tool::Package = tool::Package {
     program: "openssl",
@@ -44,8 +44,10 @@ const RABBITMQ: tool::Package = tool::Package {
 const ON_MYSQL: &str = "real_mysql";
 
 /// What `cargo xtask test` does not run.
-const AT_NIGHT: &str = "Not run, but by `cargo xtask night`: the largest worlds of the model, storms of 10,000 messages, \
-    clients in Python and Node, and the stores on PostgreSQL 18, Redis 8 and Valkey 9.";
+const AT_NIGHT: &str = "Not run, but by `cargo xtask night`: the largest worlds of the model, \
+                        storms of 10,000 messages, clients in Python and Node, the stores on \
+                        PostgreSQL 18, Redis 8 and Valkey 9, and builds with the oldest \
+                        dependencies.";
 
 /// `cargo xtask test`, which is also CI's test step.
 pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
@@ -123,6 +125,11 @@ pub(crate) fn night(workspace: &Workspace) -> Result<()> {
             on_redis(workspace, &left_out, server)
         });
     }
+    steps.run(
+        "floors",
+        "the packages build with the oldest dependencies that they allow",
+        || floors::check(workspace),
+    );
     steps.finish()
 }
 

@@ -46,6 +46,13 @@ struct Built {
 #[derive(Deserialize)]
 struct Target {
     name: String,
+    kind: Vec<String>,
+}
+
+impl Target {
+    fn is_bench(&self) -> bool {
+        self.kind == ["bench"]
+    }
 }
 
 #[derive(Deserialize)]
@@ -130,7 +137,8 @@ impl Workspace {
         let built = messages
             .lines()
             .filter_map(|line| serde_json::from_str::<Built>(line).ok());
-        let built = built.filter(|built| !built.profile.test);
+        // Cargo builds a benchmark with the profile of tests.
+        let built = built.filter(|built| !built.profile.test || built.target.is_bench());
         Ok(built
             .filter_map(|built| Some((built.target.name, built.executable?)))
             .collect())
@@ -178,6 +186,11 @@ impl Package {
             .keys()
             .map(String::as_str)
             .filter(|feature| *feature != "default")
+    }
+
+    /// Returns the name of the folder that it is packed into.
+    pub(crate) fn folder(&self) -> String {
+        format!("{}-{}", self.name, self.version)
     }
 
     /// Returns the directory of its manifest.
