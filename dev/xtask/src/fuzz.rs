@@ -1,7 +1,7 @@
 //! The fuzz targets of `dev/fuzz/`, which is a workspace of its own.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
@@ -84,48 +84,59 @@ pub(crate) fn run(workspace: &Workspace, seconds: u32, only: &[String]) -> Resul
         // The names live as long as the process: there are few.
         let name: &'static str = target.leak();
         steps.run(name, "libFuzzer", || {
-            let found = target_dir.join("corpus").join(name);
-            let artifacts = target_dir.join("artifacts").join(name);
-            workspace.shell().create_dir(&found)?;
-            workspace.shell().create_dir(&artifacts)?;
-            let flags = [
-                "--fuzz-dir",
-                "dev/fuzz",
-                "--sanitizer",
-                SANITIZER,
-                "--target-dir",
-            ];
-            let cargo = workspace
-                .cargo()
-                .args(["fuzz", "run"])
-                .args(flags)
-                .arg(&target_dir)
-                .arg(name);
-            // The first folder gets what libFuzzer finds interesting; the committed one stays
-            // small.
-            cargo
-                .arg(&found)
-                .arg(format!("dev/fuzz/corpus/{name}"))
-                .arg("--")
-                .args([
-                    format!("-max_total_time={seconds}"),
-                    format!("-artifact_prefix={}/", artifacts.display()),
-                ])
-                .args(["-print_final_stats=1", "-timeout=10"])
-                // cargo-fuzz wants flags of nightly toolchains; this one has them too.
-                .env("RUSTC_BOOTSTRAP", "1")
-                .run()
-                .with_context(|| {
-                    format!(
-                        "the bytes are in {}; to run them again: cargo run --manifest-path \
-                         {MANIFEST} --bin {name} -- FILE; after the fix, keep them in \
-                         fuzz/corpus/{name}",
-                        artifacts.display()
-                    )
-                })
+            under_libfuzzer(workspace, &target_dir, name, seconds)
         });
     }
     steps.finish()
+}
+
+/// Runs one target.
+fn under_libfuzzer(
+    workspace: &Workspace,
+    target_dir: &Path,
+    name: &str,
+    seconds: u32,
+) -> Result<()> {
+    let found = target_dir.join("corpus").join(name);
+    let artifacts = target_dir.join("artifacts").join(name);
+    workspace.shell().create_dir(&found)?;
+    workspace.shell().create_dir(&artifacts)?;
+    let flags = [
+        "--fuzz-dir",
+        "dev/fuzz",
+        "--sanitizer",
+        SANITIZER,
+        "--target-dir",
+    ];
+    let cargo = workspace
+        .cargo()
+        .args(["fuzz", "run"])
+        .args(flags)
+        .arg(target_dir)
+        .arg(name);
+    // The first folder gets what libFuzzer finds interesting; the committed one stays
+    // small.
+    cargo
+        .arg(&found)
+        .arg(format!("dev/fuzz/corpus/{name}"))
+        .arg("--")
+        .args([
+            format!("-max_total_time={seconds}"),
+            format!("-artifact_prefix={}/", artifacts.display()),
+        ])
+        .args(["-print_final_stats=1", "-timeout=10"])
+        // cargo-fuzz wants flags of nightly toolchains; this one has them too.
+        .env("RUSTC_BOOTSTRAP", "1")
+        .run()
+        .with_context(|| {
+            format!(
+                "the bytes are in {}; to run them again: cargo run --manifest-path \
+                 {MANIFEST} --bin {name} -- FILE; after the fix, keep them in \
+                 fuzz/corpus/{name}",
+                artifacts.display()
+            )
+        })?;
+    Ok(())
 }
 
 /// None of our code is unsafe, so there is little for a sanitizer to see, and without one the

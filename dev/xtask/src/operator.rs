@@ -46,29 +46,7 @@ pub(crate) fn run(workers: &Path, idem: &Path, url: &str) -> Result<()> {
             "the example ended before its worker was killed"
         );
     }
-    let operator = |args: &[&str], input: &str| -> Result<String> {
-        let mut command = Command::new(idem);
-        command
-            .args(args)
-            .env("IDEM_STORE", url)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let mut child = command.spawn().context("cannot start the program idem")?;
-        // It may have ended without reading.
-        let _ = child
-            .stdin
-            .take()
-            .context("no input")?
-            .write_all(input.as_bytes());
-        let output = child.wait_with_output()?;
-        ensure!(
-            output.status.success(),
-            "idem {}: {}",
-            args.join(" "),
-            output.status
-        );
-        Ok(String::from_utf8(output.stdout)?)
-    };
+    let operator = |args: &[&str], input: &str| operate(idem, url, args, input);
     let begun = Instant::now();
     while !operator(&["list", "--state", "abandoned"], "")?.contains(OPERATION) {
         ensure!(
@@ -96,4 +74,29 @@ pub(crate) fn run(workers: &Path, idem: &Path, url: &str) -> Result<()> {
         bail!("the next call did not replay what was settled");
     }
     Ok(())
+}
+
+/// Runs the program `idem` on the store, and returns what it prints.
+fn operate(idem: &Path, url: &str, args: &[&str], input: &str) -> Result<String> {
+    let mut command = Command::new(idem);
+    command
+        .args(args)
+        .env("IDEM_STORE", url)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut child = command.spawn().context("cannot start the program idem")?;
+    // It may have ended without reading.
+    let _ = child
+        .stdin
+        .take()
+        .context("no input")?
+        .write_all(input.as_bytes());
+    let output = child.wait_with_output()?;
+    ensure!(
+        output.status.success(),
+        "idem {}: {}",
+        args.join(" "),
+        output.status
+    );
+    Ok(String::from_utf8(output.stdout)?)
 }

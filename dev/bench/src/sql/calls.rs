@@ -23,35 +23,21 @@ const BODY: Duration = Duration::from_millis(50);
 
 type Measured = [[Vec<f64>; 2]; Subject::ALL.len()];
 
+/// The figures of each round.
+#[derive(Default)]
+struct Rounds {
+    p50: Measured,
+    p99: Measured,
+    rates: Measured,
+    /// Of the waiters in the process of the commit, and of those in another.
+    here: Vec<f64>,
+    elsewhere: Vec<f64>,
+}
+
 pub(crate) async fn groups(place: Place, rounds: u64, calls: u64) -> Result<Vec<Group>> {
     let place = Arc::new(place);
     let name = place.database.name();
-    let mut alone = Measured::default();
-    let mut slow = Measured::default();
-    let mut many = Measured::default();
-    let mut here = Vec::new();
-    let mut elsewhere = Vec::new();
-    let mut next = 0;
-    for round in 0..=rounds {
-        eprintln!("{name}, round {round} of {rounds}");
-        let times = one_at_a_time(&place, calls, next).await?;
-        next += calls;
-        let rates = at_once(&place, &mut next).await?;
-        let own = waiters(&place, round, true).await?;
-        let other = waiters(&place, round, false).await?;
-        // The first one warms up.
-        if round > 0 {
-            for (subject, times) in times.iter().enumerate() {
-                for (kind, times) in times.iter().enumerate() {
-                    alone[subject][kind].push(quantile(times, 0.5));
-                    slow[subject][kind].push(quantile(times, 0.99));
-                    many[subject][kind].push(rates[subject][kind]);
-                }
-            }
-            here.push(own);
-            elsewhere.push(other);
-        }
-    }
+    let measured = measure(&place, rounds, calls).await?;
     let mut figures = Vec::new();
     if let Some([first, replay]) = place.messages().await? {
         #[allow(clippy::cast_precision_loss)]
@@ -64,46 +50,70 @@ pub(crate) async fn groups(place: Place, rounds: u64, calls: u64) -> Result<Vec<
             figures.push(figure.at_most(floor).beside(format!("floor {floor}")));
         }
     }
-    for kind in Kind::ALL {
-        for (what, of, goal) in [("p50", &alone, Some(1.10)), ("p99", &slow, None)] {
-            for subject in Subject::ALL.into_iter().skip(1) {
-                figures.push(figure(
-                    kind,
-                    &format!("{what}, one at a time"),
-                    of,
-                    subject,
-                    Unit::Microseconds,
-                    goal,
-                ));
-            }
-        }
-        for subject in Subject::ALL.into_iter().skip(1) {
-            let mut figure = figure(
-                kind,
-                "rate, 64 at once",
-                &many,
-                subject,
-                Unit::PerSecond,
-                None,
-            );
-            if subject == Subject::Ours {
-                figure = figure.at_least(0.9);
-            }
-            figures.push(figure);
-        }
-    }
-    let waiting = [
-        ("in the process of the commit", here),
-        ("in another process", elsewhere),
-    ];
-    for (what, values) in waiting {
-        let what = format!("from the commit to the last answer of {WAITERS} waiters, {what}");
-        figures.push(Figure::new(what, Unit::Milliseconds, values));
-    }
+    figures.extend(measured.figures());
     Ok(vec![Group {
         title: name.to_owned(),
         figures,
     }])
+}
+
+async fn measure(place: &Arc<Place>, rounds: u64, calls: u64) -> Result<Rounds> {
+    let mut all = Rounds::default();
+    let mut next = 0;
+    for round in 0..=rounds {
+        eprintln!("{}, round {round} of {rounds}", place.database.name());
+        let times = one_at_a_time(place, calls, next).await?;
+        next += calls;
+        let rates = at_once(place, &mut next).await?;
+        let here = waiters(place, round, true).await?;
+        let elsewhere = waiters(place, round, false).await?;
+        // The first one warms up.
+        if round == 0 {
+            continue;
+        }
+        for (subject, times) in times.iter().enumerate() {
+            for (kind, times) in times.iter().enumerate() {
+                all.p50[subject][kind].push(quantile(times, 0.5));
+                all.p99[subject][kind].push(quantile(times, 0.99));
+                all.rates[subject][kind].push(rates[subject][kind]);
+            }
+        }
+        all.here.push(here);
+        all.elsewhere.push(elsewhere);
+    }
+    Ok(all)
+}
+
+impl Rounds {
+    fn figures(self) -> Vec<Figure> {
+        let mut figures = Vec::new();
+        let times = Unit::Microseconds;
+        for kind in Kind::ALL {
+            for (what, of, goal) in [("p50", &self.p50, Some(1.10)), ("p99", &self.p99, None)] {
+                let what = format!("{what}, one at a time");
+                for subject in Subject::ALL.into_iter().skip(1) {
+                    figures.push(figure(kind, &what, of, subject, times, goal));
+                }
+            }
+            for subject in Subject::ALL.into_iter().skip(1) {
+                let what = "rate, 64 at once";
+                let figure = figure(kind, what, &self.rates, subject, Unit::PerSecond, None);
+                figures.push(if subject == Subject::Ours {
+                    figure.at_least(0.9)
+                } else {
+                    figure
+                });
+            }
+        }
+        for (what, values) in [
+            ("in the process of the commit", self.here),
+            ("in another process", self.elsewhere),
+        ] {
+            let what = format!("from the commit to the last answer of {WAITERS} waiters, {what}");
+            figures.push(Figure::new(what, Unit::Milliseconds, values));
+        }
+        figures
+    }
 }
 
 fn figure(

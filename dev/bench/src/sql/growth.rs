@@ -27,18 +27,7 @@ pub(crate) async fn group(place: &Place, records: u64) -> Result<Group> {
     let mut figures = Vec::new();
     fill(place, 0, FEW).await?;
     let few = times(place, "few").await?;
-    let begun = Instant::now();
-    let mut from = FEW;
-    while from < records {
-        let to = (from + BATCH).min(records);
-        fill(place, from, to).await?;
-        eprintln!(
-            "{}: {to} records after {:.0} s",
-            place.database.name(),
-            begun.elapsed().as_secs_f64()
-        );
-        from = to;
-    }
+    grow(place, records).await?;
     let many = times(place, "many")
         .await
         .context("calls on the grown table")?;
@@ -60,36 +49,12 @@ pub(crate) async fn group(place: &Place, records: u64) -> Result<Group> {
     )?);
 
     let expired = expire(place).await.context("having records expire")?;
-    let begun = Instant::now();
-    let sweep = sweep(place);
-    tokio::pin!(sweep);
-    let mut during = Vec::new();
-    let mut failed = 0_u32;
-    let mut number = 0;
-    // Calls while it is swept: not more than are needed for a quantile.
-    let swept = loop {
-        let key = format!("during-{number}");
-        let call = async {
-            let begun = Instant::now();
-            let called = place.call(Subject::Ours, Kind::First, &key).await;
-            called.map(|()| begun.elapsed().as_secs_f64() * 1e6)
-        };
-        tokio::pin!(call);
-        let called = tokio::select! {
-            swept = &mut sweep => break swept?,
-            called = &mut call => called,
-        };
-        match called {
-            Ok(time) => during.push(time),
-            Err(error) => {
-                eprintln!("{}: during the sweep: {error:#}", place.database.name());
-                failed += 1;
-            }
-        }
-        number += 1;
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    };
-    let took = begun.elapsed().as_secs_f64();
+    let Swept {
+        swept,
+        took,
+        during,
+        failed,
+    } = calls_during_sweep(place).await?;
     // The store of the calls sweeps too, in the background.
     #[allow(clippy::cast_precision_loss)]
     let rate = expired as f64 / took;
@@ -131,6 +96,72 @@ pub(crate) async fn group(place: &Place, records: u64) -> Result<Group> {
     Ok(Group {
         title: format!("{}, {records} records", place.database.name()),
         figures,
+    })
+}
+
+/// Fills the table, and says how far it is.
+async fn grow(place: &Place, records: u64) -> Result<()> {
+    let begun = Instant::now();
+    let mut from = FEW;
+    while from < records {
+        let to = (from + BATCH).min(records);
+        fill(place, from, to).await?;
+        eprintln!(
+            "{}: {to} records after {:.0} s",
+            place.database.name(),
+            begun.elapsed().as_secs_f64()
+        );
+        from = to;
+    }
+    Ok(())
+}
+
+/// A sweep, and the calls meanwhile.
+struct Swept {
+    /// The records that the sweep deleted.
+    swept: u64,
+    /// Seconds.
+    took: f64,
+    /// Microseconds of each call.
+    during: Vec<f64>,
+    failed: u32,
+}
+
+async fn calls_during_sweep(place: &Place) -> Result<Swept> {
+    let begun = Instant::now();
+    let sweep = sweep(place);
+    tokio::pin!(sweep);
+    let mut during = Vec::new();
+    let mut failed = 0_u32;
+    let mut number = 0;
+    // Calls while it is swept: not more than are needed for a quantile.
+    let swept = loop {
+        let key = format!("during-{number}");
+        let call = async {
+            let begun = Instant::now();
+            let called = place.call(Subject::Ours, Kind::First, &key).await;
+            called.map(|()| begun.elapsed().as_secs_f64() * 1e6)
+        };
+        tokio::pin!(call);
+        let called = tokio::select! {
+            swept = &mut sweep => break swept?,
+            called = &mut call => called,
+        };
+        match called {
+            Ok(time) => during.push(time),
+            Err(error) => {
+                eprintln!("{}: during the sweep: {error:#}", place.database.name());
+                failed += 1;
+            }
+        }
+        number += 1;
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    };
+    Ok(Swept {
+        swept,
+        took: begun.elapsed().as_secs_f64(),
+        during,
+        failed,
     })
 }
 

@@ -44,50 +44,8 @@ pub(super) fn check_take_overs(
     fails_over: bool,
     violations: &mut Vec<Violation>,
 ) -> Option<u64> {
-    let recovery = if fails_over { FAIL_OVER } else { RECOVERY };
-    let quiet = |from: u64, to: u64| {
-        let hits = |began: u64, ended: u64| began < to && ended.saturating_add(recovery) > from;
-        !index
-            .faults
-            .iter()
-            .filter(|fault| fault.kind != "kill")
-            .any(|fault| hits(fault.began, fault.ended))
-    };
-    for (number, call) in &index.calls {
-        let (Some(at), Some(Answer::Error { name })) = (call.ended, &call.answer) else {
-            continue;
-        };
-        let from = at.saturating_sub(lease + SLACK);
-        if name != "InFlight" || call.begun > from || call.wait < lease + SLACK || !quiet(from, at)
-        {
-            continue;
-        }
-        let Some(key) = index.keys.get(&call.key) else {
-            continue;
-        };
-        // Whoever claimed, polled or was confirmed in this time kept the call waiting by right.
-        let claimed = key.claims.values().any(|claim| {
-            let mut signs = claim
-                .renewed
-                .iter()
-                .copied()
-                .chain([claim.sent])
-                .chain(claim.owned.map(|(at, _)| at));
-            signs.any(|sign| sign >= from)
-        });
-        let polled = index.bodies_of(key).any(|body| body.last_from >= from);
-        if !claimed && !polled {
-            let text = format!(
-                "call {number} waited for longer than a lease and a second, and no call had the key"
-            );
-            violations.push(Violation {
-                promise: "P5",
-                at,
-                key: call.key.clone(),
-                text,
-            });
-        }
-    }
+    let quiet = |from: u64, to: u64| is_quiet(index, fails_over, from, to);
+    check_waits(index, lease, quiet, violations);
     let killed = |process: u64| match index.processes.get(&process) {
         Some(Some(Ended::Killed(at))) => Some(*at),
         _ => None,
@@ -139,6 +97,61 @@ pub(super) fn check_take_overs(
         }
     }
     slowest
+}
+
+/// Whether no fault disturbs the servers in this time, or has disturbed them just before.
+fn is_quiet(index: &Index, fails_over: bool, from: u64, to: u64) -> bool {
+    let recovery = if fails_over { FAIL_OVER } else { RECOVERY };
+    let hits = |began: u64, ended: u64| began < to && ended.saturating_add(recovery) > from;
+    !index
+        .faults
+        .iter()
+        .filter(|fault| fault.kind != "kill")
+        .any(|fault| hits(fault.began, fault.ended))
+}
+
+/// A call that was told to wait no longer had another call before it.
+fn check_waits(
+    index: &Index,
+    lease: u64,
+    quiet: impl Fn(u64, u64) -> bool,
+    violations: &mut Vec<Violation>,
+) {
+    for (number, call) in &index.calls {
+        let (Some(at), Some(Answer::Error { name })) = (call.ended, &call.answer) else {
+            continue;
+        };
+        let from = at.saturating_sub(lease + SLACK);
+        if name != "InFlight" || call.begun > from || call.wait < lease + SLACK || !quiet(from, at)
+        {
+            continue;
+        }
+        let Some(key) = index.keys.get(&call.key) else {
+            continue;
+        };
+        // Whoever claimed, polled or was confirmed in this time kept the call waiting by right.
+        let claimed = key.claims.values().any(|claim| {
+            let mut signs = claim
+                .renewed
+                .iter()
+                .copied()
+                .chain([claim.sent])
+                .chain(claim.owned.map(|(at, _)| at));
+            signs.any(|sign| sign >= from)
+        });
+        let polled = index.bodies_of(key).any(|body| body.last_from >= from);
+        if !claimed && !polled {
+            let text = format!(
+                "call {number} waited for longer than a lease and a second, and no call had the key"
+            );
+            violations.push(Violation {
+                promise: "P5",
+                at,
+                key: call.key.clone(),
+                text,
+            });
+        }
+    }
 }
 
 /// P5: when all is healed every call ends, every process ends, and every key that is called has an

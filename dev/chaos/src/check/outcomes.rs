@@ -12,6 +12,71 @@ pub(super) fn check(
     rules: Rules,
     violations: &mut Vec<Violation>,
 ) -> u64 {
+    let mut known = known_outcomes(index, name, key, violations);
+    let mut lost = 0;
+    if rules.forgets {
+        // An outcome that a replica has acknowledged stays; a replay before that may be lost.
+        let is_acknowledged = |body: &Body| {
+            key.recorded
+                .iter()
+                .any(|(_, _, attempt)| *attempt == body.attempt)
+        };
+        let (acknowledged, others): (Vec<_>, Vec<_>) = known
+            .into_iter()
+            .partition(|(_, body)| is_acknowledged(body));
+        lost = if acknowledged.is_empty() {
+            0
+        } else {
+            others.len() as u64
+        };
+        known = acknowledged;
+    }
+    let mut broken = |promise, at, text| {
+        violations.push(Violation {
+            promise,
+            at,
+            key: name.to_owned(),
+            text,
+        })
+    };
+    known.sort_by_key(|(at, _)| *at);
+    let Some((first, of)) = known.first().copied() else {
+        return lost;
+    };
+    let promise = if matches!(of.ended, Some((_, How::Kept))) {
+        "P6"
+    } else {
+        "P2"
+    };
+    for (at, other) in known.iter().filter(|(_, other)| other.number != of.number) {
+        let text = format!(
+            "the outcome of body {} was given or recorded after that of body {}",
+            other.number, of.number
+        );
+        broken(if promise == "P6" { promise } else { "P3" }, *at, text);
+    }
+    for body in index.bodies_of(key).filter(|body| body.call != of.call) {
+        // Of two bodies, that of the higher attempt was begun after the other's commit, whenever
+        // that was answered: a commit is accepted from the last owner alone.
+        if body.first_from > first || body.attempt > of.attempt {
+            let text = format!(
+                "body {} (attempt {}) began although the outcome of body {} (attempt {}) was \
+                 recorded",
+                body.number, body.attempt, of.number, of.attempt
+            );
+            broken(promise, body.begun, text);
+        }
+    }
+    lost
+}
+
+/// Says when each outcome was known to be recorded, and whose it is.
+fn known_outcomes<'a>(
+    index: &'a Index,
+    name: &str,
+    key: &'a Key,
+    violations: &mut Vec<Violation>,
+) -> Vec<(u64, &'a Body)> {
     let mut broken = |promise, at, text| {
         violations.push(Violation {
             promise,
@@ -21,8 +86,7 @@ pub(super) fn check(
         })
     };
 
-    // When it was first known that an outcome is recorded, and whose.
-    let mut known: Vec<(u64, &Body)> = Vec::new();
+    let mut known = Vec::new();
     for (at, decision, attempt) in &key.recorded {
         let how = if decision == "error_kept" {
             How::Kept
@@ -70,53 +134,7 @@ pub(super) fn check(
             ),
         }
     }
-    let mut lost = 0;
-    if rules.forgets {
-        // An outcome that a replica has acknowledged stays; a replay before that may be lost.
-        let is_acknowledged = |body: &Body| {
-            key.recorded
-                .iter()
-                .any(|(_, _, attempt)| *attempt == body.attempt)
-        };
-        let (acknowledged, others): (Vec<_>, Vec<_>) = known
-            .into_iter()
-            .partition(|(_, body)| is_acknowledged(body));
-        lost = if acknowledged.is_empty() {
-            0
-        } else {
-            others.len() as u64
-        };
-        known = acknowledged;
-    }
-    known.sort_by_key(|(at, _)| *at);
-    let Some((first, of)) = known.first().copied() else {
-        return lost;
-    };
-    let promise = if matches!(of.ended, Some((_, How::Kept))) {
-        "P6"
-    } else {
-        "P2"
-    };
-    for (at, other) in known.iter().filter(|(_, other)| other.number != of.number) {
-        let text = format!(
-            "the outcome of body {} was given or recorded after that of body {}",
-            other.number, of.number
-        );
-        broken(if promise == "P6" { promise } else { "P3" }, *at, text);
-    }
-    for body in index.bodies_of(key).filter(|body| body.call != of.call) {
-        // Of two bodies, that of the higher attempt was begun after the other's commit, whenever
-        // that was answered: a commit is accepted from the last owner alone.
-        if body.first_from > first || body.attempt > of.attempt {
-            let text = format!(
-                "body {} (attempt {}) began although the outcome of body {} (attempt {}) was \
-                 recorded",
-                body.number, body.attempt, of.number, of.attempt
-            );
-            broken(promise, body.begun, text);
-        }
-    }
-    lost
+    known
 }
 
 /// Answers that cannot be, and those that nothing was reported of.

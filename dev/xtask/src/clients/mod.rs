@@ -4,11 +4,12 @@
 mod faulty;
 
 use std::io::{BufRead as _, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, ensure};
-use xshell::{Cmd, cmd};
+use xshell::{Cmd, Shell, cmd};
 
 use self::faulty::{Fault, Faulty};
 use crate::workspace::Workspace;
@@ -25,37 +26,10 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     let shell = workspace.shell();
     let folder = workspace.target_dir()?.join("clients");
     shell.create_dir(&folder)?;
-    let python =
-        installed(
-            "Python",
-            &folder.join("python"),
-            SCRIPTS,
-            "requirements.txt",
-            |folder| {
-                vec![cmd!(
-                shell,
-                "python3 -m pip install --quiet --no-warn-conflicts --upgrade --target {folder}"
-            )
-            .arg("--root-user-action=ignore")
-            .args(["--requirement", &format!("{SCRIPTS}/requirements.txt")])]
-            },
-        );
-    let node = installed(
-        "Node",
-        &folder.join("node"),
-        SCRIPTS,
-        "package.json",
-        |folder| {
-            vec![
-                cmd!(shell, "cp {SCRIPTS}/package.json {folder}"),
-                cmd!(
-                    shell,
-                    "npm install --silent --ignore-scripts --no-audit --no-fund --prefix {folder}"
-                ),
-            ]
-        },
-    );
-    if !python && !node {
+    let mut scripts = Vec::new();
+    scripts.extend(python(shell, &folder.join("python")));
+    scripts.extend(node(shell, &folder.join("node")));
+    if scripts.is_empty() {
         return Ok(());
     }
     let programs = workspace.programs(&[
@@ -72,21 +46,6 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     let server = Server::start(charges, &[])?;
     // Its duplicates get 409 while the first request runs.
     let impatient = Server::start(charges, &["--wait", "0"])?;
-    let mut scripts = Vec::new();
-    if python {
-        let mut command = Command::new("python3");
-        command
-            .arg(format!("{SCRIPTS}/python_clients.py"))
-            .env("PYTHONPATH", folder.join("python"));
-        scripts.push(("Python", command));
-    }
-    if node {
-        let mut command = Command::new("node");
-        command
-            .arg(format!("{SCRIPTS}/node_clients.mjs"))
-            .env("NODE_CLIENTS", folder.join("node"));
-        scripts.push(("Node", command));
-    }
     let faulty: Vec<_> = Fault::ALL
         .iter()
         .map(|fault| Faulty::start(&server.address, *fault))
@@ -122,16 +81,57 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
+/// The script in Python, if its packages are there.
+fn python(shell: &Shell, folder: &Path) -> Option<(&'static str, Command)> {
+    let install = |folder: &Path| {
+        let pip = cmd!(
+            shell,
+            "python3 -m pip install --quiet --no-warn-conflicts --upgrade --target {folder}"
+        );
+        let packages = format!("{SCRIPTS}/requirements.txt");
+        vec![pip.args(["--root-user-action=ignore", "--requirement", &packages])]
+    };
+    if !installed("Python", folder, SCRIPTS, "requirements.txt", install) {
+        return None;
+    }
+    let mut command = Command::new("python3");
+    command
+        .arg(format!("{SCRIPTS}/python_clients.py"))
+        .env("PYTHONPATH", folder);
+    Some(("Python", command))
+}
+
+/// The script in Node, if its packages are there.
+fn node(shell: &Shell, folder: &Path) -> Option<(&'static str, Command)> {
+    let install = |folder: &Path| {
+        vec![
+            cmd!(shell, "cp {SCRIPTS}/package.json {folder}"),
+            cmd!(
+                shell,
+                "npm install --silent --ignore-scripts --no-audit --no-fund --prefix {folder}"
+            ),
+        ]
+    };
+    if !installed("Node", folder, SCRIPTS, "package.json", install) {
+        return None;
+    }
+    let mut command = Command::new("node");
+    command
+        .arg(format!("{SCRIPTS}/node_clients.mjs"))
+        .env("NODE_CLIENTS", folder);
+    Some(("Node", command))
+}
+
 /// Whether the packages of a language are there, or could be installed into `folder`.
 fn installed<'a>(
     language: &str,
-    folder: &std::path::Path,
+    folder: &Path,
     scripts: &str,
     versions: &str,
-    commands: impl FnOnce(&std::path::Path) -> Vec<Cmd<'a>>,
+    commands: impl FnOnce(&Path) -> Vec<Cmd<'a>>,
 ) -> bool {
     // What is installed is known by a copy of its list of versions.
-    let wanted = std::path::Path::new(scripts).join(versions);
+    let wanted = Path::new(scripts).join(versions);
     let mark = folder.join("installed");
     let install = || {
         let wanted = std::fs::read(&wanted)?;
@@ -166,7 +166,7 @@ struct Server {
 }
 
 impl Server {
-    fn start(program: &std::path::Path, arguments: &[&str]) -> Result<Self> {
+    fn start(program: &Path, arguments: &[&str]) -> Result<Self> {
         let mut child = Command::new(program)
             .args(["--port", "0"])
             .args(arguments)
