@@ -9,7 +9,7 @@ use idem_core::store::trail::{Decision, Ended, Entry};
 use idem_core::{CodecId, Key, KeyDigest, RecordInfo, RecordState};
 use serde_json::{Map, Value, json};
 
-/// A state as it is typed.
+/// A state as the command line writes it.
 pub(crate) fn state(state: RecordState) -> &'static str {
     state.as_str()
 }
@@ -18,7 +18,7 @@ pub(crate) fn millis(length: Duration) -> u64 {
     u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A length of time in its two largest units, as the options take it.
+/// A duration in its two largest units, in the form that the options accept.
 pub(crate) fn length(length: Duration) -> String {
     let seconds = length.as_secs();
     if seconds == 0 {
@@ -40,7 +40,7 @@ pub(crate) fn length(length: Duration) -> String {
     parts.join(" ")
 }
 
-/// Foreign text, made safe for a terminal.
+/// Escapes characters of foreign text that could control a terminal.
 pub(crate) fn shown(text: &str) -> Cow<'_, str> {
     if text
         .bytes()
@@ -95,7 +95,7 @@ pub(crate) fn object(id: &RecordId, info: &RecordInfo) -> Value {
     Value::Object(object)
 }
 
-/// An outcome as JSON; of another codec, null.
+/// An outcome as JSON; null if it is in another codec.
 fn outcome(outcome: &Encoded) -> Value {
     if outcome.codec == CodecId::JSON {
         serde_json::from_slice(&outcome.payload).unwrap_or_default()
@@ -115,19 +115,20 @@ pub(crate) fn json(value: &Value) -> io::Result<()> {
     out.flush()
 }
 
-/// Prints text without the end of a line.
+/// Prints text without a line break.
 pub(crate) fn text(text: &str) -> io::Result<()> {
     io::stdout().lock().write_all(text.as_bytes())
 }
 
-/// Prints a line. A pipe that was closed is an error here, and no panic.
+/// Prints a line. A closed pipe is an error and not a panic.
 pub(crate) fn line(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{text}")?;
     out.flush()
 }
 
-/// Prints a line on the error output. What is closed there must not end a change halfway.
+/// Prints a line on the standard error output. It ignores a closed output, which must not end a
+/// change halfway.
 pub(crate) fn aside(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
@@ -137,7 +138,7 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
     Table::new(head).rows(rows)
 }
 
-/// A table that may come in parts. A column is as wide as its widest cell so far.
+/// A table that may be printed in several parts. A column is as wide as its widest cell so far.
 pub(crate) struct Table {
     head: Option<Vec<String>>,
     widths: Vec<usize>,
@@ -274,7 +275,7 @@ fn print_outcome(
     Ok(())
 }
 
-/// Another outcome of an operation, as a pattern.
+/// Prints another outcome of an operation, as a pattern.
 pub(crate) fn pattern(id: &RecordId, info: &RecordInfo, value: &Value) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let name = info

@@ -229,7 +229,7 @@ pub(crate) fn table_of(args: &Args) -> &str {
     args.table.as_deref().unwrap_or(TABLE)
 }
 
-/// Each part of the name between quotation marks.
+/// Quotes each part of a table's name.
 pub(crate) fn quoted(table: &str, mark: char) -> String {
     let part = |part: &str| format!("{mark}{}{mark}", part.replace(mark, ""));
     table.split('.').map(part).collect::<Vec<_>>().join(".")

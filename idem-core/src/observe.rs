@@ -158,8 +158,9 @@ fn shown_and_label(operation: &str) -> (Cow<'_, str>, &str) {
     }
 }
 
-/// Calls code of the application: its subscriber, its recorder, the text of its errors. A panic ends
-/// here: it is none of the call, whose outcome would be lost with it.
+/// Calls code of the application, such as its subscriber, its recorder or the `Display` of its
+/// errors, and catches its panics. A panic there must not end the guarded call, whose outcome would
+/// be lost.
 pub fn catch_user_panic(report: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(report));
 }

@@ -60,8 +60,8 @@ impl IdempotencyKey {
         &self.0
     }
 
-    /// The value that parses to this key. It is quoted if it means something else when raw, or
-    /// nothing.
+    /// Returns the header's value that parses to this key. It is quoted if the raw form would be
+    /// another key, or invalid.
     pub(crate) fn to_value(&self) -> Cow<'_, str> {
         if !self.0.starts_with('"') && !self.0.bytes().any(is_separator) {
             return Cow::Borrowed(&self.0);
@@ -169,7 +169,7 @@ fn after_parameter(parameter: &[u8]) -> Option<&[u8]> {
     if let [b'"', text @ ..] | [b'%', b'"', text @ ..] = value {
         return string(text).ok().map(|(_, rest)| rest);
     }
-    // Numbers, tokens, dates, Booleans and bytes, without a look at each.
+    // Numbers, tokens, dates, Booleans and bytes, whose syntax is not checked further.
     let in_value = |byte: &u8| byte.is_ascii_graphic() && !is_separator(*byte) && *byte != b'"';
     match value
         .iter()
@@ -265,7 +265,7 @@ impl KeyPart for IdempotencyKey {
     }
 }
 
-/// It has one character or more.
+/// A key has at least one character.
 impl NeverMissing for IdempotencyKey {}
 
 #[cfg(test)]

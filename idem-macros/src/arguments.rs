@@ -1,5 +1,5 @@
-//! How the body gets its arguments: all of them where it has a task of its own, in turn or each its
-//! own where it is tried again.
+//! How the body gets its arguments. A body in a task of its own gets all of them. In a body that is
+//! tried again, each try gets clones, and exclusive references are lent to the tries in turn.
 
 use proc_macro2::{Group, Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
@@ -15,22 +15,22 @@ use crate::plan::Plan;
 /// The code before the body, around each try of it, and in it.
 #[derive(Default)]
 pub(crate) struct Arguments {
-    /// The patterns of the parameters, where they had to be others.
+    /// The patterns of the parameters, if they had to change.
     pub(crate) inputs: Option<Vec<FnArg>>,
-    /// Before what is done with errors.
+    /// The code before the policy of errors.
     pub(crate) first: TokenStream,
-    /// Before the body is made.
+    /// The code before the body is created.
     pub(crate) before: TokenStream,
-    /// In what makes the body, each time.
+    /// The code in the closure that creates the body, for each try.
     pub(crate) each: TokenStream,
-    /// At the head of the body.
+    /// The code at the beginning of the body.
     pub(crate) inside: TokenStream,
-    /// The block, where it had to be another.
+    /// The block, if it had to change.
     pub(crate) block: Option<Group>,
 }
 
 impl Plan {
-    /// Whether it is asked for when there is an error.
+    /// Whether the policy of errors uses it.
     fn is_late(&self, name: &str) -> bool {
         let name = if name == "__self" { "self" } else { name };
         self.errors
@@ -39,13 +39,13 @@ impl Plan {
             .any(|expr| mentions(&expr.to_token_stream(), name))
     }
 
-    /// Whether the policy of errors has the parameter, and not the body. In place, the policy may
-    /// look at one field while the body takes another.
+    /// Whether the policy of errors owns the parameter, and not the body. If the body runs in
+    /// place, the policy may borrow one field while the body takes another.
     fn is_left_to_policy(&self, name: &str) -> bool {
         self.is_late(name) && !(self.detached.is_some() && self.uses(name))
     }
 
-    /// Whether an expression of the attribute names it.
+    /// Whether an expression in the attribute names it.
     fn asks_for(&self, name: &str) -> bool {
         let calls = self
             .operation
@@ -69,10 +69,10 @@ impl Plan {
             self.keep_unnamed(retries.is_some(), &mut kept, &mut arguments);
         }
         if retries.is_some() && self.detached.is_none() {
-            // Parameters that the body does not use stay in the function, until its end.
+            // Parameters that the body does not use are dropped at the end of the function.
             return arguments;
         }
-        // The body is left with its last parameter first, as any function.
+        // As in any function, the last parameter is dropped first.
         let kept: TokenStream = kept.into_iter().rev().map(|(_, keep)| keep).collect();
         let place = if retries.is_some() {
             &mut arguments.each
@@ -83,8 +83,8 @@ impl Plan {
         arguments
     }
 
-    /// The statements by which the body has the named parameters, whether it uses them or not, each
-    /// with its parameter's place.
+    /// The statements that move the named parameters into the body, whether it uses them or not.
+    /// Each has the place of its parameter.
     fn kept(&self, is_retried: bool) -> Vec<(usize, TokenStream)> {
         let mut kept = Vec::new();
         if let Some(receiver) = self.owned_receiver()
@@ -107,7 +107,7 @@ impl Plan {
             let skip = self.is_left_to_policy(&text)
                 || !is_used && *reference != Reference::No
                 || is_used && is_retried
-                // Which the compiler says.
+                // The compiler reports this.
                 || is_unknown && self.detached.is_none();
             if skip {
                 continue;
@@ -133,8 +133,8 @@ impl Plan {
         kept
     }
 
-    /// Has a body with a task of its own take the parameters that no name is bound to, or not to
-    /// all of them.
+    /// Moves into a body with a task of its own the parameters whose patterns do not bind all of
+    /// their parts.
     fn keep_unnamed(
         &self,
         is_retried: bool,
@@ -168,8 +168,8 @@ impl Plan {
                 let before = before.min(kept.len());
                 kept.insert(before, (index, keep(&whole, &cfgs)));
                 *input.pat = if self.function.is_instrumented() {
-                    // A form that it does not look into, since what is in there need not be
-                    // `Debug`.
+                    // A form that `#[tracing::instrument]` does not record, because the value need
+                    // not be `Debug`.
                     syn::parse_quote!((#whole))
                 } else {
                     syn::parse_quote!(#whole)
@@ -226,8 +226,8 @@ impl Plan {
         } = binding;
         let mut from = from.clone();
         from.set_span(retry.resolved_at(from.span()));
-        // The parameter's own `mut` is made use of, and stands here again: if it is not needed,
-        // that is said.
+        // The parameter's own `mut` is repeated here, so that the compiler warns if it is not
+        // needed.
         arguments
             .first
             .extend(mutable.map(|_| quote_spanned!(retry=> #(#cfgs)* let _ = &mut #from;)));
@@ -257,8 +257,8 @@ impl Plan {
         });
     }
 
-    /// The statements by which the policy of a detached body takes the parameters that it names and
-    /// that the body does not use. A closure takes by itself only the fields that it uses.
+    /// The statements that move into the policy of a detached body the parameters that it names and
+    /// the body does not use. By itself, a closure captures only the fields that it uses.
     pub(crate) fn kept_by_policy(&self) -> TokenStream {
         if self.detached.is_none() {
             return TokenStream::new();
@@ -290,8 +290,7 @@ impl Plan {
         (Reference::of_receiver(receiver) == Reference::No).then_some(receiver)
     }
 
-    /// The arguments that the policy of errors looks at, where the body has them in a task of its
-    /// own.
+    /// The arguments that the policy of errors uses, if the body owns them in a task of its own.
     pub(crate) fn for_policy(&self) -> TokenStream {
         let Some(retry) = self
             .errors
@@ -317,7 +316,7 @@ impl Plan {
     }
 }
 
-/// Has the body take the variable, used or not.
+/// Moves a variable into the body, whether it is used or not.
 fn keep(name: &Ident, cfgs: &[syn::Attribute]) -> TokenStream {
     // The generated use must not trigger a lint at the author's code.
     let allow = name
@@ -336,7 +335,7 @@ fn binds(pattern: &Pat, name: &Ident) -> bool {
 struct LeftOut {
     any: bool,
     names: Vec<Ident>,
-    /// There may be more than can be seen.
+    /// Whether a macro may hide more.
     is_unclear: bool,
 }
 
@@ -361,8 +360,8 @@ impl<'ast> Visit<'ast> for LeftOut {
     }
 }
 
-/// Gives names to what a pattern leaves out by `_`, so that it can be moved along. Behind a
-/// reference there is nothing to move.
+/// Gives names to the parts that a pattern leaves out by `_`, so that they can be moved. Parts
+/// behind a reference cannot be moved.
 fn name_wilds(pattern: &mut Pat, index: usize, names: &mut Vec<Ident>) {
     match pattern {
         Pat::Wild(_) => {

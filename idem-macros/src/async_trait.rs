@@ -4,12 +4,12 @@
 use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
 use syn::{GenericArgument, PathArguments, Type, TypeParamBound};
 
-/// The author's body inside of the rewritten one.
+/// The author's body inside the rewritten one.
 pub(crate) struct Boxed {
     pub(crate) block: Group,
     /// The patterns of the `let` statements before it, which bind the parameters.
     pub(crate) bindings: Vec<TokenStream>,
-    /// Which token tree to enter at each level to get there.
+    /// The index of the token tree to enter at each level.
     way: Vec<usize>,
 }
 
@@ -39,8 +39,8 @@ impl Boxed {
             })
     }
 
-    /// The parameters that nothing is bound to, by the names that they have instead:
-    /// `let __arg1 = __arg1;`.
+    /// The parameters whose patterns bind nothing, by their generated names: `let __arg1 =
+    /// __arg1;`.
     pub(crate) fn unbound(&self) -> impl Iterator<Item = Ident> {
         let names = self
             .bindings
@@ -69,7 +69,7 @@ fn replace(group: &Group, way: &[usize], with: TokenStream) -> Group {
     respanned(group, stream)
 }
 
-/// The block in `let __ret: Type = { .. };`, and where it is.
+/// The block in `let __ret: Type = { .. };`, and its position.
 fn initialiser(trees: &[TokenTree]) -> Option<(usize, Group)> {
     match trees {
         [_, TokenTree::Ident(name), TokenTree::Punct(colon), ..]
@@ -94,7 +94,7 @@ fn initialiser(trees: &[TokenTree]) -> Option<(usize, Group)> {
         })
 }
 
-/// The patterns in `let pattern = ..;`. One in `if let` binds nothing for what follows.
+/// The patterns in `let pattern = ..;`. A pattern in `if let` binds nothing after its block.
 fn patterns(trees: &[TokenTree]) -> Vec<TokenStream> {
     let is_word = |tree: &TokenTree, what| matches!(tree, TokenTree::Ident(word) if word == what);
     let ends = |tree: &&TokenTree| matches!(tree, TokenTree::Punct(punct) if matches!(punct.as_char(), '=' | ':'));
@@ -151,9 +151,9 @@ pub(crate) fn future_output(ty: &Type) -> Option<&Type> {
     })
 }
 
-/// `self` is called `__self` in there, in the body and so in the attribute's expressions as well.
-/// `self::path` is a module, items inside of the body have a `self` of their own, and that in `use`
-/// and `pub(..)` is none. `$self` is a fragment of a macro.
+/// Replaces `self` by `__self`, as `#[async_trait]` does in the body. Some words `self` are not the
+/// receiver and stay: those in `self::path`, `use` and `pub(..)`, those of inner items, and
+/// `$self`, a fragment of a macro.
 pub(crate) fn rename_self(tokens: TokenStream) -> TokenStream {
     let mut tokens = tokens.into_iter().peekable();
     let mut renamed = TokenStream::new();

@@ -16,12 +16,12 @@ use crate::diag::{self, Errors};
 pub(crate) struct Binding {
     pub(crate) name: Ident,
     pub(crate) mutable: Option<Token![mut]>,
-    /// The parameter's conditions: it may not be there.
+    /// The `cfg` attributes of the parameter, which may leave it out.
     pub(crate) cfgs: Vec<Attribute>,
     pub(crate) reference: Reference,
 }
 
-/// Whether a parameter is a reference, as far as that can be seen.
+/// Whether a parameter is a reference, as far as its type shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reference {
     No,
@@ -50,7 +50,7 @@ impl Reference {
     }
 }
 
-/// The conditions among the attributes of a parameter.
+/// The `cfg` attributes of a parameter.
 pub(crate) fn conditions(attributes: &[Attribute]) -> Vec<Attribute> {
     let is_condition = |attribute: &&Attribute| {
         attribute.path().is_ident("cfg") || attribute.path().is_ident("cfg_attr")
@@ -67,7 +67,7 @@ pub(crate) struct Bindings {
     constants: Vec<Ident>,
     /// Names of type parameters.
     types: Vec<Ident>,
-    /// A pattern holds a macro, so that there may be more.
+    /// Whether a pattern contains a macro, which may bind more names.
     incomplete: bool,
 }
 
@@ -93,8 +93,8 @@ impl Bindings {
                 .collect(),
             incomplete: false,
         };
-        // `#[async_trait]` has moved patterns, and what is not a reference, to the head of the
-        // body.
+        // `#[async_trait]` has moved patterns, and parameters that are not references, to the
+        // beginning of the body.
         for pattern in boxed.iter().flat_map(|boxed| &boxed.bindings) {
             match Pat::parse_single.parse2(pattern.clone()) {
                 Ok(pattern) => bindings.add(&pattern, None, &[]),
@@ -147,7 +147,7 @@ impl Bindings {
         }
     }
 
-    /// Reports names in the expression that are not parameters, if they can mean nothing else.
+    /// Reports names in the expression that can only be variables and are not parameters.
     pub(crate) fn check(&self, expr: &Expr, errors: &mut Errors) {
         if self.incomplete {
             return;
@@ -247,7 +247,7 @@ impl Bindings {
         }
     }
 
-    /// Without what is not the author's.
+    /// The names of the parameters, without those that `#[async_trait]` has made up.
     fn names(&self) -> Vec<String> {
         let names = self.all.iter().map(|binding| binding.name.to_string());
         names.filter(|name| !name.starts_with("__")).collect()
@@ -264,7 +264,7 @@ pub(crate) struct Borrow {
 }
 
 impl Borrow {
-    /// All of a function.
+    /// All reference parameters of a function.
     pub(crate) fn of(signature: &Signature) -> Vec<Self> {
         let inputs = signature.inputs.iter();
         let borrows = inputs.filter_map(|input| match input {
@@ -277,7 +277,7 @@ impl Borrow {
                 ReceiverKind::Typed(_, ty) => Self::of_type(vec!["self".to_owned()], ty),
                 _ => None,
             },
-            // One that is not there is for the compiler.
+            // The compiler reports a missing one.
             FnArg::Typed(input) if !conditions(&input.attrs).is_empty() => None,
             FnArg::Typed(input) => {
                 let mut names = Names::default();
@@ -312,8 +312,9 @@ impl Borrow {
     }
 }
 
-/// Whether the tokens name this variable. Fields and methods may have the same name, and items
-/// inside know no variables of the body; the format string of a macro names variables too.
+/// Whether the tokens name this variable. A field or a method of the same name does not count, nor
+/// does a name in an inner item, which cannot see variables. A name in the format string of a macro
+/// counts.
 pub(crate) fn mentions(tokens: &TokenStream, name: &str) -> bool {
     mentions_in(tokens, name, false)
 }
@@ -364,8 +365,8 @@ fn mentions_in(tokens: &TokenStream, name: &str, in_macro: bool) -> bool {
     })
 }
 
-/// The place where `self` goes into a task of its own: in an async block or a closure that a
-/// function such as `tokio::spawn` is called with. A method may spawn into a scope.
+/// The place where `self` is used in a task of its own: in an async block or a closure that is an
+/// argument of a function such as `tokio::spawn`. A method such as `scope.spawn` is allowed.
 pub(crate) fn self_in_task(tokens: &TokenStream) -> Option<Span> {
     let trees: Vec<_> = tokens.clone().into_iter().collect();
     trees.iter().enumerate().find_map(|(index, tree)| {
@@ -392,7 +393,7 @@ pub(crate) fn self_in_task(tokens: &TokenStream) -> Option<Span> {
     })
 }
 
-/// The first `self`, but for that of an item inside.
+/// The first `self` that does not belong to an inner item.
 fn self_at(tree: &TokenTree) -> Option<Span> {
     match tree {
         TokenTree::Ident(word) if word == "self" || word == "__self" => Some(word.span()),
@@ -428,7 +429,7 @@ fn format_in(tokens: &TokenStream, name: &str, in_macro: bool) -> Option<Literal
         })
 }
 
-/// Whether a macro gets the group at this place, or has it as its rules.
+/// Whether the group at this place is the argument of a macro, or the rules of one.
 fn is_macro_input(trees: &[TokenTree], index: usize) -> bool {
     let before = |distance| {
         index
@@ -492,8 +493,8 @@ impl<'ast> Visit<'ast> for Paths<'_> {
     }
 }
 
-/// Names that stand where only a variable or a static can: at the head of fields, methods and
-/// operators. What is called or handed to a call may be a function.
+/// Names at places where only a variable or a static can be: before a field or a method, and beside
+/// an operator. A name that is called, or passed to a call, may be a function.
 struct Heads<'ast> {
     found: Vec<&'ast Ident>,
 }
@@ -524,7 +525,7 @@ impl<'ast> Visit<'ast> for Heads<'ast> {
 }
 
 impl<'ast> Heads<'ast> {
-    /// What is handed on alone may be a function.
+    /// A bare argument may be a function.
     fn visit_arguments(&mut self, arguments: impl IntoIterator<Item = &'ast Expr>) {
         arguments
             .into_iter()
@@ -533,8 +534,7 @@ impl<'ast> Heads<'ast> {
     }
 }
 
-/// The name, if the path can be that of a variable: in lower case, as constants and variants are
-/// not.
+/// The name, if the path can be a variable: constants and variants are not in lower case.
 fn variable(path: &ExprPath) -> Option<&Ident> {
     let name = path.path.get_ident().filter(|_| path.qself.is_none())?;
     let lower = name

@@ -13,8 +13,7 @@ pub(crate) fn parse(literal: &LitStr) -> syn::Result<Duration> {
         .map(str::len)
         .max();
     let parsed = if longest > Some(LONGEST_NUMBER) {
-        // Not asked: humantime 2.4 panics where a sum comes to the last second of a `u64` and a
-        // thousand million nanoseconds.
+        // humantime 2.4 panics at a sum of `u64::MAX` seconds and a thousand million nanoseconds.
         Err(DurationError::NumberOverflow)
     } else {
         humantime::parse_duration(&text)
@@ -37,11 +36,11 @@ pub(crate) fn parse(literal: &LitStr) -> syn::Result<Duration> {
     .map_err(|message| syn::Error::new(literal.span(), message))
 }
 
-/// Longer than this is taken for a mistake in the unit, as the runtime does.
+/// The longest duration. As in the runtime, a longer one counts as a mistake in the unit.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// So many digits are enough for three years in milliseconds, and a sum of such numbers in any unit
-/// is far from the end of a `u64`.
+/// The most digits of a number. They suffice for three years in milliseconds, and a sum of such
+/// numbers fits a `u64` in any unit.
 const LONGEST_NUMBER: usize = 11;
 
 /// How durations are written.

@@ -281,8 +281,8 @@ impl Derived<'_> {
         }
     }
 
-    /// A marker of this type. It places the compile error about an unstorable error type at the
-    /// word `keep`, and nowhere else.
+    /// A marker of this type. It places the compiler's error about an unstorable error type at the
+    /// word `keep` only.
     fn marker(&self, keep: Span) -> TokenStream {
         let here = Span::mixed_site();
         let krate = self.krate.at(here);
@@ -324,8 +324,8 @@ impl Derived<'_> {
         quote_spanned!(here=> #path { .. } => #action,)
     }
 
-    /// How often any of the errors inside does it. The last word is one of ours, so that no mark of
-    /// another type comes through.
+    /// How often any of the inner errors does it. The fold ends with one of our types, so that a
+    /// marker of another crate is not exposed.
     fn of_inner(&self, inner: &[&Type], what: &str) -> TokenStream {
         inner.iter().rfold(self.never(), |rest, ty| {
             let (first, last) = diag::ends(ty);
@@ -336,8 +336,8 @@ impl Derived<'_> {
         })
     }
 
-    /// `<Inner as ErrorPolicy>`, from the first token of the type to its last: there lies the error
-    /// where it has none.
+    /// `<Inner as ErrorPolicy>`, from the first token of the type to its last, where the error
+    /// about a type without a policy is shown.
     fn inner_policy(&self, ty: &Type) -> TokenStream {
         let (first, last) = diag::ends(ty);
         let krate = self.krate.at(first);
@@ -347,8 +347,8 @@ impl Derived<'_> {
         quote!(#start #end)
     }
 
-    /// The generics of the type. An error inside whose type has one of its parameters must have the
-    /// trait too.
+    /// The generics of the type. An inner error whose type uses one of its parameters must
+    /// implement the trait too.
     fn generics_where(&self, inner: &[&Type], bound: &TokenStream) -> Generics {
         let mut generics = self.input.generics.clone();
         let open: Vec<_> = inner
@@ -365,8 +365,8 @@ impl Derived<'_> {
         generics
     }
 
-    /// Where an implementation has conditions, says without them that there is one. A function then
-    /// takes an unmet condition for a mistake, and not for a type without an implementation.
+    /// If the implementation has conditions, implements a marker without them. So a function can
+    /// tell an unmet condition, which is a mistake, from a type without an implementation.
     fn conditional(&self, marker: &TokenStream) -> Option<TokenStream> {
         let name = &self.input.ident;
         let (impl_generics, type_generics, where_clause) = self.input.generics.split_for_impl();
@@ -378,7 +378,7 @@ impl Derived<'_> {
         })
     }
 
-    /// Only an implementation with conditions can tell which of them is not met.
+    /// With conditions, the compiler's message must name the one that is not met.
     fn hidden_from_messages(&self) -> Option<TokenStream> {
         (!self.is_generic()).then(|| quote!(#[diagnostic::do_not_recommend]))
     }

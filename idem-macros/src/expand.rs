@@ -18,8 +18,7 @@ use crate::item::{Form, Function, braced};
 use crate::plan::Plan;
 use crate::transaction::Parameter;
 
-/// Expands `#[idempotent(..)]`. With any mistake in it, the item stays as it is written, next to
-/// the errors.
+/// Expands `#[idempotent(..)]`. After a mistake, the item stays as it is, next to the errors.
 pub(crate) fn idempotent(args: TokenStream, item: &TokenStream) -> TokenStream {
     let mut errors = Errors::default();
     let args = Args::parse(args, &mut errors);
@@ -316,7 +315,7 @@ impl Plan {
         )
     }
 
-    /// The place of the error type, or of the whole returned type where that has another name.
+    /// The place of the error type, or of the whole returned type if its error type cannot be seen.
     fn at_error_type(&self) -> Span {
         self.error_type()
             .map_or_else(|| diag::ends(&self.outcome).0, |error| diag::ends(error).0)
@@ -341,8 +340,8 @@ impl Plan {
         self.detached.is_none() && self.errors.retries().is_none() && self.transaction.is_none()
     }
 
-    /// The call that asks for what must hold of the returned type. It lies on that type, from its
-    /// first token to its last, and so does the caret when something does not hold.
+    /// The call with the bounds of the returned type. It has the place of that type, so that an
+    /// error about an unmet bound is shown there.
     fn witness(&self) -> TokenStream {
         let outcome = &self.outcome;
         let (first, last) = diag::ends(outcome);
@@ -360,23 +359,23 @@ impl Plan {
 
     /// The statements of the body.
     fn statements(&self, block: &Group, arguments: &Arguments) -> TokenStream {
-        // One token, not the whole block: else an editor takes each token of the body for ours as
-        // well.
+        // The place of one token. With that of the whole block, an editor would take each token of
+        // the body for a generated one.
         let here = block.span_open();
         let outcome = &self.outcome;
         let reconcile = self.reconcile();
         let inside = &arguments.inside;
         let (first, _) = diag::ends(outcome);
-        // The first `return` says what the block gives, so that a wrong one in the author's code is
-        // an error at its value.
+        // The first `return` fixes the type of the block, so that a wrong type in the author's code
+        // is an error at its value.
         let returned = quote_spanned!(first=> __idem_return);
         let edge = quote_spanned! {Span::mixed_site()=>
             if let ::core::option::Option::Some(#returned) = ::core::option::Option::None::<#outcome> {
                 return #returned;
             }
         };
-        // The block itself, not its statements: an error about its value then lies in the author's
-        // code.
+        // The block itself and not its statements, so that an error about its value is in the
+        // author's code.
         quote_spanned! {here=>
             #edge
             #inside
@@ -386,7 +385,7 @@ impl Plan {
         }
     }
 
-    /// Asks what became of an abandoned call, before the body may use the parameters up.
+    /// Asks what became of an abandoned call, before the body may consume the parameters.
     fn reconcile(&self) -> Option<TokenStream> {
         let expr = self.operation.reconcile.as_ref()?;
         let (first, _) = diag::ends(expr);
@@ -405,7 +404,7 @@ impl Plan {
         })
     }
 
-    /// The author's expressions, as they must read where the body is.
+    /// Renames `self` in the author's expressions if `#[async_trait]` has renamed it in the body.
     fn in_scope(&self, tokens: TokenStream) -> TokenStream {
         match self.form {
             Form::Boxed(_) if self.bindings.receiver.is_some() => async_trait::rename_self(tokens),

@@ -23,9 +23,9 @@ pub(crate) enum Handling {
 pub(crate) struct Matching {
     pub(crate) keyword: Span,
     pub(crate) arms: Vec<Arm>,
-    /// Values in the arms that are computed before the body.
+    /// The values in the arms that are computed before the body.
     pub(crate) computed: Vec<ComputedValue>,
-    /// What is computed when there is an error: guards, and values that use what a pattern binds.
+    /// What is computed after an error: guards, and values that use a binding of the pattern.
     pub(crate) late: Vec<Expr>,
 }
 
@@ -113,7 +113,7 @@ impl Handling {
         computed.iter()
     }
 
-    /// What is computed when there is an error.
+    /// What is computed after an error.
     pub(crate) fn late(&self) -> &[Expr] {
         match self {
             Self::Arms(Matching { late, .. }) => late,

@@ -1,5 +1,5 @@
-//! The item under the attribute: a function, read as far as its signature. Its body stays the
-//! tokens that were written, so that a half-typed one breaks nothing.
+//! The item under the attribute: a function. Only its signature is parsed. Its body stays as
+//! tokens, so that a half-typed body is no error here.
 
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
@@ -22,7 +22,7 @@ pub(crate) struct Function {
     pub(crate) body: Group,
 }
 
-/// How the function comes to be async.
+/// In which form the function is async.
 pub(crate) enum Form {
     /// `async fn`.
     Async,
@@ -66,7 +66,7 @@ impl Function {
             .map_or_else(|_| self.head.clone(), |before| quote!(#before #signature))
     }
 
-    /// Whether another attribute that is expanded after this one records the parameters by their
+    /// Whether another attribute, which is expanded after this one, records the parameters by their
     /// names.
     pub(crate) fn is_instrumented(&self) -> bool {
         let attributes = |input: ParseStream<'_>| {
@@ -84,8 +84,7 @@ impl Function {
         })
     }
 
-    /// The form of the function and the type that its future gives, when both are such that a body
-    /// can be guarded.
+    /// The form of the function and the output of its future, if its body can be guarded.
     pub(crate) fn outcome(&self, errors: &mut Errors) -> Option<(Form, Type)> {
         let Signature {
             constness,
@@ -193,7 +192,7 @@ impl Function {
             ReturnType::Default => None,
         };
         match (outcome, Boxed::find(&self.body)) {
-            // Nobody wrote this type, so there is nothing else to point at.
+            // The author has not written this type, so the error has no better place.
             (Some(Type::Tuple(unit)), _) if unit.elems.is_empty() => self.returns_nothing(errors),
             (Some(outcome), Some(boxed)) => {
                 return Some((Form::Boxed(boxed), self.storable(outcome, errors)?));
@@ -225,8 +224,8 @@ impl Function {
         errors.on(name, message);
     }
 
-    /// The type, unless it can be seen that no value of it can be stored. Whether it is a `Result`
-    /// is for the compiler to say, which knows what names mean.
+    /// Returns the type, unless no value of it can be stored. Whether it is a `Result` only the
+    /// compiler knows, which resolves names.
     fn storable(&self, outcome: &Type, errors: &mut Errors) -> Option<Type> {
         let name = &self.signature.ident;
         if let Some(hidden) = First::inside(outcome).impl_trait {
@@ -355,7 +354,7 @@ pub(crate) fn self_type(tokens: TokenStream) -> Option<Ident> {
     })
 }
 
-/// Whether a name differs from one implementing type to the other.
+/// Whether an expression depends on the implementing type.
 pub(crate) fn is_of_type(name: &Expr) -> bool {
     self_type(name.to_token_stream()).is_some()
 }

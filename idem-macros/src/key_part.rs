@@ -105,7 +105,7 @@ fn skip_policy(meta: &ParseNestedMeta<'_>) -> syn::Result<bool> {
     Ok(is_policy)
 }
 
-/// Reports `#[idem(..)]` where it means nothing.
+/// Reports `#[idem(..)]` at a place where it has no meaning.
 fn no_options(attributes: &[Attribute], errors: &mut Errors) {
     for attribute in attributes
         .iter()
@@ -146,7 +146,7 @@ impl Part {
         let never_missing = self.never_missing(input);
         let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
         let body = body.unwrap_or_else(|| quote_spanned!(here=> let _ = key;));
-        // Only an implementation with conditions can tell which of them is not met.
+        // With conditions, the compiler's message must name the one that is not met.
         let hidden = input
             .generics
             .type_params()
@@ -165,8 +165,8 @@ impl Part {
         }
     }
 
-    /// It always has a value if all its fields do. A field whose type has arguments is not looked
-    /// into: through a `Box`, the condition could lead in a circle.
+    /// A value is never missing if no field of it can be. A field whose type has arguments counts
+    /// as one that can: through a `Box`, the condition could refer to itself.
     fn never_missing(&self, input: &DeriveInput) -> Option<TokenStream> {
         let fields: Vec<&Type> = match &input.data {
             Data::Struct(data) => data.fields.iter().map(|field| &field.ty).collect(),
@@ -185,7 +185,7 @@ impl Part {
         let krate = self.krate.at(here);
         let name = &input.ident;
         let mut generics = input.generics.clone();
-        // The lifetime keeps a condition that is not met from being an error.
+        // With the lifetime, an unmet condition is not an error.
         let condition = |ty: &&Type| -> WherePredicate {
             parse_quote!(for<'__idem> #ty: #krate::__private::NeverMissing)
         };
@@ -259,7 +259,7 @@ impl Part {
         quote_spanned!(here=> Self::#name { #(#bindings),* } => { #body })
     }
 
-    /// Writes one field. The caret of an error lies under the field's type, because that is named.
+    /// Writes one field. An error is shown at the field's type.
     fn write(&self, ty: &Type, field: &TokenStream) -> TokenStream {
         let (first, _) = diag::ends(ty);
         let krate = self.krate.at(first);

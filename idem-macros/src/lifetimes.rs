@@ -17,7 +17,7 @@ pub(crate) fn names(tokens: &TokenStream, lifetime: &Ident) -> bool {
     })
 }
 
-/// Writes `'_` for these lifetimes.
+/// Replaces these lifetimes by `'_`.
 pub(crate) fn elide(tokens: TokenStream, lifetimes: &[&Ident]) -> TokenStream {
     let mut after_quote = false;
     let elided = tokens.into_iter().map(|tree| {

@@ -1,5 +1,5 @@
-//! `transaction = tx`: the parameter that is the caller's transaction, and what has no meaning in
-//! one.
+//! `transaction = tx`: the parameter that is the caller's transaction, and the options that have no
+//! meaning in one.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens as _, quote};
@@ -23,11 +23,11 @@ pub(crate) struct Parameter {
     pub(crate) name: Ident,
     /// The type that the body takes.
     pub(crate) ty: TokenStream,
-    /// The place of its type, for the error if that is not a transaction.
+    /// The place of its type, for the error about a type that is not a transaction.
     pub(crate) place: Span,
 }
 
-/// Reads the option, and reports whatever has no meaning beside it.
+/// Reads the option, and reports the options that have no meaning together with it.
 pub(crate) fn parameter(
     args: &Args,
     function: Option<&Function>,
@@ -179,9 +179,9 @@ fn report_missing(name: &Ident, value: &Expr, function: &Function, errors: &mut 
     errors.on(value, message);
 }
 
-/// The parameter's type as the body takes it. To prove `Send`, the compiler wants a body that takes
-/// the transaction with any lifetime, so named ones become `'_`. Those that other code of the
-/// function names stay, and so does `'static`: the body may need them.
+/// The parameter's type as the body takes it. The compiler can prove `Send` only for a body that
+/// takes the transaction with any lifetime, so named lifetimes become `'_`. `'static`, and
+/// lifetimes that other code of the function names, stay, because the body may need them.
 fn lent(name: &Ident, reference: &TypeReference, function: &Function) -> TokenStream {
     let TypeReference {
         and_token,

@@ -1,5 +1,5 @@
-//! The values of options: expressions, parts, durations, words and numbers, most of them written in
-//! more than one way.
+//! The values of options: expressions, parts, durations, words and numbers. Most can be written in
+//! several ways.
 
 use std::time::Duration;
 
@@ -22,13 +22,13 @@ pub(crate) enum Name {
     Constant(Box<Expr>),
 }
 
-/// One of an option's words, with what is in the parentheses after it.
+/// One of an option's words, with the arguments in parentheses after it.
 pub(crate) struct Word {
     pub(crate) name: Ident,
     pub(crate) arguments: Option<Vec<Expr>>,
 }
 
-/// Reads the value of one option. `None` is a mistake, and reported.
+/// Reads the value of one option. It returns `None` after a mistake, which is reported.
 pub(crate) struct Reader<'a> {
     pub(crate) keyword: &'a Ident,
     pub(crate) errors: &'a mut Errors,
@@ -72,7 +72,7 @@ impl Reader<'_> {
         self.errors.keep(parsed)
     }
 
-    /// One expression or a tuple of them, by reference, so that nothing is moved.
+    /// An expression or a tuple of expressions, as references, so that nothing is moved.
     pub(crate) fn parts(&mut self, expr: &Expr) -> Option<Expr> {
         if let Expr::Tuple(tuple) = bare(expr) {
             return self.tuple(tuple, Self::parts);
@@ -198,7 +198,7 @@ impl Reader<'_> {
         None
     }
 
-    /// One of the words, none of which has anything in parentheses.
+    /// One of the words, without arguments in parentheses.
     pub(crate) fn plain_word(&mut self, expr: &Expr, words: &[&str]) -> Option<Ident> {
         let word = self.word(expr, words)?;
         if word.arguments.is_some() {
@@ -262,7 +262,7 @@ impl Reader<'_> {
     }
 }
 
-/// The runtime's rule for names, which it would apply at the first call.
+/// Checks a name by the runtime's rule, which would otherwise be applied at the first call.
 fn is_operation(name: &str) -> bool {
     let segment = |segment: &str| {
         let allowed = |c: char| c.is_alphanumeric() || "_-./#@+".contains(c);
@@ -291,8 +291,8 @@ pub(crate) fn string(expr: &Expr) -> Option<&LitStr> {
     }
 }
 
-/// Finds a string that is most likely meant as an expression but is not one (in brackets, behind
-/// `&`, in a block), and the text to write instead.
+/// Finds a string that is most likely meant as an expression but is not read as one (in brackets,
+/// behind `&`, in a block), and returns the text to write instead.
 fn hidden_string(expr: &Expr) -> Option<(&LitStr, String)> {
     match bare(expr) {
         Expr::Array(array) => {
@@ -331,8 +331,8 @@ fn hidden_string(expr: &Expr) -> Option<(&LitStr, String)> {
     }
 }
 
-/// `&expr`, with the caret of an error under the expression. Parentheses are set where they are
-/// needed: the compiler does not see the invisible group that holds an `$e:expr` together.
+/// `&expr`, with errors shown at the expression. Parentheses are added where they are needed,
+/// because the compiler ignores the invisible group around an `$e:expr`.
 pub(crate) fn reference(expr: &Expr) -> Expr {
     let expr = bare(expr).clone();
     let (first, _) = diag::ends(&expr);
@@ -344,7 +344,7 @@ pub(crate) fn reference(expr: &Expr) -> Expr {
     })
 }
 
-/// Whether this is that word alone.
+/// Whether the expression is only this word.
 pub(crate) fn is_path(expr: &Expr, word: &str) -> bool {
     matches!(bare(expr), Expr::Path(path) if path.path.is_ident(word))
 }
@@ -366,7 +366,7 @@ fn as_word(expr: &Expr) -> Option<Word> {
     }
 }
 
-/// Whether this is a number as it is written, such as `30`, `1.5` or `-5`.
+/// Whether the expression is a literal number, such as `30`, `1.5` or `-5`.
 pub(crate) fn is_number(expr: &Expr) -> bool {
     match bare(expr) {
         Expr::Lit(ExprLit { lit, .. }) => matches!(lit, Lit::Int(_) | Lit::Float(_)),

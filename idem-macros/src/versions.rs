@@ -24,7 +24,7 @@ pub(crate) struct Upgrade {
 }
 
 impl UpgradeSetting {
-    /// Reads what is behind the word `upgrade`.
+    /// Reads the part after the word `upgrade`.
     pub(crate) fn parse(&mut self, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<()> {
         if !input.peek(token::Paren) {
             let message = format!(
@@ -59,8 +59,8 @@ impl UpgradeSetting {
         Ok(())
     }
 
-    /// Checks the versions against each other and against the current one, which may be stated and
-    /// not readable.
+    /// Checks the versions against each other and against the current one. If `outcome_version`
+    /// could not be read, the current one is unknown.
     pub(crate) fn check(
         &self,
         is_stated: bool,

@@ -138,7 +138,7 @@ async fn with_outcomes(
             match store.inspect(&listed.id).await {
                 Ok(Some(info)) => listed.info = info,
                 Ok(None) => {}
-                // Without its outcome, as the table shows it.
+                // It is shown without its outcome, as in the table.
                 Err(error) if error.kind() == StoreErrorKind::Unreadable => {
                     tell_of(&listed.id, &error)
                 }
@@ -155,7 +155,7 @@ async fn with_outcomes(
         .collect()
 }
 
-/// The failure of a page: a cursor that was typed is a wrong argument.
+/// The failure of a page. A bad cursor on the command line is a wrong argument.
 pub(super) fn of_cursor(error: StoreError, listing: &Listing, typed: Option<&str>) -> Failure {
     let is_typed = typed.is_some() && typed == listing.cursor.as_ref().map(Cursor::as_str);
     if is_typed && error.kind() == StoreErrorKind::Refused {
@@ -175,7 +175,7 @@ pub(crate) fn valid(operation: &str) -> Result<&str, Failure> {
     )))
 }
 
-/// Says on the side what cannot be read.
+/// Prints on the standard error output which records cannot be read.
 pub(crate) fn tell(unreadable: &[Unreadable]) {
     for Unreadable { id, error, .. } in unreadable {
         tell_of(id, error);

@@ -25,11 +25,11 @@ use crate::print;
 use crate::progress::Progress;
 use crate::store::AnyStore;
 
-/// Carries the command out, and says the exit code.
+/// Carries the command out, and returns the exit code.
 pub(crate) async fn run(args: Args) -> Result<u8, Failure> {
     match &args.command {
         Command::Completions { shell } => {
-            // Into memory first: it panics if a pipe is closed.
+            // Written to memory first, because clap panics at a closed pipe.
             let mut text = Vec::new();
             clap_complete::generate(*shell, &mut Args::command(), "idem", &mut text);
             let mut out = io::stdout().lock();
@@ -66,7 +66,7 @@ async fn carry_out(store: &AnyStore, args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// So many decisions about a record are shown, and so many about its whole operation.
+/// How many decisions about a record are shown, and how many about its whole operation.
 const MOST_DECISIONS: usize = 20;
 const MOST_PURGES: usize = 3;
 
@@ -93,7 +93,7 @@ async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failu
         }
         Err(failure) => return Err(failure),
     };
-    // What stands in the record is worth showing without its trail.
+    // The record is shown even if its trail cannot be read.
     let entries = store
         .decisions(id.digest(), MOST_DECISIONS)
         .await
@@ -170,7 +170,7 @@ async fn show_gone(store: &AnyStore, which: &Which, json: bool) -> Result<(), Fa
     let Some(operation) = operation else {
         return Ok(());
     };
-    // Or it went with many others.
+    // A purge may have removed it.
     entries.extend(store.purges(&operation, MOST_PURGES).await?);
     entries.sort_by_key(|entry| entry.age);
     if entries.is_empty() {
@@ -197,8 +197,8 @@ fn with_decisions(mut object: Value, entries: &[Entry]) -> Value {
     object
 }
 
-/// The record of an operation and a key: as listings show it, or else as one part that is typed as
-/// it is.
+/// Finds the record of an operation and a key. The key is taken first as listings show it, and then
+/// as a single part.
 pub(crate) async fn find(
     store: &AnyStore,
     operation: &str,
@@ -243,7 +243,7 @@ async fn find_digest(
         let page = store.list(&listing).await?;
         progress.add(&page);
         if let Some(listed) = page.records.into_iter().next() {
-            // With its outcome. It may have gone since.
+            // Read again for its outcome. It may have been removed meanwhile.
             if let Some(info) = store.inspect(&listed.id).await? {
                 return Ok((listed.id, info));
             }

@@ -9,17 +9,19 @@ use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::store::AnyStore;
 
-/// How many outcomes are read: those of an operation may differ, as an enum's do.
+/// How many outcomes are read. Those of one operation may differ in shape, as the variants of an
+/// enum do.
 const MOST: usize = 5;
-/// How many records may be looked at for them.
+/// How many records are searched for them at most.
 const PAGE: usize = 100;
 const MOST_PAGES: usize = 100;
 
-/// What the functions of an operation recorded, none of it by hand.
+/// Outcomes that the functions of an operation recorded. Outcomes that were settled by hand are
+/// left out.
 pub(crate) struct Patterns {
     /// Outcomes in JSON.
     pub(crate) found: Vec<Pattern>,
-    /// Another codec, in which outcomes are: encrypted ones, for example.
+    /// Another codec than JSON in which there are outcomes, such as one that encrypts.
     pub(crate) codec: Option<CodecId>,
 }
 
@@ -33,7 +35,7 @@ pub(crate) struct Pattern {
 pub(crate) struct Wanted<'a> {
     pub(crate) operation: &'a str,
     pub(crate) is_error: bool,
-    /// `None`: the version of whichever is found.
+    /// `None`: any version.
     pub(crate) version: Option<u32>,
 }
 
@@ -58,7 +60,7 @@ pub(crate) async fn find(store: &AnyStore, wanted: &Wanted<'_>) -> Result<Patter
             if listed.info.audit_age.is_some() {
                 continue;
             }
-            // One that is damaged, or gone since, is no pattern.
+            // A record that is damaged, or was removed meanwhile, is skipped.
             let Ok(Some(info)) = store.inspect(&listed.id).await else {
                 continue;
             };
@@ -95,10 +97,10 @@ pub(crate) async fn find(store: &AnyStore, wanted: &Wanted<'_>) -> Result<Patter
     Ok(patterns)
 }
 
-/// How a value differs in shape from each pattern; `None` if there is one that it is like, or no
-/// pattern.
+/// Returns how a value differs in shape from the patterns; `None` if it is like one of them, or if
+/// there are none.
 pub(crate) fn difference(patterns: &[Pattern], value: &Value) -> Option<String> {
-    // `serde_json::Value`: it has every shape.
+    // A `serde_json::Value` may have any shape.
     if patterns
         .iter()
         .any(|pattern| pattern.info.outcome_type.as_deref() == Some("Value"))

@@ -123,7 +123,8 @@ impl Purged {
     }
 }
 
-/// Removes what the listing has. At an error it stops, and has counted what was removed.
+/// Removes the listed records. It stops at an error, and `purged` says how many were removed until
+/// then.
 async fn remove_all(
     store: &AnyStore,
     args: &Purge,
@@ -140,7 +141,7 @@ async fn remove_all(
             .into_iter()
             .partition(|listed| listed.info.state == RecordState::InFlight && !args.consent.force);
         purged.kept += u64::try_from(alive.len()).unwrap_or(u64::MAX);
-        // After a failure no removal begins, and those under way are waited for.
+        // After a failure no more removals begin, and the running ones are awaited.
         let has_failed = Cell::new(false);
         let removals = stream::iter(batch)
             .take_while(|_| ready(!has_failed.get()))
@@ -177,7 +178,8 @@ async fn remove_all(
     }
 }
 
-/// Removes only what was listed: a key that was claimed since, or was committed, stays.
+/// Removes a record only if it is as it was listed: one that was claimed or committed meanwhile
+/// stays.
 async fn remove(store: &AnyStore, args: &Purge, listed: &Listed) -> Result<Intervened, StoreError> {
     let forget = Intervention::forget(listed.id.clone())
         .by(

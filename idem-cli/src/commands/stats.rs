@@ -16,7 +16,7 @@ use crate::print;
 use crate::progress::Progress;
 use crate::store::AnyStore;
 
-/// In the order of the columns.
+/// The states, in the order of the columns.
 const STATES: [RecordState; 6] = [
     RecordState::Issued,
     RecordState::InFlight,
@@ -25,10 +25,10 @@ const STATES: [RecordState; 6] = [
     RecordState::Committed,
     RecordState::Done,
 ];
-/// As many records as a page has.
+/// How many records a page has.
 const PAGE: usize = 1000;
 
-/// What is counted of an operation.
+/// The counts of an operation.
 #[derive(Default)]
 struct Counts {
     by_state: [u64; STATES.len()],
@@ -40,7 +40,7 @@ pub(crate) async fn run(store: &AnyStore, json: bool) -> Result<(), Failure> {
     show(&count(store).await?, json)
 }
 
-/// Counts again and again, until it is interrupted.
+/// Counts repeatedly, until it is interrupted.
 pub(crate) async fn watch(store: &AnyStore, args: &Watch, json: bool) -> Result<(), Failure> {
     let clears = !json && io::stdout().is_terminal();
     loop {
@@ -49,7 +49,7 @@ pub(crate) async fn watch(store: &AnyStore, args: &Watch, json: bool) -> Result<
             _ = tokio::signal::ctrl_c() => return Ok(()),
         };
         if clears {
-            // Home, and all below it.
+            // Moves the cursor to the top left, and clears the screen below it.
             write!(io::stdout(), "\u{1b}[H\u{1b}[2J")?;
         }
         show(&counted, json)?;
@@ -71,12 +71,12 @@ async fn count(store: &AnyStore) -> Result<BTreeMap<String, Counts>, Failure> {
         progress.add(&page);
         tell(&page.unreadable);
         for listed in page.records {
-            // The digest, which is short: a record may come twice.
+            // A listing may repeat a record. The digest takes less memory than the id.
             if listed.id.operation() == trail::OPERATION || !seen.insert(listed.id.digest()) {
                 continue;
             }
             let state = match listed.info.state {
-                // A token whose time is over.
+                // An expired token.
                 RecordState::Expired => RecordState::Issued,
                 state => state,
             };

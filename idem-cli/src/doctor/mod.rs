@@ -20,9 +20,9 @@ use crate::store::{AnyStore, table_of};
 /// The findings of the doctor.
 #[derive(Default)]
 pub(crate) struct Report {
-    /// What is as it must be.
+    /// Settings that are right.
     fine: Vec<String>,
-    /// What is worth knowing, and breaks nothing by itself.
+    /// What an operator should know, and breaks no promise by itself.
     notes: Vec<String>,
     findings: Vec<Finding>,
 }
@@ -49,7 +49,7 @@ impl Report {
         });
     }
 
-    /// An error that says what to do, for example of a server that is refused.
+    /// Adds an error whose text also has the remedy, such as that of a refused server.
     fn found_error(&mut self, error: &StoreError) {
         let text = error.to_string();
         let (what, remedy) = text
@@ -64,7 +64,7 @@ pub(crate) async fn run(args: &Args) -> Result<u8, Failure> {
     let mut report = Report::default();
     match AnyStore::open(args).await {
         Ok(store) => examine(&store, args, &mut report).await?,
-        // A server that a store refuses to use; one that does not answer is not examined.
+        // The store refuses to use the server. A server that does not answer cannot be examined.
         Err(Failure::Store(error)) if error.kind() == StoreErrorKind::Refused => {
             report.found_error(&error)
         }
@@ -101,7 +101,7 @@ async fn examine(store: &AnyStore, args: &Args, report: &mut Report) -> Result<(
     }
 }
 
-/// Whether the table is there, and one of this version: as a first step of a store finds.
+/// Checks by a first step of the store that the table exists and has this version.
 async fn table(store: &AnyStore, args: &Args, report: &mut Report) -> Result<(), Failure> {
     let nothing = Key::encode("doctor").and_then(|key| RecordId::new("idem.doctor", &key));
     let Some(id) = nothing else { return Ok(()) };

@@ -9,13 +9,13 @@ use crate::failure::Failure;
 
 /// The pause between two readings of the clock.
 const BETWEEN: Duration = Duration::from_secs(1);
-/// A waiter's connection is cut off when more than this is on its way to it, in bytes: messages are
-/// a few bytes, and may come in a burst.
+/// The output buffer, in bytes, that a waiter's connection needs at least. Messages are a few bytes
+/// long, and may come in a burst.
 const LEAST_BUFFER: u64 = 1024 * 1024;
 
 pub(super) async fn examine(store: &RedisStore, report: &mut Report) -> Result<(), Failure> {
-    // `connect` has refused a server that is too old, no master, or of another kind, and a user
-    // without the rights that promises need.
+    // `connect` has already refused a server that is too old, not a master or of another kind, and
+    // a user without the necessary rights.
     report
         .fine("the server can be used: new enough, a master, and this user may use every command that a promise needs");
     let asked = clock::now();
@@ -95,7 +95,7 @@ fn examine_one(survey: &Survey, report: &mut Report) {
                 "+publish +subscribe +unsubscribe, and &prefix:* for the channels",
             ),
             "SCAN" | "GETRANGE" => ("this program cannot list records", "+scan +getrange"),
-            // Said where it matters.
+            // Another check reports this.
             _ => continue,
         };
         report.note(format!(

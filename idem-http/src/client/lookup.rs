@@ -11,13 +11,13 @@ use tokio::time::Instant;
 use super::pause::{backoff, now, suggested};
 use super::received::received;
 
-/// A question that can be asked once the tries are over.
+/// The lookup request, which is sent if the tries leave the outcome unknown.
 pub(super) struct Question {
     url: Url,
     headers: HeaderMap,
 }
 
-/// Headers of the request that a question without a body does not have.
+/// Headers that a lookup does not copy, because it has no body.
 const OF_THE_BODY: [HeaderName; 7] = [
     names::CONTENT_TYPE,
     names::CONTENT_LENGTH,
@@ -37,7 +37,7 @@ pub(super) enum Answer {
 
 impl Question {
     pub(super) fn new(request: &Request, url: Url, key: &HeaderName) -> Self {
-        // Credentials go to the host that has them already.
+        // Credentials are sent only to the origin that already has them.
         let mut headers = if url.origin() == request.url().origin() {
             request.headers().clone()
         } else {
@@ -49,7 +49,7 @@ impl Question {
         Self { url, headers }
     }
 
-    /// Asks until there is an answer, or the time is over.
+    /// Asks until there is an answer, or the time is up.
     pub(super) async fn ask(
         &self,
         next: &Next<'_>,
@@ -81,7 +81,7 @@ impl Question {
                 Ok(Err(_)) => None,
                 Err(_) => return Answer::Unknown(last),
             };
-            // A server that suggests no pause is not asked without one.
+            // There is always a pause, even if the server suggests none.
             let pause = pause
                 .filter(|pause| !pause.is_zero())
                 .unwrap_or_else(|| backoff(Duration::from_millis(200), asked));

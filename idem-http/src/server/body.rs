@@ -122,7 +122,7 @@ pub(crate) enum Read {
     Broken(Body),
 }
 
-/// Reads a body, up to a limit in bytes. Nothing of it is lost if it is larger.
+/// Reads a body, up to a limit in bytes. A larger body is returned complete.
 pub(crate) fn read<B>(body: B, limit: usize) -> impl Future<Output = Read> + Send
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
@@ -144,9 +144,9 @@ where
 /// What a body is expected to be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
-    /// All of it is waited for.
+    /// The whole body is read.
     Whole,
-    /// One message of gRPC. More than that may never end.
+    /// One message of gRPC. A stream of more messages may never end.
     Message,
 }
 
@@ -255,7 +255,7 @@ where
     })
 }
 
-/// A body of which a part was read already.
+/// A body whose beginning was read already.
 struct Resumed<B> {
     /// What was read, until it is passed on.
     read: Bytes,
@@ -288,7 +288,7 @@ where
     }
 }
 
-/// Whether the content type begins like this. Types have no case.
+/// Whether the content type begins with this text, in upper or lower case.
 pub(super) fn is_of_type(headers: &HeaderMap, begins: &str) -> bool {
     let content_type = headers
         .get(CONTENT_TYPE)
@@ -301,7 +301,7 @@ pub(super) fn is_of_type(headers: &HeaderMap, begins: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// A body of frames, of which each is there at once.
+    /// A body of frames that are all ready.
     struct Frames(std::collections::VecDeque<Bytes>);
 
     impl HttpBody for Frames {

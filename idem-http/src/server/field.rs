@@ -13,8 +13,8 @@ use crate::problem::Problem;
 
 /// The key in a field of the body, `None` if there is none.
 ///
-/// A body that another reader could understand otherwise is refused: one with the field twice, or
-/// one that says it is JSON and cannot be read.
+/// A body that another reader could understand differently is refused: one that has the field
+/// twice, or that claims to be JSON and is not valid.
 pub(super) fn in_body(
     headers: &HeaderMap,
     body: &[u8],
@@ -26,7 +26,7 @@ pub(super) fn in_body(
         match in_json(body, pointer) {
             Ok(found) => found,
             Err(_) if is_json(headers) && !body.trim_ascii().is_empty() => FieldValue::Unclear,
-            // Something else, without such a field.
+            // The body is not JSON, so it has no such field.
             Err(_) => FieldValue::Nothing,
         }
     };
@@ -53,9 +53,9 @@ fn is_json(headers: &HeaderMap) -> bool {
 enum FieldValue {
     Nothing,
     Text(String),
-    /// No text.
+    /// A value that is not a text.
     Other,
-    /// Readers may disagree on it.
+    /// Readers may disagree on the value.
     Unclear,
 }
 
@@ -71,7 +71,7 @@ fn in_form(body: &[u8], name: &str) -> FieldValue {
 }
 
 fn in_json(body: &[u8], pointer: &str) -> Result<FieldValue, serde_json::Error> {
-    // The first part is what is before the first `/`: nothing.
+    // The part before the first `/` is empty.
     let names: Vec<_> = pointer
         .split('/')
         .skip(1)
@@ -95,7 +95,7 @@ impl<'de> DeserializeSeed<'de> for At<'_> {
 }
 
 impl At<'_> {
-    /// What a value is that has no fields.
+    /// The result for a value without fields.
     fn plain(&self, value: impl FnOnce() -> FieldValue) -> FieldValue {
         if self.0.is_empty() {
             value()
@@ -176,7 +176,7 @@ impl<'de> Visitor<'de> for At<'_> {
     }
 }
 
-/// A place in an array, as a pointer writes it: digits without a leading zero.
+/// An index into an array, as a JSON pointer writes it: digits without a leading zero.
 fn index(name: &str) -> Option<usize> {
     let is_plain =
         name == "0" || (!name.starts_with('0') && name.bytes().all(|byte| byte.is_ascii_digit()));
@@ -275,7 +275,7 @@ mod tests {
             ("/meta/key", r#"{"meta":{"key":"a"},"meta":{"key":"b"}}"#),
             ("/meta/key", r#"{"meta":{"key":"a"},"meta":{}}"#),
             ("/meta/key", r#"{"meta":{"key":"a","key":"b"}}"#),
-            // What a lenient reader may take.
+            // A lenient reader may accept these.
             ("/key", r#"{"key":"a",}"#),
             ("/key", r#"{"key":"a"} {}"#),
             ("/key", "\u{feff}{\"key\":\"a\"}"),
@@ -306,7 +306,7 @@ mod tests {
             read("application/x-www-form-urlencoded", "/key", "key=a&%6bey=b"),
             UNCLEAR
         );
-        // Another field twice is not ours, and another type says nothing of JSON.
+        // Another field may occur twice, and a body of another content type need not be JSON.
         assert_eq!(
             read("application/json", "/key", r#"{"a":1,"a":2,"key":"k"}"#),
             Ok(Some("k".to_owned()))

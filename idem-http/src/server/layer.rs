@@ -127,8 +127,7 @@ impl IdempotencyLayer {
 }
 
 impl<S: HasScope> IdempotencyLayer<S> {
-    /// Returns the layer as one with a scope, for adapters that take any layer.
-    #[doc(hidden)]
+    /// Returns the layer as one with a scope: for adapters that take an `IdempotencyLayer<S>`.
     pub fn scoped(self) -> IdempotencyLayer<Scoped> {
         IdempotencyLayer {
             settings: self.settings,

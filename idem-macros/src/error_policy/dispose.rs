@@ -28,7 +28,7 @@ impl Derived<'_> {
             .iter()
             .filter_map(|case| case.inner().map(|(_, ty)| ty))
             .collect();
-        // Whether a type parameter has a disposition is not seen here, so it must.
+        // Whether a type parameter has a disposition is not known here, so it must have one.
         let asked = |case: &&Case<'_>| {
             case.inner().is_none() && case.dead_letters().is_none() && case.redeliver.is_none()
         };
@@ -105,8 +105,8 @@ impl Derived<'_> {
         quote_spanned!(here=> #path { .. } => #again,)
     }
 
-    /// The question to the error inside, at its type: there lies the error where a condition of its
-    /// disposition is not met.
+    /// The call that asks the inner error for its disposition. An unmet condition is an error at
+    /// the type of the inner error.
     fn asked_for_disposition(&self, ty: &Type, method: &str) -> TokenStream {
         let (first, _) = diag::ends(ty);
         let krate = self.krate.at(first);
