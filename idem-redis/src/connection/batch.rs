@@ -1,10 +1,11 @@
-//! Commands of many callers in one message.
+//! Sends the commands of concurrent callers in one message.
 //!
-//! Each message to a connection's task costs a place in its line, a wake-up, often a separate write
-//! to the socket, and a way back for the answer. So concurrent callers put their commands together,
-//! and one message carries them all. A command never waits for others to come. If no command is
-//! under way, a caller sends at once; otherwise the collected commands go as soon as the callers
-//! that are ready to run have run.
+//! redis-rs drives a connection in a task. Each message to that task takes a slot in its queue, a
+//! wake-up, a channel for the answer, and often a separate write to the socket. So the commands of
+//! concurrent callers go together in one message.
+//!
+//! No command waits for others to come. If none is in flight, a caller sends its command at once.
+//! Otherwise the collected commands are sent when all callers that are ready to run have run.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,44 +14,54 @@ use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// The most in one message. The server answers a message as a whole, so a longer one would only
-/// keep its first answers back.
+/// The most commands in one message. redis-rs returns the answers of a message together, so a longer
+/// one would only delay its first answers.
 const MAX_BATCH: usize = 256;
 
-/// The commands of one connection that are not sent yet. Cheap to clone.
+/// The batches of one connection. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Batches(Arc<Inner>);
 
 struct Inner {
     state: Mutex<State>,
-    /// The connection's own: a caller's runtime may be blocked or not driven, while other callers
-    /// wait.
+    /// The runtime of the connection. A caller's may be blocked while other callers wait.
     runtime: Handle,
 }
 
-/// The sender to a waiting caller.
+/// Sends the answer to the caller that waits for it.
 type Caller = oneshot::Sender<RedisResult<Value>>;
 
 #[derive(Default)]
 struct State {
     waiting: Vec<(Cmd, Caller)>,
-    /// A task is about to send what waits.
+    /// A task is about to send the waiting commands.
     is_scheduled: bool,
-    /// How many were sent and not answered.
+    /// How many commands were sent and are not answered yet.
     in_flight: usize,
 }
 
-/// The task that is about to send what waits. It may be dropped with its tokio runtime before it
-/// does.
+/// The task that is about to send the waiting commands. It may be dropped with its tokio runtime
+/// before it does.
 struct Scheduled {
     batches: Batches,
     is_due: bool,
 }
 
-/// Commands that were sent, until they are answered or their callers have gone.
-struct InFlight(Batches, usize);
+/// Counts commands as in flight, until they are answered or their callers are dropped.
+struct InFlight {
+    batches: Batches,
+    count: usize,
+}
 
-/// How a command goes.
+/// The commands of one message, and the callers that wait for their answers.
+struct Message {
+    commands: Pipeline,
+    callers: Vec<Caller>,
+    /// More commands wait, which need another message.
+    is_more: bool,
+}
+
+/// How a command is sent.
 enum Sending {
     Together(oneshot::Receiver<RedisResult<Value>>),
     Alone(
@@ -61,7 +72,7 @@ enum Sending {
 }
 
 impl Batches {
-    /// For a connection that lives in the tokio runtime in which this is called.
+    /// Creates the batches of a connection that lives in the current tokio runtime.
     pub(crate) fn new() -> Self {
         Self(Arc::new(Inner {
             state: Mutex::default(),
@@ -69,9 +80,11 @@ impl Batches {
         }))
     }
 
-    /// Sends a command, with others or by itself. Dropped, it may be sent all the same.
+    /// Sends a command, alone or with others. If the future is dropped, the command may still be
+    /// sent.
     ///
-    /// No `async fn`: the command would be in its future twice, and every step has one.
+    /// Not an `async fn`: its future would hold the command twice, and every step holds such a
+    /// future.
     pub(crate) fn send(
         &self,
         connection: &MultiplexedConnection,
@@ -81,7 +94,7 @@ impl Batches {
         async move {
             match &mut sending {
                 Sending::Together(answer) => answer.await.unwrap_or_else(|_| Err(gone())),
-                // In a box, which is what this future would have to hold else.
+                // redis-rs returns a box here, so that this future does not hold the request.
                 Sending::Alone(command, connection, _) => connection
                     .req_packed_command(command)
                     .await
@@ -95,26 +108,33 @@ impl Batches {
         if state.in_flight == 0 && state.waiting.is_empty() {
             state.in_flight = 1;
             drop(state);
-            return Sending::Alone(command, connection.clone(), InFlight(self.clone(), 1));
+            return Sending::Alone(command, connection.clone(), self.in_flight(1));
         }
         let (sender, answer) = oneshot::channel();
         state.waiting.push((command, sender));
         let is_first = !std::mem::replace(&mut state.is_scheduled, true);
         drop(state);
         if is_first {
-            // Not under the lock: a runtime that shuts down drops it at once.
+            // Not under the lock: a runtime that shuts down drops the task here, which takes the lock.
             self.schedule(connection.clone());
         }
         Sending::Together(answer)
     }
 
-    /// Sends what waits in a task, so that it goes on when a caller is dropped.
+    /// Sends the waiting commands in a task, so that they are sent even if their callers are dropped.
     fn schedule(&self, connection: MultiplexedConnection) {
         let sending = Scheduled {
             batches: self.clone(),
             is_due: true,
         };
         self.0.runtime.spawn(sending.send_waiting(connection));
+    }
+
+    fn in_flight(&self, count: usize) -> InFlight {
+        InFlight {
+            batches: self.clone(),
+            count,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -125,10 +145,14 @@ impl Batches {
 
 impl Scheduled {
     async fn send_waiting(mut self, mut connection: MultiplexedConnection) {
-        // Behind all callers that can run now.
+        // First, all callers that are ready to run add their commands.
         tokio::task::yield_now().await;
-        let (commands, callers, is_more) = self.take();
-        let _under_way = InFlight(self.batches.clone(), callers.len());
+        let Message {
+            commands,
+            callers,
+            is_more,
+        } = self.take();
+        let _counted = self.batches.in_flight(callers.len());
         if is_more {
             self.batches.schedule(connection.clone());
         }
@@ -139,7 +163,7 @@ impl Scheduled {
             .req_packed_commands(&commands, 0, callers.len())
             .await
         {
-            // A caller that has gone needs no answer. A missing answer is an error for its caller.
+            // Sending fails if the caller was dropped. A caller without an answer gets an error.
             Ok(answers) => {
                 callers
                     .into_iter()
@@ -152,22 +176,27 @@ impl Scheduled {
         }
     }
 
-    /// The commands of the next message, and who waits for their answers. Says whether there are
-    /// more, which another task is to send.
-    fn take(&mut self) -> (Pipeline, Vec<Caller>, bool) {
+    /// Takes the next message out of the waiting commands.
+    fn take(&mut self) -> Message {
         let mut state = self.batches.lock();
-        // Whose time limit has passed meanwhile has gone.
+        // A caller whose time limit has passed is gone, and its command need not be sent.
         state.waiting.retain(|(_, caller)| !caller.is_closed());
         let length = state.waiting.len().min(MAX_BATCH);
-        let (mut commands, mut callers) =
-            (Pipeline::with_capacity(length), Vec::with_capacity(length));
+        let mut commands = Pipeline::with_capacity(length);
+        let mut callers = Vec::with_capacity(length);
         for (command, caller) in state.waiting.drain(..length) {
             commands.add_command(command);
             callers.push(caller);
         }
         state.in_flight += length;
-        (state.is_scheduled, self.is_due) = (!state.waiting.is_empty(), false);
-        (commands, callers, state.is_scheduled)
+        let is_more = !state.waiting.is_empty();
+        state.is_scheduled = is_more;
+        self.is_due = false;
+        Message {
+            commands,
+            callers,
+            is_more,
+        }
     }
 }
 
@@ -194,11 +223,11 @@ fn answered(answer: Value) -> RedisResult<Value> {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.lock().in_flight -= self.1;
+        self.batches.lock().in_flight -= self.count;
     }
 }
 
-/// The task that sends is gone, with its tokio runtime.
+/// Returns the error for a caller whose command was dropped with the connection's tokio runtime.
 fn gone() -> RedisError {
     std::io::Error::other("the connection's tokio runtime was shut down").into()
 }

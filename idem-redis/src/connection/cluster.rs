@@ -1,12 +1,14 @@
 //! The nodes of a cluster: which of them has a slot, and a [`Link`] to each.
 //!
-//! A URL does not use redis-rs's `ClusterConnection` (1.8), for three reasons. When it refreshes the
-//! slots (after `MOVED` and `READONLY`), it holds back all commands until every node has answered
-//! or timed out, those to healthy nodes too. It does not say on which connection
-//! a command went, which `WAIT` needs. If a server ends a sharded subscription unasked
-//! (`SSUBSCRIBE`, when a slot moves), the replies on that connection get out of step. Here a silent
-//! node costs only the calls on its own slots. Each node has a connection like a single server's,
-//! with its wake-ups, its scripts and its upkeep.
+//! redis-rs has a `ClusterConnection` (1.8), which the store does not use for three reasons:
+//!
+//! - When it refreshes the slots (after `MOVED` and `READONLY`), it holds back all commands, also
+//!   those to healthy nodes, until every node has answered or timed out.
+//! - It does not say on which connection a command went, which `WAIT` needs.
+//! - If a server ends a sharded subscription (`SSUBSCRIBE`, when a slot moves), the replies on that
+//!   connection no longer match their commands.
+//!
+//! Here a silent node delays only the calls on its own slots.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -27,11 +29,12 @@ use crate::connection::session::Session;
 use crate::connection::slot_map::{self, SlotMap};
 use crate::connection::target::{Address, Target};
 
-/// Between two times that the cluster is asked who has which slot.
-const PAUSE: Duration = Duration::from_millis(100);
-/// Whoever waits for a node asks again after so long whether another has its slots.
+/// The pause between two refreshes of the slot map.
+const REFRESH_PAUSE: Duration = Duration::from_millis(100);
+/// A call that waits for a node has the slot map refreshed after this time: another node may have
+/// the slot by now.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// Nodes that have not answered so long after most have are left out.
+/// How much longer the other nodes are waited for when more than half have answered.
 const GRACE: Duration = Duration::from_millis(200);
 
 /// A cluster. Cheap to clone; its connections are closed with the last clone.
@@ -40,26 +43,30 @@ pub(crate) struct Cluster(Arc<Inner>);
 
 struct Inner {
     seeds: Seeds,
-    terms: LinkOptions,
+    options: LinkOptions,
     slots: watch::Sender<Arc<SlotMap>>,
     links: Mutex<HashMap<Address, Link>>,
-    /// There is a reason to ask who has which slot.
-    schedule_refresh: Arc<Notify>,
+    /// Signals that the slot map may be out of date.
+    refresh_needed: Arc<Notify>,
     refresher: Mutex<Option<Refresher>>,
 }
 
-/// The task that asks, and the number of the runtime in which it runs.
-struct Refresher(AbortHandle, u64);
+/// The task that refreshes the slot map.
+struct Refresher {
+    task: AbortHandle,
+    /// The number of the runtime in which it runs.
+    runtime: u64,
+}
 
 impl Cluster {
-    /// Asks the nodes that the URL names for the others. For at most the limit.
-    pub(crate) async fn connect(seeds: Seeds, terms: LinkOptions) -> Result<Self, StoreError> {
+    /// Asks the nodes that the URL names for the others, within the limit.
+    pub(crate) async fn connect(seeds: Seeds, options: LinkOptions) -> Result<Self, StoreError> {
         let inner = Arc::new(Inner {
             seeds,
-            terms,
+            options,
             slots: watch::Sender::default(),
             links: Mutex::default(),
-            schedule_refresh: Arc::default(),
+            refresh_needed: Arc::default(),
             refresher: Mutex::default(),
         });
         inner.refresh().await?;
@@ -71,7 +78,7 @@ impl Cluster {
         &self.0.seeds.name
     }
 
-    /// The connection to the node that has a slot, as soon as there is one.
+    /// Waits for a session with the node that has a slot.
     pub(crate) async fn session(&self, slot: u16) -> Result<(Link, Session), StoreError> {
         let mut slots = self.0.slots.subscribe();
         loop {
@@ -96,14 +103,14 @@ impl Cluster {
         }
     }
 
-    /// The connection to a node that the cluster itself named, for one command.
+    /// Waits for a session with a node that the cluster named (`ASK`).
     pub(crate) async fn session_at(&self, node: &Address) -> Result<(Link, Session), StoreError> {
         let link = self.0.link(node)?;
         let session = link.session().await?;
         Ok((link, session))
     }
 
-    /// Takes note that another node has a slot, as one that had it said.
+    /// Takes note that a slot has moved to another node (`MOVED`).
     pub(crate) fn moved(&self, slot: u16, to: Address) {
         self.0
             .slots
@@ -111,29 +118,29 @@ impl Cluster {
         self.schedule_refresh();
     }
 
-    /// Has the cluster asked soon who has which slot.
+    /// Has the slot map refreshed soon.
     pub(crate) fn schedule_refresh(&self) {
         self.0.start_tasks();
-        self.0.schedule_refresh.notify_one();
+        self.0.refresh_needed.notify_one();
     }
 
-    /// One slot of each master.
+    /// Returns one slot of each master.
     pub(crate) fn slots(&self) -> Vec<u16> {
         self.0.slots.borrow().one_of_each()
     }
 
-    /// The node that has a slot.
+    /// Returns the node that has a slot.
     pub(crate) fn node(&self, slot: u16) -> Option<Address> {
         self.0.slots.borrow().master(slot).cloned()
     }
 
-    /// A slot that no node has, if there is one.
+    /// Returns the first slot that no node has.
     pub(crate) fn first_uncovered(&self) -> Option<u16> {
         let slots = self.0.slots.borrow();
         (0..hash_slot::SLOTS).find(|slot| slots.master(*slot).is_none())
     }
 
-    /// Why a call on a slot that no node has cannot be sent.
+    /// Returns the error of a call on a slot that no node has.
     pub(crate) fn uncovered(&self, slot: u16) -> StoreError {
         StoreError::new(
             StoreErrorKind::Unavailable,
@@ -145,7 +152,7 @@ impl Cluster {
         .unsent()
     }
 
-    /// The link to the node that has a slot.
+    /// Returns the link to the node that has a slot.
     pub(crate) fn link(&self, slot: u16) -> Option<Link> {
         self.0.link(&self.node(slot)?).ok()
     }
@@ -157,7 +164,7 @@ impl Inner {
         if let Some(link) = links.get(node) {
             return Ok(link.clone());
         }
-        let link = Link::start(self.target(node), node.clone(), self.terms.clone())?;
+        let link = Link::start(self.target(node), node.clone(), self.options.clone())?;
         links.insert(node.clone(), link.clone());
         Ok(link)
     }
@@ -166,36 +173,39 @@ impl Inner {
         self.seeds.data.at(host, *port)
     }
 
-    /// Has slots asked for where the connections live.
+    /// Starts the refreshing task in the runtime of the connections, unless it runs there already.
     fn start_tasks(self: &Arc<Self>) {
-        let runtime = self.terms.runtime.runtime();
+        let runtime = self.options.runtime.runtime();
         let mut refresher = self
             .refresher
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if refresher
             .as_ref()
-            .is_some_and(|Refresher(_, number)| *number == runtime.number())
+            .is_some_and(|refresher| refresher.runtime == runtime.number())
         {
             return;
         }
         let task = runtime.spawn(keep_slots(
             Arc::downgrade(self),
-            Arc::clone(&self.schedule_refresh),
+            Arc::clone(&self.refresh_needed),
         ));
-        if let Some(Refresher(before, _)) =
-            refresher.replace(Refresher(task.abort_handle(), runtime.number()))
-        {
-            before.abort();
+        let before = refresher.replace(Refresher {
+            task: task.abort_handle(),
+            runtime: runtime.number(),
+        });
+        if let Some(before) = before {
+            before.task.abort();
         }
     }
 
-    /// Asks who has which slot: the masters as far as they are connected, or else every node that
-    /// was ever heard of.
+    /// Refreshes the slot map: asks the masters that are connected. If none answers, asks every node
+    /// that the map and the URL name.
     async fn refresh(&self) -> Result<(), StoreError> {
         let mut asked = JoinSet::new();
         for (node, link) in self.links().iter().filter(|(_, link)| link.is_up()) {
-            let (host, link) = (node.0.clone(), link.clone());
+            let host = node.0.clone();
+            let link = link.clone();
             asked.spawn(async move {
                 slot_map::ask(
                     link.session().await?.connection.clone(),
@@ -205,19 +215,20 @@ impl Inner {
                 .await
             });
         }
-        let slots = if let Ok(slots) = self.majority_master(asked, 2 * GRACE).await {
+        let slots = if let Ok(slots) = self.majority_slots(asked, 2 * GRACE).await {
             slots
         } else {
             let known = self.slots.borrow().nodes();
             let mut targets: Vec<Target> = known.iter().map(|node| self.target(node)).collect();
             targets.extend(self.seeds.nodes.iter().cloned());
-            let (mut asked, mut names) = (JoinSet::new(), HashSet::new());
+            let mut asked = JoinSet::new();
+            let mut names = HashSet::new();
             for target in targets {
                 if names.insert(target.name.clone()) {
                     asked.spawn(slot_map::ask_on_new_connection(target));
                 }
             }
-            self.majority_master(asked, self.terms.connect_limit)
+            self.majority_slots(asked, self.options.connect_limit)
                 .await?
         };
         self.links().retain(|node, _| slots.has(node));
@@ -233,14 +244,15 @@ impl Inner {
 
     /// Returns the answer of the majority, because a node that was cut off may be out of date. If
     /// fewer than half of the nodes answer within the limit, their majority counts.
-    async fn majority_master(
+    async fn majority_slots(
         &self,
         mut asked: JoinSet<Result<SlotMap, StoreError>>,
         limit: Duration,
     ) -> Result<SlotMap, StoreError> {
         let mut said: Vec<(SlotMap, usize)> = Vec::new();
         let mut failure: Option<StoreError> = None;
-        let (all, mut answers) = (asked.len(), 0);
+        let all = asked.len();
+        let mut answers = 0;
         let counting = async {
             loop {
                 let patience = match answers {
@@ -272,7 +284,7 @@ impl Inner {
             }
         };
         let _ = timeout(limit, counting).await;
-        // Of two that are given as often, the first.
+        // Of two maps with as many votes, the first to come.
         let most = said.into_iter().rev().max_by_key(|(_, times)| *times);
         most.map(|(slots, _)| slots)
             .ok_or_else(|| failure.unwrap_or_else(|| unconnected_in_time(&self.seeds.name, limit)))
@@ -286,20 +298,20 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(Refresher(task, _)) = self
+        if let Some(refresher) = self
             .refresher
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner)
         {
-            task.abort();
+            refresher.task.abort();
         }
     }
 }
 
-/// Asks who has which slot whenever there is doubt.
-async fn keep_slots(inner: Weak<Inner>, schedule_refresh: Arc<Notify>) {
+/// Refreshes the slot map whenever it may be out of date.
+async fn keep_slots(inner: Weak<Inner>, refresh_needed: Arc<Notify>) {
     loop {
-        schedule_refresh.notified().await;
+        refresh_needed.notified().await;
         let Some(inner) = inner.upgrade() else { return };
         if let Err(error) = inner.refresh().await {
             catch_user_panic(
@@ -307,12 +319,12 @@ async fn keep_slots(inner: Weak<Inner>, schedule_refresh: Arc<Notify>) {
             );
         }
         drop(inner);
-        sleep(PAUSE).await;
+        sleep(REFRESH_PAUSE).await;
     }
 }
 
-/// Reads the target of a `MOVED` or `ASK` reply. A node that does not know its own name leaves the
-/// host out.
+/// Reads the slot and the node of a `MOVED` or `ASK` reply. A node that does not know its own host
+/// name leaves it out: then the host is the one that was asked.
 pub(crate) fn redirected(error: &RedisError, asked: Option<&str>) -> Option<(u16, Address)> {
     let (address, slot) = error.redirect_node()?;
     let (host, port) = address.rsplit_once(':')?;

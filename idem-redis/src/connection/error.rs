@@ -5,18 +5,22 @@ use std::time::Duration;
 use idem_core::{StoreError, StoreErrorKind};
 use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 
-/// A failed step. The cause stays as the error's source.
+/// Returns the error of a failed step, with its cause as the source.
 pub(crate) fn failed(server: &str, error: RedisError) -> StoreError {
-    let (kind, advice) = judge(&error);
-    StoreError::new(kind, format!("Redis ({server}): {}{advice}", said(&error))).with_source(error)
+    let (kind, advice) = classify(&error);
+    StoreError::new(
+        kind,
+        format!("Redis ({server}): {}{advice}", message(&error)),
+    )
+    .with_source(error)
 }
 
-/// The error for a failed connection attempt. No command was sent, so the failure is passing unless
-/// an operator must fix it.
+/// Returns the error of a failed attempt to connect. No command was sent, so it can be retried unless
+/// an operator must fix something.
 pub(crate) fn unconnected(server: &str, error: RedisError) -> StoreError {
-    let (kind, advice) = match judge(&error) {
-        // `HELLO`, by which every connection begins. Not its name: redis-rs may send it in any
-        // case.
+    let (kind, advice) = match classify(&error) {
+        // The server does not know `HELLO`, the first command of each connection. The name is not
+        // compared: redis-rs may write it in upper or lower case.
         (kind, _)
             if error
                 .detail()
@@ -37,13 +41,13 @@ pub(crate) fn unconnected(server: &str, error: RedisError) -> StoreError {
         kind,
         format!(
             "cannot connect to Redis ({server}): {}{advice}",
-            said(&error)
+            message(&error)
         ),
     )
     .with_source(error)
 }
 
-/// A connection that could not be made in time.
+/// Returns the error of an attempt to connect that took too long.
 pub(crate) fn unconnected_in_time(server: &str, limit: Duration) -> StoreError {
     StoreError::new(
         StoreErrorKind::Unavailable,
@@ -53,7 +57,7 @@ pub(crate) fn unconnected_in_time(server: &str, limit: Duration) -> StoreError {
     )
 }
 
-/// A step without an answer in time.
+/// Returns the error of a step that took too long.
 pub(crate) fn timed_out(server: &str, limit: Duration) -> StoreError {
     StoreError::new(
         StoreErrorKind::Timeout,
@@ -63,8 +67,8 @@ pub(crate) fn timed_out(server: &str, limit: Duration) -> StoreError {
     )
 }
 
-/// A step that was sent and had no answer in time. Its fate is unknown, whatever the connection has
-/// failed with since.
+/// Returns the error of a step that was sent and took too long. It may have been carried out, even
+/// if the connection has failed since.
 pub(crate) fn timed_out_since(
     server: &str,
     limit: Duration,
@@ -78,12 +82,12 @@ pub(crate) fn timed_out_since(
     }
 }
 
-/// A setting that cannot be, or a server that cannot be used.
+/// Returns the error for an invalid setting, or for a server that cannot be used.
 pub(crate) fn refused(message: impl Into<String>) -> StoreError {
     StoreError::new(StoreErrorKind::Refused, message.into())
 }
 
-/// The error for an answer that no server should give. The effect of the command is unknown.
+/// Returns the error for an answer that no server should give. The command may have been carried out.
 pub(crate) fn unexpected(server: &str, answer: &Value) -> StoreError {
     let kind = match answer {
         Value::Nil => "nothing",
@@ -103,8 +107,8 @@ pub(crate) fn unexpected(server: &str, answer: &Value) -> StoreError {
     )
 }
 
-/// Returns the message of the server or the system, without redis-rs's own words.
-fn said(error: &RedisError) -> String {
+/// Returns the message of the server or the system, without what redis-rs adds.
+fn message(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         _ => error.to_string(),
@@ -112,7 +116,7 @@ fn said(error: &RedisError) -> String {
 }
 
 /// Returns the kind of failure, and advice.
-fn judge(error: &RedisError) -> (StoreErrorKind, &'static str) {
+fn classify(error: &RedisError) -> (StoreErrorKind, &'static str) {
     use StoreErrorKind::{Refused, Timeout, Unavailable};
 
     match error.kind() {
@@ -120,7 +124,7 @@ fn judge(error: &RedisError) -> (StoreErrorKind, &'static str) {
         ErrorKind::AuthenticationFailed => (Refused, "; correct the user and password in the URL"),
         ErrorKind::InvalidClientConfig => (Refused, ""),
         ErrorKind::RESP3NotSupported => (Refused, "; idem needs Redis 7.0 or newer, or Valkey"),
-        ErrorKind::Extension => judge_code(error.code().unwrap_or_default()),
+        ErrorKind::Extension => classify_code(error.code().unwrap_or_default()),
         ErrorKind::Server(kind) => match kind {
             ServerErrorKind::BusyLoading
             | ServerErrorKind::TryAgain
@@ -132,8 +136,7 @@ fn judge(error: &RedisError) -> (StoreErrorKind, &'static str) {
                 "; this is a replica: a fail-over is under way, or the address is wrong",
             ),
             ServerErrorKind::NoPerm => (Refused, NEEDED_RIGHTS),
-            // Followed, where the URL says that it is a cluster; then the slots are being moved
-            // under us.
+            // With a cluster's URL these are followed. Then this error means that slots keep moving.
             ServerErrorKind::Moved | ServerErrorKind::Ask => (
                 Unavailable,
                 "; the cluster is being changed, or its node was named by `redis://` in place of `redis+cluster://`",
@@ -151,8 +154,8 @@ fn judge(error: &RedisError) -> (StoreErrorKind, &'static str) {
     }
 }
 
-/// The codes that redis-rs has no name for.
-fn judge_code(code: &str) -> (StoreErrorKind, &'static str) {
+/// Returns the kind and advice for a code that redis-rs has no name for.
+fn classify_code(code: &str) -> (StoreErrorKind, &'static str) {
     match code {
         "OOM" => (
             StoreErrorKind::Full,

@@ -29,7 +29,7 @@ pub(crate) struct Watched {
     pub(crate) name: Arc<str>,
 }
 
-/// The nodes that are asked for the others.
+/// The nodes of a cluster that the URL names. They are asked for the others.
 pub(crate) struct Seeds {
     /// At least one.
     pub(crate) nodes: Vec<Target>,
@@ -51,7 +51,9 @@ impl Location {
     }
 
     fn sentinel(parts: &MultiHostUrl<'_>) -> Result<Self, StoreError> {
-        let (mut db, mut user, mut password) = (None, None, None);
+        let mut db = None;
+        let mut user = None;
+        let mut password = None;
         for (parameter, value) in
             parts.parameters(&["db", "protocol", "sentinel_user", "sentinel_password"])?
         {
@@ -118,7 +120,7 @@ struct MultiHostUrl<'a> {
     text: &'a str,
     /// `redis` or `rediss`.
     base: &'a str,
-    /// User and password, with the `@` behind them.
+    /// User and password, with the `@`.
     user: &'a str,
     hosts: &'a str,
     /// Without the first `/`.
@@ -158,7 +160,7 @@ impl<'a> MultiHostUrl<'a> {
         })
     }
 
-    /// Each with its port.
+    /// Returns the hosts, each with its port.
     fn hosts(&self, port: u16) -> Result<Vec<String>, StoreError> {
         let with_port = |host: &str| match host {
             "" => Err(refused(format!(
@@ -184,7 +186,7 @@ impl<'a> MultiHostUrl<'a> {
             .iter()
             .any(|(parameter, _)| !known.contains(&parameter.as_str()))
         {
-            // It is not named: it may be what stands behind a `&` in a password.
+            // The error does not name it: it may be the part of a password after a `&`.
             return Err(refused(format!(
                 "the Redis URL `{}` has a parameter that idem does not know; known here: {}",
                 disguised(self.text),

@@ -1,4 +1,4 @@
-//! Many steps of one kind in few round trips: renewals, issues.
+//! Sends many steps of one kind in few round trips, such as renewals and issues.
 
 use std::collections::HashMap;
 use std::future::ready;
@@ -18,30 +18,29 @@ use crate::connection::step_connection::{
 };
 use crate::connection::step_runner::StepRunner;
 
-/// The most records in one message: enough to hide the way, few enough not to keep others waiting.
+/// The most records in one message: enough to hide the round trip, few enough not to delay other
+/// callers.
 const BATCH: usize = 500;
-/// How many messages to a node are sent before the first of them is answered.
+/// How many messages to a node may be unanswered at a time.
 const MAX_UNANSWERED: usize = 4;
-/// How often a step is sent that the server does not carry out for the moment, and the pause
-/// before.
+/// How often a step is sent that the server refuses for the moment, and the pause before.
 const ROUNDS: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// One of many steps. It may be sent again.
+/// One of many steps, as a command that can be repeated.
 pub(crate) struct KeyedCommand {
-    /// Of the record, or of one of several in one slot.
+    /// The record's key, or one of several keys in one slot.
     pub(crate) key: String,
-    /// On how many records it is.
+    /// How many records the command is about.
     pub(crate) weight: usize,
     pub(crate) command: Cmd,
 }
 
-/// Carries steps out, those of each node at the same time, a few messages ahead of the answers.
-/// Each message has the limit of one step; after one without an answer, the rest for that node is
-/// not sent any more.
+/// Sends steps to all nodes at the same time, with a few unanswered messages to each.
 ///
-/// `script` is what their commands run, if they run one; `read` says what the answer to a step
-/// means.
+/// Each message has the limit of one step. After a message without an answer, that node gets no
+/// more. `script` is the script that the commands run, if they run one. `read` decodes the answer to
+/// a step.
 pub(crate) async fn carry_out<T, R>(
     runner: &StepRunner,
     steps: &[KeyedCommand],
@@ -71,7 +70,7 @@ where
         .unwrap_or_else(PoisonError::into_inner)
         .into_iter()
         .zip(steps);
-    // Earlier answers stay; the other steps may or may not have been carried out.
+    // A step without an answer may or may not have been carried out.
     let or_late = |(answer, step): (Option<Result<T, StoreError>>, &KeyedCommand)| {
         answer.unwrap_or_else(|| Err(runner.timed_out(runner.slot(&step.key))))
     };
@@ -104,7 +103,8 @@ where
     async fn send_to_node(&self, steps: Vec<usize>) {
         let is_silent = AtomicBool::new(false);
         let mut messages = Vec::new();
-        let (mut message, mut weight) = (Vec::new(), 0);
+        let mut message = Vec::new();
+        let mut weight = 0;
         for index in steps {
             weight += self.steps[index].weight;
             message.push(index);
@@ -129,7 +129,8 @@ where
             .await;
     }
 
-    /// Sends a message, and again what may be sent again. Says whether the nodes answered.
+    /// Sends a message, and repeats the steps that were refused for the moment. Returns whether the
+    /// nodes answered.
     async fn send(&self, mut left: Vec<usize>) -> bool {
         for round in 0..ROUNDS {
             if left.is_empty() {
@@ -159,6 +160,7 @@ where
         true
     }
 
+    /// Sends a message once. Returns the steps that must be sent again.
     async fn send_batch(&self, batch: &[usize]) -> Result<Vec<usize>, StoreError> {
         let Some(&first) = batch.first() else {
             return Ok(Vec::new());
@@ -175,12 +177,13 @@ where
         if answers.len() != batch.len() {
             return Err(unexpected(connection.server(), &Value::Nil));
         }
-        let (mut again, mut elsewhere) = (Vec::new(), Vec::new());
-        let mut forgotten = Vec::new();
+        let mut again = Vec::new();
+        let mut elsewhere = Vec::new();
+        let mut without_script = Vec::new();
         for (&index, answer) in batch.iter().zip(answers) {
             if let Err(error) = &answer {
                 if is_unknown_script(error) {
-                    forgotten.push(index);
+                    without_script.push(index);
                     again.push(index);
                 } else if is_elsewhere(error) {
                     elsewhere.push(index);
@@ -197,17 +200,17 @@ where
                 answer.and_then(|answer| (self.read)(index, connection.server(), answer)),
             );
         }
-        // Perhaps in the middle.
-        if !forgotten.is_empty()
+        // The server forgets scripts when they are flushed, perhaps while a message is carried out.
+        if !without_script.is_empty()
             && let Some(script) = self.script
             && let Err(error) = connection.load(script).await
         {
             self.runner.note_error(&error);
-            for index in forgotten {
+            for index in without_script {
                 self.answer(index, Err(error.clone()));
             }
         }
-        // While a slot is moving, each step goes by itself, and the node redirects each.
+        // While a slot moves, the node redirects each step by itself.
         join_all(elsewhere.into_iter().map(|index| self.send_alone(index))).await;
         Ok(again)
     }

@@ -1,8 +1,8 @@
-//! Finds the master by asking the Sentinels.
+//! Finds the master by asking the Sentinels, and by listening to them.
 //!
-//! This is not redis-rs's `sentinel` (1.8). That asks three Sentinels at a time and believes the
-//! first, in the configured order, that names a master: a silent one delays the reconnection, and
-//! one that is cut off names an old master. It also does not listen to them.
+//! redis-rs has a module `sentinel` (1.8), which the store does not use. It asks three Sentinels at
+//! a time and believes the first, in the configured order, that names a master. So a silent Sentinel
+//! delays the connection, and one that is cut off names an old master. It does not listen to them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,31 +19,30 @@ use crate::connection::location::Watched;
 use crate::connection::target::{Address, Target};
 use crate::connection::{clock, dial};
 
-/// A Sentinel that has not answered by then is left alone.
+/// How long a Sentinel may take to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
-/// Sentinels that have not answered so long after most have are left out.
+/// How much longer the other Sentinels are waited for when more than half have answered.
 const GRACE: Duration = Duration::from_millis(200);
-/// A Sentinel that is listened to is asked so often: it may have become silent, and its news may
-/// have been lost.
+/// How often the Sentinel that is listened to is asked as well: it may have become silent, and an
+/// announcement may have been lost.
 const ASKED_EVERY: Duration = Duration::from_secs(3);
-/// Between two Sentinels that are listened to.
+/// The pause before the next Sentinel is listened to.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// A statement about the master by a Sentinel that is listened to.
+/// What a Sentinel says of the master.
 pub(crate) enum Statement {
-    /// The news of a failover: nothing that was said before is newer.
+    /// The announcement of a failover. It is newer than all that was said before.
     Switched(Address),
-    /// Its current view. It may be cut off from the others, and miss a failover.
+    /// The answer to a question. A Sentinel that is cut off from the others misses a failover.
     Believes(Address),
 }
 
-/// Asks all Sentinels at once where the master is, and gives what most of them say, in less than
-/// `limit`.
+/// Asks all Sentinels at once, and returns the master that the majority names, within `limit`.
 ///
-/// One alone is not trusted while others answer. After a failover, a Sentinel that was cut off
+/// One Sentinel is not trusted while others answer. After a failover, a Sentinel that was cut off
 /// still names the old master, which may be cut off with it and still act as master. If fewer than
-/// half of them answer, their majority counts. If two are named equally often, `now` wins, or else
-/// the first.
+/// half of them answer, the majority of those counts. If two addresses have as many votes, `now`
+/// wins, or else the first to come.
 pub(crate) async fn majority_master(
     watched: &Arc<Watched>,
     now: Option<&Address>,
@@ -111,17 +110,17 @@ impl Votes {
         }
     }
 
-    /// Whether more than half of those that were asked have answered.
+    /// Returns whether more than half of the Sentinels have answered.
     fn are_enough(&self) -> bool {
         self.given.iter().map(|(_, times)| times).sum::<usize>() * 2 > self.asked
     }
 
-    /// Whether the others can change nothing any more.
+    /// Returns whether the missing answers cannot change the result.
     fn are_decided(&self) -> bool {
         self.given.iter().any(|(_, times)| times * 2 > self.asked)
     }
 
-    /// Of two that are named as often: `now`, or else the first.
+    /// Returns the address with most votes. If two have as many: `now`, or else the first to come.
     fn most(self, now: Option<&Address>) -> Option<Address> {
         let weight = |(address, times): &(Address, usize)| (*times, Some(address) == now);
         self.given
@@ -166,12 +165,12 @@ async fn address(
     }
 }
 
-/// Listens to one Sentinel after the other, for as long as there is one, and tells what it says: at
-/// each failover, and every few seconds.
-pub(crate) async fn listen(watched: Arc<Watched>, said: impl Fn(Statement)) {
+/// Listens to one Sentinel, and to the next when that one is lost. Reports each failover, and every
+/// few seconds what a Sentinel answers.
+pub(crate) async fn listen(watched: Arc<Watched>, report: impl Fn(Statement)) {
     for index in (0..watched.sentinels.len()).cycle() {
-        // Why it ended is of no interest: the next one is listened to.
-        let _ = listen_to(&watched, index, &said).await;
+        // Whatever the error is, the next Sentinel is listened to.
+        let _ = listen_to(&watched, index, &report).await;
         sleep(PAUSE).await;
     }
 }
@@ -179,9 +178,10 @@ pub(crate) async fn listen(watched: Arc<Watched>, said: impl Fn(Statement)) {
 async fn listen_to(
     watched: &Watched,
     index: usize,
-    said: &impl Fn(Statement),
+    report: &impl Fn(Statement),
 ) -> Result<(), StoreError> {
-    let (sentinel, master) = (&watched.sentinels[index], watched.master.as_str());
+    let sentinel = &watched.sentinels[index];
+    let master = watched.master.as_str();
     let (sender, mut pushes) = mpsc::unbounded_channel::<PushInfo>();
     let begin = async {
         let mut connection = dial::plain(
@@ -197,9 +197,9 @@ async fn listen_to(
     };
     let late = |_| unconnected_in_time(&sentinel.name, ANSWERS_WITHIN);
     let mut connection = timeout(ANSWERS_WITHIN, begin).await.map_err(late)??;
-    // At once too, or a failover in between would be missed.
+    // The first question goes at once: a failover before the subscription was not announced here.
     let mut questions = interval_at(clock::now(), ASKED_EVERY);
-    // The one that is listened to may be cut off from the others, which therefore have their turn.
+    // The others are asked in turn, because the one that is listened to may be cut off from them.
     let mut others = (1..watched.sentinels.len())
         .map(|other| (index + other) % watched.sentinels.len())
         .cycle();
@@ -209,7 +209,7 @@ async fn listen_to(
             push = pushes.recv() => match push {
                 Some(PushInfo { kind: PushKind::Disconnection, .. }) | None => return Ok(()),
                 Some(push) => if let Some(address) = switched(&push, master) {
-                    said(Statement::Switched(address));
+                    report(Statement::Switched(address));
                 },
             },
             _ = questions.tick() => {
@@ -222,9 +222,9 @@ async fn listen_to(
                 };
                 let (answer, other) = tokio::join!(answer, other);
                 if let Some(address) = other {
-                    said(Statement::Believes(address));
+                    report(Statement::Believes(address));
                 }
-                said(Statement::Believes(answer.map_err(late)??));
+                report(Statement::Believes(answer.map_err(late)??));
             }
         }
     }
@@ -245,8 +245,8 @@ fn switched(push: &PushInfo, master: &str) -> Option<Address> {
     }
 }
 
-/// Refuses a server that itself denies being a master. A Sentinel may be behind, or ahead of the
-/// server.
+/// Refuses a server that says itself that it is not a master. A Sentinel may know of a failover
+/// before or after the server does.
 pub(crate) async fn check_is_master(
     connection: &mut MultiplexedConnection,
     server: &str,
@@ -270,7 +270,7 @@ pub(crate) async fn check_is_master(
     }
 }
 
-/// A server said that it is not a master.
+/// The cause of the error for a server that is not a master.
 #[derive(Debug)]
 struct NoMaster;
 
@@ -282,7 +282,7 @@ impl std::fmt::Display for NoMaster {
 
 impl std::error::Error for NoMaster {}
 
-/// Whether that is what an attempt to connect failed with.
+/// Returns whether an attempt to connect failed because the server is not a master.
 pub(crate) fn is_no_master(error: &StoreError) -> bool {
     std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<NoMaster>)
 }

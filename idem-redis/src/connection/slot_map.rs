@@ -13,9 +13,9 @@ use crate::connection::target::{Address, Target};
 /// The map from slots to nodes.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct SlotMap {
-    /// In the order of their slots.
+    /// Sorted by slot.
     ranges: Vec<Range>,
-    /// Redirections since then.
+    /// Slots that moved since the map was read, by the replies of nodes (`MOVED`).
     moved: HashMap<u16, Address>,
 }
 
@@ -41,14 +41,14 @@ impl SlotMap {
         })
     }
 
-    /// The same, and one slot at another node.
+    /// Returns a copy in which one slot is at another node.
     pub(crate) fn moved(&self, slot: u16, to: Address) -> Self {
         let mut slots = self.clone();
         slots.moved.insert(slot, to);
         slots
     }
 
-    /// Whether a node has slots.
+    /// Returns whether a node is the master of a slot.
     pub(crate) fn has(&self, node: &Address) -> bool {
         self.ranges
             .iter()
@@ -56,7 +56,8 @@ impl SlotMap {
             || self.moved.values().any(|to| to == node)
     }
 
-    /// Whether each slot has the same master. Of replicas, one node may know more than another.
+    /// Returns whether both maps have the same masters. Replicas do not count: one node may know
+    /// more of them than another.
     pub(crate) fn agrees_with(&self, other: &Self) -> bool {
         fn masters(slots: &SlotMap) -> impl Iterator<Item = (u16, u16, Option<&Address>)> {
             slots
@@ -67,7 +68,7 @@ impl SlotMap {
         self.moved == other.moved && masters(self).eq(masters(other))
     }
 
-    /// All nodes, replicas too.
+    /// Returns all nodes, also the replicas.
     pub(crate) fn nodes(&self) -> HashSet<Address> {
         self.ranges
             .iter()
@@ -77,7 +78,7 @@ impl SlotMap {
             .collect()
     }
 
-    /// One slot of each master.
+    /// Returns one slot of each master.
     pub(crate) fn one_of_each(&self) -> Vec<u16> {
         let mut masters = HashSet::new();
         self.ranges
@@ -87,8 +88,8 @@ impl SlotMap {
             .collect()
     }
 
-    /// Reads the answer to `CLUSTER SLOTS`. A node that does not know its own name is at the host
-    /// that was asked.
+    /// Reads the answer to `CLUSTER SLOTS`. A node without a host name has that of the node which
+    /// was asked.
     fn read(answer: &Value, asked: &str) -> Option<Self> {
         let Value::Array(ranges) = answer else {
             return None;
@@ -119,7 +120,7 @@ impl SlotMap {
                 return None;
             };
             let mut nodes: Vec<Address> = nodes.iter().map(address).collect::<Option<_>>()?;
-            // In any order, which differs from node to node.
+            // Each node lists the replicas in an order of its own.
             nodes.get_mut(1..)?.sort();
             Some(Range {
                 first: u16::try_from(*first).ok()?,
@@ -136,7 +137,7 @@ impl SlotMap {
     }
 }
 
-/// Asks a node.
+/// Asks a node for the slots.
 pub(crate) async fn ask(
     mut connection: MultiplexedConnection,
     host: &str,
@@ -164,7 +165,7 @@ pub(crate) async fn ask(
     }
 }
 
-/// Asks a node on a connection for this alone. The caller sets a limit around it.
+/// Asks a node on a connection that is made for the question. The caller sets a limit around it.
 pub(crate) async fn ask_on_new_connection(target: Target) -> Result<SlotMap, StoreError> {
     let name = target.name.clone();
     let host = match target.info.addr() {

@@ -26,23 +26,7 @@ impl Target {
     /// Reads a URL. Whatever is wrong with it, the error shows neither user nor password.
     pub(crate) fn parse(text: &str) -> Result<Self, StoreError> {
         let scheme = text.split_once(':').map_or("", |(scheme, _)| scheme);
-        let unix = match scheme {
-            "redis" | "valkey" => false,
-            "rediss" | "valkeys" if cfg!(feature = "tls") => false,
-            "rediss" | "valkeys" => {
-                return Err(refused(format!(
-                    "the Redis URL `{}` asks for TLS, which was not compiled in; switch on the feature `redis-tls` of `idem-rs` (`tls` of `idem-redis`)",
-                    disguised(text)
-                )));
-            }
-            "unix" | "redis+unix" | "valkey+unix" => true,
-            _ => {
-                return Err(refused(format!(
-                    "the Redis URL `{}` must begin with `redis://`, `rediss://` (TLS), `unix://`, `redis+sentinel://` or `redis+cluster://`",
-                    disguised(text)
-                )));
-            }
-        };
+        let unix = is_unix(scheme, text)?;
         let url = Url::parse(text).map_err(|error| {
             refused(format!(
                 "the Redis URL `{}` cannot be read: {error}; write `redis://user:password@host:6379/0`, with special characters in user and password percent-encoded",
@@ -50,43 +34,11 @@ impl Target {
             ))
         })?;
         let is_socket = unix && url.host_str().is_none_or(str::is_empty) && !url.path().is_empty();
-        // As it was written: `/@/..` is not part of the parsed path.
-        let behind = match text.split_once("://") {
-            Some((_, rest)) => rest
-                .split_once(['/', '?', '#'])
-                .map_or("", |(_, behind)| behind),
-            None => text,
-        };
-        if !is_socket && behind.contains('@') {
-            // A password ended there at one of its own characters, and the rest of it would be
-            // shown.
-            return Err(refused(format!(
-                "the Redis URL `{}` has an `@` behind the server's name; in user and password, `/` is written `%2F`, `?` `%3F`, `#` `%23` and `@` `%40`",
-                disguised(text)
-            )));
+        if !is_socket {
+            check_no_secret_after_host(text)?;
         }
         let name = name(&url);
-        if url.fragment().is_some() {
-            // redis-rs has `#insecure` there.
-            return Err(refused(format!(
-                "the Redis URL `{name}` has a part behind `#`, which means nothing here; the server's certificate is always checked, and a `#` in a password is written `%23`"
-            )));
-        }
-        let known: &[&str] = if unix {
-            &["db", "user", "pass", "protocol"]
-        } else {
-            &["protocol"]
-        };
-        if url
-            .query_pairs()
-            .any(|(parameter, _)| !known.contains(&&*parameter))
-        {
-            // It is not named: it may be what stands behind a `&` in a password.
-            return Err(refused(format!(
-                "the Redis URL `{name}` has a parameter that idem does not know; known here: {}",
-                known.join(", ")
-            )));
-        }
+        check_parts(&url, unix, &name)?;
         let tls = matches!(scheme, "rediss" | "valkeys");
         let info = url.into_connection_info().map_err(|error| {
             refused(format!("the Redis URL `{name}` cannot be used: {error}")).with_source(error)
@@ -94,11 +46,10 @@ impl Target {
         let redis = info
             .redis_settings()
             .clone()
-            // Wake-ups are pushed on the connection that the commands use, which RESP2 cannot.
+            // RESP2 cannot push the messages of subscriptions.
             .set_protocol(ProtocolVersion::RESP3)
             .set_lib_name(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
-        // Without it, a command can be held back for the acknowledgement of the one before, some 40
-        // ms.
+        // Without it, a command can wait some 40 ms for the acknowledgement of the previous one.
         let tcp = TcpSettings::default().set_nodelay(true);
         Ok(Self {
             info: info.set_redis_settings(redis).set_tcp_settings(tcp),
@@ -107,7 +58,7 @@ impl Target {
         })
     }
 
-    /// Another server, with the same user, password, database and TLS.
+    /// Returns another server, with the same user, password, database and TLS.
     pub(crate) fn at(&self, host: &str, port: u16) -> Self {
         let address = match self.info.addr() {
             ConnectionAddr::TcpTls {
@@ -136,7 +87,7 @@ impl Target {
         }
     }
 
-    /// The same server, for another user.
+    /// Returns the same server, for another user.
     pub(crate) fn by(self, user: Option<&str>, password: Option<&str>) -> Self {
         let mut redis = self.info.redis_settings().clone();
         if let Some(user) = user {
@@ -152,8 +103,70 @@ impl Target {
     }
 }
 
-/// The URL without user, password, query and fragment. A path other than a database number is left
-/// out too: if a `/` in a password was not percent-encoded, the path holds the rest of the
+/// Returns whether a scheme names a socket. Refuses a scheme that is not known or not compiled in.
+fn is_unix(scheme: &str, text: &str) -> Result<bool, StoreError> {
+    match scheme {
+        "redis" | "valkey" => Ok(false),
+        "rediss" | "valkeys" if cfg!(feature = "tls") => Ok(false),
+        "rediss" | "valkeys" => Err(refused(format!(
+            "the Redis URL `{}` asks for TLS, which was not compiled in; switch on the feature `redis-tls` of `idem-rs` (`tls` of `idem-redis`)",
+            disguised(text)
+        ))),
+        "unix" | "redis+unix" | "valkey+unix" => Ok(true),
+        _ => Err(refused(format!(
+            "the Redis URL `{}` must begin with `redis://`, `rediss://` (TLS), `unix://`, `redis+sentinel://` or `redis+cluster://`",
+            disguised(text)
+        ))),
+    }
+}
+
+/// Refuses a URL whose password ended early, at one of its own characters. The rest of the password
+/// would be shown in errors and logs.
+fn check_no_secret_after_host(text: &str) -> Result<(), StoreError> {
+    // The text, not the parsed path: `/@/..` is no part of that.
+    let after_host = match text.split_once("://") {
+        Some((_, rest)) => rest
+            .split_once(['/', '?', '#'])
+            .map_or("", |(_, after)| after),
+        None => text,
+    };
+    if after_host.contains('@') {
+        return Err(refused(format!(
+            "the Redis URL `{}` has an `@` behind the server's name; in user and password, `/` is written `%2F`, `?` `%3F`, `#` `%23` and `@` `%40`",
+            disguised(text)
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses a fragment, and parameters that are not known.
+fn check_parts(url: &Url, unix: bool, name: &str) -> Result<(), StoreError> {
+    if url.fragment().is_some() {
+        // redis-rs would read `#insecure` and not check the certificate.
+        return Err(refused(format!(
+            "the Redis URL `{name}` has a part behind `#`, which means nothing here; the server's certificate is always checked, and a `#` in a password is written `%23`"
+        )));
+    }
+    let known: &[&str] = if unix {
+        &["db", "user", "pass", "protocol"]
+    } else {
+        &["protocol"]
+    };
+    if url
+        .query_pairs()
+        .any(|(parameter, _)| !known.contains(&&*parameter))
+    {
+        // The error does not name it: it may be the part of a password after a `&`.
+        return Err(refused(format!(
+            "the Redis URL `{name}` has a parameter that idem does not know; known here: {}",
+            known.join(", ")
+        )));
+    }
+    Ok(())
+}
+
+/// Returns the URL without user, password, query and fragment. A path other than a database number is
+/// left out too: if a `/` in a password was not percent-encoded, the path holds the rest of the
 /// password.
 fn name(url: &Url) -> String {
     let Some(host) = url.host_str().filter(|host| !host.is_empty()) else {

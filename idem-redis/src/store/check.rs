@@ -1,4 +1,4 @@
-//! The requirements on a server for keeping the promises, checked once, when the store is made.
+//! Checks, when a store is made, whether the server can keep the promises.
 
 use futures_util::future::join_all;
 use idem_core::adapter::catch_user_panic;
@@ -14,8 +14,8 @@ use crate::connection::step_runner::StepRunner;
 use crate::store::keys::Keys;
 use crate::store::script::RIGHTS;
 
-/// Looks at the server, or at each master of a cluster. Warns of what endangers records, fails
-/// where it cannot be used.
+/// Checks the server, or each master of a cluster. Warns of settings that endanger records, and
+/// refuses a server that cannot be used.
 pub(crate) async fn check(runner: &StepRunner, keys: &Keys) -> Result<(), StoreError> {
     let checks = runner
         .slots()
@@ -29,7 +29,7 @@ pub(crate) async fn check(runner: &StepRunner, keys: &Keys) -> Result<(), StoreE
 }
 
 async fn check_at(runner: &StepRunner, slot: u16, keys: &Keys) -> Result<(), StoreError> {
-    // All of it: naming several sections at once came with Redis 7.
+    // The whole `INFO`: older servers, which must get a clear error, accept only one section name.
     let info = redis::cmd("INFO");
     let answer = runner.step_at(slot, |mut connection| async move {
         match connection.try_send(&info).await {
@@ -48,7 +48,7 @@ async fn check_at(runner: &StepRunner, slot: u16, keys: &Keys) -> Result<(), Sto
                 "this user may not ask Redis for INFO, so idem cannot tell whether the server is new enough, a master, and keeps its records when its memory is full (ACL SETUSER .. +info)"
             );
         }),
-        // Of all nodes, by an application's connection to a cluster.
+        // An application's connection to a cluster answers for all nodes.
         Some(Value::Map(nodes)) => {
             for (_, info) in nodes {
                 look(name, info, runner.is_cluster())?;
@@ -57,7 +57,7 @@ async fn check_at(runner: &StepRunner, slot: u16, keys: &Keys) -> Result<(), Sto
         Some(info) => look(name, info, runner.is_cluster())?,
     }
     if runner.is_given() {
-        // Our own connections were greeted so.
+        // The handshake did this on the store's own connections.
         let sample = keys.sample();
         let asking = runner.step_at(slot, |mut connection| async move {
             let missing = connection
@@ -75,9 +75,9 @@ async fn check_at(runner: &StepRunner, slot: u16, keys: &Keys) -> Result<(), Sto
 
 fn look(server: &str, info: &Value, is_cluster: bool) -> Result<(), StoreError> {
     let text = server_info::text(info).ok_or_else(|| unexpected(server, info))?;
-    let read = ServerInfo::read(text);
-    read.check(server, is_cluster)?;
-    if let Some(policy) = read.evicts() {
+    let info = ServerInfo::read(text);
+    info.check(server, is_cluster)?;
+    if let Some(policy) = info.evicts() {
         catch_user_panic(|| {
             tracing::warn!(
                 target: "idem",
@@ -90,7 +90,7 @@ fn look(server: &str, info: &Value, is_cluster: bool) -> Result<(), StoreError> 
     Ok(())
 }
 
-/// Refuses a master that has too few replicas to begin with, or a user who may not ask.
+/// Refuses a master that has too few replicas now, or a user who may not ask.
 async fn has_replicas(runner: &StepRunner, slot: u16, wanted: Replicas) -> Result<(), StoreError> {
     let answer = runner.step_at(slot, |mut connection| async move {
         let answer = connection

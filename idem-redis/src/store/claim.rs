@@ -1,5 +1,5 @@
-//! The claim: one `SET .. NX GET PX` where the key is free or its outcome stands there, a
-//! compare-and-set where there is more to decide.
+//! The claim: one `SET .. NX GET PX` if the key is free or has an outcome, else also a
+//! compare-and-set.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -18,19 +18,19 @@ use crate::store::keys::Keys;
 use crate::store::script::{ISSUED, Swap, TAKEOVER, TOUCH, ownership, swap};
 use crate::store::unreadable::unreadable;
 
-/// The number of times that a record may change under a claim. Each change is another caller's
-/// progress, so only a fault reaches this limit.
+/// How often a record may change while it is claimed. Each change is the progress of another caller,
+/// so only a fault reaches this limit.
 const ROUNDS: usize = 16;
 
 /// The result of the first command of a claim.
 enum FirstReply {
     Over(Claimed),
-    /// This record is there.
+    /// The key has this record.
     Found(Bytes),
 }
 
-/// Carries a claim out as most claims are: the key is free, or its outcome stands there. Else says
-/// what it found, if it knows.
+/// Carries out a claim by one command, if the key is free or has an outcome. Otherwise returns the
+/// record that the command found; `None` if the server refused the command.
 pub(crate) fn claim_on_fast_path<'a>(
     fast_path: FastPath,
     key: &str,
@@ -60,7 +60,19 @@ pub(crate) fn claim_on_fast_path<'a>(
     }
 }
 
-/// Carries a claim out, from what its first command found, if that was sent.
+/// What one round of a claim came to.
+enum Round {
+    /// The claim is decided, and nothing was written now.
+    Answered(Claimed),
+    /// The claim is decided, and its record was written.
+    Written(Claimed),
+    /// The key has no record any more.
+    Gone,
+    /// The key has this record now.
+    Changed(Bytes),
+}
+
+/// Carries out a claim, beginning with the record that its first command found, if that was sent.
 pub(crate) async fn claim(
     connection: &mut StepConnection,
     keys: &Keys,
@@ -68,12 +80,12 @@ pub(crate) async fn claim(
     found: Option<Bytes>,
 ) -> Result<Claimed, StoreError> {
     let key = keys.record(&claim.id);
-    let mut found = match found {
+    let mut reply = match found {
         Some(text) => FirstReply::Found(text),
         None => begin(connection, &key, claim).await?,
     };
     for _ in 0..ROUNDS {
-        let text = match found {
+        let text = match reply {
             FirstReply::Found(text) => text,
             FirstReply::Over(answer) => {
                 if let Claimed::Owned { .. } = answer {
@@ -82,117 +94,14 @@ pub(crate) async fn claim(
                 return Ok(answer);
             }
         };
-        let parsed = wire::decode(&text).map_err(unreadable)?;
-        let lease = match &parsed {
-            Parsed::Record(Record::InFlight(held)) => held.lease,
-            _ => Duration::ZERO,
-        };
-        let decision = match parsed {
-            Parsed::Record(record) => record.on_claim(claim),
-            Parsed::Aside {
-                attempt,
-                fingerprint,
-            } => {
-                // Before the outcome is fetched: another payload never gets it.
-                match (Record::Done {
-                    attempt,
-                    fingerprint,
-                })
-                .on_claim(claim)
-                {
-                    OnClaim::Answer(Claimed::Done { .. }) => {
-                        return aside(connection, &keys.aside(&claim.id), attempt, fingerprint)
-                            .await;
-                    }
-                    decision => decision,
-                }
-            }
-        };
-        let (swapped, answer) = match decision {
-            // Sent again: nothing was written now.
-            OnClaim::Answer(answer @ Claimed::Owned { .. }) if connection.is_replicated() => {
-                match touch(connection, &key, claim).await? {
-                    Ownership::Held => (Swap::Done, answer),
-                    Ownership::Lost => (Swap::Gone, answer),
-                }
-            }
-            OnClaim::Answer(answer) => return Ok(answer),
-            // Given back since it was looked at.
-            OnClaim::IfIssueLives { .. } => {
-                found = begin(connection, &key, claim).await?;
-                continue;
-            }
-            OnClaim::Take(next) => {
-                let owned = owned(&next);
-                (
-                    take_over(connection, &key, &text, Some(next), LeaseIs::Any).await?,
-                    owned,
-                )
-            }
-            OnClaim::IfLeaseRanOut { attempt, then } => {
-                let (next, answer, silent_for) = match then {
-                    RanOut::Answer(answer) => (None, answer, None),
-                    RanOut::Take(next) => {
-                        let owned = owned(&next);
-                        (Some(next), owned, None)
-                    }
-                    RanOut::IfSilentFor { age, then } => {
-                        let owned = owned(&then);
-                        (Some(then), owned, Some(age))
-                    }
-                };
-                match take_over(
-                    connection,
-                    &key,
-                    &text,
-                    next,
-                    LeaseIs::RanOut { lease, silent_for },
-                )
-                .await?
-                {
-                    Swap::Free if silent_for.is_some() => {
-                        return Ok(Claimed::Abandoned { attempt });
-                    }
-                    // Only whether it was silent for that long is unsure: its lease is over.
-                    Swap::Unsure(left)
-                        if silent_for.is_some_and(|age| {
-                            lease.is_zero() || left.saturating_add(lease) <= age
-                        }) =>
-                    {
-                        return Ok(Claimed::Abandoned { attempt });
-                    }
-                    Swap::Alive(lease_left) => {
-                        return Ok(Claimed::InFlight {
-                            attempt,
-                            lease_left,
-                        });
-                    }
-                    Swap::Unsure(left) => {
-                        if let Some(lease_left) = connection.recheck_lease(left, lease).await? {
-                            return Ok(Claimed::InFlight {
-                                attempt,
-                                lease_left,
-                            });
-                        }
-                        found = FirstReply::Found(text);
-                        continue;
-                    }
-                    swapped => (swapped, answer),
-                }
-            }
-        };
-        found = match swapped {
-            Swap::Done => {
+        reply = match claim_over(connection, keys, claim, text).await? {
+            Round::Answered(answer) => return Ok(answer),
+            Round::Written(answer) => {
                 connection.acknowledged().await?;
                 return Ok(answer);
             }
-            Swap::Free => return Ok(answer),
-            Swap::Gone => begin(connection, &key, claim).await?,
-            Swap::Changed(text) => FirstReply::Found(text),
-            // Only said where the lease was asked about.
-            Swap::Alive(_) | Swap::Unsure(_) => {
-                return Err(unexpected(connection.server(), &Value::Nil));
-            }
+            Round::Gone => begin(connection, &key, claim).await?,
+            Round::Changed(text) => FirstReply::Found(text),
         };
     }
     Err(StoreError::new(
@@ -203,6 +112,139 @@ pub(crate) async fn claim(
     ))
 }
 
+/// Decides a claim by the record that was found, and writes over that record if it may.
+async fn claim_over(
+    connection: &mut StepConnection,
+    keys: &Keys,
+    claim: &Claim,
+    text: Bytes,
+) -> Result<Round, StoreError> {
+    let key = keys.record(&claim.id);
+    let parsed = wire::decode(&text).map_err(unreadable)?;
+    let lease = match &parsed {
+        Parsed::Record(Record::InFlight(held)) => held.lease,
+        _ => Duration::ZERO,
+    };
+    let decision = match parsed {
+        Parsed::Record(record) => record.on_claim(claim),
+        Parsed::Aside {
+            attempt,
+            fingerprint,
+        } => {
+            let done = Record::Done {
+                attempt,
+                fingerprint,
+            };
+            // Decided before the outcome is read: a claim with another payload never gets it.
+            match done.on_claim(claim) {
+                OnClaim::Answer(Claimed::Done { .. }) => {
+                    let outcome = keys.aside(&claim.id);
+                    let answer = aside(connection, &outcome, attempt, fingerprint).await?;
+                    return Ok(Round::Answered(answer));
+                }
+                decision => decision,
+            }
+        }
+    };
+    match decision {
+        // This claim was sent before, on a connection whose `WAIT` may be lost.
+        OnClaim::Answer(answer @ Claimed::Owned { .. }) if connection.is_replicated() => {
+            Ok(match touch(connection, &key, claim).await? {
+                Ownership::Held => Round::Written(answer),
+                Ownership::Lost => Round::Gone,
+            })
+        }
+        OnClaim::Answer(answer) => Ok(Round::Answered(answer)),
+        // The first command checks the issue in the same step, so it is sent again.
+        OnClaim::IfIssueLives { .. } => Ok(Round::Gone),
+        OnClaim::Take(next) => {
+            let answer = owned(&next);
+            let swapped = take_over(connection, &key, &text, Some(next), LeaseIs::Any).await?;
+            Round::of(swapped, answer).ok_or_else(|| unexpected(connection.server(), &Value::Nil))
+        }
+        OnClaim::IfLeaseRanOut { attempt, then } => {
+            let abandoned = Abandoned {
+                attempt,
+                lease,
+                text,
+            };
+            take_if_expired(connection, &key, abandoned, then).await
+        }
+    }
+}
+
+impl Round {
+    /// Returns `None` for an answer about a lease.
+    fn of(swapped: Swap, answer: Claimed) -> Option<Self> {
+        match swapped {
+            Swap::Done => Some(Self::Written(answer)),
+            Swap::Free => Some(Self::Answered(answer)),
+            Swap::Gone => Some(Self::Gone),
+            Swap::Changed(text) => Some(Self::Changed(text)),
+            Swap::Alive(_) | Swap::Unsure(_) => None,
+        }
+    }
+}
+
+/// A record in flight that is abandoned if its lease has expired.
+struct Abandoned {
+    attempt: u64,
+    lease: Duration,
+    text: Bytes,
+}
+
+/// Does what the claim decided for an expired lease, if the lease has expired.
+async fn take_if_expired(
+    connection: &mut StepConnection,
+    key: &str,
+    found: Abandoned,
+    then: RanOut,
+) -> Result<Round, StoreError> {
+    let Abandoned {
+        attempt,
+        lease,
+        text,
+    } = found;
+    let mut silent_for = None;
+    let (next, answer) = match then {
+        RanOut::Answer(answer) => (None, answer),
+        RanOut::Take(next) => {
+            let owned = owned(&next);
+            (Some(next), owned)
+        }
+        RanOut::IfSilentFor { age, then } => {
+            silent_for = Some(age);
+            let owned = owned(&then);
+            (Some(then), owned)
+        }
+    };
+    let condition = LeaseIs::RanOut { lease, silent_for };
+    match take_over(connection, key, &text, next, condition).await? {
+        Swap::Free if silent_for.is_some() => Ok(Round::Answered(Claimed::Abandoned { attempt })),
+        // The lease has expired for sure. Only the longer silence is in doubt.
+        Swap::Unsure(left)
+            if silent_for
+                .is_some_and(|age| lease.is_zero() || left.saturating_add(lease) <= age) =>
+        {
+            Ok(Round::Answered(Claimed::Abandoned { attempt }))
+        }
+        Swap::Alive(lease_left) => Ok(Round::Answered(Claimed::InFlight {
+            attempt,
+            lease_left,
+        })),
+        Swap::Unsure(left) => Ok(match connection.recheck_lease(left, lease).await? {
+            Some(lease_left) => Round::Answered(Claimed::InFlight {
+                attempt,
+                lease_left,
+            }),
+            None => Round::Changed(text),
+        }),
+        swapped => {
+            Round::of(swapped, answer).ok_or_else(|| unexpected(connection.server(), &Value::Nil))
+        }
+    }
+}
+
 fn owned(next: &InFlight) -> Claimed {
     Claimed::Owned {
         attempt: next.attempt,
@@ -210,15 +252,16 @@ fn owned(next: &InFlight) -> Claimed {
     }
 }
 
-/// The command that writes the first attempt, if the key has no record, or if it was issued, as the
-/// claim requires. It returns any other record.
+/// Returns the command that writes the first attempt if the key has no record, or, if the claim
+/// requires that, an issued one. The server answers with any other record.
 fn first(key: &str, claim: &Claim) -> Cmd {
     if only_looks(claim) {
         let mut get = redis::cmd("GET");
         get.arg(key);
         return get;
     }
-    let (record, hold) = (first_attempt(claim), millis(claim.hold));
+    let record = first_attempt(claim);
+    let hold = millis(claim.hold);
     if claim.must_be_issued {
         return evalsha(&ISSUED, &[key], &[&record, hold.to_string().as_bytes()]);
     }
@@ -233,7 +276,7 @@ fn first(key: &str, claim: &Claim) -> Cmd {
     set
 }
 
-/// Whether a key that was issued is left as it is, because not even a first attempt is allowed.
+/// Returns whether an issued key is left as it is, because not even a first attempt is allowed.
 fn only_looks(claim: &Claim) -> bool {
     claim.must_be_issued && claim.max_attempts == Some(0)
 }
@@ -274,7 +317,8 @@ async fn begin(
     claim: &Claim,
 ) -> Result<FirstReply, StoreError> {
     if claim.must_be_issued && !only_looks(claim) {
-        let (record, hold) = (first_attempt(claim), millis(claim.hold).to_string());
+        let record = first_attempt(claim);
+        let hold = millis(claim.hold).to_string();
         let answer = connection
             .script(&ISSUED, &[key], &[&record, hold.as_bytes()])
             .await?;
@@ -282,8 +326,8 @@ async fn begin(
     }
     let answer = match connection.try_send(&first(key, claim)).await {
         Ok(answer) => answer,
-        // A server whose memory is full refuses the command before it looks. A new key is refused,
-        // but a record that is there is still answered with.
+        // A server whose memory is full refuses the command without a look at the key. A record that
+        // exists must still be found.
         Err(error) if error.code() == Some("OOM") => {
             match connection.send(redis::cmd("GET").arg(key)).await? {
                 Value::Nil => return Err(failed(connection.server(), error)),
@@ -295,8 +339,8 @@ async fn begin(
     begun(claim, connection.server(), answer)
 }
 
-/// Writes one's own record again as it is. `WAIT` counts what its own connection has written: where
-/// the record was written on another that is lost by now, it would be content at once.
+/// Writes the claimant's record again, unchanged. `WAIT` counts only what was written on its own
+/// connection. If another connection wrote the record, it would return at once.
 async fn touch(
     connection: &mut StepConnection,
     key: &str,
@@ -312,13 +356,13 @@ async fn touch(
     ownership(connection.server(), answer)
 }
 
-/// The condition on a record's lease for another record to replace it.
+/// The condition on a record's lease for replacing the record.
 enum LeaseIs {
     Any,
-    /// Of this length: by the server's clock and by our own.
+    /// A lease of this length has expired, by the server's clock and by our own.
     RanOut {
         lease: Duration,
-        /// It began at least this long ago.
+        /// The last claim or renewal was at least this long ago.
         silent_for: Option<Duration>,
     },
 }
@@ -338,17 +382,14 @@ async fn take_over(
     let next = next
         .map(|next| wire::encode(&Record::InFlight(next)))
         .unwrap_or_default();
-    let (check, renewed_by, silent) = match lease {
-        LeaseIs::Any => ("", String::new(), String::new()),
-        LeaseIs::RanOut { lease, silent_for } => {
-            let silent = silent_for.map(|age| millis(age).to_string());
-            (
-                "1",
-                connection.renewed_by(silent_for.unwrap_or(lease).max(lease)),
-                silent.unwrap_or_default(),
-            )
-        }
-    };
+    let mut check = "";
+    let mut renewed_by = String::new();
+    let mut silent = String::new();
+    if let LeaseIs::RanOut { lease, silent_for } = lease {
+        check = "1";
+        renewed_by = connection.renewed_by(silent_for.unwrap_or(lease).max(lease));
+        silent = silent_for.map_or_else(String::new, |age| millis(age).to_string());
+    }
     let found = wire::without_waited(found);
     let args = [
         found,
@@ -362,7 +403,7 @@ async fn take_over(
     swap(connection.server(), &answer)
 }
 
-/// The outcome that is kept aside for a record; without it, that there was one.
+/// Returns the outcome that is kept aside for a record, or that there was one.
 async fn aside(
     connection: &mut StepConnection,
     key: &str,
@@ -379,7 +420,7 @@ async fn aside(
             fingerprint: with,
             outcome,
         }) if (of, with) == (attempt, fingerprint) => Ok(Claimed::Committed { attempt, outcome }),
-        // That of an earlier life of the key.
+        // It belongs to an earlier record of the key.
         _ => Ok(Claimed::Done { attempt }),
     }
 }
@@ -392,26 +433,28 @@ fn text(connection: &StepConnection, answer: Value) -> Result<Option<Bytes>, Sto
     }
 }
 
-/// The claim with lengths of time as the record can hold them: what is written and the expiry must
-/// be the same number, or the lease's age would be wrong.
+/// Returns the claim with its lengths of time in whole milliseconds. The record and its expiry must
+/// hold the same number, or the age of the lease would be wrong.
 pub(crate) fn as_sent(claim: &Claim) -> Cow<'_, Claim> {
-    let (lease, hold) = lengths_as_sent(claim.lease, claim.hold);
-    if (lease, hold) == (claim.lease, claim.hold) {
+    let lease = lease_as_sent(claim.lease);
+    let hold = hold_as_sent(claim.hold);
+    if lease == claim.lease && hold == claim.hold {
         return Cow::Borrowed(claim);
     }
     Cow::Owned(claim.clone().with_lease(lease).with_hold(hold))
 }
 
-/// A lease and its hold, likewise.
-pub(crate) fn lengths_as_sent(lease: Duration, hold: Duration) -> (Duration, Duration) {
-    let sent = |length| Duration::from_millis(millis(length));
+/// Returns a lease in whole milliseconds.
+pub(crate) fn lease_as_sent(lease: Duration) -> Duration {
     // A lease may be zero, an expiry may not.
-    (
-        if lease.as_millis() == 0 {
-            Duration::ZERO
-        } else {
-            sent(lease)
-        },
-        sent(hold),
-    )
+    if lease.as_millis() == 0 {
+        Duration::ZERO
+    } else {
+        hold_as_sent(lease)
+    }
+}
+
+/// Returns a hold in whole milliseconds, at least one.
+pub(crate) fn hold_as_sent(hold: Duration) -> Duration {
+    Duration::from_millis(millis(hold))
 }

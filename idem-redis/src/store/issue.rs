@@ -1,5 +1,4 @@
-//! Issues: keys that are given out for one use, many in few round trips. One `SET .. NX GET PX`
-//! each.
+//! Issues: keys for one use, many in few round trips, by one `SET .. NX GET PX` each.
 
 use std::time::Duration;
 
@@ -22,7 +21,8 @@ pub(crate) async fn issue(
 ) -> Vec<Result<Issued, StoreError>> {
     let issues: Vec<Issue> = issues.iter().map(as_sent).collect();
     let step = |issue: &Issue| {
-        let (key, record) = (keys.record(&issue.id), wire::encode(&issue.record()));
+        let key = keys.record(&issue.id);
+        let record = wire::encode(&issue.record());
         let mut set = Cmd::with_capacity(7, 32 + key.len() + record.len());
         set.arg("SET")
             .arg(&key)
@@ -44,8 +44,8 @@ pub(crate) async fn issue(
     .await
 }
 
-/// The issue with a grace as the record can hold it, so that it is known again; and not so long
-/// that its expiry has no room for more.
+/// Returns the issue with its grace in whole milliseconds, as the record holds it, so that a repeated
+/// issue is recognized. The expiry, which includes the grace, must stay below the longest time.
 fn as_sent(issue: &Issue) -> Issue {
     let whole = u64::try_from(issue.grace.as_millis())
         .unwrap_or(MAX_MILLIS)

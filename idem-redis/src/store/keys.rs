@@ -7,7 +7,7 @@ use idem_core::record::RecordId;
 
 use crate::connection::error::refused;
 
-/// Valid, as [`Keys::new`] would find.
+/// [`Keys::new`] would accept it.
 pub(crate) const DEFAULT_PREFIX: &str = "idem";
 
 /// The prefix of all keys.
@@ -17,8 +17,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Refuses a prefix that would let two records share a key, or take the hash tag out of our
-    /// hands.
+    /// Refuses a prefix with which two records could share a key, or that has a hash tag of its own.
     pub(crate) fn new(prefix: &str) -> Result<Self, StoreError> {
         if prefix.is_empty() {
             return Err(refused(
@@ -42,24 +41,25 @@ impl Keys {
         &self.prefix
     }
 
-    /// A key of which the rights are those of all. Nothing is kept there: no id begins so.
+    /// Returns a key on which a user has the same rights as on all others. No record is kept there,
+    /// because no id has braces.
     pub(crate) fn sample(&self) -> String {
         [&*self.prefix, ":{}"].concat()
     }
 
-    /// The key of a record, and the channel on which those who wait for it are woken: in a cluster,
-    /// one slot serves both.
+    /// Returns the key of a record, which is also the channel on which its waiters are woken: in a
+    /// cluster, one node has both.
     pub(crate) fn record(&self, id: &RecordId) -> String {
         [&*self.prefix, ":", id.as_str()].concat()
     }
 
-    /// The id in the key of a record; `None` for any other key.
+    /// Returns the id in the key of a record; `None` for any other key.
     pub(crate) fn id<'a>(&self, key: &'a str) -> Option<&'a str> {
         key.strip_prefix(&*self.prefix)?.strip_prefix(':')
     }
 
-    /// The pattern that the keys of an operation's records match, or of all records; some others do
-    /// too.
+    /// Returns a pattern that matches the keys of an operation's records, or of all records. It also
+    /// matches some other keys.
     pub(crate) fn pattern(&self, operation: Option<&str>) -> String {
         let mut pattern = String::new();
         let operation = operation
@@ -75,9 +75,9 @@ impl Keys {
         pattern
     }
 
-    /// The key of an outcome that is kept aside. The braces put it into the slot of its record, and
-    /// the prefix stands in front, so that a rule for the prefix covers it. No record has this key:
-    /// ids have no braces.
+    /// Returns the key of an outcome that is kept aside. The braces put it into the slot of its
+    /// record. It begins with the prefix, so that an access rule for the prefix covers it. No record
+    /// has this key, because ids have no braces.
     pub(crate) fn aside(&self, id: &RecordId) -> String {
         [&*self.prefix, ":{", &*self.prefix, ":", id.as_str(), "}"].concat()
     }
@@ -123,7 +123,8 @@ mod tests {
                 &"long".repeat(500),
             ] {
                 let id = RecordId::new("orders.create", &Key::encode(key).unwrap()).unwrap();
-                let (record, aside) = (keys.record(&id), keys.aside(&id));
+                let record = keys.record(&id);
+                let aside = keys.aside(&id);
                 assert_eq!(of(&record), of(&aside), "{record} {aside}");
                 assert_ne!(record, aside);
             }

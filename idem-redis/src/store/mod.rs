@@ -151,12 +151,11 @@ impl Store for RedisStore {
             ReleaseTo::Abandoned => (String::new(), b""),
             ReleaseTo::Unanswered => (String::new(), b"2"),
         };
-        let (key, owner, keep) = (key.as_str(), owner.as_bytes(), keep.as_bytes());
+        let key = key.as_str();
+        let args = [owner.as_bytes(), keep.as_bytes(), undone];
         runner
             .step(key, |mut connection| async move {
-                let answer = connection
-                    .script(&RELEASE, &[key], &[owner, keep, undone])
-                    .await?;
+                let answer = connection.script(&RELEASE, &[key], &args).await?;
                 ownership(connection.server(), answer)
             })
             .await
@@ -176,15 +175,14 @@ impl Store for RedisStore {
 
     async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
         let Inner { runner, keys, .. } = &*self.0;
-        let (key, aside) = (&keys.record(id), &keys.aside(id));
+        let key = &keys.record(id);
+        let aside = &keys.aside(id);
         let found = runner
             .step(key, |mut connection| async move {
                 look(&mut connection, key, aside).await
             })
             .await?;
-        found
-            .map(|(record, outcome)| describe(&record, outcome.as_ref()))
-            .transpose()
+        found.as_ref().map(describe).transpose()
     }
 
     async fn remove(&self, id: &RecordId) -> Result<Removed, StoreError> {

@@ -14,7 +14,7 @@ use crate::store::look::is_aside;
 use crate::store::script::{REMOVE, Swap, swap};
 use crate::store::unreadable::unreadable;
 
-/// How often a record may change under a removal.
+/// How often a record may change while it is removed.
 pub(crate) const ROUNDS: usize = 16;
 
 pub(crate) fn changed_too_often(what: &str) -> StoreError {
@@ -26,8 +26,8 @@ pub(crate) fn changed_too_often(what: &str) -> StoreError {
     )
 }
 
-/// Reads, then removes what was read: a script cannot tell a damaged record from a whole one, and
-/// what is damaged is left alone.
+/// Reads the record, then removes what was read. A script cannot recognize a damaged record, which
+/// must stay untouched.
 pub(crate) async fn remove(
     connection: &mut StepConnection,
     key: &str,
@@ -61,7 +61,7 @@ pub(crate) async fn remove(
     Err(changed_too_often("removed"))
 }
 
-/// Removes the record that was read, and with a mark the outcome that is kept aside.
+/// Removes the record that was read, and the outcome that is kept aside for it.
 pub(crate) async fn remove_found(
     connection: &mut StepConnection,
     key: &str,
@@ -78,8 +78,8 @@ pub(crate) async fn remove_found(
     {
         return Ok(answer);
     }
-    // Their slot is on its way to another node: one after the other. The outcome only if it is
-    // still the same, since the key may have a new life as soon as its record is gone.
+    // Their slot is moving, so they are removed one after the other. As soon as the record is gone,
+    // the key may be claimed again, so only this very outcome is removed.
     let outcome = connection.send(redis::cmd("GET").arg(aside)).await?;
     let answer = connection.script(&REMOVE, &[key], args).await?;
     if let (Swap::Done, Value::BulkString(outcome)) = (swap(connection.server(), &answer)?, outcome)

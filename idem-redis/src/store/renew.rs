@@ -14,8 +14,7 @@ use crate::connection::step_runner::StepRunner;
 use crate::store::keys::Keys;
 use crate::store::script::{RENEW, ownership};
 
-/// The most leases in one command. The server does nothing else meanwhile, for less than a
-/// millisecond.
+/// The most leases in one command, for which the server blocks less than a millisecond.
 const MAX_BATCH: usize = 250;
 
 type Answer = Result<Ownership, StoreError>;
@@ -42,7 +41,7 @@ pub(crate) async fn renew(runner: &StepRunner, keys: &Keys, renewals: &[Renewal]
     let mut apart = Vec::new();
     for (group, said) in all.send(groups).await {
         match said {
-            // Their slot is on its way to another node: each has to be gone to by itself.
+            // Their slot is moving: each renewal is sent by itself.
             Err(error) if group.len() > 1 && is_apart(&error) => {
                 apart.extend(group.into_iter().map(|index| vec![index]));
             }
@@ -71,8 +70,7 @@ struct Renewals<'a> {
 }
 
 impl Renewals<'_> {
-    /// Sends one command for each group. An answer for each renewal of a group, or one error for
-    /// all.
+    /// Sends one command for each group. A group has an answer for each renewal, or one error.
     async fn send(
         &self,
         groups: Vec<Vec<usize>>,
@@ -85,7 +83,8 @@ impl Renewals<'_> {
     }
 
     fn step(&self, group: &[usize]) -> KeyedCommand {
-        let (mut records, mut args) = (Vec::new(), Vec::new());
+        let mut records = Vec::new();
+        let mut args = Vec::new();
         for renewal in group.iter().map(|&index| &self.all[index]) {
             records.push(self.keys.record(&renewal.id));
             args.push(wire::owner_prefix(renewal.owner));
@@ -106,13 +105,13 @@ fn answers(server: &str, count: usize, answer: Value) -> Result<Vec<Answer>, Sto
     match answer {
         Value::Array(answers) if answers.len() == count => Ok(answers
             .into_iter()
-            .map(|answer| one(server, answer))
+            .map(|answer| answer_to_one(server, answer))
             .collect()),
         other => Err(unexpected(server, &other)),
     }
 }
 
-fn one(server: &str, answer: Value) -> Answer {
+fn answer_to_one(server: &str, answer: Value) -> Answer {
     match answer {
         Value::Array(error) => match error.as_slice() {
             [Value::BulkString(error)] => Err(StoreError::new(

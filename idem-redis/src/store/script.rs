@@ -1,4 +1,4 @@
-//! The scripts: each one atomic step of the store, and what it answers.
+//! The scripts, each an atomic step of the store, and their answers.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub(crate) static REPLACE: LazyLock<Script> =
 pub(crate) static OPTIONAL_RIGHTS: LazyLock<Script> = script!("optional_rights");
 pub(crate) static RIGHTS: LazyLock<Script> = script!("rights");
 
-/// What is said first on each of the store's own connections.
+/// Returns the handshake of the store's own connections.
 pub(crate) fn handshake(keys: &Keys) -> Handshake {
     Handshake {
         scripts: &LOADED,
@@ -60,8 +60,8 @@ pub(crate) fn handshake(keys: &Keys) -> Handshake {
     }
 }
 
-/// The scripts that every execution or duplicate may need: known to the server before the first
-/// call, which would pay for it.
+/// The scripts that any execution or duplicate may need. The handshake loads them, so that the first
+/// call does not pay for it.
 const LOADED: [&str; 7] = [
     include_str!("lua/rights.lua"),
     include_str!("lua/commit.lua"),
@@ -77,7 +77,7 @@ pub(crate) fn ownership(server: &str, answer: Value) -> Result<Ownership, StoreE
     match answer {
         Value::Int(1) => Ok(Ownership::Held),
         Value::Int(0) => Ok(Ownership::Lost),
-        // Somebody else's record: lost. Somebody else's data: said so.
+        // Another owner's record means that this one is lost. Other data is an error.
         Value::BulkString(found) => wire::decode(&found.into())
             .map(|_| Ownership::Lost)
             .map_err(unreadable),
@@ -91,9 +91,9 @@ pub(crate) enum Swap {
     Gone,
     /// Another record than the one that was read.
     Changed(Bytes),
-    /// Alive for so long: nothing was written.
+    /// Nothing was written, because the lease is alive for this long.
     Alive(Duration),
-    /// It may be taken, and nothing was to be written.
+    /// The condition holds, and there was nothing to write.
     Free,
     /// It was written, or removed.
     Done,
@@ -133,18 +133,21 @@ pub(crate) fn watched(server: &str, answer: Value) -> Result<Option<Duration>, S
     }
 }
 
-/// A value and how long it lives.
+/// A value at a key, and how long it lives.
 pub(crate) struct StoredValue {
     pub(crate) value: Bytes,
     /// `None`: without limit, because the expiry was removed.
     pub(crate) left: Option<Duration>,
 }
 
-/// Reads the answer of `inspect` and `peek`: the record, and the outcome with its own key.
-pub(crate) fn inspected(
-    server: &str,
-    answer: &Value,
-) -> Result<Option<(StoredValue, Option<StoredValue>)>, StoreError> {
+/// A record, and the outcome that is kept aside for it.
+pub(crate) struct FoundRecord {
+    pub(crate) record: StoredValue,
+    pub(crate) outcome: Option<StoredValue>,
+}
+
+/// Reads the answer of `inspect` and `peek`.
+pub(crate) fn inspected(server: &str, answer: &Value) -> Result<Option<FoundRecord>, StoreError> {
     let found = |value: &[u8], left: i64| StoredValue {
         value: Bytes::copy_from_slice(value),
         left: (left >= 0).then(|| from_millis(left)),
@@ -154,16 +157,19 @@ pub(crate) fn inspected(
     };
     match fields.as_slice() {
         [] => Ok(None),
-        [Value::BulkString(record), Value::Int(left)] => Ok(Some((found(record, *left), None))),
+        [Value::BulkString(record), Value::Int(left)] => Ok(Some(FoundRecord {
+            record: found(record, *left),
+            outcome: None,
+        })),
         [
             Value::BulkString(record),
             Value::Int(left),
             Value::BulkString(outcome),
             Value::Int(outcome_left),
-        ] => Ok(Some((
-            found(record, *left),
-            Some(found(outcome, *outcome_left)),
-        ))),
+        ] => Ok(Some(FoundRecord {
+            record: found(record, *left),
+            outcome: Some(found(outcome, *outcome_left)),
+        })),
         _ => Err(unexpected(server, answer)),
     }
 }

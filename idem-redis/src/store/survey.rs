@@ -1,4 +1,4 @@
-//! The facts about a server, for programs that judge it.
+//! What servers say of themselves, for programs that check them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -98,7 +98,7 @@ async fn survey_at(mut connection: StepConnection, sample: &str) -> Result<Surve
     Ok(survey)
 }
 
-/// The answer to a command; `None` where the server refuses it.
+/// Returns the answer to a command; `None` if the server refuses it.
 async fn asked(
     connection: &mut StepConnection,
     command: &redis::Cmd,
