@@ -209,6 +209,24 @@ impl<'c> Consumer<'c> {
         idem_queue::run(&self, &self.settings, handler, shutdown).await
     }
 
+    /// Checks the queue, the first time, and begins to consume.
+    pub(crate) async fn subscribe(&self) -> Result<Deliveries<'_, Ticket<'c>>, Fault> {
+        let concurrency = self.settings.concurrency;
+        let prefetch = u16::try_from(concurrency).map_err(|_| {
+            Fault::config(format!("`concurrency` is {concurrency}, and RabbitMQ's prefetch is at most 65,535: make it smaller, and run several consumers"))
+        })?;
+        let queue = self.checked.get_or_try_init(async || {
+            let queue = self.check_queue().await?;
+            warn_of_timeout(&queue, self.settings.wait);
+            Ok(queue)
+        });
+        let queue = queue.await?.clone();
+        let opened = self.connector.open().await?;
+        let channels = ConsumerChannels::new(opened, &queue, self.connector.has_reconnect());
+        let channels = Arc::new(channels);
+        deliveries(channels, queue, prefetch).await
+    }
+
     /// Checks that no message can be lost, and finds out where dead letters go.
     async fn check_queue(&self) -> Result<CheckedQueue, Fault> {
         let queue = &self.queue;
@@ -338,20 +356,7 @@ impl<'c> Broker for Consumer<'c> {
     }
 
     async fn open(&self, _: Arc<Room>) -> Result<Deliveries<'_, Ticket<'c>>, Fault> {
-        let concurrency = self.settings.concurrency;
-        let prefetch = u16::try_from(concurrency).map_err(|_| {
-            Fault::config(format!("`concurrency` is {concurrency}, and RabbitMQ's prefetch is at most 65,535: make it smaller, and run several consumers"))
-        })?;
-        let queue = self.checked.get_or_try_init(async || {
-            let queue = self.check_queue().await?;
-            warn_of_timeout(&queue, self.settings.wait);
-            Ok(queue)
-        });
-        let queue = queue.await?.clone();
-        let opened = self.connector.open().await?;
-        let channels = ConsumerChannels::new(opened, &queue, self.connector.has_reconnect());
-        let channels = Arc::new(channels);
-        deliveries(channels, queue, prefetch).await
+        self.subscribe().await
     }
 }
 

@@ -14,6 +14,8 @@ mod publisher;
 mod queue_arguments;
 mod request;
 mod subscribe;
+#[cfg(test)]
+mod tests;
 mod ticket;
 
 pub use idem_queue::{Delivery, Error, MessageKey, PublishError, Published, REASON};

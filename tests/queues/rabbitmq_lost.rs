@@ -22,8 +22,8 @@ use crate::rabbitmq_published::{
 };
 use crate::rabbitmq_refused::invalid_settings;
 use crate::rabbitmq_runtime::{
-    ANSWER, blocked, consumer_ended, ended_with_reconnect, ended_without_reconnect,
-    left_while_reconnecting, parked, publisher_ended, slow, slow_reconnect,
+    ANSWER, consumer_ended, ended_with_reconnect, ended_without_reconnect, left_while_reconnecting,
+    parked, publisher_ended, slow,
 };
 use crate::rabbitmq_warnings::short_consumer_timeout;
 
@@ -83,7 +83,6 @@ async fn rabbitmq_a_consumer_with_a_lost_connection_or_a_silent_channel_keeps_no
             ended_with_reconnect: "a connection whose tokio runtime ended was not replaced",
             ended_without_reconnect: "a connection whose tokio runtime ended is no error",
             consumer_ended: "a consumer whose tokio runtime ended kept messages",
-            slow_reconnect: "a connection that took longer than a try to subscribe was not made",
             moved_back: "a message that RabbitMQ had dead-lettered before did not come out of its retry queue",
             long_routing_key: "a header that is too long ended the consumer",
             invalid_settings: "a consumer started with a setting that it cannot keep, or panicked",
@@ -91,7 +90,6 @@ async fn rabbitmq_a_consumer_with_a_lost_connection_or_a_silent_channel_keeps_no
             left_while_reconnecting: "a publication that was left alone kept the others from connecting",
             parked: "a connection whose tokio runtime stands still was not replaced",
             slow: "a slow broker was given up",
-            blocked: "a place was lost while the broker blocked the connection",
             never_confirmed: "a channel that confirms nothing was not replaced",
             retry_queue_deleted: "a retry queue that was deleted was not declared again",
             returned_among_others: "a returned message counted as published",

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -209,37 +208,6 @@ pub(crate) async fn consumer_ended(broker: &Broker) {
     );
 }
 
-/// Connecting again takes longer than the consumer tries to subscribe.
-pub(crate) async fn slow_reconnect(broker: &Broker) {
-    broker.queue("slow-reconnect").await;
-    let connection = connect(&broker.server.url()).await;
-    let handled = Handled::new();
-    handled.gate.send_replace(true);
-    let handler = async |delivery: Delivery| {
-        handled.handle(&delivery).await;
-        Ok::<_, idem::Error>(())
-    };
-    let begun = AtomicU32::new(0);
-    let consumer = Consumer::new(&connection, "slow-reconnect").reconnect(|| async {
-        begun.fetch_add(1, Ordering::Relaxed);
-        // A try to subscribe is given up after 5 s.
-        tokio::time::sleep(Duration::from_secs(7)).await;
-        Connection::connect(&broker.server.url(), ConnectionProperties::default()).await
-    });
-    let (done, ended) = oneshot::channel::<()>();
-    let losing = async {
-        broker.publish("slow-reconnect", 0..1).await;
-        handled.until(0, 1).await;
-        connection.close(200, "lost".into()).await.unwrap();
-        broker.publish("slow-reconnect", 1..2).await;
-        handled.until(1, 1).await;
-        done.send(()).unwrap();
-    };
-    let (ran, ()) = tokio::join!(consumer.run(handler, ended), losing);
-    ran.unwrap();
-    assert_eq!(begun.into_inner(), 1, "connections that were begun");
-}
-
 /// Publishes from a body, with a key of its own each time.
 async fn published(publisher: &Publisher<'_>, queue: &str, key: u32) -> Result<(), PublishError> {
     let idempotency = Idempotency::new(MemoryStore::new());
@@ -423,49 +391,20 @@ pub(crate) async fn parked(broker: &Broker) {
     );
 }
 
-/// What the broker says to the client comes through while the gate is open. `inject` is sent to the
-/// client as well.
-async fn gated(
-    upstream: u16,
-    gate: watch::Receiver<bool>,
-    inject: tokio::sync::mpsc::Receiver<Vec<u8>>,
-) -> u16 {
+/// What the broker says to the client comes through while the gate is open.
+async fn gated(upstream: u16, mut gate: watch::Receiver<bool>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
         let (client, _) = listener.accept().await.unwrap();
-        let (mut from_server, mut to_server) = TcpStream::connect(("127.0.0.1", upstream))
-            .await
-            .unwrap()
-            .into_split();
+        let server = TcpStream::connect(("127.0.0.1", upstream)).await.unwrap();
+        let (mut from_server, mut to_server) = server.into_split();
         let (mut from_client, mut to_client) = client.into_split();
         tokio::spawn(async move { tokio::io::copy(&mut from_client, &mut to_server).await });
-        let (mut gate, mut inject) = (gate, inject);
-        let mut head = [0; 7];
-        loop {
-            // Between two frames. Only the first byte is waited for, so nothing is half read.
-            tokio::select! {
-                read = from_server.read(&mut head[..1]) => {
-                    if !matches!(read, Ok(1)) || from_server.read_exact(&mut head[1..]).await.is_err() {
-                        return;
-                    }
-                    let length = u32::from_be_bytes([head[3], head[4], head[5], head[6]]) as usize;
-                    let mut rest = vec![0; length + 1];
-                    if from_server.read_exact(&mut rest).await.is_err() {
-                        return;
-                    }
-                    if gate.wait_for(|open| *open).await.is_err()
-                        || to_client.write_all(&[&head, &rest[..]].concat()).await.is_err()
-                    {
-                        return;
-                    }
-                }
-                Some(frame) = inject.recv() => {
-                    if to_client.write_all(&frame).await.is_err() {
-                        return;
-                    }
-                }
-            }
+        let mut bytes = [0; 4096];
+        while let Ok(length @ 1..) = from_server.read(&mut bytes).await {
+            gate.wait_for(|open| *open).await.unwrap();
+            to_client.write_all(&bytes[..length]).await.unwrap();
         }
     });
     port
@@ -475,10 +414,8 @@ async fn gated(
 pub(crate) async fn slow(broker: &Broker) {
     broker.queue("slow").await;
     let (gate, opened) = watch::channel(true);
-    let (_inject, injected) = tokio::sync::mpsc::channel(1);
-    let url = broker
-        .server
-        .url_through(gated(broker.server.port(), opened, injected).await);
+    let port = gated(broker.server.port(), opened).await;
+    let url = broker.server.url_through(port);
     let connection = connect(&url).await;
     let handled = Handled::new();
     handled.gate.send_replace(true);
@@ -505,60 +442,4 @@ pub(crate) async fn slow(broker: &Broker) {
     };
     let (ran, ()) = tokio::join!(consumer.run(handler, ended), slowing);
     ran.expect("a slow broker was given up");
-}
-
-/// A method frame of channel 0 without arguments but for these bytes.
-fn connection_frame(method: u8, arguments: &[u8]) -> Vec<u8> {
-    let length = u8::try_from(4 + arguments.len()).unwrap();
-    [
-        &[1, 0, 0, 0, 0, 0, length, 0, 10, 0, method][..],
-        arguments,
-        &[0xCE],
-    ]
-    .concat()
-}
-
-/// A broker that blocks the connection, because its memory is full, for longer than the limit and
-/// than the wait for an acknowledgement.
-pub(crate) async fn blocked(broker: &Broker) {
-    broker.queue("blocked").await;
-    let (_gate, opened) = watch::channel(true);
-    let (inject, injected) = tokio::sync::mpsc::channel(1);
-    let url = broker
-        .server
-        .url_through(gated(broker.server.port(), opened, injected).await);
-    let connection = connect(&url).await;
-    let handled = Handled::new();
-    let handler = async |delivery: Delivery| {
-        assert!(
-            !delivery.is_redelivered(),
-            "the consumer left a connection that is blocked"
-        );
-        handled.handle(&delivery).await;
-        Ok::<_, idem::Error>(())
-    };
-    let (done, ended) = oneshot::channel::<()>();
-    let consumer = Consumer::new(&connection, "blocked")
-        .answer_timeout(ANSWER)
-        .concurrency(1);
-    let blocking = async {
-        broker.publish("blocked", 0..2).await;
-        handled.until(0, 1).await;
-        inject
-            .send(connection_frame(60, &[3, b'm', b'e', b'm']))
-            .await
-            .unwrap();
-        assert!(
-            until(LIMIT, async || connection.status().blocked()).await,
-            "it is not blocked"
-        );
-        handled.gate.send_replace(true);
-        // Longer than a step of a settlement may take.
-        tokio::time::sleep(Duration::from_secs(16)).await;
-        inject.send(connection_frame(61, &[])).await.unwrap();
-        handled.until(1, 1).await;
-        done.send(()).unwrap();
-    };
-    let (ran, ()) = tokio::join!(consumer.run(handler, ended), blocking);
-    ran.expect("a blocked connection was given up");
 }
