@@ -5,17 +5,15 @@
 //! - [`Publisher`] publishes from inside a guarded body, with the same message id in each attempt.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod connection;
-mod connector;
+mod answered;
+mod channels;
 mod consumer;
-mod consumer_channels;
-mod publish_channels;
+mod line;
+mod link;
 mod publisher;
 mod queue_arguments;
-mod request;
+mod session;
 mod subscribe;
-#[cfg(test)]
-mod tests;
 mod ticket;
 
 pub use idem_queue::{Delivery, Error, MessageKey, PublishError, Published, REASON};

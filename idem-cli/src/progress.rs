@@ -1,4 +1,4 @@
-//! The progress of a command, for an operator who waits at a terminal.
+//! How far a command has come, for a person who waits at a terminal.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -7,8 +7,7 @@ use idem_core::store::admin::Page;
 /// How many records are between two displays.
 const STEP: usize = 10_000;
 
-/// A line on the standard error output that is overwritten as the command proceeds. It is only shown at
-/// a terminal.
+/// One line on the error output that is written over. Elsewhere than at a terminal it is not shown.
 pub(crate) struct Progress {
     looked_at: usize,
     shown: usize,
@@ -17,28 +16,23 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn new() -> Self {
-        Self {
-            looked_at: 0,
-            shown: 0,
-            is_terminal: io::stderr().is_terminal(),
-        }
+        Self { looked_at: 0, shown: 0, is_terminal: io::stderr().is_terminal() }
     }
 
     /// Counts the records of a page.
     pub(crate) fn add(&mut self, page: &Page) {
         self.looked_at += page.looked_at;
         if !page.unreadable.is_empty() {
-            // The caller prints a message about each of them next.
+            // They are named next.
             self.clear();
         } else if self.is_terminal && self.looked_at >= self.shown + STEP {
             self.shown = self.looked_at;
             let mut err = io::stderr().lock();
-            let _ =
-                write!(err, "\r{} records looked at", self.looked_at).and_then(|()| err.flush());
+            let _ = write!(err, "\r{} records looked at", self.looked_at).and_then(|()| err.flush());
         }
     }
 
-    /// Erases the line, before something else is printed.
+    /// Takes the line away, before something else is printed.
     pub(crate) fn clear(&self) {
         if self.shown > 0 {
             let mut err = io::stderr().lock();

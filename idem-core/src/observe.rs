@@ -158,10 +158,9 @@ fn shown_and_label(operation: &str) -> (Cow<'_, str>, &str) {
     }
 }
 
-/// Calls code of the application, such as its subscriber, its recorder or the `Display` of its
-/// errors, and catches its panics. A panic there must not end the guarded call, whose outcome would
-/// be lost.
-pub fn catch_user_panic(report: impl FnOnce()) {
+/// Calls code of the application: its subscriber, its recorder, the text of its errors. A panic ends
+/// here: it is none of the call, whose outcome would be lost with it.
+pub fn outward(report: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(report));
 }
 
@@ -182,13 +181,7 @@ impl Observer {
     }
 
     /// Reports a decision about a record, and why.
-    pub(crate) fn decided_because(
-        self,
-        decision: Decision,
-        id: &RecordId,
-        attempt: u64,
-        why: &dyn fmt::Display,
-    ) {
+    pub(crate) fn decided_because(self, decision: Decision, id: &RecordId, attempt: u64, why: &dyn fmt::Display) {
         self.report(decision, id, attempt, Some(why));
     }
 
@@ -197,18 +190,9 @@ impl Observer {
         Self { observes, ..self }
     }
 
-    fn report(
-        self,
-        decision: Decision,
-        id: &RecordId,
-        attempt: u64,
-        why: Option<&dyn fmt::Display>,
-    ) {
+    fn report(self, decision: Decision, id: &RecordId, attempt: u64, why: Option<&dyn fmt::Display>) {
         let (mut name, mut level) = decision.describe();
-        let key = Label {
-            id,
-            plain: self.plain_keys,
-        };
+        let key = Label { id, plain: self.plain_keys };
         let would = self.observes.then_some(name);
         if let Some(would) = would {
             count_observed(id.operation(), would);
@@ -230,7 +214,7 @@ impl Observer {
                 )
             };
         }
-        catch_user_panic(|| match level {
+        outward(|| match level {
             Level::WARN => event!(Level::WARN),
             Level::INFO => event!(Level::INFO),
             _ => event!(Level::DEBUG),
@@ -244,7 +228,7 @@ impl Observer {
     pub(crate) fn observed_without_key(decision: Decision, operation: &str) {
         let (would, level) = decision.describe();
         let (operation, label) = shown_and_label(operation);
-        catch_user_panic(|| {
+        outward(|| {
             if level == Level::WARN {
                 tracing::warn!(target: "idem", operation = &*operation, decision = OBSERVED, would, "{OBSERVED}");
             } else {
@@ -260,23 +244,13 @@ impl Observer {
     }
 
     /// Reports a call without a record, and why there is none.
-    pub(crate) fn decided_without_key_because(
-        decision: Decision,
-        operation: &str,
-        detail: Option<&'static str>,
-    ) {
+    pub(crate) fn decided_without_key_because(decision: Decision, operation: &str, detail: Option<&'static str>) {
         let (name, level) = decision.describe();
         let (operation, label) = shown_and_label(operation);
-        catch_user_panic(|| match level {
-            Level::WARN => {
-                tracing::warn!(target: "idem", operation = &*operation, decision = name, detail, "{name}")
-            }
-            Level::INFO => {
-                tracing::info!(target: "idem", operation = &*operation, decision = name, detail, "{name}")
-            }
-            _ => {
-                tracing::debug!(target: "idem", operation = &*operation, decision = name, detail, "{name}")
-            }
+        outward(|| match level {
+            Level::WARN => tracing::warn!(target: "idem", operation = &*operation, decision = name, detail, "{name}"),
+            Level::INFO => tracing::info!(target: "idem", operation = &*operation, decision = name, detail, "{name}"),
+            _ => tracing::debug!(target: "idem", operation = &*operation, decision = name, detail, "{name}"),
         });
         count(label, name);
     }
@@ -284,7 +258,7 @@ impl Observer {
     /// The span around a call: the body's own events are inside. Says whether anybody listens.
     pub(crate) fn span(self, id: &RecordId) -> (Span, bool) {
         let mut span = Span::none();
-        catch_user_panic(|| {
+        outward(|| {
             span = tracing::debug_span!(
                 target: "idem",
                 "idempotent",
@@ -300,7 +274,7 @@ impl Observer {
 
 /// Adds the attempt to the span of the call.
 pub(crate) fn span_has_attempt(attempt: u64) {
-    catch_user_panic(|| {
+    outward(|| {
         Span::current().record("attempt", attempt);
     });
 }
@@ -320,10 +294,7 @@ impl RoundTrips {
     const QUIET: Duration = Duration::from_secs(1);
 
     pub(crate) fn new(observer: Observer) -> Self {
-        Self {
-            observer,
-            said: Mutex::new((None, 0)),
-        }
+        Self { observer, said: Mutex::new((None, 0)) }
     }
 
     pub(crate) fn observer(&self) -> Observer {
@@ -331,23 +302,14 @@ impl RoundTrips {
     }
 
     /// A claim or renewal took this long.
-    pub(crate) fn took(
-        &self,
-        id: &RecordId,
-        attempt: u64,
-        lease: Duration,
-        (sent, answered): (Instant, Instant),
-    ) {
+    pub(crate) fn took(&self, id: &RecordId, attempt: u64, lease: Duration, (sent, answered): (Instant, Instant)) {
         let round_trip = answered.saturating_duration_since(sent);
         if lease >= round_trip.saturating_mul(3) {
             return;
         }
         let others = {
             let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-            if said
-                .0
-                .is_some_and(|at| answered < clock::after(at, Self::QUIET))
-            {
+            if said.0.is_some_and(|at| answered < clock::after(at, Self::QUIET)) {
                 said.1 += 1;
                 return;
             }
@@ -356,8 +318,7 @@ impl RoundTrips {
         let why = format!(
             "the lease is {lease:?} and a round trip to the store took {round_trip:.1?}; make `lease` longer than three of them; so it was {others} times more since this was last said"
         );
-        self.observer
-            .decided_because(Decision::LeaseTooShort, id, attempt, &why);
+        self.observer.decided_because(Decision::LeaseTooShort, id, attempt, &why);
     }
 }
 
@@ -380,10 +341,7 @@ impl BodyWatch {
         #[cfg(feature = "metrics")]
         {
             let time = crate::base::clock::now().saturating_duration_since(self.began);
-            catch_user_panic(|| {
-                metrics::histogram!("idem_body_seconds", "operation" => id.operation().to_owned())
-                    .record(time)
-            });
+            outward(|| metrics::histogram!("idem_body_seconds", "operation" => id.operation().to_owned()).record(time));
         }
     }
 }
@@ -392,10 +350,7 @@ impl BodyWatch {
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
 pub(crate) fn wait_took(id: &RecordId, time: Duration) {
     #[cfg(feature = "metrics")]
-    catch_user_panic(|| {
-        metrics::histogram!("idem_wait_seconds", "operation" => id.operation().to_owned())
-            .record(time)
-    });
+    outward(|| metrics::histogram!("idem_wait_seconds", "operation" => id.operation().to_owned()).record(time));
 }
 
 /// The kinds of work without a caller.
@@ -417,14 +372,14 @@ pub(crate) fn unattended(what: Unattended, more: f64) {
             Unattended::Steps => "steps",
             Unattended::Bodies => "bodies",
         };
-        catch_user_panic(|| metrics::gauge!("idem_background", "kind" => kind).increment(more));
+        outward(|| metrics::gauge!("idem_background", "kind" => kind).increment(more));
     }
 }
 
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
 fn count(operation: &str, decision: &'static str) {
     #[cfg(feature = "metrics")]
-    catch_user_panic(|| {
+    outward(|| {
         metrics::counter!("idem_decisions_total", "operation" => operation.to_owned(), "decision" => decision)
             .increment(1);
     });
@@ -433,28 +388,26 @@ fn count(operation: &str, decision: &'static str) {
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
 fn count_observed(operation: &str, would: &'static str) {
     #[cfg(feature = "metrics")]
-    catch_user_panic(|| {
+    outward(|| {
         metrics::counter!("idem_observed_total", "operation" => operation.to_owned(), "would" => would).increment(1);
     });
 }
 
-/// Counts a decision of a queue's consumer. With `times` 0 the counter is only registered.
+/// Counts a consumer's decision. No times make the counter known.
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
-pub fn count_message_decision(source: &str, decision: &'static str, times: u64) {
+pub fn message_decided(source: &str, decision: &'static str, times: u64) {
     #[cfg(feature = "metrics")]
-    catch_user_panic(|| {
+    outward(|| {
         metrics::counter!("idem_messages_total", "source" => source.to_owned(), "decision" => decision)
             .increment(times);
     });
 }
 
-/// Adds to the number of consumers that receive no messages from this source.
+/// Reports that more consumers of a source receive no messages, or fewer.
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
-pub fn add_lost_consumers(source: &str, more: f64) {
+pub fn consumers_lost(source: &str, more: f64) {
     #[cfg(feature = "metrics")]
-    catch_user_panic(|| {
-        metrics::gauge!("idem_consumers_lost", "source" => source.to_owned()).increment(more)
-    });
+    outward(|| metrics::gauge!("idem_consumers_lost", "source" => source.to_owned()).increment(more));
 }
 
 /// The key as it is logged. The digest is made only where an event is really written.
@@ -465,10 +418,6 @@ struct Label<'a> {
 
 impl fmt::Display for Label<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.plain {
-            Printable(self.id.key()).fmt(f)
-        } else {
-            self.id.digest().fmt(f)
-        }
+        if self.plain { Printable(self.id.key()).fmt(f) } else { self.id.digest().fmt(f) }
     }
 }

@@ -7,11 +7,9 @@ const _: () = {
     #[automatically_derived]
     #[diagnostic::do_not_recommend]
     impl ::idem::__private::KeepsErrors<HandleError> for __IdemKeeps {
-        fn error_codec() -> ::core::option::Option<
-            ::idem::__private::ErrorCodec<HandleError>,
-        > {
+        fn keeper() -> ::core::option::Option<::idem::__private::Keeper<HandleError>> {
             ::core::option::Option::Some(
-                ::idem::__private::ErrorCodec::<HandleError>::of_type(),
+                ::idem::__private::Keeper::<HandleError>::of_type(),
             )
         }
     }

@@ -35,8 +35,6 @@ pub enum Error {
 impl Error {
     /// Makes a [`Disconnected`](Self::Disconnected). For adapters.
     pub fn disconnected(reason: impl Into<String>) -> Self {
-        Self::Disconnected {
-            reason: reason.into(),
-        }
+        Self::Disconnected { reason: reason.into() }
     }
 }

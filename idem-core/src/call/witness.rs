@@ -92,10 +92,7 @@ impl<R, T, E> Witness<R, T, E> {
     where
         E: ErrorPolicy<Keeps: KeepsErrors<E>>,
     {
-        Policy {
-            action: E::action,
-            error_codec: E::Keeps::error_codec(),
-        }
+        Policy { action: E::action, keeper: E::Keeps::keeper() }
     }
 
     /// What is done with them as their type says, where the body runs once.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::ConfigError;
 use crate::lease::keeper::LeaseKeepers;
-use crate::observe::{Observer, catch_user_panic};
+use crate::observe::{Observer, outward};
 use crate::outcome::codec::{AnyCodec, Codec};
 use crate::policy::errors::{ErrorAction, Then};
 use crate::policy::settings::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
@@ -343,10 +343,7 @@ impl Builder {
     /// # }
     /// ```
     #[must_use]
-    pub fn trace_context(
-        mut self,
-        current: impl Fn() -> Option<String> + Send + Sync + 'static,
-    ) -> Self {
+    pub fn trace_context(mut self, current: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
         self.trace = Some(Arc::new(current));
         self
     }
@@ -398,22 +395,13 @@ impl Builder {
     pub fn build(self) -> Idempotency {
         let problem = self.check().err();
         if let Some(problem) = &problem {
-            catch_user_panic(|| {
+            outward(|| {
                 tracing::error!(target: "idem", %problem, "the idempotency runtime refuses every call because of an invalid setting");
             });
         }
         let unlisted = self.unlisted().unwrap_or(Then::Abandon);
         let Self {
-            store,
-            mut settings,
-            codec,
-            observer,
-            local_cache,
-            throttle,
-            trace,
-            strict,
-            is_abandoned_said,
-            ..
+            store, mut settings, codec, observer, local_cache, throttle, trace, strict, is_abandoned_said, ..
         } = self;
         if strict && !is_abandoned_said {
             settings.abandoned = Abandoned::Reject;
@@ -436,9 +424,7 @@ impl Builder {
             unlisted,
             problem,
         };
-        Idempotency {
-            runtime: Some(Arc::new(runtime)),
-        }
+        Idempotency { runtime: Some(Arc::new(runtime)) }
     }
 
     /// Builds the runtime, or returns an error if a setting is invalid.
@@ -452,10 +438,7 @@ impl Builder {
     }
 
     fn check(&self) -> Result<(), ConfigError> {
-        if self
-            .throttle
-            .is_some_and(|(max, window)| max == 0 || window.is_zero())
-        {
+        if self.throttle.is_some_and(|(max, window)| max == 0 || window.is_zero()) {
             return Err(ConfigError::new(
                 "`limit_token_failures` is given a zero; allow at least one failure, in a window of some seconds or minutes",
             ));
@@ -478,8 +461,6 @@ impl Builder {
 
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
+        f.debug_struct("Builder").field("settings", &self.settings).finish_non_exhaustive()
     }
 }

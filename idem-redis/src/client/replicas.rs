@@ -1,0 +1,122 @@
+//! Replicas that have to acknowledge what was written: `WAIT`, once for all who ask at the same
+//! time.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use idem_core::{StoreError, StoreErrorKind};
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, RedisResult};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::client::command::millis;
+
+/// A `WAIT` whose answer is so much later than it was to come has none.
+const LATE: Duration = Duration::from_secs(1);
+
+/// How many replicas must acknowledge a write, and in what time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Replicas {
+    pub(crate) count: u32,
+    pub(crate) timeout: Duration,
+}
+
+/// The `WAIT`s on one connection.
+///
+/// A connection that waits does nothing else meanwhile, so there is one at a time, for all who have
+/// written before it is sent.
+pub(crate) struct Acknowledgements {
+    /// The connection's own: a caller's may end or stand still while callers of others wait.
+    runtime: Handle,
+    /// The one that has not been sent yet.
+    next: Mutex<Option<Receiver>>,
+    turn: tokio::sync::Mutex<()>,
+}
+
+type Receiver = watch::Receiver<Option<RedisResult<u32>>>;
+
+impl Acknowledgements {
+    /// For a connection that lives in the current tokio runtime.
+    pub(crate) fn here() -> Self {
+        Self { runtime: Handle::current(), next: Mutex::default(), turn: tokio::sync::Mutex::default() }
+    }
+
+    /// How many replicas have all that was written on the connection and answered before this call.
+    pub(crate) async fn count(
+        self: &Arc<Self>,
+        connection: &MultiplexedConnection,
+        replicas: Replicas,
+    ) -> RedisResult<u32> {
+        let mut answer = self.join(connection, replicas);
+        match answer.wait_for(Option::is_some).await {
+            Ok(answer) => answer.clone().unwrap_or_else(|| Err(gone())),
+            Err(_) => Err(gone()),
+        }
+    }
+
+    fn join(self: &Arc<Self>, connection: &MultiplexedConnection, replicas: Replicas) -> Receiver {
+        let (sender, receiver) = watch::channel(None);
+        {
+            let mut next = self.lock();
+            // One whose task is gone with its runtime has no answer, and closes its channel.
+            if let Some(next) = &*next
+                && next.has_changed().is_ok()
+            {
+                return next.clone();
+            }
+            *next = Some(receiver.clone());
+        }
+        // A task, so that it continues if the first caller is dropped. Not under the lock: a
+        // runtime that has ended drops it at once.
+        self.runtime.spawn(wait(Arc::clone(self), connection.clone(), replicas, sender));
+        receiver
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Receiver>> {
+        // Nothing that could panic runs under the lock.
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn wait(
+    all: Arc<Acknowledgements>,
+    mut connection: MultiplexedConnection,
+    replicas: Replicas,
+    answer: watch::Sender<Option<RedisResult<u32>>>,
+) {
+    let _turn = all.turn.lock().await;
+    // Whoever comes from here on may write after it was sent, and has the next.
+    *all.lock() = None;
+    let mut command = redis::cmd("WAIT");
+    command.arg(replicas.count).arg(millis(replicas.timeout));
+    let outcome = timeout(replicas.timeout + LATE, command.query_async(&mut connection)).await;
+    answer.send_replace(Some(outcome.unwrap_or_else(|_| Err(gone()))));
+}
+
+/// No answer.
+fn gone() -> RedisError {
+    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
+}
+
+/// Judges the number of acknowledgements. With too few, the write is at the master, and may be
+/// lost.
+pub(crate) fn judge(server: &str, answer: RedisResult<u32>, wanted: Replicas) -> Result<(), StoreError> {
+    let Replicas { count, timeout } = wanted;
+    match answer {
+        Ok(acknowledged) if acknowledged >= count => Ok(()),
+        Ok(acknowledged) => Err(StoreError::new(
+            StoreErrorKind::Unavailable,
+            format!(
+                "Redis ({server}): {acknowledged} of {count} replicas acknowledged the record within {timeout:?}, so a fail-over might lose it; see that the replicas run and keep up (INFO replication)"
+            ),
+        )),
+        // Whatever the error is, the record was written before.
+        Err(error) => Err(StoreError::new(
+            StoreErrorKind::Unavailable,
+            format!("Redis ({server}): whether replicas have the record could not be found out: {error}"),
+        )
+        .with_source(error)),
+    }
+}
