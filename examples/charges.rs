@@ -73,7 +73,11 @@ struct Ledger(Arc<Mutex<Vec<Charge>>>);
 impl Ledger {
     fn of(&self, account: &Account) -> Vec<Charge> {
         let ledger = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        ledger.iter().filter(|charge| charge.owner == account.0).cloned().collect()
+        ledger
+            .iter()
+            .filter(|charge| charge.owner == account.0)
+            .cloned()
+            .collect()
     }
 }
 
@@ -89,19 +93,31 @@ struct Accounts(Arc<Mutex<Vec<HeaderValue>>>);
 impl Accounts {
     fn of(&self, secret: &HeaderValue) -> Account {
         let mut secrets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = secrets.iter().position(|known| known == secret).unwrap_or_else(|| {
-            secrets.push(secret.clone());
-            secrets.len() - 1
-        });
+        let number = secrets
+            .iter()
+            .position(|known| known == secret)
+            .unwrap_or_else(|| {
+                secrets.push(secret.clone());
+                secrets.len() - 1
+            });
         Account(format!("acct_{}", number + 1))
     }
 }
 
 /// Puts the account into the request. The credentials end here: nothing behind it needs them.
-async fn authenticate(State(accounts): State<Accounts>, mut request: Request, next: Next) -> Response {
+async fn authenticate(
+    State(accounts): State<Accounts>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let Some(secret) = request.headers_mut().remove(AUTHORIZATION) else {
         let message = "Send your secret key as `Authorization: Bearer sk_..`.";
-        let refused = error(StatusCode::UNAUTHORIZED, "invalid_request_error", "no_scope", message);
+        let refused = error(
+            StatusCode::UNAUTHORIZED,
+            "invalid_request_error",
+            "no_scope",
+            message,
+        );
         return ([(WWW_AUTHENTICATE, "Bearer")], refused).into_response();
     };
     request.extensions_mut().insert(accounts.of(&secret));
@@ -110,24 +126,50 @@ async fn authenticate(State(accounts): State<Accounts>, mut request: Request, ne
 
 /// Whose key it is.
 fn owner(parts: &request::Parts) -> Option<String> {
-    parts.extensions.get::<Account>().map(|account| account.0.clone())
+    parts
+        .extensions
+        .get::<Account>()
+        .map(|account| account.0.clone())
 }
 
-async fn create(State(ledger): State<Ledger>, Extension(account): Extension<Account>, request: Request) -> Response {
+async fn create(
+    State(ledger): State<Ledger>,
+    Extension(account): Extension<Account>,
+    request: Request,
+) -> Response {
     let content_type = request.headers().get(CONTENT_TYPE);
-    let is_json = content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/json"));
+    let is_json =
+        content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/json"));
     let new: Result<NewCharge, String> = if is_json {
-        Json::from_request(request, &()).await.map(|Json(new)| new).map_err(|error| error.body_text())
+        Json::from_request(request, &())
+            .await
+            .map(|Json(new)| new)
+            .map_err(|error| error.body_text())
     } else {
-        Form::from_request(request, &()).await.map(|Form(new)| new).map_err(|error| error.body_text())
+        Form::from_request(request, &())
+            .await
+            .map(|Form(new)| new)
+            .map_err(|error| error.body_text())
     };
     let new = match new {
         Ok(new) => new,
-        Err(message) => return error(StatusCode::BAD_REQUEST, "invalid_request_error", "parameter_invalid", &message),
+        Err(message) => {
+            return error(
+                StatusCode::BAD_REQUEST,
+                "invalid_request_error",
+                "parameter_invalid",
+                &message,
+            );
+        }
     };
     tokio::time::sleep(Duration::from_millis(200)).await; // The bank takes its time.
     if new.source.as_deref() == Some("tok_chargeDeclined") {
-        return error(StatusCode::PAYMENT_REQUIRED, "card_error", "card_declined", "Your card was declined.");
+        return error(
+            StatusCode::PAYMENT_REQUIRED,
+            "card_error",
+            "card_declined",
+            "Your card was declined.",
+        );
     }
     let mut ledger = ledger.0.lock().unwrap_or_else(PoisonError::into_inner);
     let charge = Charge {
@@ -149,9 +191,18 @@ async fn retrieve(
     Extension(account): Extension<Account>,
     Path(id): Path<String>,
 ) -> Response {
-    match ledger.of(&account).into_iter().find(|charge| charge.id == id) {
+    match ledger
+        .of(&account)
+        .into_iter()
+        .find(|charge| charge.id == id)
+    {
         Some(charge) => Json(charge).into_response(),
-        None => error(StatusCode::NOT_FOUND, "invalid_request_error", "resource_missing", "No such charge."),
+        None => error(
+            StatusCode::NOT_FOUND,
+            "invalid_request_error",
+            "resource_missing",
+            "No such charge.",
+        ),
     }
 }
 
@@ -162,17 +213,30 @@ async fn list(State(ledger): State<Ledger>, Extension(account): Extension<Accoun
 
 /// An error in Stripe's shape.
 fn error(status: StatusCode, kind: &str, code: &str, message: &str) -> Response {
-    (status, Json(json!({ "error": { "type": kind, "code": code, "message": message } }))).into_response()
+    (
+        status,
+        Json(json!({ "error": { "type": kind, "code": code, "message": message } })),
+    )
+        .into_response()
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (mut port, mut wait) = (3000, 1200);
+    let mut port = 3000;
+    let mut wait = 1200;
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match (word.as_str(), words.next()) {
-            ("--port", Some(value)) => port = value.parse().map_err(|error| format!("--port {value}: {error}"))?,
-            ("--wait", Some(value)) => wait = value.parse().map_err(|error| format!("--wait {value}: {error}"))?,
+            ("--port", Some(value)) => {
+                port = value
+                    .parse()
+                    .map_err(|error| format!("--port {value}: {error}"))?
+            }
+            ("--wait", Some(value)) => {
+                wait = value
+                    .parse()
+                    .map_err(|error| format!("--wait {value}: {error}"))?
+            }
             _ => return Err("usage: charges [--port PORT] [--wait MILLISECONDS]".into()),
         }
     }
@@ -197,7 +261,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .route_service("/v1/charges/by-key/{key}", lookup)
         .route_layer(from_fn_with_state(Accounts::default(), authenticate)); // outside: added last
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
-    println!("listening on http://{}", listener.local_addr()?);
+    let address = listener.local_addr()?;
+    println!("listening on http://{address}");
+    println!(
+        "\nCharge twice with one key, and see one charge:\n  \
+         curl -i {address}/v1/charges -H 'authorization: Bearer sk_alice' -H 'idempotency-key: k-1' \
+         -d amount=1999 -d currency=usd -d source=tok_visa\n  \
+         curl {address}/v1/charges -H 'authorization: Bearer sk_alice'"
+    );
     axum::serve(listener, app).await?;
     Ok(())
 }

@@ -46,7 +46,10 @@ enum OrderError {
 }
 
 fn order(key: &str, item: &str) -> CreateOrder {
-    CreateOrder { key: key.to_owned(), item: item.to_owned() }
+    CreateOrder {
+        key: key.to_owned(),
+        item: item.to_owned(),
+    }
 }
 
 /// What both must do: the answers to three questions.
@@ -68,33 +71,54 @@ macro_rules! answers {
         }
         let refused = matches!(
             other,
-            Err(OrderError::OtherRequest | OrderError::Idempotency(idem::Error::FingerprintMismatch { .. }))
+            Err(OrderError::OtherRequest
+                | OrderError::Idempotency(idem::Error::FingerprintMismatch { .. }))
         );
-        [first == again, refused, receipts.windows(2).all(|two| two[0] == two[1])]
+        [
+            first == again,
+            refused,
+            receipts.windows(2).all(|two| two[0] == two[1]),
+        ]
     }};
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let file = std::env::temp_dir().join(format!("idem-handwritten-{}.db", std::process::id()));
-    let options = SqliteConnectOptions::new().filename(&file).create_if_missing(true);
-    let pool = SqlitePoolOptions::new().connect_with(options.journal_mode(SqliteJournalMode::Wal)).await?;
-    idem::sqlx::raw_sql("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT NOT NULL)").execute(&pool).await?;
+    let options = SqliteConnectOptions::new()
+        .filename(&file)
+        .create_if_missing(true);
+    let pool = SqlitePoolOptions::new()
+        .connect_with(options.journal_mode(SqliteJournalMode::Wal))
+        .await?;
+    idem::sqlx::raw_sql("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT NOT NULL)")
+        .execute(&pool)
+        .await?;
     idem::sqlx::raw_sql(before::TABLE).execute(&pool).await?;
     let store = SqliteStore::new(pool.clone());
     store.migrate().await?;
     idem::install(Idempotency::new(store))?;
 
-    let (before, after) = (answers!(before::create_order, &pool), answers!(after::create_order, &pool));
+    let before = answers!(before::create_order, &pool);
+    let after = answers!(after::create_order, &pool);
     before::delete_old_answers(&pool).await?;
-    let orders: i64 = idem::sqlx::query_scalar("SELECT count(*) FROM orders").fetch_one(&pool).await?;
+    let orders: i64 = idem::sqlx::query_scalar("SELECT count(*) FROM orders")
+        .fetch_one(&pool)
+        .await?;
 
-    let line = |what: &str, before: &str, after: &str| println!("  {what:<52}{before:>8}{after:>8}");
+    let line =
+        |what: &str, before: &str, after: &str| println!("  {what:<52}{before:>8}{after:>8}");
     let mark = |holds: bool| if holds { "✓" } else { "✗" };
     line("", "before", "after");
-    let lines =
-        [lines(include_str!("handwritten/before.rs"), "before"), lines(include_str!("handwritten/after.rs"), "after")];
-    line("lines of code", &lines[0].to_string(), &lines[1].to_string());
+    let lines = [
+        lines(include_str!("handwritten/before.rs"), "before"),
+        lines(include_str!("handwritten/after.rs"), "after"),
+    ];
+    line(
+        "lines of code",
+        &lines[0].to_string(),
+        &lines[1].to_string(),
+    );
     let questions = [
         "a duplicate gets the first call's answer",
         "another request under the same key is refused",

@@ -33,9 +33,16 @@ async fn main() -> ExitCode {
 #[cfg(feature = "inbox")]
 async fn run() -> Result<bool, Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+    match words
+        .iter()
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .as_slice()
+    {
         [] => consumer::conduct().await,
-        ["--consumer", nats, file, dies] => consumer::consume(nats, file, *dies == "dies").await.map(|()| true),
+        ["--consumer", nats, file, dies] => consumer::consume(nats, file, *dies == "dies")
+            .await
+            .map(|()| true),
         _ => Err("usage: inbox".into()),
     }
 }

@@ -67,8 +67,8 @@ async fn run() -> Result<bool, Box<dyn Error>> {
     }
 }
 
-const NEEDS_A_DATABASE: &str =
-    "`--store` needs the URL of a database for the accounts: sqlite://ledger.db or postgres://user:password@host/db";
+const NEEDS_A_DATABASE: &str = "`--store` needs the URL of a database for the accounts: \
+                                sqlite://ledger.db or postgres://user:password@host/db";
 
 /// The command line.
 struct Arguments {
@@ -89,7 +89,12 @@ impl Arguments {
     fn read() -> Result<Self, Box<dyn Error>> {
         const USAGE: &str = "usage: ledger [--store URL] [--orders NUMBER] [--seed NUMBER]";
 
-        let mut arguments = Self { store: "sqlite://".to_owned(), orders: 1000, seed: 1, branch_of: None };
+        let mut arguments = Self {
+            store: "sqlite://".to_owned(),
+            orders: 1000,
+            seed: 1,
+            branch_of: None,
+        };
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
             let value = words.next().ok_or(USAGE)?;

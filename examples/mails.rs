@@ -55,7 +55,8 @@ async fn run(words: &[&str]) -> Result<bool, Box<dyn Error>> {
         consumer::consume(broker, redis).await?;
         return Ok(true);
     }
-    let (mut wanted, mut orders) = (None, 300);
+    let mut wanted = None;
+    let mut orders = 300;
     for pair in words.chunks(2) {
         match pair {
             ["--broker", "nats"] => wanted = Some(broker::Kind::Nats),
@@ -70,7 +71,10 @@ async fn run(words: &[&str]) -> Result<bool, Box<dyn Error>> {
 #[cfg(not(feature = "mails"))]
 #[allow(clippy::unused_async)]
 async fn run(words: &[&str]) -> Result<bool, Box<dyn Error>> {
-    if words.first().is_some_and(|word| !matches!(*word, "--broker" | "--orders")) {
+    if words
+        .first()
+        .is_some_and(|word| !matches!(*word, "--broker" | "--orders"))
+    {
         return Err(USAGE.into());
     }
     println!("Building the example with the clients of the brokers ..");

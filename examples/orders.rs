@@ -70,13 +70,22 @@ async fn create_order(
 ) -> Result<Json<Receipt>, Refusal> {
     tokio::time::sleep(Duration::from_secs(1)).await; // The payment provider takes its time.
     let mut ledger = app.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-    let receipt = Receipt { number: ledger.len() + 1, item: order.item, cents: order.cents };
+    let receipt = Receipt {
+        number: ledger.len() + 1,
+        item: order.item,
+        cents: order.cents,
+    };
     ledger.push(receipt.clone());
     Ok(Json(receipt))
 }
 
 async fn ledger(State(app): State<App>) -> Json<Vec<Receipt>> {
-    Json(app.ledger.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    Json(
+        app.ledger
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone(),
+    )
 }
 
 /// Returns the sender of the request. A real service takes this from its authentication, never from
@@ -100,13 +109,17 @@ enum Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let Self::Idempotency(error) = &self;
-        let status = StatusCode::from_u16(error.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let body = Json(serde_json::json!({ "code": error.code(), "message": error.client_message() }));
+        let status =
+            StatusCode::from_u16(error.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body =
+            Json(serde_json::json!({ "code": error.code(), "message": error.client_message() }));
         let mut response = (status, body).into_response();
         if let Some(wait) = error.retry_after() {
             // Whole seconds, and rounded up.
             let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+            response
+                .headers_mut()
+                .insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }
@@ -114,11 +127,16 @@ impl IntoResponse for Refusal {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (mut port, mut redis) = (3000, None);
+    let mut port = 3000;
+    let mut redis = None;
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match (word.as_str(), words.next()) {
-            ("--port", Some(value)) => port = value.parse().map_err(|error| format!("--port {value}: {error}"))?,
+            ("--port", Some(value)) => {
+                port = value
+                    .parse()
+                    .map_err(|error| format!("--port {value}: {error}"))?
+            }
             ("--redis", Some(url)) => redis = Some(url),
             _ => return Err("usage: orders [--port PORT] [--redis URL]".into()),
         }
@@ -127,10 +145,23 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some(url) => Idempotency::new(RedisStore::connect(&url).await?),
         None => Idempotency::new(MemoryStore::new()),
     };
-    let app = App { idempotency, ledger: Arc::default() };
-    let router = Router::new().route("/orders", post(create_order)).route("/ledger", get(ledger)).with_state(app);
+    let app = App {
+        idempotency,
+        ledger: Arc::default(),
+    };
+    let router = Router::new()
+        .route("/orders", post(create_order))
+        .route("/ledger", get(ledger))
+        .with_state(app);
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
-    println!("listening on http://{}", listener.local_addr()?);
+    let address = listener.local_addr()?;
+    println!("listening on http://{address}");
+    println!(
+        "\nOrder twice with one key, and see one charge:\n  \
+         curl -i {address}/orders -H 'x-customer: 7' -H 'idempotency-key: k-1' \
+         -H 'content-type: application/json' -d '{{\"item\":\"tea\",\"cents\":499}}'\n  \
+         curl {address}/ledger"
+    );
     axum::serve(listener, router).await?;
     Ok(())
 }

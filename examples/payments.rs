@@ -48,7 +48,9 @@ async fn charge(gateway: &Gateway, order: &Order) -> Result<Receipt, PaymentErro
     // The same key in each try and each attempt: however often the request comes, the gateway
     // carries it out once.
     let call = idem::current().ok_or(PaymentError::Unguarded)?;
-    gateway.transfer(Some(call.child_key("gateway.charge")), order.cents).await
+    gateway
+        .transfer(Some(call.child_key("gateway.charge")), order.cents)
+        .await
 }
 
 /// The gateway accepts no keys for refunds, so the policy for charges would be wrong here. A refund
@@ -83,29 +85,84 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let idempotency = Idempotency::new(MemoryStore::new());
     idem::install(idempotency.clone())?;
     let gateway = Gateway::default();
-    let [tea, cake, rice] = [("tea", 499), ("cake", 2_350), ("rice", 120)].map(|(id, cents)| Order { id, cents });
+    let [tea, cake, rice] =
+        [("tea", 499), ("cake", 2_350), ("rice", 120)].map(|(id, cents)| Order { id, cents });
     let mut sound = true;
 
     println!("charges, by `#[derive(ErrorPolicy)]`");
     gateway.books().fault = Some(Fault::LoseReply);
-    sound &= gateway.account_for("tea: a reply is lost", charge(&gateway, &tea), "receipt 1", 2).await;
-    sound &= gateway.account_for("again", charge(&gateway, &tea), "receipt 1", 0).await;
+    sound &= gateway
+        .account_for(
+            "tea: a reply is lost",
+            charge(&gateway, &tea),
+            "receipt 1",
+            2,
+        )
+        .await;
+    sound &= gateway
+        .account_for("again", charge(&gateway, &tea), "receipt 1", 0)
+        .await;
     gateway.books().fault = Some(Fault::Decline(51));
-    sound &= gateway.account_for("cake: declined", charge(&gateway, &cake), "declined, code 51", 1).await;
-    sound &= gateway.account_for("again", charge(&gateway, &cake), "declined, code 51", 0).await;
+    sound &= gateway
+        .account_for(
+            "cake: declined",
+            charge(&gateway, &cake),
+            "declined, code 51",
+            1,
+        )
+        .await;
+    sound &= gateway
+        .account_for("again", charge(&gateway, &cake), "declined, code 51", 0)
+        .await;
     gateway.books().fault = Some(Fault::Down);
-    sound &= gateway.account_for("rice: an outage", charge(&gateway, &rice), "the gateway is down", 1).await;
-    sound &= gateway.account_for("again, after it", charge(&gateway, &rice), "receipt 2", 1).await;
+    sound &= gateway
+        .account_for(
+            "rice: an outage",
+            charge(&gateway, &rice),
+            "the gateway is down",
+            1,
+        )
+        .await;
+    sound &= gateway
+        .account_for("again, after it", charge(&gateway, &rice), "receipt 2", 1)
+        .await;
 
     println!("\nrefunds, by `errors(..)`");
     gateway.books().fault = Some(Fault::LoseReply);
-    sound &= gateway.account_for("tea: a reply is lost", refund(&gateway, &tea), "no reply", 1).await;
-    sound &= gateway.account_for("again", refund(&gateway, &tea), "outcome unknown", 0).await;
-    let found = Receipt { number: gateway.books().ledger.len() };
-    idempotency.operation("payments.refund").key(tea.id).settle(&found).await?;
-    sound &= gateway.account_for("somebody has looked", refund(&gateway, &tea), "receipt 3", 0).await;
+    sound &= gateway
+        .account_for(
+            "tea: a reply is lost",
+            refund(&gateway, &tea),
+            "no reply",
+            1,
+        )
+        .await;
+    sound &= gateway
+        .account_for("again", refund(&gateway, &tea), "outcome unknown", 0)
+        .await;
+    let found = Receipt {
+        number: gateway.books().ledger.len(),
+    };
+    idempotency
+        .operation("payments.refund")
+        .key(tea.id)
+        .settle(&found)
+        .await?;
+    sound &= gateway
+        .account_for(
+            "somebody has looked",
+            refund(&gateway, &tea),
+            "receipt 3",
+            0,
+        )
+        .await;
 
-    let moved: Vec<i64> = gateway.books().ledger.iter().map(|(_, cents)| *cents).collect();
+    let moved: Vec<i64> = gateway
+        .books()
+        .ledger
+        .iter()
+        .map(|(_, cents)| *cents)
+        .collect();
     println!("\n  the gateway moved {moved:?} cents");
     if !sound || moved != [tea.cents, rice.cents, -tea.cents] {
         return Err("✗ this does not add up".into());
@@ -144,12 +201,19 @@ impl Gateway {
             Some(Fault::Down) => return Err(PaymentError::Down),
             Some(Fault::LoseReply) | None => {}
         }
-        let before = books.ledger.iter().position(|(other, _)| key.is_some() && *other == key);
+        let before = books
+            .ledger
+            .iter()
+            .position(|(other, _)| key.is_some() && *other == key);
         let place = before.unwrap_or(books.ledger.len());
         if before.is_none() {
             books.ledger.push((key, cents));
         }
-        if fault.is_some() { Err(PaymentError::NoReply) } else { Ok(Receipt { number: place + 1 }) }
+        if fault.is_some() {
+            Err(PaymentError::NoReply)
+        } else {
+            Ok(Receipt { number: place + 1 })
+        }
     }
 
     /// Says what a call gets and how many requests it costs, and whether that is what is due.
@@ -160,7 +224,9 @@ impl Gateway {
         let before = self.books().requests;
         let got = match call.await {
             Ok(receipt) => format!("receipt {}", receipt.number),
-            Err(PaymentError::Idempotency(idem::Error::Abandoned { .. })) => "outcome unknown".to_owned(),
+            Err(PaymentError::Idempotency(idem::Error::Abandoned { .. })) => {
+                "outcome unknown".to_owned()
+            }
             Err(error) => error.to_string(),
         };
         let requests = self.books().requests - before;

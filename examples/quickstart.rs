@@ -2,7 +2,7 @@
 //! another amount under an id that was used before. Each order must be charged once.
 //!
 //! ```text
-//! cargo run --example quickstart                                    # examples/data/deliveries.jsonl, records in memory
+//! cargo run --example quickstart                                    # 1,600 deliveries made from a seed, records in memory
 //! cargo run --example quickstart -- my-deliveries.jsonl             # your own file, or `-` for standard input
 //! cargo run --example quickstart -- --store sqlite://quickstart.db  # records in a file; run it twice
 //! cargo run --example quickstart -- --store redis://127.0.0.1/      # records in Redis; or postgres://user:password@host/db, or mysql://..
@@ -20,6 +20,9 @@
 #[allow(unused_imports, unreachable_code)]
 #[path = "store/mod.rs"]
 mod store;
+
+#[path = "quickstart/deliveries.rs"]
+mod deliveries;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -80,7 +83,10 @@ impl Bank {
         let mut charges = self.charges.lock().unwrap_or_else(PoisonError::into_inner);
         charges.0 += 1;
         charges.1 += cents;
-        Receipt { number: charges.0, charged_cents: cents }
+        Receipt {
+            number: charges.0,
+            charged_cents: cents,
+        }
     }
 
     fn totals(&self) -> (u64, u64) {
@@ -102,7 +108,11 @@ async fn main() -> ExitCode {
 
 async fn run() -> Result<bool, Box<dyn std::error::Error>> {
     let arguments = Arguments::read()?;
-    let (deliveries, unreadable) = read(&arguments.input)?;
+    let (mut deliveries, unreadable) = match &arguments.input {
+        Some(input) => read(input)?,
+        None => (deliveries::deliveries(), 0),
+    };
+    deliveries.sort_by_key(|delivery| delivery.at_ms);
 
     // The store remembers the outcomes. This and the attribute above are all that is needed.
     let (builder, place) = match &arguments.store {
@@ -120,7 +130,8 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
     for delivery in &deliveries {
         // Each comes at its time, without waiting for the one before.
         tokio::time::sleep_until((begun + Duration::from_millis(delivery.at_ms)).into()).await;
-        let (bank, delivery) = (bank.clone(), delivery.clone());
+        let bank = bank.clone();
+        let delivery = delivery.clone();
         calls.push(tokio::spawn(async move { charge(&bank, &delivery).await }));
     }
     let mut answers = Vec::new();
@@ -157,17 +168,24 @@ impl Summary {
         // What is due is what the first delivery of each event says.
         let mut due: HashMap<&str, u64> = HashMap::new();
         let mut refused = BTreeMap::new();
-        let (mut answered, mut wrong_answers) = (0, 0);
-        for delivery in deliveries.iter().filter(|delivery| !delivery.event.is_empty()) {
+        let mut answered = 0;
+        let mut wrong_answers = 0;
+        for delivery in deliveries
+            .iter()
+            .filter(|delivery| !delivery.event.is_empty())
+        {
             due.entry(&delivery.event).or_insert(delivery.amount_cents);
         }
         for (delivery, answer) in deliveries.iter().zip(answers) {
             match answer {
                 Ok(receipt) => {
                     answered += 1;
-                    wrong_answers += u64::from(due.get(delivery.event.as_str()) != Some(&receipt.charged_cents));
+                    wrong_answers +=
+                        u64::from(due.get(delivery.event.as_str()) != Some(&receipt.charged_cents));
                 }
-                Err(ChargeError::Idempotency(error)) => *refused.entry(in_words(error)).or_insert(0) += 1,
+                Err(ChargeError::Idempotency(error)) => {
+                    *refused.entry(in_words(error)).or_insert(0) += 1;
+                }
             }
         }
         if unreadable > 0 {
@@ -182,7 +200,10 @@ impl Summary {
             refused,
             due_cents: due.values().sum(),
             charged_cents,
-            unguarded_cents: deliveries.iter().map(|delivery| delivery.amount_cents).sum(),
+            unguarded_cents: deliveries
+                .iter()
+                .map(|delivery| delivery.amount_cents)
+                .sum(),
             wrong_answers,
             time,
         }
@@ -223,7 +244,11 @@ impl Summary {
             (true, _) => "✓ every event was charged once, and every duplicate got its receipt",
             (false, _) => "✗ this does not add up",
         };
-        let _ = write!(out, "  {verdict}\n  {:.1} s, records in {place}", self.time.as_secs_f64());
+        let _ = write!(
+            out,
+            "  {verdict}\n  {:.1} s, records in {place}",
+            self.time.as_secs_f64()
+        );
         out
     }
 }
@@ -231,7 +256,9 @@ impl Summary {
 /// A reason that reads well in a list.
 fn in_words(error: &idem::Error) -> String {
     match error {
-        idem::Error::FingerprintMismatch { .. } => "another order or amount under an event id that was used".to_owned(),
+        idem::Error::FingerprintMismatch { .. } => {
+            "another order or amount under an event id that was used".to_owned()
+        }
         idem::Error::MissingKey { .. } => "no event id".to_owned(),
         other => other.to_string(),
     }
@@ -254,38 +281,43 @@ fn euro() -> String {
 }
 
 struct Arguments {
-    input: String,
+    /// A file, or `-` for standard input.
+    input: Option<String>,
     store: Option<String>,
 }
 
 impl Arguments {
     fn read() -> Result<Self, Box<dyn std::error::Error>> {
-        let mut arguments =
-            Self { input: concat!(env!("CARGO_MANIFEST_DIR"), "/data/deliveries.jsonl").to_owned(), store: None };
+        let mut arguments = Self {
+            input: None,
+            store: None,
+        };
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
             match word.as_str() {
                 option @ ("--store" | "--redis") => {
-                    let url = words
-                        .next()
-                        .ok_or_else(|| format!("`{option}` needs a URL, such as sqlite://quickstart.db"))?;
+                    let url = words.next().ok_or_else(|| {
+                        format!("`{option}` needs a URL, such as sqlite://quickstart.db")
+                    })?;
                     arguments.store = Some(url);
                 }
                 "--help" | "-h" => {
                     return Err("usage: quickstart [FILE | -] [--store URL]".into());
                 }
                 option if option.starts_with("--") => {
-                    return Err(format!("unknown option `{option}`; usage: quickstart [FILE | -] [--store URL]").into());
+                    return Err(format!(
+                        "unknown option `{option}`; usage: quickstart [FILE | -] [--store URL]"
+                    )
+                    .into());
                 }
-                file => file.clone_into(&mut arguments.input),
+                file => arguments.input = Some(file.to_owned()),
             }
         }
         Ok(arguments)
     }
 }
 
-/// The deliveries, in the order in which they arrive, and how many lines were none. Those are named
-/// on standard error.
+/// The deliveries, and how many lines were none. Those are named on standard error.
 fn read(input: &str) -> Result<(Vec<Delivery>, u64), Box<dyn std::error::Error>> {
     let text = if input == "-" {
         let mut text = String::new();
@@ -294,8 +326,13 @@ fn read(input: &str) -> Result<(Vec<Delivery>, u64), Box<dyn std::error::Error>>
     } else {
         std::fs::read_to_string(input).map_err(|error| format!("cannot read {input}: {error}"))?
     };
-    let (mut deliveries, mut unreadable) = (Vec::new(), 0);
-    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+    let mut deliveries = Vec::new();
+    let mut unreadable = 0;
+    for (number, line) in text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| !line.trim().is_empty())
+    {
         match serde_json::from_str::<Delivery>(line) {
             Ok(delivery) => deliveries.push(delivery),
             Err(error) => {
@@ -304,6 +341,5 @@ fn read(input: &str) -> Result<(Vec<Delivery>, u64), Box<dyn std::error::Error>>
             }
         }
     }
-    deliveries.sort_by_key(|delivery| delivery.at_ms);
     Ok((deliveries, unreadable))
 }

@@ -7,7 +7,6 @@
 //! It starts a receiver, delivers to it as the two senders do (a duplicate, a forgery, a handler that
 //! fails once), and prints each answer and what was really done.
 
-use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,8 +33,9 @@ fn is_from_stripe(secret: &[u8], headers: &HeaderMap, body: &[u8], now: u64) -> 
     let (_, time) = fields().find(|(name, _)| *name == "t")?;
     let is_recent = now.abs_diff(time.parse().ok()?) <= TOLERANCE;
     let signed = [time.as_bytes(), b".", body].concat();
-    let is_signed =
-        fields().filter(|(name, _)| *name == "v1").any(|(_, signature)| is_signature(secret, &signed, signature));
+    let is_signed = fields()
+        .filter(|(name, _)| *name == "v1")
+        .any(|(_, signature)| is_signature(secret, &signed, signature));
     Some(is_recent && is_signed)
 }
 
@@ -54,7 +54,8 @@ fn is_signature(secret: &[u8], signed: &[u8], signature: &str) -> bool {
 }
 
 fn mac(secret: &[u8], signed: &[u8]) -> Hmac<Sha256> {
-    let mut mac = Hmac::new_from_slice(secret).unwrap_or_else(|_| unreachable!("any length is one"));
+    let mut mac =
+        Hmac::new_from_slice(secret).unwrap_or_else(|_| unreachable!("any length is one"));
     mac.update(signed);
     mac
 }
@@ -139,18 +140,19 @@ fn now() -> u64 {
 // ----- the senders -----------------------------------------------------------------------------
 
 fn hex(mac: Hmac<Sha256>) -> String {
-    let mut text = String::new();
-    for byte in mac.finalize().into_bytes() {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    let bytes = mac.finalize().into_bytes();
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn stripe_delivery(secret: &[u8], id: &str) -> String {
     let body = format!(r#"{{"id":"{id}","type":"charge.succeeded"}}"#);
     let time = now();
     let signature = hex(mac(secret, format!("{time}.{body}").as_bytes()));
-    request("/stripe", &format!("stripe-signature: t={time},v1={signature}\r\n"), &body)
+    request(
+        "/stripe",
+        &format!("stripe-signature: t={time},v1={signature}\r\n"),
+        &body,
+    )
 }
 
 fn github_delivery(secret: &[u8], id: &str) -> String {
@@ -180,11 +182,18 @@ fn deliver(address: SocketAddr, request: &str) -> std::io::Result<String> {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     idem::install(Idempotency::new(MemoryStore::new()))?;
-    let app = App { stripe_secret: b"whsec_4242", github_secret: b"a secret of the repository", done: Done::default() };
+    let app = App {
+        stripe_secret: b"whsec_4242",
+        github_secret: b"a secret of the repository",
+        done: Done::default(),
+    };
     let stripe_secret = app.stripe_secret;
     let github_secret = app.github_secret;
     let done = app.done.clone();
-    let router = Router::new().route("/stripe", post(stripe)).route("/github", post(github)).with_state(app);
+    let router = Router::new()
+        .route("/stripe", post(stripe))
+        .route("/github", post(github))
+        .with_state(app);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     tokio::spawn(async move { axum::serve(listener, router).await });
@@ -193,11 +202,23 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let deliveries = [
         ("Stripe delivers evt_1", again.clone()),
         ("Stripe had no answer, and delivers it again", again),
-        ("somebody forges evt_2", stripe_delivery(b"a guess", "evt_2")),
-        ("Stripe delivers evt_3, and the handler fails", stripe_delivery(stripe_secret, "evt_3")),
-        ("Stripe delivers evt_3 again", stripe_delivery(stripe_secret, "evt_3")),
+        (
+            "somebody forges evt_2",
+            stripe_delivery(b"a guess", "evt_2"),
+        ),
+        (
+            "Stripe delivers evt_3, and the handler fails",
+            stripe_delivery(stripe_secret, "evt_3"),
+        ),
+        (
+            "Stripe delivers evt_3 again",
+            stripe_delivery(stripe_secret, "evt_3"),
+        ),
         ("GitHub delivers d-1", github_delivery(github_secret, "d-1")),
-        ("a person presses Redeliver", github_delivery(github_secret, "d-1")),
+        (
+            "a person presses Redeliver",
+            github_delivery(github_secret, "d-1"),
+        ),
     ];
     for (what, request) in deliveries {
         let status = tokio::task::spawn_blocking(move || deliver(address, &request)).await??;

@@ -73,8 +73,12 @@ async fn work(run: &str, worker: u32, job: u32) -> Result<String, idem::Error> {
     let attempt = idem::current().map_or(0, |call| call.attempt());
     println!("begun {job} {attempt}");
     // The job in which a worker will be killed is a long one.
-    tokio::time::sleep(if job == 1 && attempt == 1 { Duration::from_secs(60) } else { Duration::from_millis(150) })
-        .await;
+    tokio::time::sleep(if job == 1 && attempt == 1 {
+        Duration::from_secs(60)
+    } else {
+        Duration::from_millis(150)
+    })
+    .await;
     println!("done {job} {attempt}");
     Ok(format!("worker {worker}, attempt {attempt}"))
 }
@@ -95,7 +99,10 @@ async fn reject(url: &str, is_observed: bool) -> Result<(), Box<dyn Error>> {
     idem::install(open(url).await?)?;
     let (mut victim, mut lines) = spawn(&["--pay", ORDER, "--store", url])?;
     if lines.next_line().await?.as_deref() != Some("paying o-1 1") {
-        return Err("the payment was made or begun before; `idem forget workers.payment o-1` begins again".into());
+        return Err(
+            "the payment was made or begun before; `idem forget workers.payment o-1` begins again"
+                .into(),
+        );
     }
     victim.kill().await?;
     println!("the worker was killed while it paid for {ORDER}. Now, in another terminal:\n");
@@ -175,8 +182,18 @@ fn missing_features(url: Option<&String>, metrics: Option<&String>) -> Option<St
         ("mysql", cfg!(feature = "mysql")),
         ("metrics", cfg!(feature = "metrics")),
     ];
-    let present = present.into_iter().filter(|(_, is_there)| *is_there).map(|(feature, _)| feature);
-    (!missing.is_empty()).then(|| ["redis"].into_iter().chain(present).chain(missing).collect::<Vec<_>>().join(","))
+    let present = present
+        .into_iter()
+        .filter(|(_, is_there)| *is_there)
+        .map(|(feature, _)| feature);
+    (!missing.is_empty()).then(|| {
+        ["redis"]
+            .into_iter()
+            .chain(present)
+            .chain(missing)
+            .collect::<Vec<_>>()
+            .join(",")
+    })
 }
 
 /// A runtime over the store of a URL.
@@ -202,22 +219,39 @@ async fn worker(url: &str, run: &str, number: u32) -> Result<(), Box<dyn Error>>
 async fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     // The older name of the option.
-    arguments.iter_mut().filter(|word| *word == "--redis").for_each(|word| "--store".clone_into(word));
+    arguments
+        .iter_mut()
+        .filter(|word| *word == "--redis")
+        .for_each(|word| "--store".clone_into(word));
     let value = |name: &str| arguments.iter().skip_while(|word| *word != name).nth(1);
     let metrics = value("--metrics").cloned();
     if let Some(features) = missing_features(value("--store"), metrics.as_ref()) {
         let has_ended_well = store::run_with_features("workers", &features)?;
-        return if has_ended_well { Ok(()) } else { Err("the example failed, as it says above".into()) };
+        return if has_ended_well {
+            Ok(())
+        } else {
+            Err("the example failed, as it says above".into())
+        };
     }
     // Events with the target `idem`, among others. A service configures this once for all crates.
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(LevelFilter::INFO).init();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_max_level(LevelFilter::INFO)
+        .init();
     if let Some(address) = &metrics {
         serve_metrics(address)?;
         arguments.retain(|word| word != "--metrics" && word != address);
     }
     let is_observed = metrics.is_some();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["--worker", number, "--run", run, "--store", url] => worker(url, run, number.parse()?).await,
+    match arguments
+        .iter()
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .as_slice()
+    {
+        ["--worker", number, "--run", run, "--store", url] => {
+            worker(url, run, number.parse()?).await
+        }
         ["--pay", order, "--store", url] => {
             idem::install(open(url).await?)?;
             pay(order).await.map(drop).map_err(Into::into)
@@ -247,7 +281,12 @@ async fn conduct(url: &str) -> Result<(), Box<dyn Error>> {
     drop(open(url).await?);
     let (mut victim, mut lines) = start(url, &run, 1)?;
     // It has begun its first job, the long one; now it dies, without a word to anybody.
-    while lines.next_line().await?.ok_or("the first worker ended early")? != "begun 1 1" {}
+    while lines
+        .next_line()
+        .await?
+        .ok_or("the first worker ended early")?
+        != "begun 1 1"
+    {}
     println!("{}  worker 1 is in the middle of job 1", clock());
     let others = [start(url, &run, 2)?, start(url, &run, 3)?];
     victim.kill().await?;
@@ -258,8 +297,14 @@ async fn conduct(url: &str) -> Result<(), Box<dyn Error>> {
     for (number, (mut child, mut lines)) in (2..).zip(others) {
         while let Some(line) = lines.next_line().await? {
             match line.splitn(3, ' ').collect::<Vec<_>>().as_slice() {
-                ["done", job, attempt] => done.entry(job.parse()?).or_default().push((number, attempt.parse()?)),
-                ["result", job, result] => results.entry(job.parse()?).or_default().push((*result).to_owned()),
+                ["done", job, attempt] => done
+                    .entry(job.parse()?)
+                    .or_default()
+                    .push((number, attempt.parse()?)),
+                ["result", job, result] => results
+                    .entry(job.parse()?)
+                    .or_default()
+                    .push((*result).to_owned()),
                 _ => {}
             }
         }
@@ -272,14 +317,22 @@ async fn conduct(url: &str) -> Result<(), Box<dyn Error>> {
     println!("{}  workers 2 and 3 have been through the queue\n", clock());
     let mut sound = done.len() == JOBS as usize;
     for (job, times) in &done {
-        let agreed = results.get(job).is_some_and(|all| all.len() == 2 && all.windows(2).all(|two| two[0] == two[1]));
+        let agreed = results
+            .get(job)
+            .is_some_and(|all| all.len() == 2 && all.windows(2).all(|two| two[0] == two[1]));
         sound &= times.len() == 1 && agreed;
         for (worker, attempt) in times {
-            let note = if *attempt > 1 { "   ← taken over from the killed one" } else { "" };
+            let note = if *attempt > 1 {
+                "   ← taken over from the killed one"
+            } else {
+                ""
+            };
             println!("  job {job:>2}  done by worker {worker}, attempt {attempt}{note}");
         }
     }
-    sound &= done.get(&1).is_some_and(|times| times.iter().all(|(_, attempt)| *attempt == 2));
+    sound &= done
+        .get(&1)
+        .is_some_and(|times| times.iter().all(|(_, attempt)| *attempt == 2));
     if !sound {
         return Err("✗ a job was not done, done twice, or answered differently".into());
     }
@@ -290,13 +343,23 @@ async fn conduct(url: &str) -> Result<(), Box<dyn Error>> {
 type Worker = (Child, Lines<BufReader<ChildStdout>>);
 
 fn start(url: &str, run: &str, number: u32) -> Result<Worker, Box<dyn Error>> {
-    spawn(&["--worker", &number.to_string(), "--run", run, "--store", url])
+    spawn(&[
+        "--worker",
+        &number.to_string(),
+        "--run",
+        run,
+        "--store",
+        url,
+    ])
 }
 
 /// This program again, as another process.
 fn spawn(arguments: &[&str]) -> Result<Worker, Box<dyn Error>> {
-    let mut child =
-        Command::new(std::env::current_exe()?).args(arguments).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
     let stdout = child.stdout.take().ok_or("no standard output")?;
     Ok((child, BufReader::new(stdout).lines()))
 }

@@ -4,12 +4,14 @@
 #[doc(no_inline)]
 pub use idem_core::erased_serde;
 pub use idem_core::{
-    Abandoned, Action, AsToken, Begin, Builder, Call, Clock, ConfigError, Dispose, Disposition, Duplicate, Error,
-    ErrorAction, ErrorKind, ErrorPolicy, Errors, Fingerprint, FingerprintError, FingerprintPart, Frequency,
-    HasErrorPolicy, Idempotency, InFlight, InTransactionPolicy, InvalidToken, Key, KeyDigest, KeyGenerator, KeyPart,
-    KeyWriter, Lease, Lookup, MemoryStore, MissingKey, Never, Operation, Outcome, Reconcile, RecordInfo, RecordState,
-    Recorded, Report, RerunWhen, Retry, RunsAgain, Sometimes, Storable, StoreError, StoreErrorKind, StoreFailure,
-    Token, TransactionBody, Unfinished, UnkeptAction, current, install, installed, scope, store, watch,
+    Abandoned, Action, AsToken, Begin, Builder, Call, Clock, ConfigError, Dispose, Disposition,
+    Duplicate, Error, ErrorAction, ErrorKind, ErrorPolicy, Errors, Fingerprint, FingerprintError,
+    FingerprintPart, Frequency, HasErrorPolicy, Idempotency, InFlight, InTransactionPolicy,
+    InvalidToken, Key, KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease, Lookup, MemoryStore,
+    MissingKey, Never, Operation, Outcome, Reconcile, RecordInfo, RecordState, Recorded, Report,
+    RerunWhen, Retry, RunsAgain, Sometimes, Storable, StoreError, StoreErrorKind, StoreFailure,
+    Token, TransactionBody, Unfinished, UnkeptAction, current, install, installed, scope, store,
+    watch,
 };
 #[cfg(feature = "encryption")]
 pub use idem_core::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
@@ -29,7 +31,10 @@ pub use idem_sqlx::sqlx;
     feature = "sqlx-08-postgres",
     feature = "sqlx-08-mysql",
     feature = "sqlx-08-sqlite",
-    all(feature = "sqlx-08", any(feature = "postgres", feature = "mysql", feature = "sqlite")),
+    all(
+        feature = "sqlx-08",
+        any(feature = "postgres", feature = "mysql", feature = "sqlite")
+    ),
 ))]
 pub mod sqlx08 {
     pub use idem_sqlx::v08::guard;
@@ -87,12 +92,15 @@ pub mod http {
     pub use idem_http::KeyRejection;
     #[cfg(feature = "http")]
     pub use idem_http::{
-        Body, HasScope, IdempotencyLayer, Idempotent, LookupFuture, LookupService, MarkReplays, Marked, MarkedFuture,
-        NeedsScope, REPLAYED, Replayed, ResponseFuture, Route, ScopeSecret, Scoped, header, lookup,
+        Body, HasScope, IdempotencyLayer, Idempotent, LookupFuture, LookupService, MarkReplays,
+        Marked, MarkedFuture, NeedsScope, REPLAYED, Replayed, ResponseFuture, Route, ScopeSecret,
+        Scoped, header, lookup,
     };
     #[cfg(feature = "http-client")]
     pub use idem_http::{IdempotencyClient, RequestKey, UnknownOutcome};
-    pub use idem_http::{IdempotencyKey, InvalidKey, MAX_KEY_LEN, Problem, Response, problem, problem_json, stripe};
+    pub use idem_http::{
+        IdempotencyKey, InvalidKey, MAX_KEY_LEN, Problem, Response, problem, problem_json, stripe,
+    };
     #[cfg(feature = "http-client")]
     #[doc(no_inline)]
     pub use idem_http::{reqwest, reqwest_middleware};
@@ -103,7 +111,9 @@ pub mod http {
 pub mod amqp {
     #[doc(no_inline)]
     pub use idem_amqp::lapin;
-    pub use idem_amqp::{Consumer, Delivery, Error, MessageKey, PublishError, Published, Publisher, REASON};
+    pub use idem_amqp::{
+        Consumer, Delivery, Error, MessageKey, PublishError, Published, Publisher, REASON,
+    };
 }
 
 /// Consumers and publishers for NATS JetStream. See the [guide](guide::queues).
@@ -111,7 +121,9 @@ pub mod amqp {
 pub mod nats {
     #[doc(no_inline)]
     pub use idem_nats::async_nats;
-    pub use idem_nats::{Consumer, Delivery, Error, MessageKey, PublishError, Published, Publisher, REASON};
+    pub use idem_nats::{
+        Consumer, Delivery, Error, MessageKey, PublishError, Published, Publisher, REASON,
+    };
 }
 
 /// The guides, one page for each subject.

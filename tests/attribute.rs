@@ -19,7 +19,11 @@ struct Req {
 
 impl Req {
     fn new(order_id: u64) -> Self {
-        Self { tenant: "acme".into(), order_id, cents: 100 }
+        Self {
+            tenant: "acme".into(),
+            order_id,
+            cents: 100,
+        }
     }
 }
 
@@ -140,7 +144,17 @@ mod free_functions {
     async fn an_early_return_of_an_error_releases() {
         fresh(async {
             let runs = Runs::default();
-            assert_eq!(early_return(&runs, Req { cents: 0, ..Req::new(1) }).await, Err(Failure::Declined));
+            assert_eq!(
+                early_return(
+                    &runs,
+                    Req {
+                        cents: 0,
+                        ..Req::new(1)
+                    }
+                )
+                .await,
+                Err(Failure::Declined)
+            );
             assert_eq!(early_return(&runs, Req::new(1)).await, Ok(1));
         })
         .await;
@@ -158,10 +172,18 @@ mod methods {
 
     impl Service {
         fn new() -> Self {
-            Self { idempotency: Idempotency::new(MemoryStore::new()), runs: Runs::default(), last: 0 }
+            Self {
+                idempotency: Idempotency::new(MemoryStore::new()),
+                runs: Runs::default(),
+                last: 0,
+            }
         }
 
-        #[idempotent(key = "req.order_id", name = "service.by_ref", runtime = "self.idempotency")]
+        #[idempotent(
+            key = "req.order_id",
+            name = "service.by_ref",
+            runtime = "self.idempotency"
+        )]
         async fn by_ref(&self, req: Req) -> Result<u32, Failure> {
             let _ = req;
             Ok(self.runs.count())
@@ -197,7 +219,11 @@ mod generic_functions {
     use super::*;
 
     #[idempotent(key = "(kind, &item.key)", name = "generic.handle")]
-    async fn handle<T, const N: usize>(runs: &Runs, kind: T, item: Item<'_, N>) -> Result<[u8; N], Failure>
+    async fn handle<T, const N: usize>(
+        runs: &Runs,
+        kind: T,
+        item: Item<'_, N>,
+    ) -> Result<[u8; N], Failure>
     where
         T: KeyPart + Copy,
         [u8; N]: Serialize + for<'de> Deserialize<'de>,
@@ -215,8 +241,30 @@ mod generic_functions {
     async fn type_and_const_parameters_work() {
         fresh(async {
             let runs = Runs::default();
-            assert_eq!(handle(&runs, 7u8, Item { key: "k", bytes: [1, 2] }).await, Ok([1, 2]));
-            assert_eq!(handle(&runs, 7u8, Item { key: "k", bytes: [3, 4] }).await, Ok([1, 2]));
+            assert_eq!(
+                handle(
+                    &runs,
+                    7u8,
+                    Item {
+                        key: "k",
+                        bytes: [1, 2]
+                    }
+                )
+                .await,
+                Ok([1, 2])
+            );
+            assert_eq!(
+                handle(
+                    &runs,
+                    7u8,
+                    Item {
+                        key: "k",
+                        bytes: [3, 4]
+                    }
+                )
+                .await,
+                Ok([1, 2])
+            );
             assert_eq!(runs.total(), 1);
         })
         .await;
@@ -238,7 +286,11 @@ mod under_async_trait {
 
     #[async_trait::async_trait]
     impl Gateway for Bank {
-        #[idempotent(key = "(req.order_id, first)", name = "gateway.charge", runtime = "self.idempotency")]
+        #[idempotent(
+            key = "(req.order_id, first)",
+            name = "gateway.charge",
+            runtime = "self.idempotency"
+        )]
         async fn charge(&self, req: Req, (first, second): (u64, u64)) -> Result<u32, Failure> {
             if req.cents == 0 {
                 return Err(Failure::Declined);
@@ -250,9 +302,21 @@ mod under_async_trait {
 
     #[tokio::test]
     async fn a_trait_object_works() {
-        let bank: Box<dyn Gateway> =
-            Box::new(Bank { idempotency: Idempotency::new(MemoryStore::new()), runs: Runs::default() });
-        assert_eq!(bank.charge(Req { cents: 0, ..Req::new(1) }, (1, 2)).await, Err(Failure::Declined));
+        let bank: Box<dyn Gateway> = Box::new(Bank {
+            idempotency: Idempotency::new(MemoryStore::new()),
+            runs: Runs::default(),
+        });
+        assert_eq!(
+            bank.charge(
+                Req {
+                    cents: 0,
+                    ..Req::new(1)
+                },
+                (1, 2)
+            )
+            .await,
+            Err(Failure::Declined)
+        );
         assert_eq!(bank.charge(Req::new(1), (1, 2)).await, Ok(1));
         assert_eq!(bank.charge(Req::new(1), (1, 3)).await, Ok(1));
         assert_eq!(bank.charge(Req::new(1), (2, 2)).await, Ok(2));
@@ -278,8 +342,14 @@ mod under_instrument {
     async fn in_either_order() {
         fresh(async {
             let runs = Runs::default();
-            assert_eq!((above(&runs, 1).await, below(&runs, 1).await), (Ok(1), Ok(2)));
-            assert_eq!((above(&runs, 1).await, below(&runs, 1).await), (Ok(1), Ok(2)));
+            assert_eq!(
+                (above(&runs, 1).await, below(&runs, 1).await),
+                (Ok(1), Ok(2))
+            );
+            assert_eq!(
+                (above(&runs, 1).await, below(&runs, 1).await),
+                (Ok(1), Ok(2))
+            );
         })
         .await;
     }
@@ -311,7 +381,13 @@ mod key_parts {
     fn the_derive_writes_newtypes_structs_and_enums() {
         assert_eq!(text(OrderId(7)), "7");
         assert_eq!(text((OrderId(7), "x")), "7:x");
-        assert_eq!(text(Composite { shop: "a:b", number: 7 }), "(a%3Ab:7)");
+        assert_eq!(
+            text(Composite {
+                shop: "a:b",
+                number: 7
+            }),
+            "(a%3Ab:7)"
+        );
         assert_eq!(text((Channel::Web, 1)), "Web:1");
         assert_eq!(text(Channel::Till { number: 3 }), "(Till:3)");
     }
@@ -340,7 +416,10 @@ mod switches {
         fresh(async {
             let runs = Runs::default();
             for missing in [None, Some("")] {
-                assert!(matches!(required(&runs, missing).await, Err(idem::Error::MissingKey { .. })));
+                assert!(matches!(
+                    required(&runs, missing).await,
+                    Err(idem::Error::MissingKey { .. })
+                ));
             }
             assert_eq!(runs.total(), 0);
             assert_eq!(optional(&runs, None).await, Ok(1));
@@ -356,7 +435,10 @@ mod switches {
         fresh(async {
             let runs = Runs::default();
             assert_eq!(once(&runs, "k").await.unwrap(), 1);
-            assert!(matches!(once(&runs, "k").await, Err(idem::Error::Duplicate { .. })));
+            assert!(matches!(
+                once(&runs, "k").await,
+                Err(idem::Error::Duplicate { .. })
+            ));
         })
         .await;
     }

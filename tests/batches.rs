@@ -17,7 +17,12 @@ async fn runtime(server: &RedisServer) -> Idempotency {
 }
 
 async fn call(idempotency: Idempotency, key: u32) -> Res {
-    idempotency.operation("batch").key(&key).run(async || Ok(key)).await.map(idem::Outcome::into_inner)
+    idempotency
+        .operation("batch")
+        .key(&key)
+        .run(async || Ok(key))
+        .await
+        .map(idem::Outcome::into_inner)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -42,7 +47,11 @@ async fn callers_that_go_away_take_nobody_along() {
     let idempotency = runtime(&server).await;
     let (mut kept, mut dropped) = (JoinSet::new(), JoinSet::new());
     for key in 0..2_000 {
-        let set = if key % 3 == 0 { &mut dropped } else { &mut kept };
+        let set = if key % 3 == 0 {
+            &mut dropped
+        } else {
+            &mut kept
+        };
         set.spawn(call(idempotency.clone(), key));
         if key % 50 == 0 {
             tokio::task::yield_now().await;
@@ -59,9 +68,13 @@ async fn callers_that_go_away_take_nobody_along() {
 async fn p4_callers_are_answered_while_the_runtime_of_another_caller_is_not_driven() {
     let server = RedisServer::start().await.unwrap();
     let idempotency = runtime(&server).await;
-    let (other, (polled, is_polled), (over, is_over)) = (idempotency.clone(), mpsc::channel(), mpsc::channel::<()>());
+    let (other, (polled, is_polled), (over, is_over)) =
+        (idempotency.clone(), mpsc::channel(), mpsc::channel::<()>());
     let parked = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         let mut calls = JoinSet::new();
         runtime.block_on(async {
             for key in 0..16 {
@@ -74,9 +87,12 @@ async fn p4_callers_are_answered_while_the_runtime_of_another_caller_is_not_driv
         // Nobody drives it, and it is not shut down.
         let _ = is_over.recv();
     });
-    tokio::task::spawn_blocking(move || is_polled.recv().unwrap()).await.unwrap();
+    tokio::task::spawn_blocking(move || is_polled.recv().unwrap())
+        .await
+        .unwrap();
     for key in 100..120 {
-        let answer = tokio::time::timeout(Duration::from_secs(30), call(idempotency.clone(), key)).await;
+        let answer =
+            tokio::time::timeout(Duration::from_secs(30), call(idempotency.clone(), key)).await;
         assert_eq!(answer.expect("an answer").unwrap(), key);
     }
     drop(over);

@@ -3,6 +3,8 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
 
+#[path = "callbacks/codec.rs"]
+mod codec;
 mod support;
 
 use std::future::Future;
@@ -14,8 +16,8 @@ use std::task::{Context, Poll};
 
 use futures_util::FutureExt as _;
 use idem::{
-    Begin, Codec, CodecContext, CodecFailure, CodecId, Error, ErrorAction, Idempotency, InFlight, Lookup, MemoryStore,
-    RecordState, StoreFailure, erased_serde,
+    Begin, Error, ErrorAction, Idempotency, InFlight, Lookup, MemoryStore, RecordState,
+    StoreFailure,
 };
 use idem_testkit::{Fault, FaultStore, Faults, Step};
 use serde::{Deserialize, Serialize};
@@ -58,29 +60,46 @@ async fn calls_are_as_ever(idempotency: &Idempotency, faults: &Faults) {
 
     // Many duplicates at once.
     let all = futures_util::future::join_all((0..10).map(|_| call("many").run(body))).await;
-    assert!(all.into_iter().all(|outcome| outcome.unwrap().into_inner() == 0));
+    assert!(
+        all.into_iter()
+            .all(|outcome| outcome.unwrap().into_inner() == 0)
+    );
     assert_eq!(runs.swap(0, SeqCst), 1);
 
     // An error that is kept, and one that is tried again.
     for key in ["kept", "kept", "retried"] {
         let tries = AtomicU32::new(0);
-        let keeping =
-            call(key).errors(
-                |_: &Declined| {
-                    if key == "kept" { ErrorAction::Keep } else { ErrorAction::Retry(idem::Retry::new(1)) }
-                },
-            );
+        let keeping = call(key).errors(|_: &Declined| {
+            if key == "kept" {
+                ErrorAction::Keep
+            } else {
+                ErrorAction::Retry(idem::Retry::new(1))
+            }
+        });
         let declining = keeping.run(async || {
             runs.fetch_add(1, SeqCst);
-            if tries.fetch_add(1, SeqCst) == 1 { Ok(1) } else { Err(Declined) }
+            if tries.fetch_add(1, SeqCst) == 1 {
+                Ok(1)
+            } else {
+                Err(Declined)
+            }
         });
-        assert_eq!(declining.await.map(idem::Outcome::into_inner), if key == "kept" { Err(Declined) } else { Ok(1) });
+        assert_eq!(
+            declining.await.map(idem::Outcome::into_inner),
+            if key == "kept" { Err(Declined) } else { Ok(1) }
+        );
     }
     assert_eq!(runs.swap(0, SeqCst), 3);
 
     // A value that cannot be written.
-    call("not_encoded").run(async || Res::Ok(Touchy)).await.unwrap();
-    assert!(matches!(call("not_encoded").run(async || Res::Ok(Touchy)).await, Err(Error::AlreadyDone { .. })));
+    call("not_encoded")
+        .run(async || Res::Ok(Touchy))
+        .await
+        .unwrap();
+    assert!(matches!(
+        call("not_encoded").run(async || Res::Ok(Touchy)).await,
+        Err(Error::AlreadyDone { .. })
+    ));
 
     // What an earlier attempt did is found out.
     drop(call("reconciled").begin().await.unwrap());
@@ -90,15 +109,37 @@ async fn calls_are_as_ever(idempotency: &Idempotency, faults: &Faults) {
     assert_eq!(call("reconciled").run(body).await.unwrap().into_inner(), 7);
 
     // By hand.
-    let Begin::Execute(lease) = call("by hand").begin().await.unwrap() else { panic!("nothing was there") };
+    let Begin::Execute(lease) = call("by hand").begin().await.unwrap() else {
+        panic!("nothing was there")
+    };
     lease.commit(&1).await.unwrap();
-    assert!(matches!(call("by hand").lookup().await.unwrap(), Lookup::Outcome(1)));
-    assert!(call("by hand").audit("jane", "a test").forget().await.unwrap());
-    call("by hand").audit("jane", "a test").settle(&2).await.unwrap();
+    assert!(matches!(
+        call("by hand").lookup().await.unwrap(),
+        Lookup::Outcome(1)
+    ));
+    assert!(
+        call("by hand")
+            .audit("jane", "a test")
+            .forget()
+            .await
+            .unwrap()
+    );
+    call("by hand")
+        .audit("jane", "a test")
+        .settle(&2)
+        .await
+        .unwrap();
     assert_eq!(call("by hand").run(body).await.unwrap().into_inner(), 2);
 
     // A body in a task of its own, one that is renewed, and one whose caller is dropped.
-    assert_eq!(call("detached").run_detached(async || Res::Ok(3)).await.unwrap().into_inner(), 3);
+    assert_eq!(
+        call("detached")
+            .run_detached(async || Res::Ok(3))
+            .await
+            .unwrap()
+            .into_inner(),
+        3
+    );
     let renewals = faults.calls(Step::Renew);
     call("renewed")
         .run(async || {
@@ -107,15 +148,39 @@ async fn calls_are_as_ever(idempotency: &Idempotency, faults: &Faults) {
         })
         .await
         .unwrap();
-    drop(call("dropped").run(std::future::pending::<Res>).now_or_never());
+    drop(
+        call("dropped")
+            .run(std::future::pending::<Res>)
+            .now_or_never(),
+    );
     eventually("the lease runs out", async || {
-        call("dropped").inspect().await.unwrap().is_some_and(|info| info.state == RecordState::Abandoned)
+        call("dropped")
+            .inspect()
+            .await
+            .unwrap()
+            .is_some_and(|info| info.state == RecordState::Abandoned)
     })
     .await;
-    assert_eq!(call("dropped").run(async || Res::Ok(4)).await.unwrap().into_inner(), 4);
+    assert_eq!(
+        call("dropped")
+            .run(async || Res::Ok(4))
+            .await
+            .unwrap()
+            .into_inner(),
+        4
+    );
 
-    let token = idempotency.operation("callbacks.token").issue("jane", LONG).await.unwrap();
-    let redeem = || idempotency.operation("callbacks.token").token(&token, "jane").run(async || Res::Ok(5));
+    let token = idempotency
+        .operation("callbacks.token")
+        .issue("jane", LONG)
+        .await
+        .unwrap();
+    let redeem = || {
+        idempotency
+            .operation("callbacks.token")
+            .token(&token, "jane")
+            .run(async || Res::Ok(5))
+    };
     assert!(!redeem().await.unwrap().is_replayed() && redeem().await.unwrap().is_replayed());
     assert_eq!(runs.into_inner(), 0);
     idempotency.shutdown(LONG).await.unwrap();
@@ -123,14 +188,26 @@ async fn calls_are_as_ever(idempotency: &Idempotency, faults: &Faults) {
 
 /// Steps of the store that fail: what is done about it is as ever.
 async fn faults_are_as_ever(idempotency: &Idempotency, faults: &Faults) {
-    let call = |key: &'static str| idempotency.operation("callbacks.faults").key(key).lease(LEASE);
+    let call = |key: &'static str| {
+        idempotency
+            .operation("callbacks.faults")
+            .key(key)
+            .lease(LEASE)
+    };
     let body = async || Res::Ok(1);
 
     // No body, or one without a record.
     faults.next(Step::Claim, Fault::Refuse);
-    assert!(matches!(call("refused").run(body).await, Err(Error::Store { .. })));
+    assert!(matches!(
+        call("refused").run(body).await,
+        Err(Error::Store { .. })
+    ));
     faults.next(Step::Claim, Fault::Refuse);
-    call("refused").store_failure(StoreFailure::Run).run(async || Res::Ok(0)).await.unwrap();
+    call("refused")
+        .store_failure(StoreFailure::Run)
+        .run(async || Res::Ok(0))
+        .await
+        .unwrap();
 
     // A claim and a commit that are sent again, the commit in the background.
     faults.next(Step::Claim, Fault::LoseReply);
@@ -145,7 +222,11 @@ async fn faults_are_as_ever(idempotency: &Idempotency, faults: &Faults) {
     }
     call("undone").run(body).await.unwrap_err();
     idempotency.shutdown(LONG).await.unwrap();
-    call("undone").in_flight(InFlight::Reject).run(async || Res::Ok(0)).await.unwrap();
+    call("undone")
+        .in_flight(InFlight::Reject)
+        .run(async || Res::Ok(0))
+        .await
+        .unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -165,7 +246,12 @@ async fn p11_a_subscriber_that_calls_back_at_each_event_meets_no_lock() {
     let may_claim = claims.clone();
     let calls_back = move |_: &Event<'_>| {
         for key in ["many", "again", "renewed", "undone", "its own"] {
-            let call = || inside.operation("callbacks").key(key).in_flight(InFlight::Reject);
+            let call = || {
+                inside
+                    .operation("callbacks")
+                    .key(key)
+                    .in_flight(InFlight::Reject)
+            };
             // Polled once, since waiting would block the thread.
             drop(call().inspect().now_or_never());
             if key == "its own" && may_claim.load(SeqCst) {
@@ -196,16 +282,38 @@ impl PanickingRecorder {
 
 #[cfg(feature = "metrics")]
 impl metrics::Recorder for PanickingRecorder {
-    fn describe_counter(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
-    fn describe_gauge(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
-    fn describe_histogram(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {}
+    fn describe_counter(
+        &self,
+        _: metrics::KeyName,
+        _: Option<metrics::Unit>,
+        _: metrics::SharedString,
+    ) {
+    }
+    fn describe_gauge(
+        &self,
+        _: metrics::KeyName,
+        _: Option<metrics::Unit>,
+        _: metrics::SharedString,
+    ) {
+    }
+    fn describe_histogram(
+        &self,
+        _: metrics::KeyName,
+        _: Option<metrics::Unit>,
+        _: metrics::SharedString,
+    ) {
+    }
     fn register_counter(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Counter {
         self.panics()
     }
     fn register_gauge(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Gauge {
         self.panics()
     }
-    fn register_histogram(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Histogram {
+    fn register_histogram(
+        &self,
+        _: &metrics::Key,
+        _: &metrics::Metadata<'_>,
+    ) -> metrics::Histogram {
         self.panics()
     }
 }
@@ -214,7 +322,11 @@ impl metrics::Recorder for PanickingRecorder {
 #[test]
 fn p12_a_recorder_that_panics_at_each_metric_changes_nothing_of_any_call() {
     let recorder = PanickingRecorder(AtomicU32::new(0));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
     metrics::with_local_recorder(&recorder, || {
         runtime.block_on(async {
             let (idempotency, faults) = faulty(&MemoryStore::new());
@@ -225,87 +337,23 @@ fn p12_a_recorder_that_panics_at_each_metric_changes_nothing_of_any_call() {
     assert!(recorder.0.load(SeqCst) > 20, "it was not asked");
 }
 
-/// A codec that panics while this is set, and otherwise writes JSON.
-#[derive(Clone, Default)]
-struct PanickingCodec(Arc<AtomicBool>);
-
-impl PanickingCodec {
-    fn may_panic(&self) {
-        assert!(!self.0.load(SeqCst), "a codec that panics");
-    }
-}
-
-impl Codec for PanickingCodec {
-    fn id(&self) -> CodecId {
-        CodecId::parse(b"touchy").unwrap()
-    }
-
-    fn encode(&self, _: CodecContext<'_>, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure> {
-        self.may_panic();
-        Ok(serde_json::to_vec(value)?)
-    }
-
-    fn decode(
-        &self,
-        _: CodecContext<'_>,
-        bytes: &[u8],
-        read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
-    ) -> Result<(), CodecFailure> {
-        self.may_panic();
-        let mut json = serde_json::Deserializer::from_slice(bytes);
-        read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json))?;
-        Ok(json.end()?)
-    }
-}
-
 /// The outcome of a future that may panic.
 async fn or_panic<F: Future>(future: F) -> Option<F::Output> {
     AssertUnwindSafe(future).catch_unwind().await.ok()
 }
 
 #[tokio::test(start_paused = true)]
-async fn p9_a_codec_that_panics_loses_no_record_of_work_that_is_done() {
-    let (codec, store) = (PanickingCodec::default(), MemoryStore::new());
-    let panics = |now| codec.0.store(now, SeqCst);
-    let idempotency = Idempotency::builder(FaultStore::new(store)).codec(codec.clone()).local_cache(10).build();
-    let call = |key: &'static str| idempotency.operation("callbacks.codec").key(key).lease(LEASE);
-    let unreachable = async || -> Res { unreachable!("it is done") };
-
-    // The body has run: that is recorded, in a call of each kind.
-    panics(true);
-    call("run").run(async || Res::Ok(1)).await.unwrap();
-    let Begin::Execute(lease) = call("by hand").begin().await.unwrap() else { panic!("nothing was there") };
-    lease.commit(&1).await.unwrap();
-    drop(lease);
-    panics(false);
-    for key in ["run", "by hand"] {
-        assert!(matches!(call(key).run(unreachable).await, Err(Error::AlreadyDone { .. })), "{key}");
-    }
-
-    // What cannot be read is no reason to run again, now or later.
-    call("read").run(async || Res::Ok(2)).await.unwrap();
-    panics(true);
-    assert!(matches!(call("read").run(unreachable).await, Err(Error::Codec { .. })));
-    assert!(matches!(call("read").lookup::<u32>().await, Err(Error::Codec { .. })));
-    panics(false);
-    assert_eq!(call("read").run(unreachable).await.unwrap().into_inner(), 2);
-
-    // What is settled by hand is written before anything is changed.
-    drop(call("settled").begin().await.unwrap());
-    tokio::time::sleep(LEASE).await;
-    panics(true);
-    assert!(matches!(call("settled").settle(&3).await, Err(Error::Config { .. })));
-    panics(false);
-    assert_eq!(call("settled").inspect().await.unwrap().unwrap().state, RecordState::Abandoned);
-    call("settled").settle(&3).await.unwrap();
-    assert_eq!(call("settled").run(unreachable).await.unwrap().into_inner(), 3);
-}
-
-#[tokio::test(start_paused = true)]
-async fn p1_p2_a_store_that_panics_in_any_step_leaves_a_key_that_can_be_used_and_an_outcome_that_is_kept() {
+async fn p1_p2_a_store_that_panics_in_any_step_leaves_a_key_that_can_be_used_and_an_outcome_that_is_kept()
+ {
     for fault in [Fault::Panic, Fault::PanicAfter] {
         let (idempotency, faults) = faulty(&MemoryStore::new());
-        let call = |key: &'static str| idempotency.operation("callbacks.store").key(key).lease(LEASE).wait(LONG);
+        let call = |key: &'static str| {
+            idempotency
+                .operation("callbacks.store")
+                .key(key)
+                .lease(LEASE)
+                .wait(LONG)
+        };
         let runs = AtomicU32::new(0);
         let body = async || Res::Ok(runs.fetch_add(1, SeqCst));
         let value = async |key| call(key).run(body).await.unwrap().into_inner();
@@ -315,7 +363,10 @@ async fn p1_p2_a_store_that_panics_in_any_step_leaves_a_key_that_can_be_used_and
         assert!(or_panic(call("claim").run(body)).await.is_none());
         idempotency.shutdown(LONG).await.unwrap();
         let next = call("claim").in_flight(InFlight::Reject).run(body);
-        assert_eq!((next.await.unwrap().into_inner(), runs.load(SeqCst)), (0, 1));
+        assert_eq!(
+            (next.await.unwrap().into_inner(), runs.load(SeqCst)),
+            (0, 1)
+        );
 
         // The body has succeeded: its outcome is recorded in the background, at the third try.
         for _ in 0..2 {
@@ -326,7 +377,9 @@ async fn p1_p2_a_store_that_panics_in_any_step_leaves_a_key_that_can_be_used_and
         assert_eq!((value("commit").await, runs.load(SeqCst)), (1, 2));
 
         // A waiter, of the same process and of another one.
-        let Begin::Execute(lease) = call("wait").begin().await.unwrap() else { panic!("nothing was there") };
+        let Begin::Execute(lease) = call("wait").begin().await.unwrap() else {
+            panic!("nothing was there")
+        };
         faults.next(Step::Inspect, fault.clone());
         assert!(or_panic(call("wait").inspect()).await.is_none());
         let waits = async { tokio::join!(value("wait"), value("wait")) };
@@ -346,16 +399,27 @@ async fn p1_p2_a_store_that_panics_in_any_step_leaves_a_key_that_can_be_used_and
 
         // A release: the key is free at the latest when its lease has ended.
         faults.next(Step::Release, fault.clone());
-        let fails = call("release").errors(|_: &Declined| ErrorAction::Release).run(async || Err::<u32, _>(Declined));
+        let fails = call("release")
+            .errors(|_: &Declined| ErrorAction::Release)
+            .run(async || Err::<u32, _>(Declined));
         assert!(or_panic(fails).await.is_none());
         assert_eq!(value("release").await, 2);
 
         // A removal, and the entry in the trail before it, which is a claim.
         for (step, key) in [(Step::Remove, "claim"), (Step::Claim, "commit")] {
             faults.next(step, fault.clone());
-            assert!(or_panic(call(key).audit("jane", "a test").forget()).await.is_none(), "{step:?}");
+            assert!(
+                or_panic(call(key).audit("jane", "a test").forget())
+                    .await
+                    .is_none(),
+                "{step:?}"
+            );
         }
-        call("claim").audit("jane", "a test").forget().await.unwrap();
+        call("claim")
+            .audit("jane", "a test")
+            .forget()
+            .await
+            .unwrap();
         assert_eq!((value("claim").await, value("commit").await), (3, 1));
         idempotency.shutdown(LONG).await.unwrap();
     }
@@ -364,13 +428,22 @@ async fn p1_p2_a_store_that_panics_in_any_step_leaves_a_key_that_can_be_used_and
 #[tokio::test(start_paused = true)]
 async fn p10_a_store_that_panics_whenever_a_claim_is_undone_leaves_it_to_its_lease() {
     let (idempotency, faults) = faulty(&MemoryStore::new());
-    let call = || idempotency.operation("callbacks.undo").key("k").lease(LEASE).wait(LONG);
+    let call = || {
+        idempotency
+            .operation("callbacks.undo")
+            .key("k")
+            .lease(LEASE)
+            .wait(LONG)
+    };
     faults.always(Step::Claim, Fault::LoseReply);
     faults.always(Step::Release, Fault::Panic);
     assert!(call().run(async || Res::Ok(1)).await.is_err());
     idempotency.shutdown(LONG).await.unwrap();
     faults.clear();
-    assert_eq!(call().run(async || Res::Ok(2)).await.unwrap().into_inner(), 2);
+    assert_eq!(
+        call().run(async || Res::Ok(2)).await.unwrap().into_inner(),
+        2
+    );
 }
 
 /// A body that panics when it is dropped.
@@ -393,11 +466,34 @@ impl Drop for DropPanics {
 #[tokio::test(start_paused = true)]
 async fn p8_a_body_that_panics_when_it_is_dropped_has_panicked() {
     let (idempotency, _) = faulty(&MemoryStore::new());
-    let call = || idempotency.operation("callbacks.drop").key("k").in_flight(InFlight::Reject);
-    for ends in [Ok(1), Err(idempotency.operation("a name").key("k").run(async || Res::Ok(1)).await.unwrap_err())] {
-        assert!(or_panic(call().run(|| DropPanics(Some(ends)))).await.is_none());
+    let call = || {
+        idempotency
+            .operation("callbacks.drop")
+            .key("k")
+            .in_flight(InFlight::Reject)
+    };
+    for ends in [
+        Ok(1),
+        Err(idempotency
+            .operation("a name")
+            .key("k")
+            .run(async || Res::Ok(1))
+            .await
+            .unwrap_err()),
+    ] {
+        assert!(
+            or_panic(call().run(|| DropPanics(Some(ends))))
+                .await
+                .is_none()
+        );
         // As after each panic, the key is free.
-        assert_eq!(call().inspect().await.unwrap().unwrap().state, RecordState::Released);
+        assert_eq!(
+            call().inspect().await.unwrap().unwrap().state,
+            RecordState::Released
+        );
     }
-    assert_eq!(call().run(async || Res::Ok(2)).await.unwrap().into_inner(), 2);
+    assert_eq!(
+        call().run(async || Res::Ok(2)).await.unwrap().into_inner(),
+        2
+    );
 }

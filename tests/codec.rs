@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use idem::record::{Claim, Commit, Owner, RecordId};
 use idem::{
-    Begin, Codec, CodecContext, CodecFailure, CodecId, Error, ErrorAction, Key, Lookup, RecordState, RedisStore, Store,
-    erased_serde, idempotent,
+    Begin, Codec, CodecContext, CodecFailure, CodecId, Error, ErrorAction, Key, Lookup,
+    RecordState, RedisStore, Store, erased_serde, idempotent,
 };
 use serde::{Deserialize, Serialize};
 use support::{LEASE, LONG, World, eventually};
@@ -38,7 +38,13 @@ impl From<Error> for Declined {
 struct Bound;
 
 fn bound(context: CodecContext<'_>) -> Vec<u8> {
-    format!("{} {} {} ", context.operation(), context.key(), context.is_error()).into_bytes()
+    format!(
+        "{} {} {} ",
+        context.operation(),
+        context.key(),
+        context.is_error()
+    )
+    .into_bytes()
 }
 
 impl Codec for Bound {
@@ -46,7 +52,11 @@ impl Codec for Bound {
         CodecId::parse(b"bound").unwrap()
     }
 
-    fn encode(&self, context: CodecContext<'_>, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure> {
+    fn encode(
+        &self,
+        context: CodecContext<'_>,
+        value: &dyn erased_serde::Serialize,
+    ) -> Result<Vec<u8>, CodecFailure> {
         let mut bytes = bound(context);
         serde_json::to_writer(&mut bytes, value)?;
         Ok(bytes)
@@ -56,9 +66,13 @@ impl Codec for Bound {
         &self,
         context: CodecContext<'_>,
         bytes: &[u8],
-        read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
+        read: &mut dyn FnMut(
+            &mut dyn erased_serde::Deserializer<'_>,
+        ) -> Result<(), erased_serde::Error>,
     ) -> Result<(), CodecFailure> {
-        let json = bytes.strip_prefix(&*bound(context)).ok_or("it was written for another record")?;
+        let json = bytes
+            .strip_prefix(&*bound(context))
+            .ok_or("it was written for another record")?;
         let mut json = serde_json::Deserializer::from_slice(json);
         read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json))?;
         Ok(json.end()?)
@@ -73,7 +87,11 @@ impl Codec for Successor {
         CodecId::parse(b"next").unwrap()
     }
 
-    fn encode(&self, context: CodecContext<'_>, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure> {
+    fn encode(
+        &self,
+        context: CodecContext<'_>,
+        value: &dyn erased_serde::Serialize,
+    ) -> Result<Vec<u8>, CodecFailure> {
         Ok([b"2 ".to_vec(), Bound.encode(context, value)?].concat())
     }
 
@@ -81,9 +99,17 @@ impl Codec for Successor {
         &self,
         context: CodecContext<'_>,
         bytes: &[u8],
-        read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
+        read: &mut dyn FnMut(
+            &mut dyn erased_serde::Deserializer<'_>,
+        ) -> Result<(), erased_serde::Error>,
     ) -> Result<(), CodecFailure> {
-        Bound.decode(context, bytes.strip_prefix(b"2 ").ok_or("it was written by another codec")?, read)
+        Bound.decode(
+            context,
+            bytes
+                .strip_prefix(b"2 ")
+                .ok_or("it was written by another codec")?,
+            read,
+        )
     }
 
     fn earlier(&self, id: CodecId) -> Option<&dyn Codec> {
@@ -259,7 +285,9 @@ struct V2 {
 
 #[allow(clippy::needless_pass_by_value)] // what `upgrade` takes
 fn from_v1(old: V1) -> V2 {
-    V2 { amount: format!("{} cents", old.cents) }
+    V2 {
+        amount: format!("{} cents", old.cents),
+    }
 }
 
 #[idempotent(name = "codec.versions.attribute", key = cents)]
@@ -269,5 +297,7 @@ async fn charge_before(cents: u32) -> Result<V1, Error> {
 
 #[idempotent(name = "codec.versions.attribute", key = cents, outcome_version = 2, upgrade(1 => from_v1))]
 async fn charge(cents: u32) -> Result<V2, Error> {
-    Ok(V2 { amount: cents.to_string() })
+    Ok(V2 {
+        amount: cents.to_string(),
+    })
 }

@@ -7,6 +7,10 @@
 mod combinations;
 #[path = "edges/reconcile.rs"]
 mod reconcile;
+#[path = "edges/runtimes.rs"]
+mod runtimes;
+#[path = "edges/settings.rs"]
+mod settings;
 #[path = "edges/settled.rs"]
 mod settled;
 mod support;
@@ -16,13 +20,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
-use idem::record::{Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, Release, Removed, Renewal};
+use idem::record::{
+    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, Release, Removed, Renewal,
+};
 use idem::{
-    Abandoned, Begin, Error, Idempotency, InFlight, MemoryStore, RecordInfo, RecordState, Store, StoreError,
-    StoreErrorKind, StoreFailure,
+    Abandoned, Begin, Error, Idempotency, InFlight, MemoryStore, Outcome, RecordInfo, RecordState,
+    Store, StoreError, StoreErrorKind, StoreFailure,
 };
 use idem_testkit::{Fault, FaultStore, Faults, Gate, Step};
-use support::{Failure, LEASE, LONG, eventually};
+use support::{Failure, LONG, eventually};
 use tokio::sync::Notify;
 
 type Res<T = u32> = Result<T, Error>;
@@ -37,16 +43,30 @@ fn faulty(store: &MemoryStore) -> (Idempotency, Faults) {
 
 async fn crash(idempotency: &Idempotency) {
     let begun = Notify::new();
-    let call = idempotency.operation("op").key("k").fingerprint(&1).lease(SHORT).run(|| async {
-        begun.notify_one();
-        pending::<Res>().await
-    });
+    let call = idempotency
+        .operation("op")
+        .key("k")
+        .fingerprint(&1)
+        .lease(SHORT)
+        .run(|| async {
+            begun.notify_one();
+            pending::<Res>().await
+        });
     tokio::select! { _ = call => panic!(), () = begun.notified() => {} }
-    eventually("the lease runs out", async || state(idempotency).await == Some(RecordState::Abandoned)).await;
+    eventually("the lease runs out", async || {
+        state(idempotency).await == Some(RecordState::Abandoned)
+    })
+    .await;
 }
 
 async fn state(idempotency: &Idempotency) -> Option<RecordState> {
-    idempotency.operation("op").key("k").inspect().await.unwrap().map(|info| info.state)
+    idempotency
+        .operation("op")
+        .key("k")
+        .inspect()
+        .await
+        .unwrap()
+        .map(|info| info.state)
 }
 
 /// Cuts a claim of an abandoned key off in some way. The next call must still ask for the result,
@@ -57,8 +77,16 @@ async fn still_asks(cut: impl AsyncFn(&Idempotency, &Faults)) {
     crash(&one).await;
     cut(&one, &faults).await;
     let two = Idempotency::new(store);
-    eventually("it is abandoned again", async || state(&two).await == Some(RecordState::Abandoned)).await;
-    let mismatch = two.operation("op").key("k").fingerprint(&2).run(async || Res::Ok(0)).await;
+    eventually("it is abandoned again", async || {
+        state(&two).await == Some(RecordState::Abandoned)
+    })
+    .await;
+    let mismatch = two
+        .operation("op")
+        .key("k")
+        .fingerprint(&2)
+        .run(async || Res::Ok(0))
+        .await;
     assert!(matches!(mismatch, Err(Error::FingerprintMismatch { .. })));
     let asked = AtomicU32::new(0);
     let outcome = two
@@ -78,7 +106,12 @@ async fn p5_a_take_over_whose_replies_were_lost_leaves_the_key_abandoned() {
     still_asks(async |one, faults| {
         faults.next(Step::Claim, Fault::LoseReply);
         faults.next(Step::Claim, Fault::LoseReply);
-        let failed = one.operation("op").key("k").fingerprint(&1).run(async || Res::Ok(1)).await;
+        let failed = one
+            .operation("op")
+            .key("k")
+            .fingerprint(&1)
+            .run(async || Res::Ok(1))
+            .await;
         assert!(matches!(failed, Err(Error::Store { .. })));
     })
     .await;
@@ -89,7 +122,11 @@ async fn p5_a_take_over_whose_caller_was_dropped_meanwhile_leaves_the_key_abando
     still_asks(async |one, faults| {
         let gate = Gate::new();
         faults.next(Step::Claim, Fault::HangReply(gate.clone()));
-        let call = one.operation("op").key("k").fingerprint(&1).run(async || Res::Ok(1));
+        let call = one
+            .operation("op")
+            .key("k")
+            .fingerprint(&1)
+            .run(async || Res::Ok(1));
         tokio::select! { _ = call => panic!(), () = gate.reached() => {} }
     })
     .await;
@@ -99,7 +136,13 @@ async fn p5_a_take_over_whose_caller_was_dropped_meanwhile_leaves_the_key_abando
 async fn p5_a_take_over_that_was_answered_too_late_leaves_the_key_abandoned() {
     still_asks(async |one, faults| {
         faults.next(Step::Claim, Fault::DelayReply(SHORT * 2));
-        let late = one.operation("op").key("k").fingerprint(&1).lease(SHORT).run(async || Res::Ok(1)).await;
+        let late = one
+            .operation("op")
+            .key("k")
+            .fingerprint(&1)
+            .lease(SHORT)
+            .run(async || Res::Ok(1))
+            .await;
         assert!(matches!(late, Err(Error::LeaseLost { .. })));
     })
     .await;
@@ -143,14 +186,32 @@ async fn p2_and_p4_the_closure_is_part_of_the_body() {
 #[tokio::test]
 async fn p10_claims_that_started_no_body_use_up_no_attempts() {
     let (idempotency, faults) = faulty(&MemoryStore::new());
-    let call = || idempotency.operation("op").key("k").max_attempts(2).run(async || Err::<u32, _>(Failure::Declined));
+    let call = || {
+        idempotency
+            .operation("op")
+            .key("k")
+            .max_attempts(2)
+            .run(async || Err::<u32, _>(Failure::Declined))
+    };
     assert!(matches!(call().await, Err(Failure::Declined)));
     faults.next(Step::Claim, Fault::LoseReply);
     faults.next(Step::Claim, Fault::LoseReply);
-    assert!(matches!(call().await, Err(Failure::Idempotency(Error::Store { .. }))));
-    eventually("the claim is undone", async || state(&idempotency).await == Some(RecordState::Released)).await;
+    assert!(matches!(
+        call().await,
+        Err(Failure::Idempotency(Error::Store { .. }))
+    ));
+    eventually("the claim is undone", async || {
+        state(&idempotency).await == Some(RecordState::Released)
+    })
+    .await;
     assert!(matches!(call().await, Err(Failure::Declined)));
-    assert!(matches!(call().await, Err(Failure::Idempotency(Error::AttemptsExhausted { attempts: 2, .. }))));
+    assert!(matches!(
+        call().await,
+        Err(Failure::Idempotency(Error::AttemptsExhausted {
+            attempts: 2,
+            ..
+        }))
+    ));
 }
 
 #[tokio::test]
@@ -158,14 +219,34 @@ async fn p11_a_lease_that_was_lost_and_is_still_in_hand_hides_nothing_from_its_o
     let store = MemoryStore::new();
     let (one, faults) = faulty(&store);
     faults.always(Step::Renew, Fault::LoseRequest);
-    let Begin::Execute(lost) = one.operation("op").key("k").fingerprint(&1).lease(SHORT).begin().await.unwrap() else {
+    let Begin::Execute(lost) = one
+        .operation("op")
+        .key("k")
+        .fingerprint(&1)
+        .lease(SHORT)
+        .begin()
+        .await
+        .unwrap()
+    else {
         panic!()
     };
     // One that followed it before it was lost, and one that comes after, each in its own process'
     // way.
-    let follower = one.operation("op").key("k").wait(LONG).run(async || Res::Ok(2)).await.unwrap();
+    let follower = one
+        .operation("op")
+        .key("k")
+        .wait(LONG)
+        .run(async || Res::Ok(2))
+        .await
+        .unwrap();
     assert_eq!((follower.is_replayed(), follower.into_inner()), (false, 2));
-    let later = one.operation("op").key("k").in_flight(InFlight::Reject).run(async || Res::Ok(3)).await.unwrap();
+    let later = one
+        .operation("op")
+        .key("k")
+        .in_flight(InFlight::Reject)
+        .run(async || Res::Ok(3))
+        .await
+        .unwrap();
     assert_eq!((later.is_replayed(), later.into_inner()), (true, 2));
     drop(lost);
 }
@@ -176,14 +257,25 @@ async fn p4_all_duplicates_learn_at_once_that_the_store_is_down_and_each_acts_as
     let idempotency = Idempotency::new(Down(asked.clone()));
     let calls: Vec<_> = (0..20)
         .map(|call| {
-            let policy = if call % 2 == 0 { StoreFailure::Run } else { StoreFailure::Reject };
+            let policy = if call % 2 == 0 {
+                StoreFailure::Run
+            } else {
+                StoreFailure::Reject
+            };
             let operation = idempotency.operation("op").key("k").store_failure(policy);
             tokio::spawn(async move { (call, operation.run(async || Res::Ok(1)).await) })
         })
         .collect();
     for call in calls {
         let (call, answer) = call.await.unwrap();
-        assert!(if call % 2 == 0 { answer.is_ok() } else { matches!(answer, Err(Error::Store { .. })) }, "{call}");
+        assert!(
+            if call % 2 == 0 {
+                answer.is_ok()
+            } else {
+                matches!(answer, Err(Error::Store { .. }))
+            },
+            "{call}"
+        );
     }
     // The first for itself, the second for all that came after its claim was sent, since that takes
     // long.
@@ -237,12 +329,18 @@ async fn p5_all_callers_of_an_abandoned_key_are_told_so() {
     crash(&idempotency).await;
     let calls: Vec<_> = (0..100)
         .map(|_| {
-            let operation = idempotency.operation("op").key("k").abandoned(Abandoned::Reject);
+            let operation = idempotency
+                .operation("op")
+                .key("k")
+                .abandoned(Abandoned::Reject);
             tokio::spawn(async move { operation.run(async || Res::Ok(1)).await })
         })
         .collect();
     for call in calls {
-        assert!(matches!(call.await.unwrap(), Err(Error::Abandoned { attempt: 1, .. })));
+        assert!(matches!(
+            call.await.unwrap(),
+            Err(Error::Abandoned { attempt: 1, .. })
+        ));
     }
 }
 
@@ -252,11 +350,26 @@ async fn p11_a_call_that_is_alive_and_not_polled_holds_up_nobody() {
     let (idempotency, faults) = faulty(&store);
     let gate = Gate::new();
     faults.next(Step::Claim, Fault::Hang(gate.clone()));
-    let mut unpolled = Box::pin(idempotency.operation("op").key("k").run(async || Res::Ok(1)));
+    let mut unpolled = Box::pin(
+        idempotency
+            .operation("op")
+            .key("k")
+            .run(async || Res::Ok(1)),
+    );
     tokio::select! { _ = &mut unpolled => panic!(), () = gate.reached() => {} }
-    let rejecting = idempotency.operation("op").key("k").in_flight(InFlight::Reject).run(async || Res::Ok(2)).await;
+    let rejecting = idempotency
+        .operation("op")
+        .key("k")
+        .in_flight(InFlight::Reject)
+        .run(async || Res::Ok(2))
+        .await;
     assert_eq!(rejecting.unwrap().into_inner(), 2);
-    let waiting = idempotency.operation("op").key("k").wait(SHORT).run(async || Res::Ok(3)).await;
+    let waiting = idempotency
+        .operation("op")
+        .key("k")
+        .wait(SHORT)
+        .run(async || Res::Ok(3))
+        .await;
     assert_eq!(waiting.unwrap().into_inner(), 2);
 }
 
@@ -270,9 +383,31 @@ async fn p9_a_panic_while_the_outcome_is_written_loses_neither_the_value_nor_the
         }
     }
     let idempotency = Idempotency::new(MemoryStore::new());
-    let call = || idempotency.operation("op").key("k").run(async || Res::Ok(Touchy));
+    let call = || {
+        idempotency
+            .operation("op")
+            .key("k")
+            .run(async || Res::Ok(Touchy))
+    };
     call().await.unwrap();
     assert!(matches!(call().await, Err(Error::AlreadyDone { .. })));
+}
+
+/// A store without space refuses even a commit without an outcome.
+#[tokio::test(start_paused = true)]
+async fn p9_a_commit_without_its_outcome_that_is_too_large_is_sent_until_the_store_takes_it() {
+    let (idempotency, faults) = faulty(&MemoryStore::new());
+    for _ in 0..2 {
+        faults.next(Step::Commit, Fault::Fail(StoreErrorKind::TooLarge));
+    }
+    let call = || idempotency.operation("op").key("k");
+    call().run(async || Res::Ok(1)).await.unwrap();
+    eventually("the commit is carried out", async || {
+        state(&idempotency).await == Some(RecordState::Done)
+    })
+    .await;
+    let again: Res<Outcome<u32>> = call().run(async || panic!("a second body ran")).await;
+    assert!(matches!(again, Err(Error::AlreadyDone { .. })));
 }
 
 #[tokio::test(start_paused = true)]
@@ -283,31 +418,49 @@ async fn p9_an_outcome_that_the_store_does_not_take_for_its_size_is_recorded_as_
     too_large();
     call("run").run(async || Res::Ok(1)).await.unwrap();
     too_large();
-    let Begin::Execute(lease) = call("by hand").begin().await.unwrap() else { panic!() };
+    let Begin::Execute(lease) = call("by hand").begin().await.unwrap() else {
+        panic!()
+    };
     lease.commit(&1).await.unwrap();
     for key in ["run", "by hand"] {
-        assert!(matches!(call(key).run(async || Res::Ok(2)).await, Err(Error::AlreadyDone { .. })));
+        assert!(matches!(
+            call(key).run(async || Res::Ok(2)).await,
+            Err(Error::AlreadyDone { .. })
+        ));
     }
     // What an operator settles is not left out: the key stays abandoned.
     drop(call("settled").begin().await.unwrap());
     tokio::time::sleep(SHORT).await;
     too_large();
-    assert!(matches!(call("settled").settle(&3).await, Err(Error::Codec { .. })));
+    assert!(matches!(
+        call("settled").settle(&3).await,
+        Err(Error::Codec { .. })
+    ));
     tokio::time::sleep(SHORT).await;
-    assert_eq!(call("settled").inspect().await.unwrap().unwrap().state, RecordState::Abandoned);
+    assert_eq!(
+        call("settled").inspect().await.unwrap().unwrap().state,
+        RecordState::Abandoned
+    );
 }
 
 #[tokio::test]
 async fn p8_an_unguarded_body_inside_a_guarded_one_is_not_its_call() {
     let idempotency = Idempotency::new(MemoryStore::new());
     let outer = idempotency.operation("op").key("k").run(async || {
-        let unguarded = Idempotency::disabled().operation("inner").key("k").run(async || {
-            assert!(idem::current().is_none());
-            // A call that would wait for itself is recognised all the same.
-            let own = idempotency.operation("op").key("k").run(async || Res::Ok(0)).await;
-            assert!(matches!(own, Err(Error::Reentrant { .. })));
-            Res::Ok(1)
-        });
+        let unguarded = Idempotency::disabled()
+            .operation("inner")
+            .key("k")
+            .run(async || {
+                assert!(idem::current().is_none());
+                // A call that would wait for itself is recognised all the same.
+                let own = idempotency
+                    .operation("op")
+                    .key("k")
+                    .run(async || Res::Ok(0))
+                    .await;
+                assert!(matches!(own, Err(Error::Reentrant { .. })));
+                Res::Ok(1)
+            });
         unguarded.await?;
         assert_eq!(idem::current().unwrap().operation(), "op");
         Res::Ok(2)
@@ -320,10 +473,14 @@ async fn p4_a_body_that_runs_although_the_store_failed_has_the_child_keys_that_i
     let store = MemoryStore::new();
     let (idempotency, faults) = faulty(&store);
     let call = || {
-        idempotency.operation("op").key("k").store_failure(StoreFailure::Run).run(async || {
-            let call = idem::current().expect("inside a body");
-            Ok::<_, Error>((call.attempt(), call.child_key("gateway")))
-        })
+        idempotency
+            .operation("op")
+            .key("k")
+            .store_failure(StoreFailure::Run)
+            .run(async || {
+                let call = idem::current().expect("inside a body");
+                Ok::<_, Error>((call.attempt(), call.child_key("gateway")))
+            })
     };
     faults.always(Step::Claim, Fault::Refuse);
     let (attempt, unguarded) = call().await.unwrap().into_inner();
@@ -335,20 +492,36 @@ async fn p4_a_body_that_runs_although_the_store_failed_has_the_child_keys_that_i
 #[tokio::test]
 async fn a_detached_body_may_call_the_operation_that_began_it_once_that_is_over() {
     let idempotency = Idempotency::new(MemoryStore::new());
-    let (begun, go, answer) = (Arc::new(Notify::new()), Arc::new(Notify::new()), tokio::sync::oneshot::channel());
+    let (begun, go, answer) = (
+        Arc::new(Notify::new()),
+        Arc::new(Notify::new()),
+        tokio::sync::oneshot::channel(),
+    );
     let inner = {
-        let (idempotency, begun, go, answered) = (idempotency.clone(), begun.clone(), go.clone(), answer.0);
+        let (idempotency, begun, go, answered) =
+            (idempotency.clone(), begun.clone(), go.clone(), answer.0);
         move || async move {
             begun.notify_one();
             go.notified().await;
-            let outer = idempotency.operation("outer").key("k").wait(LONG).run(async || Res::Ok(5)).await;
+            let outer = idempotency
+                .operation("outer")
+                .key("k")
+                .wait(LONG)
+                .run(async || Res::Ok(5))
+                .await;
             drop(answered.send(outer.map(idem::Outcome::into_inner)));
             Res::Ok(1)
         }
     };
-    let outer = idempotency.operation("outer").key("k").lease(SHORT).run(|| async {
-        Box::pin(idempotency.operation("inner").key("k").run_detached(inner)).await.map(idem::Outcome::into_inner)
-    });
+    let outer = idempotency
+        .operation("outer")
+        .key("k")
+        .lease(SHORT)
+        .run(|| async {
+            Box::pin(idempotency.operation("inner").key("k").run_detached(inner))
+                .await
+                .map(idem::Outcome::into_inner)
+        });
     tokio::select! { _ = outer => panic!(), () = begun.notified() => {} }
     go.notify_one();
     assert_eq!(answer.1.await.unwrap().unwrap(), 5);
@@ -357,77 +530,18 @@ async fn a_detached_body_may_call_the_operation_that_began_it_once_that_is_over(
 #[tokio::test]
 async fn a_lease_by_hand_that_is_over_is_not_lost() {
     let idempotency = Idempotency::new(MemoryStore::new());
-    let Begin::Execute(lease) = idempotency.operation("op").key("k").lease(SHORT).begin().await.unwrap() else {
+    let Begin::Execute(lease) = idempotency
+        .operation("op")
+        .key("k")
+        .lease(SHORT)
+        .begin()
+        .await
+        .unwrap()
+    else {
         panic!()
     };
     lease.commit(&1u32).await.unwrap();
     assert!(tokio::time::timeout(SHORT * 3, lease.lost()).await.is_err());
-}
-
-#[test]
-fn p1_leases_are_renewed_on_each_tokio_runtime_whatever_becomes_of_the_others() {
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let store = MemoryStore::new();
-    let idempotency = Idempotency::new(store.clone());
-    let (ended, parked, live) = (runtime(), runtime(), runtime());
-    for (tokio, key) in [(&ended, "ended"), (&parked, "parked")] {
-        tokio.block_on(idempotency.operation("op").key(key).run(async || Res::Ok(0))).unwrap();
-    }
-    drop(ended);
-    live.block_on(async {
-        let long = idempotency.operation("op").key("k").lease(LEASE).run(async || {
-            tokio::time::sleep(LEASE * 3).await;
-            Res::Ok(1)
-        });
-        assert_eq!(long.await.unwrap().into_inner(), 1);
-    });
-    drop(parked);
-}
-
-#[test]
-fn p9_and_p10_what_goes_on_in_the_background_moves_to_another_tokio_runtime_when_its_own_ends() {
-    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let (ends, stays) = (runtime(), runtime());
-    let (idempotency, faults) = faulty(&MemoryStore::new());
-    let call = |key: &'static str| idempotency.operation("op").key(key).lease(LONG);
-    stays.block_on(call("stays").run(async || Res::Ok(0))).unwrap();
-    faults.always(Step::Commit, Fault::LoseRequest);
-    faults.always(Step::Release, Fault::LoseRequest);
-    for _ in 0..2 {
-        faults.next(Step::Claim, Fault::LoseReply);
-    }
-    ends.block_on(call("claim").run(async || Res::Ok(1))).unwrap_err();
-    ends.block_on(call("commit").run(async || Res::Ok(2))).unwrap();
-    drop(ends);
-    faults.clear();
-    stays.block_on(async {
-        idempotency.shutdown(LONG).await.unwrap();
-        let committed = call("commit").run(async || Res::Ok(3)).await.unwrap();
-        assert_eq!((committed.is_replayed(), committed.into_inner()), (true, 2));
-        let free = call("claim").in_flight(InFlight::Reject).run(async || Res::Ok(4)).await.unwrap();
-        assert_eq!(free.into_inner(), 4);
-    });
-}
-
-#[test]
-fn p10_a_claim_is_undone_although_a_tokio_runtime_that_undoes_others_is_not_driven() {
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (parked, driven) = (runtime(), runtime());
-    let (idempotency, faults) = faulty(&MemoryStore::new());
-    let call = |key: &'static str| idempotency.operation("op").key(key).lease(LONG);
-    for _ in 0..4 {
-        faults.next(Step::Claim, Fault::LoseReply);
-    }
-    faults.next(Step::Release, Fault::LoseRequest);
-    parked.block_on(call("parked").run(async || Res::Ok(1))).unwrap_err();
-    driven.block_on(async {
-        call("driven").run(async || Res::Ok(2)).await.unwrap_err();
-        for key in ["driven", "parked"] {
-            let free = tokio::time::timeout(LONG / 2, call(key).wait(LONG).run(async || Res::Ok(3))).await.unwrap();
-            assert_eq!(free.unwrap().into_inner(), 3);
-        }
-    });
-    drop(parked);
 }
 
 #[tokio::test(start_paused = true)]
@@ -445,75 +559,8 @@ async fn p10_a_claim_is_undone_soon_however_many_calls_have_failed_before() {
         faults.next(Step::Claim, Fault::LoseReply);
     }
     call(0).run(async || Res::Ok(1)).await.unwrap_err();
-    let free = tokio::time::timeout(LONG, call(0).wait(LONG * 2).run(async || Res::Ok(2))).await.unwrap();
+    let free = tokio::time::timeout(LONG, call(0).wait(LONG * 2).run(async || Res::Ok(2)))
+        .await
+        .unwrap();
     assert_eq!(free.unwrap().into_inner(), 2);
-}
-
-#[tokio::test]
-async fn p2_a_full_memory_store_refuses_new_keys_and_evicts_none() {
-    let idempotency = Idempotency::new(MemoryStore::with_capacity(2));
-    let call = |key: u32, ttl: Duration| idempotency.operation("op").key(&key).ttl(ttl).run(async move || Res::Ok(key));
-    let _ = call(1, LONG).await.unwrap();
-    let _ = call(2, SHORT).await.unwrap();
-    let full = call(3, LONG).await;
-    assert!(matches!(&full, Err(error @ Error::Store { source, .. })
-        if source.kind() == StoreErrorKind::Full && error.is_retryable()));
-    assert!(full.unwrap_err().to_string().contains("with_capacity"));
-    assert!(call(1, LONG).await.unwrap().is_replayed());
-    // Expired records make room.
-    eventually("a place is free", async || call(4, LONG).await.is_ok()).await;
-    assert!(call(1, LONG).await.unwrap().is_replayed());
-}
-
-#[tokio::test]
-async fn a_remember_that_is_too_short_is_refused_in_either_order_and_a_default_one_is_raised() {
-    let (short, long) = (Duration::from_secs(1), Duration::from_secs(10));
-    let idempotency = Idempotency::builder(MemoryStore::new()).ttl(short).remember(short).build();
-    let call = || idempotency.operation("edges.remember").key("k");
-    let run = async |operation: idem::Operation<'_>| operation.run(async || Ok::<_, Error>(1)).await;
-    assert!(matches!(run(call().remember(short).ttl(long)).await, Err(Error::Config { .. })));
-    assert!(matches!(run(call().ttl(long).remember(short)).await, Err(Error::Config { .. })));
-    assert_eq!(run(call().ttl(long)).await.unwrap().into_inner(), 1);
-    let built = |builder: idem::Builder| builder.try_build().map(drop);
-    let builder = || Idempotency::builder(MemoryStore::new());
-    assert!(built(builder().remember(short).ttl(long)).is_err());
-    assert_eq!(built(builder().ttl(long).remember(short)), built(builder().remember(short).ttl(long)));
-}
-
-#[tokio::test]
-async fn settings_that_cannot_be_are_refused_when_built_installed_and_called() {
-    let builder = || Idempotency::builder(MemoryStore::new()).lease(Duration::ZERO);
-    assert!(builder().try_build().unwrap_err().to_string().contains("lease"));
-    let idempotency = builder().build();
-    assert!(idem::install(idempotency.clone()).unwrap_err().to_string().contains("lease"));
-    let refused = |answer: Res<idem::Outcome<u32>>| matches!(answer, Err(Error::Config { .. }));
-    assert!(refused(idempotency.operation("op").key("k").run(async || panic!("ran")).await));
-    let sound = Idempotency::new(MemoryStore::new());
-    let call = || sound.operation("op").key("k");
-    assert!(refused(call().ttl(Duration::ZERO).run(async || panic!("ran")).await));
-    assert!(refused(call().ttl(LONG).remember(SHORT).run(async || panic!("ran")).await));
-    assert!(refused(call().max_attempts(0).run(async || panic!("ran")).await));
-    assert!(refused(call().lease(Duration::MAX).run(async || panic!("ran")).await));
-    for name in ["", "a b", "a:b", "a::", "{a}"] {
-        assert!(refused(sound.operation(name).key("k").run(async || panic!("ran")).await), "{name}");
-    }
-    assert_eq!(call().run(async || Res::Ok(1)).await.unwrap().into_inner(), 1);
-}
-
-#[test]
-fn p1_leases_are_renewed_where_all_threads_for_blocking_work_are_busy() {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let runtime = builder.worker_threads(2).max_blocking_threads(1).enable_all().build().unwrap();
-    let (busy, wait) = std::sync::mpsc::channel::<()>();
-    runtime.spawn_blocking(move || wait.recv());
-    let outcome = runtime.block_on(async {
-        let idempotency = Idempotency::new(MemoryStore::new());
-        let body = async || {
-            tokio::time::sleep(LEASE * 2).await;
-            Ok::<_, Error>(7)
-        };
-        idempotency.operation("edges").key("busy").lease(LEASE).run(body).await
-    });
-    drop(busy);
-    assert_eq!(outcome.unwrap().into_inner(), 7);
 }

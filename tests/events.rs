@@ -65,20 +65,29 @@ impl Subscriber for Log {
         metadata.target() == "idem"
     }
     fn new_span(&self, span: &Attributes<'_>) -> Id {
-        span.record(&mut Fields(&mut self.0.lock().unwrap(), *span.metadata().level()));
+        span.record(&mut Fields(
+            &mut self.0.lock().unwrap(),
+            *span.metadata().level(),
+        ));
         Id::from_u64(1)
     }
     fn record(&self, _: &Id, _: &Record<'_>) {}
     fn record_follows_from(&self, _: &Id, _: &Id) {}
     fn event(&self, event: &Event<'_>) {
-        event.record(&mut Fields(&mut self.0.lock().unwrap(), *event.metadata().level()));
+        event.record(&mut Fields(
+            &mut self.0.lock().unwrap(),
+            *event.metadata().level(),
+        ));
     }
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}
 }
 
 fn logged(decisions: &[(Level, &str)]) -> Vec<(Level, String)> {
-    decisions.iter().map(|(level, decision)| (*level, (*decision).to_owned())).collect()
+    decisions
+        .iter()
+        .map(|(level, decision)| (*level, (*decision).to_owned()))
+        .collect()
 }
 
 /// One call, and what it is expected to log.
@@ -100,7 +109,11 @@ impl From<Error> for Kept {
 }
 impl serde::Serialize for Kept {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if self.0 { serializer.serialize_unit() } else { Err(serde::ser::Error::custom("no")) }
+        if self.0 {
+            serializer.serialize_unit()
+        } else {
+            Err(serde::ser::Error::custom("no"))
+        }
     }
 }
 impl<'de> serde::Deserialize<'de> for Kept {
@@ -231,12 +244,19 @@ async fn p12_a_slow_store_is_said_once_a_second_with_how_often_it_was() {
         for call in calls {
             call.await.unwrap();
         }
-        log.decisions().iter().filter(|(_, decision)| decision == "lease_too_short").count()
+        log.decisions()
+            .iter()
+            .filter(|(_, decision)| decision == "lease_too_short")
+            .count()
     };
     assert_eq!(said(100, 1).await, 1);
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(said(1, 2).await, 1);
-    assert!(log.text().contains("so it was 99 times more"), "{}", log.text());
+    assert!(
+        log.text().contains("so it was 99 times more"),
+        "{}",
+        log.text()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -247,14 +267,18 @@ async fn p12_a_release_whose_caller_goes_away_before_the_answer_is_not_called_re
     let idempotency = builder.build();
     let gate = Gate::new();
     faults.next(Step::Release, Fault::HangReply(gate.clone()));
-    let call = idempotency.operation("events.release").key("k").run(async || Err::<u32, Failure>(Failure::Declined));
+    let call = idempotency
+        .operation("events.release")
+        .key("k")
+        .run(async || Err::<u32, Failure>(Failure::Declined));
     tokio::select! { _ = call => panic!("it has ended"), () = gate.reached() => {} }
     idempotency.shutdown(LONG).await.unwrap();
     assert_eq!(log.decisions(), logged(&[(Level::DEBUG, "released")]));
 }
 
 #[tokio::test(start_paused = true)]
-async fn p12_a_release_whose_caller_goes_away_is_not_called_refused_although_the_key_has_a_new_owner() {
+async fn p12_a_release_whose_caller_goes_away_is_not_called_refused_although_the_key_has_a_new_owner()
+ {
     let log = Log::default();
     let _logging = crate::support::events::logging(log.clone());
     let world = World::memory();
@@ -263,10 +287,18 @@ async fn p12_a_release_whose_caller_goes_away_is_not_called_refused_although_the
     let (reply, again) = (Gate::new(), Gate::new());
     faults.next(Step::Release, Fault::HangReply(reply.clone()));
     faults.next(Step::Release, Fault::Hang(again.clone()));
-    let call = idempotency.operation("events.late").key("k").run(async || Err::<u32, Failure>(Failure::Declined));
+    let call = idempotency
+        .operation("events.late")
+        .key("k")
+        .run(async || Err::<u32, Failure>(Failure::Declined));
     tokio::select! { _ = call => panic!("it has ended"), () = reply.reached() => {} }
     again.reached().await;
-    let next = other.operation("events.late").key("k").begin().await.unwrap();
+    let next = other
+        .operation("events.late")
+        .key("k")
+        .begin()
+        .await
+        .unwrap();
     assert!(matches!(next, idem::Begin::Execute(_)), "it was released");
     again.open();
     idempotency.shutdown(LONG).await.unwrap();
@@ -279,20 +311,32 @@ async fn p12_a_release_that_the_store_has_carried_out_twice_is_not_called_refuse
     let _logging = crate::support::events::logging(log.clone());
     let (builder, _) = World::memory().faulty().await;
     let idempotency = builder.build();
-    let idem::Begin::Execute(one) = idempotency.operation("events.twice").key("k").begin().await.unwrap() else {
+    let idem::Begin::Execute(one) = idempotency
+        .operation("events.twice")
+        .key("k")
+        .begin()
+        .await
+        .unwrap()
+    else {
         panic!("nobody else was there")
     };
     one.release().await.unwrap();
     // As where a store that lost the connection sends it again by itself.
     one.release().await.unwrap();
-    assert_eq!(log.decisions(), logged(&[(Level::DEBUG, "released"), (Level::DEBUG, "released")]));
+    assert_eq!(
+        log.decisions(),
+        logged(&[(Level::DEBUG, "released"), (Level::DEBUG, "released")])
+    );
 }
 
 #[test]
 fn p12_what_ends_with_the_only_tokio_runtime_is_said() {
     let log = Log::default();
     let _logging = crate::support::events::logging(log.clone());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let (builder, faults) = World::memory().faulty().await;
         let idempotency = builder.build();
@@ -301,14 +345,27 @@ fn p12_what_ends_with_the_only_tokio_runtime_is_said() {
         for _ in 0..2 {
             faults.next(Step::Claim, Fault::LoseReply);
         }
-        idempotency.operation("events.end").key("claim").run(async || Ok::<_, Error>(7)).await.unwrap_err();
-        idempotency.operation("events.end").key("commit").run(async || Ok::<_, Error>(7)).await.unwrap();
+        idempotency
+            .operation("events.end")
+            .key("claim")
+            .run(async || Ok::<_, Error>(7))
+            .await
+            .unwrap_err();
+        idempotency
+            .operation("events.end")
+            .key("commit")
+            .run(async || Ok::<_, Error>(7))
+            .await
+            .unwrap();
         drop(log.decisions());
     });
     drop(runtime);
     let said = log.decisions();
     for decision in ["not_released", "not_recorded"] {
-        assert!(said.contains(&(Level::WARN, decision.to_owned())), "{said:?}");
+        assert!(
+            said.contains(&(Level::WARN, decision.to_owned())),
+            "{said:?}"
+        );
     }
 }
 
@@ -319,8 +376,14 @@ async fn p1_leases_are_renewed_on_after_a_panic_in_the_applications_subscriber()
     let subscriber = AtEachEvent::new(move |event| {
         let mut logged = Logged::default();
         event.record(&mut Fields(&mut logged, Level::WARN));
-        let failed = logged.0.iter().any(|(_, decision)| decision == "renewal_failed");
-        assert!(!failed || first.swap(true, Ordering::SeqCst), "a subscriber that panics");
+        let failed = logged
+            .0
+            .iter()
+            .any(|(_, decision)| decision == "renewal_failed");
+        assert!(
+            !failed || first.swap(true, Ordering::SeqCst),
+            "a subscriber that panics"
+        );
     });
     let _logging = crate::support::events::logging(subscriber);
     let (builder, faults) = World::memory().faulty().await;
@@ -331,7 +394,13 @@ async fn p1_leases_are_renewed_on_after_a_panic_in_the_applications_subscriber()
         faults.reached(Step::Renew, 4).await;
         Ok::<_, Error>(7)
     };
-    let outcome = idempotency.operation("events.panic").key("k").lease(LEASE).run(body).await.unwrap();
+    let outcome = idempotency
+        .operation("events.panic")
+        .key("k")
+        .lease(LEASE)
+        .run(body)
+        .await
+        .unwrap();
     assert_eq!(outcome.into_inner(), 7);
     assert!(panicked.load(Ordering::SeqCst), "it did not panic");
 }

@@ -1,7 +1,17 @@
 //! Calls of one process with one key share claims, waits and answers. An answer is never older than
 //! the call that gets it, and no call depends on one that is not polled.
-#![allow(clippy::similar_names, clippy::unchecked_time_subtraction, reason = "tests")]
-#![allow(clippy::disallowed_methods, clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
+#![allow(
+    clippy::similar_names,
+    clippy::unchecked_time_subtraction,
+    reason = "tests"
+)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    missing_docs
+)]
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -31,7 +41,11 @@ impl World {
         let store = MemoryStore::new();
         let faulty = FaultStore::new(store.clone());
         let faults = faulty.faults();
-        Self { here: Idempotency::new(faulty), faults, there: Idempotency::new(store) }
+        Self {
+            here: Idempotency::new(faulty),
+            faults,
+            there: Idempotency::new(store),
+        }
     }
 
     fn call(&self) -> Operation<'static> {
@@ -99,7 +113,9 @@ async fn p2_a_call_that_begins_after_a_forget_gets_no_outcome_whose_commit_was_a
 #[tokio::test(start_paused = true)]
 async fn p2_a_call_that_begins_after_a_commit_returned_is_not_told_that_it_is_in_flight() {
     let world = World::new();
-    let Begin::Execute(lease) = world.elsewhere().begin().await.unwrap() else { panic!("nobody else was there") };
+    let Begin::Execute(lease) = world.elsewhere().begin().await.unwrap() else {
+        panic!("nobody else was there")
+    };
     let gate = world.hangs(Step::Wait, Fault::Hang);
     let mut waiting = pin!(gives(world.call(), 2));
     polled(waiting.as_mut()).await;
@@ -115,7 +131,11 @@ async fn p2_a_call_that_begins_after_a_commit_returned_is_not_told_that_it_is_in
 async fn p2_a_call_that_begins_after_a_release_was_carried_out_does_not_hear_of_the_owner_before() {
     let world = World::new();
     let gate = world.hangs(Step::Release, Fault::HangReply);
-    let mut owner = pin!(world.call().run(async || Err::<u32, _>(idem::Error::clone(&missing_key().await))));
+    let mut owner = pin!(
+        world
+            .call()
+            .run(async || Err::<u32, _>(idem::Error::clone(&missing_key().await)))
+    );
     polled(owner.as_mut()).await;
     gate.reached().await;
     assert_eq!(gives(world.elsewhere(), 1).await.unwrap(), (false, 1));
@@ -127,16 +147,25 @@ async fn p2_a_call_that_begins_after_a_release_was_carried_out_does_not_hear_of_
 
 /// Any error.
 async fn missing_key() -> Error {
-    Idempotency::new(MemoryStore::new()).operation("none").key("").run(async || Res::Ok(1)).await.unwrap_err()
+    Idempotency::new(MemoryStore::new())
+        .operation("none")
+        .key("")
+        .run(async || Res::Ok(1))
+        .await
+        .unwrap_err()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_thousand_duplicates_cost_two_claims_and_one_wait_whatever_they_do_about_an_owner() {
     for in_flight in [InFlight::Wait, InFlight::Reject] {
         let world = World::new();
-        let Begin::Execute(lease) = world.elsewhere().begin().await.unwrap() else { panic!("nobody else was there") };
+        let Begin::Execute(lease) = world.elsewhere().begin().await.unwrap() else {
+            panic!("nobody else was there")
+        };
         let gate = world.hangs(Step::Claim, Fault::HangReply);
-        let calls: Vec<_> = (0..1_000).map(|_| tokio::spawn(gives(world.call().in_flight(in_flight), 2))).collect();
+        let calls: Vec<_> = (0..1_000)
+            .map(|_| tokio::spawn(gives(world.call().in_flight(in_flight), 2)))
+            .collect();
         tokio::time::sleep(Duration::from_millis(1)).await;
         gate.open();
         // The first asks for itself, the second for all that came after its claim was sent.
@@ -144,29 +173,48 @@ async fn a_thousand_duplicates_cost_two_claims_and_one_wait_whatever_they_do_abo
         if in_flight == InFlight::Wait {
             world.faults.reached(Step::Wait, 1).await;
             tokio::time::sleep(Duration::from_secs(1)).await;
-            assert!(world.claims() <= 2 && wait() == 1, "{} claims, {} waits", world.claims(), wait());
+            assert!(
+                world.claims() <= 2 && wait() == 1,
+                "{} claims, {} waits",
+                world.claims(),
+                wait()
+            );
             lease.commit(&1u32).await.unwrap();
         }
         for call in calls {
             match call.await.unwrap() {
                 Ok(answer) => assert_eq!(answer, (true, 1)),
                 Err(error) => {
-                    assert!(in_flight == InFlight::Reject && matches!(error, Error::InFlight { .. }), "{error}");
+                    assert!(
+                        in_flight == InFlight::Reject && matches!(error, Error::InFlight { .. }),
+                        "{error}"
+                    );
                 }
             }
         }
-        assert!(world.claims() <= 3, "{in_flight:?}: {} claims", world.claims());
+        assert!(
+            world.claims() <= 3,
+            "{in_flight:?}: {} claims",
+            world.claims()
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_thousand_duplicates_of_a_body_of_their_own_process_cost_no_claim() {
     let world = World::new();
-    let Begin::Execute(lease) = world.call().begin().await.unwrap() else { panic!("nobody else was there") };
-    let calls: Vec<_> = (0..1_000).map(|_| tokio::spawn(gives(world.call(), 2))).collect();
+    let Begin::Execute(lease) = world.call().begin().await.unwrap() else {
+        panic!("nobody else was there")
+    };
+    let calls: Vec<_> = (0..1_000)
+        .map(|_| tokio::spawn(gives(world.call(), 2)))
+        .collect();
     tokio::time::sleep(Duration::from_millis(1)).await;
     let rejected = gives(world.call().in_flight(InFlight::Reject), 3).await;
-    assert!(matches!(rejected, Err(Error::InFlight { .. })), "{rejected:?}");
+    assert!(
+        matches!(rejected, Err(Error::InFlight { .. })),
+        "{rejected:?}"
+    );
     lease.commit(&1u32).await.unwrap();
     for call in calls {
         assert_eq!(call.await.unwrap().unwrap(), (true, 1));
@@ -183,8 +231,15 @@ async fn p11_a_claim_whose_caller_is_not_polled_costs_the_others_a_moment() {
         let mut unpolled = pin!(gives(world.call(), 2));
         polled(unpolled.as_mut()).await;
         let began = Instant::now();
-        assert_eq!(gives(world.call().in_flight(in_flight), 3).await.unwrap(), (true, 1));
-        assert!(began.elapsed() < MOMENT, "{in_flight:?}: {:?}", began.elapsed());
+        assert_eq!(
+            gives(world.call().in_flight(in_flight), 3).await.unwrap(),
+            (true, 1)
+        );
+        assert!(
+            began.elapsed() < MOMENT,
+            "{in_flight:?}: {:?}",
+            began.elapsed()
+        );
     }
 }
 
@@ -193,7 +248,9 @@ async fn p11_a_claim_whose_caller_is_not_polled_costs_a_moment_also_after_others
     let world = World::new();
     gives(world.elsewhere(), 1).await.unwrap();
     let gate = Gate::new();
-    world.faults.always(Step::Claim, Fault::HangReply(gate.clone()));
+    world
+        .faults
+        .always(Step::Claim, Fault::HangReply(gate.clone()));
     let call = || gives(world.call().wait(WAIT * 100), 2);
     // Each asks after the one before has got no answer, later each time.
     let mut slow = Vec::new();
@@ -202,7 +259,11 @@ async fn p11_a_claim_whose_caller_is_not_polled_costs_a_moment_also_after_others
         slow.push(tokio::spawn(call()));
         world.faults.reached(Step::Claim, number).await;
         // One that is polled is given its time.
-        assert!(number < 5 || began.elapsed() > MOMENT, "{:?}", began.elapsed());
+        assert!(
+            number < 5 || began.elapsed() > MOMENT,
+            "{:?}",
+            began.elapsed()
+        );
     }
     let mut unpolled = pin!(call());
     tokio::select! {
@@ -222,7 +283,9 @@ async fn p11_a_claim_whose_caller_is_not_polled_costs_a_moment_also_after_others
 #[tokio::test(start_paused = true)]
 async fn p11_a_waiter_that_is_not_polled_costs_the_others_a_moment() {
     let world = World::new();
-    let Begin::Execute(lease) = world.elsewhere().begin().await.unwrap() else { panic!("nobody else was there") };
+    let Begin::Execute(lease) = world.elsewhere().begin().await.unwrap() else {
+        panic!("nobody else was there")
+    };
     let mut unpolled = pin!(gives(world.call(), 2));
     polled(unpolled.as_mut()).await;
     let mut waiting = pin!(gives(world.call(), 3));
@@ -257,8 +320,12 @@ async fn p11_an_owner_that_is_not_polled_while_it_commits_costs_the_others_a_mom
 #[tokio::test(start_paused = true)]
 async fn p11_a_waiter_that_is_polled_is_left_to_wait() {
     let world = World::new();
-    let Begin::Execute(lease) = world.elsewhere().begin().await.unwrap() else { panic!("nobody else was there") };
-    let calls: Vec<_> = (0..3).map(|_| tokio::spawn(gives(world.call(), 2))).collect();
+    let Begin::Execute(lease) = world.elsewhere().begin().await.unwrap() else {
+        panic!("nobody else was there")
+    };
+    let calls: Vec<_> = (0..3)
+        .map(|_| tokio::spawn(gives(world.call(), 2)))
+        .collect();
     tokio::time::sleep(WAIT - MOMENT).await;
     assert_eq!(world.faults.calls(Step::Wait), 1);
     lease.commit(&1u32).await.unwrap();
@@ -275,9 +342,18 @@ async fn p7_a_call_with_another_fingerprint_waits_for_nobody() {
     polled(waiting.as_mut()).await;
     let began = Instant::now();
     let other = gives(world.call().fingerprint(&2), 3).await;
-    assert!(matches!(other, Err(Error::FingerprintMismatch { .. })), "{other:?}");
-    assert!(began.elapsed() < Duration::from_millis(10), "{:?}", began.elapsed());
-    let Begin::Execute(lease) = owner else { panic!("nobody else was there") };
+    assert!(
+        matches!(other, Err(Error::FingerprintMismatch { .. })),
+        "{other:?}"
+    );
+    assert!(
+        began.elapsed() < Duration::from_millis(10),
+        "{:?}",
+        began.elapsed()
+    );
+    let Begin::Execute(lease) = owner else {
+        panic!("nobody else was there")
+    };
     lease.commit(&1u32).await.unwrap();
     assert_eq!(waiting.await.unwrap(), (true, 1));
 }

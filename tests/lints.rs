@@ -9,9 +9,21 @@
     clippy::allow_attributes_without_reason,
     clippy::arbitrary_source_item_ordering
 )]
-#![allow(clippy::blanket_clippy_restriction_lints, clippy::exhaustive_enums, clippy::implicit_return)]
-#![allow(clippy::missing_inline_in_public_items, clippy::question_mark_used, clippy::single_call_fn)]
-#![allow(clippy::std_instead_of_alloc, clippy::std_instead_of_core, clippy::tests_outside_test_module)]
+#![allow(
+    clippy::blanket_clippy_restriction_lints,
+    clippy::exhaustive_enums,
+    clippy::implicit_return
+)]
+#![allow(
+    clippy::missing_inline_in_public_items,
+    clippy::question_mark_used,
+    clippy::single_call_fn
+)]
+#![allow(
+    clippy::std_instead_of_alloc,
+    clippy::std_instead_of_core,
+    clippy::tests_outside_test_module
+)]
 #![warn(
     unused,
     nonstandard_style,
@@ -20,7 +32,13 @@
     rust_2021_compatibility,
     rust_2024_compatibility
 )]
-#![warn(unreachable_pub, unused_qualifications, unused_results, trivial_casts, let_underscore_drop)]
+#![warn(
+    unreachable_pub,
+    unused_qualifications,
+    unused_results,
+    trivial_casts,
+    let_underscore_drop
+)]
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -145,19 +163,37 @@ impl Service {
 
 #[tokio::test]
 async fn what_is_linted_runs() {
-    let service = Arc::new(Service { idempotency: Idempotency::new(MemoryStore::new()) });
+    let service = Arc::new(Service {
+        idempotency: Idempotency::new(MemoryStore::new()),
+    });
     let req = Req {
         order: OrderId(7),
         tenant: "acme".to_owned(),
-        payee: Payee::Merchant { shop: "s".to_owned(), till: 1 },
+        payee: Payee::Merchant {
+            shop: "s".to_owned(),
+            till: 1,
+        },
         keep: Duration::from_secs(1),
     };
     let answers = idem::scope(service.idempotency.clone(), async {
         let arms = arms(req.clone(), OrderId(1), 1).await;
         let (options, one_arm) = (options(req.clone()).await, one_arm(req.clone()).await);
-        let (shared, generic) = (service.shared(OrderId(7)).await, generic::<OrderError>(7).await);
-        [plain(&req).await.map_err(OrderError::from), arms, options, one_arm, shared, generic]
+        let (shared, generic) = (
+            service.shared(OrderId(7)).await,
+            generic::<OrderError>(7).await,
+        );
+        [
+            plain(&req).await.map_err(OrderError::from),
+            arms,
+            options,
+            one_arm,
+            shared,
+            generic,
+        ]
     })
     .await;
-    assert!(answers.iter().all(|answer| matches!(answer, Ok(7))), "{answers:?}");
+    assert!(
+        answers.iter().all(|answer| matches!(answer, Ok(7))),
+        "{answers:?}"
+    );
 }

@@ -29,7 +29,12 @@ impl From<Error> for Kept {
 }
 
 async fn lookup(idempotency: &Idempotency, operation: &'static str) -> Lookup<u32> {
-    idempotency.operation(operation).key("k").lookup().await.unwrap()
+    idempotency
+        .operation(operation)
+        .key("k")
+        .lookup()
+        .await
+        .unwrap()
 }
 
 over_both_stores! {
@@ -131,9 +136,22 @@ over_both_stores! {
 
 #[tokio::test]
 async fn a_lookup_under_a_disabled_runtime_knows_nothing_and_without_a_key_is_an_error() {
-    let none = Idempotency::disabled().operation("lookup.disabled").key("k").lookup::<u32>().await;
+    let none = Idempotency::disabled()
+        .operation("lookup.disabled")
+        .key("k")
+        .lookup::<u32>()
+        .await;
     assert!(matches!(none, Ok(Lookup::Unknown)));
-    let idempotency = Idempotency::builder(idem::MemoryStore::new()).missing_key(idem::MissingKey::Run).build();
-    let missing = idempotency.operation("lookup.missing").key("").lookup::<u32>().await;
-    assert!(matches!(missing, Err(Error::MissingKey { .. })), "{missing:?}");
+    let idempotency = Idempotency::builder(idem::MemoryStore::new())
+        .missing_key(idem::MissingKey::Run)
+        .build();
+    let missing = idempotency
+        .operation("lookup.missing")
+        .key("")
+        .lookup::<u32>()
+        .await;
+    assert!(
+        matches!(missing, Err(Error::MissingKey { .. })),
+        "{missing:?}"
+    );
 }

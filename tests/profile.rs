@@ -10,8 +10,8 @@ mod transactions;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use idem::{
-    Abandoned, Begin, Builder, Error, ErrorAction, ErrorPolicy, Idempotency, Lookup, MemoryStore, Outcome, Retry,
-    UnkeptAction, idempotent,
+    Abandoned, Begin, Builder, Error, ErrorAction, ErrorPolicy, Idempotency, Lookup, MemoryStore,
+    Outcome, Retry, UnkeptAction, idempotent,
 };
 use support::{Failure, LEASE, LONG, World, eventually};
 
@@ -47,20 +47,31 @@ async fn with(id: u32, sum: u32) -> Result<u32, Failure> {
 }
 
 #[tokio::test]
-async fn p7_strict_refuses_the_first_call_of_an_operation_without_a_fingerprint_and_says_what_to_write() {
+async fn p7_strict_refuses_the_first_call_of_an_operation_without_a_fingerprint_and_says_what_to_write()
+ {
     idem::scope(strict().build(), async {
         let refused = refusal(careless(1).await);
-        for said in ["profile.careless", "fingerprint = none", ".no_fingerprint()"] {
+        for said in [
+            "profile.careless",
+            "fingerprint = none",
+            ".no_fingerprint()",
+        ] {
             assert!(refused.contains(said), "{refused}");
         }
         assert_eq!(RUNS.load(Ordering::SeqCst), 0, "nothing was run");
         assert_eq!(without(1).await.unwrap(), 1);
         assert_eq!(with(1, 2).await.unwrap(), 3);
-        assert!(matches!(with(1, 3).await, Err(Failure::Idempotency(Error::FingerprintMismatch { .. }))));
+        assert!(matches!(
+            with(1, 3).await,
+            Err(Failure::Idempotency(Error::FingerprintMismatch { .. }))
+        ));
     })
     .await;
     // Elsewhere it says nothing.
-    idem::scope(Idempotency::new(MemoryStore::new()), async { careless(2).await.unwrap() }).await;
+    idem::scope(Idempotency::new(MemoryStore::new()), async {
+        careless(2).await.unwrap()
+    })
+    .await;
     assert_eq!(RUNS.load(Ordering::SeqCst), 1);
 }
 
@@ -68,20 +79,52 @@ async fn p7_strict_refuses_the_first_call_of_an_operation_without_a_fingerprint_
 async fn p7_strict_holds_by_hand_for_what_runs_and_not_for_looking_and_settling() {
     let idempotency = strict().build();
     let operation = || idempotency.operation("profile.hand").key("k");
-    assert!(matches!(operation().run(async || Res::Ok(1)).await, Err(Error::Config { .. })));
-    assert!(matches!(operation().run_detached(async || Res::Ok(1)).await, Err(Error::Config { .. })));
-    assert!(matches!(operation().begin().await, Err(Error::Config { .. })));
+    assert!(matches!(
+        operation().run(async || Res::Ok(1)).await,
+        Err(Error::Config { .. })
+    ));
+    assert!(matches!(
+        operation().run_detached(async || Res::Ok(1)).await,
+        Err(Error::Config { .. })
+    ));
+    assert!(matches!(
+        operation().begin().await,
+        Err(Error::Config { .. })
+    ));
     let listed = operation().errors(|_: &Error| UnkeptAction::Release);
-    assert!(matches!(listed.run(async || Res::Ok(1)).await, Err(Error::Config { .. })));
+    assert!(matches!(
+        listed.run(async || Res::Ok(1)).await,
+        Err(Error::Config { .. })
+    ));
 
     assert!(operation().inspect().await.unwrap().is_none());
-    assert!(matches!(operation().lookup::<u32>().await.unwrap(), Lookup::Unknown));
+    assert!(matches!(
+        operation().lookup::<u32>().await.unwrap(),
+        Lookup::Unknown
+    ));
     operation().settle(&5_u32).await.unwrap();
-    assert_eq!(operation().no_fingerprint().run(async || Res::Ok(1)).await.unwrap().into_inner(), 5);
+    assert_eq!(
+        operation()
+            .no_fingerprint()
+            .run(async || Res::Ok(1))
+            .await
+            .unwrap()
+            .into_inner(),
+        5
+    );
     assert!(operation().forget().await.unwrap());
-    let token = idempotency.operation("profile.token").issue("alice", LONG).await.unwrap();
-    let submission = idempotency.operation("profile.token").token(&token, "alice");
-    assert!(matches!(submission.run(async || Res::Ok(1)).await, Err(Error::Config { .. })));
+    let token = idempotency
+        .operation("profile.token")
+        .issue("alice", LONG)
+        .await
+        .unwrap();
+    let submission = idempotency
+        .operation("profile.token")
+        .token(&token, "alice");
+    assert!(matches!(
+        submission.run(async || Res::Ok(1)).await,
+        Err(Error::Config { .. })
+    ));
 }
 
 over_both_stores! {
@@ -150,21 +193,39 @@ async fn p6_a_variant_without_an_action_is_unlisted_and_an_arm_for_all_others_li
     idem::scope(idempotency.clone(), async {
         marked("released", Marked::Released).await.unwrap_err();
         marked("unmarked", Marked::Unmarked).await.unwrap_err();
-        arms("all others", Failure::Asked("the guard")).await.unwrap_err();
+        arms("all others", Failure::Asked("the guard"))
+            .await
+            .unwrap_err();
     })
     .await;
     let lookup = async |operation: &'static str, key: &str| {
-        idempotency.operation(operation).key(key).lookup::<u32>().await.unwrap()
+        idempotency
+            .operation(operation)
+            .key(key)
+            .lookup::<u32>()
+            .await
+            .unwrap()
     };
-    assert!(matches!(lookup("profile.marked", "released").await, Lookup::Unknown));
-    assert!(matches!(lookup("profile.marked", "unmarked").await, Lookup::Abandoned { .. }));
-    assert!(matches!(lookup("profile.arms", "all others").await, Lookup::Unknown));
+    assert!(matches!(
+        lookup("profile.marked", "released").await,
+        Lookup::Unknown
+    ));
+    assert!(matches!(
+        lookup("profile.marked", "unmarked").await,
+        Lookup::Abandoned { .. }
+    ));
+    assert!(matches!(
+        lookup("profile.arms", "all others").await,
+        Lookup::Unknown
+    ));
 }
 
 #[tokio::test]
 async fn an_explicit_setting_of_the_builder_wins_over_strict_whichever_comes_first() {
     let builders = [
-        strict().default_error(ErrorAction::Release).abandoned(Abandoned::Rerun),
+        strict()
+            .default_error(ErrorAction::Release)
+            .abandoned(Abandoned::Rerun),
         Idempotency::builder(MemoryStore::new())
             .abandoned(Abandoned::Rerun)
             .default_error(ErrorAction::Release)
@@ -172,24 +233,60 @@ async fn an_explicit_setting_of_the_builder_wins_over_strict_whichever_comes_fir
     ];
     for builder in builders {
         let idempotency = builder.build();
-        let operation = |key| idempotency.operation("profile.explicit").key(key).no_fingerprint();
-        operation("error").run(async || Err::<u32, _>(Failure::Declined)).await.unwrap_err();
-        assert_eq!(operation("error").run(async || Res::Ok(1)).await.unwrap().into_inner(), 1);
+        let operation = |key| {
+            idempotency
+                .operation("profile.explicit")
+                .key(key)
+                .no_fingerprint()
+        };
+        operation("error")
+            .run(async || Err::<u32, _>(Failure::Declined))
+            .await
+            .unwrap_err();
+        assert_eq!(
+            operation("error")
+                .run(async || Res::Ok(1))
+                .await
+                .unwrap()
+                .into_inner(),
+            1
+        );
         let abandoning = operation("abandoned").errors(|_: &Failure| UnkeptAction::Abandon);
-        abandoning.run(async || Err::<u32, _>(Failure::Declined)).await.unwrap_err();
-        assert_eq!(operation("abandoned").run(async || Res::Ok(2)).await.unwrap().into_inner(), 2);
+        abandoning
+            .run(async || Err::<u32, _>(Failure::Declined))
+            .await
+            .unwrap_err();
+        assert_eq!(
+            operation("abandoned")
+                .run(async || Res::Ok(2))
+                .await
+                .unwrap()
+                .into_inner(),
+            2
+        );
     }
 }
 
 #[tokio::test]
 async fn a_default_error_that_would_keep_or_retry_is_refused() {
-    for action in
-        [ErrorAction::Keep, ErrorAction::KeepFor(LONG), ErrorAction::Retry(Retry::new(1)), ErrorAction::Unlisted]
-    {
+    for action in [
+        ErrorAction::Keep,
+        ErrorAction::KeepFor(LONG),
+        ErrorAction::Retry(Retry::new(1)),
+        ErrorAction::Unlisted,
+    ] {
         let builder = || Idempotency::builder(MemoryStore::new()).default_error(action);
         let refused = builder().try_build().unwrap_err().to_string();
-        assert!(refused.contains("`default_error`") && refused.contains("ErrorAction::Abandon"), "{refused}");
-        let called = builder().build().operation("profile.refused").key("k").run(async || Res::Ok(1)).await;
+        assert!(
+            refused.contains("`default_error`") && refused.contains("ErrorAction::Abandon"),
+            "{refused}"
+        );
+        let called = builder()
+            .build()
+            .operation("profile.refused")
+            .key("k")
+            .run(async || Res::Ok(1))
+            .await;
         assert!(matches!(called, Err(Error::Config { .. })), "{called:?}");
     }
 }
@@ -223,16 +320,46 @@ async fn p6_by_hand_an_error_that_is_never_kept_needs_no_serialisation() {
     let operation = |key| idempotency.operation("profile.plain").key(key);
     let tries = AtomicU32::new(0);
     let failing = async || Err::<u32, _>(Plain(tries.fetch_add(1, Ordering::SeqCst)));
-    let policy = |error: &Plain| if error.0 < 2 { UnkeptAction::Retry(Retry::new(2)) } else { UnkeptAction::Abandon };
-    operation("closure").errors(policy).run(failing).await.unwrap_err();
+    let policy = |error: &Plain| {
+        if error.0 < 2 {
+            UnkeptAction::Retry(Retry::new(2))
+        } else {
+            UnkeptAction::Abandon
+        }
+    };
+    operation("closure")
+        .errors(policy)
+        .run(failing)
+        .await
+        .unwrap_err();
     assert_eq!(tries.swap(0, Ordering::SeqCst), 3);
-    assert!(matches!(operation("closure").lookup::<u32>().await.unwrap(), Lookup::Abandoned { .. }));
+    assert!(matches!(
+        operation("closure").lookup::<u32>().await.unwrap(),
+        Lookup::Abandoned { .. }
+    ));
 
-    operation("type").errors_by_type::<Plain>().run(failing).await.unwrap_err();
+    operation("type")
+        .errors_by_type::<Plain>()
+        .run(failing)
+        .await
+        .unwrap_err();
     assert_eq!(tries.swap(0, Ordering::SeqCst), 4);
-    assert!(matches!(operation("type").lookup::<u32>().await.unwrap(), Lookup::Abandoned { .. }));
+    assert!(matches!(
+        operation("type").lookup::<u32>().await.unwrap(),
+        Lookup::Abandoned { .. }
+    ));
 
-    let keeping = operation("retry").errors(|_: &Plain| UnkeptAction::Retry(Retry::new(0).then_keep()));
-    keeping.run_detached(async || Err::<u32, _>(Plain(0))).await.unwrap_err();
-    assert!(matches!(operation("retry").lookup::<u32>().await.unwrap(), Lookup::Unknown), "nothing to keep it with");
+    let keeping =
+        operation("retry").errors(|_: &Plain| UnkeptAction::Retry(Retry::new(0).then_keep()));
+    keeping
+        .run_detached(async || Err::<u32, _>(Plain(0)))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(
+            operation("retry").lookup::<u32>().await.unwrap(),
+            Lookup::Unknown
+        ),
+        "nothing to keep it with"
+    );
 }

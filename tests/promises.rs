@@ -1,5 +1,6 @@
 //! The first test of each promise in docs/guarantees.md, over every store. The names begin with the
-//! promise's id.
+//! promise's id. A lost request or reply, and a call that is dropped, have their rows in `deaths`;
+//! what a store answers has its own in the conformance suite.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
 
@@ -10,8 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use idem::{Abandoned, Begin, Duplicate, Error, Idempotency, InFlight, RecordState, StoreErrorKind, StoreFailure};
-use idem_testkit::{Fault, Gate, Step};
+use idem::{
+    Abandoned, Begin, Duplicate, Error, Idempotency, InFlight, RecordState, StoreErrorKind,
+    StoreFailure,
+};
+use idem_testkit::{Fault, Step};
 use support::{Bodies, Failure, LEASE, LONG, World, eventually};
 use tokio::sync::Notify;
 
@@ -20,10 +24,15 @@ type Res<T = u32> = Result<T, Error>;
 /// Runs a call whose body is cut by dropping its future: as good as a crash.
 async fn crash(idempotency: &Idempotency, operation: &str, key: &str, fingerprint: u8) {
     let begun = Notify::new();
-    let call = idempotency.operation(operation).key(key).fingerprint(&fingerprint).lease(LEASE).run(|| async {
-        begun.notify_one();
-        pending::<Res>().await
-    });
+    let call = idempotency
+        .operation(operation)
+        .key(key)
+        .fingerprint(&fingerprint)
+        .lease(LEASE)
+        .run(|| async {
+            begun.notify_one();
+            pending::<Res>().await
+        });
     tokio::select! {
         _ = call => panic!("a body that never ends has ended"),
         () = begun.notified() => {}
@@ -397,26 +406,6 @@ over_all_stores! {
         }
     }
 
-    async fn p9_a_commit_whose_caller_is_dropped_meanwhile_is_carried_on(world: World) {
-        let (builder, faults) = world.faulty().await;
-        let (one, two) = (builder.build(), world.process().await);
-        let gate = Gate::new();
-        faults.next(Step::Commit, Fault::Hang(gate.clone()));
-        let call = one.operation("p9.dropped").key("k").run(async || Res::Ok(5));
-        tokio::select! { _ = call => panic!(), () = gate.reached() => {} }
-        let later = two.operation("p9.dropped").key("k").wait(LONG).run(async || Res::Ok(6)).await.unwrap();
-        assert_eq!((later.is_replayed(), later.into_inner()), (true, 5));
-    }
-
-    async fn p9_a_commit_whose_reply_was_lost_counts_once(world: World) {
-        let (builder, faults) = world.faulty().await;
-        let one = builder.build();
-        faults.next(Step::Commit, Fault::LoseReply);
-        assert_eq!(one.operation("p9.reply").key("k").run(async || Res::Ok(5)).await.unwrap().into_inner(), 5);
-        let later = one.operation("p9.reply").key("k").wait(LONG).run(async || Res::Ok(6)).await.unwrap();
-        assert_eq!((later.is_replayed(), later.into_inner()), (true, 5));
-    }
-
     async fn p9_an_outcome_that_cannot_be_encoded_is_given_once_and_then_known_to_be_done(world: World) {
         use std::collections::BTreeMap;
         let idempotency = world.process().await;
@@ -442,15 +431,6 @@ over_all_stores! {
         }
     }
 
-    async fn p10_a_claim_whose_reply_was_lost_is_recognised(world: World) {
-        let (builder, faults) = world.faulty().await;
-        let one = builder.build();
-        faults.next(Step::Claim, Fault::LoseReply);
-        let outcome = one.operation("p10.once").key("k").in_flight(InFlight::Reject)
-            .run(async || Res::Ok(idem::current().unwrap().attempt())).await.unwrap();
-        assert_eq!((outcome.is_replayed(), outcome.into_inner()), (false, 1));
-    }
-
     async fn p10_a_claim_without_any_answer_is_given_back(world: World) {
         let (builder, faults) = world.faulty().await;
         let (one, two) = (builder.build(), world.process().await);
@@ -460,17 +440,6 @@ over_all_stores! {
         assert!(matches!(failed, Err(Error::Store { .. })));
         // Its lease would last for 30 s.
         let next = two.operation("p10.twice").key("k").run(async || Res::Ok(2)).await.unwrap();
-        assert_eq!(next.into_inner(), 2);
-    }
-
-    async fn p10_a_call_that_is_dropped_while_it_claims_gives_the_key_back(world: World) {
-        let (builder, faults) = world.faulty().await;
-        let (one, two) = (builder.build(), world.process().await);
-        let gate = Gate::new();
-        faults.next(Step::Claim, Fault::HangReply(gate.clone()));
-        let call = one.operation("p10.dropped").key("k").run(async || Res::Ok(1));
-        tokio::select! { _ = call => panic!(), () = gate.reached() => {} }
-        let next = two.operation("p10.dropped").key("k").run(async || Res::Ok(2)).await.unwrap();
         assert_eq!(next.into_inner(), 2);
     }
 
@@ -547,17 +516,6 @@ over_all_stores! {
         let keys = keys.into_inner().unwrap();
         assert_eq!(keys[0], keys[1], "the same at each attempt");
         assert_ne!(keys[0].0, keys[0].1);
-    }
-
-    async fn keys_of_a_megabyte_of_control_characters_and_of_any_unicode_work(world: World) {
-        let idempotency = world.process().await;
-        let keys = ["x".repeat(1 << 20), "\0\u{1}\r\n\t\u{7f}".into(), "日本 🦀 \u{202e} {a}:b".into(), "*?[]".into()];
-        for round in [false, true] {
-            for (index, key) in keys.iter().enumerate() {
-                let outcome = idempotency.operation("keys").key(key).run(async || Res::Ok(index)).await.unwrap();
-                assert_eq!((outcome.is_replayed(), outcome.into_inner()), (round, index));
-            }
-        }
     }
 
     async fn duplicates_are_rejected_where_the_operation_says_so(world: World) {

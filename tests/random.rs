@@ -1,10 +1,21 @@
-//! Calls of two processes over one store, and what operators do by hand, with options, faults and drops drawn at random. Time is
-//! paused, so it advances only when all calls wait. Promises that hold whatever is drawn are
-//! checked: P1, P2, P3, P7, P9, P10. `IDEM_SEEDS=1000..2000` draws others.
+//! Calls of two processes over one store, and what operators do by hand, with options, faults and
+//! drops drawn at random. Time is paused, so it advances only when all calls wait. Promises that
+//! hold whatever is drawn are checked: P1, P2, P3, P7, P9, P10. `IDEM_SEEDS=1000..2000` draws
+//! others.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
-#![allow(clippy::struct_excessive_bools, clippy::single_match_else, clippy::collapsible_match)]
-#![allow(clippy::disallowed_methods, reason = "it writes down when things happened, and is no part of the library")]
+#![allow(
+    clippy::struct_excessive_bools,
+    clippy::single_match_else,
+    clippy::collapsible_match
+)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "it writes down when things happened, and is no part of the library"
+)]
+
+#[path = "random/checker.rs"]
+mod checker;
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
@@ -12,11 +23,12 @@ use std::time::Duration;
 
 use idem::store::Store;
 use idem::store::record::{
-    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
+    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed,
+    Renewal,
 };
 use idem::{
-    Abandoned, Duplicate, Error, ErrorAction, Idempotency, InFlight, Lookup, MemoryStore, RecordState, Retry,
-    StoreError,
+    Abandoned, Duplicate, Error, ErrorAction, Idempotency, InFlight, Lookup, MemoryStore,
+    RecordState, Retry, StoreError,
 };
 use idem_testkit::{Fault, FaultStore, Step};
 use serde::{Deserialize, Serialize};
@@ -77,7 +89,12 @@ impl std::fmt::Debug for Log {
 }
 
 fn key_of(id: &RecordId) -> u64 {
-    id.as_str().rsplit(':').next().unwrap().parse().unwrap_or(99)
+    id.as_str()
+        .rsplit(':')
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap_or(99)
 }
 
 impl Store for Seen {
@@ -88,11 +105,15 @@ impl Store for Seen {
         let was = self.0.inspect(&commit.id).await?;
         let answer = self.0.commit(commit).await?;
         if answer == Ownership::Lost {
-            self.1.add(Event::Refused { key: key_of(&commit.id) });
+            self.1.add(Event::Refused {
+                key: key_of(&commit.id),
+            });
         }
         let is_new = was.is_some_and(|was| was.state != RecordState::Committed);
         if answer == Ownership::Held && is_new {
-            self.1.add(Event::Recorded { key: key_of(&commit.id) });
+            self.1.add(Event::Recorded {
+                key: key_of(&commit.id),
+            });
         }
         Ok(answer)
     }
@@ -154,18 +175,33 @@ fn world(random: &mut fastrand::Rng) -> World {
         .map(|_| {
             let store = FaultStore::new(inner.clone());
             let faults = store.faults();
-            for step in [Step::Claim, Step::Commit, Step::Release, Step::Renew, Step::Wait, Step::Inspect, Step::Remove]
-            {
+            for step in [
+                Step::Claim,
+                Step::Commit,
+                Step::Release,
+                Step::Renew,
+                Step::Wait,
+                Step::Inspect,
+                Step::Remove,
+            ] {
                 for _ in 0..random.u8(0..6) {
                     faults.next(step, fault(random));
                 }
             }
             let builder = Idempotency::builder(store).ttl(TTL).lease(LEASE);
-            let builder = if random.bool() { builder.local_cache(100) } else { builder };
+            let builder = if random.bool() {
+                builder.local_cache(100)
+            } else {
+                builder
+            };
             builder.build()
         })
         .collect();
-    World { log, inner, processes }
+    World {
+        log,
+        inner,
+        processes,
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -208,13 +244,29 @@ fn plan(call: usize, random: &mut fastrand::Rng) -> Plan {
         key: random.u64(0..KEYS),
         fingerprint: [None, Some(1), Some(1), Some(1), Some(2)][random.usize(0..5)],
         starts: millis(random, 12_000),
-        takes: if random.u8(0..3) == 0 { Duration::ZERO } else { millis(random, 5000) },
+        takes: if random.u8(0..3) == 0 {
+            Duration::ZERO
+        } else {
+            millis(random, 5000)
+        },
         fails: random.u8(0..3) == 0,
         panics: random.u8(0..12) == 0,
-        in_flight: if random.u8(0..4) == 0 { InFlight::Reject } else { InFlight::Wait },
+        in_flight: if random.u8(0..4) == 0 {
+            InFlight::Reject
+        } else {
+            InFlight::Wait
+        },
         wait: millis(random, 8000),
-        duplicate: if random.u8(0..5) == 0 { Duplicate::Reject } else { Duplicate::Replay },
-        abandoned: if random.u8(0..5) == 0 { Abandoned::Reject } else { Abandoned::Rerun },
+        duplicate: if random.u8(0..5) == 0 {
+            Duplicate::Reject
+        } else {
+            Duplicate::Replay
+        },
+        abandoned: if random.u8(0..5) == 0 {
+            Abandoned::Reject
+        } else {
+            Abandoned::Rerun
+        },
         detached: random.u8(0..3) == 0,
         abandons: random.bool(),
         retries: random.u8(0..4) == 0,
@@ -239,13 +291,28 @@ async fn by_hand(operation: idem::Operation<'_>, log: &Log, plan: &Plan, instead
     let work = async {
         match instead {
             Instead::Forgets => drop(operation.forget().await),
-            Instead::Settles => drop(operation.settle(&Value { call, fingerprint: None }).await),
+            Instead::Settles => drop(
+                operation
+                    .settle(&Value {
+                        call,
+                        fingerprint: None,
+                    })
+                    .await,
+            ),
             Instead::Releases => drop(operation.release().await),
             Instead::LooksUp => {
                 log.add(Event::Looks { call });
                 match operation.lookup::<Value>().await {
-                    Ok(Lookup::Outcome(_) | Lookup::Error(_)) => log.add(Event::Looked { call, key, finds: true }),
-                    Ok(_) => log.add(Event::Looked { call, key, finds: false }),
+                    Ok(Lookup::Outcome(_) | Lookup::Error(_)) => log.add(Event::Looked {
+                        call,
+                        key,
+                        finds: true,
+                    }),
+                    Ok(_) => log.add(Event::Looked {
+                        call,
+                        key,
+                        finds: false,
+                    }),
                     Err(Error::Store { .. }) => {}
                     Err(error) => panic!("a lookup: {error}"),
                 }
@@ -261,8 +328,11 @@ async fn call(idempotency: Idempotency, log: Log, plan: Plan) {
     if let Some(instead) = plan.instead {
         return by_hand(operation(), &log, &plan, instead).await;
     }
-    let mut operation =
-        operation().in_flight(plan.in_flight).wait(plan.wait).duplicate(plan.duplicate).abandoned(plan.abandoned);
+    let mut operation = operation()
+        .in_flight(plan.in_flight)
+        .wait(plan.wait)
+        .duplicate(plan.duplicate)
+        .abandoned(plan.abandoned);
     if let Some(fingerprint) = plan.fingerprint {
         operation = operation.fingerprint(&fingerprint);
     }
@@ -276,7 +346,10 @@ async fn call(idempotency: Idempotency, log: Log, plan: Plan) {
         tries += 1;
         let tries = tries;
         async move {
-            log.add(Event::Begins { call: plan.call, key: plan.key });
+            log.add(Event::Begins {
+                call: plan.call,
+                key: plan.key,
+            });
             let running = Running(log.clone(), plan.key);
             for _ in 0..4 {
                 tokio::time::sleep(plan.takes / 4).await;
@@ -286,8 +359,14 @@ async fn call(idempotency: Idempotency, log: Log, plan: Plan) {
             if plan.fails && tries < 3 {
                 return Err(Failure::Declined);
             }
-            log.add(Event::Succeeds { call: plan.call, key: plan.key });
-            Ok(Value { call: plan.call, fingerprint: plan.fingerprint })
+            log.add(Event::Succeeds {
+                call: plan.call,
+                key: plan.key,
+            });
+            Ok(Value {
+                call: plan.call,
+                fingerprint: plan.fingerprint,
+            })
         }
     };
     let (abandons, retries, keeps) = (plan.abandons, plan.retries, plan.keeps);
@@ -313,42 +392,76 @@ async fn call(idempotency: Idempotency, log: Log, plan: Plan) {
     };
     let running = std::panic::AssertUnwindSafe(running);
     let returned = match plan.dropped_after {
-        Some(time) => match tokio::time::timeout(time, futures_util::FutureExt::catch_unwind(running)).await {
-            Ok(returned) => returned,
-            Err(_) => {
-                log.add(Event::Returned { call: plan.call, text: "dropped".to_owned() });
-                return;
+        Some(time) => {
+            match tokio::time::timeout(time, futures_util::FutureExt::catch_unwind(running)).await {
+                Ok(returned) => returned,
+                Err(_) => {
+                    log.add(Event::Returned {
+                        call: plan.call,
+                        text: "dropped".to_owned(),
+                    });
+                    return;
+                }
             }
-        },
+        }
         None => futures_util::FutureExt::catch_unwind(running).await,
     };
     let text = match &returned {
-        Ok(Ok(outcome)) => format!("{} {:?}", if outcome.is_replayed() { "replay" } else { "executed" }, outcome.get()),
+        Ok(Ok(outcome)) => format!(
+            "{} {:?}",
+            if outcome.is_replayed() {
+                "replay"
+            } else {
+                "executed"
+            },
+            outcome.get()
+        ),
         Ok(Err(error)) => format!("{error:?}"),
         Err(_) => "panicked".to_owned(),
     };
-    log.add(Event::Returned { call: plan.call, text });
+    log.add(Event::Returned {
+        call: plan.call,
+        text,
+    });
     if let Ok(Ok(outcome)) = returned {
         if outcome.is_replayed() {
             let found = outcome.into_inner();
             if let (Some(one), Some(two)) = (plan.fingerprint, found.fingerprint) {
-                assert_eq!(one, two, "P7: the call {} got the outcome of {found:?}", plan.call);
+                assert_eq!(
+                    one, two,
+                    "P7: the call {} got the outcome of {found:?}",
+                    plan.call
+                );
             }
         } else {
-            assert_eq!(outcome.into_inner().call, plan.call, "an executed call has its own value");
+            assert_eq!(
+                outcome.into_inner().call,
+                plan.call,
+                "an executed call has its own value"
+            );
         }
     }
 }
 
 async fn scenario(seed: u64) -> Result<(), String> {
     let mut random = fastrand::Rng::with_seed(seed);
-    let World { log, inner, processes } = world(&mut random);
+    let World {
+        log,
+        inner,
+        processes,
+    } = world(&mut random);
     let count = random.usize(2..9);
     let plans: Vec<_> = (0..count).map(|call| plan(call, &mut random)).collect();
     let begun = Instant::now();
     let calls: Vec<_> = plans
         .iter()
-        .map(|plan| tokio::spawn(call(processes[plan.process].clone(), log.clone(), plan.clone())))
+        .map(|plan| {
+            tokio::spawn(call(
+                processes[plan.process].clone(),
+                log.clone(),
+                plan.clone(),
+            ))
+        })
         .collect();
     let mut failed = None;
     for call in calls {
@@ -362,9 +475,9 @@ async fn scenario(seed: u64) -> Result<(), String> {
         }
     }
     let history = log.0.lock().unwrap().clone();
-    let found = failed.map_or_else(|| check(&history, &plans), Err);
+    let found = failed.map_or_else(|| checker::check(&history, &plans), Err);
     let found = match found {
-        Ok(()) => afterwards(&inner, &history).await,
+        Ok(()) => checker::afterwards(&inner, &history).await,
         error => error,
     };
     found.map_err(|error| {
@@ -373,106 +486,32 @@ async fn scenario(seed: u64) -> Result<(), String> {
             let _ = writeln!(text, "{plan:?}");
         }
         for (at, event) in &history {
-            let _ = writeln!(text, "{:>7} {event:?}", at.duration_since(begun).as_millis());
+            let _ = writeln!(
+                text,
+                "{:>7} {event:?}",
+                at.duration_since(begun).as_millis()
+            );
         }
         text
     })
 }
 
-fn check(history: &[(Instant, Event)], plans: &[Plan]) -> Result<(), String> {
-    for key in 0..KEYS {
-        let (mut running, mut recorded) = (0, None::<Instant>);
-        for (place, (at, event)) in history.iter().enumerate() {
-            match event {
-                Event::Begins { call, key: of } if *of == key => {
-                    running += 1;
-                    if running > 1 {
-                        return Err(format!("P1: the body of call {call} is the second on key {key}"));
-                    }
-                    if recorded.is_some_and(|since| at.duration_since(since) < TTL) {
-                        return Err(format!("P2: the body of call {call} begins although key {key} is committed"));
-                    }
-                }
-                Event::Stops { key: of } if *of == key => running -= 1,
-                Event::Recorded { key: of } if *of == key => {
-                    if recorded.replace(*at).is_some() {
-                        return Err(format!("P3: key {key} is committed twice"));
-                    }
-                }
-                Event::Forgotten { key: of } if *of == key => recorded = None,
-                Event::Looked { call, key: of, finds } if *of == key => {
-                    let begun =
-                        history.iter().position(|(_, event)| matches!(event, Event::Looks { call: of } if of == call));
-                    let meanwhile = &history[begun.unwrap_or(place)..place];
-                    let is_changed = meanwhile.iter().any(|(_, event)| matches!(event, Event::Recorded { key: of } | Event::Forgotten { key: of } if *of == key));
-                    if *finds != recorded.is_some() && !is_changed {
-                        return Err(format!("P2: the lookup {call} finds an outcome: {finds}, which is not so"));
-                    }
-                }
-                Event::Returned { call, text } if plans[*call].key == key && text.starts_with("replay") => {
-                    if recorded.is_none() && !history.iter().any(|(_, event)| matches!(event, Event::Forgotten { .. }))
-                    {
-                        return Err(format!("P2: call {call} replays what is not recorded"));
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-    Ok(())
-}
-
-/// When all is quiet: what succeeded last is recorded, and no key is locked out.
-async fn afterwards(inner: &Seen, history: &[(Instant, Event)]) -> Result<(), String> {
-    // A renewal may have been late by as much as a fault delays it.
-    tokio::time::sleep(LEASE * 2 + LONGEST_DELAY).await;
-    for key in 0..KEYS {
-        let quiet = Idempotency::builder(inner.clone()).ttl(TTL).lease(LEASE).build();
-        let state = quiet.operation("op").key(&key).inspect().await.unwrap().map(|info| info.state);
-        // A late owner may be refused while a claim that is undone later is carried out.
-        let is_excused = history
-            .iter()
-            .any(|(_, event)| matches!(event, Event::Forgotten { key: of } | Event::Refused { key: of } if *of == key));
-        // The last body, if it ended, and its caller did not learn that the lease was lost.
-        let last = history.iter().rev().find_map(|(_, event)| match event {
-            Event::Begins { key: of, .. } if *of == key => Some(None),
-            Event::Succeeds { call, key: of } if *of == key => Some(Some(*call)),
-            _ => None,
-        });
-        if let Some(Some(call)) = last
-            && !is_excused
-            && state != Some(RecordState::Committed)
-        {
-            return Err(format!("P9: call {call} was the last body on key {key} and is not recorded: {state:?}"));
-        }
-        if state == Some(RecordState::InFlight) {
-            return Err(format!("P10: key {key} is locked two leases after all is over"));
-        }
-        let last: Result<_, Failure> = quiet
-            .operation("op")
-            .key(&key)
-            .in_flight(InFlight::Reject)
-            .errors(|_: &Failure| ErrorAction::Keep)
-            .run(|| async { Ok(Value { call: 1000, fingerprint: None }) })
-            .await;
-        match last {
-            Ok(_) | Err(Failure::Declined) => {}
-            Err(error) => return Err(format!("P10: key {key} does not answer: {error:?} {state:?}")),
-        }
-    }
-    Ok(())
-}
-
 #[test]
 fn p1_p2_p3_p7_p9_p10_hold_whatever_options_faults_and_drops_are_drawn() {
     let seeds = std::env::var("IDEM_SEEDS").unwrap_or_else(|_| "0..200".to_owned());
-    let (from, to) = seeds.split_once("..").expect("IDEM_SEEDS is a range, such as 0..200");
+    let (from, to) = seeds
+        .split_once("..")
+        .expect("IDEM_SEEDS is a range, such as 0..200");
     let seeds = from.parse::<u64>().unwrap()..to.parse::<u64>().unwrap();
     // Bodies panic on purpose.
     std::panic::set_hook(Box::new(|_| {}));
     let mut broken = Vec::new();
     for seed in seeds {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
         if let Err(error) = runtime.block_on(scenario(seed)) {
             broken.push(error);
             if broken.len() >= 3 {

@@ -21,7 +21,9 @@ struct Counted {
 
 impl Counted {
     async fn start() -> Self {
-        Self { server: RedisServer::start().await.unwrap() }
+        Self {
+            server: RedisServer::start().await.unwrap(),
+        }
     }
 
     async fn process(&self) -> Idempotency {
@@ -32,33 +34,54 @@ impl Counted {
     /// those of the test itself.
     async fn commands(&self) -> BTreeMap<String, u64> {
         let text = self.server.cli(&["INFO", "commandstats"]).await.unwrap();
-        let Reply::Value(text) = text else { panic!("{text:?}") };
+        let Reply::Value(text) = text else {
+            panic!("{text:?}")
+        };
         self.server.cli(&["CONFIG", "RESETSTAT"]).await.unwrap();
         String::from_utf8(text)
             .unwrap()
             .lines()
             .filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="))
-            .map(|(command, rest)| (command.to_owned(), rest.split(',').next().unwrap().parse().unwrap()))
-            .filter(|(command, _)| !["info", "config|resetstat", "ping"].contains(&command.as_str()))
+            .map(|(command, rest)| {
+                (
+                    command.to_owned(),
+                    rest.split(',').next().unwrap().parse().unwrap(),
+                )
+            })
+            .filter(|(command, _)| {
+                !["info", "config|resetstat", "ping"].contains(&command.as_str())
+            })
             .collect()
     }
 }
 
 fn counts(expected: &[(&str, u64)]) -> BTreeMap<String, u64> {
-    expected.iter().map(|(command, count)| ((*command).to_owned(), *count)).collect()
+    expected
+        .iter()
+        .map(|(command, count)| ((*command).to_owned(), *count))
+        .collect()
 }
 
 #[tokio::test]
 async fn a_first_execution_costs_one_set_and_one_script_and_a_replay_one_set() {
     let redis = Counted::start().await;
     let idempotency = redis.process().await;
-    let call = |key: u32| idempotency.operation("cost").key(&key).fingerprint(&key).run(async || Res::Ok(1));
+    let call = |key: u32| {
+        idempotency
+            .operation("cost")
+            .key(&key)
+            .fingerprint(&key)
+            .run(async || Res::Ok(1))
+    };
     call(0).await.unwrap();
     redis.commands().await;
 
     assert!(!call(1).await.unwrap().is_replayed());
     // The script itself calls one GET and one SET.
-    assert_eq!(redis.commands().await, counts(&[("set", 2), ("evalsha", 1), ("get", 1)]));
+    assert_eq!(
+        redis.commands().await,
+        counts(&[("set", 2), ("evalsha", 1), ("get", 1)])
+    );
 
     assert!(call(1).await.unwrap().is_replayed());
     assert_eq!(redis.commands().await, counts(&[("set", 1)]));
@@ -69,23 +92,46 @@ async fn sixty_four_duplicates_over_two_processes_cost_few_commands_and_no_polli
     let redis = Counted::start().await;
     let (one, two) = (redis.process().await, redis.process().await);
     for idempotency in [&one, &two] {
-        idempotency.operation("warm").key(&1).run(async || Res::Ok(0)).await.unwrap();
+        idempotency
+            .operation("warm")
+            .key(&1)
+            .run(async || Res::Ok(0))
+            .await
+            .unwrap();
     }
     redis.commands().await;
 
-    let Begin::Execute(lease) = one.operation("many").key("k").begin().await.unwrap() else { panic!() };
+    let Begin::Execute(lease) = one.operation("many").key("k").begin().await.unwrap() else {
+        panic!()
+    };
     let bodies = Arc::new(Bodies::default());
     let waiters: Vec<_> = (0..64)
         .map(|waiter| {
-            let (idempotency, bodies) = (if waiter % 2 == 0 { one.clone() } else { two.clone() }, bodies.clone());
+            let (idempotency, bodies) = (
+                if waiter % 2 == 0 {
+                    one.clone()
+                } else {
+                    two.clone()
+                },
+                bodies.clone(),
+            );
             tokio::spawn(async move {
-                idempotency.operation("many").key("k").wait(LONG).run(|| bodies.run(async { Res::Ok(9) })).await
+                idempotency
+                    .operation("many")
+                    .key("k")
+                    .wait(LONG)
+                    .run(|| bodies.run(async { Res::Ok(9) }))
+                    .await
             })
         })
         .collect();
     let channel = "idem:many:k";
     eventually("the other process has subscribed", async || {
-        let reply = redis.server.cli(&["PUBSUB", "NUMSUB", channel]).await.unwrap();
+        let reply = redis
+            .server
+            .cli(&["PUBSUB", "NUMSUB", channel])
+            .await
+            .unwrap();
         format!("{reply:?}").contains("Number(1)")
     })
     .await;
@@ -95,7 +141,11 @@ async fn sixty_four_duplicates_over_two_processes_cost_few_commands_and_no_polli
     }
     drop(lease);
     eventually("the other process has unsubscribed", async || {
-        let reply = redis.server.cli(&["PUBSUB", "NUMSUB", channel]).await.unwrap();
+        let reply = redis
+            .server
+            .cli(&["PUBSUB", "NUMSUB", channel])
+            .await
+            .unwrap();
         format!("{reply:?}").contains("Number(0)")
     })
     .await;
@@ -113,11 +163,24 @@ async fn a_record_can_be_read_by_a_person_and_costs_few_bytes_over_its_outcome()
     let redis = Counted::start().await;
     let idempotency = redis.process().await;
     let outcome = "x".repeat(200);
-    let call = idempotency.operation("bytes").key(&("tenant", 7)).fingerprint(&1u8);
+    let call = idempotency
+        .operation("bytes")
+        .key(&("tenant", 7))
+        .fingerprint(&1u8);
     call.run(async || Res::Ok(outcome.clone())).await.unwrap();
-    let Reply::Value(text) = redis.server.cli(&["GET", "idem:bytes:tenant:7"]).await.unwrap() else { panic!() };
+    let Reply::Value(text) = redis
+        .server
+        .cli(&["GET", "idem:bytes:tenant:7"])
+        .await
+        .unwrap()
+    else {
+        panic!()
+    };
     let text = String::from_utf8(text).unwrap();
-    assert!(text.starts_with("i1c 1 j ") && text.ends_with(&format!("\"{outcome}\"")), "{text}");
+    assert!(
+        text.starts_with("i1c 1 j ") && text.ends_with(&format!("\"{outcome}\"")),
+        "{text}"
+    );
     assert_eq!(text.len() - (outcome.len() + 2), 38);
 }
 
@@ -126,8 +189,17 @@ async fn a_record_costs_forty_bytes_at_most_over_a_bare_key_with_the_same_outcom
     let redis = Counted::start().await;
     let idempotency = redis.process().await;
     let (key, outcome) = ("k".repeat(32), "x".repeat(200));
-    redis.server.cli(&["SET", &key, &outcome, "PX", "60000"]).await.unwrap();
-    idempotency.operation("bench").key(&key).run(async || Res::Ok(outcome.clone())).await.unwrap();
+    redis
+        .server
+        .cli(&["SET", &key, &outcome, "PX", "60000"])
+        .await
+        .unwrap();
+    idempotency
+        .operation("bench")
+        .key(&key)
+        .run(async || Res::Ok(outcome.clone()))
+        .await
+        .unwrap();
     let bytes = async |key: &str| match redis.server.cli(&["MEMORY", "USAGE", key]).await.unwrap() {
         Reply::Number(bytes) => bytes,
         other => panic!("{other:?}"),
@@ -140,7 +212,12 @@ async fn a_record_costs_forty_bytes_at_most_over_a_bare_key_with_the_same_outcom
 async fn a_thousand_duplicates_in_one_process_cost_two_commands_in_all() {
     let redis = Counted::start().await;
     let idempotency = redis.process().await;
-    idempotency.operation("warm").key(&1).run(async || Res::Ok(0)).await.unwrap();
+    idempotency
+        .operation("warm")
+        .key(&1)
+        .run(async || Res::Ok(0))
+        .await
+        .unwrap();
     redis.commands().await;
     let come = Arc::new(AtomicU32::new(0));
     let calls: Vec<_> = (0..1_000)
@@ -149,10 +226,18 @@ async fn a_thousand_duplicates_in_one_process_cost_two_commands_in_all() {
             tokio::spawn(async move {
                 come.fetch_add(1, Ordering::Relaxed);
                 let body = async || {
-                    eventually("all of them have come", async || come.load(Ordering::Relaxed) == 1_000).await;
+                    eventually("all of them have come", async || {
+                        come.load(Ordering::Relaxed) == 1_000
+                    })
+                    .await;
                     Res::Ok(9)
                 };
-                idempotency.operation("many").key("k").wait(LONG).run(body).await
+                idempotency
+                    .operation("many")
+                    .key("k")
+                    .wait(LONG)
+                    .run(body)
+                    .await
             })
         })
         .collect();
@@ -160,28 +245,50 @@ async fn a_thousand_duplicates_in_one_process_cost_two_commands_in_all() {
         assert_eq!(call.await.unwrap().unwrap().into_inner(), 9);
     }
     // The script itself calls one GET and one SET.
-    assert_eq!(redis.commands().await, counts(&[("set", 2), ("evalsha", 1), ("get", 1)]));
+    assert_eq!(
+        redis.commands().await,
+        counts(&[("set", 2), ("evalsha", 1), ("get", 1)])
+    );
 }
 
 #[tokio::test]
-async fn with_a_local_cache_a_duplicate_of_ones_own_costs_no_command_until_the_record_is_forgotten() {
+async fn with_a_local_cache_a_duplicate_of_ones_own_costs_no_command_until_the_record_is_forgotten()
+{
     let redis = Counted::start().await;
     let store = RedisStore::connect(redis.server.url()).await.unwrap();
-    let (one, two) = (Idempotency::builder(store).local_cache(100).build(), redis.process().await);
+    let (one, two) = (
+        Idempotency::builder(store).local_cache(100).build(),
+        redis.process().await,
+    );
     let call = |idempotency: &Idempotency, fingerprint: u32, value: u32| {
-        idempotency.operation("cached").key("k").fingerprint(&fingerprint).run(async move || Res::Ok(value))
+        idempotency
+            .operation("cached")
+            .key("k")
+            .fingerprint(&fingerprint)
+            .run(async move || Res::Ok(value))
     };
     call(&one, 1, 7).await.unwrap();
     redis.commands().await;
 
     let again = call(&one, 1, 8).await.unwrap();
     assert!(again.is_replayed() && again.into_inner() == 7);
-    let rejected = one.operation("cached").key("k").duplicate(idem::Duplicate::Reject).run(async || Res::Ok(8)).await;
-    assert!(matches!(rejected, Err(Error::Duplicate { .. })), "{rejected:?}");
+    let rejected = one
+        .operation("cached")
+        .key("k")
+        .duplicate(idem::Duplicate::Reject)
+        .run(async || Res::Ok(8))
+        .await;
+    assert!(
+        matches!(rejected, Err(Error::Duplicate { .. })),
+        "{rejected:?}"
+    );
     assert_eq!(redis.commands().await, counts(&[]));
 
     // Another payload is the store's to refuse.
-    assert!(matches!(call(&one, 2, 8).await, Err(Error::FingerprintMismatch { .. })));
+    assert!(matches!(
+        call(&one, 2, 8).await,
+        Err(Error::FingerprintMismatch { .. })
+    ));
     assert_eq!(redis.commands().await, counts(&[("set", 1)]));
 
     // After a `forget` in this process the body runs again; commits of other processes are read

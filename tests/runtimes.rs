@@ -1,5 +1,11 @@
 //! Calls of one process on several tokio runtimes, which end or stand still at any moment: P1, P5, P9 and P11.
-#![allow(clippy::disallowed_methods, clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    missing_docs
+)]
 
 mod support;
 
@@ -25,7 +31,11 @@ async fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
 }
 
 /// Drives a future for some time, and leaves it where it is then.
-fn driven<F: Future>(runtime: &Runtime, future: &mut std::pin::Pin<Box<F>>, time: Duration) -> Option<F::Output> {
+fn driven<F: Future>(
+    runtime: &Runtime,
+    future: &mut std::pin::Pin<Box<F>>,
+    time: Duration,
+) -> Option<F::Output> {
     runtime.block_on(async { tokio::time::timeout(time, future.as_mut()).await.ok() })
 }
 
@@ -35,7 +45,11 @@ fn moment(round: u32) -> Duration {
 }
 
 fn call(idempotency: &Idempotency, operation: &'static str, key: &str) -> Operation<'static> {
-    idempotency.operation(operation).key(key).lease(LEASE).wait(LONG)
+    idempotency
+        .operation(operation)
+        .key(key)
+        .lease(LEASE)
+        .wait(LONG)
 }
 
 over_all_stores! {

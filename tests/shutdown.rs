@@ -30,7 +30,8 @@ struct Looks {
 impl Wake for Looks {
     fn wake(self: Arc<Self>) {
         let _entered = self.handle.enter();
-        let looked = pin!(self.idempotency.shutdown(LONG)).poll(&mut Context::from_waker(Waker::noop()));
+        let looked =
+            pin!(self.idempotency.shutdown(LONG)).poll(&mut Context::from_waker(Waker::noop()));
         self.finished.fetch_or(looked.is_ready(), SeqCst);
     }
 }

@@ -40,18 +40,32 @@ impl Warehouse for SlowWarehouse {
     async fn reserve(&self, wanted: &Wanted) -> Result<(), OutOfStock> {
         tokio::time::sleep(self.takes).await;
         let first_try = idem::current().is_none_or(|call| call.attempt() == 1);
-        if wanted.tea == Tea::SilverNeedle && first_try { Err(OutOfStock) } else { Ok(()) }
+        if wanted.tea == Tea::SilverNeedle && first_try {
+            Err(OutOfStock)
+        } else {
+            Ok(())
+        }
     }
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (mut port, mut takes, mut store) = (3000, 3, None);
+    let mut port = 3000;
+    let mut takes = 3;
+    let mut store = None;
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match (word.as_str(), words.next()) {
-            ("--port", Some(value)) => port = value.parse().map_err(|error| format!("--port {value}: {error}"))?,
-            ("--takes", Some(value)) => takes = value.parse().map_err(|error| format!("--takes {value}: {error}"))?,
+            ("--port", Some(value)) => {
+                port = value
+                    .parse()
+                    .map_err(|error| format!("--port {value}: {error}"))?
+            }
+            ("--takes", Some(value)) => {
+                takes = value
+                    .parse()
+                    .map_err(|error| format!("--takes {value}: {error}"))?
+            }
             ("--store" | "--redis", Some(url)) => store = Some(url),
             _ => return Err("usage: form [--port PORT] [--takes SECONDS] [--store URL]".into()),
         }
@@ -71,10 +85,21 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     // Tokens cannot be found by guessing. A client that tries is refused for a while, and shows up
     // in the events.
-    let idempotency = builder.limit_token_failures(20, Duration::from_secs(60)).build();
-    let shop = Shop::new(idempotency, book, SlowWarehouse { takes: Duration::from_secs(takes) });
+    let idempotency = builder
+        .limit_token_failures(20, Duration::from_secs(60))
+        .build();
+    let shop = Shop::new(
+        idempotency,
+        book,
+        SlowWarehouse {
+            takes: Duration::from_secs(takes),
+        },
+    );
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on http://{}", listener.local_addr()?);
+    println!(
+        "\nOpen it, order, and try to order twice: double click, reload, go back and send again."
+    );
     axum::serve(listener, shop::router(shop)).await?;
     Ok(())
 }

@@ -38,9 +38,17 @@ enum InvoiceError {
 
 /// Writes an invoice. The record is in the same transaction.
 #[idempotent(name = "invoices.on_order", key = key, ttl = "14d", transaction = tx)]
-async fn on_order(tx: &mut SqliteTransaction<'_>, key: MessageKey, order: &OrderPlaced) -> Result<(), InvoiceError> {
+async fn on_order(
+    tx: &mut SqliteTransaction<'_>,
+    key: MessageKey,
+    order: &OrderPlaced,
+) -> Result<(), InvoiceError> {
     let insert = sqlx::query("INSERT INTO invoices (order_number, cents) VALUES (?, ?)");
-    insert.bind(order.number).bind(order.cents).execute(&mut **tx).await?;
+    insert
+        .bind(order.number)
+        .bind(order.cents)
+        .execute(&mut **tx)
+        .await?;
     println!("written {}", order.number);
     Ok(())
 }
@@ -59,10 +67,15 @@ async fn handle(pool: &SqlitePool, delivery: &Delivery, dies: bool) -> Result<()
 }
 
 async fn open(file: &str) -> Result<SqlitePool, Box<dyn Error>> {
-    let options = SqliteConnectOptions::new().filename(file).create_if_missing(true);
-    let options = options.journal_mode(SqliteJournalMode::Wal).busy_timeout(Duration::from_secs(10));
+    let options = SqliteConnectOptions::new()
+        .filename(file)
+        .create_if_missing(true);
+    let options = options
+        .journal_mode(SqliteJournalMode::Wal)
+        .busy_timeout(Duration::from_secs(10));
     let pool = SqlitePool::connect_with(options).await?;
-    let table = "CREATE TABLE IF NOT EXISTS invoices (id INTEGER PRIMARY KEY, order_number BIGINT, cents BIGINT)";
+    let table = "CREATE TABLE IF NOT EXISTS invoices (id INTEGER PRIMARY KEY, order_number \
+                 BIGINT, cents BIGINT)";
     sqlx::query(table).execute(&pool).await?;
     Ok(pool)
 }
@@ -76,22 +89,36 @@ pub(crate) async fn consume(nats: &str, file: &str, dies: bool) -> Result<(), Bo
     let context = async_nats::jetstream::new(async_nats::connect(nats).await?);
     let shutdown = async {
         let mut line = String::new();
-        let _ = BufReader::new(tokio::io::stdin()).read_line(&mut line).await;
+        let _ = BufReader::new(tokio::io::stdin())
+            .read_line(&mut line)
+            .await;
     };
     Consumer::new(&context, "ORDERS", "invoices")
         .concurrency(1)
         .dead_letter("dead.invoices")
-        .run(async |delivery: Delivery| handle(&pool, &delivery, dies).await, shutdown)
+        .run(
+            async |delivery: Delivery| handle(&pool, &delivery, dies).await,
+            shutdown,
+        )
         .await?;
     Ok(())
 }
 
 pub(crate) async fn conduct() -> Result<bool, Box<dyn Error>> {
-    let nats = NatsServer::start().await.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => "`nats-server` is not installed, and the example starts its own: `apt-get install nats-server`, `brew install nats-server`".into(),
-        _ => Box::<dyn Error>::from(error),
-    })?;
-    println!("A nats-server on port {}; invoices and records in one file of SQLite.\n", nats.port());
+    let nats = NatsServer::start()
+        .await
+        .map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                "`nats-server` is not installed, and the example starts its own: \
+                                `apt-get install nats-server`, `brew install nats-server`"
+                    .into()
+            }
+            _ => Box::<dyn Error>::from(error),
+        })?;
+    println!(
+        "A nats-server on port {}; invoices and records in one file of SQLite.\n",
+        nats.port()
+    );
     let file = std::env::temp_dir().join(format!("idem-inbox-{}.db", std::process::id()));
     let name = file.to_str().ok_or("the temporary directory is no text")?;
     let held = run(&nats, name).await;
@@ -104,7 +131,11 @@ pub(crate) async fn conduct() -> Result<bool, Box<dyn Error>> {
 async fn run(nats: &NatsServer, file: &str) -> Result<bool, Box<dyn Error>> {
     let context = async_nats::jetstream::new(async_nats::connect(nats.url()).await?);
     for (name, subject) in [("ORDERS", "orders.>"), ("DEAD", "dead.>")] {
-        let config = stream::Config { name: name.into(), subjects: vec![subject.into()], ..stream::Config::default() };
+        let config = stream::Config {
+            name: name.into(),
+            subjects: vec![subject.into()],
+            ..stream::Config::default()
+        };
         context.create_stream(config).await?;
     }
     // So short that the message of the killed consumer comes again soon.
@@ -113,14 +144,29 @@ async fn run(nats: &NatsServer, file: &str) -> Result<bool, Box<dyn Error>> {
         ack_wait: Duration::from_secs(2),
         ..pull::Config::default()
     };
-    let mut queue: PullConsumer = context.get_stream("ORDERS").await?.create_consumer(config).await?;
+    let mut queue: PullConsumer = context
+        .get_stream("ORDERS")
+        .await?
+        .create_consumer(config)
+        .await?;
     for number in 1..=ORDERS {
-        let payload = serde_json::to_vec(&OrderPlaced { number, cents: 1_000 * number })?;
-        let message = PublishMessage::build().payload(payload.into()).message_id(format!("order-{number}"));
-        context.send_publish("orders.placed", message).await?.await?;
+        let payload = serde_json::to_vec(&OrderPlaced {
+            number,
+            cents: 1_000 * number,
+        })?;
+        let message = PublishMessage::build()
+            .payload(payload.into())
+            .message_id(format!("order-{number}"));
+        context
+            .send_publish("orders.placed", message)
+            .await?
+            .await?;
     }
 
-    for (dies, until) in [("dies", format!("committed {FATAL}")), ("lives", format!("committed {ORDERS}"))] {
+    for (dies, until) in [
+        ("dies", format!("committed {FATAL}")),
+        ("lives", format!("committed {ORDERS}")),
+    ] {
         println!("a consumer:");
         let mut child = Command::new(std::env::current_exe()?)
             .args(["--consumer", &nats.url(), file, dies])
@@ -131,7 +177,9 @@ async fn run(nats: &NatsServer, file: &str) -> Result<bool, Box<dyn Error>> {
         let mut lines = BufReader::new(child.stdout.take().ok_or("no standard output")?).lines();
         let mut seen = Vec::new();
         // The message of the killed one may come after the others.
-        while !(seen.contains(&until) && (dies == "dies" || seen.contains(&format!("committed {FATAL}")))) {
+        while !(seen.contains(&until)
+            && (dies == "dies" || seen.contains(&format!("committed {FATAL}"))))
+        {
             let line = tokio::time::timeout(Duration::from_secs(60), lines.next_line()).await??;
             let line = line.ok_or("the consumer has ended")?;
             println!("  {line}");
@@ -146,17 +194,27 @@ async fn run(nats: &NatsServer, file: &str) -> Result<bool, Box<dyn Error>> {
             let again = seen.contains(&format!("written {FATAL}"));
             println!(
                 "  ended; the message of order {FATAL} {}\n",
-                if again { "ran again" } else { "was a duplicate, and wrote nothing" }
+                if again {
+                    "ran again"
+                } else {
+                    "was a duplicate, and wrote nothing"
+                }
             );
         }
     }
 
     let pool = open(file).await?;
     let rows: Vec<(i64, i64)> =
-        sqlx::query_as("SELECT order_number, cents FROM invoices ORDER BY order_number").fetch_all(&pool).await?;
+        sqlx::query_as("SELECT order_number, cents FROM invoices ORDER BY order_number")
+            .fetch_all(&pool)
+            .await?;
     pool.close().await;
     for (number, cents) in &rows {
-        println!("  invoice of order {number}: {}.{:02}", cents / 100, cents % 100);
+        println!(
+            "  invoice of order {number}: {}.{:02}",
+            cents / 100,
+            cents % 100
+        );
     }
     let info = queue.info().await?;
     let left = info.num_pending + info.num_ack_pending as u64;

@@ -15,7 +15,10 @@ pub(crate) const BEGIN: &str = "BEGIN";
 pub(crate) const NUMBER: &str = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY";
 
 pub(crate) async fn run(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
-    let pool = PgPoolOptions::new().max_connections(16).connect(&arguments.store).await?;
+    let pool = PgPoolOptions::new()
+        .max_connections(16)
+        .connect(&arguments.store)
+        .await?;
     let result = bank::run(&pool, arguments, &arguments.store, "PostgreSQL").await;
     pool.close().await;
     result

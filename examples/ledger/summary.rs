@@ -85,13 +85,23 @@ impl Summary {
             broken.push(format!("{} transfers were made again", self.made_again));
         }
         if self.moved + self.declined != self.orders {
-            broken.push(format!("{} orders were made or declined, of {}", self.moved + self.declined, self.orders));
+            broken.push(format!(
+                "{} orders were made or declined, of {}",
+                self.moved + self.declined,
+                self.orders
+            ));
         }
         if self.wrong_answers > 0 {
-            broken.push(format!("{} answers are not what the rows say", self.wrong_answers));
+            broken.push(format!(
+                "{} answers are not what the rows say",
+                self.wrong_answers
+            ));
         }
         if self.wrong_balances > 0 {
-            broken.push(format!("{} balances are not the sum of their transfers", self.wrong_balances));
+            broken.push(format!(
+                "{} balances are not the sum of their transfers",
+                self.wrong_balances
+            ));
         }
         broken
     }
@@ -99,39 +109,90 @@ impl Summary {
     pub(crate) fn render(&self, place: &str, time: Duration) -> String {
         let mut out = String::new();
         let mut line = |label: &str, value: String, remark: &str| {
-            let _ = writeln!(out, "{}", format!("  {label:<28}{value:>12}   {remark}").trim_end());
+            let _ = writeln!(
+                out,
+                "{}",
+                format!("  {label:<28}{value:>12}   {remark}").trim_end()
+            );
         };
         line("What the clients did", String::new(), "");
-        line("  orders", grouped(self.orders), "each sent by one to five clients, near to each other");
+        line(
+            "  orders",
+            grouped(self.orders),
+            "each sent by one to five clients, near to each other",
+        );
         line("  calls", grouped(self.counts.calls), "");
-        line("    cut off in mid-call", grouped(self.counts.dropped), "half of them commit all the same");
-        line("    rolled back", grouped(self.counts.rolled_back), "after the transfer");
-        line("    connection closed", grouped(self.counts.closed), "after the transfer, before the commit");
-        line("    sent again", grouped(self.counts.retried), "the database was busy");
-        line("  processes killed", grouped(self.counts.killed), "branches that sent the same orders");
+        line(
+            "    cut off in mid-call",
+            grouped(self.counts.dropped),
+            "half of them commit all the same",
+        );
+        line(
+            "    rolled back",
+            grouped(self.counts.rolled_back),
+            "after the transfer",
+        );
+        line(
+            "    connection closed",
+            grouped(self.counts.closed),
+            "after the transfer, before the commit",
+        );
+        line(
+            "    sent again",
+            grouped(self.counts.retried),
+            "the database was busy",
+        );
+        line(
+            "  processes killed",
+            grouped(self.counts.killed),
+            "branches that sent the same orders",
+        );
         line("", String::new(), "");
         line("What the bank did", String::new(), "");
         line("  transfers", grouped(self.transfers), "");
-        line("  orders declined", grouped(self.declined), "not enough money: kept, and told to all duplicates");
+        line(
+            "  orders declined",
+            grouped(self.declined),
+            "not enough money: kept, and told to all duplicates",
+        );
         let replayed = self.answers.saturating_sub(self.orders);
-        line("  answers told again", grouped(replayed), "to duplicates; no row was touched");
+        line(
+            "  answers told again",
+            grouped(replayed),
+            "to duplicates; no row was touched",
+        );
         line("", String::new(), "");
         line("What the rows say", String::new(), "");
         line("  transfers made twice", grouped(self.made_again), "");
-        line("  answers without their row", grouped(self.wrong_answers as u64), "");
-        line("  balances that are off", grouped(self.wrong_balances as u64), "each is the sum of its transfers");
+        line(
+            "  answers without their row",
+            grouped(self.wrong_answers as u64),
+            "",
+        );
+        line(
+            "  balances that are off",
+            grouped(self.wrong_balances as u64),
+            "each is the sum of its transfers",
+        );
         line("  money at the start", money(self.opening_cents), "");
         line("  money at the end", money(self.closing_cents), "");
         let _ = writeln!(out);
         let broken = self.broken();
         if broken.is_empty() {
-            let _ =
-                writeln!(out, "  ✓ Each order happened once or was declined, and no cent has appeared or vanished.");
+            let _ = writeln!(
+                out,
+                "  ✓ Each order happened once or was declined, and no cent has appeared or \
+                 vanished."
+            );
         }
         for broken in broken {
             let _ = writeln!(out, "  ✗ {broken}");
         }
-        let _ = write!(out, "    {:.1} s; accounts, transfers and records in {place}", time.as_secs_f64());
+        let _ = write!(
+            out,
+            "    {:.1} s; accounts, transfers and records in {place}",
+            time.as_secs_f64()
+        );
         out
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use idem::amqp::lapin::options::{
-    BasicAckOptions, BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions,
-    QueueBindOptions, QueueDeclareOptions,
+    BasicAckOptions, BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions,
+    ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
 };
 use idem::amqp::lapin::types::{AMQPValue, FieldTable};
 use idem::amqp::lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
@@ -18,7 +18,8 @@ use idem::nats::{REASON, async_nats};
 use idem_testkit::{NatsServer, RabbitMqServer};
 
 const NOT_INSTALLED: &str =
-    "no message broker is installed here, and the example starts its own. Install one, then run it again:
+    "no message broker is installed here, and the example starts its own. Install one, then run \
+     it again:
   nats-server      apt-get install nats-server       brew install nats-server
   rabbitmq-server  apt-get install rabbitmq-server   brew install rabbitmq";
 
@@ -57,10 +58,14 @@ impl Server {
         }
         Err(match wanted {
             Some(Kind::Nats) => {
-                "`nats-server` is not installed: `apt-get install nats-server`, `brew install nats-server`; or use RabbitMQ, with `--broker rabbitmq`".into()
+                "`nats-server` is not installed: `apt-get install nats-server`, `brew install \
+                 nats-server`; or use RabbitMQ, with `--broker rabbitmq`"
+                    .into()
             }
             Some(Kind::RabbitMq) => {
-                "`rabbitmq-server` is not installed: `apt-get install rabbitmq-server`, `brew install rabbitmq`; or use NATS, with `--broker nats`".into()
+                "`rabbitmq-server` is not installed: `apt-get install rabbitmq-server`, `brew \
+                 install rabbitmq`; or use NATS, with `--broker nats`"
+                    .into()
             }
             None => NOT_INSTALLED.into(),
         })
@@ -123,26 +128,58 @@ impl Client {
             ack_wait: Duration::from_secs(3),
             ..pull::Config::default()
         };
-        context.get_stream("ORDERS").await?.create_consumer(config).await?;
+        context
+            .get_stream("ORDERS")
+            .await?
+            .create_consumer(config)
+            .await?;
         Ok(Self::Nats(context))
     }
 
     async fn of_rabbitmq(url: &str) -> Result<Self, Box<dyn Error>> {
         let connection = Connection::connect(url, ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
-        channel.confirm_select(ConfirmSelectOptions::default()).await?;
-        let exchange = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
-        channel.exchange_declare("mails.dead".into(), ExchangeKind::Fanout, exchange, FieldTable::default()).await?;
+        channel
+            .confirm_select(ConfirmSelectOptions::default())
+            .await?;
+        let exchange = ExchangeDeclareOptions {
+            durable: true,
+            ..ExchangeDeclareOptions::default()
+        };
+        channel
+            .exchange_declare(
+                "mails.dead".into(),
+                ExchangeKind::Fanout,
+                exchange,
+                FieldTable::default(),
+            )
+            .await?;
         for queue in ["mails", "mails.dead"] {
             let mut arguments = FieldTable::default();
-            arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+            arguments.insert(
+                "x-queue-type".into(),
+                AMQPValue::LongString("quorum".into()),
+            );
             if queue == "mails" {
-                arguments.insert("x-dead-letter-exchange".into(), AMQPValue::LongString("mails.dead".into()));
+                arguments.insert(
+                    "x-dead-letter-exchange".into(),
+                    AMQPValue::LongString("mails.dead".into()),
+                );
             }
-            channel.queue_declare(queue.into(), QueueDeclareOptions::durable(), arguments).await?;
+            channel
+                .queue_declare(queue.into(), QueueDeclareOptions::durable(), arguments)
+                .await?;
         }
         let options = QueueBindOptions::default();
-        channel.queue_bind("mails.dead".into(), "mails.dead".into(), "".into(), options, FieldTable::default()).await?;
+        channel
+            .queue_bind(
+                "mails.dead".into(),
+                "mails.dead".into(),
+                "".into(),
+                options,
+                FieldTable::default(),
+            )
+            .await?;
         Ok(Self::RabbitMq(channel))
     }
 
@@ -150,15 +187,26 @@ impl Client {
     pub(crate) async fn publish(&self, id: &str, payload: Vec<u8>) -> Result<(), String> {
         match self {
             Self::Nats(context) => {
-                let message = PublishMessage::build().payload(payload.into()).message_id(id);
-                let sent = context.send_publish("orders.placed", message).await.map_err(|error| error.to_string())?;
+                let message = PublishMessage::build()
+                    .payload(payload.into())
+                    .message_id(id);
+                let sent = context
+                    .send_publish("orders.placed", message)
+                    .await
+                    .map_err(|error| error.to_string())?;
                 sent.await.map_err(|error| error.to_string())?;
             }
             Self::RabbitMq(channel) => {
-                let properties = BasicProperties::default().with_message_id(id.into()).with_delivery_mode(2);
+                let properties = BasicProperties::default()
+                    .with_message_id(id.into())
+                    .with_delivery_mode(2);
                 let options = BasicPublishOptions::default();
-                let sent = channel.basic_publish("".into(), "mails".into(), options, &payload, properties).await;
-                sent.map_err(|error| error.to_string())?.await.map_err(|error| error.to_string())?;
+                let sent = channel
+                    .basic_publish("".into(), "mails".into(), options, &payload, properties)
+                    .await;
+                sent.map_err(|error| error.to_string())?
+                    .await
+                    .map_err(|error| error.to_string())?;
             }
         }
         Ok(())
@@ -169,19 +217,31 @@ impl Client {
         let mut found = Vec::new();
         match self {
             Self::Nats(context) => {
-                let config = pull::Config { durable_name: Some("look".into()), ..pull::Config::default() };
+                let config = pull::Config {
+                    durable_name: Some("look".into()),
+                    ..pull::Config::default()
+                };
                 let stream = context.get_stream("DEAD").await?;
                 let consumer: PullConsumer = stream.get_or_create_consumer("look", config).await?;
                 let mut messages = consumer.fetch().max_messages(500).messages().await?;
                 while let Some(message) = messages.next().await {
                     let message = message.map_err(|error| error.to_string())?;
-                    let reason = message.headers.as_ref().and_then(|headers| headers.get(REASON));
-                    found.push((message.payload.to_vec(), reason.map_or_else(String::new, ToString::to_string)));
+                    let reason = message
+                        .headers
+                        .as_ref()
+                        .and_then(|headers| headers.get(REASON));
+                    found.push((
+                        message.payload.to_vec(),
+                        reason.map_or_else(String::new, ToString::to_string),
+                    ));
                     message.ack().await.map_err(|error| error.to_string())?;
                 }
             }
             Self::RabbitMq(channel) => {
-                while let Some(message) = channel.basic_get("mails.dead".into(), BasicGetOptions::default()).await? {
+                while let Some(message) = channel
+                    .basic_get("mails.dead".into(), BasicGetOptions::default())
+                    .await?
+                {
                     let headers = message.properties.headers().clone().unwrap_or_default();
                     let reason = match headers.inner().get(REASON) {
                         Some(AMQPValue::LongString(reason)) => reason.to_string(),

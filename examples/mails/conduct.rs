@@ -40,7 +40,10 @@ fn is_poison(number: u32) -> bool {
 /// Publishes a producer's share of the orders, some of them twice.
 async fn produce(client: Client, producer: u32, orders: u32) -> Result<(), String> {
     for number in (1..=orders).filter(|number| number % PRODUCERS == producer) {
-        let order = OrderPlaced { number, email: email(number) };
+        let order = OrderPlaced {
+            number,
+            email: email(number),
+        };
         let payload = serde_json::to_vec(&order).map_err(|error| error.to_string())?;
         let id = format!("order-{number}");
         client.publish(&id, payload.clone()).await?;
@@ -56,16 +59,28 @@ async fn produce(client: Client, producer: u32, orders: u32) -> Result<(), Strin
 /// Runs all of it; says whether each customer has a mail, and nothing is lost.
 pub(crate) async fn conduct(wanted: Option<Kind>, orders: u32) -> Result<bool, Box<dyn Error>> {
     let server = Server::start(wanted).await?;
-    let redis = RedisServer::start().await.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => "`redis-server` is not installed, and the records are in one: `apt-get install redis-server`, `brew install redis`".into(),
-        _ => Box::<dyn Error>::from(error),
-    })?;
+    let redis = RedisServer::start()
+        .await
+        .map_err(|error| match error.kind() {
+            ErrorKind::NotFound => "`redis-server` is not installed, and the records are in one: \
+                                `apt-get install redis-server`, `brew install redis`"
+                .into(),
+            _ => Box::<dyn Error>::from(error),
+        })?;
     let client = server.prepare().await?;
-    println!("{}, and Redis on port {}: started for this run.", server.describe(), redis.port());
-    let poison = (1..=orders).filter(|number| is_poison(*number)).count();
-    let duplicates = (1..=orders).filter(|number| number.is_multiple_of(DUPLICATED)).count();
     println!(
-        "{PRODUCERS} producers publish {orders} orders, {duplicates} of them twice; {poison} are poison: no redelivery helps them. {CONSUMERS} consumers handle {CONCURRENCY} each at once.\n"
+        "{}, and Redis on port {}: started for this run.",
+        server.describe(),
+        redis.port()
+    );
+    let poison = (1..=orders).filter(|number| is_poison(*number)).count();
+    let duplicates = (1..=orders)
+        .filter(|number| number.is_multiple_of(DUPLICATED))
+        .count();
+    println!(
+        "{PRODUCERS} producers publish {orders} orders, {duplicates} of them twice; {poison} are \
+         poison: no redelivery helps them. {CONSUMERS} consumers handle {CONCURRENCY} each at \
+         once.\n"
     );
 
     let begun = Instant::now();
@@ -75,23 +90,31 @@ pub(crate) async fn conduct(wanted: Option<Kind>, orders: u32) -> Result<bool, B
     for _ in 0..CONSUMERS {
         consumers.push(start(&server.url(), &redis.url(), &lines)?);
     }
-    let producers: Vec<_> =
-        (0..PRODUCERS).map(|producer| tokio::spawn(produce(client.clone(), producer, orders))).collect();
+    let producers: Vec<_> = (0..PRODUCERS)
+        .map(|producer| tokio::spawn(produce(client.clone(), producer, orders)))
+        .collect();
 
     let mut summary = Summary::new(orders, duplicates);
     let good = orders as usize - poison;
     while summary.customers() < good {
         next(&mut heard, &mut summary).await?;
         if summary.customers() >= good / 3 && consumers.len() == CONSUMERS {
-            // Without a farewell: what it handled is in flight, and what it had ahead is unacknowledged.
+            // Without a farewell: what it handled is in flight, and what it had ahead is
+            // unacknowledged.
             consumers.remove(0).kill().await?;
-            say(&format!("{} mails are sent; one consumer is killed", summary.customers()));
+            say(&format!(
+                "{} mails are sent; one consumer is killed",
+                summary.customers()
+            ));
         }
     }
     for producer in producers {
         producer.await??;
     }
-    say(&format!("{} customers have their mail", summary.customers()));
+    say(&format!(
+        "{} customers have their mail",
+        summary.customers()
+    ));
 
     // Poison takes its attempts.
     let waiting = Instant::now();
@@ -112,17 +135,30 @@ pub(crate) async fn conduct(wanted: Option<Kind>, orders: u32) -> Result<bool, B
     while let Some(line) = heard.recv().await {
         summary.hear(&line);
     }
-    Ok(summary.show(server.graveyard(), |number| if is_poison(number) { None } else { Some(email(number)) }))
+    Ok(summary.show(server.graveyard(), |number| {
+        if is_poison(number) {
+            None
+        } else {
+            Some(email(number))
+        }
+    }))
 }
 
-async fn next(heard: &mut UnboundedReceiver<String>, summary: &mut Summary) -> Result<(), Box<dyn Error>> {
+async fn next(
+    heard: &mut UnboundedReceiver<String>,
+    summary: &mut Summary,
+) -> Result<(), Box<dyn Error>> {
     let line = tokio::time::timeout(PATIENCE, heard.recv()).await;
     let line = line.map_err(|_| format!("no consumer has said anything for {PATIENCE:?}"))?;
     summary.hear(&line.ok_or("the consumers have ended")?);
     Ok(())
 }
 
-fn start(broker: &str, redis: &str, lines: &UnboundedSender<String>) -> Result<Child, Box<dyn Error>> {
+fn start(
+    broker: &str,
+    redis: &str,
+    lines: &UnboundedSender<String>,
+) -> Result<Child, Box<dyn Error>> {
     let mut child = Command::new(std::env::current_exe()?)
         .args(["--consumer", broker, redis])
         .stdin(Stdio::piped())

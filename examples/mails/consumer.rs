@@ -49,7 +49,9 @@ pub(crate) async fn consume(broker: &str, redis: &str) -> Result<(), Box<dyn Err
     idem::install(idempotency.clone())?;
     let shutdown = async {
         let mut line = String::new();
-        let _ = BufReader::new(tokio::io::stdin()).read_line(&mut line).await;
+        let _ = BufReader::new(tokio::io::stdin())
+            .read_line(&mut line)
+            .await;
     };
     let handler = async |delivery: Delivery| {
         println!("delivered");
@@ -57,13 +59,20 @@ pub(crate) async fn consume(broker: &str, redis: &str) -> Result<(), Box<dyn Err
     };
     if broker.starts_with("nats") {
         let context = async_nats::jetstream::new(async_nats::connect(broker).await?);
-        let consumer = idem::nats::Consumer::new(&context, "ORDERS", "mails").dead_letter("dead.mails");
-        consumer.concurrency(CONCURRENCY).run(handler, shutdown).await?;
+        let consumer =
+            idem::nats::Consumer::new(&context, "ORDERS", "mails").dead_letter("dead.mails");
+        consumer
+            .concurrency(CONCURRENCY)
+            .run(handler, shutdown)
+            .await?;
     } else {
         let connect = || Connection::connect(broker, ConnectionProperties::default());
         let connection = connect().await?;
         let consumer = idem::amqp::Consumer::new(&connection, "mails").reconnect(connect);
-        consumer.concurrency(CONCURRENCY).run(handler, shutdown).await?;
+        consumer
+            .concurrency(CONCURRENCY)
+            .run(handler, shutdown)
+            .await?;
     }
     // Outcomes that the store did not accept at once are recorded before the process ends.
     idempotency.shutdown(Duration::from_secs(10)).await?;

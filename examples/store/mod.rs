@@ -26,7 +26,17 @@ pub(crate) fn run_with_features(example: &str, features: &str) -> Result<bool, B
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     let status = Command::new(cargo)
-        .args(["run", "--quiet", "--manifest-path", manifest, "--example", example, "--features", features, "--"])
+        .args([
+            "run",
+            "--quiet",
+            "--manifest-path",
+            manifest,
+            "--example",
+            example,
+            "--features",
+            features,
+            "--",
+        ])
         .args(std::env::args_os().skip(1))
         .status()?;
     Ok(status.success())
@@ -37,11 +47,15 @@ pub(crate) fn run_with_features(example: &str, features: &str) -> Result<bool, B
 pub(crate) async fn open(url: &str) -> Result<(Builder, &'static str), Box<dyn Error>> {
     Ok(match scheme(url) {
         #[cfg(feature = "sqlite")]
-        "sqlite" => (Idempotency::builder(idem::SqliteStore::connect(url).await?), "SQLite"),
+        "sqlite" => (
+            Idempotency::builder(idem::SqliteStore::connect(url).await?),
+            "SQLite",
+        ),
         #[cfg(any(feature = "redis", feature = "axum"))]
-        "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => {
-            (Idempotency::builder(idem::RedisStore::connect(url).await?), "Redis")
-        }
+        "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => (
+            Idempotency::builder(idem::RedisStore::connect(url).await?),
+            "Redis",
+        ),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => {
             let store = idem::PostgresStore::connect(url).await?;
@@ -56,7 +70,8 @@ pub(crate) async fn open(url: &str) -> Result<(Builder, &'static str), Box<dyn E
         }
         _ => {
             return Err(
-                "`--store` needs a URL: sqlite://quickstart.db, redis://127.0.0.1/, postgres://user@host/db or mysql://user@host/db"
+                "`--store` needs a URL: sqlite://quickstart.db, redis://127.0.0.1/, \
+                 postgres://user@host/db or mysql://user@host/db"
                     .into(),
             );
         }

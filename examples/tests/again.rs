@@ -1,5 +1,5 @@
-//! The examples with records in a database. Those that keep them in a file are run twice: the second
-//! run executes nothing.
+//! The examples with records in a database. Those that keep them in a file are run twice: the
+//! second run executes nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -10,8 +10,17 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 /// An example, which cargo builds with the tests of its package.
 fn example(name: &str) -> PathBuf {
     let this = std::env::current_exe().unwrap();
-    let program = this.parent().and_then(Path::parent).unwrap().join("examples").join(name);
-    assert!(program.is_file(), "{} is missing: build the examples, or run all tests of the package", program.display());
+    let program = this
+        .parent()
+        .and_then(Path::parent)
+        .unwrap()
+        .join("examples")
+        .join(name);
+    assert!(
+        program.is_file(),
+        "{} is missing: build the examples, or run all tests of the package",
+        program.display()
+    );
     program
 }
 
@@ -21,7 +30,8 @@ struct Records(PathBuf);
 
 impl Records {
     fn new(name: &str) -> Self {
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        let dir =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         Self(dir)
     }
@@ -41,35 +51,66 @@ impl Drop for Records {
 fn quickstart_with_a_file_executes_nothing_at_the_second_run() {
     let records = Records::new("quickstart");
     let run = || {
-        let ended = Command::new(example("quickstart")).args(["--store", &records.url()]).output().unwrap();
-        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        let ended = Command::new(example("quickstart"))
+            .args(["--store", &records.url()])
+            .output()
+            .unwrap();
+        assert!(
+            ended.status.success(),
+            "{}",
+            String::from_utf8_lossy(&ended.stderr)
+        );
         let said = String::from_utf8(ended.stdout).unwrap();
         let number = |label: &str| {
-            let line = said.lines().find_map(|line| line.trim().strip_prefix(label)).expect(label);
+            let line = said
+                .lines()
+                .find_map(|line| line.trim().strip_prefix(label))
+                .expect(label);
             line.trim().parse::<u64>().expect(label)
         };
-        (number("unique events"), number("executed"), number("replayed"), number("refused"))
+        (
+            number("unique events"),
+            number("executed"),
+            number("replayed"),
+            number("refused"),
+        )
     };
     let (unique, executed, replayed, refused) = run();
-    assert!(unique > 0 && replayed > 0 && executed == unique, "{unique} {executed} {replayed}");
+    assert!(
+        unique > 0 && replayed > 0 && executed == unique,
+        "{unique} {executed} {replayed}"
+    );
     // How many come while another call of their key runs differs from run to run.
     let (again, executed_again, replayed_again, refused_again) = run();
     assert_eq!((again, executed_again), (unique, 0));
-    assert_eq!(replayed_again + refused_again, executed + replayed + refused);
+    assert_eq!(
+        replayed_again + refused_again,
+        executed + replayed + refused
+    );
 }
 
 /// What an example says, which must end well.
 fn said_by(name: &str, arguments: &[&str]) -> String {
-    let ended = Command::new(example(name)).args(arguments).output().unwrap();
+    let ended = Command::new(example(name))
+        .args(arguments)
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&ended.stdout).into_owned();
-    assert!(ended.status.success(), "{said}\n{}", String::from_utf8_lossy(&ended.stderr));
+    assert!(
+        ended.status.success(),
+        "{said}\n{}",
+        String::from_utf8_lossy(&ended.stderr)
+    );
     said
 }
 
 /// A hundred orders, with all kinds of accidents.
 fn ledger_on(url: &str) {
     let said = said_by("ledger", &["--store", url, "--orders", "100"]);
-    assert!(said.contains("✓ Each order happened once or was declined"), "{said}");
+    assert!(
+        said.contains("✓ Each order happened once or was declined"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -84,20 +125,31 @@ fn ledger_with_a_file_makes_each_transfer_once_in_each_of_two_runs() {
 async fn ledger_on_postgres_makes_each_transfer_once() {
     let server = idem_testkit::PostgresServer::start().await.unwrap();
     let url = server.url();
-    tokio::task::spawn_blocking(move || ledger_on(&url)).await.unwrap();
+    tokio::task::spawn_blocking(move || ledger_on(&url))
+        .await
+        .unwrap();
 }
 
 #[test]
 fn ledger_without_a_url_says_what_one_looks_like() {
-    let ended = Command::new(example("ledger")).args(["--store", "postgres"]).output().unwrap();
+    let ended = Command::new(example("ledger"))
+        .args(["--store", "postgres"])
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert!(!ended.status.success() && said.contains("postgres://user:password@host/db"), "{said}");
+    assert!(
+        !ended.status.success() && said.contains("postgres://user:password@host/db"),
+        "{said}"
+    );
 }
 
 #[test]
 fn handwritten_shows_two_versions_that_do_the_same() {
     let said = said_by("handwritten", &[]);
-    assert!(said.contains("4 orders in SQLite") && !said.contains('✗'), "{said}");
+    assert!(
+        said.contains("4 orders in SQLite") && !said.contains('✗'),
+        "{said}"
+    );
 }
 
 /// The shop. Killed when it is dropped.
@@ -122,8 +174,16 @@ impl Shop {
         let mut said = BufReader::new(process.stdout.take().unwrap());
         let mut line = String::new();
         said.read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening on http://").expect("it says where it listens").to_owned();
-        Self { process, _said: said, address }
+        let address = line
+            .trim()
+            .strip_prefix("listening on http://")
+            .expect("it says where it listens")
+            .to_owned();
+        Self {
+            process,
+            _said: said,
+            address,
+        }
     }
 
     /// The whole answer to a request.
@@ -144,7 +204,9 @@ impl Shop {
 }
 
 fn between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
-    let (_, rest) = text.split_once(start).unwrap_or_else(|| panic!("no `{start}` in {text}"));
+    let (_, rest) = text
+        .split_once(start)
+        .unwrap_or_else(|| panic!("no `{start}` in {text}"));
     rest.split(end).next().unwrap()
 }
 
@@ -164,12 +226,22 @@ fn a_form_that_is_sent_again_to_a_shop_that_was_started_again_orders_nothing() {
     let placed = shop.ask("POST /orders", &cookie, &form);
     assert_eq!(status(&placed), "303", "{placed}");
     let order = between(&placed, "location: ", "\r\n").to_owned();
-    assert_eq!(status(&shop.ask(&format!("GET {order}"), &cookie, "")), "200");
+    assert_eq!(
+        status(&shop.ask(&format!("GET {order}"), &cookie, "")),
+        "200"
+    );
     drop(shop);
 
     let shop = Shop::open(&records);
     let again = shop.ask("POST /orders", &cookie, &form);
-    assert_eq!((status(&again), between(&again, "location: ", "\r\n")), ("303", &*order), "{again}");
+    assert_eq!(
+        (status(&again), between(&again, "location: ", "\r\n")),
+        ("303", &*order),
+        "{again}"
+    );
     // Orders are in memory: had this one been placed again, it would be in this shop's book.
-    assert_eq!(status(&shop.ask(&format!("GET {order}"), &cookie, "")), "404");
+    assert_eq!(
+        status(&shop.ask(&format!("GET {order}"), &cookie, "")),
+        "404"
+    );
 }

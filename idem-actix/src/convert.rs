@@ -7,23 +7,28 @@ use actix_web::http::ConnectionType;
 use actix_web::http::header::{HeaderName, HeaderValue};
 use idem_http::Route;
 
-/// How a response is sent, which actix-web keeps beside its headers. An extension, since no replay has
-/// it.
+/// How a response is sent. actix-web does not keep this in the headers. It is an extension, so a replay
+/// does not have it.
 #[derive(Clone, Copy)]
 struct Sent {
     connection: ConnectionType,
     is_chunked: bool,
 }
 
-/// The head of a request, as the layer reads it; `None` if it has no such form.
+/// Converts the head of a request for the layer; `None` if `http` 1 refuses a part of it.
 pub(crate) fn head(request: &ServiceRequest) -> Option<http::request::Parts> {
-    let mut builder = http::Request::builder().method(request.method().as_str()).uri(request.uri().to_string());
+    let mut builder = http::Request::builder()
+        .method(request.method().as_str())
+        .uri(request.uri().to_string());
     for (name, value) in request.headers() {
         builder = builder.header(name.as_str(), value.as_bytes());
     }
     let (mut parts, ()) = builder.body(()).ok()?.into_parts();
-    // All paths without a route are one operation: clients choose them, and metrics keep each name.
-    parts.extensions.insert(Route(request.match_pattern().unwrap_or_default()));
+    // All paths without a route are one operation, because clients choose them, and metrics keep each
+    // name.
+    parts
+        .extensions
+        .insert(Route(request.match_pattern().unwrap_or_default()));
     Some(parts)
 }
 
@@ -39,7 +44,7 @@ pub(crate) fn response(parts: &http::response::Parts, body: BoxBody) -> HttpResp
     }
     if let Some(sent) = parts.extensions.get::<Sent>() {
         let head = response.head_mut();
-        // The other two, since what a connection is kept for depends on its request as well.
+        // Only the other two: whether a connection is kept alive depends on its request as well.
         if sent.connection != ConnectionType::KeepAlive {
             head.set_connection_type(sent.connection);
         }
@@ -48,13 +53,16 @@ pub(crate) fn response(parts: &http::response::Parts, body: BoxBody) -> HttpResp
     response
 }
 
-/// The head of a response of a service, as the layer records it; `None` if it has no such form.
+/// Converts the head of a response of a service; `None` if `http` 1 refuses a part of it.
 pub(crate) fn parts<B>(response: &HttpResponse<B>) -> Option<http::response::Parts> {
     let mut builder = http::Response::builder().status(response.status().as_u16());
     for (name, value) in response.headers() {
         builder = builder.header(name.as_str(), value.as_bytes());
     }
     let head = response.head();
-    let sent = Sent { connection: head.connection_type(), is_chunked: head.chunked() };
+    let sent = Sent {
+        connection: head.connection_type(),
+        is_chunked: head.chunked(),
+    };
     Some(builder.extension(sent).body(()).ok()?.into_parts().0)
 }

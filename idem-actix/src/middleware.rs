@@ -6,7 +6,9 @@ use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 
 use actix_web::body::{BodyStream, BoxBody, MessageBody, SizedStream};
-use actix_web::dev::{Extensions, Payload, Service, ServiceRequest, ServiceResponse, Transform, forward_ready};
+use actix_web::dev::{
+    Extensions, Payload, Service, ServiceRequest, ServiceResponse, Transform, forward_ready,
+};
 use actix_web::error::{ErrorInternalServerError, InternalError, PayloadError};
 use actix_web::{HttpMessage as _, HttpRequest, HttpResponse};
 use futures_util::StreamExt as _;
@@ -18,7 +20,7 @@ use tokio::sync::oneshot;
 use tower_layer::Layer as _;
 use tower_service::Service as _;
 
-use crate::bridge::{Job, Piped, Remote, chunks, length};
+use crate::bridge::{ChannelBody, Job, WorkerService, chunks, length};
 use crate::convert;
 
 /// A middleware that guards whole responses by the Idempotency-Key header:
@@ -47,7 +49,10 @@ type CopyExtension = fn(&Extensions, &mut http::Extensions);
 impl Idempotent {
     /// Makes the middleware of a layer. Clones of one layer share its store.
     pub fn new<S: HasScope>(layer: IdempotencyLayer<S>) -> Self {
-        Self { layer: layer.scoped(), extensions: Vec::new() }
+        Self {
+            layer: layer.scoped(),
+            extensions: Vec::new(),
+        }
     }
 
     /// Copies an extension of the request to where the layer's scope and other closures see it, such
@@ -67,7 +72,9 @@ impl Idempotent {
 
 impl fmt::Debug for Idempotent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Idempotent").field("layer", &self.layer).finish_non_exhaustive()
+        f.debug_struct("Idempotent")
+            .field("layer", &self.layer)
+            .finish_non_exhaustive()
     }
 }
 
@@ -84,7 +91,11 @@ where
 
     fn new_transform(&self, service: S) -> Self::Future {
         let extensions = self.extensions.clone();
-        ready(Ok(Guarded { layer: self.layer.clone(), extensions, service: Rc::new(service) }))
+        ready(Ok(Guarded {
+            layer: self.layer.clone(),
+            extensions,
+            service: Rc::new(service),
+        }))
     }
 }
 
@@ -97,7 +108,9 @@ pub struct Guarded<S> {
 
 impl<S> fmt::Debug for Guarded<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guarded").field("layer", &self.layer).finish_non_exhaustive()
+        f.debug_struct("Guarded")
+            .field("layer", &self.layer)
+            .finish_non_exhaustive()
     }
 }
 
@@ -114,20 +127,24 @@ where
 
     fn call(&self, mut request: ServiceRequest) -> Self::Future {
         let Some(mut head) = convert::head(&request) else {
-            return Box::pin(async move { Ok(request.into_response(HttpResponse::BadRequest().finish())) });
+            return Box::pin(async move {
+                Ok(request.into_response(HttpResponse::BadRequest().finish()))
+            });
         };
         for copy in &self.extensions {
             copy(&request.extensions(), &mut head.extensions);
         }
-        let (remote, jobs) = Remote::new();
-        let mut guarded = self.layer.layer(remote);
+        let (worker, jobs) = WorkerService::new();
+        let mut guarded = self.layer.layer(worker);
         let body = body_of(&mut request);
         let (done, ended) = oneshot::channel();
         actix_web::rt::spawn(serve(self.service.clone(), request, jobs, done));
         Box::pin(async move {
-            let response = AssertUnwindSafe(guarded.call(http::Request::from_parts(head, body))).catch_unwind().await;
+            let response = AssertUnwindSafe(guarded.call(http::Request::from_parts(head, body)))
+                .catch_unwind()
+                .await;
             let response = response.unwrap_or_else(|_| Err("the service panicked".into()));
-            // Without a job, the task below ends.
+            // If the service was not called, this ends the task `serve`.
             drop(guarded);
             let response = match response {
                 Ok(response) => answer(response),
@@ -137,15 +154,20 @@ where
                 Ok(Ok(request)) => Ok(ServiceResponse::new(request, response)),
                 Ok(Err(error)) => Err(error),
                 // The handler panicked, or lost its lease, and its request is gone with it.
-                Err(_) => Err(InternalError::from_response("the handler did not end", response).into()),
+                Err(_) => {
+                    Err(InternalError::from_response("the handler did not end", response).into())
+                }
             }
         })
     }
 }
 
-/// The body of a request, as the layer can take it to another thread.
+/// Takes the body of a request, and converts it to one that can move to another thread.
 fn body_of(request: &mut ServiceRequest) -> Body {
-    let stated = request.headers().get("content-length").and_then(|value| value.to_str().ok()?.parse().ok());
+    let stated = request
+        .headers()
+        .get("content-length")
+        .and_then(|value| value.to_str().ok()?.parse().ok());
     let is_chunked = request.headers().contains_key("transfer-encoding");
     let payload = std::mem::replace(request.parts_mut().1, Payload::None);
     let length = match &payload {
@@ -153,16 +175,14 @@ fn body_of(request: &mut ServiceRequest) -> Body {
         _ if is_chunked => None,
         _ => stated,
     };
-    let (pipe, piped) = Piped::new(length);
-    actix_web::rt::spawn(pipe.send_all(payload));
-    Body::streaming(piped)
+    let (sender, received) = ChannelBody::new(length);
+    actix_web::rt::spawn(sender.send_all(payload));
+    Body::streaming(received)
 }
 
-/// Runs the service if the layer lets the request through. Gives the request back when it needs it
-/// no more.
+/// Runs the service if the layer lets the request through, and gives the request back afterwards.
 ///
-/// It is a task of its own, which holds the request: a client that disconnects does not stop it, but
-/// a lost lease does.
+/// It is a task of its own, so that a client that disconnects does not stop it. A lost lease does.
 async fn serve<S, B>(
     service: Rc<S>,
     mut request: ServiceRequest,
@@ -172,16 +192,25 @@ async fn serve<S, B>(
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = actix_web::Error> + 'static,
     B: MessageBody + 'static,
 {
-    let Ok(Job { request: admitted, part, response }) = jobs.await else {
+    let Ok(Job {
+        request: admitted,
+        part,
+        response,
+    }) = jobs.await
+    else {
         // Refused or replayed. The receiver is gone if the client is.
         let _ = done.send(Ok(request.into_parts().0));
         return;
     };
     let stream = admitted.into_body().into_data_stream();
-    let stream = stream.map(|chunk| chunk.map_err(|error| PayloadError::Io(std::io::Error::other(error))));
-    request.set_payload(Payload::Stream { payload: Box::pin(stream) });
-    // As a part of the guarded call: a handler that lost its lease is dropped here too.
-    let running = AssertUnwindSafe(part.run(async move { service.call(request).await })).catch_unwind();
+    let stream =
+        stream.map(|chunk| chunk.map_err(|error| PayloadError::Io(std::io::Error::other(error))));
+    request.set_payload(Payload::Stream {
+        payload: Box::pin(stream),
+    });
+    // As a part of the guarded call, so that a handler whose lease is lost is dropped.
+    let running =
+        AssertUnwindSafe(part.run(async move { service.call(request).await })).catch_unwind();
     let served = match running.await {
         Ok(Some(served)) => served,
         Ok(None) => return,
@@ -195,18 +224,23 @@ async fn serve<S, B>(
             let (request, served) = served.into_parts();
             (Ok(request), served.map_into_boxed_body())
         }
-        // actix-web makes the response of it, which is recorded like any other.
+        // The response that actix-web makes of an error is recorded like any other.
         Err(error) => {
             let served = error.error_response();
             (Err(error), served)
         }
     };
     let _ = done.send(request);
-    let Some(parts) = convert::parts(&served) else { return };
+    let Some(parts) = convert::parts(&served) else {
+        return;
+    };
     let body = served.into_body();
-    let (pipe, piped) = Piped::new(length(body.size()));
-    if response.send(Ok(http::Response::from_parts(parts, piped))).is_ok() {
-        pipe.send_all(chunks(body)).await;
+    let (sender, received) = ChannelBody::new(length(body.size()));
+    if response
+        .send(Ok(http::Response::from_parts(parts, received)))
+        .is_ok()
+    {
+        sender.send_all(chunks(body)).await;
     }
 }
 
@@ -214,8 +248,10 @@ async fn serve<S, B>(
 fn answer(response: http::Response<Body>) -> HttpResponse {
     let (parts, body) = response.into_parts();
     let length = body.size_hint().exact();
-    // actix-web takes no error that goes from thread to thread.
-    let stream = body.into_data_stream().map(|chunk| chunk.map_err(std::io::Error::other));
+    // actix-web needs an `Error`, and a boxed error is none.
+    let stream = body
+        .into_data_stream()
+        .map(|chunk| chunk.map_err(std::io::Error::other));
     let body = match length {
         Some(length) => SizedStream::new(length, stream).boxed(),
         None => BodyStream::new(stream).boxed(),

@@ -1,5 +1,10 @@
 //! The layer's rules, over a server of actix-web and real connections.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
 
 mod extensions;
 mod hostile;
@@ -48,7 +53,8 @@ async fn charge(shared: web::Data<Shared>, body: web::Bytes) -> HttpResponse {
 
 async fn streaming(shared: web::Data<Shared>) -> HttpResponse {
     shared.runs.fetch_add(1, SeqCst);
-    let chunks = futures_util::stream::iter(0..100).map(|_| Ok::<_, std::io::Error>(web::Bytes::from("x")));
+    let chunks =
+        futures_util::stream::iter(0..100).map(|_| Ok::<_, std::io::Error>(web::Bytes::from("x")));
     HttpResponse::Ok().streaming(chunks)
 }
 
@@ -72,7 +78,11 @@ fn site() -> Site {
 
 fn site_over(idempotency: Idempotency) -> Site {
     let (open, receiver) = watch::channel(true);
-    let shared = Shared { runs: Arc::default(), open: receiver, entered: Arc::default() };
+    let shared = Shared {
+        runs: Arc::default(),
+        open: receiver,
+        entered: Arc::default(),
+    };
     let site = (shared.runs.clone(), shared.entered.clone());
     let layer = IdempotencyLayer::new(idempotency)
         .name("actix")
@@ -90,10 +100,19 @@ fn site_over(idempotency: Idempotency) -> Site {
             .route("/failing", web::post().to(failing))
             .route("/buggy", web::post().to(buggy))
     };
-    let server = HttpServer::new(app).workers(2).disable_signals().bind(("127.0.0.1", 0)).unwrap();
+    let server = HttpServer::new(app)
+        .workers(2)
+        .disable_signals()
+        .bind(("127.0.0.1", 0))
+        .unwrap();
     let address = server.addrs()[0];
     actix_web::rt::spawn(server.run());
-    Site { address, runs: site.0, open, entered: site.1 }
+    Site {
+        address,
+        runs: site.0,
+        open,
+        entered: site.1,
+    }
 }
 
 impl Site {
@@ -107,19 +126,32 @@ impl Site {
         } else {
             format!("content-length: {length}\r\n\r\n{body}")
         };
-        stream.write_all(format!("{head}{framing}").as_bytes()).await.unwrap();
+        stream
+            .write_all(format!("{head}{framing}").as_bytes())
+            .await
+            .unwrap();
         stream
     }
 
     /// All of a response, as text.
     async fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
         let mut text = String::new();
-        self.begin(method, path, headers, body).await.read_to_string(&mut text).await.unwrap();
+        self.begin(method, path, headers, body)
+            .await
+            .read_to_string(&mut text)
+            .await
+            .unwrap();
         text
     }
 
     async fn post(&self, path: &str, key: &str, body: &str) -> String {
-        self.send("POST", path, &format!("x-user: alice\r\nidempotency-key: {key}\r\n"), body).await
+        self.send(
+            "POST",
+            path,
+            &format!("x-user: alice\r\nidempotency-key: {key}\r\n"),
+            body,
+        )
+        .await
     }
 }
 
@@ -131,10 +163,21 @@ fn status(response: &str) -> &str {
 async fn a_duplicate_gets_the_recorded_response_and_another_request_a_mismatch() {
     let site = site();
     let first = site.post("/charges", "k", "10").await;
-    assert!(status(&first) == "201" && first.ends_with("1 10") && !first.contains("idempotent-replayed"), "{first}");
+    assert!(
+        status(&first) == "201"
+            && first.ends_with("1 10")
+            && !first.contains("idempotent-replayed"),
+        "{first}"
+    );
     let again = site.post("/charges", "k", "10").await;
-    assert!(status(&again) == "201" && again.ends_with("1 10"), "{again}");
-    assert!(again.contains("idempotent-replayed: true") && again.contains("location: /c/1"), "{again}");
+    assert!(
+        status(&again) == "201" && again.ends_with("1 10"),
+        "{again}"
+    );
+    assert!(
+        again.contains("idempotent-replayed: true") && again.contains("location: /c/1"),
+        "{again}"
+    );
     assert_eq!(status(&site.post("/charges", "k", "11").await), "422");
     // The route names the operation, so another path of it is another request with this key.
     assert_eq!(status(&site.post("/refunds/7", "k", "10").await), "201");
@@ -145,17 +188,51 @@ async fn a_duplicate_gets_the_recorded_response_and_another_request_a_mismatch()
 #[actix_web::test]
 async fn bad_requests_are_refused_and_unguarded_ones_pass() {
     let site = site();
-    let refused = site.send("POST", "/charges", "x-user: alice\r\n", "10").await;
-    assert!(status(&refused) == "400" && refused.contains("missing_key"), "{refused}");
-    assert_eq!(status(&site.send("POST", "/charges", "idempotency-key: k\r\n", "10").await), "401");
-    assert_eq!(status(&site.post("/charges", "k", &"x".repeat(1001)).await), "413");
+    let refused = site
+        .send("POST", "/charges", "x-user: alice\r\n", "10")
+        .await;
+    assert!(
+        status(&refused) == "400" && refused.contains("missing_key"),
+        "{refused}"
+    );
+    assert_eq!(
+        status(
+            &site
+                .send("POST", "/charges", "idempotency-key: k\r\n", "10")
+                .await
+        ),
+        "401"
+    );
+    assert_eq!(
+        status(&site.post("/charges", "k", &"x".repeat(1001)).await),
+        "413"
+    );
     let chunked = "x-user: alice\r\nidempotency-key: l\r\ntransfer-encoding: chunked\r\n";
-    assert_eq!(status(&site.send("POST", "/charges", chunked, &"x".repeat(1001)).await), "413");
+    assert_eq!(
+        status(
+            &site
+                .send("POST", "/charges", chunked, &"x".repeat(1001))
+                .await
+        ),
+        "413"
+    );
     assert_eq!(site.runs.load(SeqCst), 0);
-    assert!(site.send("POST", "/charges", chunked, "ten").await.ends_with("1 ten"));
-    assert!(site.send("POST", "/charges", chunked, "ten").await.ends_with("1 ten"));
+    assert!(
+        site.send("POST", "/charges", chunked, "ten")
+            .await
+            .ends_with("1 ten")
+    );
+    assert!(
+        site.send("POST", "/charges", chunked, "ten")
+            .await
+            .ends_with("1 ten")
+    );
     let large = "x".repeat(5000);
-    assert!(site.send("GET", "/charges", "", &large).await.ends_with(&format!("2 {large}")));
+    assert!(
+        site.send("GET", "/charges", "", &large)
+            .await
+            .ends_with(&format!("2 {large}"))
+    );
     assert_eq!(status(&site.post("/nowhere", "k", "10").await), "404");
 }
 
@@ -165,10 +242,16 @@ async fn invalid_keys_are_refused() {
     let long = "x".repeat(256);
     for key in ["", "a b", "\"a", "\u{e4}", &long] {
         let refused = site.post("/charges", key, "10").await;
-        assert!(status(&refused) == "400" && refused.contains("invalid_key"), "{key}: {refused}");
+        assert!(
+            status(&refused) == "400" && refused.contains("invalid_key"),
+            "{key}: {refused}"
+        );
     }
     let twice = "x-user: alice\r\nidempotency-key: k\r\nidempotency-key: k\r\n";
-    assert_eq!(status(&site.send("POST", "/charges", twice, "10").await), "400");
+    assert_eq!(
+        status(&site.send("POST", "/charges", twice, "10").await),
+        "400"
+    );
     assert_eq!(site.runs.load(SeqCst), 0);
     // Quoted or raw, it is one key.
     assert!(site.post("/charges", "k", "10").await.ends_with("1 10"));
@@ -179,20 +262,30 @@ async fn invalid_keys_are_refused() {
 async fn a_request_in_flight_and_a_store_that_is_gone_are_409_and_503_with_a_hint() {
     let store = FaultStore::new(MemoryStore::new());
     let faults = store.faults();
-    let site = site_over(Idempotency::builder(store).wait(Duration::from_millis(20)).build());
+    let site = site_over(
+        Idempotency::builder(store)
+            .wait(Duration::from_millis(20))
+            .build(),
+    );
     site.open.send_replace(false);
     let headers = "x-user: alice\r\nidempotency-key: k\r\n";
     let first = site.begin("POST", "/charges", headers, "10").await;
     site.entered.notified().await;
     let early = site.post("/charges", "k", "10").await;
-    assert!(status(&early) == "409" && early.contains("in_flight") && early.contains("retry-after: 1"), "{early}");
+    assert!(
+        status(&early) == "409" && early.contains("in_flight") && early.contains("retry-after: 1"),
+        "{early}"
+    );
     site.open.send_replace(true);
     let mut text = String::new();
     { first }.read_to_string(&mut text).await.unwrap();
     assert!(text.ends_with("1 10"), "{text}");
     faults.always(Step::Claim, Fault::Fail(StoreErrorKind::Unavailable));
     let refused = site.post("/charges", "l", "10").await;
-    assert!(status(&refused) == "503" && refused.contains("retry-after: 1"), "{refused}");
+    assert!(
+        status(&refused) == "503" && refused.contains("retry-after: 1"),
+        "{refused}"
+    );
     assert_eq!(site.runs.load(SeqCst), 1);
 }
 
@@ -204,7 +297,10 @@ async fn compressed_empty_and_binary_bodies_are_replayed_as_they_are() {
         let headers = format!("{headers}idempotency-key: k{number}\r\n");
         for _ in 0..2 {
             let response = site.send("POST", "/charges", &headers, body).await;
-            assert!(response.ends_with(&format!("{} {body}", number + 1)), "{response:?}");
+            assert!(
+                response.ends_with(&format!("{} {body}", number + 1)),
+                "{response:?}"
+            );
         }
     }
 }
@@ -225,10 +321,16 @@ async fn a_client_that_disconnects_does_not_stop_the_handler() {
 async fn a_handler_that_panics_releases_the_key() {
     let site = site();
     let failed = site.post("/buggy", "k", "10").await;
-    assert!(status(&failed) == "500" && !failed.contains("a bug"), "{failed}");
+    assert!(
+        status(&failed) == "500" && !failed.contains("a bug"),
+        "{failed}"
+    );
     for replayed in [false, true] {
         let well = site.post("/buggy", "k", "10").await;
-        assert!(status(&well) == "200" && well.ends_with("\r\n\r\n2"), "{well}");
+        assert!(
+            status(&well) == "200" && well.ends_with("\r\n\r\n2"),
+            "{well}"
+        );
         assert_eq!(well.contains("idempotent-replayed: true"), replayed);
     }
 }
@@ -236,9 +338,18 @@ async fn a_handler_that_panics_releases_the_key() {
 #[actix_web::test]
 async fn a_streaming_response_passes_complete_and_is_not_recorded() {
     let site = site();
-    assert_eq!(site.post("/streaming", "k", "").await.matches("\r\nx\r\n").count(), 100);
+    assert_eq!(
+        site.post("/streaming", "k", "")
+            .await
+            .matches("\r\nx\r\n")
+            .count(),
+        100
+    );
     let again = site.post("/streaming", "k", "").await;
-    assert!(status(&again) == "409" && again.contains("already_done"), "{again}");
+    assert!(
+        status(&again) == "409" && again.contains("already_done"),
+        "{again}"
+    );
     assert_eq!(site.runs.load(SeqCst), 1);
 }
 
@@ -248,7 +359,10 @@ async fn errors_of_a_handler_are_responses_that_are_kept_or_released() {
     assert_eq!(status(&site.post("/failing", "k", "").await), "502");
     for _ in 0..2 {
         let declined = site.post("/failing", "k", "").await;
-        assert!(status(&declined) == "402" && declined.ends_with("declined"), "{declined}");
+        assert!(
+            status(&declined) == "402" && declined.ends_with("declined"),
+            "{declined}"
+        );
     }
     assert_eq!(site.runs.load(SeqCst), 2);
 }
@@ -263,7 +377,10 @@ async fn duplicates_at_once_over_several_workers_run_one_handler() {
         site.open.send_replace(true);
     };
     let (responses, ()) = futures_util::future::join(calls, open).await;
-    assert!(responses.iter().all(|response| response.ends_with("1 10")), "{responses:?}");
+    assert!(
+        responses.iter().all(|response| response.ends_with("1 10")),
+        "{responses:?}"
+    );
     assert_eq!(site.runs.load(SeqCst), 1);
 }
 
@@ -272,7 +389,10 @@ async fn p8_a_panic_releases_the_key_under_the_strict_profile_too() {
     let site = site_over(Idempotency::builder(MemoryStore::new()).strict().build());
     assert_eq!(status(&site.post("/buggy", "k", "10").await), "500");
     let again = site.post("/buggy", "k", "10").await;
-    assert!(status(&again) == "200" && !again.contains("idempotent-replayed"), "{again}");
+    assert!(
+        status(&again) == "200" && !again.contains("idempotent-replayed"),
+        "{again}"
+    );
 }
 
 /// A stream that sends one event, and then nothing.
@@ -306,17 +426,33 @@ async fn a_stream_that_says_nothing_ends_with_its_client() {
         let open = counted.clone();
         let events = move || {
             open.fetch_add(1, SeqCst);
-            let quiet = Quiet { has_sent: false, open: open.clone() };
-            async { HttpResponse::Ok().content_type("text/event-stream").streaming(quiet) }
+            let quiet = Quiet {
+                has_sent: false,
+                open: open.clone(),
+            };
+            async {
+                HttpResponse::Ok()
+                    .content_type("text/event-stream")
+                    .streaming(quiet)
+            }
         };
         let layer = IdempotencyLayer::new(Idempotency::new(MemoryStore::new())).unscoped();
-        App::new().wrap(Idempotent::new(layer)).route("/events", web::get().to(events))
+        App::new()
+            .wrap(Idempotent::new(layer))
+            .route("/events", web::get().to(events))
     };
-    let server = HttpServer::new(app).workers(1).disable_signals().bind(("127.0.0.1", 0)).unwrap();
+    let server = HttpServer::new(app)
+        .workers(1)
+        .disable_signals()
+        .bind(("127.0.0.1", 0))
+        .unwrap();
     let address = server.addrs()[0];
     actix_web::rt::spawn(server.run());
     let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(b"GET /events HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    stream
+        .write_all(b"GET /events HTTP/1.1\r\nhost: x\r\n\r\n")
+        .await
+        .unwrap();
     let mut got = Vec::new();
     while !String::from_utf8_lossy(&got).contains("hello") {
         got.push(stream.read_u8().await.unwrap());
@@ -328,7 +464,9 @@ async fn a_stream_that_says_nothing_ends_with_its_client() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), gone).await.expect("the stream is still there");
+    tokio::time::timeout(Duration::from_secs(20), gone)
+        .await
+        .expect("the stream is still there");
 }
 
 #[actix_web::test]
@@ -336,7 +474,11 @@ async fn all_paths_without_a_route_are_one_operation() {
     let idempotency = Idempotency::new(MemoryStore::new());
     let site = site_over(idempotency.clone());
     assert_eq!(status(&site.post("/nowhere", "k", "10").await), "404");
-    assert!(site.post("/nowhere", "k", "10").await.contains("idempotent-replayed: true"));
+    assert!(
+        site.post("/nowhere", "k", "10")
+            .await
+            .contains("idempotent-replayed: true")
+    );
     assert_eq!(status(&site.post("/elsewhere", "k", "10").await), "422");
     let recorded = idempotency.operation("actix.POST").key(&("alice", "k"));
     assert!(recorded.inspect().await.unwrap().is_some());
@@ -345,7 +487,9 @@ async fn all_paths_without_a_route_are_one_operation() {
 #[actix_web::test]
 async fn around_a_resource_the_middleware_leaves_paths_without_a_route_alone() {
     let runs: Arc<AtomicUsize> = Arc::default();
-    let layer = IdempotencyLayer::new(Idempotency::new(MemoryStore::new())).name("actix").unscoped();
+    let layer = IdempotencyLayer::new(Idempotency::new(MemoryStore::new()))
+        .name("actix")
+        .unscoped();
     let counted = runs.clone();
     let app = move || {
         let runs = counted.clone();
@@ -353,15 +497,29 @@ async fn around_a_resource_the_middleware_leaves_paths_without_a_route_alone() {
             let run = runs.fetch_add(1, SeqCst) + 1;
             async move { run.to_string() }
         };
-        let charges = web::resource("/charges").wrap(Idempotent::new(layer.clone())).route(web::post().to(charge));
+        let charges = web::resource("/charges")
+            .wrap(Idempotent::new(layer.clone()))
+            .route(web::post().to(charge));
         App::new().service(charges)
     };
-    let server = HttpServer::new(app).workers(1).disable_signals().bind(("127.0.0.1", 0)).unwrap();
-    let site = Site { address: server.addrs()[0], runs, open: watch::channel(true).0, entered: Arc::default() };
+    let server = HttpServer::new(app)
+        .workers(1)
+        .disable_signals()
+        .bind(("127.0.0.1", 0))
+        .unwrap();
+    let site = Site {
+        address: server.addrs()[0],
+        runs,
+        open: watch::channel(true).0,
+        entered: Arc::default(),
+    };
     actix_web::rt::spawn(server.run());
     for _ in 0..2 {
         let unknown = site.post("/nowhere", "k", "10").await;
-        assert!(status(&unknown) == "404" && !unknown.contains("idempotent-replayed"), "{unknown}");
+        assert!(
+            status(&unknown) == "404" && !unknown.contains("idempotent-replayed"),
+            "{unknown}"
+        );
     }
     for replayed in [false, true] {
         let charged = site.post("/charges", "k", "10").await;

@@ -12,12 +12,12 @@ use lapin::types::FieldTable;
 use lapin::{Connection, ExchangeKind};
 use tokio::sync::OnceCell;
 
-use crate::answered::answered;
-use crate::channels::{SHORTEST, short};
-use crate::line::Line;
-use crate::link::Link;
-use crate::queue_arguments::{self, millis, text};
-use crate::session::{Places, Session};
+use crate::connection::TrackedConnection;
+use crate::connector::Connector;
+use crate::consumer_channels::{CheckedQueue, ConsumerChannels};
+use crate::publish_channels::{SHORTEST, short};
+use crate::queue_arguments::{self, Arguments, millis, text};
+use crate::request::run_to_end;
 use crate::subscribe::deliveries;
 use crate::ticket::Ticket;
 
@@ -65,15 +65,15 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// ```
 #[must_use = "a consumer does nothing until it is run"]
 pub struct Consumer<'c> {
-    link: Link<'c>,
+    connector: Connector<'c>,
     queue: String,
     dead_letter_exchange: Option<String>,
     retry_queue: Option<String>,
     timeout: Option<Duration>,
     answer_timeout: Duration,
     settings: Settings,
-    /// Found at the first start.
-    found: OnceCell<Places>,
+    /// Set by the first start.
+    checked: OnceCell<CheckedQueue>,
 }
 
 impl<'c> Consumer<'c> {
@@ -83,14 +83,14 @@ impl<'c> Consumer<'c> {
     /// connection needs `ConnectionProperties::enable_auto_recover`.
     pub fn new(connection: &'c Connection, queue: impl Into<String>) -> Self {
         Self {
-            link: Link::new(Line::given(connection)),
+            connector: Connector::new(TrackedConnection::of_application(connection)),
             queue: queue.into(),
             dead_letter_exchange: None,
             retry_queue: None,
             timeout: None,
             answer_timeout: ANSWER_TIMEOUT,
             settings: Settings::default(),
-            found: OnceCell::new(),
+            checked: OnceCell::new(),
         }
     }
 
@@ -181,7 +181,7 @@ impl<'c> Consumer<'c> {
     where
         F: Future<Output = lapin::Result<Connection>> + Send + 'c,
     {
-        self.link.reconnects(connect);
+        self.connector.set_reconnect(connect);
         self
     }
 
@@ -209,11 +209,60 @@ impl<'c> Consumer<'c> {
         idem_queue::run(&self, &self.settings, handler, shutdown).await
     }
 
-    async fn places(&self) -> Result<Places, Fault> {
+    /// Checks the queue, the first time, and begins to consume.
+    pub(crate) async fn subscribe(&self) -> Result<Deliveries<'_, Ticket<'c>>, Fault> {
+        let concurrency = self.settings.concurrency;
+        let prefetch = u16::try_from(concurrency).map_err(|_| {
+            Fault::config(format!("`concurrency` is {concurrency}, and RabbitMQ's prefetch is at most 65,535: make it smaller, and run several consumers"))
+        })?;
+        let queue = self.checked.get_or_try_init(async || {
+            let queue = self.check_queue().await?;
+            warn_of_timeout(&queue, self.settings.wait);
+            Ok(queue)
+        });
+        let queue = queue.await?.clone();
+        let opened = self.connector.open().await?;
+        let channels = ConsumerChannels::new(opened, &queue, self.connector.has_reconnect());
+        let channels = Arc::new(channels);
+        deliveries(channels, queue, prefetch).await
+    }
+
+    /// Checks that no message can be lost, and finds out where dead letters go.
+    async fn check_queue(&self) -> Result<CheckedQueue, Fault> {
         let queue = &self.queue;
         self.exists(queue).await?;
-        let arguments = queue_arguments::ask(&self.link, queue).await?;
-        let own = arguments.as_ref().and_then(|arguments| text(arguments, "x-dead-letter-exchange"));
+        let arguments = queue_arguments::ask(&self.connector, queue).await?;
+        let dead_letters = self.dead_letters(arguments.as_ref())?;
+        match &dead_letters.routing_key {
+            // The default exchange takes a routing key for the name of a queue.
+            Some(target) if dead_letters.exchange.is_empty() => self.exists(target).await?,
+            _ => self.exchange_exists(&dead_letters.exchange).await?,
+        }
+        if let Some(retry_queue) = &self.retry_queue {
+            self.exists(retry_queue).await?;
+        }
+        let own = arguments
+            .as_ref()
+            .and_then(|arguments| millis(arguments, "x-consumer-timeout"));
+        let timeout = self
+            .timeout
+            .or(own.map(Duration::from_millis))
+            .unwrap_or(CONSUMER_TIMEOUT);
+        Ok(CheckedQueue {
+            name: queue.as_str().into(),
+            dead_letter_exchange: dead_letters.exchange.into(),
+            dead_letter_routing_key: dead_letters.routing_key.map(Arc::from),
+            retry_queue: self.retry_queue.as_deref().map(Arc::from),
+            consumer_timeout: timeout,
+            answer_timeout: self.answer_timeout,
+        })
+    }
+
+    /// Returns where dead letters go: as the application has set, or as the queue's arguments say.
+    fn dead_letters(&self, arguments: Option<&Arguments>) -> Result<DeadLetters, Fault> {
+        let queue = &self.queue;
+        let of_queue = |name| arguments.and_then(|arguments| text(arguments, name));
+        let own = of_queue("x-dead-letter-exchange");
         let Some(exchange) = self.dead_letter_exchange.clone().or(own) else {
             return Err(Fault::config(match arguments {
                 Some(_) => format!(
@@ -225,64 +274,81 @@ impl<'c> Consumer<'c> {
             }));
         };
         let routing_key = match &self.dead_letter_exchange {
-            None => arguments.as_ref().and_then(|arguments| text(arguments, "x-dead-letter-routing-key")),
+            None => of_queue("x-dead-letter-routing-key"),
             Some(_) => None,
         };
-        if exchange.is_empty() {
-            // The default exchange: the routing key is the name of a queue.
-            let Some(target) = routing_key.as_deref().filter(|target| target != queue) else {
-                return Err(Fault::config(format!(
-                    "dead letters of the queue `{queue}` would return to it, or be lost: they go to the default exchange, whose routing keys are names of queues. Give the queue the name of another one as `x-dead-letter-routing-key`, or name an exchange: `.dead_letter_exchange(\"{queue}.dead\")`"
-                )));
-            };
-            self.exists(target).await?;
-        } else {
-            let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
-            let channel = self.link.channel().await?;
-            let name = short(&exchange).map_err(Fault::config)?;
-            let asked = answered(async move {
-                channel.exchange_declare(name, ExchangeKind::Direct, options, FieldTable::default()).await
-            });
-            asked.await.map_err(|error| {
-                refused(error, || format!("there is no exchange `{exchange}`, where messages of the queue `{queue}` are put aside: declare it, and bind a queue to it"))
-            })?;
+        let names_another_queue = routing_key.as_ref().is_some_and(|target| target != queue);
+        if exchange.is_empty() && !names_another_queue {
+            return Err(Fault::config(format!(
+                "dead letters of the queue `{queue}` would return to it, or be lost: they go to the default exchange, whose routing keys are names of queues. Give the queue the name of another one as `x-dead-letter-routing-key`, or name an exchange: `.dead_letter_exchange(\"{queue}.dead\")`"
+            )));
         }
-        if let Some(retry_queue) = &self.retry_queue {
-            self.exists(retry_queue).await?;
-        }
-        let own = arguments.as_ref().and_then(|arguments| millis(arguments, "x-consumer-timeout"));
-        let timeout = self.timeout.or(own.map(Duration::from_millis)).unwrap_or(CONSUMER_TIMEOUT);
-        Ok(Places {
-            queue: queue.as_str().into(),
-            dead_letter_exchange: exchange.into(),
-            dead_letter_routing_key: routing_key.map(Arc::from),
-            retry_queue: self.retry_queue.as_deref().map(Arc::from),
-            consumer_timeout: timeout,
-            answer_timeout: self.answer_timeout,
+        Ok(DeadLetters {
+            exchange,
+            routing_key,
+        })
+    }
+
+    async fn exchange_exists(&self, exchange: &str) -> Result<(), Fault> {
+        let queue = &self.queue;
+        let options = ExchangeDeclareOptions {
+            passive: true,
+            ..ExchangeDeclareOptions::default()
+        };
+        let channel = self.connector.channel().await?;
+        let name = short(exchange).map_err(Fault::config)?;
+        let asked = run_to_end(async move {
+            channel
+                .exchange_declare(name, ExchangeKind::Direct, options, FieldTable::default())
+                .await
+        });
+        asked.await.map_err(|error| {
+            refused(error, || format!("there is no exchange `{exchange}`, where messages of the queue `{queue}` are put aside: declare it, and bind a queue to it"))
         })
     }
 
     async fn exists(&self, queue: &str) -> Result<(), Fault> {
-        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..QueueDeclareOptions::default()
+        };
         let name = short(queue).map_err(Fault::config)?;
-        let channel = self.link.channel().await?;
-        let asked = answered(async move { channel.queue_declare(name, options, FieldTable::default()).await });
+        let channel = self.connector.channel().await?;
+        let asked = run_to_end(async move {
+            channel
+                .queue_declare(name, options, FieldTable::default())
+                .await
+        });
         asked.await.map_err(|error| {
-            refused(error, || format!("there is no queue `{queue}`: declare it before its consumers start"))
+            refused(error, || {
+                format!("there is no queue `{queue}`: declare it before its consumers start")
+            })
         })?;
         Ok(())
     }
 }
 
-/// A refusal by the broker does not pass by itself; other failures may.
+/// Where the dead letters of a queue go.
+struct DeadLetters {
+    exchange: String,
+    /// `None`: a dead letter keeps the routing key of its message.
+    routing_key: Option<String>,
+}
+
+/// Makes a fault of a failed request. A refusal by the broker stays one until somebody changes the
+/// configuration; other failures may pass.
 fn refused(error: lapin::Error, reason: impl FnOnce() -> String) -> Fault {
-    if error.is_amqp_soft_error() { Fault::config(format!("{} ({error})", reason())) } else { Fault::passing(error) }
+    if error.is_amqp_soft_error() {
+        Fault::config(format!("{} ({error})", reason()))
+    } else {
+        Fault::passing(error)
+    }
 }
 
 impl<'c> Broker for Consumer<'c> {
     type Ticket = Ticket<'c>;
 
-    // They return when the channel is closed, which is when the last handler has ended.
+    // Unhandled deliveries return when the channel is closed, after the last handler has ended.
     const HANDS_BACK: bool = false;
 
     fn source(&self) -> &str {
@@ -290,36 +356,33 @@ impl<'c> Broker for Consumer<'c> {
     }
 
     async fn open(&self, _: Arc<Room>) -> Result<Deliveries<'_, Ticket<'c>>, Fault> {
-        let concurrency = self.settings.concurrency;
-        let prefetch = u16::try_from(concurrency).map_err(|_| {
-            Fault::config(format!("`concurrency` is {concurrency}, and RabbitMQ's prefetch is at most 65,535: make it smaller, and run several consumers"))
-        })?;
-        let places = self.found.get_or_try_init(async || {
-            let places = self.places().await?;
-            warn_of_timeout(&places, self.settings.wait);
-            Ok(places)
-        });
-        let places = places.await?.clone();
-        let (line, consume) = self.link.open().await?;
-        let session = Session::new(line, consume, &places, self.link.has_reconnect());
-        let session = Arc::new(session);
-        deliveries(session, places, prefetch).await
+        self.subscribe().await
     }
 }
 
-/// The limits of the operations are not known here, but those of the process's runtime are what
-/// they begin with.
-fn warn_of_timeout(places: &Places, wait: Duration) {
-    let lease = idem_core::installed().and_then(|idempotency| idempotency.lease()).unwrap_or(Duration::from_secs(30));
-    let Places { queue, consumer_timeout, .. } = places;
+/// Warns if RabbitMQ may take a message back while its lease is alive. The operations of the handler
+/// are not known here, so the lease is the default of the installed runtime.
+fn warn_of_timeout(queue: &CheckedQueue, wait: Duration) {
+    let lease = idem_core::installed()
+        .and_then(|idempotency| idempotency.lease())
+        .unwrap_or(Duration::from_secs(30));
+    let CheckedQueue {
+        name,
+        consumer_timeout,
+        ..
+    } = queue;
     if *consumer_timeout < lease + wait {
-        let limits = format_args!("consumer_timeout {consumer_timeout:?}, lease {lease:?}, wait {wait:?}");
-        idem_queue::report(Decision::ConsumerTimeoutShort, queue, &limits);
+        let limits =
+            format_args!("consumer_timeout {consumer_timeout:?}, lease {lease:?}, wait {wait:?}");
+        idem_queue::report(Decision::ConsumerTimeoutShort, name, &limits);
     }
 }
 
 impl fmt::Debug for Consumer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Consumer").field("queue", &self.queue).field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("Consumer")
+            .field("queue", &self.queue)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
     }
 }

@@ -5,15 +5,17 @@
 //! - [`Publisher`] publishes from inside a guarded body, with the same message id in each attempt.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod answered;
-mod channels;
+mod connection;
+mod connector;
 mod consumer;
-mod line;
-mod link;
+mod consumer_channels;
+mod publish_channels;
 mod publisher;
 mod queue_arguments;
-mod session;
+mod request;
 mod subscribe;
+#[cfg(test)]
+mod tests;
 mod ticket;
 
 pub use idem_queue::{Delivery, Error, MessageKey, PublishError, Published, REASON};

@@ -8,9 +8,9 @@ use idem_queue::{PublishError, Published, child_id};
 use lapin::{BasicProperties, Connection};
 use serde::Serialize;
 
-use crate::channels::Channels;
-use crate::line::Line;
-use crate::link::Link;
+use crate::connection::TrackedConnection;
+use crate::connector::Connector;
+use crate::publish_channels::PublishChannels;
 
 /// Publishes messages whose ids are the same in each attempt of the guarded body that publishes
 /// them. RabbitMQ delivers them twice, and consumers drop the second by its key.
@@ -27,7 +27,7 @@ use crate::link::Link;
 /// ```
 #[derive(Debug)]
 pub struct Publisher<'c> {
-    channels: Channels<'c>,
+    channels: PublishChannels<'c>,
 }
 
 impl<'c> Publisher<'c> {
@@ -37,7 +37,11 @@ impl<'c> Publisher<'c> {
     /// To survive a restart of the broker, the publisher needs [`reconnect`](Self::reconnect), or the
     /// connection needs `ConnectionProperties::enable_auto_recover`.
     pub fn new(connection: &'c Connection) -> Self {
-        Self { channels: Channels::new(Link::new(Line::given(connection))) }
+        Self {
+            channels: PublishChannels::new(Connector::new(TrackedConnection::of_application(
+                connection,
+            ))),
+        }
     }
 
     /// Sets how to connect again after the connection has ended. Recommended, for the reasons that
@@ -62,7 +66,7 @@ impl<'c> Publisher<'c> {
     where
         F: Future<Output = lapin::Result<Connection>> + Send + 'c,
     {
-        self.channels.link_mut().reconnects(connect);
+        self.channels.connector_mut().set_reconnect(connect);
         self
     }
 
@@ -102,8 +106,13 @@ impl<'c> Publisher<'c> {
         payload: impl Into<Bytes>,
     ) -> Result<Published, PublishError> {
         let id = child_id(child_key)?;
-        let properties = BasicProperties::default().with_message_id(id.as_str().into()).with_delivery_mode(2);
-        let published = self.channels.publish(exchange, routing_key, &payload.into(), properties).await;
+        let properties = BasicProperties::default()
+            .with_message_id(id.as_str().into())
+            .with_delivery_mode(2);
+        let published = self
+            .channels
+            .publish(exchange, routing_key, &payload.into(), properties)
+            .await;
         published.map_err(PublishError::Unconfirmed)?;
         Ok(Published::new(id, false))
     }
@@ -121,6 +130,7 @@ impl<'c> Publisher<'c> {
         value: &T,
     ) -> Result<Published, PublishError> {
         let payload = serde_json::to_vec(value).map_err(PublishError::Unwritable)?;
-        self.publish(child_key, exchange, routing_key, payload).await
+        self.publish(child_key, exchange, routing_key, payload)
+            .await
     }
 }

@@ -1,8 +1,9 @@
 //! The arguments of a queue that exists.
 //!
-//! AMQP does not tell them. But a declaration that differs is refused, and the refusal says what
-//! one argument is. So each refusal tells one more, until a declaration is accepted. Unreadable
-//! refusals are not guessed: then the application must name the dead-letter exchange.
+//! AMQP has no request for them. But the broker refuses a declaration with other arguments, and the
+//! refusal says what one argument is. So the queue is declared again and again, each time with the
+//! argument that the last refusal named, until the broker accepts. If a refusal cannot be read, the
+//! application must name the dead-letter exchange.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +11,16 @@ use idem_queue::Fault;
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable};
 
-use crate::answered::answered;
-use crate::link::Link;
+use crate::connector::Connector;
+use crate::request::run_to_end;
 
-/// A queue has fewer arguments.
-const MOST: usize = 24;
+/// More declarations than a queue has arguments.
+const MOST_DECLARATIONS: usize = 24;
 
 /// Arguments by name, as far as they are text or numbers.
 pub(crate) type Arguments = BTreeMap<String, AMQPValue>;
 
-/// One refusal, read.
+/// What a refusal says.
 #[derive(Debug, PartialEq)]
 enum Differs {
     /// A flag of the queue, such as `durable`, and what it is.
@@ -28,18 +29,24 @@ enum Differs {
 }
 
 /// Asks for the arguments of a queue. The queue must exist. `None`: a refusal cannot be read.
-pub(crate) async fn ask(link: &Link<'_>, queue: &str) -> Result<Option<Arguments>, Fault> {
-    let mut options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+pub(crate) async fn ask(
+    connector: &Connector<'_>,
+    queue: &str,
+) -> Result<Option<Arguments>, Fault> {
+    let mut options = QueueDeclareOptions {
+        durable: true,
+        ..QueueDeclareOptions::default()
+    };
     let mut arguments = Arguments::new();
-    for _ in 0..MOST {
+    for _ in 0..MOST_DECLARATIONS {
         // A refusal closes the channel.
-        let channel = link.channel().await?;
+        let channel = connector.channel().await?;
         let mut table = FieldTable::default();
         for (name, value) in &arguments {
             table.insert(name.as_str().into(), value.clone());
         }
         let name = queue.into();
-        let asked = answered(async move { channel.queue_declare(name, options, table).await });
+        let asked = run_to_end(async move { channel.queue_declare(name, options, table).await });
         match asked.await {
             Ok(_) => return Ok(Some(arguments)),
             Err(error) => match read(&error.to_string()) {
@@ -51,7 +58,7 @@ pub(crate) async fn ask(link: &Link<'_>, queue: &str) -> Result<Option<Arguments
                 Some(Differs::Argument(name, value)) if !arguments.contains_key(&name) => {
                     arguments.insert(name, value);
                 }
-                // Arguments that are there twice are read wrongly.
+                // The same argument again: the refusal before was read wrongly.
                 Some(Differs::Argument(..)) => return Ok(None),
                 None if error.is_amqp_error() => return Ok(None),
                 None => return Err(Fault::passing(error)),
@@ -109,7 +116,13 @@ mod tests {
     fn a_refusal_tells_one_argument_and_one_that_is_cut_off_tells_none() {
         let text = "PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue 'orders' in vhost '/': received none but current is the value 'orders.dead' of type 'longstr'";
         let name = "x-dead-letter-exchange".to_owned();
-        assert_eq!(read(text), Some(Differs::Argument(name, AMQPValue::LongString("orders.dead".into()))));
+        assert_eq!(
+            read(text),
+            Some(Differs::Argument(
+                name,
+                AMQPValue::LongString("orders.dead".into())
+            ))
+        );
         assert_eq!(read(&text[..text.len() - 12]), None);
         let text = "PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q' in vhost '/': received 'true' but current is 'false'";
         assert_eq!(read(text), Some(Differs::Flag("durable".into(), false)));

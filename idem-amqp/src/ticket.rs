@@ -10,7 +10,7 @@ use lapin::options::{BasicAckOptions, BasicNackOptions};
 use lapin::types::{AMQPValue, FieldTable, MAX_SHORT_STRING_LENGTH};
 use lapin::{Acker, BasicProperties};
 
-use crate::session::{Places, Session};
+use crate::consumer_channels::{CheckedQueue, ConsumerChannels};
 
 /// The exchange to which a message was first published: a message from a retry queue returns by the
 /// default exchange.
@@ -26,65 +26,95 @@ pub struct Ticket<'c> {
     properties: BasicProperties,
     exchange: String,
     routing_key: String,
-    session: Arc<Session<'c>>,
-    places: Places,
-    /// Whether the copy is published, so that only the acknowledgement is missing.
+    channels: Arc<ConsumerChannels<'c>>,
+    queue: CheckedQueue,
+    /// Whether the copy is published, and only the acknowledgement is missing.
     is_copied: AtomicBool,
 }
 
 impl<'c> Ticket<'c> {
     pub(crate) fn new(
         message: lapin::message::Delivery,
-        session: &Arc<Session<'c>>,
-        places: &Places,
+        channels: &Arc<ConsumerChannels<'c>>,
+        queue: &CheckedQueue,
     ) -> (Delivery, Self) {
-        let lapin::message::Delivery { exchange, routing_key, redelivered, properties, data, acker, .. } = message;
+        let lapin::message::Delivery {
+            exchange,
+            routing_key,
+            redelivered,
+            properties,
+            data,
+            acker,
+            ..
+        } = message;
         let header = |name: &str| match properties.headers().as_ref()?.inner().get(name)? {
             AMQPValue::LongString(text) => Some(text.to_string()),
             AMQPValue::ShortString(text) => Some(text.to_string()),
             _ => None,
         };
-        // Anybody may have set ours: one that is too long for a name is not used.
+        // Any publisher can set our headers, so a value that is too long for a name is ignored.
         let name = |name| header(name).filter(|name| name.len() <= MAX_SHORT_STRING_LENGTH);
         let exchange = name(EXCHANGE).unwrap_or_else(|| exchange.to_string());
         let routing_key = name(ROUTING_KEY).unwrap_or_else(|| routing_key.to_string());
-        let mut delivery = Delivery::new(places.queue.clone(), Bytes::from(data))
+        let mut delivery = Delivery::new(queue.name.clone(), Bytes::from(data))
             .with_subject(routing_key.clone())
             .with_redelivered(redelivered);
         if let Some(id) = properties.message_id() {
             delivery = delivery.with_id(id.to_string());
         }
-        for name in properties.headers().iter().flat_map(|headers| headers.inner().keys()) {
+        for name in properties
+            .headers()
+            .iter()
+            .flat_map(|headers| headers.inner().keys())
+        {
             if let Some(value) = header(name.as_str()) {
                 delivery = delivery.with_header(name.to_string(), value);
             }
         }
-        let (session, places) = (session.clone(), places.clone());
         (
             delivery,
-            Self { acker, properties, exchange, routing_key, session, places, is_copied: AtomicBool::new(false) },
+            Self {
+                acker,
+                properties,
+                exchange,
+                routing_key,
+                channels: channels.clone(),
+                queue: queue.clone(),
+                is_copied: AtomicBool::new(false),
+            },
         )
     }
 
-    /// The properties of a copy. An expiration would have it expire where it is to wait, the user
-    /// is that of another connection, the copies that `CC` asks for were made when it was published
-    /// first, and RabbitMQ takes a copy with the `x-death` of this queue for a cycle, and drops it.
+    /// The properties of a copy. Four kinds of properties of the original are left out:
+    ///
+    /// - An expiration would end the copy while it waits in the retry queue.
+    /// - The user id is that of another connection, so the broker would refuse it.
+    /// - The copies that `CC` and `BCC` ask for were made at the first publication.
+    /// - RabbitMQ takes a copy with the `x-death` of this queue for a cycle, and drops it.
     fn properties(&self, expiration: Option<Duration>, reason: Option<&str>) -> BasicProperties {
         let mut headers = FieldTable::default();
         for (name, value) in self.properties.headers().iter().flat_map(FieldTable::inner) {
-            let is_of_death = ["x-first-death-", "x-last-death-"].iter().any(|start| name.as_str().starts_with(start));
+            let is_of_death = ["x-first-death-", "x-last-death-"]
+                .iter()
+                .any(|start| name.as_str().starts_with(start));
             if !is_of_death && !matches!(name.as_str(), "CC" | "BCC" | "x-death") {
                 headers.insert(name.clone(), value.clone());
             }
         }
-        let texts = [(EXCHANGE, Some(&*self.exchange)), (ROUTING_KEY, Some(&*self.routing_key)), (REASON, reason)];
+        let texts = [
+            (EXCHANGE, Some(&*self.exchange)),
+            (ROUTING_KEY, Some(&*self.routing_key)),
+            (REASON, reason),
+        ];
         for (name, value) in texts {
             if let Some(value) = value {
                 headers.insert(name.into(), AMQPValue::LongString(value.into()));
             }
         }
         let from = &self.properties;
-        let mut copy = BasicProperties::default().with_headers(headers).with_delivery_mode(PERSISTENT);
+        let mut copy = BasicProperties::default()
+            .with_headers(headers)
+            .with_delivery_mode(PERSISTENT);
         macro_rules! keep {
             ($($property:ident $with:ident),*) => {
                 $(if let Some(value) = from.$property() { copy = copy.$with(value.clone()); })*
@@ -108,18 +138,18 @@ impl idem_queue::Ticket for Ticket<'_> {
     // A quorum queue drops a message after some returns.
     const KEEPS: bool = true;
 
-    /// RabbitMQ knows no such thing: what is heard of is that it takes too long.
+    /// RabbitMQ has no such request. Each call only reports that the handler takes long.
     fn keep_alive_every(&self) -> Option<Duration> {
-        Some(self.session.consumer_timeout / 2)
+        Some(self.channels.consumer_timeout / 2)
     }
 
     async fn keep_alive(&self) -> Result<(), BoxError> {
-        let limit = self.session.consumer_timeout;
+        let limit = self.channels.consumer_timeout;
         Err(format!("the handler has run for half of RabbitMQ's consumer_timeout ({limit:?}) or longer: raise it, or make the work shorter").into())
     }
 
-    /// Not waited for: one that is lost brings the message again, and its key tells that it was
-    /// handled.
+    /// Does not wait for an answer. If the acknowledgement is lost, the message comes again, and its
+    /// key shows that it was handled.
     ///
     /// lapin sends it once. If it was not sent in time, for instance because the broker blocks the
     /// connection, lapin sends it later, and there is nothing more to do.
@@ -134,13 +164,23 @@ impl idem_queue::Ticket for Ticket<'_> {
         if self.is_copied.load(Ordering::Relaxed) {
             return self.ack().await;
         }
-        let (queue, expiration) = match &self.places.retry_queue {
-            Some(queue) => (queue.to_string(), Some(after)),
-            None => (self.session.retry_queue(&self.places, after).await.map_err(Fault::into_inner)?, None),
+        let own_queue = self.queue.retry_queue.as_deref();
+        // A queue that the consumer has declared expires its messages by itself.
+        let expiration = own_queue.map(|_| after);
+        let retry_queue = match own_queue {
+            Some(name) => name.to_owned(),
+            None => {
+                let declared = self.channels.retry_queue(&self.queue, after).await;
+                declared.map_err(Fault::into_inner)?
+            }
         };
         let properties = self.properties(expiration, None);
-        let published = self.session.publish.publish("", &queue, delivery.payload(), properties).await;
-        published.inspect_err(|_| self.session.forget_retry_queues())?;
+        let published = self
+            .channels
+            .publish
+            .publish("", &retry_queue, delivery.payload(), properties)
+            .await;
+        published.inspect_err(|_| self.channels.forget_retry_queues())?;
         self.is_copied.store(true, Ordering::Relaxed);
         self.ack().await
     }
@@ -149,20 +189,32 @@ impl idem_queue::Ticket for Ticket<'_> {
         if self.is_copied.load(Ordering::Relaxed) {
             return self.ack().await;
         }
-        let Places { dead_letter_exchange: exchange, dead_letter_routing_key: routing_key, .. } = &self.places;
+        let CheckedQueue {
+            dead_letter_exchange: exchange,
+            dead_letter_routing_key: routing_key,
+            ..
+        } = &self.queue;
         let routing_key = routing_key.as_deref().unwrap_or(&self.routing_key);
         let properties = self.properties(None, Some(reason));
-        self.session.publish.publish(exchange, routing_key, delivery.payload(), properties).await?;
+        self.channels
+            .publish
+            .publish(exchange, routing_key, delivery.payload(), properties)
+            .await?;
         self.is_copied.store(true, Ordering::Relaxed);
         self.ack().await
     }
 
     async fn hand_back(&self) -> Result<(), BoxError> {
-        self.acker.nack(BasicNackOptions { requeue: true, ..BasicNackOptions::default() }).await?;
+        self.acker
+            .nack(BasicNackOptions {
+                requeue: true,
+                ..BasicNackOptions::default()
+            })
+            .await?;
         Ok(())
     }
 
     fn is_void(&self) -> bool {
-        self.acker.poisoned() || self.session.is_over()
+        self.acker.poisoned() || self.channels.is_over()
     }
 }

@@ -22,7 +22,13 @@ const LONGEST_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 pub(crate) struct Args {
     /// The store: `redis://`, `rediss://`, `redis+sentinel://`, `redis+cluster://`, `postgres://`,
     /// `mysql://` or `sqlite://`
-    #[arg(long, env = "IDEM_STORE", hide_env_values = true, global = true, value_name = "URL")]
+    #[arg(
+        long,
+        env = "IDEM_STORE",
+        hide_env_values = true,
+        global = true,
+        value_name = "URL"
+    )]
     pub(crate) store: Option<String>,
     /// The prefix of the keys in Redis, if it is not `idem`
     #[arg(long, global = true, value_name = "PREFIX", value_parser = prefix)]
@@ -93,7 +99,9 @@ pub(crate) struct List {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(override_usage = "idem show [OPTIONS] <OPERATION> <KEY>\n       idem show [OPTIONS] --digest <DIGEST>")]
+#[command(
+    override_usage = "idem show [OPTIONS] <OPERATION> <KEY>\n       idem show [OPTIONS] --digest <DIGEST>"
+)]
 pub(crate) struct Show {
     #[command(flatten)]
     pub(crate) which: Which,
@@ -245,7 +253,8 @@ impl From<State> for RecordState {
 }
 
 fn digest(text: &str) -> Result<KeyDigest, String> {
-    KeyDigest::parse(text).ok_or_else(|| "a digest is 16 hexadecimal digits, as logs show it".to_owned())
+    KeyDigest::parse(text)
+        .ok_or_else(|| "a digest is 16 hexadecimal digits, as logs show it".to_owned())
 }
 
 fn ttl(text: &str) -> Result<Duration, String> {
@@ -258,8 +267,13 @@ fn ttl(text: &str) -> Result<Duration, String> {
 
 /// As the stores check it.
 fn prefix(text: &str) -> Result<String, String> {
-    if text.is_empty() || text.contains(|c: char| matches!(c, '{' | '}') || c.is_whitespace() || c.is_control()) {
-        return Err("a prefix is not empty, and has no braces, white space or control characters".to_owned());
+    if text.is_empty()
+        || text.contains(|c: char| matches!(c, '{' | '}') || c.is_whitespace() || c.is_control())
+    {
+        return Err(
+            "a prefix is not empty, and has no braces, white space or control characters"
+                .to_owned(),
+        );
     }
     Ok(text.to_owned())
 }
@@ -269,12 +283,17 @@ fn table(text: &str) -> Result<String, String> {
     let is_identifier = |part: &str| {
         part.len() <= 63
             && part.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
-            && part.chars().all(|other| other.is_ascii_alphanumeric() || other == '_')
+            && part
+                .chars()
+                .all(|other| other.is_ascii_alphanumeric() || other == '_')
     };
     if text.split('.').count() <= 2 && text.split('.').all(is_identifier) {
         return Ok(text.to_owned());
     }
-    Err("write `name` or `schema.name` with letters, digits and `_`, each at most 63 bytes".to_owned())
+    Err(
+        "write `name` or `schema.name` with letters, digits and `_`, each at most 63 bytes"
+            .to_owned(),
+    )
 }
 
 fn audit_ttl(text: &str) -> Result<Duration, String> {
@@ -297,7 +316,10 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// A record has room for 512 bytes.
 fn reason(text: &str) -> Result<String, String> {
     if text.len() > 512 {
-        return Err(format!("a reason has up to 512 bytes, and this one has {}", text.len()));
+        return Err(format!(
+            "a reason has up to 512 bytes, and this one has {}",
+            text.len()
+        ));
     }
     Ok(text.to_owned())
 }

@@ -18,29 +18,39 @@ pub(crate) fn confirm(consent: &Consent, question: &str) -> Result<(), Failure> 
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
     if matches!(read, Ok(0)) {
-        // Nobody has ended the line of the question.
+        // The input has ended without a line break after the question.
         let _ = writeln!(io::stderr().lock());
     }
     if matches!(answer.trim(), "y" | "Y" | "yes") {
         return Ok(());
     }
-    Err(Failure::Refused("not confirmed, so nothing was changed; `--yes` answers the question".to_owned()))
+    Err(Failure::Refused(
+        "not confirmed, so nothing was changed; `--yes` answers the question".to_owned(),
+    ))
 }
 
 /// The operator, as `user@host`. Behind `sudo`, it is the person who called that.
 pub(crate) fn who() -> String {
     let named = |name| std::env::var(name).ok().filter(|user| !user.is_empty());
-    let user = ["SUDO_USER", "USER", "LOGNAME", "USERNAME"].into_iter().find_map(named).or_else(user_of_process);
+    let user = ["SUDO_USER", "USER", "LOGNAME", "USERNAME"]
+        .into_iter()
+        .find_map(named)
+        .or_else(user_of_process);
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .or_else(|_| std::fs::read_to_string("/etc/hostname"))
         .ok()
         .or_else(|| std::env::var("HOSTNAME").ok());
     let or_unknown = |text: Option<String>| {
-        text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()).unwrap_or_else(|| "unknown".to_owned())
+        text.map(|text| text.trim().to_owned())
+            .filter(|text| !text.is_empty())
+            .unwrap_or_else(|| "unknown".to_owned())
     };
     let who = format!("{}@{}", or_unknown(user), or_unknown(host));
-    // A record has room for 128 bytes.
-    who.char_indices().take_while(|(at, c)| at + c.len_utf8() <= 128).map(|(_, c)| c).collect()
+    // A record stores at most 128 bytes of it.
+    who.char_indices()
+        .take_while(|(at, c)| at + c.len_utf8() <= 128)
+        .map(|(_, c)| c)
+        .collect()
 }
 
 /// The user that this process runs as, for containers and services without the variables.

@@ -24,7 +24,7 @@ pub(crate) enum Failure {
     Refused(String),
     /// The store does not answer, or refuses.
     Store(StoreError),
-    /// The same, without an error of the store's.
+    /// As `Store`, without an error of the store.
     Unavailable(String),
     /// The answer cannot be written.
     Output(io::Error),
@@ -36,7 +36,7 @@ impl Failure {
             Self::Arguments(_) => WRONG_ARGUMENTS,
             Self::NoRecord(_) => NO_SUCH_RECORD,
             Self::Refused(_) => REFUSED,
-            // As `head` leaves it.
+            // The reader has ended, as `head` does.
             Self::Output(_) if self.is_closed_pipe() => DONE,
             Self::Store(_) | Self::Unavailable(_) | Self::Output(_) => UNAVAILABLE,
         }
@@ -50,10 +50,11 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Arguments(text) | Self::NoRecord(text) | Self::Refused(text) | Self::Unavailable(text) => {
-                f.write_str(text)
-            }
-            // A later version, damage, or the data of another program.
+            Self::Arguments(text)
+            | Self::NoRecord(text)
+            | Self::Refused(text)
+            | Self::Unavailable(text) => f.write_str(text),
+            // The record is of a later version, damaged, or of another program.
             Self::Store(error) if error.kind() == StoreErrorKind::Unreadable => write!(
                 f,
                 "{error}; idem changes and removes nothing that it cannot read: if no later version wrote this, remove it with the store's own client"

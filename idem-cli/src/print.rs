@@ -9,7 +9,7 @@ use idem_core::store::trail::{Decision, Ended, Entry};
 use idem_core::{CodecId, Key, KeyDigest, RecordInfo, RecordState};
 use serde_json::{Map, Value, json};
 
-/// A state as it is typed.
+/// A state as the command line writes it.
 pub(crate) fn state(state: RecordState) -> &'static str {
     state.as_str()
 }
@@ -18,14 +18,17 @@ pub(crate) fn millis(length: Duration) -> u64 {
     u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A length of time in its two largest units, as the options take it.
+/// A duration in its two largest units, in the form that the options accept.
 pub(crate) fn length(length: Duration) -> String {
     let seconds = length.as_secs();
     if seconds == 0 {
         return format!("{}ms", length.as_millis());
     }
     let units = [("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)];
-    let first = units.iter().position(|(_, unit)| seconds >= *unit).unwrap_or_default();
+    let first = units
+        .iter()
+        .position(|(_, unit)| seconds >= *unit)
+        .unwrap_or_default();
     let mut rest = seconds;
     let mut parts = Vec::new();
     for (name, unit) in units.iter().skip(first).take(2) {
@@ -37,9 +40,12 @@ pub(crate) fn length(length: Duration) -> String {
     parts.join(" ")
 }
 
-/// Foreign text, made safe for a terminal.
+/// Escapes characters of foreign text that could control a terminal.
 pub(crate) fn shown(text: &str) -> Cow<'_, str> {
-    if text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
+    if text
+        .bytes()
+        .all(|byte| byte.is_ascii_graphic() || byte == b' ')
+    {
         return Cow::Borrowed(text);
     }
     let mut out = String::new();
@@ -62,13 +68,19 @@ pub(crate) fn object(id: &RecordId, info: &RecordInfo) -> Value {
     put("digest", id.digest().to_string().into());
     put("state", state(info.state).into());
     put("attempt", info.attempt.into());
-    put("fingerprint", info.fingerprint.map(|print| print.to_string()).into());
+    put(
+        "fingerprint",
+        info.fingerprint.map(|print| print.to_string()).into(),
+    );
     put("is_error", info.is_error.into());
     put("age_ms", info.lease_age.map(millis).into());
     put("lease_left_ms", info.lease_left.map(millis).into());
     put("expires_in_ms", millis(info.expires_in).into());
     put("trace", info.trace.as_deref().into());
-    put("outcome", info.outcome.as_ref().map_or(Value::Null, outcome));
+    put(
+        "outcome",
+        info.outcome.as_ref().map_or(Value::Null, outcome),
+    );
     if let Some(outcome) = &info.outcome {
         put("outcome_type", info.outcome_type.as_deref().into());
         put("codec", outcome.codec.as_str().into());
@@ -83,7 +95,7 @@ pub(crate) fn object(id: &RecordId, info: &RecordInfo) -> Value {
     Value::Object(object)
 }
 
-/// An outcome as JSON; of another codec, null.
+/// An outcome as JSON; null if it is in another codec.
 fn outcome(outcome: &Encoded) -> Value {
     if outcome.codec == CodecId::JSON {
         serde_json::from_slice(&outcome.payload).unwrap_or_default()
@@ -103,19 +115,20 @@ pub(crate) fn json(value: &Value) -> io::Result<()> {
     out.flush()
 }
 
-/// Prints text without the end of a line.
+/// Prints text without a line break.
 pub(crate) fn text(text: &str) -> io::Result<()> {
     io::stdout().lock().write_all(text.as_bytes())
 }
 
-/// Prints a line. A pipe that was closed is an error here, and no panic.
+/// Prints a line. A closed pipe is an error and not a panic.
 pub(crate) fn line(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{text}")?;
     out.flush()
 }
 
-/// Prints a line on the error output. What is closed there must not end a change halfway.
+/// Prints a line on the standard error output. It ignores a closed output, which must not end a
+/// change halfway.
 pub(crate) fn aside(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
@@ -125,7 +138,7 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
     Table::new(head).rows(rows)
 }
 
-/// A table that may come in parts. A column is as wide as its widest cell so far.
+/// A table that may be printed in several parts. A column is as wide as its widest cell so far.
 pub(crate) struct Table {
     head: Option<Vec<String>>,
     widths: Vec<usize>,
@@ -134,7 +147,10 @@ pub(crate) struct Table {
 impl Table {
     pub(crate) fn new(head: &[&str]) -> Self {
         let head: Vec<String> = head.iter().map(|cell| (*cell).to_owned()).collect();
-        Self { widths: head.iter().map(String::len).collect(), head: Some(head) }
+        Self {
+            widths: head.iter().map(String::len).collect(),
+            head: Some(head),
+        }
     }
 
     pub(crate) fn rows(&mut self, rows: &[Vec<String>]) -> io::Result<()> {
@@ -145,7 +161,10 @@ impl Table {
         }
         let mut out = BufWriter::new(io::stdout().lock());
         for row in self.head.take().iter().chain(rows) {
-            let cells = row.iter().zip(&self.widths).map(|(cell, width)| format!("{cell:<width$}"));
+            let cells = row
+                .iter()
+                .zip(&self.widths)
+                .map(|(cell, width)| format!("{cell:<width$}"));
             writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
         }
         out.flush()
@@ -153,7 +172,15 @@ impl Table {
 }
 
 /// A row of a listing.
-pub(crate) const COLUMNS: [&str; 7] = ["OPERATION", "KEY", "DIGEST", "STATE", "ATTEMPT", "AGE", "EXPIRES IN"];
+pub(crate) const COLUMNS: [&str; 7] = [
+    "OPERATION",
+    "KEY",
+    "DIGEST",
+    "STATE",
+    "ATTEMPT",
+    "AGE",
+    "EXPIRES IN",
+];
 
 pub(crate) fn row(id: &RecordId, info: &RecordInfo) -> Vec<String> {
     vec![
@@ -167,21 +194,32 @@ pub(crate) fn row(id: &RecordId, info: &RecordInfo) -> Vec<String> {
     ]
 }
 
-/// A record in full.
+/// Prints a record in full.
 pub(crate) fn record(id: &RecordId, info: &RecordInfo) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let mut line = |name: &str, value: &str| writeln!(out, "{name:<12} {value}");
     line("operation", id.operation())?;
     line("key", &shown(id.key()))?;
     if is_digest(id) {
-        line("", "(a digest: the key was too long, or is that of a token)")?;
+        line(
+            "",
+            "(a digest: the key was too long, or is that of a token)",
+        )?;
     }
     line("digest", &id.digest().to_string())?;
     line("state", state(info.state))?;
     line("attempt", &info.attempt.to_string())?;
-    line("fingerprint", &info.fingerprint.map_or_else(|| "none".to_owned(), |print| print.to_string()))?;
+    line(
+        "fingerprint",
+        &info
+            .fingerprint
+            .map_or_else(|| "none".to_owned(), |print| print.to_string()),
+    )?;
     if let Some(age) = info.lease_age {
-        line("age", &format!("{} since the claim or the last renewal", length(age)))?;
+        line(
+            "age",
+            &format!("{} since the claim or the last renewal", length(age)),
+        )?;
     }
     if let Some(left) = info.lease_left {
         line("lease left", &length(left))?;
@@ -191,43 +229,91 @@ pub(crate) fn record(id: &RecordId, info: &RecordInfo) -> io::Result<()> {
         line("trace", trace)?;
     }
     if let Some(outcome) = &info.outcome {
-        let kind = if info.is_error { "error" } else { "outcome" };
-        let payload = String::from_utf8_lossy(&outcome.payload);
-        if outcome.codec == CodecId::JSON {
-            line(kind, &shown(&payload))?;
-        } else {
-            line(kind, &format!("{} bytes of the codec `{}`", outcome.payload.len(), outcome.codec))?;
-        }
-        if let Some(name) = &info.outcome_type {
-            line("type", &shown(name))?;
-        }
-        if outcome.version() > 1 {
-            line("version", &outcome.version().to_string())?;
-        }
-        let metadata = outcome.metadata.as_deref();
-        if let Some(audit) = metadata.and_then(|metadata| metadata.audit.as_ref()) {
-            let age = info.audit_age.map_or_else(String::new, |age| format!(", {} ago", length(age)));
-            let why = if audit.why.is_empty() { String::new() } else { format!(": {}", shown(&audit.why)) };
-            line("settled by", &format!("{}{age}{why}", shown(&audit.who)))?;
-        }
+        print_outcome(outcome, info, &mut line)?;
     }
     out.flush()
 }
 
-/// Another outcome of an operation, as a pattern.
+/// Prints the outcome of a record by `line`, which prints a name and a value.
+fn print_outcome(
+    outcome: &Encoded,
+    info: &RecordInfo,
+    line: &mut impl FnMut(&str, &str) -> io::Result<()>,
+) -> io::Result<()> {
+    let kind = if info.is_error { "error" } else { "outcome" };
+    let payload = String::from_utf8_lossy(&outcome.payload);
+    if outcome.codec == CodecId::JSON {
+        line(kind, &shown(&payload))?;
+    } else {
+        line(
+            kind,
+            &format!(
+                "{} bytes of the codec `{}`",
+                outcome.payload.len(),
+                outcome.codec
+            ),
+        )?;
+    }
+    if let Some(name) = &info.outcome_type {
+        line("type", &shown(name))?;
+    }
+    if outcome.version() > 1 {
+        line("version", &outcome.version().to_string())?;
+    }
+    let metadata = outcome.metadata.as_deref();
+    if let Some(audit) = metadata.and_then(|metadata| metadata.audit.as_ref()) {
+        let age = info
+            .audit_age
+            .map_or_else(String::new, |age| format!(", {} ago", length(age)));
+        let why = if audit.why.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", shown(&audit.why))
+        };
+        line("settled by", &format!("{}{age}{why}", shown(&audit.who)))?;
+    }
+    Ok(())
+}
+
+/// Prints another outcome of an operation, as a pattern.
 pub(crate) fn pattern(id: &RecordId, info: &RecordInfo, value: &Value) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    let name = info.outcome_type.as_deref().map_or_else(String::new, |name| format!(", a `{}`", shown(name)));
-    writeln!(out, "{:<12} {} (of {}{name})", "pattern", shown(&value.to_string()), shown(id.key()))?;
+    let name = info
+        .outcome_type
+        .as_deref()
+        .map_or_else(String::new, |name| format!(", a `{}`", shown(name)));
+    writeln!(
+        out,
+        "{:<12} {} (of {}{name})",
+        "pattern",
+        shown(&value.to_string()),
+        shown(id.key())
+    )?;
     out.flush()
 }
 
 /// The columns of the trail.
-pub(crate) const ENTRY_COLUMNS: [&str; 9] =
-    ["AGE", "OPERATION", "DIGEST", "DECISION", "FOUND", "ATTEMPT", "WHO", "RESULT", "REASON"];
+pub(crate) const ENTRY_COLUMNS: [&str; 9] = [
+    "AGE",
+    "OPERATION",
+    "DIGEST",
+    "DECISION",
+    "FOUND",
+    "ATTEMPT",
+    "WHO",
+    "RESULT",
+    "REASON",
+];
 
 pub(crate) fn entry_row(entry: &Entry) -> Vec<String> {
-    let Decision { name, operation, digest, state, attempt, .. } = &entry.decision;
+    let Decision {
+        name,
+        operation,
+        digest,
+        state,
+        attempt,
+        ..
+    } = &entry.decision;
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     vec![
         length(entry.age),
@@ -245,7 +331,9 @@ pub(crate) fn entry_row(entry: &Entry) -> Vec<String> {
 /// How a decision ended, in a few words.
 fn result(entry: &Entry) -> String {
     match &entry.result {
-        Some(Ended::Done { records }) if entry.decision.digest.is_none() => format!("{records} removed"),
+        Some(Ended::Done { records }) if entry.decision.digest.is_none() => {
+            format!("{records} removed")
+        }
         Some(Ended::Done { .. }) => "done".to_owned(),
         Some(Ended::Refused { reason }) => format!("refused: {}", shown(reason)),
         _ => "not noted".to_owned(),
@@ -254,7 +342,16 @@ fn result(entry: &Entry) -> String {
 
 /// A decision as one object.
 pub(crate) fn entry_object(entry: &Entry) -> Value {
-    let Decision { name, operation, digest, state, attempt, older_than, force, .. } = &entry.decision;
+    let Decision {
+        name,
+        operation,
+        digest,
+        state,
+        attempt,
+        older_than,
+        force,
+        ..
+    } = &entry.decision;
     let (result, refused, records) = match &entry.result {
         Some(Ended::Done { records }) => (Some("done"), None, Some(*records)),
         Some(Ended::Refused { reason }) => (Some("refused"), Some(&**reason), None),
@@ -273,18 +370,39 @@ pub(crate) fn entries(entries: &[Entry]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     for (index, entry) in entries.iter().enumerate() {
         let name = if index == 0 { "decisions" } else { "" };
-        let Decision { name: decision, state, attempt, older_than, force, digest, .. } = &entry.decision;
-        let mut found: Vec<String> = state.iter().map(|state| state.as_str().to_owned()).collect();
+        let Decision {
+            name: decision,
+            state,
+            attempt,
+            older_than,
+            force,
+            digest,
+            ..
+        } = &entry.decision;
+        let mut found: Vec<String> = state
+            .iter()
+            .map(|state| state.as_str().to_owned())
+            .collect();
         found.extend(attempt.map(|attempt| format!("attempt {attempt}")));
         found.extend(older_than.map(|age| format!("older than {}", length(age))));
         found.extend(force.then(|| "forced".to_owned()));
         if digest.is_none() {
             found.push(format!("of {}", shown(&entry.decision.operation)));
         }
-        let why = if entry.why.is_empty() { String::new() } else { format!(": {}", shown(&entry.why)) };
+        let why = if entry.why.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", shown(&entry.why))
+        };
         let ago = length(entry.age);
-        let (decision, who, result) = (shown(decision), shown(&entry.who), result(entry));
-        writeln!(out, "{name:<12} {decision} {ago} ago by {who} ({}), {result}{why}", found.join(", "))?;
+        let decision = shown(decision);
+        let who = shown(&entry.who);
+        let result = result(entry);
+        writeln!(
+            out,
+            "{name:<12} {decision} {ago} ago by {who} ({}), {result}{why}",
+            found.join(", ")
+        )?;
     }
     out.flush()
 }
@@ -296,17 +414,35 @@ pub(crate) fn gone(operation: &str, key: Option<&str>, digest: KeyDigest) -> io:
     if let Some(key) = key {
         writeln!(out, "{:<12} {}", "key", shown(key))?;
     }
-    writeln!(out, "{:<12} {digest}\n{:<12} none: there is no record", "digest", "state")
+    writeln!(
+        out,
+        "{:<12} {digest}\n{:<12} none: there is no record",
+        "digest", "state"
+    )
 }
 
 /// Describes a change of a record.
-pub(crate) fn changed(action: &str, id: &RecordId, info: Option<&RecordInfo>, attempt: u64, who: &str) -> Value {
-    let Some(info) = info else { return changed_unread(action, id, None, attempt, who) };
+pub(crate) fn changed(
+    action: &str,
+    id: &RecordId,
+    info: Option<&RecordInfo>,
+    attempt: u64,
+    who: &str,
+) -> Value {
+    let Some(info) = info else {
+        return changed_unread(action, id, None, attempt, who);
+    };
     by(object(id, info), action, who)
 }
 
 /// Describes a change of a record that was not read afterwards.
-pub(crate) fn changed_unread(action: &str, id: &RecordId, left: Option<RecordState>, attempt: u64, who: &str) -> Value {
+pub(crate) fn changed_unread(
+    action: &str,
+    id: &RecordId,
+    left: Option<RecordState>,
+    attempt: u64,
+    who: &str,
+) -> Value {
     let value = json!({
         "operation": id.operation(), "key": id.key(), "digest": id.digest().to_string(),
         "state": left.map(state), "attempt": attempt, "outcome": null,

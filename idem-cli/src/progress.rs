@@ -1,4 +1,4 @@
-//! How far a command has come, for a person who waits at a terminal.
+//! The progress of a command, for an operator who waits at a terminal.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -7,7 +7,8 @@ use idem_core::store::admin::Page;
 /// How many records are between two displays.
 const STEP: usize = 10_000;
 
-/// One line on the error output that is written over. Elsewhere than at a terminal it is not shown.
+/// A line on the standard error output that is overwritten as the command proceeds. It is only shown at
+/// a terminal.
 pub(crate) struct Progress {
     looked_at: usize,
     shown: usize,
@@ -16,23 +17,28 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn new() -> Self {
-        Self { looked_at: 0, shown: 0, is_terminal: io::stderr().is_terminal() }
+        Self {
+            looked_at: 0,
+            shown: 0,
+            is_terminal: io::stderr().is_terminal(),
+        }
     }
 
     /// Counts the records of a page.
     pub(crate) fn add(&mut self, page: &Page) {
         self.looked_at += page.looked_at;
         if !page.unreadable.is_empty() {
-            // They are named next.
+            // The caller prints a message about each of them next.
             self.clear();
         } else if self.is_terminal && self.looked_at >= self.shown + STEP {
             self.shown = self.looked_at;
             let mut err = io::stderr().lock();
-            let _ = write!(err, "\r{} records looked at", self.looked_at).and_then(|()| err.flush());
+            let _ =
+                write!(err, "\r{} records looked at", self.looked_at).and_then(|()| err.flush());
         }
     }
 
-    /// Takes the line away, before something else is printed.
+    /// Erases the line, before something else is printed.
     pub(crate) fn clear(&self) {
         if self.shown > 0 {
             let mut err = io::stderr().lock();

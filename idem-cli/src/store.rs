@@ -1,4 +1,4 @@
-//! The store that a URL names. Nothing is created there.
+//! Opens the store that a URL names. It creates nothing there.
 
 use std::time::Duration;
 
@@ -19,15 +19,16 @@ use tokio::time::timeout;
 use crate::args::Args;
 use crate::failure::Failure;
 
-/// How long a step may take, and a connection.
+/// How long a step of the store may take, and making a connection.
 const LIMIT: Duration = Duration::from_secs(5);
 const TABLE: &str = "idem_records";
 /// What to do if a connection fails.
 const SERVER: &str = "check the URL, and that the server runs and can be reached from here";
 const FILE: &str = "check the path and its rights, because this program creates no file";
-const SCHEMES: &str = "redis://, rediss://, redis+sentinel://, redis+cluster://, postgres://, mysql:// or sqlite://";
+const SCHEMES: &str =
+    "redis://, rediss://, redis+sentinel://, redis+cluster://, postgres://, mysql:// or sqlite://";
 
-/// A store, and with SQL the pool for the doctor's questions.
+/// A store. An SQL store comes with its pool, which the doctor uses.
 pub(crate) enum AnyStore {
     Redis(RedisStore),
     Postgres(PostgresStore, PgPool),
@@ -35,7 +36,7 @@ pub(crate) enum AnyStore {
     Sqlite(SqliteStore, SqlitePool),
 }
 
-/// The same step of whichever store it is.
+/// Calls a method of the store, whichever it is.
 macro_rules! each {
     ($any:expr, $store:ident => $step:expr) => {
         match $any {
@@ -47,71 +48,61 @@ macro_rules! each {
     };
 }
 
+/// Who decided, and why.
+#[derive(Clone, Copy)]
+pub(crate) struct Operator<'a> {
+    pub(crate) who: &'a str,
+    pub(crate) why: &'a str,
+}
+
 impl AnyStore {
-    /// Connects.
+    /// Connects to the store that the arguments name.
     pub(crate) async fn open(args: &Args) -> Result<Self, Failure> {
         let Some(url) = args.store.as_deref().filter(|url| !url.is_empty()) else {
-            return Err(Failure::Arguments(format!("no store: give `--store URL` or set IDEM_STORE ({SCHEMES})")));
+            return Err(Failure::Arguments(format!(
+                "no store: give `--store URL` or set IDEM_STORE ({SCHEMES})"
+            )));
         };
         let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
         let is_redis = matches!(scheme.split('+').next(), Some("redis" | "rediss" | "unix"));
         if args.prefix.is_some() && !is_redis {
-            return Err(Failure::Arguments("`--prefix` is for Redis; SQL stores have `--table`".to_owned()));
+            return Err(Failure::Arguments(
+                "`--prefix` is for Redis; SQL stores have `--table`".to_owned(),
+            ));
         }
         if args.table.is_some() && is_redis {
-            return Err(Failure::Arguments("`--table` is for SQL stores; Redis has `--prefix`".to_owned()));
+            return Err(Failure::Arguments(
+                "`--table` is for SQL stores; Redis has `--prefix`".to_owned(),
+            ));
         }
         let table = table_of(args);
         match scheme {
-            _ if is_redis => {
-                let builder = RedisStore::builder().url(url).time_limit(LIMIT);
-                let builder = match &args.prefix {
-                    Some(prefix) => builder.prefix(prefix),
-                    None => builder,
-                };
-                Ok(Self::Redis(builder.connect().await.map_err(of_url)?))
-            }
-            "postgres" | "postgresql" => {
-                let options: PgConnectOptions = parsed(url, "postgres://user:password@host:port/database")?;
-                let options = options.disable_statement_logging();
-                connected(("PostgreSQL", SERVER), options.connect()).await?;
-                let pool = PgPoolOptions::new().max_connections(4).acquire_timeout(LIMIT).connect_lazy_with(options);
-                let store = PostgresStore::builder(pool.clone()).table(table).time_limit(LIMIT).build();
-                Ok(Self::Postgres(store, pool))
-            }
-            "mysql" | "mariadb" => {
-                let options: MySqlConnectOptions = parsed(url, "mysql://user:password@host:port/database")?;
-                let options = options.disable_statement_logging();
-                connected(("MySQL", SERVER), options.connect()).await?;
-                let pool = MySqlPoolOptions::new().max_connections(4).acquire_timeout(LIMIT).connect_lazy_with(options);
-                let store = MySqlStore::builder(pool.clone()).table(table).time_limit(LIMIT).build();
-                Ok(Self::MySql(store, pool))
-            }
-            "sqlite" => {
-                let options: SqliteConnectOptions = parsed(url, "sqlite:///var/lib/idem.db")?;
-                // An operator looks at a database; a path that is mistyped makes none.
-                let options = options.create_if_missing(false).busy_timeout(LIMIT / 2).disable_statement_logging();
-                connected(("SQLite", FILE), options.connect()).await?;
-                let pool =
-                    SqlitePoolOptions::new().max_connections(2).acquire_timeout(LIMIT).connect_lazy_with(options);
-                let store = SqliteStore::builder(pool.clone()).table(table).time_limit(LIMIT).build();
-                Ok(Self::Sqlite(store, pool))
-            }
-            // Not shown: it may be a password without its URL.
-            _ => Err(Failure::Arguments(format!("the store's URL begins with none of {SCHEMES}"))),
+            _ if is_redis => open_redis(url, args.prefix.as_deref()).await,
+            "postgres" | "postgresql" => open_postgres(url, table).await,
+            "mysql" | "mariadb" => open_mysql(url, table).await,
+            "sqlite" => open_sqlite(url, table).await,
+            // The text is not shown: it may be a password without its URL.
+            _ => Err(Failure::Arguments(format!(
+                "the store's URL begins with none of {SCHEMES}"
+            ))),
         }
     }
 
-    pub(crate) fn list<'a>(&'a self, listing: &'a Listing) -> BoxFuture<'a, Result<Page, StoreError>> {
+    pub(crate) fn list<'a>(
+        &'a self,
+        listing: &'a Listing,
+    ) -> BoxFuture<'a, Result<Page, StoreError>> {
         each!(self, store => store.list(listing))
     }
 
-    pub(crate) fn inspect<'a>(&'a self, id: &'a RecordId) -> BoxFuture<'a, Result<Option<RecordInfo>, StoreError>> {
+    pub(crate) fn inspect<'a>(
+        &'a self,
+        id: &'a RecordId,
+    ) -> BoxFuture<'a, Result<Option<RecordInfo>, StoreError>> {
         each!(self, store => store.inspect(id))
     }
 
-    /// Carries a decision out. Where the record says who decided and why, this is where the two are
-    /// handed over.
+    /// Carries a decision out. `intervention` says who decided and why.
     pub(crate) fn intervene<'a>(
         &'a self,
         intervention: &'a Intervention,
@@ -119,7 +110,7 @@ impl AnyStore {
         each!(self, store => store.intervene(intervention))
     }
 
-    /// The same, with an entry in the trail.
+    /// Carries a decision out, with an entry in the trail.
     pub(crate) fn intervene_noted<'a>(
         &'a self,
         intervention: &'a Intervention,
@@ -132,19 +123,28 @@ impl AnyStore {
     pub(crate) fn note<'a>(
         &'a self,
         decision: &'a Decision,
-        (who, why): (&'a str, &'a str),
+        by: Operator<'a>,
         keep_for: Duration,
     ) -> BoxFuture<'a, Result<Noted, StoreError>> {
-        each!(self, store => async move { Trail::new(store).keep_for(keep_for).note(decision, who, why).await })
+        each!(self, store => async move { Trail::new(store).keep_for(keep_for).note(decision, by.who, by.why).await })
     }
 
-    /// Writes its result.
-    pub(crate) fn end(&self, noted: Noted, ended: Ended, keep_for: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
+    /// Adds the result to the entry of a decision about many records.
+    pub(crate) fn end(
+        &self,
+        noted: Noted,
+        ended: Ended,
+        keep_for: Duration,
+    ) -> BoxFuture<'_, Result<(), StoreError>> {
         each!(self, store => async move { Trail::new(store).keep_for(keep_for).end(noted, &ended).await })
     }
 
     /// The latest decisions about the record with a digest.
-    pub(crate) fn decisions(&self, digest: KeyDigest, limit: usize) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
+    pub(crate) fn decisions(
+        &self,
+        digest: KeyDigest,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
         each!(self, store => async move { Trail::new(store).of_digest(digest, limit).await })
     }
 
@@ -157,10 +157,71 @@ impl AnyStore {
         each!(self, store => async move { Trail::new(store).of_operation(operation, limit).await })
     }
 
-    /// The decision of a record of the trail; `None` if it is none.
-    pub(crate) fn entry<'a>(&'a self, id: &'a RecordId) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
+    /// Reads a record of the trail; `None` if the record is not one.
+    pub(crate) fn entry<'a>(
+        &'a self,
+        id: &'a RecordId,
+    ) -> BoxFuture<'a, Result<Option<Entry>, StoreError>> {
         each!(self, store => async move { Trail::new(store).entry(id).await })
     }
+}
+
+async fn open_redis(url: &str, prefix: Option<&str>) -> Result<AnyStore, Failure> {
+    let builder = RedisStore::builder().url(url).time_limit(LIMIT);
+    let builder = match prefix {
+        Some(prefix) => builder.prefix(prefix),
+        None => builder,
+    };
+    Ok(AnyStore::Redis(builder.connect().await.map_err(of_url)?))
+}
+
+async fn open_postgres(url: &str, table: &str) -> Result<AnyStore, Failure> {
+    let options: PgConnectOptions = parsed(url, "postgres://user:password@host:port/database")?;
+    let options = options.disable_statement_logging();
+    try_connection("PostgreSQL", SERVER, options.connect()).await?;
+    let pool = PgPoolOptions::new()
+        .max_connections(4)
+        .acquire_timeout(LIMIT)
+        .connect_lazy_with(options);
+    let store = PostgresStore::builder(pool.clone())
+        .table(table)
+        .time_limit(LIMIT)
+        .build();
+    Ok(AnyStore::Postgres(store, pool))
+}
+
+async fn open_mysql(url: &str, table: &str) -> Result<AnyStore, Failure> {
+    let options: MySqlConnectOptions = parsed(url, "mysql://user:password@host:port/database")?;
+    let options = options.disable_statement_logging();
+    try_connection("MySQL", SERVER, options.connect()).await?;
+    let pool = MySqlPoolOptions::new()
+        .max_connections(4)
+        .acquire_timeout(LIMIT)
+        .connect_lazy_with(options);
+    let store = MySqlStore::builder(pool.clone())
+        .table(table)
+        .time_limit(LIMIT)
+        .build();
+    Ok(AnyStore::MySql(store, pool))
+}
+
+async fn open_sqlite(url: &str, table: &str) -> Result<AnyStore, Failure> {
+    let options: SqliteConnectOptions = parsed(url, "sqlite:///var/lib/idem.db")?;
+    // A mistyped path must not create a database.
+    let options = options
+        .create_if_missing(false)
+        .busy_timeout(LIMIT / 2)
+        .disable_statement_logging();
+    try_connection("SQLite", FILE, options.connect()).await?;
+    let pool = SqlitePoolOptions::new()
+        .max_connections(2)
+        .acquire_timeout(LIMIT)
+        .connect_lazy_with(options);
+    let store = SqliteStore::builder(pool.clone())
+        .table(table)
+        .time_limit(LIMIT)
+        .build();
+    Ok(AnyStore::Sqlite(store, pool))
 }
 
 /// The table of SQL stores.
@@ -168,7 +229,7 @@ pub(crate) fn table_of(args: &Args) -> &str {
     args.table.as_deref().unwrap_or(TABLE)
 }
 
-/// Each part of the name between quotation marks.
+/// Quotes each part of a table's name.
 pub(crate) fn quoted(table: &str, mark: char) -> String {
     let part = |part: &str| format!("{mark}{}{mark}", part.replace(mark, ""));
     table.split('.').map(part).collect::<Vec<_>>().join(".")
@@ -183,7 +244,7 @@ fn of_url(error: StoreError) -> Failure {
     error.into()
 }
 
-/// The options in a URL. The error does not show it: it has the password.
+/// Reads the options in a URL. The error does not show the URL, because it has the password.
 fn parsed<O: std::str::FromStr>(url: &str, example: &str) -> Result<O, Failure> {
     url.parse().map_err(|_| {
         Failure::Arguments(format!(
@@ -192,9 +253,10 @@ fn parsed<O: std::str::FromStr>(url: &str, example: &str) -> Result<O, Failure> 
     })
 }
 
-/// Connects once, because a pool would try again and hide why it fails.
-async fn connected<C: sqlx::Connection>(
-    (name, remedy): (&str, &str),
+/// Connects once without the pool, which would try again and hide why it fails.
+async fn try_connection<C: sqlx::Connection>(
+    name: &str,
+    remedy: &str,
     connecting: impl Future<Output = Result<C, sqlx::Error>>,
 ) -> Result<(), Failure> {
     match timeout(LIMIT, connecting).await {
@@ -202,7 +264,12 @@ async fn connected<C: sqlx::Connection>(
             let _ = timeout(Duration::from_millis(200), connection.close()).await;
             Ok(())
         }
-        Ok(Err(error)) => Err(Failure::Unavailable(format!("{name} cannot be reached: {error}; {remedy}"))),
-        Err(_) => Err(Failure::Unavailable(format!("{name} did not answer within {} s", LIMIT.as_secs()))),
+        Ok(Err(error)) => Err(Failure::Unavailable(format!(
+            "{name} cannot be reached: {error}; {remedy}"
+        ))),
+        Err(_) => Err(Failure::Unavailable(format!(
+            "{name} did not answer within {} s",
+            LIMIT.as_secs()
+        ))),
     }
 }

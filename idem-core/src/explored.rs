@@ -21,10 +21,11 @@ use crate::encoding::key::Key;
 use crate::lease::keeper::explored as keeper;
 use crate::lease::term::Term;
 use crate::record::{
-    Claim, Claimed, CodecId, Commit, Encoded, Origin, Owner, Ownership, RecordId, Release, ReleaseTo, Removed, Renewal,
+    Claim, Claimed, CodecId, Commit, Encoded, Origin, Owner, Ownership, RecordId, Release,
+    ReleaseTo, Removed, Renewal,
 };
 use crate::runtime::background::Background;
-use crate::runtime::flight::{Ending, FlightStep, Flights, Joined};
+use crate::runtime::flight::{FlightStep, Flights, Joined, SharedAnswer};
 use crate::runtime::local_cache::LocalCache;
 use crate::store::{MemoryStore, Store};
 
@@ -37,7 +38,11 @@ const SWITCHES: usize = 3;
 fn explore(test: impl Fn() + Send + Sync + Clone + 'static) {
     let run = |test: &dyn Fn()| {
         // Timers are created here, and none is ever due: they are not driven.
-        let timers = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let timers = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
         let _entered = timers.enter();
         test();
     };
@@ -78,7 +83,12 @@ fn claim(key: &str) -> Claim {
 }
 
 fn outcome(text: &'static str) -> Encoded {
-    Encoded { is_error: false, codec: CodecId::JSON, payload: Bytes::from_static(text.as_bytes()), metadata: None }
+    Encoded {
+        is_error: false,
+        codec: CodecId::JSON,
+        payload: Bytes::from_static(text.as_bytes()),
+        metadata: None,
+    }
 }
 
 fn commit(claim: &Claim, attempt: u64) -> Commit {
@@ -99,12 +109,19 @@ fn commit(claim: &Claim, attempt: u64) -> Commit {
 }
 
 fn release(claim: &Claim) -> Release {
-    Release { id: claim.id.clone(), owner: claim.owner, to: ReleaseTo::Released { keep: LONG } }
+    Release {
+        id: claim.id.clone(),
+        owner: claim.owner,
+        to: ReleaseTo::Released { keep: LONG },
+    }
 }
 
 /// Runs these at once, each on a thread of its own, and waits for all.
 fn at_once<F: Future<Output = ()> + Send + 'static>(futures: impl IntoIterator<Item = F>) {
-    let threads: Vec<_> = futures.into_iter().map(|future| thread::spawn(move || block_on(future))).collect();
+    let threads: Vec<_> = futures
+        .into_iter()
+        .map(|future| thread::spawn(move || block_on(future)))
+        .collect();
     for thread in threads {
         thread.join().unwrap();
     }
@@ -122,7 +139,11 @@ fn memory_of_claims_at_once_one_owns_and_waiters_are_woken_by_commit_and_by_rele
                 loop {
                     match store.claim(&claim).await.unwrap() {
                         Claimed::Owned { attempt, .. } => {
-                            assert_eq!(bodies.fetch_add(1, Ordering::SeqCst), 0, "two bodies at once");
+                            assert_eq!(
+                                bodies.fetch_add(1, Ordering::SeqCst),
+                                0,
+                                "two bodies at once"
+                            );
                             thread::yield_now();
                             bodies.fetch_sub(1, Ordering::SeqCst);
                             let step = if fails && attempt == 1 {
@@ -135,8 +156,12 @@ fn memory_of_claims_at_once_one_owns_and_waiters_are_woken_by_commit_and_by_rele
                                 return;
                             }
                         }
-                        Claimed::InFlight { attempt, .. } => store.wait(&claim.id, attempt, LONG).await.unwrap(),
-                        Claimed::Committed { outcome, .. } => return assert_eq!(&*outcome.payload, b"1"),
+                        Claimed::InFlight { attempt, .. } => {
+                            store.wait(&claim.id, attempt, LONG).await.unwrap()
+                        }
+                        Claimed::Committed { outcome, .. } => {
+                            return assert_eq!(&*outcome.payload, b"1");
+                        }
                         other => panic!("{other:?}"),
                     }
                 }
@@ -165,9 +190,16 @@ fn memory_counts_its_records_however_they_come_and_go() {
                 assert!(store.len() <= 2, "more than fit in");
             }
         };
-        at_once([come_and_go("a", false), come_and_go("b", true), come_and_go("c", false)]);
+        at_once([
+            come_and_go("a", false),
+            come_and_go("b", true),
+            come_and_go("c", false),
+        ]);
         let left = store.len();
-        assert!(left <= 2 && left + refused.load(Ordering::SeqCst) >= 2, "{left} are left");
+        assert!(
+            left <= 2 && left + refused.load(Ordering::SeqCst) >= 2,
+            "{left} are left"
+        );
     });
 }
 
@@ -177,20 +209,37 @@ fn memory_an_owner_that_is_renewed_while_it_commits_changes_nothing_twice() {
         let store = MemoryStore::with_clock(Still);
         let claim = claim("k");
         block_on(store.claim(&claim)).unwrap();
-        let renewal = [Renewal { id: claim.id.clone(), owner: claim.owner, hold: LONG }];
+        let renewal = [Renewal {
+            id: claim.id.clone(),
+            owner: claim.owner,
+            hold: LONG,
+        }];
         let (renewing, committing, late) = (store.clone(), store.clone(), store.clone());
         let (step, nobody) = (commit(&claim, 1), commit(&super::explored::claim("k"), 1));
         let futures: [std::pin::Pin<Box<dyn Future<Output = ()> + Send>>; 3] = [
             Box::pin(async move { drop(renewing.renew(&renewal).await) }),
-            Box::pin(async move { assert_eq!(committing.commit(&step).await.unwrap(), Ownership::Held) }),
+            Box::pin(async move {
+                assert_eq!(committing.commit(&step).await.unwrap(), Ownership::Held)
+            }),
             Box::pin(async move {
                 // Another owner's commit is accepted only as the very same record.
-                let _ = late.commit(&Commit { outcome: Some(outcome("2")), ..nobody }).await;
+                let _ = late
+                    .commit(&Commit {
+                        outcome: Some(outcome("2")),
+                        ..nobody
+                    })
+                    .await;
             }),
         ];
         at_once(futures);
         let found = block_on(store.claim(&super::explored::claim("k"))).unwrap();
-        assert_eq!(found, Claimed::Committed { attempt: 1, outcome: outcome("1") });
+        assert_eq!(
+            found,
+            Claimed::Committed {
+                attempt: 1,
+                outcome: outcome("1")
+            }
+        );
     });
 }
 
@@ -212,7 +261,11 @@ fn memory_what_has_expired_is_swept_in_time_whatever_the_sweeper_does_when_it_is
         let puts = |key: &'static str, seconds: u64, goes: bool| {
             let store = store.clone();
             async move {
-                let claim = Claim { lease: Duration::ZERO, hold: Duration::from_secs(seconds), ..claim(key) };
+                let claim = Claim {
+                    lease: Duration::ZERO,
+                    hold: Duration::from_secs(seconds),
+                    ..claim(key)
+                };
                 store.claim(&claim).await.unwrap();
                 if goes {
                     // The sweeper may find that nothing is left, and end.
@@ -220,7 +273,11 @@ fn memory_what_has_expired_is_swept_in_time_whatever_the_sweeper_does_when_it_is
                 }
             }
         };
-        at_once([puts("a", 1_000, false), puts("b", 1, false), puts("c", 1, true)]);
+        at_once([
+            puts("a", 1_000, false),
+            puts("b", 1, false),
+            puts("c", 1, true),
+        ]);
         // Nobody calls. The times leave room for what the sweeper may be late, and no more.
         for (from, until, left) in [(0, 60, 1), (1_000, 1_060, 0)] {
             clock.0.store(from, Ordering::SeqCst);
@@ -242,7 +299,10 @@ fn memory_what_has_expired_is_swept_in_time_whatever_the_sweeper_does_when_it_is
 #[test]
 fn cache_gives_no_outcome_that_was_removed_before_the_call_began() {
     explore(|| {
-        let (cache, stored) = (Arc::new(LocalCache::new(10)), Arc::new(AtomicBool::new(false)));
+        let (cache, stored) = (
+            Arc::new(LocalCache::new(10)),
+            Arc::new(AtomicBool::new(false)),
+        );
         let removed = Arc::new(AtomicBool::new(false));
         let (committing, removing, calling) = (cache.clone(), cache.clone(), cache.clone());
         let (stores, takes) = (stored.clone(), stored.clone());
@@ -269,14 +329,20 @@ fn cache_gives_no_outcome_that_was_removed_before_the_call_began() {
                 for _ in 0..3 {
                     let is_removed = sees.load(Ordering::SeqCst);
                     let found = calling.find(&id("k"), None, clock::now());
-                    assert!(!is_removed || found.is_none(), "an outcome that was removed");
+                    assert!(
+                        !is_removed || found.is_none(),
+                        "an outcome that was removed"
+                    );
                     thread::yield_now();
                 }
             }),
         ];
         at_once(futures);
         let found = cache.find(&id("k"), None, clock::now());
-        assert!(stored.load(Ordering::SeqCst) || found.is_none(), "it stays for calls to come");
+        assert!(
+            stored.load(Ordering::SeqCst) || found.is_none(),
+            "it stays for calls to come"
+        );
     });
 }
 
@@ -295,7 +361,10 @@ struct Stored {
 fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_than_the_call() {
     explore(|| {
         let flights = Arc::new(Flights::new());
-        let (asking, key) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Stored::default())));
+        let (asking, key) = (
+            Arc::new(AtomicUsize::new(0)),
+            Arc::new(Mutex::new(Stored::default())),
+        );
         let caller = |gives_up: bool| {
             let (flights, asking, key) = (flights.clone(), asking.clone(), key.clone());
             async move {
@@ -310,9 +379,15 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                     if !std::mem::replace(&mut first, false) {
                         match seat.turn(None, deadline).await.0 {
                             FlightStep::Ask => {}
-                            FlightStep::Answer(Ending::Committed { outcome, .. }) => {
-                                let life: u64 = std::str::from_utf8(&outcome.payload).unwrap().parse().unwrap();
-                                return assert!(life >= begun, "an outcome of life {life} for a call of life {begun}");
+                            FlightStep::Answer(SharedAnswer::Committed { outcome, .. }) => {
+                                let life: u64 = std::str::from_utf8(&outcome.payload)
+                                    .unwrap()
+                                    .parse()
+                                    .unwrap();
+                                return assert!(
+                                    life >= begun,
+                                    "an outcome of life {life} for a call of life {begun}"
+                                );
                             }
                             _ => panic!("a call learned what nobody said"),
                         }
@@ -334,7 +409,13 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                     thread::yield_now();
                     asking.fetch_sub(1, Ordering::SeqCst);
                     if let Some(life) = committed {
-                        return seat.answered(None, Ending::Committed { attempt: 1, outcome: of_life(life) });
+                        return seat.answered(
+                            None,
+                            SharedAnswer::Committed {
+                                attempt: 1,
+                                outcome: of_life(life),
+                            },
+                        );
                     }
                     seat.owns(None, Arc::new(term()));
                     thread::yield_now();
@@ -350,7 +431,10 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                         (key.committed, key.owned) = (Some(life), false);
                     }
                     thread::yield_now();
-                    return seat.ends(Some(Ending::Committed { attempt: 1, outcome: of_life(life) }));
+                    return seat.ends(Some(SharedAnswer::Committed {
+                        attempt: 1,
+                        outcome: of_life(life),
+                    }));
                 }
             }
         };
@@ -363,15 +447,25 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                 }
             }
         };
-        let futures: [std::pin::Pin<Box<dyn Future<Output = ()> + Send>>; 4] =
-            [Box::pin(caller(true)), Box::pin(caller(false)), Box::pin(forgets), Box::pin(caller(false))];
+        let futures: [std::pin::Pin<Box<dyn Future<Output = ()> + Send>>; 4] = [
+            Box::pin(caller(true)),
+            Box::pin(caller(false)),
+            Box::pin(forgets),
+            Box::pin(caller(false)),
+        ];
         at_once(futures);
-        assert!(matches!(flights.join(&id("k"), None), Joined::First(_)), "a flight was left behind");
+        assert!(
+            matches!(flights.join(&id("k"), None), Joined::First(_)),
+            "a flight was left behind"
+        );
     });
 }
 
 fn of_life(life: u64) -> Encoded {
-    Encoded { payload: Bytes::from(life.to_string()), ..outcome("") }
+    Encoded {
+        payload: Bytes::from(life.to_string()),
+        ..outcome("")
+    }
 }
 
 fn term() -> Term {
@@ -411,7 +505,10 @@ fn keeper_ends_after_its_last_lease_and_not_before() {
             thread::spawn(move || {
                 let lease = keeper::enrol(&keeper, term());
                 thread::yield_now();
-                assert!(!keeper::has_ended(&keeper), "it ended while there was a lease");
+                assert!(
+                    !keeper::has_ended(&keeper),
+                    "it ended while there was a lease"
+                );
                 drop(lease);
             })
         });

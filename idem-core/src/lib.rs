@@ -1,6 +1,7 @@
 //! The runtime core of `idem`. Applications use it through the facade, the package `idem-rs`; other
 //! stores depend on this crate alone.
 
+pub mod adapter;
 mod api;
 mod base;
 mod call;
@@ -29,7 +30,7 @@ pub use crate::base::clock::Clock;
 pub use crate::call::lookup::Lookup;
 pub use crate::call::reconcile::Reconcile;
 pub use crate::call::recorded::Recorded;
-pub use crate::call::transaction::{RunsAgain, TransactionBody};
+pub use crate::call::transaction_body::{RunsAgain, TransactionBody};
 pub use crate::encoding::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};
 pub use crate::encoding::generator::KeyGenerator;
 pub use crate::encoding::key::{Key, KeyDigest, KeyPart, KeyWriter, MAX_KEY_LEN};
@@ -39,7 +40,8 @@ pub use crate::error::{ConfigError, Error, ErrorKind, StoreError, StoreErrorKind
 pub use crate::outcome::encryption::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
 pub use crate::outcome::{Outcome, Storable};
 pub use crate::policy::errors::{
-    Action, ErrorAction, ErrorPolicy, Frequency, HasErrorPolicy, Never, Retry, Sometimes, UnkeptAction,
+    Action, ErrorAction, ErrorPolicy, Frequency, HasErrorPolicy, Never, Retry, Sometimes,
+    UnkeptAction,
 };
 pub use crate::policy::settings::{Abandoned, Duplicate, InFlight, MissingKey, StoreFailure};
 pub use crate::record::{RecordInfo, RecordState};

@@ -158,9 +158,10 @@ fn shown_and_label(operation: &str) -> (Cow<'_, str>, &str) {
     }
 }
 
-/// Calls code of the application: its subscriber, its recorder, the text of its errors. A panic ends
-/// here: it is none of the call, whose outcome would be lost with it.
-pub fn outward(report: impl FnOnce()) {
+/// Calls code of the application, such as its subscriber, its recorder or the `Display` of its
+/// errors, and catches its panics. A panic there must not end the guarded call, whose outcome would
+/// be lost.
+pub fn catch_user_panic(report: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(report));
 }
 
@@ -181,7 +182,13 @@ impl Observer {
     }
 
     /// Reports a decision about a record, and why.
-    pub(crate) fn decided_because(self, decision: Decision, id: &RecordId, attempt: u64, why: &dyn fmt::Display) {
+    pub(crate) fn decided_because(
+        self,
+        decision: Decision,
+        id: &RecordId,
+        attempt: u64,
+        why: &dyn fmt::Display,
+    ) {
         self.report(decision, id, attempt, Some(why));
     }
 
@@ -190,9 +197,18 @@ impl Observer {
         Self { observes, ..self }
     }
 
-    fn report(self, decision: Decision, id: &RecordId, attempt: u64, why: Option<&dyn fmt::Display>) {
+    fn report(
+        self,
+        decision: Decision,
+        id: &RecordId,
+        attempt: u64,
+        why: Option<&dyn fmt::Display>,
+    ) {
         let (mut name, mut level) = decision.describe();
-        let key = Label { id, plain: self.plain_keys };
+        let key = Label {
+            id,
+            plain: self.plain_keys,
+        };
         let would = self.observes.then_some(name);
         if let Some(would) = would {
             count_observed(id.operation(), would);
@@ -214,7 +230,7 @@ impl Observer {
                 )
             };
         }
-        outward(|| match level {
+        catch_user_panic(|| match level {
             Level::WARN => event!(Level::WARN),
             Level::INFO => event!(Level::INFO),
             _ => event!(Level::DEBUG),
@@ -228,7 +244,7 @@ impl Observer {
     pub(crate) fn observed_without_key(decision: Decision, operation: &str) {
         let (would, level) = decision.describe();
         let (operation, label) = shown_and_label(operation);
-        outward(|| {
+        catch_user_panic(|| {
             if level == Level::WARN {
                 tracing::warn!(target: "idem", operation = &*operation, decision = OBSERVED, would, "{OBSERVED}");
             } else {
@@ -244,13 +260,23 @@ impl Observer {
     }
 
     /// Reports a call without a record, and why there is none.
-    pub(crate) fn decided_without_key_because(decision: Decision, operation: &str, detail: Option<&'static str>) {
+    pub(crate) fn decided_without_key_because(
+        decision: Decision,
+        operation: &str,
+        detail: Option<&'static str>,
+    ) {
         let (name, level) = decision.describe();
         let (operation, label) = shown_and_label(operation);
-        outward(|| match level {
-            Level::WARN => tracing::warn!(target: "idem", operation = &*operation, decision = name, detail, "{name}"),
-            Level::INFO => tracing::info!(target: "idem", operation = &*operation, decision = name, detail, "{name}"),
-            _ => tracing::debug!(target: "idem", operation = &*operation, decision = name, detail, "{name}"),
+        catch_user_panic(|| match level {
+            Level::WARN => {
+                tracing::warn!(target: "idem", operation = &*operation, decision = name, detail, "{name}")
+            }
+            Level::INFO => {
+                tracing::info!(target: "idem", operation = &*operation, decision = name, detail, "{name}")
+            }
+            _ => {
+                tracing::debug!(target: "idem", operation = &*operation, decision = name, detail, "{name}")
+            }
         });
         count(label, name);
     }
@@ -258,7 +284,7 @@ impl Observer {
     /// The span around a call: the body's own events are inside. Says whether anybody listens.
     pub(crate) fn span(self, id: &RecordId) -> (Span, bool) {
         let mut span = Span::none();
-        outward(|| {
+        catch_user_panic(|| {
             span = tracing::debug_span!(
                 target: "idem",
                 "idempotent",
@@ -274,7 +300,7 @@ impl Observer {
 
 /// Adds the attempt to the span of the call.
 pub(crate) fn span_has_attempt(attempt: u64) {
-    outward(|| {
+    catch_user_panic(|| {
         Span::current().record("attempt", attempt);
     });
 }
@@ -294,7 +320,10 @@ impl RoundTrips {
     const QUIET: Duration = Duration::from_secs(1);
 
     pub(crate) fn new(observer: Observer) -> Self {
-        Self { observer, said: Mutex::new((None, 0)) }
+        Self {
+            observer,
+            said: Mutex::new((None, 0)),
+        }
     }
 
     pub(crate) fn observer(&self) -> Observer {
@@ -302,14 +331,23 @@ impl RoundTrips {
     }
 
     /// A claim or renewal took this long.
-    pub(crate) fn took(&self, id: &RecordId, attempt: u64, lease: Duration, (sent, answered): (Instant, Instant)) {
+    pub(crate) fn took(
+        &self,
+        id: &RecordId,
+        attempt: u64,
+        lease: Duration,
+        (sent, answered): (Instant, Instant),
+    ) {
         let round_trip = answered.saturating_duration_since(sent);
         if lease >= round_trip.saturating_mul(3) {
             return;
         }
         let others = {
             let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-            if said.0.is_some_and(|at| answered < clock::after(at, Self::QUIET)) {
+            if said
+                .0
+                .is_some_and(|at| answered < clock::after(at, Self::QUIET))
+            {
                 said.1 += 1;
                 return;
             }
@@ -318,7 +356,8 @@ impl RoundTrips {
         let why = format!(
             "the lease is {lease:?} and a round trip to the store took {round_trip:.1?}; make `lease` longer than three of them; so it was {others} times more since this was last said"
         );
-        self.observer.decided_because(Decision::LeaseTooShort, id, attempt, &why);
+        self.observer
+            .decided_because(Decision::LeaseTooShort, id, attempt, &why);
     }
 }
 
@@ -341,7 +380,10 @@ impl BodyWatch {
         #[cfg(feature = "metrics")]
         {
             let time = crate::base::clock::now().saturating_duration_since(self.began);
-            outward(|| metrics::histogram!("idem_body_seconds", "operation" => id.operation().to_owned()).record(time));
+            catch_user_panic(|| {
+                metrics::histogram!("idem_body_seconds", "operation" => id.operation().to_owned())
+                    .record(time)
+            });
         }
     }
 }
@@ -350,7 +392,10 @@ impl BodyWatch {
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
 pub(crate) fn wait_took(id: &RecordId, time: Duration) {
     #[cfg(feature = "metrics")]
-    outward(|| metrics::histogram!("idem_wait_seconds", "operation" => id.operation().to_owned()).record(time));
+    catch_user_panic(|| {
+        metrics::histogram!("idem_wait_seconds", "operation" => id.operation().to_owned())
+            .record(time)
+    });
 }
 
 /// The kinds of work without a caller.
@@ -372,14 +417,14 @@ pub(crate) fn unattended(what: Unattended, more: f64) {
             Unattended::Steps => "steps",
             Unattended::Bodies => "bodies",
         };
-        outward(|| metrics::gauge!("idem_background", "kind" => kind).increment(more));
+        catch_user_panic(|| metrics::gauge!("idem_background", "kind" => kind).increment(more));
     }
 }
 
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
 fn count(operation: &str, decision: &'static str) {
     #[cfg(feature = "metrics")]
-    outward(|| {
+    catch_user_panic(|| {
         metrics::counter!("idem_decisions_total", "operation" => operation.to_owned(), "decision" => decision)
             .increment(1);
     });
@@ -388,26 +433,28 @@ fn count(operation: &str, decision: &'static str) {
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
 fn count_observed(operation: &str, would: &'static str) {
     #[cfg(feature = "metrics")]
-    outward(|| {
+    catch_user_panic(|| {
         metrics::counter!("idem_observed_total", "operation" => operation.to_owned(), "would" => would).increment(1);
     });
 }
 
-/// Counts a consumer's decision. No times make the counter known.
+/// Counts a decision of a queue's consumer. With `times` 0 the counter is only registered.
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
-pub fn message_decided(source: &str, decision: &'static str, times: u64) {
+pub fn count_message_decision(source: &str, decision: &'static str, times: u64) {
     #[cfg(feature = "metrics")]
-    outward(|| {
+    catch_user_panic(|| {
         metrics::counter!("idem_messages_total", "source" => source.to_owned(), "decision" => decision)
             .increment(times);
     });
 }
 
-/// Reports that more consumers of a source receive no messages, or fewer.
+/// Adds to the number of consumers that receive no messages from this source.
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
-pub fn consumers_lost(source: &str, more: f64) {
+pub fn add_lost_consumers(source: &str, more: f64) {
     #[cfg(feature = "metrics")]
-    outward(|| metrics::gauge!("idem_consumers_lost", "source" => source.to_owned()).increment(more));
+    catch_user_panic(|| {
+        metrics::gauge!("idem_consumers_lost", "source" => source.to_owned()).increment(more)
+    });
 }
 
 /// The key as it is logged. The digest is made only where an event is really written.
@@ -418,6 +465,10 @@ struct Label<'a> {
 
 impl fmt::Display for Label<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.plain { Printable(self.id.key()).fmt(f) } else { self.id.digest().fmt(f) }
+        if self.plain {
+            Printable(self.id.key()).fmt(f)
+        } else {
+            self.id.digest().fmt(f)
+        }
     }
 }

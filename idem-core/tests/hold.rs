@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use idem_core::{Abandoned, Begin, Error, ErrorAction, Idempotency, MemoryStore, Operation, Outcome, RecordState};
+use idem_core::{
+    Abandoned, Begin, Error, ErrorAction, Idempotency, MemoryStore, Operation, Outcome, RecordState,
+};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -22,7 +24,12 @@ struct Log(Arc<Mutex<Vec<String>>>);
 
 impl Log {
     fn count(&self, decision: &str) -> usize {
-        self.0.lock().unwrap().iter().filter(|logged| *logged == decision).count()
+        self.0
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|logged| *logged == decision)
+            .count()
     }
 }
 
@@ -52,17 +59,25 @@ impl Subscriber for Log {
 }
 
 fn operation(idempotency: &Idempotency) -> Operation<'_> {
-    idempotency.operation("payments.charge").key("o-1").ttl(TTL).abandoned(Abandoned::Reject)
+    idempotency
+        .operation("payments.charge")
+        .key("o-1")
+        .ttl(TTL)
+        .abandoned(Abandoned::Reject)
 }
 
 /// An owner that is cut off in its body.
 async fn crash(operation: Operation<'_>) {
-    let Begin::Execute(lease) = operation.begin().await.unwrap() else { panic!("the key is free") };
+    let Begin::Execute(lease) = operation.begin().await.unwrap() else {
+        panic!("the key is free")
+    };
     drop(lease);
 }
 
 async fn run(operation: Operation<'_>) -> Result<Outcome<u64>, Error> {
-    operation.run(|| async { Ok::<_, Error>(idem_core::current().unwrap().attempt()) }).await
+    operation
+        .run(|| async { Ok::<_, Error>(idem_core::current().unwrap().attempt()) })
+        .await
 }
 
 #[tokio::test(start_paused = true)]
@@ -73,12 +88,19 @@ async fn p5_a_rejected_record_protects_for_its_hold_and_not_for_its_retention() 
     tokio::time::advance(Duration::from_secs(40)).await;
     for _ in 0..29 {
         let rejected = run(operation(&idempotency)).await;
-        assert!(matches!(rejected, Err(Error::Abandoned { attempt: 1, .. })), "{rejected:?}");
+        assert!(
+            matches!(rejected, Err(Error::Abandoned { attempt: 1, .. })),
+            "{rejected:?}"
+        );
         tokio::time::advance(DAY).await;
     }
     assert_eq!(log.count("hold_ended"), 0);
     tokio::time::advance(DAY).await;
-    assert_eq!(run(operation(&idempotency)).await.unwrap().into_inner(), 2, "as the next attempt");
+    assert_eq!(
+        run(operation(&idempotency)).await.unwrap().into_inner(),
+        2,
+        "as the next attempt"
+    );
     assert_eq!((log.count("hold_ended"), log.count("taken_over")), (1, 1));
     // A commit counts its own times.
     tokio::time::advance(TTL).await;
@@ -95,7 +117,10 @@ async fn p5_a_hold_is_set_on_the_builder_and_on_the_operation() {
         };
         crash(operation()).await;
         tokio::time::advance(hold - Duration::from_secs(1)).await;
-        assert!(matches!(run(operation()).await, Err(Error::Abandoned { .. })));
+        assert!(matches!(
+            run(operation()).await,
+            Err(Error::Abandoned { .. })
+        ));
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(run(operation()).await.unwrap().into_inner(), 2);
         operation().forget().await.unwrap();
@@ -111,7 +136,10 @@ async fn p5_what_an_error_abandons_is_protected_as_well() {
         .await;
     assert!(matches!(failed, Err(Failure::Unknown)));
     tokio::time::advance(DAY * 29).await;
-    assert!(matches!(run(operation(&idempotency)).await, Err(Error::Abandoned { attempt: 1, .. })));
+    assert!(matches!(
+        run(operation(&idempotency)).await,
+        Err(Error::Abandoned { attempt: 1, .. })
+    ));
     operation(&idempotency).settle(&7_u64).await.unwrap();
     assert_eq!(run(operation(&idempotency)).await.unwrap().into_inner(), 7);
 }
@@ -151,9 +179,17 @@ async fn ask(
 #[tokio::test(start_paused = true)]
 async fn p5_a_record_is_asked_about_for_its_hold_and_not_for_its_retention() {
     let (idempotency, runs) = (Idempotency::new(MemoryStore::new()), AtomicU32::new(0));
-    let first = idempotency.operation("payments.charge").key("o-1").ttl(TTL).reconcile(|| async { Ok(None) });
+    let first = idempotency
+        .operation("payments.charge")
+        .key("o-1")
+        .ttl(TTL)
+        .reconcile(|| async { Ok(None) });
     let cut = first.run(std::future::pending::<Result<u64, Failure>>);
-    assert!(tokio::time::timeout(Duration::from_secs(1), cut).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_secs(1), cut)
+            .await
+            .is_err()
+    );
     tokio::time::advance(DAY * 29).await;
     let outcome = ask(&idempotency, Ok(Some(9)), &runs).await.unwrap();
     assert_eq!((outcome.into_inner(), runs.load(Ordering::Relaxed)), (9, 0));
@@ -169,8 +205,18 @@ async fn questions_that_fail_use_up_no_attempts() {
         assert!(matches!(failed, Err(Failure::Unknown)), "{failed:?}");
     }
     let info = operation(&idempotency).inspect().await.unwrap().unwrap();
-    assert_eq!((info.state, info.attempt), (RecordState::Abandoned, 5), "attempts grow with each claim");
-    assert_eq!(ask(&idempotency, Ok(None), &runs).await.unwrap().into_inner(), 6);
+    assert_eq!(
+        (info.state, info.attempt),
+        (RecordState::Abandoned, 5),
+        "attempts grow with each claim"
+    );
+    assert_eq!(
+        ask(&idempotency, Ok(None), &runs)
+            .await
+            .unwrap()
+            .into_inner(),
+        6
+    );
     assert_eq!(runs.load(Ordering::Relaxed), 1);
 }
 
@@ -179,11 +225,18 @@ async fn attempts_that_began_a_body_are_still_counted_between_questions() {
     let (idempotency, runs) = (Idempotency::new(MemoryStore::new()), AtomicU32::new(0));
     crash(operation(&idempotency)).await;
     tokio::time::advance(Duration::from_secs(40)).await;
-    assert!(ask(&idempotency, Err(Failure::Unknown), &runs).await.is_err());
+    assert!(
+        ask(&idempotency, Err(Failure::Unknown), &runs)
+            .await
+            .is_err()
+    );
     // A second body, which is cut off as well.
     crash(idempotency.operation("payments.charge").key("o-1")).await;
     tokio::time::advance(Duration::from_secs(40)).await;
     let failed = ask(&idempotency, Ok(None), &runs).await;
-    assert!(matches!(&failed, Err(Failure::Idempotency(text)) if text.contains('2')), "{failed:?}");
+    assert!(
+        matches!(&failed, Err(Failure::Idempotency(text)) if text.contains('2')),
+        "{failed:?}"
+    );
     assert_eq!(runs.load(Ordering::Relaxed), 0);
 }

@@ -13,14 +13,23 @@ use idem_core::{CodecId, Fingerprint, Key, MemoryStore, Store};
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 fn claim(key: usize) -> Claim {
-    let id = RecordId::new("orders.create", &Key::encode(&format!("{key:032}")).unwrap()).unwrap();
+    let id = RecordId::new(
+        "orders.create",
+        &Key::encode(&format!("{key:032}")).unwrap(),
+    )
+    .unwrap();
     let fingerprint = Some(Fingerprint::of(&key).unwrap());
     let lease = Duration::from_secs(30);
     Claim::new(id, Owner::generate(), lease, DAY).with_fingerprint(fingerprint)
 }
 
 fn commit(claim: &Claim, payload: usize) -> Commit {
-    let Claim { id, owner, fingerprint, .. } = claim.clone();
+    let Claim {
+        id,
+        owner,
+        fingerprint,
+        ..
+    } = claim.clone();
     // With room to spare, as an encoder leaves it.
     let mut text = Vec::with_capacity(256);
     text.resize(payload, b'x');
@@ -33,7 +42,10 @@ fn claims(store: &MemoryStore, claim: &Claim) -> Claimed {
 }
 
 fn commits(store: &MemoryStore, commit: &Commit) {
-    assert_eq!(store.commit(commit).now_or_never().unwrap().unwrap(), Ownership::Held);
+    assert_eq!(
+        store.commit(commit).now_or_never().unwrap().unwrap(),
+        Ownership::Held
+    );
 }
 
 #[test]
@@ -43,19 +55,30 @@ fn a_claim_allocates_once_a_commit_hardly_ever_and_a_replay_never() {
     let first: Vec<Claim> = (0..RECORDS).map(claim).collect();
     let claimed = measure(|| first.iter().for_each(|claim| drop(claims(&store, claim))));
     // What is over one each is growth.
-    assert!(claimed.count_total <= (RECORDS + RECORDS / 20) as u64, "{claimed:?}");
+    assert!(
+        claimed.count_total <= (RECORDS + RECORDS / 20) as u64,
+        "{claimed:?}"
+    );
 
     let outcomes: Vec<Commit> = first.iter().map(|claim| commit(claim, 200)).collect();
     let committed = measure(|| outcomes.iter().for_each(|commit| commits(&store, commit)));
     // Four for each pack of sixteen.
-    assert!(committed.count_total <= (RECORDS / 3) as u64, "{committed:?}");
+    assert!(
+        committed.count_total <= (RECORDS / 3) as u64,
+        "{committed:?}"
+    );
     drop(outcomes);
 
     let again: Vec<Claim> = (0..RECORDS).map(claim).collect();
-    let again: Vec<Claim> = again.into_iter().map(|again| again.with_fingerprint(None)).collect();
+    let again: Vec<Claim> = again
+        .into_iter()
+        .map(|again| again.with_fingerprint(None))
+        .collect();
     let replayed = measure(|| {
         for claim in &again {
-            let Claimed::Committed { outcome, .. } = claims(&store, claim) else { panic!("nothing to replay") };
+            let Claimed::Committed { outcome, .. } = claims(&store, claim) else {
+                panic!("nothing to replay")
+            };
             assert_eq!(outcome.payload.len(), 200);
         }
     });
@@ -86,8 +109,12 @@ fn a_record_takes_at_most_a_hundred_bytes_beside_its_id_and_its_outcome() {
                 }
                 store = Some(new);
             });
-            let each = kept(info) / i64::try_from(records).unwrap() - i64::try_from(text + payload).unwrap();
-            assert!(each <= 100, "{each} bytes each for {records} with {payload} bytes of payload");
+            let each = kept(info) / i64::try_from(records).unwrap()
+                - i64::try_from(text + payload).unwrap();
+            assert!(
+                each <= 100,
+                "{each} bytes each for {records} with {payload} bytes of payload"
+            );
             worst = worst.max(each);
         }
     }

@@ -46,7 +46,7 @@ impl<S: Sync> FromRequestParts<S> for IdempotencyKey {
     }
 }
 
-/// A request without a key is `None`; one with an invalid key is refused all the same.
+/// A request without a key is `None`. A request with an invalid key is refused.
 impl<S: Sync> OptionalFromRequestParts<S> for IdempotencyKey {
     type Rejection = KeyRejection;
 

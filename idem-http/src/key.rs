@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use idem_core::__private::NeverMissing;
+use idem_core::adapter::NeverMissing;
 use idem_core::{KeyPart, KeyWriter};
 
 /// The longest key, in characters.
@@ -60,8 +60,8 @@ impl IdempotencyKey {
         &self.0
     }
 
-    /// The value that parses to this key. It is quoted if it means something else when raw, or
-    /// nothing.
+    /// Returns the header's value that parses to this key. It is quoted if the raw form would be
+    /// another key, or invalid.
     pub(crate) fn to_value(&self) -> Cow<'_, str> {
         if !self.0.starts_with('"') && !self.0.bytes().any(is_separator) {
             return Cow::Borrowed(&self.0);
@@ -79,7 +79,11 @@ impl IdempotencyKey {
     pub fn from_bytes(value: &[u8]) -> Result<Self, InvalidKey> {
         let key = Self::from_text(value)?;
         let is_separated = !value.starts_with(b"\"") && value.iter().copied().any(is_separator);
-        if is_separated { Err(InvalidKey::Separator) } else { Ok(key) }
+        if is_separated {
+            Err(InvalidKey::Separator)
+        } else {
+            Ok(key)
+        }
     }
 
     /// Parses a key that comes from a place where a comma or a semicolon separates nothing.
@@ -105,7 +109,10 @@ impl IdempotencyKey {
     /// # Errors
     ///
     /// [`InvalidKey`], if the header occurs twice, or as for [`from_bytes`](Self::from_bytes).
-    pub fn from_headers(headers: &http::HeaderMap, name: &http::HeaderName) -> Result<Option<Self>, InvalidKey> {
+    pub fn from_headers(
+        headers: &http::HeaderMap,
+        name: &http::HeaderName,
+    ) -> Result<Option<Self>, InvalidKey> {
         only_value(headers, name)?.map(Self::from_bytes).transpose()
     }
 }
@@ -117,7 +124,11 @@ pub(crate) fn only_value<'a>(
 ) -> Result<Option<&'a [u8]>, InvalidKey> {
     let mut values = headers.get_all(name).iter();
     let first = values.next();
-    if values.next().is_some() { Err(InvalidKey::Repeated) } else { Ok(first.map(http::HeaderValue::as_bytes)) }
+    if values.next().is_some() {
+        Err(InvalidKey::Repeated)
+    } else {
+        Ok(first.map(http::HeaderValue::as_bytes))
+    }
 }
 
 /// A proxy joins two lines of one header by a comma; a semicolon begins a parameter.
@@ -131,25 +142,40 @@ fn item(rest: &[u8]) -> Result<Vec<u8>, InvalidKey> {
     while let [b';', parameter @ ..] = rest {
         rest = after_parameter(parameter).ok_or(InvalidKey::Quotes)?;
     }
-    if rest.is_empty() { Ok(text) } else { Err(InvalidKey::Quotes) }
+    if rest.is_empty() {
+        Ok(text)
+    } else {
+        Err(InvalidKey::Quotes)
+    }
 }
 
 /// Returns what follows a parameter, whose meaning nobody has defined.
 fn after_parameter(parameter: &[u8]) -> Option<&[u8]> {
     let begin = parameter.iter().position(|byte| *byte != b' ')?;
     let (_, name) = parameter.split_at(begin);
-    let in_name = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-.*".contains(byte);
+    let in_name =
+        |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-.*".contains(byte);
     if !matches!(name.first(), Some(b'a'..=b'z' | b'*')) {
         return None;
     }
-    let (_, rest) = name.split_at(name.iter().position(|byte| !in_name(byte)).unwrap_or(name.len()));
-    let [b'=', value @ ..] = rest else { return Some(rest) };
+    let (_, rest) = name.split_at(
+        name.iter()
+            .position(|byte| !in_name(byte))
+            .unwrap_or(name.len()),
+    );
+    let [b'=', value @ ..] = rest else {
+        return Some(rest);
+    };
     if let [b'"', text @ ..] | [b'%', b'"', text @ ..] = value {
         return string(text).ok().map(|(_, rest)| rest);
     }
-    // Numbers, tokens, dates, Booleans and bytes, without a look at each.
+    // Numbers, tokens, dates, Booleans and bytes, whose syntax is not checked further.
     let in_value = |byte: &u8| byte.is_ascii_graphic() && !is_separator(*byte) && *byte != b'"';
-    match value.iter().position(|byte| !in_value(byte)).unwrap_or(value.len()) {
+    match value
+        .iter()
+        .position(|byte| !in_value(byte))
+        .unwrap_or(value.len())
+    {
         0 => None,
         end => Some(value.split_at(end).1),
     }
@@ -177,9 +203,13 @@ impl fmt::Display for InvalidKey {
         f.write_str(match self {
             Self::Empty => "the idempotency key is empty; send 1 to 255 visible ASCII characters",
             Self::TooLong => "the idempotency key is longer than 255 characters",
-            Self::NotVisible => "the idempotency key has a space, a control character or one outside of ASCII",
+            Self::NotVisible => {
+                "the idempotency key has a space, a control character or one outside of ASCII"
+            }
             Self::Quotes => "the idempotency key is a quoted string that is not well-formed",
-            Self::Separator => "the idempotency key has a comma or a semicolon; send it in quotation marks",
+            Self::Separator => {
+                "the idempotency key has a comma or a semicolon; send it in quotation marks"
+            }
             Self::Repeated => "the header of the idempotency key occurs more than once",
         })
     }
@@ -235,7 +265,7 @@ impl KeyPart for IdempotencyKey {
     }
 }
 
-/// It has one character or more.
+/// A key has at least one character.
 impl NeverMissing for IdempotencyKey {}
 
 #[cfg(test)]
@@ -265,12 +295,31 @@ mod tests {
             ";d=@1659578233",
             ";s=%\"f%c3%bc\"",
         ] {
-            assert_eq!(read(&format!("\"k\"{parameters}")).as_deref(), Ok("k"), "{parameters}");
+            assert_eq!(
+                read(&format!("\"k\"{parameters}")).as_deref(),
+                Ok("k"),
+                "{parameters}"
+            );
         }
-        for parameters in
-            [";", ";V", ";1=1", ";v=", ";v= 1", ";v =1", ";v=1,", ";v=1,\"l\"", ";v=\"", ";v=a b", "v", ",\"l\""]
-        {
-            assert_eq!(read(&format!("\"k\"{parameters}")), Err(InvalidKey::Quotes), "{parameters}");
+        for parameters in [
+            ";",
+            ";V",
+            ";1=1",
+            ";v=",
+            ";v= 1",
+            ";v =1",
+            ";v=1,",
+            ";v=1,\"l\"",
+            ";v=\"",
+            ";v=a b",
+            "v",
+            ",\"l\"",
+        ] {
+            assert_eq!(
+                read(&format!("\"k\"{parameters}")),
+                Err(InvalidKey::Quotes),
+                "{parameters}"
+            );
         }
     }
 
@@ -281,7 +330,10 @@ mod tests {
             let quoted = read(&format!("\"{key}\"")).unwrap();
             assert_eq!(quoted, key);
             let key = IdempotencyKey::from_text(key.as_bytes()).unwrap();
-            assert_eq!((key.to_value().into_owned(), key.as_str()), (format!("\"{quoted}\""), &*quoted));
+            assert_eq!(
+                (key.to_value().into_owned(), key.as_str()),
+                (format!("\"{quoted}\""), &*quoted)
+            );
         }
     }
 
@@ -321,8 +373,17 @@ mod tests {
         let mut headers = http::HeaderMap::new();
         assert_eq!(IdempotencyKey::from_headers(&headers, &name), Ok(None));
         headers.append(&name, "a".parse().unwrap());
-        assert_eq!(IdempotencyKey::from_headers(&headers, &name).unwrap().unwrap().as_str(), "a");
+        assert_eq!(
+            IdempotencyKey::from_headers(&headers, &name)
+                .unwrap()
+                .unwrap()
+                .as_str(),
+            "a"
+        );
         headers.append(&name, "a".parse().unwrap());
-        assert_eq!(IdempotencyKey::from_headers(&headers, &name), Err(InvalidKey::Repeated));
+        assert_eq!(
+            IdempotencyKey::from_headers(&headers, &name),
+            Err(InvalidKey::Repeated)
+        );
     }
 }

@@ -40,8 +40,8 @@ pub use crate::problem::{Problem, Response, problem, problem_json, stripe};
 pub use crate::scope::ScopeSecret;
 #[cfg(feature = "server")]
 pub use crate::server::{
-    Body, HasScope, IdempotencyLayer, Idempotent, MarkReplays, Marked, MarkedFuture, NeedsScope, REPLAYED, Replayed,
-    ResponseFuture, Route, Scoped, header,
+    Body, HasScope, IdempotencyLayer, Idempotent, MarkReplays, Marked, MarkedFuture, NeedsScope,
+    REPLAYED, Replayed, ResponseFuture, Route, Scoped, header,
 };
 /// The versions that the client is written against. TLS and other features come from an
 /// application's own dependency.

@@ -18,8 +18,8 @@ use tower_service::Service;
 use crate::key::IdempotencyKey;
 use crate::problem::{Problem, Response, problem_json};
 use crate::scope::KeyScope;
-use crate::server::{Body, HasScope, NeedsScope, Scoped, operation, rebuilt, whole};
-use crate::stored::Stored;
+use crate::server::{Body, HasScope, NeedsScope, Scoped, complete, operation, replay};
+use crate::stored::StoredResponse;
 
 /// Creates a service that looks up a request by its key, for `GET ../{key}`.
 ///
@@ -63,11 +63,15 @@ pub fn lookup(idempotency: Idempotency) -> LookupService {
     let settings = Settings {
         idempotency,
         name: "http".into(),
-        route: ("POST".into(), "/".into()),
+        method: "POST".into(),
+        route: "/".into(),
         scope: KeyScope::Shared,
         problem: Arc::new(problem_json),
     };
-    LookupService { settings, scope: PhantomData }
+    LookupService {
+        settings,
+        scope: PhantomData,
+    }
 }
 
 /// A service that looks up requests: see [`lookup`](fn@crate::lookup).
@@ -81,7 +85,8 @@ pub struct LookupService<S = NeedsScope> {
 struct Settings {
     idempotency: Idempotency,
     name: Arc<str>,
-    route: (Arc<str>, Arc<str>),
+    method: Arc<str>,
+    route: Arc<str>,
     scope: KeyScope,
     problem: Arc<dyn Fn(&Problem) -> Response + Send + Sync>,
 }
@@ -97,12 +102,18 @@ impl LookupService {
         F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
     {
         self.settings.scope = KeyScope::PerClient(Arc::new(scope));
-        LookupService { settings: self.settings, scope: PhantomData }
+        LookupService {
+            settings: self.settings,
+            scope: PhantomData,
+        }
     }
 
     /// Looks keys up that all clients share, like the layer's `unscoped`.
     pub fn unscoped(self) -> LookupService<Scoped> {
-        LookupService { settings: self.settings, scope: PhantomData }
+        LookupService {
+            settings: self.settings,
+            scope: PhantomData,
+        }
     }
 }
 
@@ -118,7 +129,8 @@ impl<S> LookupService<S> {
     /// "/v1/charges")`. Default: POST and `/`.
     #[must_use]
     pub fn route(mut self, method: impl Into<Arc<str>>, route: impl Into<Arc<str>>) -> Self {
-        self.settings.route = (method.into(), route.into());
+        self.settings.method = method.into();
+        self.settings.route = route.into();
         self
     }
 
@@ -138,15 +150,20 @@ impl Settings {
         let mut response = match self.find(&parts).await {
             Ok(response) => response,
             Err(problem) => {
-                let mut response = whole((self.problem)(&problem));
+                let mut response = complete((self.problem)(&problem));
                 if problem == Problem::METHOD_NOT_ALLOWED {
-                    response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+                    response
+                        .headers_mut()
+                        .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
                 }
                 response
             }
         };
-        // Caches may keep the answer to a GET, a 404 among them, and the next one differs.
-        response.headers_mut().entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        // A cache may keep the response to a GET, even a 404, and the next response may differ.
+        response
+            .headers_mut()
+            .entry(CACHE_CONTROL)
+            .or_insert(HeaderValue::from_static("no-store"));
         response
     }
 
@@ -158,20 +175,24 @@ impl Settings {
         let segment = parts.uri.path().rsplit('/').next().unwrap_or_default();
         let decoded: Vec<u8> = percent_decode_str(segment).collect();
         let key = IdempotencyKey::from_text(&decoded)?;
-        let operation = self.idempotency.operation(operation(&self.name, &self.route.0, &self.route.1));
+        let operation =
+            self.idempotency
+                .operation(operation(&self.name, &self.method, &self.route));
         let operation = match &scope {
             Some(scope) => operation.key(&(scope.as_str(), &key)),
             None => operation.key(&key),
         };
-        match operation.lookup::<Stored>().await {
-            Ok(Lookup::Outcome(stored)) => Ok(rebuilt(stored)),
-            Ok(Lookup::InFlight { .. }) => {
-                Err(Problem { status: StatusCode::ACCEPTED, ..Problem::of_kind(ErrorKind::InFlight) })
-            }
+        match operation.lookup::<StoredResponse>().await {
+            Ok(Lookup::Outcome(stored)) => Ok(replay(stored)),
+            Ok(Lookup::InFlight { .. }) => Err(Problem {
+                status: StatusCode::ACCEPTED,
+                ..Problem::of_kind(ErrorKind::InFlight)
+            }),
             Ok(Lookup::Abandoned { .. }) => Err(Problem::of_kind(ErrorKind::Abandoned)),
-            Ok(Lookup::AlreadyDone) => {
-                Err(Problem { status: StatusCode::GONE, ..Problem::of_kind(ErrorKind::AlreadyDone) })
-            }
+            Ok(Lookup::AlreadyDone) => Err(Problem {
+                status: StatusCode::GONE,
+                ..Problem::of_kind(ErrorKind::AlreadyDone)
+            }),
             Ok(Lookup::Unknown) => Err(Problem::NOT_FOUND),
             Ok(_) => Err(Problem::INTERNAL),
             Err(error) => Err(Problem::from(&error)),
@@ -213,6 +234,8 @@ impl fmt::Debug for LookupFuture {
 
 impl<S> fmt::Debug for LookupService<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LookupService").field("name", &self.settings.name).finish_non_exhaustive()
+        f.debug_struct("LookupService")
+            .field("name", &self.settings.name)
+            .finish_non_exhaustive()
     }
 }

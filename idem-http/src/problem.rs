@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
-use idem_core::__private::{CHALLENGE, PROBLEM_JSON, problem_pause, problem_title, problem_type, whole_seconds};
+use idem_core::adapter::{
+    self, CHALLENGE, PROBLEM_JSON, problem_pause, problem_title, problem_type, whole_seconds,
+};
 use idem_core::{Error, ErrorKind};
 use serde_json::json;
 
@@ -35,7 +37,12 @@ pub struct Problem {
 
 impl Problem {
     const fn new(status: StatusCode, code: &'static str, message: &'static str) -> Self {
-        Self { status, code, message, retry_after: None }
+        Self {
+            status,
+            code,
+            message,
+            retry_after: None,
+        }
     }
 
     /// A key that is not well-formed.
@@ -82,8 +89,11 @@ impl Problem {
     );
     /// A lookup by another method than GET.
     #[cfg(feature = "server")]
-    pub(crate) const METHOD_NOT_ALLOWED: Self =
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "A lookup is a GET request.");
+    pub(crate) const METHOD_NOT_ALLOWED: Self = Self::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method_not_allowed",
+        "A lookup is a GET request.",
+    );
     /// A key that no record stands for.
     #[cfg(feature = "server")]
     pub(crate) const NOT_FOUND: Self = Self::new(
@@ -99,9 +109,18 @@ impl Problem {
     }
 
     pub(crate) fn of_kind(kind: ErrorKind) -> Self {
-        let status = StatusCode::from_u16(kind.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let is_soon = matches!(kind, ErrorKind::InFlight | ErrorKind::LeaseLost | ErrorKind::Store);
-        Self { status, code: kind.code(), message: kind.client_message(), retry_after: is_soon.then_some(PAUSE) }
+        let status =
+            StatusCode::from_u16(kind.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let is_soon = matches!(
+            kind,
+            ErrorKind::InFlight | ErrorKind::LeaseLost | ErrorKind::Store
+        );
+        Self {
+            status,
+            code: kind.code(),
+            message: kind.client_message(),
+            retry_after: is_soon.then_some(PAUSE),
+        }
     }
 
     /// Returns the `type` of the problem: a URI for each code.
@@ -121,7 +140,10 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 impl From<&Error> for Problem {
     fn from(error: &Error) -> Self {
-        Self { retry_after: problem_pause(error), ..Self::of_kind(error.kind()) }
+        Self {
+            retry_after: problem_pause(error),
+            ..Self::of_kind(error.kind())
+        }
     }
 }
 
@@ -163,7 +185,7 @@ pub fn problem(error: &Error) -> Response {
 /// Without that member, Stripe's client for Node treats any JSON body as a success, whatever the
 /// status is.
 pub fn problem_json(problem: &Problem) -> Response {
-    let body = idem_core::__private::problem_json(problem.status.as_u16(), problem.code, problem.message);
+    let body = adapter::problem_json(problem.status.as_u16(), problem.code, problem.message);
     answer(problem, PROBLEM_JSON, body)
 }
 
@@ -172,9 +194,16 @@ pub fn problem_json(problem: &Problem) -> Response {
 /// Stripe's clients recognise a mismatch by status 400, so set
 /// [`mismatch`](crate::IdempotencyLayer::mismatch) too.
 pub fn stripe(problem: &Problem) -> Response {
-    let Problem { status, code, message, .. } = problem;
+    let Problem {
+        status,
+        code,
+        message,
+        ..
+    } = problem;
     let kind = match *code {
-        "missing_key" | "invalid_key" | "body_too_large" | "incomplete_body" | "no_scope" => "invalid_request_error",
+        "missing_key" | "invalid_key" | "body_too_large" | "incomplete_body" | "no_scope" => {
+            "invalid_request_error"
+        }
         _ if status.is_server_error() => "api_error",
         _ => "idempotency_error",
     };
@@ -196,7 +225,10 @@ fn answer(problem: &Problem, content_type: &'static str, body: String) -> Respon
 /// Adds a challenge to a 401 that has none, which clients may rely on.
 pub(crate) fn challenged(mut response: Response) -> Response {
     if response.status() == StatusCode::UNAUTHORIZED {
-        response.headers_mut().entry(WWW_AUTHENTICATE).or_insert(HeaderValue::from_static(CHALLENGE));
+        response
+            .headers_mut()
+            .entry(WWW_AUTHENTICATE)
+            .or_insert(HeaderValue::from_static(CHALLENGE));
     }
     response
 }

@@ -1,6 +1,6 @@
 //! A response as it is recorded: readable JSON if its body is text.
 //!
-//! It is written from the live response and read into one, without a copy between.
+//! It is written directly from a live response, and read directly into the parts of one.
 
 use std::fmt;
 
@@ -14,28 +14,30 @@ use serde::ser::{SerializeSeq as _, SerializeStruct as _, Serializer};
 use serde::{Deserialize, Serialize};
 
 /// The parts of a live response that are recorded.
-pub(crate) struct Recording<'a, F> {
+pub(crate) struct ResponseRecord<'a, F> {
     pub(crate) status: StatusCode,
     pub(crate) headers: &'a HeaderMap,
     /// Whether a header is recorded.
-    pub(crate) chosen: F,
+    pub(crate) is_recorded: F,
     pub(crate) body: &'a [u8],
-    /// Of gRPC.
+    /// Only responses of gRPC have them.
     pub(crate) trailers: Option<&'a HeaderMap>,
 }
 
-impl<F: Fn(&HeaderName) -> bool> Serialize for Recording<'_, F> {
+impl<F: Fn(&HeaderName) -> bool> Serialize for ResponseRecord<'_, F> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let trailers = self.trailers.filter(|trailers| !trailers.is_empty());
-        // The author keeps this status although clients may retry it.
+        // The author keeps a status that clients would retry, so the replay tells them not to.
         let is_final_error = self.status.is_server_error();
-        let fields = 3 + usize::from(trailers.is_some()) + usize::from(is_final_error);
-        let mut fields = serializer.serialize_struct("Stored", fields)?;
+        let count = 3 + usize::from(trailers.is_some()) + usize::from(is_final_error);
+        let mut fields = serializer.serialize_struct("Stored", count)?;
         fields.serialize_field("status", &self.status.as_u16())?;
-        fields.serialize_field("headers", &Pairs(self.headers, &self.chosen))?;
+        fields.serialize_field("headers", &Pairs(self.headers, &self.is_recorded))?;
         fields.serialize_field("body", &Text(self.body))?;
         match trailers {
-            Some(trailers) => fields.serialize_field("trailers", &Pairs(trailers, |_: &HeaderName| true))?,
+            Some(trailers) => {
+                fields.serialize_field("trailers", &Pairs(trailers, |_: &HeaderName| true))?
+            }
             None => fields.skip_field("trailers")?,
         }
         if is_final_error {
@@ -47,14 +49,14 @@ impl<F: Fn(&HeaderName) -> bool> Serialize for Recording<'_, F> {
     }
 }
 
-/// The chosen headers, as pairs of name and value.
+/// The headers that a filter accepts, as pairs of name and value.
 struct Pairs<'a, F>(&'a HeaderMap, F);
 
 impl<F: Fn(&HeaderName) -> bool> Serialize for Pairs<'_, F> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self(headers, chosen) = self;
-        let pairs = || headers.iter().filter(|(name, _)| chosen(name));
-        // Some formats of codecs begin with the length.
+        let Self(headers, is_recorded) = self;
+        let pairs = || headers.iter().filter(|(name, _)| is_recorded(name));
+        // Some codecs write the length first.
         let mut all = serializer.serialize_seq(Some(pairs().count()))?;
         for (name, value) in pairs() {
             all.serialize_element(&(name.as_str(), Text(value.as_bytes())))?;
@@ -63,10 +65,10 @@ impl<F: Fn(&HeaderName) -> bool> Serialize for Pairs<'_, F> {
     }
 }
 
-/// Bytes that are text most of the time.
+/// Bytes, written as text if they are UTF-8, and otherwise as [`Encoded`].
 struct Text<'a>(&'a [u8]);
 
-/// Bytes that are not.
+/// Bytes that are not UTF-8.
 #[derive(Serialize, Deserialize)]
 struct Encoded {
     base64: String,
@@ -76,14 +78,18 @@ impl Serialize for Text<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match std::str::from_utf8(self.0) {
             Ok(text) => serializer.serialize_str(text),
-            Err(_) => Encoded { base64: BASE64.encode(self.0) }.serialize(serializer),
+            Err(_) => Encoded {
+                base64: BASE64.encode(self.0),
+            }
+            .serialize(serializer),
         }
     }
 }
 
 /// A recorded response.
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Stored {
+#[serde(rename = "Stored")]
+pub(crate) struct StoredResponse {
     #[serde(deserialize_with = "status")]
     pub(crate) status: StatusCode,
     #[serde(default, deserialize_with = "headers")]
@@ -92,7 +98,7 @@ pub(crate) struct Stored {
     pub(crate) body: Bytes,
     #[serde(default, deserialize_with = "headers")]
     pub(crate) trailers: HeaderMap,
-    /// Clients must be told not to retry: they would get the same answer each time.
+    /// Whether clients are told not to retry, because they would get the same error each time.
     #[serde(default)]
     pub(crate) final_error: bool,
 }
@@ -170,7 +176,9 @@ impl<'de> Deserialize<'de> for Data {
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Data, A::Error> {
                 let Encoded { base64 } = Encoded::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(Data(BASE64.decode(base64).map_err(de::Error::custom)?.into()))
+                Ok(Data(
+                    BASE64.decode(base64).map_err(de::Error::custom)?.into(),
+                ))
             }
         }
         deserializer.deserialize_any(TextOrEncoded)
@@ -181,9 +189,21 @@ impl<'de> Deserialize<'de> for Data {
 mod tests {
     use super::*;
 
-    fn json(status: StatusCode, headers: &HeaderMap, body: &[u8], trailers: Option<&HeaderMap>) -> String {
-        let chosen = |name: &HeaderName| name != "date";
-        serde_json::to_string(&Recording { status, headers, chosen, body, trailers }).unwrap()
+    fn json(
+        status: StatusCode,
+        headers: &HeaderMap,
+        body: &[u8],
+        trailers: Option<&HeaderMap>,
+    ) -> String {
+        let is_recorded = |name: &HeaderName| name != "date";
+        serde_json::to_string(&ResponseRecord {
+            status,
+            headers,
+            is_recorded,
+            body,
+            trailers,
+        })
+        .unwrap()
     }
 
     #[test]
@@ -195,9 +215,16 @@ mod tests {
         headers.append("link", HeaderValue::from_static("b"));
         for body in [&b"{\"id\":7}"[..], b"", b"\x00\xff"] {
             let json = json(StatusCode::CREATED, &headers, body, None);
-            assert_eq!(json.contains("{\\\"id\\\":7}"), body.starts_with(b"{"), "{json}");
-            let stored = serde_json::from_str::<Stored>(&json).unwrap();
-            assert_eq!((stored.status, stored.headers, &stored.body[..]), (StatusCode::CREATED, headers.clone(), body));
+            assert_eq!(
+                json.contains("{\\\"id\\\":7}"),
+                body.starts_with(b"{"),
+                "{json}"
+            );
+            let stored = serde_json::from_str::<StoredResponse>(&json).unwrap();
+            assert_eq!(
+                (stored.status, stored.headers, &stored.body[..]),
+                (StatusCode::CREATED, headers.clone(), body)
+            );
             assert!(stored.trailers.is_empty() && !stored.final_error);
         }
     }
@@ -213,14 +240,30 @@ mod tests {
             written,
             r#"{"status":200,"headers":[["x-raw",{"base64":"/w=="}],["location","/7"]],"body":"text"}"#
         );
-        let trailers = HeaderMap::from_iter([(HeaderName::from_static("grpc-status"), HeaderValue::from_static("0"))]);
-        let written = json(StatusCode::BAD_GATEWAY, &HeaderMap::new(), b"\xff", Some(&trailers));
+        let trailers = HeaderMap::from_iter([(
+            HeaderName::from_static("grpc-status"),
+            HeaderValue::from_static("0"),
+        )]);
+        let written = json(
+            StatusCode::BAD_GATEWAY,
+            &HeaderMap::new(),
+            b"\xff",
+            Some(&trailers),
+        );
         let expected = r#"{"status":502,"headers":[],"body":{"base64":"/w=="},"trailers":[["grpc-status","0"]],"final_error":true}"#;
         assert_eq!(written, expected);
-        let read = serde_json::from_str::<Stored>(&written).unwrap();
-        assert_eq!((read.trailers, read.final_error, &read.body[..]), (trailers, true, &b"\xff"[..]));
+        let read = serde_json::from_str::<StoredResponse>(&written).unwrap();
+        assert_eq!(
+            (read.trailers, read.final_error, &read.body[..]),
+            (trailers, true, &b"\xff"[..])
+        );
         // Fields with their defaults may be missing.
-        assert_eq!(serde_json::from_str::<Stored>(r#"{"status":204}"#).unwrap().status, StatusCode::NO_CONTENT);
+        assert_eq!(
+            serde_json::from_str::<StoredResponse>(r#"{"status":204}"#)
+                .unwrap()
+                .status,
+            StatusCode::NO_CONTENT
+        );
     }
 
     #[test]
@@ -235,7 +278,10 @@ mod tests {
             r#"{"status":200,"body":7}"#,
             "7",
         ] {
-            assert!(serde_json::from_str::<Stored>(text).is_err(), "{text}");
+            assert!(
+                serde_json::from_str::<StoredResponse>(text).is_err(),
+                "{text}"
+            );
         }
     }
 }

@@ -1,6 +1,11 @@
 //! Lookups of calls that timed out.
 #![cfg(feature = "axum")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
 
 mod support;
 
@@ -26,23 +31,41 @@ fn with_lookup(site: &Site, app: Router) -> Router {
 }
 
 async fn ask(app: &Router, key: &str, user: &str) -> Received {
-    send(app, Request::get(format!("/charges/{key}")).header(USER, user).body(Body::empty()).unwrap()).await
+    send(
+        app,
+        Request::get(format!("/charges/{key}"))
+            .header(USER, user)
+            .body(Body::empty())
+            .unwrap(),
+    )
+    .await
 }
 
 #[tokio::test]
 async fn the_recorded_response_is_given_to_its_owner_alone() {
     let site = Site::new();
-    let app =
-        with_lookup(&site, site.app(|n| (StatusCode::CREATED, [(LOCATION, "/c/1")], n.to_string()).into_response()));
-    assert_eq!(ask(&app, "a%2F1", "alice").await.status, StatusCode::NOT_FOUND);
+    let app = with_lookup(
+        &site,
+        site.app(|n| (StatusCode::CREATED, [(LOCATION, "/c/1")], n.to_string()).into_response()),
+    );
+    assert_eq!(
+        ask(&app, "a%2F1", "alice").await.status,
+        StatusCode::NOT_FOUND
+    );
     send(&app, request("a/1").body(Body::from("10")).unwrap()).await;
     let found = ask(&app, "a%2F1", "alice").await;
     assert_eq!((found.status, &*found.text), (StatusCode::CREATED, "1"));
     assert_eq!(
-        (&found.headers[LOCATION], &found.headers["idempotent-replayed"]),
+        (
+            &found.headers[LOCATION],
+            &found.headers["idempotent-replayed"]
+        ),
         (&"/c/1".parse().unwrap(), &"true".parse().unwrap())
     );
-    assert_eq!(ask(&app, "a%2F1", "bob").await.status, StatusCode::NOT_FOUND);
+    assert_eq!(
+        ask(&app, "a%2F1", "bob").await.status,
+        StatusCode::NOT_FOUND
+    );
     let unknown = Request::get("/charges/a%2F1").body(Body::empty()).unwrap();
     assert_eq!(send(&app, unknown).await.status, StatusCode::UNAUTHORIZED);
     assert_eq!(ask(&app, "a%20b", "alice").await.code(), "invalid_key");
@@ -50,8 +73,15 @@ async fn the_recorded_response_is_given_to_its_owner_alone() {
     for key in ["a,b", "%22a%2Cb%22"] {
         assert_eq!(ask(&app, key, "alice").await.text, "2", "{key}");
     }
-    let post = Request::builder().method(Method::POST).uri("/charges/a%2F1").body(Body::empty()).unwrap();
-    assert_eq!(send(&app, post).await.status, StatusCode::METHOD_NOT_ALLOWED);
+    let post = Request::builder()
+        .method(Method::POST)
+        .uri("/charges/a%2F1")
+        .body(Body::empty())
+        .unwrap();
+    assert_eq!(
+        send(&app, post).await.status,
+        StatusCode::METHOD_NOT_ALLOWED
+    );
     assert_eq!(site.runs.load(SeqCst), 2);
 }
 
@@ -62,11 +92,18 @@ async fn a_request_in_flight_is_202_and_is_not_claimed_by_asking() {
     site.close();
     let first = tokio::spawn({
         let app = app.clone();
-        async move { send(&app, request("k").body(Body::empty()).unwrap()).await.text }
+        async move {
+            send(&app, request("k").body(Body::empty()).unwrap())
+                .await
+                .text
+        }
     });
     site.entered().await;
     let asked = ask(&app, "k", "alice").await;
-    assert_eq!((asked.status, &asked.headers[RETRY_AFTER]), (StatusCode::ACCEPTED, &"1".parse().unwrap()));
+    assert_eq!(
+        (asked.status, &asked.headers[RETRY_AFTER]),
+        (StatusCode::ACCEPTED, &"1".parse().unwrap())
+    );
     site.open();
     assert_eq!(first.await.unwrap(), "1");
     assert_eq!(ask(&app, "k", "alice").await.text, "1");
@@ -78,7 +115,12 @@ async fn a_released_request_is_unknown_and_one_without_a_recorded_answer_is_gone
     let app = with_lookup(&site, site.app(|_| StatusCode::BAD_GATEWAY.into_response()));
     send(&app, request("k").body(Body::empty()).unwrap()).await;
     assert_eq!(ask(&app, "k", "alice").await.status, StatusCode::NOT_FOUND);
-    let app = with_lookup(&site, site.router_of(layer(&site.idempotency).max_body(1), |_| "long".into_response()));
+    let app = with_lookup(
+        &site,
+        site.router_of(layer(&site.idempotency).max_body(1), |_| {
+            "long".into_response()
+        }),
+    );
     send(&app, request("k").body(Body::empty()).unwrap()).await;
     assert_eq!(ask(&app, "k", "alice").await.status, StatusCode::GONE);
 }
@@ -87,7 +129,11 @@ async fn a_released_request_is_unknown_and_one_without_a_recorded_answer_is_gone
 async fn an_interrupted_request_is_a_conflict() {
     let site = Site::over(Idempotency::new(MemoryStore::new()));
     let app = with_lookup(&site, site.app(|n| n.to_string().into_response()));
-    let lease = site.idempotency.operation("tests.POST/charges").key(&("alice", "k")).lease(Duration::from_secs(1));
+    let lease = site
+        .idempotency
+        .operation("tests.POST/charges")
+        .key(&("alice", "k"))
+        .lease(Duration::from_secs(1));
     // Held by hand and dropped: abandoned.
     drop(lease.begin().await.unwrap());
     tokio::time::advance(Duration::from_secs(2)).await;
@@ -97,9 +143,16 @@ async fn an_interrupted_request_is_a_conflict() {
 #[tokio::test]
 async fn a_store_that_is_gone_is_503() {
     let server = idem_testkit::RedisServer::start().await.unwrap();
-    let site = Site::over(Idempotency::new(idem_redis::RedisStore::connect(&server.url()).await.unwrap()));
+    let site = Site::over(Idempotency::new(
+        idem_redis::RedisStore::connect(&server.url())
+            .await
+            .unwrap(),
+    ));
     let app = with_lookup(&site, site.app(|n| n.to_string().into_response()));
     drop(server);
     let asked = ask(&app, "k", "alice").await;
-    assert_eq!((asked.status, &asked.headers[RETRY_AFTER]), (StatusCode::SERVICE_UNAVAILABLE, &"1".parse().unwrap()));
+    assert_eq!(
+        (asked.status, &asked.headers[RETRY_AFTER]),
+        (StatusCode::SERVICE_UNAVAILABLE, &"1".parse().unwrap())
+    );
 }

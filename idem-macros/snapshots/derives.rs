@@ -7,9 +7,11 @@ const _: () = {
     #[automatically_derived]
     #[diagnostic::do_not_recommend]
     impl ::idem::__private::KeepsErrors<OrderError> for __IdemKeeps {
-        fn keeper() -> ::core::option::Option<::idem::__private::Keeper<OrderError>> {
+        fn error_codec() -> ::core::option::Option<
+            ::idem::__private::ErrorCodec<OrderError>,
+        > {
             ::core::option::Option::Some(
-                ::idem::__private::Keeper::<OrderError>::of_type(),
+                ::idem::__private::ErrorCodec::<OrderError>::of_type(),
             )
         }
     }

@@ -7,9 +7,11 @@ const _: () = {
     #[automatically_derived]
     #[diagnostic::do_not_recommend]
     impl ::idem::__private::KeepsErrors<HandleError> for __IdemKeeps {
-        fn keeper() -> ::core::option::Option<::idem::__private::Keeper<HandleError>> {
+        fn error_codec() -> ::core::option::Option<
+            ::idem::__private::ErrorCodec<HandleError>,
+        > {
             ::core::option::Option::Some(
-                ::idem::__private::Keeper::<HandleError>::of_type(),
+                ::idem::__private::ErrorCodec::<HandleError>::of_type(),
             )
         }
     }

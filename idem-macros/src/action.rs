@@ -87,31 +87,13 @@ impl Action {
         Self::of(input, errors, &[&ACTIONS, others].concat())
     }
 
-    fn of(input: ParseStream<'_>, errors: &mut Errors, actions: &[(&str, &str)]) -> syn::Result<Option<Self>> {
-        let expected = || diag::alternatives(actions.iter().map(|(_, example)| *example));
-        if let Some(literal) = input.fork().parse::<Option<LitStr>>()?
-            && let Some((word, _)) = actions.iter().find(|(word, _)| leading_word(&literal) == *word)
-        {
-            let message = format!("`{word}` is a word, not a string: leave out the quotes");
-            return Err(Error::new(literal.span(), message));
-        }
-        let word = Ident::parse_any(input).map_err(|error| {
-            let what = if input.is_empty() { "an action is missing here" } else { "this is not an action" };
-            Error::new(error.span(), format!("{what}: write {}", expected()))
-        })?;
+    fn of(
+        input: ParseStream<'_>,
+        errors: &mut Errors,
+        actions: &[(&str, &str)],
+    ) -> syn::Result<Option<Self>> {
+        let word = action_word(input, actions)?;
         let name = word.to_string();
-        if !actions.iter().any(|(action, _)| *action == name) {
-            let message = format!("unknown action `{name}`: write {}{}", expected(), meant(&name, actions));
-            return Err(Error::new(word.span(), message));
-        }
-        if input.peek(Token![=]) && !input.peek(Token![=>]) {
-            let message = match name.as_str() {
-                "keep" => "`keep` takes its time in parentheses: write for example `keep(ttl = \"1h\")`",
-                "retry" => "`retry` takes its numbers in parentheses: write for example `retry(max = 3)`",
-                _ => "`release` and `abandon` take nothing: leave this out",
-            };
-            return Err(input.error(message));
-        }
         let mut arguments = ActionArguments::of(name.clone());
         if input.peek(token::Paren) {
             let inside;
@@ -123,7 +105,7 @@ impl Action {
                 inside.parse::<TokenStream>()?;
             }
             if let Err(error) = arguments.parse(&inside, errors) {
-                // What is left would be a mistake of its own.
+                // The rest of the input would be reported as another mistake.
                 inside.parse::<TokenStream>()?;
                 return Err(error);
             }
@@ -132,9 +114,14 @@ impl Action {
             "keep" => arguments.right.then_some(Kind::Keep(arguments.ttl)),
             "release" => arguments.right.then_some(Kind::Release),
             "abandon" => arguments.right.then_some(Kind::Abandon),
-            _ => arguments.retry(&word, errors).map(|retry| Kind::Retry(Box::new(retry))),
+            _ => arguments
+                .retry(&word, errors)
+                .map(|retry| Kind::Retry(Box::new(retry))),
         };
-        Ok(kind.map(|kind| Self { word: word.span(), kind }))
+        Ok(kind.map(|kind| Self {
+            word: word.span(),
+            kind,
+        }))
     }
 
     /// Returns the place that says that errors are kept.
@@ -157,7 +144,12 @@ impl Action {
             Kind::Keep(ttl) => (None, [ttl.as_mut(), None, None]),
             Kind::Release | Kind::Abandon => (None, [None, None, None]),
             Kind::Retry(retry) => {
-                let Retry { max, backoff, max_backoff, then } = &mut **retry;
+                let Retry {
+                    max,
+                    backoff,
+                    max_backoff,
+                    then,
+                } = &mut **retry;
                 let ttl = match then.as_mut().map(|then| &mut then.kind) {
                     Some(Kind::Keep(ttl)) => ttl.as_mut(),
                     _ => None,
@@ -170,7 +162,10 @@ impl Action {
             Time::Computed(expr) => Some((Computed::Time, &mut **expr)),
             Time::Fixed(_) => None,
         });
-        max.map(|max| (Computed::Count, max)).into_iter().chain(times).collect()
+        max.map(|max| (Computed::Count, max))
+            .into_iter()
+            .chain(times)
+            .collect()
     }
 
     /// The `ErrorAction`.
@@ -186,9 +181,16 @@ impl Action {
             Kind::Release => quote_spanned!(span=> #krate_here::ErrorAction::Release),
             Kind::Abandon => quote_spanned!(span=> #krate_here::ErrorAction::Abandon),
             Kind::Retry(retry) => {
-                let Retry { max, backoff, max_backoff, then } = &**retry;
+                let Retry {
+                    max,
+                    backoff,
+                    max_backoff,
+                    then,
+                } = &**retry;
                 let backoff = backoff.iter().map(|backoff| time(backoff, span));
-                let max_backoff = max_backoff.iter().map(|max_backoff| time(max_backoff, span));
+                let max_backoff = max_backoff
+                    .iter()
+                    .map(|max_backoff| time(max_backoff, span));
                 let then = then.as_ref().and_then(|then| match &then.kind {
                     Kind::Keep(None) => Some(quote_spanned!(span=> .then_keep())),
                     Kind::Keep(Some(ttl)) => {
@@ -206,6 +208,49 @@ impl Action {
             }
         }
     }
+}
+
+/// Reads the word of an action.
+fn action_word(input: ParseStream<'_>, actions: &[(&str, &str)]) -> syn::Result<Ident> {
+    let expected = || diag::alternatives(actions.iter().map(|(_, example)| *example));
+    if let Some(literal) = input.fork().parse::<Option<LitStr>>()?
+        && let Some((word, _)) = actions
+            .iter()
+            .find(|(word, _)| leading_word(&literal) == *word)
+    {
+        let message = format!("`{word}` is a word, not a string: leave out the quotes");
+        return Err(Error::new(literal.span(), message));
+    }
+    let word = Ident::parse_any(input).map_err(|error| {
+        let what = if input.is_empty() {
+            "an action is missing here"
+        } else {
+            "this is not an action"
+        };
+        Error::new(error.span(), format!("{what}: write {}", expected()))
+    })?;
+    let name = word.to_string();
+    if !actions.iter().any(|(action, _)| *action == name) {
+        let message = format!(
+            "unknown action `{name}`: write {}{}",
+            expected(),
+            meant(&name, actions)
+        );
+        return Err(Error::new(word.span(), message));
+    }
+    if input.peek(Token![=]) && !input.peek(Token![=>]) {
+        let message = match name.as_str() {
+            "keep" => {
+                "`keep` takes its time in parentheses: write for example `keep(ttl = \"1h\")`"
+            }
+            "retry" => {
+                "`retry` takes its numbers in parentheses: write for example `retry(max = 3)`"
+            }
+            _ => "`release` and `abandon` take nothing: leave this out",
+        };
+        return Err(input.error(message));
+    }
+    Ok(word)
 }
 
 /// A duration, as tokens.
@@ -228,15 +273,23 @@ struct ActionArguments {
     /// What is written for `max_backoff`.
     longest: Option<Expr>,
     then: Option<Action>,
-    /// Nothing was wrong so far.
+    /// Whether nothing was wrong so far.
     right: bool,
 }
 
 impl ActionArguments {
     fn of(action: String) -> Self {
-        let given = Vec::new();
-        let (ttl, max, backoff, max_backoff, longest, then) = (None, None, None, None, None, None);
-        Self { of: action, given, ttl, max, backoff, max_backoff, longest, then, right: true }
+        Self {
+            of: action,
+            given: Vec::new(),
+            ttl: None,
+            max: None,
+            backoff: None,
+            max_backoff: None,
+            longest: None,
+            then: None,
+            right: true,
+        }
     }
 
     fn parse(&mut self, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<()> {
@@ -244,34 +297,22 @@ impl ActionArguments {
             self.argument(input, errors)?;
             if !input.is_empty() {
                 let found = input.span();
-                input.parse::<Token![,]>().map_err(|_| Error::new(found, "expected a comma before this"))?;
+                input
+                    .parse::<Token![,]>()
+                    .map_err(|_| Error::new(found, "expected a comma before this"))?;
             }
         }
         Ok(())
     }
 
     fn argument(&mut self, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<()> {
-        let options = if self.of == "keep" { &KEEP[..] } else { &RETRY[..] };
-        let examples = || diag::alternatives(options.iter().map(|(_, example)| *example));
-        let keyword = Ident::parse_any(input).map_err(|error| {
-            Error::new(error.span(), format!("expected an option of `{}`: {}", self.of, examples()))
-        })?;
+        let keyword = self.keyword(input)?;
         let option = keyword.to_string();
-        let Some((_, example)) = options.iter().find(|(name, _)| *name == option) else {
-            let message =
-                format!("`{}` has no option `{option}`: it has {}{}", self.of, examples(), meant(&option, options));
-            return Err(Error::new(keyword.span(), message));
-        };
-        if !input.peek(Token![=]) {
-            return Err(Error::new(keyword.span(), format!("`{option}` needs a value: write for example `{example}`")));
-        }
-        let equals: Token![=] = input.parse()?;
-        if input.is_empty() || input.peek(Token![,]) {
-            let message = format!("`{option}` needs a value after the `=`: write for example `{example}`");
-            return Err(Error::new(equals.span, message));
-        }
         if self.given.contains(&option) {
-            errors.on(&keyword, format!("`{option}` is given twice: leave one of them out"));
+            errors.on(
+                &keyword,
+                format!("`{option}` is given twice: leave one of them out"),
+            );
             self.right = false;
         }
         let is_right = match option.as_str() {
@@ -285,7 +326,11 @@ impl ActionArguments {
             }
             _ => {
                 let expr: Expr = input.parse()?;
-                let time = Reader { keyword: &keyword, errors }.time(&expr);
+                let time = Reader {
+                    keyword: &keyword,
+                    errors,
+                }
+                .time(&expr);
                 if option == "max_backoff" {
                     self.longest = Some(expr);
                 }
@@ -303,29 +348,84 @@ impl ActionArguments {
         Ok(())
     }
 
-    /// The retry, if all is there and right.
+    /// Reads the word of an option and the `=` after it.
+    fn keyword(&self, input: ParseStream<'_>) -> syn::Result<Ident> {
+        let options = if self.of == "keep" {
+            &KEEP[..]
+        } else {
+            &RETRY[..]
+        };
+        let examples = || diag::alternatives(options.iter().map(|(_, example)| *example));
+        let keyword = Ident::parse_any(input).map_err(|error| {
+            Error::new(
+                error.span(),
+                format!("expected an option of `{}`: {}", self.of, examples()),
+            )
+        })?;
+        let option = keyword.to_string();
+        let Some((_, example)) = options.iter().find(|(name, _)| *name == option) else {
+            let message = format!(
+                "`{}` has no option `{option}`: it has {}{}",
+                self.of,
+                examples(),
+                meant(&option, options)
+            );
+            return Err(Error::new(keyword.span(), message));
+        };
+        if !input.peek(Token![=]) {
+            return Err(Error::new(
+                keyword.span(),
+                format!("`{option}` needs a value: write for example `{example}`"),
+            ));
+        }
+        let equals: Token![=] = input.parse()?;
+        if input.is_empty() || input.peek(Token![,]) {
+            let message =
+                format!("`{option}` needs a value after the `=`: write for example `{example}`");
+            return Err(Error::new(equals.span, message));
+        }
+        Ok(keyword)
+    }
+
+    /// Returns the retry, if nothing is missing or wrong.
     fn retry(self, word: &Ident, errors: &mut Errors) -> Option<Retry> {
         if !self.given.iter().any(|option| option == "max") {
             let message = "`retry` needs `max`, how often it tries again: write for example `retry(max = 3, backoff = \"100ms\")`";
             errors.on(word, message);
         }
-        if let (Some(Time::Fixed(first)), Some(Time::Fixed(longest))) = (&self.backoff, &self.max_backoff)
+        if let (Some(Time::Fixed(first)), Some(Time::Fixed(longest))) =
+            (&self.backoff, &self.max_backoff)
             && longest < first
         {
             let message = "`max_backoff` is shorter than `backoff`, the first pause: make it longer, or leave it out";
             errors.on(&self.longest, message);
         }
-        let Self { max, backoff, max_backoff, then, right, .. } = self;
-        max.filter(|_| right).map(|max| Retry { max, backoff, max_backoff, then })
+        let Self {
+            max,
+            backoff,
+            max_backoff,
+            then,
+            right,
+            ..
+        } = self;
+        max.filter(|_| right).map(|max| Retry {
+            max,
+            backoff,
+            max_backoff,
+            then,
+        })
     }
 }
 
 /// How often a body is tried again: at least once.
 fn max(expr: &Expr, errors: &mut Errors) -> Option<Expr> {
     let wrong = match value::bare(expr) {
-        Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => {
-            number.base10_parse::<u32>().map_or(true, |number| number == 0)
-        }
+        Expr::Lit(ExprLit {
+            lit: Lit::Int(number),
+            ..
+        }) => number
+            .base10_parse::<u32>()
+            .map_or(true, |number| number == 0),
         Expr::Lit(_) => true,
         other => value::is_number(other),
     };
@@ -339,11 +439,19 @@ fn max(expr: &Expr, errors: &mut Errors) -> Option<Expr> {
 
 /// The word that a string begins with: `retry`, of `"retry(max = 3)"`.
 fn leading_word(literal: &LitStr) -> String {
-    literal.value().trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+    literal
+        .value()
+        .trim_start()
+        .chars()
+        .take_while(|c| c.is_alphanumeric() || *c == '_')
+        .collect()
 }
 
 fn meant(name: &str, words: &[(&str, &str)]) -> String {
-    let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, word)| *word);
+    let alias = ALIASES
+        .iter()
+        .find(|(alias, _)| *alias == name)
+        .map(|(_, word)| *word);
     let closest = alias.or_else(|| diag::closest(name, words.iter().map(|(word, _)| *word)));
     closest
         .filter(|meant| words.iter().any(|(word, _)| word == meant))

@@ -10,8 +10,8 @@ use crate::arms::Arms;
 use crate::diag::{self, Errors};
 use crate::versions::UpgradeSetting;
 
-/// One option. The value is `None` for a flag, and where what is written could not be read; that
-/// mistake is reported already.
+/// One option. The value is `None` for a flag, and for a value that could not be read, which is
+/// reported already.
 pub(crate) struct Setting {
     pub(crate) keyword: Ident,
     pub(crate) value: Option<Expr>,
@@ -26,31 +26,55 @@ pub(crate) struct ErrorsSetting {
 /// Every option there is, set at most once.
 #[derive(Default)]
 pub(crate) struct Args {
+    pub(crate) identity: IdentityArgs,
+    pub(crate) times: TimeArgs,
+    pub(crate) call: CallArgs,
+    pub(crate) outcome: OutcomeArgs,
+    pub(crate) krate: Option<Setting>,
+}
+
+/// What identifies a call.
+#[derive(Default)]
+pub(crate) struct IdentityArgs {
     pub(crate) key: Option<Setting>,
     pub(crate) token: Option<Setting>,
     pub(crate) subject: Option<Setting>,
-    pub(crate) ttl: Option<Setting>,
-    pub(crate) remember: Option<Setting>,
     pub(crate) name: Option<Setting>,
     pub(crate) fingerprint: Option<Setting>,
+    pub(crate) missing_key: Option<Setting>,
+    /// Whether an unknown option was probably meant to be the key.
+    pub(crate) misspelt_key: bool,
+}
+
+/// The options that are durations.
+#[derive(Default)]
+pub(crate) struct TimeArgs {
+    pub(crate) ttl: Option<Setting>,
+    pub(crate) remember: Option<Setting>,
     pub(crate) lease: Option<Setting>,
+    pub(crate) hold: Option<Setting>,
+}
+
+/// How a call is carried out.
+#[derive(Default)]
+pub(crate) struct CallArgs {
     pub(crate) in_flight: Option<Setting>,
     pub(crate) duplicate: Option<Setting>,
     pub(crate) abandoned: Option<Setting>,
-    pub(crate) hold: Option<Setting>,
     pub(crate) store_failure: Option<Setting>,
-    pub(crate) missing_key: Option<Setting>,
     pub(crate) max_attempts: Option<Setting>,
-    pub(crate) detached: Option<Setting>,
     pub(crate) observe: Option<Setting>,
-    pub(crate) outcome_version: Option<Setting>,
-    pub(crate) upgrade: Option<UpgradeSetting>,
+    pub(crate) detached: Option<Setting>,
     pub(crate) transaction: Option<Setting>,
     pub(crate) runtime: Option<Setting>,
+}
+
+/// What is recorded.
+#[derive(Default)]
+pub(crate) struct OutcomeArgs {
+    pub(crate) outcome_version: Option<Setting>,
+    pub(crate) upgrade: Option<UpgradeSetting>,
     pub(crate) errors: Option<ErrorsSetting>,
-    pub(crate) krate: Option<Setting>,
-    /// An unknown option was probably meant to be the key.
-    pub(crate) misspelt_key: bool,
 }
 
 /// Each option's name, and how it is written.
@@ -76,7 +100,10 @@ const OPTIONS: [(&str, &str); 23] = [
     ("upgrade", "upgrade(1 => from_v1)"),
     ("transaction", "transaction = tx"),
     ("runtime", "runtime = \"self.idempotency\""),
-    ("errors", "errors(OrderError::Declined(_) => keep, _ => release)"),
+    (
+        "errors",
+        "errors(OrderError::Declined(_) => keep, _ => release)",
+    ),
     ("crate", "crate = \"::idem\""),
 ];
 
@@ -129,21 +156,7 @@ impl Args {
 
     /// Reads one option, up to the comma after it.
     fn option(&mut self, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<()> {
-        let bare = !at_option(input);
-        if bare && self.key.is_none() && !input.peek(Token![,]) {
-            // The key without its word, most likely.
-            self.misspelt_key = true;
-            return Err(input.error("expected an option: write the key as `key = \"req.order_id\"`"));
-        }
-        if let Some(literal) = input.fork().parse::<Option<LitStr>>()?
-            && let Some((option, example)) = OPTIONS.iter().find(|(option, _)| literal.value().trim() == *option)
-        {
-            let message = format!("`{option}` is a word, not a string: write for example `{example}`");
-            return Err(Error::new(literal.span(), message));
-        }
-        let keyword = Ident::parse_any(input)
-            .map_err(|error| Error::new(error.span(), "expected an option, such as `ttl = \"5m\"`"))?;
-        let keyword = keyword.unraw();
+        let keyword = self.keyword(input)?;
         let name = keyword.to_string();
         if name == "errors" {
             return self.errors(keyword, input, errors);
@@ -152,13 +165,8 @@ impl Args {
             return self.upgrade(keyword, input, errors);
         }
         let Some((slot, example)) = self.slot(&name) else {
-            let (mut message, meant) = unknown(&name);
             let stands_alone = input.is_empty() || input.peek(Token![,]);
-            if meant.is_none() && stands_alone && self.key.is_none() {
-                message = format!("unknown option `{name}`: to make it the key, write `key = {name}`");
-                self.misspelt_key = true;
-            }
-            self.misspelt_key |= meant == Some("key");
+            let message = self.unknown_option(&name, stands_alone);
             return Err(Error::new(keyword.span(), message));
         };
         if slot.is_some() {
@@ -166,18 +174,23 @@ impl Args {
         }
         // The slot is taken even by a value that cannot be read, so that the option does not count
         // as missing.
-        let setting = slot.insert(Setting { keyword, value: None });
+        let setting = slot.insert(Setting {
+            keyword,
+            value: None,
+        });
         if matches!(name.as_str(), "detached" | "observe") {
             return flag(&name, input);
         }
         setting.value = Some(value(&setting.keyword, example, input)?);
         if !input.is_empty() && !input.peek(Token![,]) && !at_known_option(input) {
             let message = if matches!(name.as_str(), "ttl" | "remember" | "lease" | "hold") {
-                // The value goes on after the parsed part.
+                // The parsed part is only the beginning of the value.
                 setting.value = None;
                 format!("a duration is written in quotes: write for example `{example}`")
             } else {
-                format!("the value of `{name}` ends before this: is a comma or a parenthesis missing?")
+                format!(
+                    "the value of `{name}` ends before this: is a comma or a parenthesis missing?"
+                )
             };
             errors.push(input.error(message));
             skip_to_next(input);
@@ -185,46 +198,98 @@ impl Args {
         Ok(())
     }
 
-    fn errors(&mut self, keyword: Ident, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<()> {
-        if self.errors.is_some() {
+    /// Reads the word with which an option begins.
+    fn keyword(&mut self, input: ParseStream<'_>) -> syn::Result<Ident> {
+        let bare = !at_option(input);
+        if bare && self.identity.key.is_none() && !input.peek(Token![,]) {
+            // Most likely the key without the word `key`.
+            self.identity.misspelt_key = true;
+            return Err(
+                input.error("expected an option: write the key as `key = \"req.order_id\"`")
+            );
+        }
+        if let Some(literal) = input.fork().parse::<Option<LitStr>>()?
+            && let Some((option, example)) = OPTIONS
+                .iter()
+                .find(|(option, _)| literal.value().trim() == *option)
+        {
+            let message =
+                format!("`{option}` is a word, not a string: write for example `{example}`");
+            return Err(Error::new(literal.span(), message));
+        }
+        let keyword = Ident::parse_any(input).map_err(|error| {
+            Error::new(error.span(), "expected an option, such as `ttl = \"5m\"`")
+        })?;
+        Ok(keyword.unraw())
+    }
+
+    /// Returns the message about an unknown option, and notes whether it was meant to be the key.
+    fn unknown_option(&mut self, name: &str, stands_alone: bool) -> String {
+        let (message, meant) = unknown(name);
+        if meant.is_none() && stands_alone && self.identity.key.is_none() {
+            self.identity.misspelt_key = true;
+            return format!("unknown option `{name}`: to make it the key, write `key = {name}`");
+        }
+        self.identity.misspelt_key |= meant == Some("key");
+        message
+    }
+
+    fn errors(
+        &mut self,
+        keyword: Ident,
+        input: ParseStream<'_>,
+        errors: &mut Errors,
+    ) -> syn::Result<()> {
+        if self.outcome.errors.is_some() {
             return Err(twice(&keyword));
         }
-        let setting = self.errors.insert(ErrorsSetting { keyword, arms: None });
+        let setting = self.outcome.errors.insert(ErrorsSetting {
+            keyword,
+            arms: None,
+        });
         setting.arms = Arms::parse(&setting.keyword, input, errors)?;
         Ok(())
     }
 
-    fn upgrade(&mut self, keyword: Ident, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<()> {
-        if self.upgrade.is_some() {
+    fn upgrade(
+        &mut self,
+        keyword: Ident,
+        input: ParseStream<'_>,
+        errors: &mut Errors,
+    ) -> syn::Result<()> {
+        if self.outcome.upgrade.is_some() {
             return Err(twice(&keyword));
         }
-        let setting = self.upgrade.insert(UpgradeSetting { keyword, upgrades: Vec::new() });
+        let setting = self.outcome.upgrade.insert(UpgradeSetting {
+            keyword,
+            upgrades: Vec::new(),
+        });
         setting.parse(input, errors)
     }
 
     fn slot(&mut self, name: &str) -> Option<(&mut Option<Setting>, &'static str)> {
         let (_, example) = OPTIONS.iter().find(|(option, _)| *option == name)?;
         let slot = match name {
-            "key" => &mut self.key,
-            "token" => &mut self.token,
-            "subject" => &mut self.subject,
-            "ttl" => &mut self.ttl,
-            "remember" => &mut self.remember,
-            "name" => &mut self.name,
-            "fingerprint" => &mut self.fingerprint,
-            "lease" => &mut self.lease,
-            "in_flight" => &mut self.in_flight,
-            "duplicate" => &mut self.duplicate,
-            "abandoned" => &mut self.abandoned,
-            "hold" => &mut self.hold,
-            "store_failure" => &mut self.store_failure,
-            "missing_key" => &mut self.missing_key,
-            "max_attempts" => &mut self.max_attempts,
-            "detached" => &mut self.detached,
-            "observe" => &mut self.observe,
-            "outcome_version" => &mut self.outcome_version,
-            "transaction" => &mut self.transaction,
-            "runtime" => &mut self.runtime,
+            "key" => &mut self.identity.key,
+            "token" => &mut self.identity.token,
+            "subject" => &mut self.identity.subject,
+            "ttl" => &mut self.times.ttl,
+            "remember" => &mut self.times.remember,
+            "name" => &mut self.identity.name,
+            "fingerprint" => &mut self.identity.fingerprint,
+            "lease" => &mut self.times.lease,
+            "in_flight" => &mut self.call.in_flight,
+            "duplicate" => &mut self.call.duplicate,
+            "abandoned" => &mut self.call.abandoned,
+            "hold" => &mut self.times.hold,
+            "store_failure" => &mut self.call.store_failure,
+            "missing_key" => &mut self.identity.missing_key,
+            "max_attempts" => &mut self.call.max_attempts,
+            "detached" => &mut self.call.detached,
+            "observe" => &mut self.call.observe,
+            "outcome_version" => &mut self.outcome.outcome_version,
+            "transaction" => &mut self.call.transaction,
+            "runtime" => &mut self.call.runtime,
             "crate" => &mut self.krate,
             _ => return None,
         };
@@ -233,17 +298,28 @@ impl Args {
 }
 
 fn twice(keyword: &Ident) -> Error {
-    Error::new(keyword.span(), format!("`{keyword}` is given twice: leave one of them out"))
+    Error::new(
+        keyword.span(),
+        format!("`{keyword}` is given twice: leave one of them out"),
+    )
 }
 
 /// Returns the message about an unknown option, and the option that was probably meant.
 fn unknown(name: &str) -> (String, Option<&'static str>) {
-    let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, option)| *option);
+    let alias = ALIASES
+        .iter()
+        .find(|(alias, _)| *alias == name)
+        .map(|(_, option)| *option);
     let names = OPTIONS.map(|(option, _)| option);
     let meant = alias.or_else(|| diag::closest(name, names));
     let message = match OPTIONS.iter().find(|(option, _)| Some(*option) == meant) {
-        Some((option, example)) => format!("unknown option `{name}`: did you mean `{option}`, as in `{example}`?"),
-        None => format!("unknown option `{name}`: expected {}", diag::alternatives(names)),
+        Some((option, example)) => {
+            format!("unknown option `{name}`: did you mean `{option}`, as in `{example}`?")
+        }
+        None => format!(
+            "unknown option `{name}`: expected {}",
+            diag::alternatives(names)
+        ),
     };
     (message, meant)
 }
@@ -252,7 +328,9 @@ fn flag(name: &str, input: ParseStream<'_>) -> syn::Result<()> {
     if input.is_empty() || input.peek(Token![,]) {
         return Ok(());
     }
-    Err(input.error(format!("`{name}` takes no value: write `{name}` alone, or leave it out")))
+    Err(input.error(format!(
+        "`{name}` takes no value: write `{name}` alone, or leave it out"
+    )))
 }
 
 fn value(keyword: &Ident, example: &str, input: ParseStream<'_>) -> syn::Result<Expr> {
@@ -261,19 +339,27 @@ fn value(keyword: &Ident, example: &str, input: ParseStream<'_>) -> syn::Result<
         return Err(Error::new(keyword.span(), message));
     }
     if !input.peek(Token![=]) {
-        return Err(input.error(format!("expected `=` after `{keyword}`: write for example `{example}`")));
+        return Err(input.error(format!(
+            "expected `=` after `{keyword}`: write for example `{example}`"
+        )));
     }
     let equals: Token![=] = input.parse()?;
     if input.is_empty() || input.peek(Token![,]) {
-        let message = format!("`{keyword}` needs a value after the `=`: write for example `{example}`");
+        let message =
+            format!("`{keyword}` needs a value after the `=`: write for example `{example}`");
         return Err(Error::new(equals.span, message));
     }
-    // On a copy: what a failed attempt leaves behind would be reported a second time.
+    // On a copy, because the input that a failed attempt leaves would be reported a second time.
     let ahead = input.fork();
     let expr = ahead.parse().map_err(|error| {
-        let message = format!("this is not a value for `{keyword}` ({error}): write for example `{example}`");
+        let message =
+            format!("this is not a value for `{keyword}` ({error}): write for example `{example}`");
         // At the end, the caret points at the token before.
-        let span = if ahead.is_empty() { last(input).unwrap_or(equals.span) } else { error.span() };
+        let span = if ahead.is_empty() {
+            last(input).unwrap_or(equals.span)
+        } else {
+            error.span()
+        };
         Error::new(span, message)
     })?;
     input.advance_to(&ahead);
@@ -297,8 +383,8 @@ fn separator(input: ParseStream<'_>, errors: &mut Errors) {
     }
 }
 
-/// Leaves the rest of an option that could not be read. Its value may contain commas, so only one
-/// before something like an option is taken for its end.
+/// Skips the rest of an option that could not be read. Its value may contain commas, so only a comma
+/// before something like an option ends it.
 fn skip_to_next(input: ParseStream<'_>) {
     while !input.is_empty() {
         if input.peek(Token![,]) {
@@ -314,12 +400,18 @@ fn skip_to_next(input: ParseStream<'_>) {
 }
 
 fn at_known_option(input: ParseStream<'_>) -> bool {
-    let word = input.fork().call(Ident::parse_any).map(|word| word.to_string());
+    let word = input
+        .fork()
+        .call(Ident::parse_any)
+        .map(|word| word.to_string());
     at_option(input) && word.is_ok_and(|word| OPTIONS.iter().any(|(option, _)| *option == word))
 }
 
 fn at_option(input: ParseStream<'_>) -> bool {
     let ahead = input.fork();
     ahead.call(Ident::parse_any).is_ok()
-        && (ahead.is_empty() || ahead.peek(Token![=]) || ahead.peek(Token![,]) || ahead.peek(token::Paren))
+        && (ahead.is_empty()
+            || ahead.peek(Token![=])
+            || ahead.peek(Token![,])
+            || ahead.peek(token::Paren))
 }

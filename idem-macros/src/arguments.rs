@@ -1,5 +1,5 @@
-//! How the body gets its arguments: all of them where it has a task of its own, in turn or each its
-//! own where it is tried again.
+//! How the body gets its arguments. A body in a task of its own gets all of them. In a body that is
+//! tried again, each try gets clones, and exclusive references are lent to the tries in turn.
 
 use proc_macro2::{Group, Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
@@ -15,37 +15,46 @@ use crate::plan::Plan;
 /// The code before the body, around each try of it, and in it.
 #[derive(Default)]
 pub(crate) struct Arguments {
-    /// The patterns of the parameters, where they had to be others.
+    /// The patterns of the parameters, if they had to change.
     pub(crate) inputs: Option<Vec<FnArg>>,
-    /// Before what is done with errors.
+    /// The code before the policy of errors.
     pub(crate) first: TokenStream,
-    /// Before the body is made.
+    /// The code before the body is created.
     pub(crate) before: TokenStream,
-    /// In what makes the body, each time.
+    /// The code in the closure that creates the body, for each try.
     pub(crate) each: TokenStream,
-    /// At the head of the body.
+    /// The code at the beginning of the body.
     pub(crate) inside: TokenStream,
-    /// The block, where it had to be another.
+    /// The block, if it had to change.
     pub(crate) block: Option<Group>,
 }
 
 impl Plan {
-    /// Whether it is asked for when there is an error.
+    /// Whether the policy of errors uses it.
     fn is_late(&self, name: &str) -> bool {
         let name = if name == "__self" { "self" } else { name };
-        self.errors.late().iter().any(|expr| mentions(&expr.to_token_stream(), name))
+        self.errors
+            .late()
+            .iter()
+            .any(|expr| mentions(&expr.to_token_stream(), name))
     }
 
-    /// Whether the policy of errors has the parameter, and not the body. In place, the policy may
-    /// look at one field while the body takes another.
+    /// Whether the policy of errors owns the parameter, and not the body. If the body runs in
+    /// place, the policy may borrow one field while the body takes another.
     fn is_left_to_policy(&self, name: &str) -> bool {
         self.is_late(name) && !(self.detached.is_some() && self.uses(name))
     }
 
-    /// Whether an expression of the attribute names it.
+    /// Whether an expression in the attribute names it.
     fn asks_for(&self, name: &str) -> bool {
-        let calls = self.calls.iter().flat_map(|call| call.argument.expressions());
-        let mut expressions = calls.chain(&self.runtime).chain(self.errors.computed().map(|(_, _, expr)| expr));
+        let calls = self
+            .operation
+            .calls
+            .iter()
+            .flat_map(|call| call.argument.expressions());
+        let mut expressions = calls
+            .chain(&self.operation.runtime)
+            .chain(self.errors.computed().map(|value| &value.expr));
         expressions.any(|expr| mentions(&expr.to_token_stream(), name)) || self.is_late(name)
     }
 
@@ -60,18 +69,22 @@ impl Plan {
             self.keep_unnamed(retries.is_some(), &mut kept, &mut arguments);
         }
         if retries.is_some() && self.detached.is_none() {
-            // Parameters that the body does not use stay in the function, until its end.
+            // Parameters that the body does not use are dropped at the end of the function.
             return arguments;
         }
-        // The body is left with its last parameter first, as any function.
+        // As in any function, the last parameter is dropped first.
         let kept: TokenStream = kept.into_iter().rev().map(|(_, keep)| keep).collect();
-        let place = if retries.is_some() { &mut arguments.each } else { &mut arguments.inside };
+        let place = if retries.is_some() {
+            &mut arguments.each
+        } else {
+            &mut arguments.inside
+        };
         *place = quote!(#kept #place);
         arguments
     }
 
-    /// The statements by which the body has the named parameters, whether it uses them or not, each
-    /// with its parameter's place.
+    /// The statements that move the named parameters into the body, whether it uses them or not.
+    /// Each has the place of its parameter.
     fn kept(&self, is_retried: bool) -> Vec<(usize, TokenStream)> {
         let mut kept = Vec::new();
         if let Some(receiver) = self.owned_receiver()
@@ -81,19 +94,26 @@ impl Plan {
             kept.push((0, keep(&Ident::new("self", receiver.self_token.span), &[])));
         }
         let inputs: Vec<_> = self.function.signature.inputs.iter().collect();
-        for Binding { name, cfgs, reference, .. } in &self.bindings.all {
+        for Binding {
+            name,
+            cfgs,
+            reference,
+            ..
+        } in &self.bindings.all
+        {
             let text = name.to_string();
             let is_used = self.uses(&text);
             let is_unknown = !is_used && !self.asks_for(&text) && !text.starts_with('_');
             let skip = self.is_left_to_policy(&text)
                 || !is_used && *reference != Reference::No
                 || is_used && is_retried
-                // Which the compiler says.
+                // The compiler reports this.
                 || is_unknown && self.detached.is_none();
             if skip {
                 continue;
             }
-            let binds = |input: &&FnArg| matches!(input, FnArg::Typed(input) if binds(&input.pat, name));
+            let binds =
+                |input: &&FnArg| matches!(input, FnArg::Typed(input) if binds(&input.pat, name));
             let place = inputs.iter().position(binds).unwrap_or(0);
             let mut keep = keep(name, cfgs);
             if is_unknown {
@@ -103,16 +123,24 @@ impl Plan {
             kept.push((place, keep));
         }
         if let Form::Boxed(boxed) = &self.form {
-            for hidden in boxed.unbound().filter(|_| !is_retried || self.detached.is_some()) {
+            for hidden in boxed
+                .unbound()
+                .filter(|_| !is_retried || self.detached.is_some())
+            {
                 kept.push((inputs.len(), keep(&hidden, &[])));
             }
         }
         kept
     }
 
-    /// Has a body with a task of its own take the parameters that no name is bound to, or not to
-    /// all of them.
-    fn keep_unnamed(&self, is_retried: bool, kept: &mut Vec<(usize, TokenStream)>, arguments: &mut Arguments) {
+    /// Moves into a body with a task of its own the parameters whose patterns do not bind all of
+    /// their parts.
+    fn keep_unnamed(
+        &self,
+        is_retried: bool,
+        kept: &mut Vec<(usize, TokenStream)>,
+        arguments: &mut Arguments,
+    ) {
         let mut inputs: Vec<_> = self.function.signature.inputs.iter().cloned().collect();
         let mut is_changed = false;
         for (index, input) in inputs.iter_mut().enumerate() {
@@ -125,19 +153,23 @@ impl Plan {
             let whole = format_ident!("__idem_argument_{index}", span = Span::mixed_site());
             let names = left.names.iter().map(ToString::to_string);
             let is_asked_for = names.clone().any(|name| self.asks_for(&name));
-            let before = kept.iter().position(|(place, _)| *place > index).unwrap_or(kept.len());
+            let before = kept
+                .iter()
+                .position(|(place, _)| *place > index)
+                .unwrap_or(kept.len());
             if matches!(*input.pat, Pat::Wild(_)) || !is_retried && !is_asked_for {
                 if !matches!(*input.pat, Pat::Wild(_)) {
                     let pattern = &input.pat;
-                    let bind = quote_spanned!(Span::mixed_site()=> #(#cfgs)* let #pattern = #whole;);
+                    let bind =
+                        quote_spanned!(Span::mixed_site()=> #(#cfgs)* let #pattern = #whole;);
                     arguments.inside.extend(bind);
                     kept.retain(|(place, _)| *place != index);
                 }
                 let before = before.min(kept.len());
                 kept.insert(before, (index, keep(&whole, &cfgs)));
                 *input.pat = if self.function.is_instrumented() {
-                    // A form that it does not look into, since what is in there need not be
-                    // `Debug`.
+                    // A form that `#[tracing::instrument]` does not record, because the value need
+                    // not be `Debug`.
                     syn::parse_quote!((#whole))
                 } else {
                     syn::parse_quote!(#whole)
@@ -147,7 +179,10 @@ impl Plan {
                 let mut rest = Vec::new();
                 name_wilds(&mut input.pat, index, &mut rest);
                 is_changed |= !rest.is_empty();
-                kept.splice(before..before, rest.iter().map(|rest| (index, keep(rest, &cfgs))));
+                kept.splice(
+                    before..before,
+                    rest.iter().map(|rest| (index, keep(rest, &cfgs))),
+                );
             }
         }
         arguments.inputs = is_changed.then_some(inputs);
@@ -156,7 +191,11 @@ impl Plan {
     /// Gives each try its own arguments, or exclusive references in turn, and the block that uses
     /// them. An argument that allows neither is an error at the word that asks for retries.
     fn lend(&self, retry: Span, block: &Group, arguments: &mut Arguments) {
-        let used = self.bindings.all.iter().filter(|binding| self.uses(&binding.name.to_string()));
+        let used = self
+            .bindings
+            .all
+            .iter()
+            .filter(|binding| self.uses(&binding.name.to_string()));
         for binding in used {
             self.lend_one(retry, &binding.name, binding, arguments);
         }
@@ -170,24 +209,40 @@ impl Plan {
             };
             let from = Ident::new("self", receiver.self_token.span);
             self.lend_one(retry, &from, &this, arguments);
-            arguments.block = Some(braced(async_trait::rename_self(block.stream()), block.span()));
+            arguments.block = Some(braced(
+                async_trait::rename_self(block.stream()),
+                block.span(),
+            ));
         }
     }
 
     fn lend_one(&self, retry: Span, from: &Ident, binding: &Binding, arguments: &mut Arguments) {
         let krate = self.krate.at(retry);
-        let Binding { name, mutable, cfgs, reference } = binding;
+        let Binding {
+            name,
+            mutable,
+            cfgs,
+            reference,
+        } = binding;
         let mut from = from.clone();
         from.set_span(retry.resolved_at(from.span()));
-        // The parameter's own `mut` is made use of, and stands here again: if it is not needed,
-        // that is said.
-        arguments.first.extend(mutable.map(|_| quote_spanned!(retry=> #(#cfgs)* let _ = &mut #from;)));
+        // The parameter's own `mut` is repeated here, so that the compiler warns if it is not
+        // needed.
+        arguments
+            .first
+            .extend(mutable.map(|_| quote_spanned!(retry=> #(#cfgs)* let _ = &mut #from;)));
         if *reference == Reference::Exclusive {
-            let lent = format_ident!("__idem_lent_{}", name.to_string().trim_start_matches("r#"), span = retry);
+            let lent = format_ident!(
+                "__idem_lent_{}",
+                name.to_string().trim_start_matches("r#"),
+                span = retry
+            );
             arguments.before.extend(quote_spanned! {retry=>
                 #(#cfgs)* let #lent = &#krate::__private::Lent::new(&mut *#from);
             });
-            arguments.each.extend(quote_spanned!(retry=> #(#cfgs)* let mut #lent = #lent.take();));
+            arguments
+                .each
+                .extend(quote_spanned!(retry=> #(#cfgs)* let mut #lent = #lent.take();));
             arguments.inside.extend(quote_spanned! {retry=>
                 #(#cfgs)* let ::core::option::Option::Some(#mutable #name) = #lent.get() else {
                     return ::core::future::pending().await;
@@ -202,29 +257,47 @@ impl Plan {
         });
     }
 
-    /// The statements by which the policy of a detached body takes the parameters that it names and
-    /// that the body does not use. A closure takes by itself only the fields that it uses.
+    /// The statements that move into the policy of a detached body the parameters that it names and
+    /// the body does not use. By itself, a closure captures only the fields that it uses.
     pub(crate) fn kept_by_policy(&self) -> TokenStream {
         if self.detached.is_none() {
             return TokenStream::new();
         }
-        let receiver = self.owned_receiver().filter(|_| self.is_left_to_policy("self"));
-        let receiver = receiver.map(|receiver| keep(&Ident::new("self", receiver.self_token.span), &[]));
-        let owned = self.bindings.all.iter().filter(|binding| binding.reference == Reference::No);
+        let receiver = self
+            .owned_receiver()
+            .filter(|_| self.is_left_to_policy("self"));
+        let receiver =
+            receiver.map(|receiver| keep(&Ident::new("self", receiver.self_token.span), &[]));
+        let owned = self
+            .bindings
+            .all
+            .iter()
+            .filter(|binding| binding.reference == Reference::No);
         let late = owned.filter(|binding| self.is_left_to_policy(&binding.name.to_string()));
-        receiver.into_iter().chain(late.map(|Binding { name, cfgs, .. }| keep(name, cfgs))).collect()
+        receiver
+            .into_iter()
+            .chain(late.map(|Binding { name, cfgs, .. }| keep(name, cfgs)))
+            .collect()
     }
 
     /// The owned `self` of an async function.
     fn owned_receiver(&self) -> Option<&Receiver> {
-        let receiver = self.bindings.receiver.as_ref().filter(|_| matches!(self.form, Form::Async))?;
+        let receiver = self
+            .bindings
+            .receiver
+            .as_ref()
+            .filter(|_| matches!(self.form, Form::Async))?;
         (Reference::of_receiver(receiver) == Reference::No).then_some(receiver)
     }
 
-    /// The arguments that the policy of errors looks at, where the body has them in a task of its
-    /// own.
+    /// The arguments that the policy of errors uses, if the body owns them in a task of its own.
     pub(crate) fn for_policy(&self) -> TokenStream {
-        let Some(retry) = self.errors.retries().filter(|_| self.detached.is_some()).map(diag::located) else {
+        let Some(retry) = self
+            .errors
+            .retries()
+            .filter(|_| self.detached.is_some())
+            .map(diag::located)
+        else {
             return TokenStream::new();
         };
         let both = self.bindings.all.iter().filter(|Binding { name, .. }| {
@@ -243,10 +316,13 @@ impl Plan {
     }
 }
 
-/// Has the body take the variable, used or not.
+/// Moves a variable into the body, whether it is used or not.
 fn keep(name: &Ident, cfgs: &[syn::Attribute]) -> TokenStream {
     // The generated use must not trigger a lint at the author's code.
-    let allow = name.to_string().starts_with('_').then(|| quote!(#[allow(clippy::used_underscore_binding)]));
+    let allow = name
+        .to_string()
+        .starts_with('_')
+        .then(|| quote!(#[allow(clippy::used_underscore_binding)]));
     quote_spanned!(Span::mixed_site()=> #(#cfgs)* #allow let _ = &#name;)
 }
 
@@ -259,7 +335,7 @@ fn binds(pattern: &Pat, name: &Ident) -> bool {
 struct LeftOut {
     any: bool,
     names: Vec<Ident>,
-    /// There may be more than can be seen.
+    /// Whether a macro may hide more.
     is_unclear: bool,
 }
 
@@ -284,18 +360,28 @@ impl<'ast> Visit<'ast> for LeftOut {
     }
 }
 
-/// Gives names to what a pattern leaves out by `_`, so that it can be moved along. Behind a
-/// reference there is nothing to move.
+/// Gives names to the parts that a pattern leaves out by `_`, so that they can be moved. Parts
+/// behind a reference cannot be moved.
 fn name_wilds(pattern: &mut Pat, index: usize, names: &mut Vec<Ident>) {
     match pattern {
         Pat::Wild(_) => {
-            let name = format_ident!("__idem_rest_{index}_{}", names.len(), span = Span::mixed_site());
+            let name = format_ident!(
+                "__idem_rest_{index}_{}",
+                names.len(),
+                span = Span::mixed_site()
+            );
             *pattern = syn::parse_quote!(#name);
             names.push(name);
         }
         Pat::Paren(inner) => name_wilds(&mut inner.pat, index, names),
-        Pat::Tuple(inner) => inner.elems.iter_mut().for_each(|part| name_wilds(part, index, names)),
-        Pat::TupleStruct(inner) => inner.elems.iter_mut().for_each(|part| name_wilds(part, index, names)),
+        Pat::Tuple(inner) => inner
+            .elems
+            .iter_mut()
+            .for_each(|part| name_wilds(part, index, names)),
+        Pat::TupleStruct(inner) => inner
+            .elems
+            .iter_mut()
+            .for_each(|part| name_wilds(part, index, names)),
         Pat::Struct(inner) => {
             for FieldPat { pat, .. } in &mut inner.fields {
                 name_wilds(pat, index, names);

@@ -4,12 +4,12 @@
 use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
 use syn::{GenericArgument, PathArguments, Type, TypeParamBound};
 
-/// The author's body inside of the rewritten one.
+/// The author's body inside the rewritten one.
 pub(crate) struct Boxed {
     pub(crate) block: Group,
     /// The patterns of the `let` statements before it, which bind the parameters.
     pub(crate) bindings: Vec<TokenStream>,
-    /// Which token tree to enter at each level to get there.
+    /// The index of the token tree to enter at each level.
     way: Vec<usize>,
 }
 
@@ -18,24 +18,34 @@ impl Boxed {
     /// `#[tracing::instrument]` may have wrapped it once more.
     pub(crate) fn find(body: &Group) -> Option<Self> {
         let trees: Vec<_> = body.stream().into_iter().collect();
-        trees.iter().enumerate().find_map(|(index, tree)| match tree {
-            TokenTree::Group(group) => {
-                let mut found = Self::find(group)?;
-                found.way.insert(0, index);
-                Some(found)
-            }
-            TokenTree::Ident(word) if word == "let" => {
-                let (offset, block) = initialiser(&trees[index..])?;
-                Some(Self { block, bindings: patterns(&trees[..index]), way: vec![index + offset] })
-            }
-            _ => None,
-        })
+        trees
+            .iter()
+            .enumerate()
+            .find_map(|(index, tree)| match tree {
+                TokenTree::Group(group) => {
+                    let mut found = Self::find(group)?;
+                    found.way.insert(0, index);
+                    Some(found)
+                }
+                TokenTree::Ident(word) if word == "let" => {
+                    let (offset, block) = initialiser(&trees[index..])?;
+                    Some(Self {
+                        block,
+                        bindings: patterns(&trees[..index]),
+                        way: vec![index + offset],
+                    })
+                }
+                _ => None,
+            })
     }
 
-    /// The parameters that nothing is bound to, by the names that they have instead:
-    /// `let __arg1 = __arg1;`.
+    /// The parameters whose patterns bind nothing, by their generated names: `let __arg1 =
+    /// __arg1;`.
     pub(crate) fn unbound(&self) -> impl Iterator<Item = Ident> {
-        let names = self.bindings.iter().filter_map(|pattern| syn::parse2::<Ident>(pattern.clone()).ok());
+        let names = self
+            .bindings
+            .iter()
+            .filter_map(|pattern| syn::parse2::<Ident>(pattern.clone()).ok());
         names.filter(|name| name.to_string().starts_with("__arg"))
     }
 
@@ -59,29 +69,42 @@ fn replace(group: &Group, way: &[usize], with: TokenStream) -> Group {
     respanned(group, stream)
 }
 
-/// The block in `let __ret: Type = { .. };`, and where it is.
+/// The block in `let __ret: Type = { .. };`, and its position.
 fn initialiser(trees: &[TokenTree]) -> Option<(usize, Group)> {
     match trees {
-        [_, TokenTree::Ident(name), TokenTree::Punct(colon), ..] if name == "__ret" && colon.as_char() == ':' => {}
+        [_, TokenTree::Ident(name), TokenTree::Punct(colon), ..]
+            if name == "__ret" && colon.as_char() == ':' => {}
         _ => return None,
     }
-    trees.windows(3).enumerate().find_map(|(index, window)| match window {
-        [TokenTree::Punct(equals), TokenTree::Group(block), TokenTree::Punct(end)]
-            if equals.as_char() == '=' && block.delimiter() == Delimiter::Brace && end.as_char() == ';' =>
-        {
-            Some((index + 1, block.clone()))
-        }
-        _ => None,
-    })
+    trees
+        .windows(3)
+        .enumerate()
+        .find_map(|(index, window)| match window {
+            [
+                TokenTree::Punct(equals),
+                TokenTree::Group(block),
+                TokenTree::Punct(end),
+            ] if equals.as_char() == '='
+                && block.delimiter() == Delimiter::Brace
+                && end.as_char() == ';' =>
+            {
+                Some((index + 1, block.clone()))
+            }
+            _ => None,
+        })
 }
 
-/// The patterns in `let pattern = ..;`. One in `if let` binds nothing for what follows.
+/// The patterns in `let pattern = ..;`. A pattern in `if let` binds nothing after its block.
 fn patterns(trees: &[TokenTree]) -> Vec<TokenStream> {
     let is_word = |tree: &TokenTree, what| matches!(tree, TokenTree::Ident(word) if word == what);
     let ends = |tree: &&TokenTree| matches!(tree, TokenTree::Punct(punct) if matches!(punct.as_char(), '=' | ':'));
     let pattern = |index: usize| {
-        let is_statement = is_word(&trees[index], "let") && (index == 0 || !is_word(&trees[index - 1], "if"));
-        let pattern = trees[index + 1..].iter().take_while(|tree| !ends(tree)).cloned();
+        let is_statement =
+            is_word(&trees[index], "let") && (index == 0 || !is_word(&trees[index - 1], "if"));
+        let pattern = trees[index + 1..]
+            .iter()
+            .take_while(|tree| !ends(tree))
+            .cloned();
         is_statement.then(|| pattern.collect())
     };
     (0..trees.len()).filter_map(pattern).collect()
@@ -101,7 +124,9 @@ pub(crate) fn future_output(ty: &Type) -> Option<&Type> {
                 return None;
             };
             return match arguments.args.first()? {
-                GenericArgument::Type(inner) if last.ident == "Pin" || last.ident == "Box" => future_output(inner),
+                GenericArgument::Type(inner) if last.ident == "Pin" || last.ident == "Box" => {
+                    future_output(inner)
+                }
                 _ => None,
             };
         }
@@ -111,7 +136,11 @@ pub(crate) fn future_output(ty: &Type) -> Option<&Type> {
         let TypeParamBound::Trait(bound) = bound else {
             return None;
         };
-        let last = bound.path.segments.last().filter(|segment| segment.ident == "Future")?;
+        let last = bound
+            .path
+            .segments
+            .last()
+            .filter(|segment| segment.ident == "Future")?;
         let PathArguments::AngleBracketed(arguments) = &last.arguments else {
             return None;
         };
@@ -122,13 +151,16 @@ pub(crate) fn future_output(ty: &Type) -> Option<&Type> {
     })
 }
 
-/// `self` is called `__self` in there, in the body and so in the attribute's expressions as well.
-/// `self::path` is a module, items inside of the body have a `self` of their own, and that in `use`
-/// and `pub(..)` is none. `$self` is a fragment of a macro.
+/// Replaces `self` by `__self`, as `#[async_trait]` does in the body. Some words `self` are not the
+/// receiver and stay: those in `self::path`, `use` and `pub(..)`, those of inner items, and
+/// `$self`, a fragment of a macro.
 pub(crate) fn rename_self(tokens: TokenStream) -> TokenStream {
     let mut tokens = tokens.into_iter().peekable();
     let mut renamed = TokenStream::new();
-    let (mut in_item, mut in_use, mut after_pub, mut after_dollar) = (false, false, false, false);
+    let mut in_item = false;
+    let mut in_use = false;
+    let mut after_pub = false;
+    let mut after_dollar = false;
     while let Some(tree) = tokens.next() {
         in_use &= !is_punct(&tree, ';');
         let is_visibility = std::mem::take(&mut after_pub);

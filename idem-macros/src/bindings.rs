@@ -5,8 +5,8 @@ use quote::ToTokens;
 use syn::parse::Parser as _;
 use syn::visit::{self, Visit};
 use syn::{
-    Attribute, Expr, ExprPath, FnArg, GenericParam, Lifetime, Pat, PatIdent, Path, Receiver, ReceiverKind, Signature,
-    Token, Type,
+    Attribute, Expr, ExprPath, FnArg, GenericParam, Lifetime, Pat, PatIdent, Path, Receiver,
+    ReceiverKind, Signature, Token, Type,
 };
 
 use crate::async_trait::{Boxed, is_item};
@@ -16,12 +16,12 @@ use crate::diag::{self, Errors};
 pub(crate) struct Binding {
     pub(crate) name: Ident,
     pub(crate) mutable: Option<Token![mut]>,
-    /// The parameter's conditions: it may not be there.
+    /// The `cfg` attributes of the parameter, which may leave it out.
     pub(crate) cfgs: Vec<Attribute>,
     pub(crate) reference: Reference,
 }
 
-/// Whether a parameter is a reference, as far as that can be seen.
+/// Whether a parameter is a reference, as far as its type shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reference {
     No,
@@ -50,10 +50,11 @@ impl Reference {
     }
 }
 
-/// The conditions among the attributes of a parameter.
+/// The `cfg` attributes of a parameter.
 pub(crate) fn conditions(attributes: &[Attribute]) -> Vec<Attribute> {
-    let is_condition =
-        |attribute: &&Attribute| attribute.path().is_ident("cfg") || attribute.path().is_ident("cfg_attr");
+    let is_condition = |attribute: &&Attribute| {
+        attribute.path().is_ident("cfg") || attribute.path().is_ident("cfg_attr")
+    };
     attributes.iter().filter(is_condition).cloned().collect()
 }
 
@@ -66,26 +67,34 @@ pub(crate) struct Bindings {
     constants: Vec<Ident>,
     /// Names of type parameters.
     types: Vec<Ident>,
-    /// A pattern holds a macro, so that there may be more.
+    /// Whether a pattern contains a macro, which may bind more names.
     incomplete: bool,
 }
 
 impl Bindings {
     pub(crate) fn of(signature: &Signature, boxed: Option<&Boxed>) -> Self {
-        let constants = signature.generics.params.iter().filter_map(|parameter| match parameter {
-            GenericParam::Const(parameter) => Some(parameter.ident.clone()),
-            GenericParam::Type(_) | GenericParam::Lifetime(_) => None,
-        });
+        let constants = signature
+            .generics
+            .params
+            .iter()
+            .filter_map(|parameter| match parameter {
+                GenericParam::Const(parameter) => Some(parameter.ident.clone()),
+                GenericParam::Type(_) | GenericParam::Lifetime(_) => None,
+            });
         let mut bindings = Self {
             function: signature.ident.clone(),
             receiver: signature.receiver().cloned(),
             all: Vec::new(),
             constants: constants.collect(),
-            types: signature.generics.type_params().map(|parameter| parameter.ident.clone()).collect(),
+            types: signature
+                .generics
+                .type_params()
+                .map(|parameter| parameter.ident.clone())
+                .collect(),
             incomplete: false,
         };
-        // `#[async_trait]` has moved patterns, and what is not a reference, to the head of the
-        // body.
+        // `#[async_trait]` has moved patterns, and parameters that are not references, to the
+        // beginning of the body.
         for pattern in boxed.iter().flat_map(|boxed| &boxed.bindings) {
             match Pat::parse_single.parse2(pattern.clone()) {
                 Ok(pattern) => bindings.add(&pattern, None, &[]),
@@ -99,12 +108,18 @@ impl Bindings {
         }
         if let Some(receiver) = &bindings.receiver {
             let reference = Reference::of_receiver(receiver);
-            if let Some(this) = bindings.all.iter_mut().find(|binding| binding.name == "__self") {
+            if let Some(this) = bindings
+                .all
+                .iter_mut()
+                .find(|binding| binding.name == "__self")
+            {
                 this.reference = reference;
             }
         }
         if boxed.is_some() {
-            bindings.all.retain(|Binding { name, .. }| !name.to_string().starts_with("__arg"));
+            bindings
+                .all
+                .retain(|Binding { name, .. }| !name.to_string().starts_with("__arg"));
         }
         bindings
     }
@@ -123,11 +138,16 @@ impl Bindings {
                 known.reference = reference;
                 continue;
             }
-            self.all.push(Binding { name, mutable, cfgs: conditions(attributes), reference });
+            self.all.push(Binding {
+                name,
+                mutable,
+                cfgs: conditions(attributes),
+                reference,
+            });
         }
     }
 
-    /// Reports names in the expression that are not parameters, if they can mean nothing else.
+    /// Reports names in the expression that can only be variables and are not parameters.
     pub(crate) fn check(&self, expr: &Expr, errors: &mut Errors) {
         if self.incomplete {
             return;
@@ -137,12 +157,22 @@ impl Bindings {
         let mut own = Names::default();
         own.visit_expr(expr);
         for name in heads.found {
-            let known = self.all.iter().map(|binding| &binding.name).chain(&self.constants);
+            let known = self
+                .all
+                .iter()
+                .map(|binding| &binding.name)
+                .chain(&self.constants);
             if name == "self" {
                 if self.receiver.is_none() {
-                    errors.on(name, format!("`{}` takes no `self`; {}", self.function, self.said()));
+                    errors.on(
+                        name,
+                        format!("`{}` takes no `self`; {}", self.function, self.said()),
+                    );
                 }
-            } else if !known.chain(own.found.iter().map(|(name, _)| name)).any(|known| known == name) {
+            } else if !known
+                .chain(own.found.iter().map(|(name, _)| name))
+                .any(|known| known == name)
+            {
                 errors.on(name, self.unknown(name));
             }
         }
@@ -152,7 +182,11 @@ impl Bindings {
     pub(crate) fn named_in(&self, expr: &Expr) -> impl Iterator<Item = String> {
         let tokens = expr.to_token_stream();
         let receiver = self.receiver.as_ref().map(|_| "self".to_owned());
-        let names = self.all.iter().map(|binding| binding.name.to_string()).chain(receiver);
+        let names = self
+            .all
+            .iter()
+            .map(|binding| binding.name.to_string())
+            .chain(receiver);
         names.filter(move |name| mentions(&tokens, name))
     }
 
@@ -161,12 +195,16 @@ impl Bindings {
     pub(crate) fn first_in(&self, expr: &Expr) -> Option<String> {
         let mut own = Names::default();
         own.visit_expr(expr);
-        self.named_in(expr).find(|name| !own.found.iter().any(|(own, _)| own == name))
+        self.named_in(expr)
+            .find(|name| !own.found.iter().any(|(own, _)| own == name))
     }
 
     /// The function's own type parameter that the expression names, if it names one.
     pub(crate) fn first_type_in(&self, expr: &Expr) -> Option<Ident> {
-        let mut paths = Paths { types: &self.types, found: None };
+        let mut paths = Paths {
+            types: &self.types,
+            found: None,
+        };
         paths.visit_expr(expr);
         paths.found
     }
@@ -197,7 +235,11 @@ impl Bindings {
 
     /// Which parameters there are.
     fn said(&self) -> String {
-        let names: Vec<_> = self.names().into_iter().map(|name| format!("`{name}`")).collect();
+        let names: Vec<_> = self
+            .names()
+            .into_iter()
+            .map(|name| format!("`{name}`"))
+            .collect();
         match names.as_slice() {
             [] => "it has no parameters".to_owned(),
             [only] => format!("its only parameter is {only}"),
@@ -205,7 +247,7 @@ impl Bindings {
         }
     }
 
-    /// Without what is not the author's.
+    /// The names of the parameters, without those that `#[async_trait]` has made up.
     fn names(&self) -> Vec<String> {
         let names = self.all.iter().map(|binding| binding.name.to_string());
         names.filter(|name| !name.starts_with("__")).collect()
@@ -222,50 +264,71 @@ pub(crate) struct Borrow {
 }
 
 impl Borrow {
-    /// All of a function.
+    /// All reference parameters of a function.
     pub(crate) fn of(signature: &Signature) -> Vec<Self> {
         let inputs = signature.inputs.iter();
         let borrows = inputs.filter_map(|input| match input {
             FnArg::Receiver(receiver) => match &receiver.kind {
-                ReceiverKind::Reference(_, lifetime, _) => {
-                    Some(Self::new(vec!["self".to_owned()], receiver, lifetime.as_ref()))
-                }
+                ReceiverKind::Reference(_, lifetime, _) => Some(Self::new(
+                    vec!["self".to_owned()],
+                    receiver,
+                    lifetime.as_ref(),
+                )),
                 ReceiverKind::Typed(_, ty) => Self::of_type(vec!["self".to_owned()], ty),
                 _ => None,
             },
-            // One that is not there is for the compiler.
+            // The compiler reports a missing one.
             FnArg::Typed(input) if !conditions(&input.attrs).is_empty() => None,
             FnArg::Typed(input) => {
                 let mut names = Names::default();
                 names.visit_pat(&input.pat);
-                Self::of_type(names.found.iter().map(|(name, _)| name.to_string()).collect(), &input.ty)
+                Self::of_type(
+                    names
+                        .found
+                        .iter()
+                        .map(|(name, _)| name.to_string())
+                        .collect(),
+                    &input.ty,
+                )
             }
         });
         borrows.collect()
     }
 
     fn of_type(names: Vec<String>, ty: &Type) -> Option<Self> {
-        let Type::Reference(reference) = ty else { return None };
+        let Type::Reference(reference) = ty else {
+            return None;
+        };
         Some(Self::new(names, ty, reference.lifetime.as_ref()))
     }
 
     fn new(names: Vec<String>, caret: &impl ToTokens, lifetime: Option<&Lifetime>) -> Self {
         let is_static = lifetime.is_some_and(|lifetime| lifetime.ident == "static");
-        Self { names, caret: caret.to_token_stream(), is_static }
+        Self {
+            names,
+            caret: caret.to_token_stream(),
+            is_static,
+        }
     }
 }
 
-/// Whether the tokens name this variable. Fields and methods may have the same name, and items
-/// inside know no variables of the body; the format string of a macro names variables too.
+/// Whether the tokens name this variable. A field or a method of the same name does not count, nor
+/// does a name in an inner item, which cannot see variables. A name in the format string of a macro
+/// counts.
 pub(crate) fn mentions(tokens: &TokenStream, name: &str) -> bool {
     mentions_in(tokens, name, false)
 }
 
 fn mentions_in(tokens: &TokenStream, name: &str, in_macro: bool) -> bool {
     let trees: Vec<_> = tokens.clone().into_iter().collect();
-    let (mut in_item, mut in_use) = (false, false);
+    let mut in_item = false;
+    let mut in_use = false;
     trees.iter().enumerate().any(|(index, tree)| {
-        let before = |distance| index.checked_sub(distance).and_then(|index| trees.get(index));
+        let before = |distance| {
+            index
+                .checked_sub(distance)
+                .and_then(|index| trees.get(index))
+        };
         let next = trees.get(index + 1);
         match tree {
             TokenTree::Ident(word) if word == name && !in_use => {
@@ -273,7 +336,8 @@ fn mentions_in(tokens: &TokenStream, name: &str, in_macro: bool) -> bool {
                 // Not a variable: `name: value`, `name: Type`, `name::path`, `path::name`, the label
                 // `'name`, and `$name` in a macro.
                 let is_in_path = is_punct(before(1), ':') && is_punct(before(2), ':');
-                let is_other = is_punct(before(1), '$') || is_punct(before(1), '\'') || is_punct(next, ':');
+                let is_other =
+                    is_punct(before(1), '$') || is_punct(before(1), '\'') || is_punct(next, ':');
                 !is_member && !is_in_path && !is_other
             }
             TokenTree::Ident(word) => {
@@ -291,25 +355,36 @@ fn mentions_in(tokens: &TokenStream, name: &str, in_macro: bool) -> bool {
                 in_item = group.delimiter() != Delimiter::Brace;
                 false
             }
-            TokenTree::Group(group) => mentions_in(&group.stream(), name, in_macro || is_macro_input(&trees, index)),
+            TokenTree::Group(group) => mentions_in(
+                &group.stream(),
+                name,
+                in_macro || is_macro_input(&trees, index),
+            ),
             TokenTree::Literal(literal) => in_macro && formats(literal, name),
         }
     })
 }
 
-/// The place where `self` goes into a task of its own: in an async block or a closure that a
-/// function such as `tokio::spawn` is called with. A method may spawn into a scope.
+/// The place where `self` is used in a task of its own: in an async block or a closure that is an
+/// argument of a function such as `tokio::spawn`. A method such as `scope.spawn` is allowed.
 pub(crate) fn self_in_task(tokens: &TokenStream) -> Option<Span> {
     let trees: Vec<_> = tokens.clone().into_iter().collect();
     trees.iter().enumerate().find_map(|(index, tree)| {
-        let TokenTree::Group(group) = tree else { return None };
-        let before = |distance| index.checked_sub(distance).and_then(|index| trees.get(index));
+        let TokenTree::Group(group) = tree else {
+            return None;
+        };
+        let before = |distance| {
+            index
+                .checked_sub(distance)
+                .and_then(|index| trees.get(index))
+        };
         let spawns = matches!(before(1), Some(TokenTree::Ident(word))
             if ["spawn", "spawn_local", "spawn_blocking"].iter().any(|name| word == name));
         if spawns && group.delimiter() == Delimiter::Parenthesis && !is_punct(before(2), '.') {
             let arguments: Vec<_> = group.stream().into_iter().collect();
             let is_deferred = |tree: &TokenTree| {
-                matches!(tree, TokenTree::Ident(word) if word == "async") || is_punct(Some(tree), '|')
+                matches!(tree, TokenTree::Ident(word) if word == "async")
+                    || is_punct(Some(tree), '|')
             };
             let begins = arguments.iter().position(is_deferred)?;
             return arguments[begins..].iter().find_map(self_at);
@@ -318,11 +393,13 @@ pub(crate) fn self_in_task(tokens: &TokenStream) -> Option<Span> {
     })
 }
 
-/// The first `self`, but for that of an item inside.
+/// The first `self` that does not belong to an inner item.
 fn self_at(tree: &TokenTree) -> Option<Span> {
     match tree {
         TokenTree::Ident(word) if word == "self" || word == "__self" => Some(word.span()),
-        TokenTree::Group(group) if mentions(&group.stream(), "self") || mentions(&group.stream(), "__self") => {
+        TokenTree::Group(group)
+            if mentions(&group.stream(), "self") || mentions(&group.stream(), "__self") =>
+        {
             group.stream().into_iter().find_map(|tree| self_at(&tree))
         }
         _ => None,
@@ -336,17 +413,31 @@ pub(crate) fn format_of(tokens: &TokenStream, name: &str) -> Option<Literal> {
 
 fn format_in(tokens: &TokenStream, name: &str, in_macro: bool) -> Option<Literal> {
     let trees: Vec<_> = tokens.clone().into_iter().collect();
-    trees.iter().enumerate().find_map(|(index, tree)| match tree {
-        TokenTree::Literal(literal) if in_macro && formats(literal, name) => Some(literal.clone()),
-        TokenTree::Group(group) => format_in(&group.stream(), name, in_macro || is_macro_input(&trees, index)),
-        _ => None,
-    })
+    trees
+        .iter()
+        .enumerate()
+        .find_map(|(index, tree)| match tree {
+            TokenTree::Literal(literal) if in_macro && formats(literal, name) => {
+                Some(literal.clone())
+            }
+            TokenTree::Group(group) => format_in(
+                &group.stream(),
+                name,
+                in_macro || is_macro_input(&trees, index),
+            ),
+            _ => None,
+        })
 }
 
-/// Whether a macro gets the group at this place, or has it as its rules.
+/// Whether the group at this place is the argument of a macro, or the rules of one.
 fn is_macro_input(trees: &[TokenTree], index: usize) -> bool {
-    let before = |distance| index.checked_sub(distance).and_then(|index| trees.get(index));
-    is_punct(before(1), '!') || matches!(before(3), Some(TokenTree::Ident(word)) if word == "macro_rules")
+    let before = |distance| {
+        index
+            .checked_sub(distance)
+            .and_then(|index| trees.get(index))
+    };
+    is_punct(before(1), '!')
+        || matches!(before(3), Some(TokenTree::Ident(word)) if word == "macro_rules")
 }
 
 fn is_punct(tree: Option<&TokenTree>, what: char) -> bool {
@@ -355,7 +446,8 @@ fn is_punct(tree: Option<&TokenTree>, what: char) -> bool {
 
 /// Whether this format string names the variable: `{name}`, `{name :?}` or `{:name$}`.
 fn formats(literal: &Literal, name: &str) -> bool {
-    let (text, name) = (literal.to_string(), name.trim_start_matches("r#"));
+    let text = literal.to_string();
+    let name = name.trim_start_matches("r#");
     let is_argument = |inside: &str| {
         let rest = inside.strip_prefix(name).map(str::trim_start);
         rest.is_some_and(|rest| rest.starts_with(['}', ':']))
@@ -390,15 +482,19 @@ struct Paths<'a> {
 
 impl<'ast> Visit<'ast> for Paths<'_> {
     fn visit_path(&mut self, path: &'ast Path) {
-        let head = path.segments.first().map(|segment| &segment.ident).filter(|_| path.leading_colon.is_none());
+        let head = path
+            .segments
+            .first()
+            .map(|segment| &segment.ident)
+            .filter(|_| path.leading_colon.is_none());
         let found = head.filter(|head| self.types.contains(head));
         self.found = self.found.take().or_else(|| found.cloned());
         visit::visit_path(self, path);
     }
 }
 
-/// Names that stand where only a variable or a static can: at the head of fields, methods and
-/// operators. What is called or handed to a call may be a function.
+/// Names at places where only a variable or a static can be: before a field or a method, and beside
+/// an operator. A name that is called, or passed to a call, may be a function.
 struct Heads<'ast> {
     found: Vec<&'ast Ident>,
 }
@@ -429,7 +525,7 @@ impl<'ast> Visit<'ast> for Heads<'ast> {
 }
 
 impl<'ast> Heads<'ast> {
-    /// What is handed on alone may be a function.
+    /// A bare argument may be a function.
     fn visit_arguments(&mut self, arguments: impl IntoIterator<Item = &'ast Expr>) {
         arguments
             .into_iter()
@@ -438,11 +534,13 @@ impl<'ast> Heads<'ast> {
     }
 }
 
-/// The name, if the path can be that of a variable: in lower case, as constants and variants are
-/// not.
+/// The name, if the path can be a variable: constants and variants are not in lower case.
 fn variable(path: &ExprPath) -> Option<&Ident> {
     let name = path.path.get_ident().filter(|_| path.qself.is_none())?;
-    let lower = name.to_string().trim_start_matches('_').starts_with(char::is_lowercase);
+    let lower = name
+        .to_string()
+        .trim_start_matches('_')
+        .starts_with(char::is_lowercase);
     lower.then_some(name)
 }
 
@@ -460,8 +558,14 @@ mod tests {
             (r#"format!("{:text$}", 1)"#, true),
             (r#"format!("{texts} {a_text :?} text }")"#, false),
             ("macro_rules! length { () => { text.len() } }", true),
-            ("macro_rules! length { ($text:expr) => { $text.len() } }", false),
-            ("macro_rules! length { ($name:ident) => { fn $name(text: &str) -> usize { text.len() } } }", false),
+            (
+                "macro_rules! length { ($text:expr) => { $text.len() } }",
+                false,
+            ),
+            (
+                "macro_rules! length { ($name:ident) => { fn $name(text: &str) -> usize { text.len() } } }",
+                false,
+            ),
             ("fn length(text: &str) -> usize { text.len() }", false),
             ("let length: fn(&str) -> usize = { text.len() };", true),
             ("audit::text(id)", false),
@@ -473,11 +577,21 @@ mod tests {
             (r#"show("{text}", !done && ["{text:?}"].len() > 1)"#, false),
             (r#"log::info!(target: "orders", [("{text}")])"#, true),
             (r#"macro_rules! line { () => { show!("{text}") } }"#, true),
-            ("fn ids<'a>() -> impl Iterator + use<'a> { none() } text.len()", true),
-            ("let ids: Box<dyn Fn() -> impl Iterator + use<'a>> = text.ids();", true),
+            (
+                "fn ids<'a>() -> impl Iterator + use<'a> { none() } text.len()",
+                true,
+            ),
+            (
+                "let ids: Box<dyn Fn() -> impl Iterator + use<'a>> = text.ids();",
+                true,
+            ),
             ("use audit::{text}; text::of(id)", false),
         ] {
-            assert_eq!(mentions(&tokens.parse().unwrap(), "text"), is_mentioned, "{tokens}");
+            assert_eq!(
+                mentions(&tokens.parse().unwrap(), "text"),
+                is_mentioned,
+                "{tokens}"
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What is wrong in an attribute, collected so that one compile shows all of it, and where the
-//! carets go.
+//! Collects the mistakes in an attribute, so that one compilation shows all of them, each at its
+//! place.
 
 use std::fmt::Display;
 
@@ -7,7 +7,7 @@ use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::Error;
 
-/// The mistakes found so far, each with the tokens it is about.
+/// The mistakes that were found so far.
 #[derive(Default)]
 pub(crate) struct Errors(Option<Error>);
 
@@ -19,7 +19,7 @@ impl Errors {
         }
     }
 
-    /// A mistake in these tokens, with the caret under all of them.
+    /// Adds a mistake that is shown at all of these tokens.
     pub(crate) fn on(&mut self, tokens: impl ToTokens, message: impl Display) {
         self.push(Error::new_spanned(tokens, message));
     }
@@ -28,12 +28,12 @@ impl Errors {
         self.push(Error::new(span, message));
     }
 
-    /// The value, or `None` and a mistake more.
+    /// Returns the value, or adds the error and returns `None`.
     pub(crate) fn keep<T>(&mut self, result: syn::Result<T>) -> Option<T> {
         result.map_err(|error| self.push(error)).ok()
     }
 
-    /// Invocations of `compile_error!`, or `None` when nothing is wrong.
+    /// Returns invocations of `compile_error!`; `None` if there are no mistakes.
     pub(crate) fn into_compile_errors(self) -> Option<TokenStream> {
         self.0.map(Error::into_compile_error)
     }
@@ -41,29 +41,36 @@ impl Errors {
 
 #[cfg(test)]
 impl Errors {
-    /// Each mistake, as the tokens under its caret and what is said of them.
+    /// Each mistake: the tokens where it is shown, and its message.
     pub(crate) fn list(self) -> Vec<(String, String)> {
         let caret = |error: &Error| error.span().source_text().unwrap_or_default();
-        self.0.into_iter().flatten().map(|error| (caret(&error), error.to_string())).collect()
+        self.0
+            .into_iter()
+            .flatten()
+            .map(|error| (caret(&error), error.to_string()))
+            .collect()
     }
 }
 
-/// The place of the author's token, for a token of ours: an error there shows that place, and names
-/// cannot meet the author's.
+/// The place of the author's token, for a generated token. An error about it is shown there, and a
+/// generated name is not mixed up with the author's.
 pub(crate) fn located(span: Span) -> Span {
     span.resolved_at(Span::mixed_site())
 }
 
-/// The places of the first and the last token. Code that begins at the one and ends at the other is
-/// underlined as a whole.
+/// The places of the first and the last token. The compiler underlines all from the one to the
+/// other.
 pub(crate) fn ends(tokens: impl ToTokens) -> (Span, Span) {
-    let mut spans = tokens.into_token_stream().into_iter().map(|tree| located(tree.span()));
+    let mut spans = tokens
+        .into_token_stream()
+        .into_iter()
+        .map(|tree| located(tree.span()));
     let first = spans.next().unwrap_or_else(Span::mixed_site);
     (first, spans.last().unwrap_or(first))
 }
 
-/// The future of a call with the author's expression, awaited, at exactly its place: rustc reports an
-/// unmet bound only once at one place, and underlines the expression as a whole.
+/// Awaits a call with the author's expression, at exactly the place of that expression. So rustc
+/// reports an unmet bound once, and underlines the whole expression.
 pub(crate) fn awaited_in_place_of(function: impl ToTokens, expr: TokenStream) -> TokenStream {
     let mut spans = expr.clone().into_iter().map(|tree| tree.span());
     let first = spans.next().unwrap_or_else(Span::mixed_site);
@@ -71,19 +78,22 @@ pub(crate) fn awaited_in_place_of(function: impl ToTokens, expr: TokenStream) ->
     let mut argument = Group::new(Delimiter::Parenthesis, expr);
     argument.set_span(last);
     let at_first = |mut tree: TokenTree| {
-        // `$crate` means the crate of the macro that wrote it, which its span says.
+        // `$crate` is resolved by its span: it means the crate of the macro that contains it.
         if !matches!(&tree, TokenTree::Ident(name) if name == "$crate") {
             tree.set_span(first);
         }
         tree
     };
-    let function: TokenStream = function.into_token_stream().into_iter().map(at_first).collect();
+    let function: TokenStream = function
+        .into_token_stream()
+        .into_iter()
+        .map(at_first)
+        .collect();
     let awaited = quote_spanned!(last=> .await);
     quote!(#function #argument #awaited)
 }
 
-/// The author's tokens as tokens of ours, at their place: for types, whose names are found all the
-/// same.
+/// The author's tokens as generated tokens, at their place. For types, whose names are still found.
 pub(crate) fn relocated(tokens: impl ToTokens) -> TokenStream {
     let ours = |mut tree: TokenTree| {
         if let TokenTree::Group(group) = &tree {
@@ -117,9 +127,11 @@ pub(crate) fn alternatives<'a>(names: impl IntoIterator<Item = &'a str>) -> Stri
     }
 }
 
-/// How many letters must be changed, added, dropped or swapped with their neighbour.
+/// The edit distance: how many letters must be changed, added, dropped or swapped with their
+/// neighbour.
 fn distance(from: &str, to: &str) -> usize {
-    let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
+    let from: Vec<char> = from.chars().collect();
+    let to: Vec<char> = to.chars().collect();
     let mut rows: Vec<Vec<usize>> = vec![(0..=to.len()).collect()];
     for i in 1..=from.len() {
         let mut row = vec![i];

@@ -8,31 +8,39 @@ use syn::LitStr;
 /// Reads the literal, or says what is wrong with it and how it is written.
 pub(crate) fn parse(literal: &LitStr) -> syn::Result<Duration> {
     let text = literal.value();
-    let longest = text.split(|c: char| !c.is_ascii_digit()).map(str::len).max();
+    let longest = text
+        .split(|c: char| !c.is_ascii_digit())
+        .map(str::len)
+        .max();
     let parsed = if longest > Some(LONGEST_NUMBER) {
-        // Not asked: humantime 2.4 panics where a sum comes to the last second of a `u64` and a
-        // thousand million nanoseconds.
+        // humantime 2.4 panics at a sum of `u64::MAX` seconds and a thousand million nanoseconds.
         Err(DurationError::NumberOverflow)
     } else {
         humantime::parse_duration(&text)
     };
-    match parsed.map_err(|error| explain(text.trim(), &error)).and_then(|duration| {
-        // `M` is a month to the parser, and `m` a minute: a slip that is easy to miss.
-        months_or_years(&text).map_or(Ok(duration), Err)
-    }) {
-        Ok(duration) if duration > LONGEST => Err(format!("`{text}` is more than 100 years; is the unit right?")),
-        Ok(Duration::ZERO) => Err(format!("a duration is longer than zero: write for example {EXAMPLES}")),
+    match parsed
+        .map_err(|error| explain(text.trim(), &error))
+        .and_then(|duration| {
+            // `M` is a month to the parser, and `m` a minute: a slip that is easy to miss.
+            months_or_years(&text).map_or(Ok(duration), Err)
+        }) {
+        Ok(duration) if duration > LONGEST => Err(format!(
+            "`{text}` is more than 100 years; is the unit right?"
+        )),
+        Ok(Duration::ZERO) => Err(format!(
+            "a duration is longer than zero: write for example {EXAMPLES}"
+        )),
         Ok(duration) => Ok(duration),
         Err(message) => Err(message),
     }
     .map_err(|message| syn::Error::new(literal.span(), message))
 }
 
-/// Longer than this is taken for a mistake in the unit, as the runtime does.
+/// The longest duration. As in the runtime, a longer one counts as a mistake in the unit.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// So many digits are enough for three years in milliseconds, and a sum of such numbers in any unit
-/// is far from the end of a `u64`.
+/// The most digits of a number. They suffice for three years in milliseconds, and a sum of such
+/// numbers fits a `u64` in any unit.
 const LONGEST_NUMBER: usize = 11;
 
 /// How durations are written.
@@ -51,7 +59,11 @@ fn explain(text: &str, error: &DurationError) -> String {
             format!("`{text}` is not a duration")
         }
     };
-    let hint = if is_expression(text) { "; for an expression, leave out the quotes" } else { "" };
+    let hint = if is_expression(text) {
+        "; for an expression, leave out the quotes"
+    } else {
+        ""
+    };
     format!("{wrong}: write for example {EXAMPLES}{hint}")
 }
 
@@ -61,7 +73,9 @@ fn months_or_years(text: &str) -> Option<String> {
         let lower = unit.to_lowercase();
         *unit == "M" || lower.starts_with("mo") || lower.starts_with('y')
     })?;
-    Some(format!("`{unit}` has no fixed length: write days, for example \"30d\", or \"1m\" for a minute"))
+    Some(format!(
+        "`{unit}` has no fixed length: write days, for example \"30d\", or \"1m\" for a minute"
+    ))
 }
 
 /// Whether the text looks like Rust rather than like a time.
@@ -83,15 +97,22 @@ mod tests {
     #[test]
     fn months_and_years_are_refused() {
         for text in ["1M", "1 month", "2y", "1year 3d"] {
-            assert!(read(text).is_err_and(|message| message.contains("no fixed length")), "{text}");
+            assert!(
+                read(text).is_err_and(|message| message.contains("no fixed length")),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn durations_are_read_as_people_write_them() {
-        for (text, millis) in
-            [("500ms", 500), ("30s", 30_000), ("5m", 300_000), ("1h 30m", 5_400_000), ("7d", 604_800_000)]
-        {
+        for (text, millis) in [
+            ("500ms", 500),
+            ("30s", 30_000),
+            ("5m", 300_000),
+            ("1h 30m", 5_400_000),
+            ("7d", 604_800_000),
+        ] {
             assert_eq!(read(text), Ok(Duration::from_millis(millis)), "{text}");
         }
     }
@@ -99,7 +120,10 @@ mod tests {
     #[test]
     fn what_is_no_duration_is_said_in_plain_words() {
         for (text, words) in [
-            ("", "a duration is missing here: write for example \"500ms\""),
+            (
+                "",
+                "a duration is missing here: write for example \"500ms\"",
+            ),
             ("0", "longer than zero"),
             ("0s", "longer than zero"),
             ("300", "`300` needs a unit: write for example"),

@@ -23,41 +23,75 @@ pub(crate) enum Handling {
 pub(crate) struct Matching {
     pub(crate) keyword: Span,
     pub(crate) arms: Vec<Arm>,
-    /// Values in the arms that are computed before the body, and the variables that hold them.
-    pub(crate) computed: Vec<(Ident, Computed, Expr)>,
-    /// What is computed when there is an error: guards, and values that use what a pattern binds.
+    /// The values in the arms that are computed before the body.
+    pub(crate) computed: Vec<ComputedValue>,
+    /// What is computed after an error: guards, and values that use a binding of the pattern.
     pub(crate) late: Vec<Expr>,
+}
+
+/// A value in an arm that is computed before the body.
+pub(crate) struct ComputedValue {
+    /// The variable that holds it.
+    pub(crate) variable: Ident,
+    pub(crate) kind: Computed,
+    pub(crate) expr: Expr,
+}
+
+impl Matching {
+    /// Takes out of the arms the values that are computed before the body.
+    fn of(keyword: Span, mut arms: Vec<Arm>) -> Self {
+        let mut computed = Vec::new();
+        let mut late = Vec::new();
+        for arm in &mut arms {
+            let mut bound = Names::default();
+            bound.visit_pat(&arm.pattern);
+            if let Some((_, guard)) = &arm.guard {
+                bound.visit_expr(guard);
+                late.push(guard.clone());
+            }
+            for (kind, value) in arm.action.computed() {
+                let tokens = value.to_token_stream();
+                // A value that uses the error is computed when there is one. All others are computed
+                // before the body consumes the parameters.
+                let uses_error = bound
+                    .found
+                    .iter()
+                    .any(|(name, _)| mentions(&tokens, &name.to_string()));
+                if uses_error {
+                    late.push(value.clone());
+                    continue;
+                }
+                let variable =
+                    format_ident!("__idem_value_{}", computed.len(), span = Span::mixed_site());
+                let expr = std::mem::replace(value, syn::parse_quote!(#variable));
+                computed.push(ComputedValue {
+                    variable,
+                    kind,
+                    expr,
+                });
+            }
+        }
+        Self {
+            keyword,
+            arms,
+            computed,
+            late,
+        }
+    }
 }
 
 impl Handling {
     /// Returns the handling of errors; after a mistake in it, none.
     pub(crate) fn of(setting: Option<ErrorsSetting>) -> Self {
         match setting {
-            Some(ErrorsSetting { arms: Some(Arms::Policy(word)), .. }) => Self::Policy(word.span()),
-            Some(ErrorsSetting { keyword, arms: Some(Arms::Match(mut arms)) }) => {
-                let (mut computed, mut late) = (Vec::new(), Vec::new());
-                for arm in &mut arms {
-                    let mut bound = Names::default();
-                    bound.visit_pat(&arm.pattern);
-                    if let Some((_, guard)) = &arm.guard {
-                        bound.visit_expr(guard);
-                        late.push(guard.clone());
-                    }
-                    for (what, value) in arm.action.computed() {
-                        let tokens = value.to_token_stream();
-                        // A value of the error itself is computed when there is one; all others before
-                        // the body consumes the parameters.
-                        if bound.found.iter().any(|(name, _)| mentions(&tokens, &name.to_string())) {
-                            late.push(value.clone());
-                        } else {
-                            let variable = format_ident!("__idem_value_{}", computed.len(), span = Span::mixed_site());
-                            let expr = std::mem::replace(value, syn::parse_quote!(#variable));
-                            computed.push((variable, what, expr));
-                        }
-                    }
-                }
-                Self::Arms(Matching { keyword: keyword.span(), arms, computed, late })
-            }
+            Some(ErrorsSetting {
+                arms: Some(Arms::Policy(word)),
+                ..
+            }) => Self::Policy(word.span()),
+            Some(ErrorsSetting {
+                keyword,
+                arms: Some(Arms::Match(arms)),
+            }) => Self::Arms(Matching::of(keyword.span(), arms)),
             _ => Self::Default,
         }
     }
@@ -71,7 +105,7 @@ impl Handling {
     }
 
     /// What is computed before the body.
-    pub(crate) fn computed(&self) -> impl Iterator<Item = &(Ident, Computed, Expr)> {
+    pub(crate) fn computed(&self) -> impl Iterator<Item = &ComputedValue> {
         let computed = match self {
             Self::Arms(Matching { computed, .. }) => computed.as_slice(),
             Self::Default | Self::Policy(_) => &[],
@@ -79,7 +113,7 @@ impl Handling {
         computed.iter()
     }
 
-    /// What is computed when there is an error.
+    /// What is computed after an error.
     pub(crate) fn late(&self) -> &[Expr] {
         match self {
             Self::Arms(Matching { late, .. }) => late,

@@ -1,5 +1,5 @@
-//! The item under the attribute: a function, read as far as its signature. Its body stays the
-//! tokens that were written, so that a half-typed one breaks nothing.
+//! The item under the attribute: a function. Only its signature is parsed. Its body stays as
+//! tokens, so that a half-typed body is no error here.
 
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
@@ -7,8 +7,8 @@ use syn::ext::IdentExt as _;
 use syn::parse::{ParseStream, Parser as _};
 use syn::visit::{self, Visit};
 use syn::{
-    Attribute, Error, Expr, FnArg, GenericArgument, GenericParam, PathArguments, ReturnType, Signature, Token, Type,
-    TypeImplTrait, TypeReference, Visibility,
+    Attribute, Error, Expr, FnArg, GenericArgument, GenericParam, PathArguments, ReturnType,
+    Signature, Token, Type, TypeImplTrait, TypeReference, Visibility,
 };
 
 use crate::async_trait::{self, Boxed};
@@ -22,7 +22,7 @@ pub(crate) struct Function {
     pub(crate) body: Group,
 }
 
-/// How the function comes to be async.
+/// In which form the function is async.
 pub(crate) enum Form {
     /// `async fn`.
     Async,
@@ -40,23 +40,33 @@ impl Function {
         };
         let head: TokenStream = head.into_iter().collect();
         let signature = signature.parse2(head.clone())?;
-        Ok(Self { head, signature, body })
+        Ok(Self {
+            head,
+            signature,
+            body,
+        })
     }
 
     /// Everything before the body, with other patterns for the parameters.
     pub(crate) fn head_with(&self, inputs: &[FnArg]) -> TokenStream {
         let before = |input: ParseStream<'_>| {
             let attributes = input.call(Attribute::parse_outer)?;
-            let (visibility, default) = (input.parse::<Visibility>()?, input.parse::<Option<Token![default]>>()?);
+            let visibility = input.parse::<Visibility>()?;
+            let default = input.parse::<Option<Token![default]>>()?;
             input.parse::<TokenStream>()?;
             Ok(quote!(#(#attributes)* #visibility #default))
         };
-        let signature = Signature { inputs: inputs.iter().cloned().collect(), ..self.signature.clone() };
+        let signature = Signature {
+            inputs: inputs.iter().cloned().collect(),
+            ..self.signature.clone()
+        };
         // It was read before, so it can be read again.
-        before.parse2(self.head.clone()).map_or_else(|_| self.head.clone(), |before| quote!(#before #signature))
+        before
+            .parse2(self.head.clone())
+            .map_or_else(|_| self.head.clone(), |before| quote!(#before #signature))
     }
 
-    /// Whether another attribute that is expanded after this one records the parameters by their
+    /// Whether another attribute, which is expanded after this one, records the parameters by their
     /// names.
     pub(crate) fn is_instrumented(&self) -> bool {
         let attributes = |input: ParseStream<'_>| {
@@ -65,17 +75,29 @@ impl Function {
             Ok(attributes)
         };
         let attributes = attributes.parse2(self.head.clone()).unwrap_or_default();
-        attributes
-            .iter()
-            .any(|attribute| attribute.path().segments.last().is_some_and(|last| last.ident == "instrument"))
+        attributes.iter().any(|attribute| {
+            attribute
+                .path()
+                .segments
+                .last()
+                .is_some_and(|last| last.ident == "instrument")
+        })
     }
 
-    /// The form of the function and the type that its future gives, when both are such that a body
-    /// can be guarded.
+    /// The form of the function and the output of its future, if its body can be guarded.
     pub(crate) fn outcome(&self, errors: &mut Errors) -> Option<(Form, Type)> {
-        let Signature { constness, asyncness, abi, output, .. } = &self.signature;
+        let Signature {
+            constness,
+            asyncness,
+            abi,
+            output,
+            ..
+        } = &self.signature;
         if let Some(constness) = constness {
-            errors.on(constness, "a `const fn` runs while compiling and cannot be guarded: write `async fn`");
+            errors.on(
+                constness,
+                "a `const fn` runs while compiling and cannot be guarded: write `async fn`",
+            );
             return None;
         }
         if let Some(abi) = abi {
@@ -112,7 +134,12 @@ impl Function {
 
     /// Returns the reason if the operation needs a name other than the function's, and its place.
     pub(crate) fn needs_name(&self) -> Option<Error> {
-        let Signature { ident, inputs, generics, .. } = &self.signature;
+        let Signature {
+            ident,
+            inputs,
+            generics,
+            ..
+        } = &self.signature;
         let write = format!("write for example `name = \"orders.{}\"`", ident.unraw());
         let method = format!(
             "a method needs a name for its operation, since other types may have a method `{ident}` too: {write}"
@@ -126,25 +153,36 @@ impl Function {
         if let Some(type_of_method) = self_type(self.head.clone()) {
             return Some(Error::new_spanned(type_of_method, method));
         }
-        let named = generics.params.iter().find_map(|parameter| match parameter {
-            GenericParam::Type(parameter) => Some(parameter.ident.to_token_stream()),
-            GenericParam::Const(parameter) => Some(parameter.ident.to_token_stream()),
-            GenericParam::Lifetime(_) => None,
-        });
+        let named = generics
+            .params
+            .iter()
+            .find_map(|parameter| match parameter {
+                GenericParam::Type(parameter) => Some(parameter.ident.to_token_stream()),
+                GenericParam::Const(parameter) => Some(parameter.ident.to_token_stream()),
+                GenericParam::Lifetime(_) => None,
+            });
         let unnamed = || {
             inputs.iter().find_map(|input| match input {
-                FnArg::Typed(input) => First::inside(&input.ty).impl_trait.map(ToTokens::to_token_stream),
+                FnArg::Typed(input) => First::inside(&input.ty)
+                    .impl_trait
+                    .map(ToTokens::to_token_stream),
                 FnArg::Receiver(_) => None,
             })
         };
         let parameter = named.or_else(unnamed)?;
-        let message = format!("a generic function needs a name for its operation, the same for all its types: {write}");
+        let message = format!(
+            "a generic function needs a name for its operation, the same for all its types: {write}"
+        );
         Some(Error::new_spanned(parameter, message))
     }
 
     fn is_async_trait(&self) -> bool {
         self.signature.asyncness.is_none()
-            && self.signature.generics.lifetimes().any(|parameter| parameter.lifetime.ident == "async_trait")
+            && self
+                .signature
+                .generics
+                .lifetimes()
+                .any(|parameter| parameter.lifetime.ident == "async_trait")
     }
 
     fn boxed(&self, errors: &mut Errors) -> Option<(Form, Type)> {
@@ -154,9 +192,11 @@ impl Function {
             ReturnType::Default => None,
         };
         match (outcome, Boxed::find(&self.body)) {
-            // Nobody wrote this type, so there is nothing else to point at.
+            // The author has not written this type, so the error has no better place.
             (Some(Type::Tuple(unit)), _) if unit.elems.is_empty() => self.returns_nothing(errors),
-            (Some(outcome), Some(boxed)) => return Some((Form::Boxed(boxed), self.storable(outcome, errors)?)),
+            (Some(outcome), Some(boxed)) => {
+                return Some((Form::Boxed(boxed), self.storable(outcome, errors)?));
+            }
             _ => {
                 let message = "this method is not as `#[async_trait]` is known to write it: guard an async function outside \
                                of the trait and call it from here";
@@ -184,8 +224,8 @@ impl Function {
         errors.on(name, message);
     }
 
-    /// The type, unless it can be seen that no value of it can be stored. Whether it is a `Result`
-    /// is for the compiler to say, which knows what names mean.
+    /// Returns the type, unless no value of it can be stored. Whether it is a `Result` only the
+    /// compiler knows, which resolves names.
     fn storable(&self, outcome: &Type, errors: &mut Errors) -> Option<Type> {
         let name = &self.signature.ident;
         if let Some(hidden) = First::inside(outcome).impl_trait {
@@ -194,7 +234,11 @@ impl Function {
         }
         if matches!(
             outcome,
-            Type::Tuple(_) | Type::Never(_) | Type::Reference(_) | Type::Array(_) | Type::TraitObject(_)
+            Type::Tuple(_)
+                | Type::Never(_)
+                | Type::Reference(_)
+                | Type::Array(_)
+                | Type::TraitObject(_)
         ) {
             let write = outcome.to_token_stream();
             let message = format!(
@@ -213,10 +257,20 @@ impl Function {
 
 /// The reference in `Result<&T, E>` or `Result<Vec<&T>, E>`.
 fn borrowed_value(outcome: &Type) -> Option<&TypeReference> {
-    let Type::Path(path) = outcome else { return None };
-    let last = path.path.segments.last().filter(|last| last.ident == "Result")?;
-    let PathArguments::AngleBracketed(arguments) = &last.arguments else { return None };
-    let GenericArgument::Type(value) = arguments.args.first()? else { return None };
+    let Type::Path(path) = outcome else {
+        return None;
+    };
+    let last = path
+        .path
+        .segments
+        .last()
+        .filter(|last| last.ident == "Result")?;
+    let PathArguments::AngleBracketed(arguments) = &last.arguments else {
+        return None;
+    };
+    let GenericArgument::Type(value) = arguments.args.first()? else {
+        return None;
+    };
     First::inside(value).reference
 }
 
@@ -237,10 +291,18 @@ fn is_block(tree: &TokenTree) -> bool {
 
 fn signature(input: ParseStream<'_>) -> syn::Result<Signature> {
     let attributes = input.call(Attribute::parse_outer)?;
-    let is_ours =
-        |attribute: &&Attribute| attribute.path().segments.last().is_some_and(|last| last.ident == "idempotent");
+    let is_ours = |attribute: &&Attribute| {
+        attribute
+            .path()
+            .segments
+            .last()
+            .is_some_and(|last| last.ident == "idempotent")
+    };
     if let Some(again) = attributes.iter().find(is_ours) {
-        return Err(Error::new_spanned(again.path(), "`#[idempotent]` is written twice: leave one of them out"));
+        return Err(Error::new_spanned(
+            again.path(),
+            "`#[idempotent]` is written twice: leave one of them out",
+        ));
     }
     input.parse::<Visibility>()?;
     if let Some(error) = other_item(input) {
@@ -277,7 +339,10 @@ fn other_item(input: ParseStream<'_>) -> Option<Error> {
         "const" if ahead.peek(syn::Ident) || ahead.peek(Token![_]) => ("a constant", ""),
         _ => return None,
     };
-    Some(Error::new(word.span(), format!("`#[idempotent]` goes on an `async fn`, not on {what}{advice}")))
+    Some(Error::new(
+        word.span(),
+        format!("`#[idempotent]` goes on an `async fn`, not on {what}{advice}"),
+    ))
 }
 
 /// The first `Self`, which only a method can name.
@@ -289,7 +354,7 @@ pub(crate) fn self_type(tokens: TokenStream) -> Option<Ident> {
     })
 }
 
-/// Whether a name differs from one implementing type to the other.
+/// Whether an expression depends on the implementing type.
 pub(crate) fn is_of_type(name: &Expr) -> bool {
     self_type(name.to_token_stream()).is_some()
 }

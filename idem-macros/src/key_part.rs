@@ -5,7 +5,8 @@ use quote::{ToTokens as _, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt as _;
 use syn::meta::ParseNestedMeta;
 use syn::{
-    Attribute, Data, DataEnum, DeriveInput, Error, Expr, Fields, Token, Type, Variant, WherePredicate, parse_quote,
+    Attribute, Data, DataEnum, DeriveInput, Error, Expr, Fields, Token, Type, Variant,
+    WherePredicate, parse_quote,
 };
 
 use crate::diag::{self, Errors};
@@ -19,10 +20,16 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
         Err(error) => return error.into_compile_error(),
     };
     let mut errors = Errors::default();
-    let part = Part { krate: krate(&input, &mut errors) };
+    let part = Part {
+        krate: krate(&input, &mut errors),
+    };
     let (variants, fields): (Vec<&Variant>, Vec<&Fields>) = match &input.data {
         Data::Struct(data) => (Vec::new(), vec![&data.fields]),
-        Data::Enum(data) => data.variants.iter().map(|variant| (variant, &variant.fields)).unzip(),
+        Data::Enum(data) => data
+            .variants
+            .iter()
+            .map(|variant| (variant, &variant.fields))
+            .unzip(),
         Data::Union(_) => (Vec::new(), Vec::new()),
     };
     let of_variants = variants.into_iter().map(|variant| &variant.attrs);
@@ -39,10 +46,21 @@ pub(crate) fn derive(item: TokenStream) -> TokenStream {
 /// Reads `#[idem(crate = "..")]` on the type.
 fn krate(input: &DeriveInput, errors: &mut Errors) -> Krate {
     let mut krate = None;
-    for attribute in input.attrs.iter().filter(|attribute| attribute.path().is_ident("idem")) {
-        let first = attribute.meta.require_list().ok().and_then(|list| list.tokens.clone().into_iter().next());
+    for attribute in input
+        .attrs
+        .iter()
+        .filter(|attribute| attribute.path().is_ident("idem"))
+    {
+        let first = attribute
+            .meta
+            .require_list()
+            .ok()
+            .and_then(|list| list.tokens.clone().into_iter().next());
         if !matches!(first, Some(TokenTree::Ident(_))) {
-            errors.on(attribute, "`#[derive(KeyPart)]` has only `#[idem(crate = \"::idem\")]`");
+            errors.on(
+                attribute,
+                "`#[derive(KeyPart)]` has only `#[idem(crate = \"::idem\")]`",
+            );
             continue;
         }
         let read = attribute.parse_nested_meta(|meta| {
@@ -50,12 +68,15 @@ fn krate(input: &DeriveInput, errors: &mut Errors) -> Krate {
                 return Ok(());
             }
             if !meta.path.is_ident("crate") {
-                return Err(meta.error("unknown option: `#[derive(KeyPart)]` has only `#[idem(crate = \"::idem\")]`"));
+                return Err(meta.error(
+                    "unknown option: `#[derive(KeyPart)]` has only `#[idem(crate = \"::idem\")]`",
+                ));
             }
             if krate.is_some() {
                 return Err(meta.error("`crate` is given twice: leave one of them out"));
             }
-            let no_path = |_| meta.error("`crate` needs a path: write for example `crate = \"::idem\"`");
+            let no_path =
+                |_| meta.error("`crate` needs a path: write for example `crate = \"::idem\"`");
             let path = meta.value().map_err(no_path)?.parse::<Expr>()?;
             krate = Some(Krate::parse(&path, errors).unwrap_or_default());
             Ok(())
@@ -67,7 +88,16 @@ fn krate(input: &DeriveInput, errors: &mut Errors) -> Krate {
 
 /// Skips a word of `#[derive(ErrorPolicy)]`, with what belongs to it. Returns whether it is one.
 fn skip_policy(meta: &ParseNestedMeta<'_>) -> syn::Result<bool> {
-    const WORDS: [&str; 8] = ["keep", "release", "abandon", "retry", "inner", "dead_letter", "redeliver", "dispose"];
+    const WORDS: [&str; 8] = [
+        "keep",
+        "release",
+        "abandon",
+        "retry",
+        "inner",
+        "dead_letter",
+        "redeliver",
+        "dispose",
+    ];
     let is_policy = WORDS.iter().any(|word| meta.path.is_ident(word));
     while is_policy && !meta.input.is_empty() && !meta.input.peek(Token![,]) {
         meta.input.parse::<TokenTree>()?;
@@ -75,13 +105,20 @@ fn skip_policy(meta: &ParseNestedMeta<'_>) -> syn::Result<bool> {
     Ok(is_policy)
 }
 
-/// Reports `#[idem(..)]` where it means nothing.
+/// Reports `#[idem(..)]` at a place where it has no meaning.
 fn no_options(attributes: &[Attribute], errors: &mut Errors) {
-    for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("idem")) {
+    for attribute in attributes
+        .iter()
+        .filter(|attribute| attribute.path().is_ident("idem"))
+    {
         let mut is_policy = false;
         let read = attribute.parse_nested_meta(|meta| {
             is_policy = skip_policy(&meta)?;
-            if is_policy { Ok(()) } else { Err(meta.error("no option")) }
+            if is_policy {
+                Ok(())
+            } else {
+                Err(meta.error("no option"))
+            }
         });
         if read.is_err() || !is_policy {
             let message = "`#[derive(KeyPart)]` has no options for a field or a variant: every field is part of the key; \
@@ -109,8 +146,13 @@ impl Part {
         let never_missing = self.never_missing(input);
         let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
         let body = body.unwrap_or_else(|| quote_spanned!(here=> let _ = key;));
-        // Only an implementation with conditions can tell which of them is not met.
-        let hidden = input.generics.type_params().next().is_none().then(|| quote!(#[diagnostic::do_not_recommend]));
+        // With conditions, the compiler's message must name the one that is not met.
+        let hidden = input
+            .generics
+            .type_params()
+            .next()
+            .is_none()
+            .then(|| quote!(#[diagnostic::do_not_recommend]));
         quote_spanned! {here=>
             #[automatically_derived]
             #hidden
@@ -123,14 +165,17 @@ impl Part {
         }
     }
 
-    /// It always has a value if all its fields do. A field whose type has arguments is not looked
-    /// into: through a `Box`, the condition could lead in a circle.
+    /// A value is never missing if no field of it can be. A field whose type has arguments counts
+    /// as one that can: through a `Box`, the condition could refer to itself.
     fn never_missing(&self, input: &DeriveInput) -> Option<TokenStream> {
         let fields: Vec<&Type> = match &input.data {
             Data::Struct(data) => data.fields.iter().map(|field| &field.ty).collect(),
-            Data::Enum(data) => {
-                data.variants.iter().flat_map(|variant| &variant.fields).map(|field| &field.ty).collect()
-            }
+            Data::Enum(data) => data
+                .variants
+                .iter()
+                .flat_map(|variant| &variant.fields)
+                .map(|field| &field.ty)
+                .collect(),
             Data::Union(_) => return None,
         };
         if !fields.iter().all(|ty| has_no_arguments(ty)) {
@@ -140,10 +185,14 @@ impl Part {
         let krate = self.krate.at(here);
         let name = &input.ident;
         let mut generics = input.generics.clone();
-        // The lifetime keeps a condition that is not met from being an error.
-        let condition =
-            |ty: &&Type| -> WherePredicate { parse_quote!(for<'__idem> #ty: #krate::__private::NeverMissing) };
-        generics.make_where_clause().predicates.extend(fields.iter().map(condition));
+        // With the lifetime, an unmet condition is not an error.
+        let condition = |ty: &&Type| -> WherePredicate {
+            parse_quote!(for<'__idem> #ty: #krate::__private::NeverMissing)
+        };
+        generics
+            .make_where_clause()
+            .predicates
+            .extend(fields.iter().map(condition));
         let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
         Some(quote_spanned! {here=>
             #[automatically_derived]
@@ -165,8 +214,9 @@ impl Part {
     fn structure(&self, name: &Ident, fields: &Fields) -> syn::Result<TokenStream> {
         let here = Span::mixed_site();
         let members = fields.members().zip(fields);
-        let writes: Vec<_> =
-            members.map(|(member, field)| self.write(&field.ty, &quote_spanned!(here=> &self.#member))).collect();
+        let writes: Vec<_> = members
+            .map(|(member, field)| self.write(&field.ty, &quote_spanned!(here=> &self.#member)))
+            .collect();
         match writes.as_slice() {
             [] => {
                 let message = format!(
@@ -181,7 +231,8 @@ impl Part {
 
     fn enumeration(&self, name: &Ident, data: &DataEnum) -> syn::Result<TokenStream> {
         if data.variants.is_empty() {
-            let message = format!("`{name}` has no variants, so that no call would have a key: give it one");
+            let message =
+                format!("`{name}` has no variants, so that no call would have a key: give it one");
             return Err(Error::new(name.span(), message));
         }
         let arms = data.variants.iter().map(|variant| self.arm(variant));
@@ -193,17 +244,22 @@ impl Part {
         let name = &variant.ident;
         let text = name.unraw().to_string();
         let text = quote_spanned!(here=> key.text(#text););
-        let (mut bindings, mut writes) = (Vec::new(), vec![text.clone()]);
+        let mut bindings = Vec::new();
+        let mut writes = vec![text.clone()];
         for (index, (member, field)) in variant.fields.members().zip(&variant.fields).enumerate() {
             let binding = format_ident!("field_{index}", span = here);
             writes.push(self.write(&field.ty, &binding.to_token_stream()));
             bindings.push(quote_spanned!(here=> #member: #binding));
         }
-        let body = if bindings.is_empty() { text } else { group(&writes) };
+        let body = if bindings.is_empty() {
+            text
+        } else {
+            group(&writes)
+        };
         quote_spanned!(here=> Self::#name { #(#bindings),* } => { #body })
     }
 
-    /// Writes one field. The caret of an error lies under the field's type, because that is named.
+    /// Writes one field. An error is shown at the field's type.
     fn write(&self, ty: &Type, field: &TokenStream) -> TokenStream {
         let (first, _) = diag::ends(ty);
         let krate = self.krate.at(first);
@@ -216,7 +272,14 @@ impl Part {
 fn has_no_arguments(ty: &Type) -> bool {
     match ty {
         Type::Group(group) => has_no_arguments(&group.elem),
-        Type::Path(path) => path.qself.is_none() && path.path.segments.iter().all(|part| part.arguments.is_none()),
+        Type::Path(path) => {
+            path.qself.is_none()
+                && path
+                    .path
+                    .segments
+                    .iter()
+                    .all(|part| part.arguments.is_none())
+        }
         _ => false,
     }
 }
@@ -234,7 +297,8 @@ mod tests {
 
     #[track_caller]
     fn assert_body(item: TokenStream, body: &TokenStream) {
-        let (derived, body) = (derive(item).to_string(), quote!({ #body }).to_string());
+        let derived = derive(item).to_string();
+        let body = quote!({ #body }).to_string();
         assert!(derived.contains(&body), "{body}\n\nis not in\n\n{derived}");
     }
 
@@ -311,11 +375,27 @@ mod tests {
             }
         });
         let derived = derived.to_string();
-        assert!(derived.contains("impl crate :: idem :: KeyPart for Refusal"), "{derived}");
+        assert!(
+            derived.contains("impl crate :: idem :: KeyPart for Refusal"),
+            "{derived}"
+        );
         assert!(!derived.contains("compile_error"), "{derived}");
-        for wrong in ["#[idem(keep, skip)]", "#[idem(skip)]", "#[idem()]", "#[idem]", "#[idem(crate = \"::idem\")]"] {
-            let item = format!("struct Id {{ {wrong} id: u64 }}").parse().expect("tokens");
-            assert!(derive(item).to_string().contains("has no options for a field"), "{wrong}");
+        for wrong in [
+            "#[idem(keep, skip)]",
+            "#[idem(skip)]",
+            "#[idem()]",
+            "#[idem]",
+            "#[idem(crate = \"::idem\")]",
+        ] {
+            let item = format!("struct Id {{ {wrong} id: u64 }}")
+                .parse()
+                .expect("tokens");
+            assert!(
+                derive(item)
+                    .to_string()
+                    .contains("has no options for a field"),
+                "{wrong}"
+            );
         }
     }
 
@@ -334,7 +414,10 @@ mod tests {
                 ),
                 "`Void` has no variants",
             ),
-            (quote!(union Bits { a: u8, b: i8 }), "a union cannot be part of a key"),
+            (
+                quote!(union Bits { a: u8, b: i8 }),
+                "a union cannot be part of a key",
+            ),
             (
                 quote!(
                     #[idem(crat = "x")]
@@ -344,7 +427,10 @@ mod tests {
             ),
         ] {
             let derived = derive(item).to_string();
-            assert!(derived.contains(words) && derived.contains(":: idem :: KeyPart for"), "{derived}");
+            assert!(
+                derived.contains(words) && derived.contains(":: idem :: KeyPart for"),
+                "{derived}"
+            );
         }
     }
 }

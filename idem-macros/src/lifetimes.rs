@@ -17,13 +17,15 @@ pub(crate) fn names(tokens: &TokenStream, lifetime: &Ident) -> bool {
     })
 }
 
-/// Writes `'_` for these lifetimes.
+/// Replaces these lifetimes by `'_`.
 pub(crate) fn elide(tokens: TokenStream, lifetimes: &[&Ident]) -> TokenStream {
     let mut after_quote = false;
     let elided = tokens.into_iter().map(|tree| {
         let is_lifetime = std::mem::replace(&mut after_quote, is_punct(&tree, '\''));
         match tree {
-            TokenTree::Ident(word) if is_lifetime && lifetimes.contains(&&word) => Ident::new("_", word.span()).into(),
+            TokenTree::Ident(word) if is_lifetime && lifetimes.contains(&&word) => {
+                Ident::new("_", word.span()).into()
+            }
             TokenTree::Group(group) => respanned(&group, elide(group.stream(), lifetimes)).into(),
             other => other,
         }
@@ -44,7 +46,10 @@ mod tests {
         let tokens = quote!(Tx<'a, 'b, [&'a dyn for<'c> Fn(&'c a, 'a')]>);
         assert!(names(&tokens, &lifetime));
         let elided = elide(tokens, &[&lifetime]);
-        assert_eq!(elided.to_string(), quote!(Tx<'_, 'b, [&'_ dyn for<'c> Fn(&'c a, 'a')]>).to_string());
+        assert_eq!(
+            elided.to_string(),
+            quote!(Tx<'_, 'b, [&'_ dyn for<'c> Fn(&'c a, 'a')]>).to_string()
+        );
         assert!(!names(&elided, &lifetime));
     }
 }

@@ -17,29 +17,34 @@ use crate::transaction::{self, Parameter};
 use crate::value::{self, Name, Reader, Time, Word};
 use crate::versions::{Upgrade, UpgradeSetting};
 
-/// Everything that the generated code depends on. What is not given is left to the runtime.
+/// Everything that the generated code depends on. The runtime decides about options that are not given.
 pub(crate) struct Plan {
     pub(crate) function: Function,
     pub(crate) form: Form,
     /// The `Result` that the function gives.
     pub(crate) outcome: Type,
     pub(crate) krate: Krate,
+    pub(crate) operation: OperationPlan,
+    pub(crate) errors: Handling,
+    /// The place of `detached`.
+    pub(crate) detached: Option<Span>,
+    /// The parameter that is the caller's transaction.
+    pub(crate) transaction: Option<Parameter>,
+    pub(crate) bindings: Bindings,
+    /// The compiler would report a mistake in the body again, in other words.
+    pub(crate) hides_body: bool,
+}
+
+/// What the description of the call is made of.
+pub(crate) struct OperationPlan {
     pub(crate) name: Option<Name>,
     /// A reference to the runtime.
     pub(crate) runtime: Option<Expr>,
     /// The calls that build the operation, in this order.
     pub(crate) calls: Vec<Call>,
     pub(crate) reconcile: Option<Expr>,
-    pub(crate) errors: Handling,
-    /// The place of `detached`.
-    pub(crate) detached: Option<Span>,
-    /// The parameter that is the caller's transaction.
-    pub(crate) transaction: Option<Parameter>,
     /// The place of `missing_key`.
     pub(crate) missing_key: Option<Span>,
-    pub(crate) bindings: Bindings,
-    /// The compiler would report a mistake in the body again, in other words.
-    pub(crate) hides_body: bool,
 }
 
 /// One call of the operation's builder.
@@ -67,87 +72,77 @@ struct Choice {
     variants: &'static [(&'static str, &'static str)],
 }
 
-const IN_FLIGHT: Choice = Choice { of: "InFlight", variants: &[("wait", "Wait"), ("reject", "Reject")] };
-const DUPLICATE: Choice = Choice { of: "Duplicate", variants: &[("replay", "Replay"), ("reject", "Reject")] };
-// The body that reconciles is the next attempt, and asks at its head what became of the one before.
-const ABANDONED: Choice =
-    Choice { of: "Abandoned", variants: &[("rerun", "Rerun"), ("reject", "Reject"), ("reconcile", "Rerun")] };
-const STORE_FAILURE: Choice = Choice { of: "StoreFailure", variants: &[("reject", "Reject"), ("run", "Run")] };
-const MISSING_KEY: Choice = Choice { of: "MissingKey", variants: &[("reject", "Reject"), ("run", "Run")] };
+const IN_FLIGHT: Choice = Choice {
+    of: "InFlight",
+    variants: &[("wait", "Wait"), ("reject", "Reject")],
+};
+const DUPLICATE: Choice = Choice {
+    of: "Duplicate",
+    variants: &[("replay", "Replay"), ("reject", "Reject")],
+};
+// With `reconcile`, the next attempt runs. Its body begins with the question about the last one.
+const ABANDONED: Choice = Choice {
+    of: "Abandoned",
+    variants: &[
+        ("rerun", "Rerun"),
+        ("reject", "Reject"),
+        ("reconcile", "Rerun"),
+    ],
+};
+const STORE_FAILURE: Choice = Choice {
+    of: "StoreFailure",
+    variants: &[("reject", "Reject"), ("run", "Run")],
+};
+const MISSING_KEY: Choice = Choice {
+    of: "MissingKey",
+    variants: &[("reject", "Reject"), ("run", "Run")],
+};
 
 /// The shortest lease that the runtime takes: the tenth of margin must be more than timers and
 /// scheduling need.
 const MIN_LEASE: Duration = Duration::from_millis(100);
 
 impl Plan {
-    /// Checks everything, whatever is wrong already. There is a plan only where nothing is.
+    /// Checks everything, so that all mistakes are reported at once.
     pub(crate) fn new(args: Args, function: Option<Function>, errors: &mut Errors) -> Option<Self> {
         check_identity(&args, errors);
         let transaction = transaction::parameter(&args, function.as_ref(), errors);
-        if args.name.is_none() {
-            if let Some(error) = function.as_ref().and_then(Function::needs_name) {
-                errors.push(error);
-            } else if let Some(token) = &args.token {
-                let message = "tokens are issued under the operation's name, so it needs a `name`: write for example `name = \"orders.submit\"`, and issue with `operation(\"orders.submit\").issue(..)`";
-                errors.at(token.keyword.span(), message);
-            }
-        }
-        let target = function.as_ref().and_then(|function| function.outcome(errors));
-
-        let mut options = Options { errors, calls: Vec::new() };
-        let krate = options.read(args.krate.as_ref(), |reader, expr| Krate::parse(expr, reader.errors));
-        let name = options.read(args.name.as_ref(), Reader::name);
-        let runtime = options.read(args.runtime.as_ref(), Reader::expression);
-        options.parts(args.key.as_ref());
-        options.submission(args.token.as_ref(), args.subject.as_ref());
-        options.fingerprint(args.fingerprint.as_ref());
-        options.times(&args);
-        options.in_flight(args.in_flight.as_ref());
-        let reconcile = options.abandoned(args.abandoned.as_ref());
-        options.choice(args.duplicate.as_ref(), &DUPLICATE);
-        options.choice(args.store_failure.as_ref(), &STORE_FAILURE);
-        options.choice(args.missing_key.as_ref(), &MISSING_KEY);
-        options.count(args.max_attempts.as_ref());
-        options.call(None, args.observe.as_ref(), args.observe.as_ref().map(|_| Argument::Nothing));
-        options.count(args.outcome_version.as_ref());
-        options.upgrades(args.upgrade.as_ref());
-
-        let calls = options.calls;
+        check_name_is_given(&args, function.as_ref(), errors);
+        let target = function
+            .as_ref()
+            .and_then(|function| function.outcome(errors));
+        let (krate, mut operation) = Options::read_all(&args, errors);
         let function = function?;
         let boxed = match &target {
             Some((Form::Boxed(boxed), _)) => Some(boxed),
             _ => None,
         };
         let bindings = Bindings::of(&function.signature, boxed);
-        if let Some(upgrade) = &args.upgrade {
-            let current = args.outcome_version.as_ref();
-            upgrade.check(current.is_some(), current.and_then(|setting| setting.value.as_ref()), &bindings, errors);
+        if let Some(upgrade) = &args.outcome.upgrade {
+            let current = args.outcome.outcome_version.as_ref();
+            upgrade.check(
+                current.is_some(),
+                current.and_then(|setting| setting.value.as_ref()),
+                &bindings,
+                errors,
+            );
         }
-        let handling = Handling::of(args.errors);
-        if args.transaction.is_some() {
+        let handling = Handling::of(args.outcome.errors);
+        if args.call.transaction.is_some() {
             transaction::check_errors(&handling, errors);
         }
-        if let Some(Name::Constant(expr)) = &name {
-            check_name(expr, &bindings, errors);
-        }
-        let expressions = calls.iter().flat_map(|call| call.argument.expressions());
-        for expr in expressions.chain(handling.computed().map(|(_, _, expr)| expr)).chain(&runtime).chain(&reconcile) {
-            bindings.check(expr, errors);
-        }
+        operation.check(&handling, &bindings, errors);
+        operation.runtime = operation.runtime.as_ref().map(value::reference);
         let (form, outcome) = target?;
         let mut plan = Self {
             function,
             form,
             outcome,
             krate: krate.unwrap_or_default(),
-            name,
-            runtime: runtime.as_ref().map(value::reference),
-            calls,
-            reconcile,
+            operation,
             errors: handling,
-            detached: args.detached.map(|setting| setting.keyword.span()),
+            detached: args.call.detached.map(|setting| setting.keyword.span()),
             transaction,
-            missing_key: args.missing_key.map(|setting| setting.keyword.span()),
             bindings,
             hides_body: false,
         };
@@ -157,7 +152,8 @@ impl Plan {
 
     /// Reports arguments that the body uses and that it cannot have.
     fn check_borrows(&mut self, errors: &mut Errors) {
-        let exclusive = self.bindings.receiver.as_ref().map(Reference::of_receiver) == Some(Reference::Exclusive);
+        let exclusive = self.bindings.receiver.as_ref().map(Reference::of_receiver)
+            == Some(Reference::Exclusive);
         if exclusive
             && self.errors.retries().is_some()
             && let Some(place) = self_in_task(&self.function.body.stream())
@@ -166,21 +162,31 @@ impl Plan {
             errors.at(place, message);
             self.hides_body = true;
         }
-        if let Some(literal) = self.renamed_receiver().and_then(|_| format_of(&self.function.body.stream(), "self")) {
+        if let Some(literal) = self
+            .renamed_receiver()
+            .and_then(|_| format_of(&self.function.body.stream(), "self"))
+        {
             let message = "each try has a `self` of its own, which a format string does not see: write `{}`, and `self` after the text";
             errors.on(literal, message);
         }
         if self.detached.is_none() {
             return;
         }
-        for Borrow { names, caret, is_static } in Borrow::of(&self.function.signature) {
+        for Borrow {
+            names,
+            caret,
+            is_static,
+        } in Borrow::of(&self.function.signature)
+        {
             for name in names.iter().filter(|name| !is_static && self.uses(name)) {
                 let advice = if name == "self" {
                     "take `self: Arc<Self>`, or call a function that owns what it needs"
                 } else {
                     "take it by value, or in an `Arc`"
                 };
-                let message = format!("a `detached` body outlives its caller, so it cannot borrow `{name}`: {advice}");
+                let message = format!(
+                    "a `detached` body outlives its caller, so it cannot borrow `{name}`: {advice}"
+                );
                 errors.on(&caret, message);
             }
         }
@@ -190,7 +196,8 @@ impl Plan {
     pub(crate) fn renamed_receiver(&self) -> Option<&Receiver> {
         let receiver = self.bindings.receiver.as_ref()?;
         let is_shared = Reference::of_receiver(receiver) == Reference::Shared;
-        let renamed = matches!(self.form, Form::Async) && self.errors.retries().is_some() && !is_shared;
+        let renamed =
+            matches!(self.form, Form::Async) && self.errors.retries().is_some() && !is_shared;
         (renamed && self.uses("self")).then_some(receiver)
     }
 
@@ -200,7 +207,12 @@ impl Plan {
             Form::Async => self.function.body.stream(),
             Form::Boxed(boxed) => boxed.block.stream(),
         };
-        let reconcile = self.reconcile.as_ref().map(ToTokens::to_token_stream).unwrap_or_default();
+        let reconcile = self
+            .operation
+            .reconcile
+            .as_ref()
+            .map(ToTokens::to_token_stream)
+            .unwrap_or_default();
         // So it is called by `#[async_trait]`.
         let or_as = if name == "self" { "__self" } else { name };
         mentions(&block, name)
@@ -210,12 +222,52 @@ impl Plan {
     }
 }
 
-/// Reports a call that is known by nothing, by two things, or by half of one; and what makes no
-/// sense for one that is known by a token.
+impl OperationPlan {
+    /// Checks the expressions that are evaluated before the body.
+    fn check(&self, handling: &Handling, bindings: &Bindings, errors: &mut Errors) {
+        if let Some(Name::Constant(expr)) = &self.name {
+            check_name(expr, bindings, errors);
+        }
+        let expressions = self
+            .calls
+            .iter()
+            .flat_map(|call| call.argument.expressions());
+        for expr in expressions
+            .chain(handling.computed().map(|value| &value.expr))
+            .chain(&self.runtime)
+            .chain(&self.reconcile)
+        {
+            bindings.check(expr, errors);
+        }
+    }
+}
+
+/// Reports a function that must say the operation's name and does not.
+fn check_name_is_given(args: &Args, function: Option<&Function>, errors: &mut Errors) {
+    if args.identity.name.is_some() {
+        return;
+    }
+    if let Some(error) = function.and_then(Function::needs_name) {
+        errors.push(error);
+    } else if let Some(token) = &args.identity.token {
+        let message = "tokens are issued under the operation's name, so it needs a `name`: write for example `name = \"orders.submit\"`, and issue with `operation(\"orders.submit\").issue(..)`";
+        errors.at(token.keyword.span(), message);
+    }
+}
+
+/// Reports a call without a key or token, with both, or with a token or subject alone; and options
+/// that make no sense with a token.
 fn check_identity(args: &Args, errors: &mut Errors) {
-    match (&args.key, &args.token, &args.subject) {
-        (None, None, None) if !args.misspelt_key => {
-            errors.at(Span::call_site(), "`#[idempotent]` needs a key: write for example `key = \"req.order_id\"`");
+    match (
+        &args.identity.key,
+        &args.identity.token,
+        &args.identity.subject,
+    ) {
+        (None, None, None) if !args.identity.misspelt_key => {
+            errors.at(
+                Span::call_site(),
+                "`#[idempotent]` needs a key: write for example `key = \"req.order_id\"`",
+            );
         }
         (Some(_), Some(token), _) => {
             let message = "`token` takes the place of `key`: a submission is identified by its token alone, so leave one of them out";
@@ -231,12 +283,15 @@ fn check_identity(args: &Args, errors: &mut Errors) {
         }
         _ => {}
     }
-    if args.token.is_some() {
-        if let Some(missing_key) = &args.missing_key {
+    if args.identity.token.is_some() {
+        if let Some(missing_key) = &args.identity.missing_key {
             let message = "a call without its token never runs: leave `missing_key` out";
             errors.at(missing_key.keyword.span(), message);
         }
-        if let Some(Setting { keyword, value: Some(value) }) = &args.store_failure
+        if let Some(Setting {
+            keyword,
+            value: Some(value),
+        }) = &args.call.store_failure
             && value::is_path(value, "run")
         {
             let message = format!(
@@ -254,7 +309,10 @@ fn check_name(expr: &Expr, bindings: &Bindings, errors: &mut Errors) {
             "`name` is one constant for all calls, so it cannot use the parameter `{parameter}`: what differs from call to call goes into `key`"
         );
         errors.on(expr, message);
-    } else if let Some(ty) = bindings.first_type_in(expr).filter(|_| !item::is_of_type(expr)) {
+    } else if let Some(ty) = bindings
+        .first_type_in(expr)
+        .filter(|_| !item::is_of_type(expr))
+    {
         let message = format!(
             "`name` is a constant, which cannot use the function's own type parameter `{ty}`: in an `impl` with that parameter, write `const NAME: &'static str = {ty}::NAME;`, and here `name = Self::NAME`"
         );
@@ -269,7 +327,9 @@ impl Argument {
             Self::Expression(expr) | Self::Time(Time::Computed(expr)) => std::slice::from_ref(expr),
             Self::Submission(both) => &both[..],
             // An upgrade is not an expression over the parameters.
-            Self::Time(Time::Fixed(_)) | Self::Nothing | Self::Variant(..) | Self::Upgrade(_) => &[],
+            Self::Time(Time::Fixed(_)) | Self::Nothing | Self::Variant(..) | Self::Upgrade(_) => {
+                &[]
+            }
         }
     }
 }
@@ -281,6 +341,51 @@ struct Options<'a> {
 }
 
 impl Options<'_> {
+    /// Reads all options but `errors(..)`, `detached` and `transaction`.
+    fn read_all(args: &Args, errors: &mut Errors) -> (Option<Krate>, OperationPlan) {
+        let Args {
+            identity,
+            call,
+            outcome,
+            ..
+        } = args;
+        let mut options = Options {
+            errors,
+            calls: Vec::new(),
+        };
+        let krate = options.read(args.krate.as_ref(), |reader, expr| {
+            Krate::parse(expr, reader.errors)
+        });
+        let name = options.read(identity.name.as_ref(), Reader::name);
+        let runtime = options.read(call.runtime.as_ref(), Reader::expression);
+        options.parts(identity.key.as_ref());
+        options.submission(identity.token.as_ref(), identity.subject.as_ref());
+        options.fingerprint(identity.fingerprint.as_ref());
+        options.times(args);
+        options.in_flight(call.in_flight.as_ref());
+        let reconcile = options.abandoned(call.abandoned.as_ref());
+        options.choice(call.duplicate.as_ref(), &DUPLICATE);
+        options.choice(call.store_failure.as_ref(), &STORE_FAILURE);
+        options.choice(identity.missing_key.as_ref(), &MISSING_KEY);
+        options.count(call.max_attempts.as_ref());
+        options.call(
+            None,
+            call.observe.as_ref(),
+            call.observe.as_ref().map(|_| Argument::Nothing),
+        );
+        options.count(outcome.outcome_version.as_ref());
+        options.upgrades(outcome.upgrade.as_ref());
+        let missing_key = identity.missing_key.as_ref();
+        let operation = OperationPlan {
+            name,
+            runtime,
+            calls: options.calls,
+            reconcile,
+            missing_key: missing_key.map(|setting| setting.keyword.span()),
+        };
+        (krate, operation)
+    }
+
     /// The value of an option that is given and right.
     fn read<'a, T>(
         &'a mut self,
@@ -288,14 +393,28 @@ impl Options<'_> {
         read: impl FnOnce(&mut Reader<'a>, &Expr) -> Option<T>,
     ) -> Option<T> {
         let Setting { keyword, value } = setting?;
-        read(&mut Reader { keyword, errors: self.errors }, value.as_ref()?)
+        read(
+            &mut Reader {
+                keyword,
+                errors: self.errors,
+            },
+            value.as_ref()?,
+        )
     }
 
     /// The call of the method that is named like the option, or of another one.
-    fn call(&mut self, method: Option<&str>, setting: Option<&Setting>, argument: Option<Argument>) {
+    fn call(
+        &mut self,
+        method: Option<&str>,
+        setting: Option<&Setting>,
+        argument: Option<Argument>,
+    ) {
         if let (Some(Setting { keyword, .. }), Some(argument)) = (setting, argument) {
             let method = method.map_or_else(|| keyword.to_string(), str::to_owned);
-            self.calls.push(Call { method: Ident::new(&method, keyword.span()), argument });
+            self.calls.push(Call {
+                method: Ident::new(&method, keyword.span()),
+                argument,
+            });
         }
     }
 
@@ -307,11 +426,18 @@ impl Options<'_> {
     /// The bare word `none` says that there is none.
     fn fingerprint(&mut self, setting: Option<&Setting>) {
         let value = setting.and_then(|setting| setting.value.as_ref());
-        let in_string = value.and_then(value::string).map(|literal| literal.value().trim().to_lowercase());
+        let in_string = value
+            .and_then(value::string)
+            .map(|literal| literal.value().trim().to_lowercase());
         if value.is_some_and(|value| value::is_path(value, "none")) {
             self.call(Some("no_fingerprint"), setting, Some(Argument::Nothing));
-        } else if value.is_some_and(|value| value::is_path(value, "None")) || in_string.as_deref() == Some("none") {
-            self.errors.on(value, "no fingerprint is the bare word `none`: write `fingerprint = none`");
+        } else if value.is_some_and(|value| value::is_path(value, "None"))
+            || in_string.as_deref() == Some("none")
+        {
+            self.errors.on(
+                value,
+                "no fingerprint is the bare word `none`: write `fingerprint = none`",
+            );
         } else {
             self.parts(setting);
         }
@@ -319,11 +445,16 @@ impl Options<'_> {
 
     fn submission(&mut self, token: Option<&Setting>, subject: Option<&Setting>) {
         let both = [
-            self.read(token, Reader::expression).map(|token| value::reference(&token)),
+            self.read(token, Reader::expression)
+                .map(|token| value::reference(&token)),
             self.read(subject, Reader::parts),
         ];
         if let [Some(token_expr), Some(subject)] = both {
-            self.call(None, token, Some(Argument::Submission(Box::new([token_expr, subject]))));
+            self.call(
+                None,
+                token,
+                Some(Argument::Submission(Box::new([token_expr, subject]))),
+            );
         }
     }
 
@@ -334,34 +465,53 @@ impl Options<'_> {
 
     fn upgrades(&mut self, setting: Option<&UpgradeSetting>) {
         for upgrade in setting.iter().flat_map(|setting| &setting.upgrades) {
-            let method = Ident::new("upgrade", setting.map_or_else(Span::call_site, |setting| setting.keyword.span()));
-            self.calls.push(Call { method, argument: Argument::Upgrade(Box::new(upgrade.clone())) });
+            let method = Ident::new(
+                "upgrade",
+                setting.map_or_else(Span::call_site, |setting| setting.keyword.span()),
+            );
+            self.calls.push(Call {
+                method,
+                argument: Argument::Upgrade(Box::new(upgrade.clone())),
+            });
         }
     }
 
     fn choice(&mut self, setting: Option<&Setting>, choice: &Choice) {
-        let word = self.read(setting, |reader, expr| reader.plain_word(expr, &choice.words()));
+        let word = self.read(setting, |reader, expr| {
+            reader.plain_word(expr, &choice.words())
+        });
         self.call(None, setting, word.and_then(|word| choice.variant(&word)));
     }
 
     fn times(&mut self, args: &Args) {
-        let [ttl, remember, lease, hold] = [&args.ttl, &args.remember, &args.lease, &args.hold].map(|setting| {
+        let [ttl, remember, lease, hold] = [
+            &args.times.ttl,
+            &args.times.remember,
+            &args.times.lease,
+            &args.times.hold,
+        ]
+        .map(|setting| {
             let setting = setting.as_ref();
             (setting, self.read(setting, Reader::time))
         });
-        let abandoned = args.abandoned.as_ref().and_then(|setting| setting.value.as_ref());
+        let abandoned = args
+            .call
+            .abandoned
+            .as_ref()
+            .and_then(|setting| setting.value.as_ref());
         if let (Some(setting), _) = &hold
             && abandoned.is_some_and(|value| value::is_path(value, "rerun"))
         {
             let message = "`hold` is for records that wait to be settled, and with `abandoned = rerun` none does: leave it out, or write `abandoned = reject`";
             self.errors.at(setting.keyword.span(), message);
         }
-        if let ((_, Some(Time::Fixed(ttl))), (Some(setting), Some(Time::Fixed(remember)))) = (&ttl, &remember)
+        if let ((_, Some(Time::Fixed(ttl))), (Some(setting), Some(Time::Fixed(remember)))) =
+            (&ttl, &remember)
             && remember < ttl
         {
-            let message =
-                "`remember` is shorter than `ttl`, but counts from the same moment: make it longer, or leave it out";
-            self.errors.push(Error::new_spanned(&setting.value, message));
+            let message = "`remember` is shorter than `ttl`, but counts from the same moment: make it longer, or leave it out";
+            self.errors
+                .push(Error::new_spanned(&setting.value, message));
         }
         if let (Some(setting), Some(Time::Fixed(length))) = &lease
             && *length < MIN_LEASE
@@ -369,7 +519,8 @@ impl Options<'_> {
             let message = format!(
                 "`lease` is at least {MIN_LEASE:?}, and should be several times the store's round trip: write for example `lease = \"30s\"`"
             );
-            self.errors.push(Error::new_spanned(&setting.value, message));
+            self.errors
+                .push(Error::new_spanned(&setting.value, message));
         }
         for (setting, time) in [ttl, remember, lease, hold] {
             self.call(None, setting, time.map(Argument::Time));
@@ -397,7 +548,10 @@ impl Options<'_> {
             let word = reader.word(expr, &ABANDONED.words())?;
             if word.name == "reconcile" {
                 let argument = only_argument(reader, &word, "reconcile(\"lookup(&req)\")")?;
-                return Some((ABANDONED.variant(&word.name)?, Some(reader.expression(&argument)?)));
+                return Some((
+                    ABANDONED.variant(&word.name)?,
+                    Some(reader.expression(&argument)?),
+                ));
             }
             let word = reader.plain_word(expr, &ABANDONED.words())?;
             Some((ABANDONED.variant(&word)?, None))
@@ -428,7 +582,10 @@ fn only_argument(reader: &mut Reader<'_>, word: &Word, example: &str) -> Option<
         Some([_, second, ..]) => (second.to_token_stream(), "takes only one value"),
         _ => (name.to_token_stream(), "needs a value in parentheses"),
     };
-    reader.errors.on(place, format!("`{name}` {wrong}: write for example `{example}`"));
+    reader.errors.on(
+        place,
+        format!("`{name}` {wrong}: write for example `{example}`"),
+    );
     None
 }
 

@@ -23,9 +23,16 @@ fn of_a_plain_function_as_printed_in_the_architecture() {
     };
     let expansion = expand::idempotent(quote!(key = "req.order_id", ttl = "5m"), &item);
     assert_expands(&expansion, &expect_file!["../snapshots/plain.rs"]);
-    let architecture = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../ARCHITECTURE.md")).unwrap();
-    let printed = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/snapshots/plain.rs")).unwrap();
-    assert!(architecture.contains(&printed), "copy idem-macros/snapshots/plain.rs into ARCHITECTURE.md again");
+    let architecture =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../ARCHITECTURE.md"))
+            .unwrap();
+    let printed =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/snapshots/plain.rs"))
+            .unwrap();
+    assert!(
+        architecture.contains(&printed),
+        "copy idem-macros/snapshots/plain.rs into ARCHITECTURE.md again"
+    );
 }
 
 #[test]
@@ -45,7 +52,10 @@ fn of_errors() {
             gateway.charge(req).await
         }
     };
-    assert_expands(&expand::idempotent(args, &item), &expect_file!["../snapshots/errors.rs"]);
+    assert_expands(
+        &expand::idempotent(args, &item),
+        &expect_file!["../snapshots/errors.rs"],
+    );
 }
 
 #[test]
@@ -56,7 +66,10 @@ fn in_a_transaction() {
             insert(tx, req).await
         }
     };
-    assert_expands(&expand::idempotent(args, &item), &expect_file!["../snapshots/transaction.rs"]);
+    assert_expands(
+        &expand::idempotent(args, &item),
+        &expect_file!["../snapshots/transaction.rs"],
+    );
 }
 
 #[test]
@@ -72,7 +85,10 @@ fn of_options() {
             self.charge(req).await
         }
     );
-    assert_expands(&expand::idempotent(args, &item), &expect_file!["../snapshots/options.rs"]);
+    assert_expands(
+        &expand::idempotent(args, &item),
+        &expect_file!["../snapshots/options.rs"],
+    );
 }
 
 #[test]
@@ -96,9 +112,11 @@ fn under_async_trait() {
             })
         }
     };
-    let args =
-        quote!(key = (self.id, self::id(&req)), name = "orders.charge", errors(E::A if self.again() => retry(max = 1)));
-    assert_expands(&expand::idempotent(args, &item), &expect_file!["../snapshots/async_trait.rs"]);
+    let args = quote!(key = (self.id, self::id(&req)), name = "orders.charge", errors(E::A if self.again() => retry(max = 1)));
+    assert_expands(
+        &expand::idempotent(args, &item),
+        &expect_file!["../snapshots/async_trait.rs"],
+    );
 }
 
 #[test]
@@ -128,7 +146,10 @@ fn of_derives() {
             House,
         }
     });
-    assert_expands(&quote!(#policy #wrapper #key), &expect_file!["../snapshots/derives.rs"]);
+    assert_expands(
+        &quote!(#policy #wrapper #key),
+        &expect_file!["../snapshots/derives.rs"],
+    );
 }
 
 #[test]
@@ -152,5 +173,8 @@ fn of_dispositions() {
             error: E,
         }
     });
-    assert_expands(&quote!(#policy #wrapper), &expect_file!["../snapshots/dispositions.rs"]);
+    assert_expands(
+        &quote!(#policy #wrapper),
+        &expect_file!["../snapshots/dispositions.rs"],
+    );
 }

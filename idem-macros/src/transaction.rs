@@ -1,9 +1,11 @@
-//! `transaction = tx`: the parameter that is the caller's transaction, and what has no meaning in
-//! one.
+//! `transaction = tx`: the parameter that is the caller's transaction, and the options that have no
+//! meaning in one.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens as _, quote};
-use syn::{Expr, FnArg, Pat, PatIdent, PatType, Signature, Token, Type, TypeReference, WherePredicate};
+use syn::{
+    Expr, FnArg, Pat, PatIdent, PatType, Signature, Token, Type, TypeReference, WherePredicate,
+};
 
 use crate::action::Kind;
 use crate::args::Args;
@@ -21,21 +23,33 @@ pub(crate) struct Parameter {
     pub(crate) name: Ident,
     /// The type that the body takes.
     pub(crate) ty: TokenStream,
-    /// The place of its type, for the error if that is not a transaction.
+    /// The place of its type, for the error about a type that is not a transaction.
     pub(crate) place: Span,
 }
 
-/// Reads the option, and reports whatever has no meaning beside it.
-pub(crate) fn parameter(args: &Args, function: Option<&Function>, errors: &mut Errors) -> Option<Parameter> {
-    let setting = args.transaction.as_ref()?;
+/// Reads the option, and reports the options that have no meaning together with it.
+pub(crate) fn parameter(
+    args: &Args,
+    function: Option<&Function>,
+    errors: &mut Errors,
+) -> Option<Parameter> {
+    let setting = args.call.transaction.as_ref()?;
     check_options(args, errors);
     let value = setting.value.as_ref()?;
     let Some(name) = parameter_name(value) else {
-        errors.on(value, "`transaction` names a parameter: write for example `transaction = tx`");
+        errors.on(
+            value,
+            "`transaction` names a parameter: write for example `transaction = tx`",
+        );
         return None;
     };
     let function = function?;
-    let Some((pattern, ty)) = function.signature.inputs.iter().find_map(|input| declares(input, &name)) else {
+    let Some((pattern, ty)) = function
+        .signature
+        .inputs
+        .iter()
+        .find_map(|input| declares(input, &name))
+    else {
         report_missing(&name, value, function, errors);
         return None;
     };
@@ -47,8 +61,18 @@ pub(crate) fn parameter(args: &Args, function: Option<&Function>, errors: &mut E
         return None;
     };
     let ty = lent(&name, reference, function);
-    let place = reference.elem.to_token_stream().into_iter().next().map_or_else(Span::call_site, |token| token.span());
-    Some(Parameter { mutable: pattern.mutability, name: pattern.ident.clone(), ty, place })
+    let place = reference
+        .elem
+        .to_token_stream()
+        .into_iter()
+        .next()
+        .map_or_else(Span::call_site, |token| token.span());
+    Some(Parameter {
+        mutable: pattern.mutability,
+        name: pattern.ident.clone(),
+        ty,
+        place,
+    })
 }
 
 /// Reports errors whose actions need a lease.
@@ -80,17 +104,29 @@ fn check_options(args: &Args, errors: &mut Errors) {
     let leases = "the database's locks are the lease";
     let settled = "the database rolls back what was cut off, so no record is ever abandoned";
     let meaningless = [
-        (&args.lease, leases),
-        (&args.abandoned, settled),
-        (&args.hold, settled),
-        (&args.store_failure, "the store is the transaction's own database, without which the body cannot run either"),
-        (&args.detached, "a task of its own cannot borrow the caller's transaction"),
-        (&args.max_attempts, "an attempt that fails is rolled back with its record, so there is nothing to count"),
+        (&args.times.lease, leases),
+        (&args.call.abandoned, settled),
+        (&args.times.hold, settled),
+        (
+            &args.call.store_failure,
+            "the store is the transaction's own database, without which the body cannot run either",
+        ),
+        (
+            &args.call.detached,
+            "a task of its own cannot borrow the caller's transaction",
+        ),
+        (
+            &args.call.max_attempts,
+            "an attempt that fails is rolled back with its record, so there is nothing to count",
+        ),
     ];
     for (setting, why) in meaningless {
         if let Some(setting) = setting {
             let keyword = &setting.keyword;
-            errors.at(keyword.span(), format!("`{keyword}` has no meaning in a transaction: {why}; leave it out"));
+            errors.at(
+                keyword.span(),
+                format!("`{keyword}` has no meaning in a transaction: {why}; leave it out"),
+            );
         }
     }
 }
@@ -116,7 +152,9 @@ fn exclusive(ty: &Type) -> Option<&TypeReference> {
 
 /// The name and the type, if the parameter has this name.
 fn declares<'f>(input: &'f FnArg, name: &Ident) -> Option<(&'f PatIdent, &'f Type)> {
-    let FnArg::Typed(PatType { pat, ty, .. }) = input else { return None };
+    let FnArg::Typed(PatType { pat, ty, .. }) = input else {
+        return None;
+    };
     match &**pat {
         Pat::Ident(pattern) if pattern.ident == *name => Some((pattern, ty)),
         _ => None,
@@ -135,28 +173,55 @@ fn report_missing(name: &Ident, value: &Expr, function: &Function, errors: &mut 
         );
         return errors.at(binding.name.span(), message);
     }
-    let message =
-        format!("there is no parameter `{name}`: the function takes it as `{name}: &mut sqlx::Transaction<'_, DB>`");
+    let message = format!(
+        "there is no parameter `{name}`: the function takes it as `{name}: &mut sqlx::Transaction<'_, DB>`"
+    );
     errors.on(value, message);
 }
 
-/// The parameter's type as the body takes it. To prove `Send`, the compiler wants a body that takes
-/// the transaction with any lifetime, so named ones become `'_`. Those that other code of the
-/// function names stay, and so does `'static`: the body may need them.
+/// The parameter's type as the body takes it. The compiler can prove `Send` only for a body that
+/// takes the transaction with any lifetime, so named lifetimes become `'_`. `'static`, and
+/// lifetimes that other code of the function names, stay, because the body may need them.
 fn lent(name: &Ident, reference: &TypeReference, function: &Function) -> TokenStream {
-    let TypeReference { and_token, mutability, elem, .. } = reference;
+    let TypeReference {
+        and_token,
+        mutability,
+        elem,
+        ..
+    } = reference;
     let others = beside(name, function);
-    let lifetimes = function.signature.generics.lifetimes().map(|parameter| &parameter.lifetime.ident);
-    let unneeded: Vec<_> = lifetimes.filter(|lifetime| !lifetimes::names(&others, lifetime)).collect();
+    let lifetimes = function
+        .signature
+        .generics
+        .lifetimes()
+        .map(|parameter| &parameter.lifetime.ident);
+    let unneeded: Vec<_> = lifetimes
+        .filter(|lifetime| !lifetimes::names(&others, lifetime))
+        .collect();
     lifetimes::elide(quote!(#and_token #mutability #elem), &unneeded)
 }
 
 /// The function without this parameter, and without the bounds of lifetimes.
 fn beside(name: &Ident, function: &Function) -> TokenStream {
-    let Function { signature: Signature { inputs, generics, output, .. }, body, .. } = function;
-    let inputs = inputs.iter().filter(|input| declares(input, name).is_none());
+    let Function {
+        signature:
+            Signature {
+                inputs,
+                generics,
+                output,
+                ..
+            },
+        body,
+        ..
+    } = function;
+    let inputs = inputs
+        .iter()
+        .filter(|input| declares(input, name).is_none());
     let types = generics.type_params();
-    let predicates = generics.where_clause.iter().flat_map(|clause| &clause.predicates);
+    let predicates = generics
+        .where_clause
+        .iter()
+        .flat_map(|clause| &clause.predicates);
     let predicates = predicates.filter(|predicate| matches!(predicate, WherePredicate::Type(_)));
     quote!(#(#inputs,)* #(#types,)* #(#predicates,)* #output #body)
 }

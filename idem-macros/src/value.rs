@@ -1,5 +1,5 @@
-//! The values of options: expressions, parts, durations, words and numbers, most of them written in
-//! more than one way.
+//! The values of options: expressions, parts, durations, words and numbers. Most can be written in
+//! several ways.
 
 use std::time::Duration;
 
@@ -22,13 +22,13 @@ pub(crate) enum Name {
     Constant(Box<Expr>),
 }
 
-/// One of an option's words, with what is in the parentheses after it.
+/// One of an option's words, with the arguments in parentheses after it.
 pub(crate) struct Word {
     pub(crate) name: Ident,
     pub(crate) arguments: Option<Vec<Expr>>,
 }
 
-/// Reads the value of one option. `None` is a mistake, and reported.
+/// Reads the value of one option. It returns `None` after a mistake, which is reported.
 pub(crate) struct Reader<'a> {
     pub(crate) keyword: &'a Ident,
     pub(crate) errors: &'a mut Errors,
@@ -55,19 +55,24 @@ impl Reader<'_> {
             return None;
         }
         let parsed = literal.parse::<Expr>().map_err(|error| {
-            let message = if syn::parse_str::<Expr>(&format!("({text})", text = literal.value())).is_ok() {
-                let parts =
-                    literal.value().split(',').map(|part| format!("{:?}", part.trim())).collect::<Vec<_>>().join(", ");
-                format!("several parts go in parentheses: write `{keyword} = ({parts})`")
-            } else {
-                format!("the string in `{keyword}` is not a Rust expression: {error}")
-            };
+            let message =
+                if syn::parse_str::<Expr>(&format!("({text})", text = literal.value())).is_ok() {
+                    let parts = literal
+                        .value()
+                        .split(',')
+                        .map(|part| format!("{:?}", part.trim()))
+                        .collect::<Vec<_>>()
+                        .join(", ");
+                    format!("several parts go in parentheses: write `{keyword} = ({parts})`")
+                } else {
+                    format!("the string in `{keyword}` is not a Rust expression: {error}")
+                };
             syn::Error::new(literal.span(), message)
         });
         self.errors.keep(parsed)
     }
 
-    /// One expression or a tuple of them, by reference, so that nothing is moved.
+    /// An expression or a tuple of expressions, as references, so that nothing is moved.
     pub(crate) fn parts(&mut self, expr: &Expr) -> Option<Expr> {
         if let Expr::Tuple(tuple) = bare(expr) {
             return self.tuple(tuple, Self::parts);
@@ -92,7 +97,11 @@ impl Reader<'_> {
         }
     }
 
-    fn tuple(&mut self, tuple: &ExprTuple, mut each: impl FnMut(&mut Self, &Expr) -> Option<Expr>) -> Option<Expr> {
+    fn tuple(
+        &mut self,
+        tuple: &ExprTuple,
+        mut each: impl FnMut(&mut Self, &Expr) -> Option<Expr>,
+    ) -> Option<Expr> {
         // Collected first, so that a mistake in one part does not hide those in the others.
         let parts: Vec<_> = tuple.elems.iter().map(|part| each(self, part)).collect();
         let mut parts: Vec<Expr> = parts.into_iter().collect::<Option<_>>()?;
@@ -108,11 +117,17 @@ impl Reader<'_> {
                 None
             }
             0 => {
-                self.errors.on(tuple, format!("`{}` has no parts: write at least one", self.keyword));
+                self.errors.on(
+                    tuple,
+                    format!("`{}` has no parts: write at least one", self.keyword),
+                );
                 None
             }
             1 => parts.pop(),
-            _ => Some(reference(&Expr::Tuple(ExprTuple { elems: parts.into_iter().collect(), ..tuple.clone() }))),
+            _ => Some(reference(&Expr::Tuple(ExprTuple {
+                elems: parts.into_iter().collect(),
+                ..tuple.clone()
+            }))),
         }
     }
 
@@ -123,19 +138,25 @@ impl Reader<'_> {
         }
         if is_path(expr, "none") || is_path(expr, "None") {
             let keyword = self.keyword;
-            let message = format!("`{keyword}` is a duration: write for example \"5m\", or leave `{keyword}` out");
+            let message = format!(
+                "`{keyword}` is a duration: write for example \"5m\", or leave `{keyword}` out"
+            );
             self.errors.on(expr, message);
             return None;
         }
         if is_number(expr) {
             let message = match bare(expr) {
                 Expr::Unary(_) => "a duration is not negative",
-                Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) if !number.suffix().is_empty() => {
-                    "a duration is written in quotes"
-                }
+                Expr::Lit(ExprLit {
+                    lit: Lit::Int(number),
+                    ..
+                }) if !number.suffix().is_empty() => "a duration is written in quotes",
                 _ => "a duration needs a unit",
             };
-            self.errors.on(expr, format!("{message}: write for example {}", duration::EXAMPLES));
+            self.errors.on(
+                expr,
+                format!("{message}: write for example {}", duration::EXAMPLES),
+            );
             return None;
         }
         Some(Time::Computed(Box::new(expr.clone())))
@@ -150,7 +171,9 @@ impl Reader<'_> {
             let message = if words.contains(&text.as_str()) {
                 format!("`{keyword}` is a word, not a string: write `{keyword} = {text}`")
             } else if keyword == "in_flight" {
-                format!("`{keyword}` is {expected}, without quotes: write for example `in_flight = wait(\"5s\")`")
+                format!(
+                    "`{keyword}` is {expected}, without quotes: write for example `in_flight = wait(\"5s\")`"
+                )
             } else {
                 format!("`{keyword}` is one of the words {expected}, without quotes")
             };
@@ -168,15 +191,21 @@ impl Reader<'_> {
         let hint = diag::closest(&name, words.iter().copied())
             .map(|meant| format!("; did you mean `{meant}`?"))
             .unwrap_or_default();
-        self.errors.on(&word.name, format!("`{keyword}` is {expected}, not `{name}`{hint}"));
+        self.errors.on(
+            &word.name,
+            format!("`{keyword}` is {expected}, not `{name}`{hint}"),
+        );
         None
     }
 
-    /// One of the words, none of which has anything in parentheses.
+    /// One of the words, without arguments in parentheses.
     pub(crate) fn plain_word(&mut self, expr: &Expr, words: &[&str]) -> Option<Ident> {
         let word = self.word(expr, words)?;
         if word.arguments.is_some() {
-            self.errors.on(expr, format!("`{0}` takes nothing in parentheses: write `{0}`", word.name));
+            self.errors.on(
+                expr,
+                format!("`{0}` takes nothing in parentheses: write `{0}`", word.name),
+            );
             return None;
         }
         Some(word.name)
@@ -186,12 +215,20 @@ impl Reader<'_> {
     pub(crate) fn count(&mut self, expr: &Expr) -> Option<Expr> {
         let keyword = self.keyword;
         let wrong = match bare(expr) {
-            Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => number.base10_digits() == "0",
-            Expr::Lit(ExprLit { lit: Lit::Str(_), .. }) => true,
+            Expr::Lit(ExprLit {
+                lit: Lit::Int(number),
+                ..
+            }) => number.base10_digits() == "0",
+            Expr::Lit(ExprLit {
+                lit: Lit::Str(_), ..
+            }) => true,
             negative => is_number(negative),
         };
         if wrong {
-            self.errors.on(expr, format!("`{keyword}` is a number, 1 or more: write for example `{keyword} = 5`"));
+            self.errors.on(
+                expr,
+                format!("`{keyword}` is a number, 1 or more: write for example `{keyword} = 5`"),
+            );
             return None;
         }
         Some(expr.clone())
@@ -217,12 +254,15 @@ impl Reader<'_> {
         } else {
             return Some(Name::Literal(literal.clone()));
         };
-        self.errors.on(literal, format!("{wrong}: write for example `name = \"orders.create\"`"));
+        self.errors.on(
+            literal,
+            format!("{wrong}: write for example `name = \"orders.create\"`"),
+        );
         None
     }
 }
 
-/// The runtime's rule for names, which it would apply at the first call.
+/// Checks a name by the runtime's rule, which would otherwise be applied at the first call.
 fn is_operation(name: &str) -> bool {
     let segment = |segment: &str| {
         let allowed = |c: char| c.is_alphanumeric() || "_-./#@+".contains(c);
@@ -243,23 +283,41 @@ pub(crate) fn bare(expr: &Expr) -> &Expr {
 
 pub(crate) fn string(expr: &Expr) -> Option<&LitStr> {
     match bare(expr) {
-        Expr::Lit(ExprLit { lit: Lit::Str(literal), .. }) => Some(literal),
+        Expr::Lit(ExprLit {
+            lit: Lit::Str(literal),
+            ..
+        }) => Some(literal),
         _ => None,
     }
 }
 
-/// Finds a string that is most likely meant as an expression but is not one (in brackets, behind
-/// `&`, in a block), and the text to write instead.
+/// Finds a string that is most likely meant as an expression but is not read as one (in brackets,
+/// behind `&`, in a block), and returns the text to write instead.
 fn hidden_string(expr: &Expr) -> Option<(&LitStr, String)> {
     match bare(expr) {
         Expr::Array(array) => {
-            let literal = array.elems.iter().find_map(|part| string(part).or_else(|| Some(hidden_string(part)?.0)))?;
-            let parts: Vec<_> = array.elems.iter().map(|part| part.to_token_stream().to_string()).collect();
-            Some((literal, if parts.len() == 1 { parts.concat() } else { format!("({})", parts.join(", ")) }))
+            let literal = array
+                .elems
+                .iter()
+                .find_map(|part| string(part).or_else(|| Some(hidden_string(part)?.0)))?;
+            let parts: Vec<_> = array
+                .elems
+                .iter()
+                .map(|part| part.to_token_stream().to_string())
+                .collect();
+            Some((
+                literal,
+                if parts.len() == 1 {
+                    parts.concat()
+                } else {
+                    format!("({})", parts.join(", "))
+                },
+            ))
         }
         Expr::Reference(reference) => {
             let literal = string(&reference.expr);
-            let literal = literal.or_else(|| hidden_string(&reference.expr).map(|(literal, _)| literal))?;
+            let literal =
+                literal.or_else(|| hidden_string(&reference.expr).map(|(literal, _)| literal))?;
             Some((literal, literal.to_token_stream().to_string()))
         }
         Expr::Block(block) => match block.block.stmts.as_slice() {
@@ -273,8 +331,8 @@ fn hidden_string(expr: &Expr) -> Option<(&LitStr, String)> {
     }
 }
 
-/// `&expr`, with the caret of an error under the expression. Parentheses are set where they are
-/// needed: the compiler does not see the invisible group that holds an `$e:expr` together.
+/// `&expr`, with errors shown at the expression. Parentheses are added where they are needed,
+/// because the compiler ignores the invisible group around an `$e:expr`.
 pub(crate) fn reference(expr: &Expr) -> Expr {
     let expr = bare(expr).clone();
     let (first, _) = diag::ends(&expr);
@@ -286,14 +344,17 @@ pub(crate) fn reference(expr: &Expr) -> Expr {
     })
 }
 
-/// Whether this is that word alone.
+/// Whether the expression is only this word.
 pub(crate) fn is_path(expr: &Expr, word: &str) -> bool {
     matches!(bare(expr), Expr::Path(path) if path.path.is_ident(word))
 }
 
 fn as_word(expr: &Expr) -> Option<Word> {
     match expr {
-        Expr::Path(path) => Some(Word { name: path.path.get_ident()?.clone(), arguments: None }),
+        Expr::Path(path) => Some(Word {
+            name: path.path.get_ident()?.clone(),
+            arguments: None,
+        }),
         Expr::Call(call) => match bare(&call.func) {
             Expr::Path(path) => Some(Word {
                 name: path.path.get_ident()?.clone(),
@@ -305,17 +366,22 @@ fn as_word(expr: &Expr) -> Option<Word> {
     }
 }
 
-/// Whether this is a number as it is written, such as `30`, `1.5` or `-5`.
+/// Whether the expression is a literal number, such as `30`, `1.5` or `-5`.
 pub(crate) fn is_number(expr: &Expr) -> bool {
     match bare(expr) {
         Expr::Lit(ExprLit { lit, .. }) => matches!(lit, Lit::Int(_) | Lit::Float(_)),
-        Expr::Unary(ExprUnary { op: UnOp::Neg(_), expr, .. }) => is_number(expr),
+        Expr::Unary(ExprUnary {
+            op: UnOp::Neg(_),
+            expr,
+            ..
+        }) => is_number(expr),
         _ => false,
     }
 }
 
 /// A `Duration`, as the generated code writes it.
 pub(crate) fn fixed(duration: Duration, span: Span) -> TokenStream {
-    let (seconds, nanoseconds) = (duration.as_secs(), duration.subsec_nanos());
+    let seconds = duration.as_secs();
+    let nanoseconds = duration.subsec_nanos();
     quote_spanned!(span=> ::core::time::Duration::new(#seconds, #nanoseconds))
 }

@@ -24,7 +24,7 @@ pub(crate) struct Upgrade {
 }
 
 impl UpgradeSetting {
-    /// Reads what is behind the word `upgrade`.
+    /// Reads the part after the word `upgrade`.
     pub(crate) fn parse(&mut self, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<()> {
         if !input.peek(token::Paren) {
             let message = format!(
@@ -35,7 +35,8 @@ impl UpgradeSetting {
         let inside;
         let parentheses = parenthesized!(inside in input);
         if inside.is_empty() {
-            let message = format!("`upgrade` is empty: write for example `{EXAMPLE}`, or leave it out");
+            let message =
+                format!("`upgrade` is empty: write for example `{EXAMPLE}`, or leave it out");
             errors.at(parentheses.span.join(), message);
         }
         while !inside.is_empty() {
@@ -48,9 +49,9 @@ impl UpgradeSetting {
                 }
             }
             if !inside.is_empty() && !inside.peek(Token![,]) {
-                errors.push(
-                    inside.error(format!("expected a comma before the next version: write for example `{EXAMPLE}`")),
-                );
+                errors.push(inside.error(format!(
+                    "expected a comma before the next version: write for example `{EXAMPLE}`"
+                )));
                 skip_to_comma(&inside);
             }
             inside.parse::<Option<Token![,]>>()?;
@@ -58,15 +59,24 @@ impl UpgradeSetting {
         Ok(())
     }
 
-    /// Checks the versions against each other and against the current one, which may be stated and
-    /// not readable.
-    pub(crate) fn check(&self, is_stated: bool, current: Option<&Expr>, bindings: &Bindings, errors: &mut Errors) {
+    /// Checks the versions against each other and against the current one. If `outcome_version`
+    /// could not be read, the current one is unknown.
+    pub(crate) fn check(
+        &self,
+        is_stated: bool,
+        current: Option<&Expr>,
+        bindings: &Bindings,
+        errors: &mut Errors,
+    ) {
         if !is_stated {
             let message = "`upgrade` reads outcomes of earlier versions, and this function states no version: add for example `outcome_version = 2`";
             return errors.at(self.keyword.span(), message);
         }
         let current = current.and_then(|value| match value::bare(value) {
-            Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => number.base10_parse::<u32>().ok(),
+            Expr::Lit(ExprLit {
+                lit: Lit::Int(number),
+                ..
+            }) => number.base10_parse::<u32>().ok(),
             _ => None,
         });
         let mut seen = Vec::new();
@@ -84,7 +94,10 @@ impl UpgradeSetting {
                 );
                 errors.on(from, message);
             } else if seen.contains(&version) {
-                errors.on(from, format!("version {version} is upgraded twice: leave one of them out"));
+                errors.on(
+                    from,
+                    format!("version {version} is upgraded twice: leave one of them out"),
+                );
             }
             seen.push(version);
             if let Some(parameter) = bindings.first_in(function) {
@@ -106,18 +119,29 @@ impl Upgrade {
             )
         })?;
         if !input.peek(Token![=>]) {
-            let message = format!("expected `=>` and the function that reads it: write for example `{EXAMPLE}`");
-            let span = if input.is_empty() { from.span() } else { input.span() };
+            let message = format!(
+                "expected `=>` and the function that reads it: write for example `{EXAMPLE}`"
+            );
+            let span = if input.is_empty() {
+                from.span()
+            } else {
+                input.span()
+            };
             return Err(Error::new(span, message));
         }
         let arrow: Token![=>] = input.parse()?;
         if input.is_empty() || input.peek(Token![,]) {
-            let message = format!("expected the function that reads version {from}: write for example `{EXAMPLE}`");
+            let message = format!(
+                "expected the function that reads version {from}: write for example `{EXAMPLE}`"
+            );
             return Err(Error::new_spanned(arrow, message));
         }
         let function: Expr = input.parse()?;
         if let Some(literal) = value::string(&function) {
-            let message = format!("a function is written without quotes: write `{from} => {}`", literal.value());
+            let message = format!(
+                "a function is written without quotes: write `{from} => {}`",
+                literal.value()
+            );
             return Err(Error::new(literal.span(), message));
         }
         Ok(Self { from, function })

@@ -69,8 +69,14 @@ impl Consumer {
     /// explicit acknowledgements, an `ack_wait` of 30 s, and no `max_deliver`. If it existed at the
     /// start and is deleted later, it is not created here: it may have had a filter.
     pub fn new(context: &Context, stream: impl Into<String>, durable: impl Into<String>) -> Self {
-        let (context, stream, durable) = (context.clone(), stream.into(), durable.into());
-        Self { context, stream, durable, dead_letter: None, settings: Settings::default(), created: OnceLock::new() }
+        Self {
+            context: context.clone(),
+            stream: stream.into(),
+            durable: durable.into(),
+            dead_letter: None,
+            settings: Settings::default(),
+            created: OnceLock::new(),
+        }
     }
 
     /// Sets how many messages are handled, and pulled, at the same time. Default: 16. At least 1:
@@ -129,18 +135,26 @@ impl Consumer {
 
     /// Returns the durable consumer, after checking that no message can be lost.
     async fn checked(&self) -> Result<(PullConsumer, DeadLetters), Fault> {
-        let Self { context, stream: name, durable, .. } = self;
+        let Self {
+            context,
+            stream: name,
+            durable,
+            ..
+        } = self;
         let Some(subject) = &self.dead_letter else {
             return Err(Fault::config(format!(
                 "the consumer `{durable}` of the stream `{name}` has no place for messages that no redelivery helps: name a subject, `.dead_letter(\"dead.{durable}\")`, and make a stream for it"
             )));
         };
-        let stream = context.get_stream(name).await.map_err(|error| match error.kind() {
-            GetStreamErrorKind::JetStream(error) if error.code() == 404 => {
-                Fault::config(format!("there is no stream `{name}`: create it before its consumers start"))
-            }
-            _ => Fault::passing(error),
-        })?;
+        let stream = context
+            .get_stream(name)
+            .await
+            .map_err(|error| match error.kind() {
+                GetStreamErrorKind::JetStream(error) if error.code() == 404 => Fault::config(
+                    format!("there is no stream `{name}`: create it before its consumers start"),
+                ),
+                _ => Fault::passing(error),
+            })?;
         let consumer = self.found_or_created(&stream).await?;
         let config = &consumer.cached_info().config;
         if config.ack_policy != AckPolicy::Explicit {
@@ -160,10 +174,16 @@ impl Consumer {
         Ok((consumer, dead_letters))
     }
 
-    /// A consumer that the application has created is not created here when it is gone: it may have
-    /// had a filter, and without it the handler would get the messages of others.
+    /// Returns the durable consumer, and creates it at the first start if it does not exist.
+    ///
+    /// If the application has created it and it was deleted later, it is not created here. It may
+    /// have had a filter, and without the filter the handler would get messages of other consumers.
     async fn found_or_created(&self, stream: &Stream) -> Result<PullConsumer, Fault> {
-        let Self { stream: name, durable, .. } = self;
+        let Self {
+            stream: name,
+            durable,
+            ..
+        } = self;
         match stream.consumer_info(durable).await {
             Err(error) if error.kind() == ConsumerInfoErrorKind::NotFound => {
                 if !self.created.get_or_init(|| true) {
@@ -183,10 +203,13 @@ impl Consumer {
             max_deliver: -1,
             ..pull::Config::default()
         };
-        stream.get_or_create_consumer(durable, config).await.map_err(Fault::passing)
+        stream
+            .get_or_create_consumer(durable, config)
+            .await
+            .map_err(Fault::passing)
     }
 
-    /// Whether the client takes no more requests, and never will.
+    /// Whether the client has ended and accepts no more requests.
     fn is_closed(&self) -> bool {
         let flushed = self.context.client().flush().now_or_never();
         matches!(flushed, Some(Err(error)) if error.kind() == FlushErrorKind::SendError)
@@ -196,7 +219,7 @@ impl Consumer {
 impl Broker for Consumer {
     type Ticket = Ticket;
 
-    // Messages that were pulled and not handled would be missing until `ack_wait` is over.
+    // Otherwise the server would deliver a pulled message again only after `ack_wait`.
     const HANDS_BACK: bool = true;
 
     fn source(&self) -> &str {
@@ -211,22 +234,30 @@ impl Broker for Consumer {
             )));
         }
         let (consumer, dead_letters) = checked?;
-        let keep_alive = keep_alive(&consumer.cached_info().config);
+        let keep_alive = keep_alive_interval(&consumer.cached_info().config);
         let source: Arc<str> = self.stream.as_str().into();
-        Ok(deliveries(self.context.client(), consumer, room, move |message| {
-            Ticket::new(message, &source, &dead_letters, keep_alive)
-        }))
+        Ok(deliveries(
+            self.context.client(),
+            consumer,
+            room,
+            move |message| Ticket::new(message, &source, &dead_letters, keep_alive),
+        ))
     }
 
     async fn flush(&self) {
-        // Acknowledgements that do not arrive bring duplicates, and no harm.
+        // If an acknowledgement is lost, its message comes again as a duplicate.
         let _ = self.context.client().flush().await;
     }
 }
 
-/// How often the server hears that a handler runs: three times in the shortest time after which it
-/// would deliver the message again.
-fn keep_alive(config: &Config) -> Duration {
-    let waits = config.backoff.iter().copied().chain([config.ack_wait]).filter(|wait| !wait.is_zero());
+/// Returns how often the server is told that a handler runs: three times in the shortest time after
+/// which it would deliver the message again.
+fn keep_alive_interval(config: &Config) -> Duration {
+    let waits = config
+        .backoff
+        .iter()
+        .copied()
+        .chain([config.ack_wait])
+        .filter(|wait| !wait.is_zero());
     waits.min().unwrap_or(Duration::from_secs(30)) / 3
 }

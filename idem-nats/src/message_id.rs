@@ -3,14 +3,17 @@
 use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::{HeaderMap, HeaderValue};
 
-/// What begins the id of a message without an id of its publisher. Its sequence follows.
+/// The prefix of the id of a message that its publisher gave no id. The sequence follows.
 const SEQUENCE: &str = "sequence-";
-/// What is put before an id of the publisher that could be taken for one of ours.
+/// The prefix of a publisher's id that looks like one of ours.
 const PUBLISHED: &str = "Nats-Msg-Id:";
 
 /// The id that the publisher gave, if it is not empty.
 pub(crate) fn published_id(headers: Option<&HeaderMap>) -> Option<&str> {
-    headers?.get(NATS_MESSAGE_ID).map(HeaderValue::as_str).filter(|id| !id.is_empty())
+    headers?
+        .get(NATS_MESSAGE_ID)
+        .map(HeaderValue::as_str)
+        .filter(|id| !id.is_empty())
 }
 
 /// The id of a message: its publisher's, or else its sequence in the stream, which every message
@@ -20,10 +23,18 @@ pub(crate) fn published_id(headers: Option<&HeaderMap>) -> Option<&str> {
 /// be acknowledged as its duplicate, without having been handled. Only such ids are changed: the
 /// ids are parts of keys, and a changed key is handled again.
 pub(crate) fn message_id(published: Option<&str>, sequence: &str) -> String {
-    let Some(id) = published else { return format!("{SEQUENCE}{sequence}") };
+    let Some(id) = published else {
+        return format!("{SEQUENCE}{sequence}");
+    };
     let without_ours = id.trim_start_matches(PUBLISHED);
-    let is_like_ours = without_ours.strip_prefix(SEQUENCE).is_some_and(|number| number.parse::<u64>().is_ok());
-    if is_like_ours { format!("{PUBLISHED}{id}") } else { id.to_owned() }
+    let is_like_ours = without_ours
+        .strip_prefix(SEQUENCE)
+        .is_some_and(|number| number.parse::<u64>().is_ok());
+    if is_like_ours {
+        format!("{PUBLISHED}{id}")
+    } else {
+        id.to_owned()
+    }
 }
 
 #[cfg(test)]
@@ -41,8 +52,14 @@ mod tests {
             ("Nats-Msg-Id:m-1", "Nats-Msg-Id:m-1"),
             ("sequence-2", "Nats-Msg-Id:sequence-2"),
             ("sequence-02", "Nats-Msg-Id:sequence-02"),
-            ("Nats-Msg-Id:sequence-2", "Nats-Msg-Id:Nats-Msg-Id:sequence-2"),
-            ("Nats-Msg-Id:Nats-Msg-Id:sequence-2", "Nats-Msg-Id:Nats-Msg-Id:Nats-Msg-Id:sequence-2"),
+            (
+                "Nats-Msg-Id:sequence-2",
+                "Nats-Msg-Id:Nats-Msg-Id:sequence-2",
+            ),
+            (
+                "Nats-Msg-Id:Nats-Msg-Id:sequence-2",
+                "Nats-Msg-Id:Nats-Msg-Id:Nats-Msg-Id:sequence-2",
+            ),
         ];
         let mut ids = BTreeSet::from([message_id(None, "2")]);
         for (id, expected) in published {

@@ -31,7 +31,9 @@ pub struct Publisher {
 impl Publisher {
     /// Creates a publisher on a JetStream context.
     pub fn new(context: &Context) -> Self {
-        Self { context: context.clone() }
+        Self {
+            context: context.clone(),
+        }
     }
 
     /// Publishes a message to a subject, and waits until its stream has it.
@@ -57,7 +59,9 @@ impl Publisher {
         payload: impl Into<Bytes>,
     ) -> Result<Published, PublishError> {
         let id = child_id(child_key)?;
-        let publish = PublishMessage::build().payload(payload.into()).message_id(&id);
+        let publish = PublishMessage::build()
+            .payload(payload.into())
+            .message_id(&id);
         let sent = self.context.send_publish(subject.into(), publish).await;
         let ack = match sent {
             Ok(confirmed) => confirmed.await,

@@ -5,9 +5,10 @@ use async_nats::jetstream::consumer::PullConsumer;
 use async_nats::jetstream::stream::Stream;
 use idem_queue::Fault;
 
-/// Whether a message can match both, with `*` and `>` in either.
+/// Whether a subject can match both patterns. Either may have the wildcards `*` and `>`.
 pub(crate) fn overlap(one: &str, other: &str) -> bool {
-    let (mut ones, mut others) = (one.split('.'), other.split('.'));
+    let mut ones = one.split('.');
+    let mut others = other.split('.');
     loop {
         match (ones.next(), others.next()) {
             (None, None) => return true,
@@ -19,25 +20,37 @@ pub(crate) fn overlap(one: &str, other: &str) -> bool {
     }
 }
 
-/// Makes sure that messages of the stream can pass the filter of the consumer. Servers accept any
-/// filter, and a stream's subjects may change later.
-pub(crate) async fn check_filter(context: &Context, stream: &Stream, consumer: &PullConsumer) -> Result<(), Fault> {
+/// Checks that messages of the stream can pass the filter of the consumer. Servers accept any filter,
+/// and the subjects of a stream may change later.
+pub(crate) async fn check_filter(
+    context: &Context,
+    stream: &Stream,
+    consumer: &PullConsumer,
+) -> Result<(), Fault> {
     let info = consumer.cached_info();
     let filter = &info.config.filter_subject;
     let config = &stream.cached_info().config;
-    // Messages of a mirror, or of sources, have the subjects of other streams.
-    let is_filled_by_others =
-        config.mirror.is_some() || config.sources.as_ref().is_some_and(|sources| !sources.is_empty());
+    // A mirror, or a stream with sources, has messages with the subjects of other streams.
+    let is_filled_by_others = config.mirror.is_some()
+        || config
+            .sources
+            .as_ref()
+            .is_some_and(|sources| !sources.is_empty());
     let has_messages = info.num_pending > 0 || info.num_ack_pending > 0;
     if filter.is_empty()
         || is_filled_by_others
         || has_messages
-        || config.subjects.iter().any(|subject| overlap(filter, subject))
+        || config
+            .subjects
+            .iter()
+            .any(|subject| overlap(filter, subject))
     {
         return Ok(());
     }
-    // The client hides this setting without a feature for newer servers.
-    let info_as_sent = context.request(format!("STREAM.INFO.{}", config.name), &()).await;
+    // async-nats has this setting only with a feature for newer servers, so it is read as JSON.
+    let info_as_sent = context
+        .request(format!("STREAM.INFO.{}", config.name), &())
+        .await;
     let info_as_sent: serde_json::Value = info_as_sent.map_err(Fault::passing)?;
     if info_as_sent.pointer("/config/subject_transform").is_some() {
         return Ok(());

@@ -7,17 +7,18 @@ use async_nats::HeaderMap;
 use async_nats::jetstream::{AckKind, Message};
 use idem_queue::{BoxError, Delivery};
 
-use crate::dead_letter::{DeadLetters, Place};
+use crate::dead_letter::{DeadLetters, OriginalMessage};
 use crate::message_id::{message_id, published_id};
 
-/// A delivered message. Nothing here is the fence against a second body: the server accepts late
-/// acknowledgements of deliveries that another consumer has got meanwhile. The lease of the record
-/// is.
+/// A delivered message.
+///
+/// Nothing here prevents a second run of the body: the server accepts the late acknowledgement of a
+/// message that it has delivered to another consumer meanwhile. The lease of the record prevents it.
 #[derive(Debug)]
 pub struct Ticket {
     message: Message,
     sequence: String,
-    /// When the stream got it, in nanoseconds: the same in each delivery.
+    /// When the stream received it, in nanoseconds: the same in each delivery.
     published: i128,
     consumer: String,
     stream: Arc<str>,
@@ -33,8 +34,9 @@ impl Ticket {
         keep_alive: Duration,
     ) -> Result<(Delivery, Self), BoxError> {
         let info = message.info()?;
-        let (sequence, consumer, redelivered) =
-            (info.stream_sequence.to_string(), info.consumer.to_owned(), info.delivered > 1);
+        let sequence = info.stream_sequence.to_string();
+        let consumer = info.consumer.to_owned();
+        let redelivered = info.delivered > 1;
         let published = info.published.unix_timestamp_nanos();
         let id = message_id(published_id(message.headers.as_ref()), &sequence);
         let mut delivery = Delivery::new(stream.clone(), message.payload.clone())
@@ -46,8 +48,18 @@ impl Ticket {
                 delivery = delivery.with_header(name.to_string(), value.as_str());
             }
         }
-        let (stream, dead_letters) = (stream.clone(), dead_letters.clone());
-        Ok((delivery, Self { message, sequence, published, consumer, stream, dead_letters, keep_alive }))
+        Ok((
+            delivery,
+            Self {
+                message,
+                sequence,
+                published,
+                consumer,
+                stream: stream.clone(),
+                dead_letters: dead_letters.clone(),
+                keep_alive,
+            },
+        ))
     }
 }
 
@@ -60,8 +72,8 @@ impl idem_queue::Ticket for Ticket {
         self.message.ack_with(AckKind::Progress).await
     }
 
-    /// Not waited for: one that is lost brings the message again, and its key tells that it was
-    /// handled.
+    /// Does not wait for an answer. If the acknowledgement is lost, the message comes again, and its
+    /// key shows that it was handled.
     async fn ack(&self) -> Result<(), BoxError> {
         self.message.ack().await
     }
@@ -71,10 +83,24 @@ impl idem_queue::Ticket for Ticket {
     }
 
     async fn dead_letter(&self, delivery: &Delivery, reason: &str) -> Result<(), BoxError> {
-        let Self { stream, consumer, sequence, published, .. } = self;
-        let place = Place { stream, consumer, sequence, published: *published };
-        self.dead_letters.publish(delivery, self.message.headers.as_ref(), place, reason).await?;
-        // Waited for, so that it is put aside once.
+        let Self {
+            stream,
+            consumer,
+            sequence,
+            published,
+            ..
+        } = self;
+        let original = OriginalMessage {
+            headers: self.message.headers.as_ref(),
+            stream,
+            consumer,
+            sequence,
+            published: *published,
+        };
+        self.dead_letters
+            .publish(delivery, original, reason)
+            .await?;
+        // The answer is waited for, so that the message is dead-lettered once.
         self.message.double_ack_with(AckKind::Term).await
     }
 
@@ -82,7 +108,7 @@ impl idem_queue::Ticket for Ticket {
         self.message.ack_with(AckKind::Nak(None)).await
     }
 
-    /// Never: the server takes what settles a message by any delivery of it.
+    /// Never: any delivery of a message can settle it.
     fn is_void(&self) -> bool {
         false
     }

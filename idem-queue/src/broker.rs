@@ -35,7 +35,9 @@ impl Fault {
 
     /// Creates a [`Final`](Self::Final) for a mistake that the application must fix.
     pub fn config(reason: impl Into<String>) -> Self {
-        Self::Final(Error::Config { reason: reason.into() })
+        Self::Final(Error::Config {
+            reason: reason.into(),
+        })
     }
 
     /// Returns the error inside.
@@ -78,7 +80,10 @@ pub trait Broker {
     /// # Errors
     ///
     /// The reason that makes it impossible, such as a missing dead-letter destination.
-    fn open(&self, room: Arc<Room>) -> impl Future<Output = Result<Deliveries<'_, Self::Ticket>, Fault>> + Send;
+    fn open(
+        &self,
+        room: Arc<Room>,
+    ) -> impl Future<Output = Result<Deliveries<'_, Self::Ticket>, Fault>> + Send;
 
     /// Waits, at the end, until the broker has received what was sent. Does nothing by default.
     /// Dropped after 5 s.
@@ -95,7 +100,7 @@ pub trait Ticket {
     /// never take back a message whose channel is open. Default: `false`.
     const KEEPS: bool = false;
 
-    /// Returns how often the broker must hear that the handler still runs, if at all.
+    /// Returns how often the broker must be told that the handler still runs, if at all.
     fn keep_alive_every(&self) -> Option<Duration>;
 
     /// Tells the broker that the handler still runs.
@@ -106,10 +111,18 @@ pub trait Ticket {
 
     /// Has the message delivered again after this pause, without counting against its delivery
     /// limit.
-    fn retry(&self, delivery: &Delivery, after: Duration) -> impl Future<Output = Result<(), BoxError>> + Send;
+    fn retry(
+        &self,
+        delivery: &Delivery,
+        after: Duration,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send;
 
     /// Dead-letters the message. The destination must have it before the message is acknowledged.
-    fn dead_letter(&self, delivery: &Delivery, reason: &str) -> impl Future<Output = Result<(), BoxError>> + Send;
+    fn dead_letter(
+        &self,
+        delivery: &Delivery,
+        reason: &str,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send;
 
     /// Hands the message back, to be delivered again immediately.
     fn hand_back(&self) -> impl Future<Output = Result<(), BoxError>> + Send;
@@ -127,7 +140,10 @@ pub struct Room {
 
 impl Room {
     pub(crate) fn new(free: usize) -> Arc<Self> {
-        Arc::new(Self { free: AtomicUsize::new(free), changed: Notify::new() })
+        Arc::new(Self {
+            free: AtomicUsize::new(free),
+            changed: Notify::new(),
+        })
     }
 
     pub(crate) fn set(&self, free: usize) {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use idem_core::__private::json_failure;
+use idem_core::adapter::describe_json_error;
 use idem_core::{Error, KeyPart, KeyWriter};
 use serde::de::DeserializeOwned;
 
@@ -101,7 +101,10 @@ impl Delivery {
     /// message is dead-lettered.
     pub fn key(&self) -> Result<MessageKey, Error> {
         match self.id() {
-            Some(id) => Ok(MessageKey { source: self.0.source.clone(), id: id.to_owned() }),
+            Some(id) => Ok(MessageKey {
+                source: self.0.source.clone(),
+                id: id.to_owned(),
+            }),
             None => Err(Error::missing_key(self.source())),
         }
     }
@@ -118,7 +121,11 @@ impl Delivery {
 
     /// Returns the first header of this name whose value is text.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.0.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+        self.0
+            .headers
+            .iter()
+            .find(|(found, _)| found == name)
+            .map(|(_, value)| value.as_str())
     }
 
     /// Returns whether the broker says that it delivered the message before. `false` proves
@@ -136,8 +143,12 @@ impl Delivery {
     /// and the event `dead_lettered` says the same.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(self.payload()).map_err(|error| {
-            let id = self.id().map(|id| format!(" `{}`", id.escape_debug())).unwrap_or_default();
-            let (type_name, failure) = (std::any::type_name::<T>(), json_failure(&error));
+            let id = self
+                .id()
+                .map(|id| format!(" `{}`", id.escape_debug()))
+                .unwrap_or_default();
+            let type_name = std::any::type_name::<T>();
+            let failure = describe_json_error(&error);
             let reason = format!("the message{id} cannot be read as `{type_name}`: {failure}");
             let error = Error::unreadable_message(self.source(), self.id(), &reason);
             self.0.unreadable.get_or_init(|| reason);
@@ -207,8 +218,14 @@ mod tests {
 
         let delivery = Delivery::new("orders", "{").with_id("");
         assert!(matches!(delivery.key(), Err(Error::MissingKey { .. })));
-        assert_eq!(Disposition::of(&delivery.key().unwrap_err()), Disposition::dead_letter("missing_key"));
-        assert_eq!(Disposition::of(&delivery.json::<u32>().unwrap_err()), Disposition::dead_letter("codec"));
+        assert_eq!(
+            Disposition::of(&delivery.key().unwrap_err()),
+            Disposition::dead_letter("missing_key")
+        );
+        assert_eq!(
+            Disposition::of(&delivery.json::<u32>().unwrap_err()),
+            Disposition::dead_letter("codec")
+        );
     }
 
     #[test]
@@ -218,12 +235,23 @@ mod tests {
                 "{\"card\":\n \"4111 1111\"}",
                 "a value is missing, or of another type than expected, at line 2, column 12",
             ),
-            ("{\"card\": 4111 1111}", "it is no JSON at line 1, column 15"),
+            (
+                "{\"card\": 4111 1111}",
+                "it is no JSON at line 1, column 15",
+            ),
             ("{\"card\": 4111", "it is cut off at line 1, column 13"),
         ] {
             let delivery = Delivery::new("orders", payload).with_id("m-1");
-            let error = delivery.json::<std::collections::BTreeMap<String, u64>>().unwrap_err().to_string();
-            for expected in ["`orders`", "`m-1`", "BTreeMap<alloc::string::String, u64>", what] {
+            let error = delivery
+                .json::<std::collections::BTreeMap<String, u64>>()
+                .unwrap_err()
+                .to_string();
+            for expected in [
+                "`orders`",
+                "`m-1`",
+                "BTreeMap<alloc::string::String, u64>",
+                what,
+            ] {
                 assert!(error.contains(expected), "{expected}: {error}");
             }
             for never in ["4111", "forget", "stored record"] {

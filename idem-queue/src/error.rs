@@ -35,6 +35,8 @@ pub enum Error {
 impl Error {
     /// Makes a [`Disconnected`](Self::Disconnected). For adapters.
     pub fn disconnected(reason: impl Into<String>) -> Self {
-        Self::Disconnected { reason: reason.into() }
+        Self::Disconnected {
+            reason: reason.into(),
+        }
     }
 }

@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_core::__private::{consumers_lost, message_decided, outward};
 use idem_core::KeyDigest;
+use idem_core::adapter::{add_lost_consumers, catch_user_panic, count_message_decision};
 use tracing::Level;
 
 use crate::delivery::Delivery;
@@ -58,22 +58,32 @@ impl Decision {
     fn describe(self) -> (&'static str, Level, &'static str) {
         match self {
             Self::Acknowledged => ("acknowledged", Level::DEBUG, "a message is acknowledged"),
-            Self::ComesAgain => ("comes_again", Level::DEBUG, "a message is delivered again after a pause"),
+            Self::ComesAgain => (
+                "comes_again",
+                Level::DEBUG,
+                "a message is delivered again after a pause",
+            ),
             Self::DeadLettered => ("dead_lettered", Level::WARN, "a message is dead-lettered"),
             Self::HandlerPanicked => (
                 "handler_panicked",
                 Level::ERROR,
                 "the handler of a message panicked, or the disposition of its error; the message comes again",
             ),
-            Self::NotSettled => ("not_settled", Level::WARN, "the broker has not accepted the settlement of a message"),
+            Self::NotSettled => (
+                "not_settled",
+                Level::WARN,
+                "the broker has not accepted the settlement of a message",
+            ),
             Self::NotHandedBack => (
                 "not_handed_back",
                 Level::WARN,
                 "the message was not handed back; the broker delivers it again when it notices",
             ),
-            Self::NotKeptAlive => {
-                ("not_kept_alive", Level::WARN, "the broker may deliver a message again while it is handled")
-            }
+            Self::NotKeptAlive => (
+                "not_kept_alive",
+                Level::WARN,
+                "the broker may deliver a message again while it is handled",
+            ),
             Self::ConsumerLost => ("consumer_lost", Level::WARN, "no messages arrive"),
             Self::ConsumerRecovered => ("consumer_recovered", Level::INFO, "messages arrive again"),
             Self::ConsumerTimeoutShort => (
@@ -81,16 +91,18 @@ impl Decision {
                 Level::WARN,
                 "the broker takes messages back before a lease has run out: raise its consumer timeout",
             ),
-            Self::ShutdownTimedOut => {
-                ("shutdown_timed_out", Level::WARN, "handlers are stopped; their messages come again")
-            }
+            Self::ShutdownTimedOut => (
+                "shutdown_timed_out",
+                Level::WARN,
+                "handlers are stopped; their messages come again",
+            ),
         }
     }
 }
 
 /// What an event says besides its decision. Fields without a value are left out.
 #[derive(Default)]
-pub(crate) struct Facts<'a> {
+pub(crate) struct EventFields<'a> {
     pub(crate) delivery: Option<&'a Delivery>,
     /// The digest of the last guarded call of the handler.
     pub(crate) key: Option<KeyDigest>,
@@ -99,7 +111,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) after: Option<Duration>,
     pub(crate) tries: Option<u32>,
     pub(crate) left: Option<usize>,
-    /// Whether the delivery was lost with its connection: then nothing is wrong with the message.
+    /// Whether the delivery was lost with its connection. Then nothing is wrong with the message.
     pub(crate) is_void: bool,
 }
 
@@ -107,51 +119,58 @@ pub(crate) struct Facts<'a> {
 /// the counter `idem_messages_total`. `source` is the queue or the stream, and `detail` says more,
 /// without contents of messages.
 pub fn report(decision: Decision, source: &str, detail: &dyn Display) {
-    report_with(decision, source, &Facts { detail: Some(detail), ..Facts::default() });
+    report_with(
+        decision,
+        source,
+        &EventFields {
+            detail: Some(detail),
+            ..EventFields::default()
+        },
+    );
 }
 
-pub(crate) fn report_with(decision: Decision, source: &str, facts: &Facts<'_>) {
+pub(crate) fn report_with(decision: Decision, source: &str, fields: &EventFields<'_>) {
     let (name, mut level, mut text) = decision.describe();
-    if facts.is_void {
+    if fields.is_void {
         level = Level::INFO;
         text = "the delivery was lost with its connection; the message comes again";
     }
-    // The level of an event is part of its static description, so there is one event for each.
+    // `tracing` needs the level of an event at compile time, so there is one event for each level.
     macro_rules! event {
         ($level:expr) => {
             tracing::event!(
                 target: "idem",
                 $level,
                 source,
-                subject = facts.delivery.map(Delivery::subject),
-                id = facts.delivery.and_then(Delivery::id),
+                subject = fields.delivery.map(Delivery::subject),
+                id = fields.delivery.and_then(Delivery::id),
                 decision = name,
-                reason = facts.reason,
-                key = facts.key.map(tracing::field::display),
-                after = facts.after.map(tracing::field::debug),
-                tries = facts.tries,
-                left = facts.left,
-                detail = facts.detail.map(tracing::field::display),
+                reason = fields.reason,
+                key = fields.key.map(tracing::field::display),
+                after = fields.after.map(tracing::field::debug),
+                tries = fields.tries,
+                left = fields.left,
+                detail = fields.detail.map(tracing::field::display),
                 "{text}"
             )
         };
     }
-    outward(|| match level {
+    catch_user_panic(|| match level {
         Level::ERROR => event!(Level::ERROR),
         Level::WARN => event!(Level::WARN),
         Level::INFO => event!(Level::INFO),
         _ => event!(Level::DEBUG),
     });
-    message_decided(source, name, 1);
+    count_message_decision(source, name, 1);
 }
 
-/// Makes the metrics of a consumer known before they count anything: Prometheus does not see the
-/// first increase of a counter that appears with it.
-pub(crate) fn begin(source: &str) {
+/// Registers the metrics of a consumer before they count anything. Prometheus misses the first
+/// increase of a counter that appears together with it.
+pub(crate) fn register_metrics(source: &str) {
     for decision in Decision::ALL {
-        message_decided(source, decision.describe().0, 0);
+        count_message_decision(source, decision.describe().0, 0);
     }
-    consumers_lost(source, 0.0);
+    add_lost_consumers(source, 0.0);
 }
 
 /// A time in which a consumer receives no messages, for adapters whose client restores connections
@@ -166,8 +185,10 @@ impl Outage {
     #[must_use = "the outage ends when this is dropped"]
     pub fn begin(source: &str, detail: &dyn Display) -> Self {
         report(Decision::ConsumerLost, source, detail);
-        consumers_lost(source, 1.0);
-        Self { source: source.into() }
+        add_lost_consumers(source, 1.0);
+        Self {
+            source: source.into(),
+        }
     }
 
     /// Reports `consumer_lost` once more: another try has failed.
@@ -177,12 +198,16 @@ impl Outage {
 
     /// Reports `consumer_recovered`, and ends the outage.
     pub fn end(self) {
-        report_with(Decision::ConsumerRecovered, &self.source, &Facts::default());
+        report_with(
+            Decision::ConsumerRecovered,
+            &self.source,
+            &EventFields::default(),
+        );
     }
 }
 
 impl Drop for Outage {
     fn drop(&mut self) {
-        consumers_lost(&self.source, -1.0);
+        add_lost_consumers(&self.source, -1.0);
     }
 }

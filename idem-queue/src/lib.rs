@@ -9,18 +9,12 @@ mod broker;
 mod delivery;
 mod error;
 mod events;
-#[cfg(test)]
-mod fake;
-#[cfg(test)]
-mod limits;
-#[cfg(test)]
-mod panics;
 mod publish;
-#[cfg(test)]
-mod reported;
 mod run;
 mod settings;
 mod settle;
+#[cfg(test)]
+mod tests;
 
 pub use crate::broker::{Broker, Deliveries, Fault, Room, Ticket};
 pub use crate::delivery::{Delivery, MessageKey};

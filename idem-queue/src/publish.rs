@@ -51,5 +51,7 @@ impl Published {
 ///
 /// [`PublishError::NotInside`] outside a guarded body.
 pub fn child_id(child_key: &str) -> Result<String, PublishError> {
-    idem_core::current().map(|call| call.child_key(child_key)).ok_or(PublishError::NotInside)
+    idem_core::current()
+        .map(|call| call.child_key(child_key))
+        .ok_or(PublishError::NotInside)
 }

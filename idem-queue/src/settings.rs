@@ -16,6 +16,10 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { concurrency: 16, wait: Duration::from_secs(1), shutdown_timeout: Duration::from_secs(25) }
+        Self {
+            concurrency: 16,
+            wait: Duration::from_secs(1),
+            shutdown_timeout: Duration::from_secs(25),
+        }
     }
 }

@@ -11,24 +11,24 @@ use idem_core::{Dispose, Disposition, KeyDigest, Report};
 use crate::broker::Ticket;
 use crate::delivery::Delivery;
 use crate::error::BoxError;
-use crate::events::{Decision, Facts, report_with};
+use crate::events::{Decision, EventFields, report_with};
 
-/// The pause before a message comes again whose outcome is not recorded yet, or whose handler
-/// panicked.
-pub(crate) const SOON: Duration = Duration::from_secs(1);
+/// The pause before a message comes again because its outcome is not recorded yet, or because its
+/// handler panicked.
+pub(crate) const RETRY_SOON: Duration = Duration::from_secs(1);
 /// The longest reason of a dead letter, in bytes: brokers have little room for headers.
 const LONGEST_REASON: usize = 1024;
 /// How often a step at the broker is tried before the message is handed back.
 const TRIES: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How often a pause looks whether the delivery is void.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often a pause checks whether the delivery is void.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long one step at the broker may take.
-const LIMIT: Duration = Duration::from_secs(15);
+const STEP_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Says what becomes of a delivery whose handler ended with this. What is not recorded must come
-/// again, whatever the handler returned.
+/// Decides what to do with a delivery whose handler has ended. A message whose outcome is not
+/// recorded must come again, whatever the handler returned.
 pub(crate) fn disposition<E: Dispose>(ended: &Result<(), E>, report: Report) -> Disposition {
     let disposition = match ended {
         Ok(()) => Disposition::Ack,
@@ -36,20 +36,22 @@ pub(crate) fn disposition<E: Dispose>(ended: &Result<(), E>, report: Report) -> 
     };
     match disposition {
         Disposition::Ack | Disposition::DeadLetter { .. } if report.unrecorded() > 0 => {
-            Disposition::Retry { after: SOON }
+            Disposition::Retry { after: RETRY_SOON }
         }
         Disposition::DeadLetter { reason } if reason.len() > LONGEST_REASON => {
-            let end = (0..=LONGEST_REASON).rfind(|end| reason.is_char_boundary(*end)).unwrap_or_default();
+            let end = (0..=LONGEST_REASON)
+                .rfind(|end| reason.is_char_boundary(*end))
+                .unwrap_or_default();
             Disposition::dead_letter(reason[..end].to_owned())
         }
         other => other,
     }
 }
 
-/// Settles a delivery, and tries again while the broker has not taken it back. Not settled in the
-/// end, it is handed back, unless a return could lose it.
+/// Settles a delivery, and tries again until the broker has taken it back. After the last try the
+/// message is handed back, unless the ticket [`KEEPS`](Ticket::KEEPS) it.
 ///
-/// If the process dies in between, the message is delivered again, and its key tells that it was
+/// If the process dies in between, the message is delivered again, and its key shows that it was
 /// handled.
 pub(crate) async fn settle<T: Ticket>(
     ticket: &T,
@@ -57,7 +59,7 @@ pub(crate) async fn settle<T: Ticket>(
     disposition: &Disposition,
     key: Option<KeyDigest>,
 ) {
-    announce(delivery, disposition, key);
+    report_disposition(delivery, disposition, key);
     let mut pause = FIRST_PAUSE;
     let mut tries = 0;
     while T::KEEPS || tries < TRIES {
@@ -70,67 +72,87 @@ pub(crate) async fn settle<T: Ticket>(
             }
         };
         // A client may wait forever for the answer of a connection that has ended.
-        let ended = tokio::time::timeout(LIMIT, caught(step)).await;
-        let Err(error) = ended.unwrap_or_else(|_| Err("the broker did not answer in time".into())) else { return };
+        let ended = tokio::time::timeout(STEP_TIMEOUT, catch_client_panic(step)).await;
+        let Err(error) = ended.unwrap_or_else(|_| Err("the broker did not answer in time".into()))
+        else {
+            return;
+        };
         let is_void = ticket.is_void();
-        let facts = Facts {
+        let fields = EventFields {
             delivery: Some(delivery),
             key,
             detail: Some(&error),
             tries: Some(tries),
             is_void,
-            ..Facts::default()
+            ..EventFields::default()
         };
-        report_with(Decision::NotSettled, delivery.source(), &facts);
+        report_with(Decision::NotSettled, delivery.source(), &fields);
         if is_void {
             return;
         }
-        paused(ticket, pause).await;
+        pause_unless_void(ticket, pause).await;
         pause = LONGEST_PAUSE.min(pause * 2);
     }
-    let handed_back = tokio::time::timeout(LIMIT, caught(ticket.hand_back())).await;
-    if let Err(error) = handed_back.unwrap_or_else(|_| Err("the broker did not answer in time".into())) {
+    let handed_back =
+        tokio::time::timeout(STEP_TIMEOUT, catch_client_panic(ticket.hand_back())).await;
+    if let Err(error) =
+        handed_back.unwrap_or_else(|_| Err("the broker did not answer in time".into()))
+    {
         not_handed_back(delivery, &error);
     }
 }
 
-/// Reports a message that the broker still has to miss.
+/// Reports a message that was not handed back, so the broker must notice by itself.
 pub(crate) fn not_handed_back(delivery: &Delivery, error: &BoxError) {
-    let facts = Facts { delivery: Some(delivery), detail: Some(error), ..Facts::default() };
-    report_with(Decision::NotHandedBack, delivery.source(), &facts);
+    let fields = EventFields {
+        delivery: Some(delivery),
+        detail: Some(error),
+        ..EventFields::default()
+    };
+    report_with(Decision::NotHandedBack, delivery.source(), &fields);
 }
 
-/// A step whose panic is an error of that step: one message must not end the consumer.
-pub(crate) async fn caught(step: impl Future<Output = Result<(), BoxError>>) -> Result<(), BoxError> {
-    AssertUnwindSafe(step).catch_unwind().await.unwrap_or_else(|_| Err("the broker's client panicked".into()))
+/// Turns a panic of the broker's client into an error of the step: one message must not end the
+/// consumer.
+pub(crate) async fn catch_client_panic(
+    step: impl Future<Output = Result<(), BoxError>>,
+) -> Result<(), BoxError> {
+    AssertUnwindSafe(step)
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|_| Err("the broker's client panicked".into()))
 }
 
-/// Pauses, but not for a delivery that is void by then.
-async fn paused<T: Ticket>(ticket: &T, pause: Duration) {
+/// Pauses, but no longer than until the delivery is void.
+async fn pause_unless_void<T: Ticket>(ticket: &T, pause: Duration) {
     let mut left = pause;
     while !left.is_zero() && !ticket.is_void() {
-        let step = LOOK.min(left);
+        let step = CHECK_EVERY.min(left);
         tokio::time::sleep(step).await;
         left -= step;
     }
 }
 
-fn announce(delivery: &Delivery, disposition: &Disposition, key: Option<KeyDigest>) {
-    let mut facts = Facts { delivery: Some(delivery), key, ..Facts::default() };
+fn report_disposition(delivery: &Delivery, disposition: &Disposition, key: Option<KeyDigest>) {
+    let mut fields = EventFields {
+        delivery: Some(delivery),
+        key,
+        ..EventFields::default()
+    };
     let unreadable = delivery.unreadable();
     let decision = match disposition {
         Disposition::Ack => Decision::Acknowledged,
         Disposition::Retry { after } => {
-            facts.after = Some(*after);
+            fields.after = Some(*after);
             Decision::ComesAgain
         }
         Disposition::DeadLetter { reason } => {
-            facts.reason = Some(reason);
-            facts.detail = unreadable.map(|unreadable| unreadable as &dyn Display);
+            fields.reason = Some(reason);
+            fields.detail = unreadable.map(|unreadable| unreadable as &dyn Display);
             Decision::DeadLettered
         }
     };
-    report_with(decision, delivery.source(), &facts);
+    report_with(decision, delivery.source(), &fields);
 }
 
 #[cfg(test)]
@@ -150,6 +172,9 @@ mod tests {
     async fn a_reason_that_no_header_has_room_for_is_cut() {
         let ((), report) = idem_core::watch(async {}).await;
         let cut = format!("-{}", "é".repeat(511));
-        assert_eq!(disposition(&Err(Long), report), Disposition::dead_letter(cut));
+        assert_eq!(
+            disposition(&Err(Long), report),
+            Disposition::dead_letter(cut)
+        );
     }
 }

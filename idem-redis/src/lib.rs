@@ -16,13 +16,13 @@
 //! [`RedisStoreBuilder`] has the settings.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod client;
+mod connection;
 mod store;
 
 #[doc(no_inline)]
 pub use redis;
 
-pub use crate::client::connection::Connection;
+pub use crate::connection::given::Connection;
 pub use crate::store::RedisStore;
 pub use crate::store::builder::RedisStoreBuilder;
 pub use crate::store::survey::Survey;

@@ -29,16 +29,23 @@ impl Subject for Connection {
         let url = server.url();
         Ok(match self {
             Self::Own => RedisStore::connect(url).await?,
-            Self::Compares => RedisStore::connect(Front::start(server.port(), VALKEY_8_1).await.url()).await?,
-            Self::Applications => {
-                RedisStore::from_connection(redis::Client::open(url)?.get_multiplexed_async_connection().await?)
+            Self::Compares => {
+                RedisStore::connect(Front::start(server.port(), VALKEY_8_1).await.url()).await?
             }
+            Self::Applications => RedisStore::from_connection(
+                redis::Client::open(url)?
+                    .get_multiplexed_async_connection()
+                    .await?,
+            ),
         })
     }
 
     async fn plant(&self, id: &RecordId, value: &[u8]) -> Result<bool, BoxError> {
         let key = format!("idem:{}", id.as_str());
-        RedisServer::shared().await?.cli(&[b"SET", key.as_bytes(), value, b"PX", b"60000"]).await?;
+        RedisServer::shared()
+            .await?
+            .cli(&[b"SET", key.as_bytes(), value, b"PX", b"60000"])
+            .await?;
         Ok(true)
     }
 }
@@ -48,6 +55,8 @@ fn main() {
     trials.extend(suite::tests("compares::", || Connection::Compares));
     trials.extend(suite::tests("applications::", || Connection::Applications));
     trials.extend(suite::admin_tests("own::", || Connection::Own));
-    trials.extend(suite::admin_tests("applications::", || Connection::Applications));
+    trials.extend(suite::admin_tests("applications::", || {
+        Connection::Applications
+    }));
     suite::run_tests(trials)
 }

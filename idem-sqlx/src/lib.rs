@@ -4,7 +4,7 @@
 #![allow(clippy::duplicate_mod)]
 
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
-mod columns;
+mod row;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod table;
 #[cfg(feature = "sqlx-08")]
@@ -18,4 +18,7 @@ mod waiters;
 pub use crate::v09::*;
 
 #[cfg(not(any(feature = "sqlx-08", feature = "sqlx-09")))]
-compile_error!("idem-sqlx: enable the feature `sqlx-09` or `sqlx-08`, the version of sqlx that your application uses");
+compile_error!(
+    "idem-sqlx: enable the feature `sqlx-09` or `sqlx-08`, the version of sqlx that your \
+     application uses"
+);

@@ -23,7 +23,10 @@ impl Table {
             None => (None, text),
         };
         let valid = schema.into_iter().chain([name]).all(is_identifier);
-        valid.then(|| Self { schema: schema.map(str::to_owned), name: name.to_owned() })
+        valid.then(|| Self {
+            schema: schema.map(str::to_owned),
+            name: name.to_owned(),
+        })
     }
 
     #[cfg(any(feature = "mysql", feature = "sqlite"))]
@@ -48,7 +51,9 @@ impl Table {
 pub(crate) fn is_identifier(text: &str) -> bool {
     text.len() <= LONGEST
         && text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
-        && text.chars().all(|other| other.is_ascii_alphanumeric() || other == '_')
+        && text
+            .chars()
+            .all(|other| other.is_ascii_alphanumeric() || other == '_')
 }
 
 #[cfg(test)]
@@ -57,9 +62,28 @@ mod tests {
 
     #[test]
     fn a_name_is_one_or_two_plain_identifiers() {
-        assert_eq!(Table::parse("idem_records").unwrap().quoted('"'), "\"idem_records\"");
-        assert_eq!(Table::parse("shop.idem_records").unwrap().quoted('`'), "`shop`.`idem_records`");
-        for invalid in ["", ".", "a.", ".a", "a.b.c", "a b", "a;drop", "a\"b", "1a", "a-b", "é", &"a".repeat(64)] {
+        assert_eq!(
+            Table::parse("idem_records").unwrap().quoted('"'),
+            "\"idem_records\""
+        );
+        assert_eq!(
+            Table::parse("shop.idem_records").unwrap().quoted('`'),
+            "`shop`.`idem_records`"
+        );
+        for invalid in [
+            "",
+            ".",
+            "a.",
+            ".a",
+            "a.b.c",
+            "a b",
+            "a;drop",
+            "a\"b",
+            "1a",
+            "a-b",
+            "é",
+            &"a".repeat(64),
+        ] {
             assert_eq!(Table::parse(invalid), None, "{invalid}");
         }
     }

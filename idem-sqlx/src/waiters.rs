@@ -7,45 +7,52 @@ use idem_core::store::record::RecordId;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// The calls of this process that wait at one store, by the record's id.
+/// The calls of this process that wait for records of one store, by the record's id.
 #[derive(Default)]
 pub(crate) struct LocalWaiters(Mutex<HashMap<Arc<str>, Weak<Notify>>>);
 
-/// A call's place among them.
+/// A call that waits for a record.
 pub(crate) struct LocalWaiter {
     waiters: Arc<LocalWaiters>,
     id: Arc<str>,
     /// `None` only while it is dropped.
-    bell: Option<Arc<Notify>>,
+    notify: Option<Arc<Notify>>,
 }
 
 impl LocalWaiters {
     /// Joins the waiters for a record.
     pub(crate) fn join(self: &Arc<Self>, id: &RecordId) -> LocalWaiter {
-        let mut places = self.lock();
-        let taken = places.get_key_value(id.as_str()).and_then(|(id, bell)| Some((id.clone(), bell.upgrade()?)));
-        let (id, bell) = taken.unwrap_or_else(|| {
-            let (id, bell) = (Arc::<str>::from(id.as_str()), Arc::new(Notify::new()));
-            places.insert(id.clone(), Arc::downgrade(&bell));
-            (id, bell)
+        let mut waiters = self.lock();
+        let taken = waiters
+            .get_key_value(id.as_str())
+            .and_then(|(id, notify)| Some((id.clone(), notify.upgrade()?)));
+        let (id, notify) = taken.unwrap_or_else(|| {
+            let id = Arc::<str>::from(id.as_str());
+            let notify = Arc::new(Notify::new());
+            waiters.insert(id.clone(), Arc::downgrade(&notify));
+            (id, notify)
         });
-        LocalWaiter { waiters: self.clone(), id, bell: Some(bell) }
+        LocalWaiter {
+            waiters: self.clone(),
+            id,
+            notify: Some(notify),
+        }
     }
 
     /// Wakes the waiters for a record.
     pub(crate) fn wake(&self, id: &str) {
-        let bell = self.lock().get(id).and_then(Weak::upgrade);
-        if let Some(bell) = bell {
-            bell.notify_waiters();
+        let notify = self.lock().get(id).and_then(Weak::upgrade);
+        if let Some(notify) = notify {
+            notify.notify_waiters();
         }
     }
 
-    /// Wakes everybody: messages may have been lost.
+    /// Wakes all waiters, because messages may have been lost.
     #[cfg(feature = "postgres")]
     pub(crate) fn wake_all(&self) {
-        let bells: Vec<_> = self.lock().values().filter_map(Weak::upgrade).collect();
-        for bell in bells {
-            bell.notify_waiters();
+        let notifies: Vec<_> = self.lock().values().filter_map(Weak::upgrade).collect();
+        for notify in notifies {
+            notify.notify_waiters();
         }
     }
 
@@ -56,19 +63,22 @@ impl LocalWaiters {
 }
 
 impl LocalWaiter {
-    /// Waits for the next wake-up. Enable it before looking at the record, and none is lost.
+    /// Waits for the next wake-up. Enable it before reading the record, so that none is lost.
     pub(crate) fn woken(&self) -> Option<Notified<'_>> {
-        self.bell.as_deref().map(Notify::notified)
+        self.notify.as_deref().map(Notify::notified)
     }
 }
 
 impl Drop for LocalWaiter {
     fn drop(&mut self) {
-        // Left under the lock, under which alone places are handed out.
-        let mut places = self.waiters.lock();
-        self.bell = None;
-        if places.get(&self.id).is_some_and(|bell| bell.strong_count() == 0) {
-            places.remove(&self.id);
+        // Under the lock, so that no call joins between the check and the removal.
+        let mut waiters = self.waiters.lock();
+        self.notify = None;
+        if waiters
+            .get(&self.id)
+            .is_some_and(|notify| notify.strong_count() == 0)
+        {
+            waiters.remove(&self.id);
         }
     }
 }

@@ -35,15 +35,23 @@ impl Subject for OnPostgres {
     type Store = PostgresStore;
 
     async fn store(&self) -> Result<PostgresStore, BoxError> {
-        let pool =
-            PgPoolOptions::new().max_connections(4).test_before_acquire(false).connect(&self.server.url()).await?;
+        let pool = PgPoolOptions::new()
+            .max_connections(4)
+            .test_before_acquire(false)
+            .connect(&self.server.url())
+            .await?;
         Ok(PostgresStore::builder(pool).time_limit(LIMIT).build())
     }
 
     async fn plant(&self, id: &RecordId, value: &[u8]) -> Result<bool, BoxError> {
-        let text =
-            format!("INSERT INTO idem_records ({COLUMNS}) VALUES ($1, $2, 'x', 1, now() + interval '1 hour', $3, 1)");
-        let query = sqlx::query(sqlx::AssertSqlSafe(text)).bind(id.operation()).bind(id.key()).bind(value);
+        let text = format!(
+            "INSERT INTO idem_records ({COLUMNS}) \
+             VALUES ($1, $2, 'x', 1, now() + interval '1 hour', $3, 1)"
+        );
+        let query = sqlx::query(sqlx::AssertSqlSafe(text))
+            .bind(id.operation())
+            .bind(id.key())
+            .bind(value);
         query.execute(&self.pool).await?;
         Ok(true)
     }
@@ -81,16 +89,24 @@ impl Subject for OnMySql {
     type Store = MySqlStore;
 
     async fn store(&self) -> Result<MySqlStore, BoxError> {
-        let pool = MySqlPoolOptions::new().max_connections(4).test_before_acquire(false).connect(&self.url).await?;
+        let pool = MySqlPoolOptions::new()
+            .max_connections(4)
+            .test_before_acquire(false)
+            .connect(&self.url)
+            .await?;
         Ok(MySqlStore::builder(pool).time_limit(LIMIT).build())
     }
 
     async fn plant(&self, id: &RecordId, value: &[u8]) -> Result<bool, BoxError> {
         let columns = COLUMNS.replace("key", "`key`");
         let text = format!(
-            "INSERT INTO idem_records ({columns}) VALUES (?, ?, 'x', 1, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, ?, 1)"
+            "INSERT INTO idem_records ({columns}) \
+             VALUES (?, ?, 'x', 1, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, ?, 1)"
         );
-        let query = sqlx::query(sqlx::AssertSqlSafe(text)).bind(id.operation()).bind(id.key()).bind(value);
+        let query = sqlx::query(sqlx::AssertSqlSafe(text))
+            .bind(id.operation())
+            .bind(id.key())
+            .bind(value);
         query.execute(&self.pool).await?;
         Ok(true)
     }
@@ -99,7 +115,11 @@ impl Subject for OnMySql {
 async fn conforms_on_mysql(url: String, server: impl Any + Send + Sync) {
     let pool = MySqlPool::connect(&url).await.unwrap();
     MySqlStore::new(pool.clone()).migrate().await.unwrap();
-    let subject = OnMySql { url, pool, _server: Arc::new(server) };
+    let subject = OnMySql {
+        url,
+        pool,
+        _server: Arc::new(server),
+    };
     let subject = move || subject.clone();
     suite::run_all(subject.clone()).await.assert_passed();
     suite::run_all_admin(subject).await.assert_passed();
@@ -113,7 +133,9 @@ async fn mariadb_conforms() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mariadb_conforms_where_transactions_are_serializable() {
-    let server = MariaDbServer::start_with(&["--transaction-isolation=SERIALIZABLE"]).await.unwrap();
+    let server = MariaDbServer::start_with(&["--transaction-isolation=SERIALIZABLE"])
+        .await
+        .unwrap();
     conforms_on_mysql(server.url(), server).await;
 }
 
@@ -140,17 +162,31 @@ impl Subject for OnSqlite {
 
     async fn store(&self) -> Result<SqliteStore, BoxError> {
         let options: SqliteConnectOptions = self.url().parse()?;
-        let options = options.create_if_missing(true).busy_timeout(LIMIT).journal_mode(SqliteJournalMode::Wal);
-        let pool = SqlitePoolOptions::new().max_connections(4).test_before_acquire(false).connect_with(options).await?;
+        let options = options
+            .create_if_missing(true)
+            .busy_timeout(LIMIT)
+            .journal_mode(SqliteJournalMode::Wal);
+        let pool = SqlitePoolOptions::new()
+            .max_connections(4)
+            .test_before_acquire(false)
+            .connect_with(options)
+            .await?;
         let store = SqliteStore::builder(pool).time_limit(LIMIT).build();
         store.migrate().await?;
         Ok(store)
     }
 
     async fn plant(&self, id: &RecordId, value: &[u8]) -> Result<bool, BoxError> {
-        let pool = self.planting.get_or_try_init(|| SqlitePool::connect_with(self.url().parse().unwrap())).await?;
-        let text = format!("INSERT INTO idem_records ({COLUMNS}) VALUES (?, ?, 'x', 1, 1e15, ?, 1)");
-        let query = sqlx::query(sqlx::AssertSqlSafe(text)).bind(id.operation()).bind(id.key()).bind(value);
+        let pool = self
+            .planting
+            .get_or_try_init(|| SqlitePool::connect_with(self.url().parse().unwrap()))
+            .await?;
+        let text =
+            format!("INSERT INTO idem_records ({COLUMNS}) VALUES (?, ?, 'x', 1, 1e15, ?, 1)");
+        let query = sqlx::query(sqlx::AssertSqlSafe(text))
+            .bind(id.operation())
+            .bind(id.key())
+            .bind(value);
         query.execute(pool).await?;
         Ok(true)
     }
@@ -159,7 +195,10 @@ impl Subject for OnSqlite {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sqlite_conforms() {
     // Trials share nothing, so that they do not wait for each other's disk.
-    let subject = || OnSqlite { dir: Arc::new(tempfile::tempdir().unwrap()), planting: Arc::default() };
+    let subject = || OnSqlite {
+        dir: Arc::new(tempfile::tempdir().unwrap()),
+        planting: Arc::default(),
+    };
     suite::run_all(subject).await.assert_passed();
     suite::run_all_admin(subject).await.assert_passed();
 }
@@ -176,29 +215,51 @@ mod on_sqlx_0_8 {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn postgres_conforms() {
         let server = Arc::new(PostgresServer::start().await.unwrap());
-        PostgresStore::connect(server.url()).await.unwrap().migrate().await.unwrap();
+        PostgresStore::connect(server.url())
+            .await
+            .unwrap()
+            .migrate()
+            .await
+            .unwrap();
         let connect = move || {
             let url = server.url();
             async move {
-                let pool = PgPoolOptions::new().max_connections(4).test_before_acquire(false).connect(&url).await?;
+                let pool = PgPoolOptions::new()
+                    .max_connections(4)
+                    .test_before_acquire(false)
+                    .connect(&url)
+                    .await?;
                 Ok::<_, BoxError>(PostgresStore::builder(pool).time_limit(LIMIT).build())
             }
         };
-        suite::run_all(move || Connections::by(connect.clone())).await.assert_passed();
+        suite::run_all(move || Connections::by(connect.clone()))
+            .await
+            .assert_passed();
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn mariadb_conforms() {
         let server = Arc::new(MariaDbServer::start().await.unwrap());
-        MySqlStore::connect(server.url()).await.unwrap().migrate().await.unwrap();
+        MySqlStore::connect(server.url())
+            .await
+            .unwrap()
+            .migrate()
+            .await
+            .unwrap();
         let connect = move || {
             let url = server.url();
             async move {
-                let pool = MySqlPoolOptions::new().max_connections(4).test_before_acquire(false).connect(&url).await?;
+                let pool = MySqlPoolOptions::new()
+                    .max_connections(4)
+                    .test_before_acquire(false)
+                    .connect(&url)
+                    .await?;
                 Ok::<_, BoxError>(MySqlStore::builder(pool).time_limit(LIMIT).build())
             }
         };
-        suite::run_all(move || Connections::by(connect.clone())).await.assert_passed();
+        suite::run_all(move || Connections::by(connect.clone()))
+            .await
+            .assert_passed();
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -208,7 +269,10 @@ mod on_sqlx_0_8 {
         let old = idem_core::Idempotency::new(SqliteStore::connect(&url).await.unwrap());
         let new = idem_core::Idempotency::new(idem_sqlx::SqliteStore::connect(&url).await.unwrap());
         for (number, idempotency) in [(1, &old), (2, &new), (3, &old)] {
-            let call = idempotency.operation("orders").key("k").run(async || Ok::<_, idem_core::Error>(number));
+            let call = idempotency
+                .operation("orders")
+                .key("k")
+                .run(async || Ok::<_, idem_core::Error>(number));
             assert_eq!(call.await.unwrap().into_inner(), 1);
         }
     }

@@ -8,8 +8,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use idem_core::record::{
-    Claim, Claimed, Commit, Encoded, Issue, Issued, Origin, Owner, RecordId, RecordInfo, RecordState, Release,
-    ReleaseTo, Renewal,
+    Claim, Claimed, Commit, Encoded, Issue, Issued, Origin, Owner, RecordId, RecordInfo,
+    RecordState, Release, ReleaseTo, Renewal,
 };
 use idem_core::{CodecId, Fingerprint, Key, KeyPart};
 use tokio::sync::oneshot;
@@ -71,12 +71,25 @@ pub(crate) struct Seen {
 }
 
 impl Bench {
-    pub(crate) async fn new(subject: Box<dyn DynSubject>, time: Time, scale: u32) -> Result<Self, Failure> {
+    pub(crate) async fn new(
+        subject: Box<dyn DynSubject>,
+        time: Time,
+        scale: u32,
+    ) -> Result<Self, Failure> {
         let store = subject.handle().await?;
         // Unlike those of any other trial, so that trials share a server.
         let operation = format!("trial.{:032x}", fastrand::u128(..));
         let (moved, keys) = (Mutex::default(), AtomicU64::new(0));
-        Ok(Self { store, subject, time, moved, started: now(), scale, operation, keys })
+        Ok(Self {
+            store,
+            subject,
+            time,
+            moved,
+            started: now(),
+            scale,
+            operation,
+            keys,
+        })
     }
 
     /// Another handle on the same data, as another process has.
@@ -98,22 +111,38 @@ impl Bench {
     }
 
     /// The id of a key under an operation of this trial.
-    pub(crate) fn id_of<K: KeyPart + ?Sized>(&self, operation: &str, key: &K) -> Result<RecordId, Failure> {
+    pub(crate) fn id_of<K: KeyPart + ?Sized>(
+        &self,
+        operation: &str,
+        key: &K,
+    ) -> Result<RecordId, Failure> {
         let operation = [&self.operation, operation].concat();
         Key::encode(key)
             .and_then(|key| RecordId::new(&operation, &key))
-            .ok_or_else(|| broken(format!("`{operation}` or its key is not valid: a mistake in the suite")))
+            .ok_or_else(|| {
+                broken(format!(
+                    "`{operation}` or its key is not valid: a mistake in the suite"
+                ))
+            })
     }
 
     // Time.
 
     /// A length that the trial lets run out.
     pub(crate) fn unit(&self) -> Duration {
-        if self.time.is_real() { REAL_UNIT * self.scale } else { MOVED_UNIT }
+        if self.time.is_real() {
+            REAL_UNIT * self.scale
+        } else {
+            MOVED_UNIT
+        }
     }
 
     pub(crate) fn slack(&self) -> Duration {
-        if self.time.is_real() { REAL_SLACK } else { MOVED_SLACK }
+        if self.time.is_real() {
+            REAL_SLACK
+        } else {
+            MOVED_SLACK
+        }
     }
 
     /// Lets time pass: a length, and on a real clock a little more, so that what lasts that long is
@@ -131,13 +160,22 @@ impl Bench {
     pub(crate) async fn pass_nearly(&self, length: Duration) -> Duration {
         // A real clock does not stop just before a moment. Half way is before it for sure, or
         // measured not to be.
-        let rest = if self.time.is_real() { length / 2 } else { Duration::from_millis(1) };
+        let rest = if self.time.is_real() {
+            length / 2
+        } else {
+            Duration::from_millis(1)
+        };
         self.pass(length.saturating_sub(rest)).await;
         rest
     }
 
     /// Lets a length pass after which the record has another state.
-    pub(crate) async fn pass_until(&self, length: Duration, id: &RecordId, state: Option<RecordState>) -> Verdict {
+    pub(crate) async fn pass_until(
+        &self,
+        length: Duration,
+        id: &RecordId,
+        state: Option<RecordState>,
+    ) -> Verdict {
         self.pass(length).await;
         let changed = async {
             loop {
@@ -149,7 +187,11 @@ impl Bench {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        soon(&format!("after {length:?}, the change of the record to {state:?}"), changed).await?
+        soon(
+            &format!("after {length:?}, the change of the record to {state:?}"),
+            changed,
+        )
+        .await?
     }
 
     /// Carries out a step, and says when that was.
@@ -159,7 +201,13 @@ impl Bench {
     ) -> Result<(Moment, T), Failure> {
         let earliest = self.now();
         let answer = step.await?;
-        Ok((Moment { earliest, latest: self.now() }, answer))
+        Ok((
+            Moment {
+                earliest,
+                latest: self.now(),
+            },
+            answer,
+        ))
     }
 
     /// That less than a length has passed since a moment, so that a lease of that length is alive.
@@ -167,8 +215,16 @@ impl Bench {
     pub(crate) fn still(&self, length: Duration, since: Moment) -> Verdict {
         let longest = self.now().saturating_sub(since.earliest);
         // The error of a real clock counts against the length; a moved clock is exact.
-        let slack = if self.time.is_real() { REAL_SLACK } else { Duration::ZERO };
-        if longest + slack < length { Ok(()) } else { Err(Failure::delayed()) }
+        let slack = if self.time.is_real() {
+            REAL_SLACK
+        } else {
+            Duration::ZERO
+        };
+        if longest + slack < length {
+            Ok(())
+        } else {
+            Err(Failure::delayed())
+        }
     }
 
     /// A verdict that counts only if it was reached within a length since a moment.
@@ -190,7 +246,13 @@ impl Bench {
     }
 
     /// That a length that was counted up since a moment is what it must be at another.
-    pub(crate) fn counted_up(&self, what: &str, found: Duration, since: Moment, at: Moment) -> Verdict {
+    pub(crate) fn counted_up(
+        &self,
+        what: &str,
+        found: Duration,
+        since: Moment,
+        at: Moment,
+    ) -> Verdict {
         let least = at.earliest.saturating_sub(since.latest + self.slack());
         let most = at.latest.saturating_sub(since.earliest) + self.slack();
         between(what, found, least, most)
@@ -210,7 +272,9 @@ impl Bench {
     pub(crate) async fn own(&self, claim: &Claim) -> Result<u64, Failure> {
         match self.store.claim(claim).await? {
             Claimed::Owned { attempt, .. } => Ok(attempt),
-            other => Err(broken(format!("a claim of a free key: wanted Owned, got {other:?}"))),
+            other => Err(broken(format!(
+                "a claim of a free key: wanted Owned, got {other:?}"
+            ))),
         }
     }
 
@@ -220,7 +284,11 @@ impl Bench {
     }
 
     /// A record in a state, after one attempt with a fingerprint.
-    pub(crate) async fn given_with(&self, state: RecordState, print: Option<Fingerprint>) -> Result<Given, Failure> {
+    pub(crate) async fn given_with(
+        &self,
+        state: RecordState,
+        print: Option<Fingerprint>,
+    ) -> Result<Given, Failure> {
         let id = self.id()?;
         let mut claim = claim(&id).with_fingerprint(print);
         let moment = Duration::from_millis(1);
@@ -243,24 +311,49 @@ impl Bench {
             }
             _ => {}
         }
-        same("the state that the trial begins with", self.state(&id).await?, Some(state))?;
+        same(
+            "the state that the trial begins with",
+            self.state(&id).await?,
+            Some(state),
+        )?;
         Ok(Given { id, claim, commit })
     }
 
     /// Committed records of the two kinds: one whose outcome is kept for as long as the record, and
     /// one that remembers longer. A store may well keep the outcome of the second in another place.
-    pub(crate) async fn both_committed(&self, print: Option<Fingerprint>) -> Result<[Given; 2], Failure> {
+    pub(crate) async fn both_committed(
+        &self,
+        print: Option<Fingerprint>,
+    ) -> Result<[Given; 2], Failure> {
         let mut one = self.given_with(RecordState::InFlight, print).await?;
         one.commit.remember = one.commit.ttl;
         let _ = self.store.commit(&one.commit).await?;
-        same("the state that the trial begins with", self.state(&one.id).await?, Some(RecordState::Committed))?;
+        same(
+            "the state that the trial begins with",
+            self.state(&one.id).await?,
+            Some(RecordState::Committed),
+        )?;
         Ok([one, self.given_with(RecordState::Committed, print).await?])
     }
 
     /// An issue of a key that nothing is known of, carried out.
     pub(crate) async fn issued(&self) -> Result<Issue, Failure> {
         let issue = issue(&self.id()?);
-        same("an issue of nothing", self.store.issue(&issue).await?, Issued::Issued)?;
+        same(
+            "an issue of nothing",
+            self.store.issue(&issue).await?,
+            Issued::Issued,
+        )?;
+        Ok(issue)
+    }
+
+    /// The same, whose time is over.
+    pub(crate) async fn expired(&self) -> Result<Issue, Failure> {
+        let issue = issue(&self.id()?).with_ttl(self.unit());
+        let answer = self.store.issue(&issue).await?;
+        same("an issue of nothing", answer, Issued::Issued)?;
+        self.pass_until(issue.ttl, &issue.id, Some(RecordState::Expired))
+            .await?;
         Ok(issue)
     }
 
@@ -279,11 +372,28 @@ impl Bench {
         let (Some(old), Some(new)) = (&before.info, &after.info) else {
             return same(what, after.info.is_some(), before.info.is_some());
         };
-        let fixed = |info: &RecordInfo| (info.state, info.attempt, info.fingerprint, info.lease_age.is_some());
+        let fixed = |info: &RecordInfo| {
+            (
+                info.state,
+                info.attempt,
+                info.fingerprint,
+                info.lease_age.is_some(),
+            )
+        };
         same(what, fixed(new), fixed(old))?;
-        self.counted_down(&format!("{what}: expires_in"), new.expires_in, (old.expires_in, before.at), after.at)?;
+        self.counted_down(
+            &format!("{what}: expires_in"),
+            new.expires_in,
+            (old.expires_in, before.at),
+            after.at,
+        )?;
         if let (Some(old), Some(new)) = (old.lease_left, new.lease_left) {
-            self.counted_down(&format!("{what}: lease_left"), new, (old, before.at), after.at)?;
+            self.counted_down(
+                &format!("{what}: lease_left"),
+                new,
+                (old, before.at),
+                after.at,
+            )?;
         }
         Ok(())
     }
@@ -316,7 +426,11 @@ pub(crate) fn commit(claim: &Claim, attempt: u64) -> Commit {
 
 /// A release by the owner of a claim, to `Released`.
 pub(crate) fn release(claim: &Claim) -> Release {
-    Release::new(claim.id.clone(), claim.owner, ReleaseTo::Released { keep: LONG })
+    Release::new(
+        claim.id.clone(),
+        claim.owner,
+        ReleaseTo::Released { keep: LONG },
+    )
 }
 
 /// A release by the owner of a claim, to `Abandoned`.
@@ -346,7 +460,9 @@ pub(crate) fn outcome(payload: &[u8]) -> Encoded {
 
 /// The fingerprint of a text.
 pub(crate) fn print(text: &str) -> Result<Option<Fingerprint>, Failure> {
-    Fingerprint::of(text).map(Some).map_err(|error| broken(format!("no fingerprint: {error}")))
+    Fingerprint::of(text)
+        .map(Some)
+        .map_err(|error| broken(format!("no fingerprint: {error}")))
 }
 
 /// A task that ends with the trial, whatever the trial comes to.
@@ -358,7 +474,9 @@ impl<T: Send + 'static> Task<T> {
     }
 
     /// Returns when the future was polled for the first time.
-    pub(crate) async fn begun(future: impl Future<Output = Result<T, Failure>> + Send + 'static) -> Self {
+    pub(crate) async fn begun(
+        future: impl Future<Output = Result<T, Failure>> + Send + 'static,
+    ) -> Self {
         let (begins, begun) = oneshot::channel();
         let task = Self::spawn(async move {
             let mut future = pin!(future);

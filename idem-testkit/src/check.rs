@@ -48,9 +48,9 @@ impl Failure {
         match &self.0 {
             Kind::Delayed => true,
             Kind::Store(error) => error.kind() == StoreErrorKind::Timeout,
-            Kind::Subject(error) => {
-                error.downcast_ref::<StoreError>().is_some_and(|error| error.kind() == StoreErrorKind::Timeout)
-            }
+            Kind::Subject(error) => error
+                .downcast_ref::<StoreError>()
+                .is_some_and(|error| error.kind() == StoreErrorKind::Timeout),
             _ => false,
         }
     }
@@ -69,9 +69,9 @@ impl fmt::Display for Failure {
             Kind::Broken(message) => f.write_str(message),
             Kind::Store(error) => write!(f, "the store failed ({:?}): {error}", error.kind()),
             Kind::Subject(error) => write!(f, "no handle on the store: {error}"),
-            Kind::Delayed => {
-                f.write_str("this machine was too slow, again and again, to tell whether the store is right")
-            }
+            Kind::Delayed => f.write_str(
+                "this machine was too slow, again and again, to tell whether the store is right",
+            ),
             Kind::Skipped(reason) => write!(f, "does not apply: {reason}"),
         }
     }
@@ -101,7 +101,11 @@ pub(crate) fn broken(message: impl Into<String>) -> Failure {
 /// That what was found is what was wanted.
 #[allow(clippy::needless_pass_by_value)] // Both are mostly made for the comparison.
 pub(crate) fn same<T: PartialEq + fmt::Debug>(what: &str, found: T, wanted: T) -> Verdict {
-    if found == wanted { Ok(()) } else { Err(broken(format!("{what}: wanted {wanted:?}, got {found:?}"))) }
+    if found == wanted {
+        Ok(())
+    } else {
+        Err(broken(format!("{what}: wanted {wanted:?}, got {found:?}")))
+    }
 }
 
 /// That a condition holds.
@@ -114,7 +118,9 @@ pub(crate) fn between(what: &str, found: Duration, least: Duration, most: Durati
     if (least..=most).contains(&found) {
         Ok(())
     } else {
-        Err(broken(format!("{what}: wanted between {least:?} and {most:?}, got {found:?}")))
+        Err(broken(format!(
+            "{what}: wanted between {least:?} and {most:?}, got {found:?}"
+        )))
     }
 }
 

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use idem_core::record::{
-    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
+    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed,
+    Renewal,
 };
 use idem_core::store::AdminStore;
 use idem_core::store::admin::{Intervened, Intervention, Listing, Page};
@@ -73,7 +74,10 @@ pub struct Gate {
 impl Gate {
     /// A gate that is shut.
     pub fn new() -> Self {
-        Self { open: Arc::new(watch::Sender::new(false)), arrived: Arc::new(watch::Sender::new(0)) }
+        Self {
+            open: Arc::new(watch::Sender::new(false)),
+            arrived: Arc::new(watch::Sender::new(0)),
+        }
     }
 
     /// Lets everyone through, those that come later too.
@@ -151,7 +155,11 @@ impl Faults {
     fn begin(&self, step: Step) -> Fault {
         let script = self.script(step);
         let mut faults = script.faults();
-        let fault = faults.0.pop_front().or_else(|| faults.1.clone()).unwrap_or(Fault::Pass);
+        let fault = faults
+            .0
+            .pop_front()
+            .or_else(|| faults.1.clone())
+            .unwrap_or(Fault::Pass);
         // Counted under the lock, so that who sees the count scripts the next call, not this one.
         script.calls.send_modify(|calls| *calls += 1);
         fault
@@ -192,7 +200,10 @@ pub struct FaultStore<S> {
 impl<S> FaultStore<S> {
     /// Around a store, without faults.
     pub fn new(inner: S) -> Self {
-        Self { inner, faults: Faults::default() }
+        Self {
+            inner,
+            faults: Faults::default(),
+        }
     }
 
     /// Its faults.
@@ -211,7 +222,12 @@ impl<S> FaultStore<S> {
         inner: impl Future<Output = T>,
         failed: impl FnOnce(StoreError) -> T,
     ) -> T {
-        let failed = |kind| failed(StoreError::new(kind, format!("the {step:?} step was made to fail by a test")));
+        let failed = |kind| {
+            failed(StoreError::new(
+                kind,
+                format!("the {step:?} step was made to fail by a test"),
+            ))
+        };
         match self.faults.begin(step) {
             Fault::Pass => inner.await,
             Fault::Refuse => failed(StoreErrorKind::Refused),
@@ -250,43 +266,53 @@ impl<S> FaultStore<S> {
 
 impl<S: fmt::Debug> fmt::Debug for FaultStore<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FaultStore").field("inner", &self.inner).finish_non_exhaustive()
+        f.debug_struct("FaultStore")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
     }
 }
 
 impl<S: Store> Store for FaultStore<S> {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        self.carry_out(Step::Claim, self.inner.claim(claim), Err).await
+        self.carry_out(Step::Claim, self.inner.claim(claim), Err)
+            .await
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {
-        self.carry_out(Step::Commit, self.inner.commit(commit), Err).await
+        self.carry_out(Step::Commit, self.inner.commit(commit), Err)
+            .await
     }
 
     async fn release(&self, release: &Release) -> Result<Ownership, StoreError> {
-        self.carry_out(Step::Release, self.inner.release(release), Err).await
+        self.carry_out(Step::Release, self.inner.release(release), Err)
+            .await
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
         let failed = |error: StoreError| renewals.iter().map(|_| Err(error.clone())).collect();
-        self.carry_out(Step::Renew, self.inner.renew(renewals), failed).await
+        self.carry_out(Step::Renew, self.inner.renew(renewals), failed)
+            .await
     }
 
     async fn wait(&self, id: &RecordId, attempt: u64, limit: Duration) -> Result<(), StoreError> {
-        self.carry_out(Step::Wait, self.inner.wait(id, attempt, limit), Err).await
+        self.carry_out(Step::Wait, self.inner.wait(id, attempt, limit), Err)
+            .await
     }
 
     async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
-        self.carry_out(Step::Inspect, self.inner.inspect(id), Err).await
+        self.carry_out(Step::Inspect, self.inner.inspect(id), Err)
+            .await
     }
 
     async fn remove(&self, id: &RecordId) -> Result<Removed, StoreError> {
-        self.carry_out(Step::Remove, self.inner.remove(id), Err).await
+        self.carry_out(Step::Remove, self.inner.remove(id), Err)
+            .await
     }
 
     async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
         let failed = |error: StoreError| issues.iter().map(|_| Err(error.clone())).collect();
-        self.carry_out(Step::Issue, self.inner.issue(issues), failed).await
+        self.carry_out(Step::Issue, self.inner.issue(issues), failed)
+            .await
     }
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_core::record::{
-    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
+    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed,
+    Renewal,
 };
 use idem_core::store::admin::{Intervened, Intervention, Listing, Page};
 use idem_core::store::{AdminStore, StoreHandle};
@@ -27,7 +28,11 @@ pub(crate) async fn soon<F: Future>(what: &str, future: F) -> Result<F::Output, 
     soon_after(what, Duration::ZERO, future).await
 }
 
-async fn soon_after<F: Future>(what: &str, also: Duration, future: F) -> Result<F::Output, Failure> {
+async fn soon_after<F: Future>(
+    what: &str,
+    also: Duration,
+    future: F,
+) -> Result<F::Output, Failure> {
     tokio::select! {
         biased;
         output = future => Ok(output),
@@ -60,16 +65,24 @@ impl Handle {
         Ok(self.try_list(listing).await??)
     }
 
-    pub(crate) async fn try_list(&self, listing: &Listing) -> Result<Result<Page, StoreError>, Failure> {
+    pub(crate) async fn try_list(
+        &self,
+        listing: &Listing,
+    ) -> Result<Result<Page, StoreError>, Failure> {
         soon("a listing", self.admin()?.list(listing)).await
     }
 
-    pub(crate) async fn intervene(&self, intervention: &Intervention) -> Result<Intervened, Failure> {
+    pub(crate) async fn intervene(
+        &self,
+        intervention: &Intervention,
+    ) -> Result<Intervened, Failure> {
         Ok(soon("an intervention", self.admin()?.intervene(intervention)).await??)
     }
 
     fn admin(&self) -> Result<&dyn DynAdmin, Failure> {
-        self.1.as_deref().ok_or_else(|| broken("the store is tried as one that cannot list: a mistake in the suite"))
+        self.1.as_deref().ok_or_else(|| {
+            broken("the store is tried as one that cannot list: a mistake in the suite")
+        })
     }
 
     pub(crate) async fn claim(&self, claim: &Claim) -> Result<Claimed, Failure> {
@@ -77,13 +90,20 @@ impl Handle {
     }
 
     pub(crate) async fn issue(&self, issue: &Issue) -> Result<Issued, Failure> {
-        match self.issue_all(std::slice::from_ref(issue)).await?.as_slice() {
+        match self
+            .issue_all(std::slice::from_ref(issue))
+            .await?
+            .as_slice()
+        {
             [answer] => Ok(answer.clone()?),
             answers => Err(broken(format!("one issue got {} answers", answers.len()))),
         }
     }
 
-    pub(crate) async fn issue_all(&self, issues: &[Issue]) -> Result<Vec<Result<Issued, StoreError>>, Failure> {
+    pub(crate) async fn issue_all(
+        &self,
+        issues: &[Issue],
+    ) -> Result<Vec<Result<Issued, StoreError>>, Failure> {
         soon("an issue", self.0.issue(issues)).await
     }
 
@@ -102,11 +122,19 @@ impl Handle {
         }
     }
 
-    pub(crate) async fn renew_all(&self, renewals: &[Renewal]) -> Result<Vec<Result<Ownership, StoreError>>, Failure> {
+    pub(crate) async fn renew_all(
+        &self,
+        renewals: &[Renewal],
+    ) -> Result<Vec<Result<Ownership, StoreError>>, Failure> {
         soon("a renewal", self.0.renew(renewals)).await
     }
 
-    pub(crate) async fn wait(&self, id: &RecordId, attempt: u64, limit: Duration) -> Result<(), Failure> {
+    pub(crate) async fn wait(
+        &self,
+        id: &RecordId,
+        attempt: u64,
+        limit: Duration,
+    ) -> Result<(), Failure> {
         Ok(self.try_wait(id, attempt, limit).await??)
     }
 
@@ -120,15 +148,24 @@ impl Handle {
 
     // The same with the store's own failures, for the trials of those.
 
-    pub(crate) async fn try_claim(&self, claim: &Claim) -> Result<Result<Claimed, StoreError>, Failure> {
+    pub(crate) async fn try_claim(
+        &self,
+        claim: &Claim,
+    ) -> Result<Result<Claimed, StoreError>, Failure> {
         soon("a claim", self.0.claim(claim)).await
     }
 
-    pub(crate) async fn try_commit(&self, commit: &Commit) -> Result<Result<Ownership, StoreError>, Failure> {
+    pub(crate) async fn try_commit(
+        &self,
+        commit: &Commit,
+    ) -> Result<Result<Ownership, StoreError>, Failure> {
         soon("a commit", self.0.commit(commit)).await
     }
 
-    pub(crate) async fn try_release(&self, release: &Release) -> Result<Result<Ownership, StoreError>, Failure> {
+    pub(crate) async fn try_release(
+        &self,
+        release: &Release,
+    ) -> Result<Result<Ownership, StoreError>, Failure> {
         soon("a release", self.0.release(release)).await
     }
 
@@ -141,11 +178,17 @@ impl Handle {
         soon_after("a wait", limit, self.0.wait(id, attempt, limit)).await
     }
 
-    pub(crate) async fn try_inspect(&self, id: &RecordId) -> Result<Result<Option<RecordInfo>, StoreError>, Failure> {
+    pub(crate) async fn try_inspect(
+        &self,
+        id: &RecordId,
+    ) -> Result<Result<Option<RecordInfo>, StoreError>, Failure> {
         soon("an inspection", self.0.inspect(id)).await
     }
 
-    pub(crate) async fn try_remove(&self, id: &RecordId) -> Result<Result<Removed, StoreError>, Failure> {
+    pub(crate) async fn try_remove(
+        &self,
+        id: &RecordId,
+    ) -> Result<Result<Removed, StoreError>, Failure> {
         soon("a removal", self.0.remove(id)).await
     }
 }

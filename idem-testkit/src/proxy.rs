@@ -110,14 +110,29 @@ impl Proxy {
         let port = listener.local_addr()?.port();
         let mode = Arc::new(watch::Sender::new(Mode::default()));
         let kinds = Kinds::default();
-        let listening = tokio::spawn(listen(listener, upstream.clone(), mode.subscribe(), kinds.clone(), protocol));
-        Ok(Self { port, upstream, mode, kinds, listening })
+        let listening = tokio::spawn(listen(
+            listener,
+            upstream.clone(),
+            mode.subscribe(),
+            kinds.clone(),
+            protocol,
+        ));
+        Ok(Self {
+            port,
+            upstream,
+            mode,
+            kinds,
+            listening,
+        })
     }
 
     /// Leads new connections to another server of the same protocol, as an address does that moves
     /// in a failover. Those that there are stay as they are.
     pub fn lead_to(&self, upstream: &str) {
-        *self.upstream.write().unwrap_or_else(PoisonError::into_inner) = address(upstream);
+        *self
+            .upstream
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = address(upstream);
     }
 
     /// Returns the URL for Redis clients.
@@ -134,7 +149,10 @@ impl Proxy {
     /// selections match, the first counts.
     pub fn passing(&self, is_one: impl Fn(&[&[u8]]) -> bool + Send + Sync + 'static) -> Passing {
         let kind = Passing::new(is_one);
-        self.kinds.write().unwrap_or_else(PoisonError::into_inner).push(kind.clone());
+        self.kinds
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(kind.clone());
         kind
     }
 
@@ -176,9 +194,14 @@ impl Drop for Proxy {
 
 /// `host:port` of a URL, or of itself.
 fn address(upstream: &str) -> String {
-    let address = upstream.split_once("://").map_or(upstream, |(_, rest)| rest);
+    let address = upstream
+        .split_once("://")
+        .map_or(upstream, |(_, rest)| rest);
     let address = address.split(['/', '?']).next().unwrap_or_default();
-    address.rsplit_once('@').map_or(address, |(_, host)| host).to_owned()
+    address
+        .rsplit_once('@')
+        .map_or(address, |(_, host)| host)
+        .to_owned()
 }
 
 async fn listen(
@@ -190,22 +213,43 @@ async fn listen(
 ) {
     while let Ok((client, _)) = listener.accept().await {
         if !mode.borrow().cut {
-            let upstream = upstream.read().unwrap_or_else(PoisonError::into_inner).clone();
-            tokio::spawn(connect(client, upstream, mode.clone(), kinds.clone(), protocol));
+            let upstream = upstream
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone();
+            tokio::spawn(connect(
+                client,
+                upstream,
+                mode.clone(),
+                kinds.clone(),
+                protocol,
+            ));
         }
     }
 }
 
-async fn connect(client: TcpStream, upstream: String, mode: watch::Receiver<Mode>, kinds: Kinds, protocol: Protocol) {
+async fn connect(
+    client: TcpStream,
+    upstream: String,
+    mode: watch::Receiver<Mode>,
+    kinds: Kinds,
+    protocol: Protocol,
+) {
     let opening = mode.borrow().opening;
     tokio::time::sleep(opening).await;
     // A server that is down looks to the client as it is: the connection ends.
-    let Ok(server) = TcpStream::connect(upstream).await else { return };
+    let Ok(server) = TcpStream::connect(upstream).await else {
+        return;
+    };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     let mut cut = mode.clone();
-    let pending = Pending { requests: Mutex::default(), session: Mutex::default(), protocol };
+    let pending = Pending {
+        requests: Mutex::default(),
+        session: Mutex::default(),
+        protocol,
+    };
     // Whichever ends first ends the connection, in both directions.
     tokio::select! {
         biased;
@@ -239,15 +283,23 @@ impl Pending {
     }
 
     fn push(&self, words: &[&[u8]], mishap: Mishap) {
-        let subscribes = words.first().is_some_and(|name| name.to_ascii_lowercase().ends_with(b"subscribe"));
-        let replies = if subscribes { words.len().saturating_sub(1).max(1) } else { 1 };
+        let subscribes = words
+            .first()
+            .is_some_and(|name| name.to_ascii_lowercase().ends_with(b"subscribe"));
+        let replies = if subscribes {
+            words.len().saturating_sub(1).max(1)
+        } else {
+            1
+        };
         self.lock().push_back(Awaited { replies, mishap });
     }
 
     /// A reply has come. Says what goes wrong with it.
     fn answered(&self) -> Mishap {
         let mut pending = self.lock();
-        let Some(first) = pending.front_mut() else { return Mishap::Pass };
+        let Some(first) = pending.front_mut() else {
+            return Mishap::Pass;
+        };
         first.replies -= 1;
         let mishap = std::mem::replace(&mut first.mishap, Mishap::Pass);
         if first.replies == 0 {
@@ -275,16 +327,34 @@ enum Next {
     End,
 }
 
-async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, kinds: &Kinds, pending: &Pending) {
+async fn requests(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    kinds: &Kinds,
+    pending: &Pending,
+) {
     let mut read = Vec::new();
-    while from.read_buf(&mut read).await.is_ok_and(|length| length > 0) {
-        if !send_on(&mut read, &mut to, |bytes| first_request(bytes, kinds, pending)).await {
+    while from
+        .read_buf(&mut read)
+        .await
+        .is_ok_and(|length| length > 0)
+    {
+        if !send_on(&mut read, &mut to, |bytes| {
+            first_request(bytes, kinds, pending)
+        })
+        .await
+        {
             return;
         }
     }
 }
 
-async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut mode: watch::Receiver<Mode>, pending: &Pending) {
+async fn replies(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut mode: watch::Receiver<Mode>,
+    pending: &Pending,
+) {
     let mut read = Vec::new();
     let mut swallowed = false;
     loop {
@@ -292,7 +362,9 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut mode: watc
             _ = mode.wait_for(|mode| swallowed && !mode.swallow) => return,
             length = from.read_buf(&mut read) => length,
         };
-        let (Ok(1..), Mode { swallow, delay, .. }) = (length, *mode.borrow()) else { return };
+        let (Ok(1..), Mode { swallow, delay, .. }) = (length, *mode.borrow()) else {
+            return;
+        };
         if swallow {
             swallowed = true;
             read.clear();
@@ -307,7 +379,11 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut mode: watc
 
 /// Sends on what is whole of what was read, and keeps the rest. `false` if the connection is to
 /// end.
-async fn send_on(read: &mut Vec<u8>, to: &mut OwnedWriteHalf, first: impl Fn(&[u8]) -> Option<Next>) -> bool {
+async fn send_on(
+    read: &mut Vec<u8>,
+    to: &mut OwnedWriteHalf,
+    first: impl Fn(&[u8]) -> Option<Next>,
+) -> bool {
     let mut ready = 0;
     loop {
         let next = first(read.get(ready..).unwrap_or_default());
@@ -316,7 +392,11 @@ async fn send_on(read: &mut Vec<u8>, to: &mut OwnedWriteHalf, first: impl Fn(&[u
             ready += length;
             continue;
         }
-        if to.write_all(read.get(..ready).unwrap_or_default()).await.is_err() {
+        if to
+            .write_all(read.get(..ready).unwrap_or_default())
+            .await
+            .is_err()
+        {
             return false;
         }
         read.drain(..ready);
@@ -371,7 +451,11 @@ fn first_command(bytes: &[u8], kinds: &Kinds, pending: &Pending) -> Option<Next>
 /// The fate of a request, and the mishap of its reply.
 fn fate(words: &[&[u8]], length: usize, kinds: &Kinds) -> (Next, Mishap) {
     let kinds = kinds.read().unwrap_or_else(PoisonError::into_inner);
-    let mishap = if words.is_empty() { None } else { kinds.iter().find_map(|kind| kind.meet(words)) };
+    let mishap = if words.is_empty() {
+        None
+    } else {
+        kinds.iter().find_map(|kind| kind.meet(words))
+    };
     match mishap.unwrap_or(Mishap::Pass) {
         Mishap::LoseRequest => (Next::End, Mishap::Pass),
         Mishap::Hang(gate) => (Next::Hang(length, gate), Mishap::Pass),

@@ -70,7 +70,11 @@ pub trait Subject: Send + Sync + 'static {
     /// Puts a value that is not a record at the place of the record of `id`, for the trials with
     /// another program's data. `false`, the default, skips these trials: this store cannot hold
     /// such a value.
-    fn plant(&self, id: &RecordId, value: &[u8]) -> impl Future<Output = Result<bool, BoxError>> + Send {
+    fn plant(
+        &self,
+        id: &RecordId,
+        value: &[u8],
+    ) -> impl Future<Output = Result<bool, BoxError>> + Send {
         let _ = (id, value);
         async { Ok(false) }
     }
@@ -109,7 +113,11 @@ impl From<ManualClock> for Time {
 
 impl fmt::Debug for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_real() { "Time::real()" } else { "Time::moved_by(..)" })
+        f.write_str(if self.is_real() {
+            "Time::real()"
+        } else {
+            "Time::moved_by(..)"
+        })
     }
 }
 
@@ -123,7 +131,10 @@ pub struct Clones<S> {
 impl<S: Store + Clone> Clones<S> {
     /// A subject for a store, in real time.
     pub fn of(store: S) -> Self {
-        Self { store, time: Time::real() }
+        Self {
+            store,
+            time: Time::real(),
+        }
     }
 
     /// With a clock of the store that the trials move.
@@ -208,11 +219,20 @@ pub(crate) trait DynSubject: Send + Sync {
 
 impl<S: Subject> DynSubject for S {
     fn handle(&self) -> Boxed<'_, Handle> {
-        Box::pin(async { self.store().await.map(Handle::new).map_err(Failure::subject) })
+        Box::pin(async {
+            self.store()
+                .await
+                .map(Handle::new)
+                .map_err(Failure::subject)
+        })
     }
 
     fn plant<'a>(&'a self, id: &'a RecordId, value: &'a [u8]) -> Boxed<'a, bool> {
-        Box::pin(async { Subject::plant(self, id, value).await.map_err(Failure::subject) })
+        Box::pin(async {
+            Subject::plant(self, id, value)
+                .await
+                .map_err(Failure::subject)
+        })
     }
 }
 
@@ -223,7 +243,10 @@ impl<S: Subject<Store: AdminStore>> DynSubject for Admin<S> {
     fn handle(&self) -> Boxed<'_, Handle> {
         Box::pin(async {
             let (store, admin) = (self.0.store().await, self.0.store().await);
-            Ok(Handle::of_admin(store.map_err(Failure::subject)?, admin.map_err(Failure::subject)?))
+            Ok(Handle::of_admin(
+                store.map_err(Failure::subject)?,
+                admin.map_err(Failure::subject)?,
+            ))
         })
     }
 

@@ -43,7 +43,10 @@ pub fn run<S: Subject>(subject: impl Fn() -> S + Send + Sync + 'static) -> ! {
 /// several stores.
 ///
 /// `prefix` comes before each name.
-pub fn tests<S: Subject>(prefix: &str, subject: impl Fn() -> S + Send + Sync + 'static) -> Vec<libtest_mimic::Trial> {
+pub fn tests<S: Subject>(
+    prefix: &str,
+    subject: impl Fn() -> S + Send + Sync + 'static,
+) -> Vec<libtest_mimic::Trial> {
     tests_of(prefix, trials(), &plain(subject))
 }
 
@@ -55,12 +58,19 @@ pub fn admin_tests<S: Subject<Store: AdminStore>>(
     tests_of(prefix, admin_trials(), &admin(subject))
 }
 
-fn tests_of(prefix: &str, trials: impl Iterator<Item = Trial>, subjects: &Subjects) -> Vec<libtest_mimic::Trial> {
+fn tests_of(
+    prefix: &str,
+    trials: impl Iterator<Item = Trial>,
+    subjects: &Subjects,
+) -> Vec<libtest_mimic::Trial> {
     let test = |trial: Trial| {
         let subjects = Arc::clone(subjects);
         libtest_mimic::Trial::ignorable_test([prefix, trial.name].concat(), move || {
             // Some trials are races, which need two threads.
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build()?;
             match runtime.block_on(trial.run_on(&subjects))? {
                 Outcome::Passed => Ok(Completion::Completed),
                 Outcome::Skipped(reason) => Ok(Completion::ignored_with(reason)),
@@ -101,7 +111,9 @@ pub async fn run_all<S: Subject>(subject: impl Fn() -> S + Send + Sync + 'static
 }
 
 /// Runs the trials of [`AdminStore`], likewise.
-pub async fn run_all_admin<S: Subject<Store: AdminStore>>(subject: impl Fn() -> S + Send + Sync + 'static) -> Report {
+pub async fn run_all_admin<S: Subject<Store: AdminStore>>(
+    subject: impl Fn() -> S + Send + Sync + 'static,
+) -> Report {
     run_all_of(admin_trials(), admin(subject)).await
 }
 
@@ -125,7 +137,12 @@ async fn run_all_of(trials: impl Iterator<Item = Trial>, subjects: Subjects) -> 
     }
     let mut results = tasks.join_all().await;
     results.sort_by_key(|(index, ..)| *index);
-    Report(results.into_iter().map(|(_, name, result)| (name, result)).collect())
+    Report(
+        results
+            .into_iter()
+            .map(|(_, name, result)| (name, result))
+            .collect(),
+    )
 }
 
 /// The results of the suite.
@@ -136,12 +153,15 @@ pub struct Report(Vec<(&'static str, Result<Outcome, Failure>)>);
 impl Report {
     /// Each trial's name and result, in the order of [`trials`].
     pub fn results(&self) -> impl Iterator<Item = (&'static str, Result<Outcome, &Failure>)> {
-        self.0.iter().map(|(name, result)| (*name, result.as_ref().copied()))
+        self.0
+            .iter()
+            .map(|(name, result)| (*name, result.as_ref().copied()))
     }
 
     /// The trials that failed, by name, and why.
     pub fn failures(&self) -> impl Iterator<Item = (&'static str, &Failure)> {
-        self.results().filter_map(|(name, result)| Some((name, result.err()?)))
+        self.results()
+            .filter_map(|(name, result)| Some((name, result.err()?)))
     }
 
     /// Panics if a trial failed.
@@ -157,8 +177,17 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let skipped = self.results().filter(|(_, result)| matches!(result, Ok(Outcome::Skipped(_)))).count();
-        writeln!(f, "{} of {} trials failed, {skipped} were skipped", self.failures().count(), self.0.len())?;
-        self.failures().try_for_each(|(name, failure)| writeln!(f, "{name}: {failure}"))
+        let skipped = self
+            .results()
+            .filter(|(_, result)| matches!(result, Ok(Outcome::Skipped(_))))
+            .count();
+        writeln!(
+            f,
+            "{} of {} trials failed, {skipped} were skipped",
+            self.failures().count(),
+            self.0.len()
+        )?;
+        self.failures()
+            .try_for_each(|(name, failure)| writeln!(f, "{name}: {failure}"))
     }
 }

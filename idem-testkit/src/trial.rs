@@ -9,6 +9,7 @@ use idem_core::store::AdminStore;
 
 use crate::bench::Bench;
 use crate::check::{Failure, Verdict};
+use crate::script::{self, Line};
 use crate::subject::{Admin, DynSubject, Subject, Time};
 
 /// How often a trial is tried whose machine held it up; its lengths double each time.
@@ -18,7 +19,27 @@ const TRIES: u32 = 6;
 #[derive(Clone, Copy)]
 pub struct Trial {
     pub(crate) name: &'static str,
-    pub(crate) run: for<'a> fn(&'a Bench) -> Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>,
+    steps: Steps,
+}
+
+#[derive(Clone, Copy)]
+enum Steps {
+    Lines(&'static [Line]),
+    Code(Code),
+}
+
+type Code = for<'a> fn(&'a Bench) -> Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>;
+
+/// A trial whose steps are lines of a table.
+pub(crate) const fn lines(name: &'static str, lines: &'static [Line]) -> Trial {
+    let steps = Steps::Lines(lines);
+    Trial { name, steps }
+}
+
+/// A trial whose steps need more than lines: tasks, lengths of time, batches.
+pub(crate) const fn code(name: &'static str, code: Code) -> Trial {
+    let steps = Steps::Code(code);
+    Trial { name, steps }
 }
 
 /// How a trial ended that did not fail.
@@ -42,7 +63,9 @@ pub(crate) fn plain<S: Subject>(subject: impl Fn() -> S + Send + Sync + 'static)
     })
 }
 
-pub(crate) fn admin<S: Subject<Store: AdminStore>>(subject: impl Fn() -> S + Send + Sync + 'static) -> Subjects {
+pub(crate) fn admin<S: Subject<Store: AdminStore>>(
+    subject: impl Fn() -> S + Send + Sync + 'static,
+) -> Subjects {
     Arc::new(move || {
         let subject = subject();
         let time = subject.time();
@@ -65,7 +88,10 @@ impl Trial {
     /// # Errors
     ///
     /// Says what the store did, and what it must do.
-    pub async fn run<S: Subject>(&self, subject: impl Fn() -> S + Send + Sync + 'static) -> Result<Outcome, Failure> {
+    pub async fn run<S: Subject>(
+        &self,
+        subject: impl Fn() -> S + Send + Sync + 'static,
+    ) -> Result<Outcome, Failure> {
         self.run_on(&plain(subject)).await
     }
 
@@ -74,7 +100,13 @@ impl Trial {
         loop {
             let scale = 1 << tries.next().unwrap_or_default();
             let (subject, time) = subjects();
-            let verdict = async { (self.run)(&Bench::new(subject, time, scale).await?).await };
+            let verdict = async {
+                let bench = Bench::new(subject, time, scale).await?;
+                match self.steps {
+                    Steps::Lines(lines) => script::play(&bench, lines).await,
+                    Steps::Code(code) => code(&bench).await,
+                }
+            };
             match verdict.await {
                 Ok(()) => return Ok(Outcome::Passed),
                 Err(failure) if failure.is_delay() && !tries.is_empty() => {}

@@ -14,7 +14,12 @@ fn id() -> RecordId {
 }
 
 fn claim() -> Claim {
-    Claim::new(id(), Owner::generate(), Duration::from_secs(30), Duration::from_secs(60))
+    Claim::new(
+        id(),
+        Owner::generate(),
+        Duration::from_secs(30),
+        Duration::from_secs(60),
+    )
 }
 
 fn store() -> FaultStore<MemoryStore> {
@@ -39,7 +44,9 @@ async fn a_request_that_is_refused_or_lost_is_not_carried_out() {
     let store = store();
     store.faults().next(Step::Claim, Fault::Refuse);
     store.faults().next(Step::Claim, Fault::LoseRequest);
-    store.faults().next(Step::Claim, Fault::Fail(StoreErrorKind::Full));
+    store
+        .faults()
+        .next(Step::Claim, Fault::Fail(StoreErrorKind::Full));
     assert_eq!(kind(&store).await, StoreErrorKind::Refused);
     assert_eq!(kind(&store).await, StoreErrorKind::Unavailable);
     assert_eq!(kind(&store).await, StoreErrorKind::Full);
@@ -50,10 +57,19 @@ async fn a_request_that_is_refused_or_lost_is_not_carried_out() {
 async fn a_reply_that_is_lost_was_carried_out() {
     let (store, claim) = (store(), claim());
     store.faults().next(Step::Claim, Fault::LoseReply);
-    assert_eq!(store.claim(&claim).await.unwrap_err().kind(), StoreErrorKind::Unavailable);
-    assert_eq!(store.inspect(&id()).await.unwrap().unwrap().state, RecordState::InFlight);
+    assert_eq!(
+        store.claim(&claim).await.unwrap_err().kind(),
+        StoreErrorKind::Unavailable
+    );
+    assert_eq!(
+        store.inspect(&id()).await.unwrap().unwrap().state,
+        RecordState::InFlight
+    );
     // The one fault is used up, and the claim sent again is recognised.
-    assert!(matches!(store.claim(&claim).await.unwrap(), Claimed::Owned { attempt: 1, .. }));
+    assert!(matches!(
+        store.claim(&claim).await.unwrap(),
+        Claimed::Owned { attempt: 1, .. }
+    ));
 }
 
 #[tokio::test]
@@ -68,10 +84,16 @@ async fn faults_come_in_their_order_then_the_one_for_always_until_cleared() {
     assert_eq!(kind(&store).await, StoreErrorKind::Refused);
     assert_eq!(kind(&store).await, StoreErrorKind::Timeout);
     assert_eq!(kind(&store).await, StoreErrorKind::Timeout);
-    assert!(store.inspect(&id()).await.is_ok(), "other steps have no fault");
+    assert!(
+        store.inspect(&id()).await.is_ok(),
+        "other steps have no fault"
+    );
     faults.clear();
     assert!(store.claim(&claim()).await.is_ok());
-    assert_eq!((faults.calls(Step::Claim), faults.calls(Step::Inspect)), (5, 1));
+    assert_eq!(
+        (faults.calls(Step::Claim), faults.calls(Step::Inspect)),
+        (5, 1)
+    );
 }
 
 #[tokio::test]
@@ -100,19 +122,27 @@ async fn a_call_hangs_before_it_is_carried_out_until_the_gate_opens() {
     assert_eq!(store.inspect(&id()).await.unwrap(), None);
     assert!(!hanging.is_finished());
     gate.open();
-    assert!(matches!(hanging.await.unwrap().unwrap(), Claimed::Owned { .. }));
+    assert!(matches!(
+        hanging.await.unwrap().unwrap(),
+        Claimed::Owned { .. }
+    ));
 }
 
 #[tokio::test]
 async fn a_reply_hangs_after_it_was_carried_out_until_the_gate_opens() {
     let (store, gate) = (store(), Gate::new());
-    store.faults().next(Step::Claim, Fault::HangReply(gate.clone()));
+    store
+        .faults()
+        .next(Step::Claim, Fault::HangReply(gate.clone()));
     let hanging = tokio::spawn({
         let store = store.clone();
         async move { store.claim(&claim()).await }
     });
     gate.reached().await;
-    assert_eq!(store.inspect(&id()).await.unwrap().unwrap().state, RecordState::InFlight);
+    assert_eq!(
+        store.inspect(&id()).await.unwrap().unwrap().state,
+        RecordState::InFlight
+    );
     assert!(!hanging.is_finished());
     gate.open();
     assert!(hanging.await.unwrap().is_ok());
@@ -120,9 +150,10 @@ async fn a_reply_hangs_after_it_was_carried_out_until_the_gate_opens() {
 
 #[tokio::test(start_paused = true)]
 async fn delays_come_before_or_after_the_step() {
-    for (fault, at_once) in
-        [(Fault::Delay(Duration::from_secs(3)), false), (Fault::DelayReply(Duration::from_secs(3)), true)]
-    {
+    for (fault, at_once) in [
+        (Fault::Delay(Duration::from_secs(3)), false),
+        (Fault::DelayReply(Duration::from_secs(3)), true),
+    ] {
         let store = store();
         store.faults().next(Step::Claim, fault);
         let delayed = tokio::spawn({

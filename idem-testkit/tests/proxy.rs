@@ -21,7 +21,9 @@ async fn connect(proxy: &Proxy) -> TcpStream {
 
 /// Sends a command and gives the first bytes of the reply; none if the connection ended.
 async fn ask(stream: &mut TcpStream, command: &str) -> io::Result<String> {
-    stream.write_all(format!("{command}\r\n").as_bytes()).await?;
+    stream
+        .write_all(format!("{command}\r\n").as_bytes())
+        .await?;
     answer(stream).await
 }
 
@@ -33,7 +35,10 @@ async fn answer(stream: &mut TcpStream) -> io::Result<String> {
 
 /// Whether a connection ended, with or without an error.
 fn ended(answer: io::Result<String>) -> bool {
-    answer.map_or_else(|error| error.kind() != io::ErrorKind::TimedOut, |text| text.is_empty())
+    answer.map_or_else(
+        |error| error.kind() != io::ErrorKind::TimedOut,
+        |text| text.is_empty(),
+    )
 }
 
 #[tokio::test]
@@ -48,7 +53,10 @@ async fn it_passes_on_what_is_said() {
 
 #[tokio::test]
 async fn led_to_another_server_new_connections_reach_that_one_and_others_stay() {
-    let (one, two) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    let (one, two) = (
+        RedisServer::start().await.unwrap(),
+        RedisServer::start().await.unwrap(),
+    );
     let proxy = Proxy::start(&one.url()).await.unwrap();
     let mut first = connect(&proxy).await;
     assert_eq!(ask(&mut first, "SET a 1").await.unwrap(), "+OK\r\n");
@@ -69,7 +77,10 @@ async fn cut_it_ends_connections_until_it_is_restored() {
     let mut refused = connect(&proxy).await;
     assert!(ended(ask(&mut refused, "PING").await));
     proxy.restore();
-    assert_eq!(ask(&mut connect(&proxy).await, "PING").await.unwrap(), "+PONG\r\n");
+    assert_eq!(
+        ask(&mut connect(&proxy).await, "PING").await.unwrap(),
+        "+PONG\r\n"
+    );
 }
 
 #[tokio::test]
@@ -80,11 +91,17 @@ async fn swallowed_replies_are_to_requests_that_were_carried_out() {
     assert_eq!(ask(&mut stream, "PING").await.unwrap(), "+PONG\r\n");
     proxy.swallow_replies(true);
     assert!(timeout(MOMENT, ask(&mut stream, "SET a 1")).await.is_err());
-    assert_eq!(server.cli(&["GET", "a"]).await.unwrap().bytes(), Some(&b"1"[..]));
+    assert_eq!(
+        server.cli(&["GET", "a"]).await.unwrap().bytes(),
+        Some(&b"1"[..])
+    );
     proxy.restore();
     // A reply that comes now would answer another request.
     assert!(ended(answer(&mut stream).await));
-    assert_eq!(ask(&mut connect(&proxy).await, "PING").await.unwrap(), "+PONG\r\n");
+    assert_eq!(
+        ask(&mut connect(&proxy).await, "PING").await.unwrap(),
+        "+PONG\r\n"
+    );
 }
 
 #[tokio::test]
@@ -109,7 +126,10 @@ async fn a_server_that_is_down_looks_as_if_the_connection_ended() {
     server.kill().unwrap();
     assert!(ended(ask(&mut connect(&proxy).await, "PING").await));
     server.restart().await.unwrap();
-    assert_eq!(ask(&mut connect(&proxy).await, "PING").await.unwrap(), "+PONG\r\n");
+    assert_eq!(
+        ask(&mut connect(&proxy).await, "PING").await.unwrap(),
+        "+PONG\r\n"
+    );
 }
 
 #[tokio::test]
@@ -129,7 +149,9 @@ fn increments(proxy: &Proxy) -> Passing {
 
 async fn counted(server: &RedisServer) -> Option<i64> {
     let reply = server.cli(&["GET", "n"]).await.unwrap();
-    reply.bytes().map(|digits| std::str::from_utf8(digits).unwrap().parse().unwrap())
+    reply
+        .bytes()
+        .map(|digits| std::str::from_utf8(digits).unwrap().parse().unwrap())
 }
 
 #[tokio::test]
@@ -142,12 +164,20 @@ async fn a_single_request_or_reply_is_lost_with_its_connection() {
     }
     let mut stream = connect(&proxy).await;
     // Bytes that come with it, but before it, are passed on.
-    assert_eq!(ask(&mut stream, "PING\r\nINCR n").await.unwrap(), "+PONG\r\n:1\r\n");
+    assert_eq!(
+        ask(&mut stream, "PING\r\nINCR n").await.unwrap(),
+        "+PONG\r\n:1\r\n"
+    );
     assert!(ended(ask(&mut stream, "INCR n").await));
     assert_eq!(counted(&server).await, Some(1));
-    assert!(ended(ask(&mut connect(&proxy).await, "*2\r\n$4\r\nINCR\r\n$1\r\nn").await));
+    assert!(ended(
+        ask(&mut connect(&proxy).await, "*2\r\n$4\r\nINCR\r\n$1\r\nn").await
+    ));
     assert_eq!((counted(&server).await, increments.calls()), (Some(2), 3));
-    assert_eq!(ask(&mut connect(&proxy).await, "INCR n").await.unwrap(), ":3\r\n");
+    assert_eq!(
+        ask(&mut connect(&proxy).await, "INCR n").await.unwrap(),
+        ":3\r\n"
+    );
 }
 
 #[tokio::test]
@@ -177,7 +207,10 @@ async fn a_reply_that_hangs_holds_up_those_behind_it() {
     let (increments, gate) = (increments(&proxy), Gate::new());
     increments.next(Mishap::HangReply(gate.clone()));
     let mut stream = connect(&proxy).await;
-    stream.write_all(b"PING\r\nINCR n\r\nPING\r\n").await.unwrap();
+    stream
+        .write_all(b"PING\r\nINCR n\r\nPING\r\n")
+        .await
+        .unwrap();
     assert_eq!(answer(&mut stream).await.unwrap(), "+PONG\r\n");
     gate.reached().await;
     assert_eq!(counted(&server).await, Some(1));
@@ -193,7 +226,10 @@ async fn what_is_pushed_is_no_reply_to_anybody() {
     let increments = increments(&proxy);
     increments.next(Mishap::LoseReply);
     let mut stream = connect(&proxy).await;
-    stream.write_all(b"HELLO 3\r\nSUBSCRIBE c\r\n").await.unwrap();
+    stream
+        .write_all(b"HELLO 3\r\nSUBSCRIBE c\r\n")
+        .await
+        .unwrap();
     let mut said = String::new();
     while !said.ends_with("$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n") {
         said += &answer(&mut stream).await.unwrap();

@@ -27,21 +27,45 @@ async fn until(what: &str, mut condition: impl FnMut() -> bool) {
 #[tokio::test]
 async fn it_answers_and_is_empty() {
     let server = RedisServer::start().await.unwrap();
-    assert_eq!(server.url(), format!("redis://127.0.0.1:{}/", server.port()));
+    assert_eq!(
+        server.url(),
+        format!("redis://127.0.0.1:{}/", server.port())
+    );
     assert_eq!(server.cli(&["DBSIZE"]).await.unwrap(), Reply::Number(0));
-    assert_eq!(server.cli(&["SET", "a", "b\r\nc"]).await.unwrap(), Reply::Status("OK".into()));
-    assert_eq!(server.cli(&[&b"GET"[..], b"a"]).await.unwrap(), Reply::Value(b"b\r\nc".into()));
+    assert_eq!(
+        server.cli(&["SET", "a", "b\r\nc"]).await.unwrap(),
+        Reply::Status("OK".into())
+    );
+    assert_eq!(
+        server.cli(&[&b"GET"[..], b"a"]).await.unwrap(),
+        Reply::Value(b"b\r\nc".into())
+    );
     assert_eq!(server.cli(&["GET", "missing"]).await.unwrap(), Reply::Nil);
-    assert!(matches!(server.cli(&["NONSENSE"]).await.unwrap(), Reply::Error(error) if error.starts_with("ERR")));
+    assert!(
+        matches!(server.cli(&["NONSENSE"]).await.unwrap(), Reply::Error(error) if error.starts_with("ERR"))
+    );
     let list = server.cli(&["CONFIG", "GET", "appendonly"]).await.unwrap();
-    assert_eq!(list, Reply::List(vec![Reply::Value(b"appendonly".into()), Reply::Value(b"no".into())]));
+    assert_eq!(
+        list,
+        Reply::List(vec![
+            Reply::Value(b"appendonly".into()),
+            Reply::Value(b"no".into())
+        ])
+    );
 }
 
 #[tokio::test]
 async fn two_are_apart_and_each_ends_when_it_is_dropped() {
-    let (one, two) = (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    let (one, two) = (
+        RedisServer::start().await.unwrap(),
+        RedisServer::start().await.unwrap(),
+    );
     assert_ne!(one.port(), two.port());
-    let dir = one.cli(&["CONFIG", "GET", "dir"]).await.unwrap().to_string();
+    let dir = one
+        .cli(&["CONFIG", "GET", "dir"])
+        .await
+        .unwrap()
+        .to_string();
     let dir = dir.lines().nth(1).unwrap().to_owned();
     let port = one.port();
     drop(one);
@@ -54,9 +78,16 @@ async fn two_are_apart_and_each_ends_when_it_is_dropped() {
 async fn paused_it_answers_nothing_until_it_is_resumed() {
     let server = RedisServer::start().await.unwrap();
     server.pause().unwrap();
-    assert!(tokio::time::timeout(Duration::from_millis(200), server.cli(&["PING"])).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(200), server.cli(&["PING"]))
+            .await
+            .is_err()
+    );
     server.resume().unwrap();
-    assert_eq!(server.cli(&["PING"]).await.unwrap(), Reply::Status("PONG".into()));
+    assert_eq!(
+        server.cli(&["PING"]).await.unwrap(),
+        Reply::Status("PONG".into())
+    );
 }
 
 #[tokio::test]
@@ -79,16 +110,26 @@ async fn killed_it_is_gone_and_started_again_it_is_empty_at_the_same_port() {
     server.restart().await.unwrap();
     assert_eq!(server.cli(&["DBSIZE"]).await.unwrap(), Reply::Number(0));
     server.restart().await.unwrap();
-    assert_eq!(server.cli(&["PING"]).await.unwrap(), Reply::Status("PONG".into()));
+    assert_eq!(
+        server.cli(&["PING"]).await.unwrap(),
+        Reply::Status("PONG".into())
+    );
 }
 
 #[tokio::test]
 async fn with_a_log_of_its_data_it_remembers_across_a_restart() {
-    let builder = RedisServer::builder().arg("--appendonly").arg("yes").arg("--appendfsync").arg("always");
+    let builder = RedisServer::builder()
+        .arg("--appendonly")
+        .arg("yes")
+        .arg("--appendfsync")
+        .arg("always");
     let server = builder.start().await.unwrap();
     server.cli(&["SET", "a", "1"]).await.unwrap();
     server.restart().await.unwrap();
-    assert_eq!(server.cli(&["GET", "a"]).await.unwrap(), Reply::Value(b"1".into()));
+    assert_eq!(
+        server.cli(&["GET", "a"]).await.unwrap(),
+        Reply::Value(b"1".into())
+    );
 }
 
 #[tokio::test]
@@ -99,14 +140,23 @@ async fn the_shared_one_is_one() {
 
 #[tokio::test]
 async fn a_missing_program_is_an_error_that_says_what_to_do() {
-    let error = RedisServer::builder().program("no-such-redis-server").start().await.unwrap_err();
+    let error = RedisServer::builder()
+        .program("no-such-redis-server")
+        .start()
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::NotFound);
     assert!(error.to_string().contains("cargo xtask test"), "{error}");
 }
 
 #[tokio::test]
 async fn a_server_that_does_not_start_says_why() {
-    let error = RedisServer::builder().arg("--no-such-option").arg("1").start().await.unwrap_err();
+    let error = RedisServer::builder()
+        .arg("--no-such-option")
+        .arg("1")
+        .start()
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("no-such-option"), "{error}");
 }
 
@@ -125,13 +175,21 @@ async fn the_death_of_its_process_is_its_own() {
     use std::io::{BufRead as _, BufReader};
 
     let mut process = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_process_with_a_server_that_never_ends", "--ignored", "--nocapture"])
+        .args([
+            "--exact",
+            "a_process_with_a_server_that_never_ends",
+            "--ignored",
+            "--nocapture",
+        ])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let port =
-        lines.find_map(|line| line.strip_prefix("port ")?.parse().ok()).expect("the process says its server's port");
+    let mut lines = BufReader::new(process.stdout.take().unwrap())
+        .lines()
+        .map_while(Result::ok);
+    let port = lines
+        .find_map(|line| line.strip_prefix("port ")?.parse().ok())
+        .expect("the process says its server's port");
     assert!(listens(port));
     // By SIGKILL: nothing in the process can see to anything.
     process.kill().unwrap();

@@ -18,21 +18,40 @@ async fn role(server: &RedisServer) -> String {
 async fn sentinels_put_a_replica_in_the_place_of_a_dead_master_which_comes_back_as_a_replica() {
     let redis = RedisSentinels::start().await.unwrap();
     assert_eq!((redis.servers().len(), redis.sentinels().len()), (3, 3));
-    let ports: Vec<_> = redis.sentinels().iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
-    assert_eq!(redis.url(), format!("redis+sentinel://{}/main", ports.join(",")));
+    let ports: Vec<_> = redis
+        .sentinels()
+        .iter()
+        .map(|server| format!("127.0.0.1:{}", server.port()))
+        .collect();
+    assert_eq!(
+        redis.url(),
+        format!("redis+sentinel://{}/main", ports.join(","))
+    );
     assert_eq!(redis.master().await.unwrap(), 0);
     redis.servers()[0].cli(&["SET", "a", "1"]).await.unwrap();
-    assert_eq!(redis.servers()[0].cli(&["WAIT", "2", "2000"]).await.unwrap(), Reply::Number(2));
+    assert_eq!(
+        redis.servers()[0]
+            .cli(&["WAIT", "2", "2000"])
+            .await
+            .unwrap(),
+        Reply::Number(2)
+    );
     redis.servers()[0].kill().unwrap();
     redis.sentinels()[0].kill().unwrap();
     let master = redis.failed_over(0).await.unwrap();
     assert_eq!(redis.master().await.unwrap(), master);
-    assert_eq!(redis.servers()[master].cli(&["GET", "a"]).await.unwrap(), Reply::Value(b"1".into()));
+    assert_eq!(
+        redis.servers()[master].cli(&["GET", "a"]).await.unwrap(),
+        Reply::Value(b"1".into())
+    );
     redis.servers()[0].restart().await.unwrap();
     redis.sentinels()[0].restart().await.unwrap();
     redis.settled().await.unwrap();
     assert_eq!(role(&redis.servers()[0]).await, "slave");
-    assert_eq!(redis.servers()[0].cli(&["GET", "a"]).await.unwrap(), Reply::Value(b"1".into()));
+    assert_eq!(
+        redis.servers()[0].cli(&["GET", "a"]).await.unwrap(),
+        Reply::Value(b"1".into())
+    );
     // The promoted one stays what it is when it is started again at once.
     redis.servers()[master].restart().await.unwrap();
     assert_eq!(role(&redis.servers()[master]).await, "master");
@@ -42,17 +61,44 @@ async fn sentinels_put_a_replica_in_the_place_of_a_dead_master_which_comes_back_
 async fn a_cluster_puts_a_replica_in_the_place_of_a_dead_master_which_comes_back_as_a_replica() {
     let cluster = RedisCluster::start().await.unwrap();
     assert_eq!(cluster.nodes().len(), 6);
-    let ports: Vec<_> = cluster.nodes()[..3].iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
-    assert_eq!(cluster.url(), format!("redis+cluster://{}", ports.join(",")));
+    let ports: Vec<_> = cluster.nodes()[..3]
+        .iter()
+        .map(|server| format!("127.0.0.1:{}", server.port()))
+        .collect();
+    assert_eq!(
+        cluster.url(),
+        format!("redis+cluster://{}", ports.join(","))
+    );
     assert_eq!(cluster.master_of(KEYS[0]).await.unwrap(), 0);
     assert_eq!(cluster.master_of(KEYS[1]).await.unwrap(), 2);
-    let moved = cluster.nodes()[0].cli(&["SET", KEYS[1], "1"]).await.unwrap();
-    assert!(matches!(&moved, Reply::Error(error) if error.starts_with("MOVED")), "{moved}");
-    cluster.nodes()[2].cli(&["SET", KEYS[1], "1"]).await.unwrap();
-    assert_eq!(cluster.nodes()[2].cli(&["WAIT", "1", "2000"]).await.unwrap(), Reply::Number(1));
+    let moved = cluster.nodes()[0]
+        .cli(&["SET", KEYS[1], "1"])
+        .await
+        .unwrap();
+    assert!(
+        matches!(&moved, Reply::Error(error) if error.starts_with("MOVED")),
+        "{moved}"
+    );
+    cluster.nodes()[2]
+        .cli(&["SET", KEYS[1], "1"])
+        .await
+        .unwrap();
+    assert_eq!(
+        cluster.nodes()[2]
+            .cli(&["WAIT", "1", "2000"])
+            .await
+            .unwrap(),
+        Reply::Number(1)
+    );
     cluster.nodes()[2].kill().unwrap();
     let master = cluster.failed_over(KEYS[1], 2).await.unwrap();
-    assert_eq!(cluster.nodes()[master].cli(&["GET", KEYS[1]]).await.unwrap(), Reply::Value(b"1".into()));
+    assert_eq!(
+        cluster.nodes()[master]
+            .cli(&["GET", KEYS[1]])
+            .await
+            .unwrap(),
+        Reply::Value(b"1".into())
+    );
     cluster.nodes()[2].restart().await.unwrap();
     cluster.settled().await.unwrap();
     assert_eq!(role(&cluster.nodes()[2]).await, "slave");

@@ -107,7 +107,10 @@ async fn arguments_are_dropped_in_the_order_of_a_plain_function() {
     assert_alike!(moved(
         log.noisy("a"),
         log.noisy("b"),
-        Pair { first: log.noisy("first"), second: log.noisy("second") }
+        Pair {
+            first: log.noisy("first"),
+            second: log.noisy("second")
+        }
     ));
     assert_alike!(unnamed(log.noisy("a"), log.noisy("_")));
     assert_alike!(panics(log.noisy("a"), log.noisy("b")));
@@ -169,7 +172,10 @@ async fn only_in_the_key(gate: Gate, limit: Limit) -> Result<u32, Failure> {
 }
 
 #[idempotent(key = id, detached)]
-async fn left_out_of_a_tuple(gate: Gate, (id, _): (u64, OwnedSemaphorePermit)) -> Result<u32, Failure> {
+async fn left_out_of_a_tuple(
+    gate: Gate,
+    (id, _): (u64, OwnedSemaphorePermit),
+) -> Result<u32, Failure> {
     gate.pass().await
 }
 
@@ -195,7 +201,11 @@ async fn retried_without_a_name(gate: Gate, _: OwnedSemaphorePermit) -> Result<u
 }
 
 #[idempotent(key = missing, missing_key = run, detached)]
-async fn without_a_record(gate: Gate, _permit: OwnedSemaphorePermit, missing: Option<u8>) -> Result<u32, Failure> {
+async fn without_a_record(
+    gate: Gate,
+    _permit: OwnedSemaphorePermit,
+    missing: Option<u8>,
+) -> Result<u32, Failure> {
     gate.pass().await
 }
 
@@ -214,14 +224,26 @@ impl Limited {
 
 #[async_trait::async_trait]
 trait Boxed {
-    async fn named(self: Arc<Self>, gate: Gate, permit: OwnedSemaphorePermit) -> Result<u32, Failure>;
-    async fn unnamed(self: Arc<Self>, gate: Gate, permit: OwnedSemaphorePermit) -> Result<u32, Failure>;
+    async fn named(
+        self: Arc<Self>,
+        gate: Gate,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<u32, Failure>;
+    async fn unnamed(
+        self: Arc<Self>,
+        gate: Gate,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<u32, Failure>;
 }
 
 #[async_trait::async_trait]
 impl Boxed for () {
     #[idempotent(key = 1, name = "arguments.boxed", detached)]
-    async fn named(self: Arc<Self>, gate: Gate, _permit: OwnedSemaphorePermit) -> Result<u32, Failure> {
+    async fn named(
+        self: Arc<Self>,
+        gate: Gate,
+        _permit: OwnedSemaphorePermit,
+    ) -> Result<u32, Failure> {
         gate.pass().await
     }
 
@@ -257,7 +279,10 @@ async fn named_like_a_value(gate: Gate, permit: OwnedSemaphorePermit) -> Result<
 }
 
 #[idempotent(key = 1, detached, errors(Refusal::Limited { permit } if *permit > 3 => retry(max = 1), _ => release))]
-async fn named_like_a_binding_and_retried(gate: Gate, permit: OwnedSemaphorePermit) -> Result<u32, Refusal> {
+async fn named_like_a_binding_and_retried(
+    gate: Gate,
+    permit: OwnedSemaphorePermit,
+) -> Result<u32, Refusal> {
     Ok(gate.pass().await?)
 }
 
@@ -283,7 +308,11 @@ async fn with_a_field_in_guard_and_body(gate: Gate, limit: Limit) -> Result<u32,
     detached,
     errors(_ if limit.id > 3 => keep, _ => release),
 )]
-async fn with_a_field_and_no_record(gate: Gate, limit: Limit, missing: Option<u8>) -> Result<u32, Refusal> {
+async fn with_a_field_and_no_record(
+    gate: Gate,
+    limit: Limit,
+    missing: Option<u8>,
+) -> Result<u32, Refusal> {
     Ok(gate.pass().await?)
 }
 
@@ -326,7 +355,11 @@ async fn assert_kept<E: Debug, Call: Future<Output = Result<u32, E>>>(
         answer = &mut call => panic!("{what}: {answer:?}"),
     }
     drop(call);
-    assert_eq!(limit.available_permits(), 0, "{what}: the body goes on without its permit");
+    assert_eq!(
+        limit.available_permits(),
+        0,
+        "{what}: the body goes on without its permit"
+    );
     gate.open.notify_one();
     // Given back when the body ends.
     drop(limit.acquire().await.unwrap());
@@ -337,17 +370,38 @@ async fn assert_kept<E: Debug, Call: Future<Output = Result<u32, E>>>(
 async fn p8_a_detached_body_keeps_the_arguments_that_it_does_not_name() {
     assert_kept("unused", unused_name).await;
     assert_kept("no name", no_name).await;
-    assert_kept("key", |gate, permit| only_in_the_key(gate, Limit { permit, id: 1 })).await;
-    assert_kept("tuple", |gate, permit| left_out_of_a_tuple(gate, (1, permit))).await;
-    assert_kept("struct", |gate, permit| left_out_of_a_struct(gate, Limit { permit, id: 1 })).await;
-    assert_kept("rest", |gate, permit| the_rest(gate, Limit { permit, id: 7 })).await;
+    assert_kept("key", |gate, permit| {
+        only_in_the_key(gate, Limit { permit, id: 1 })
+    })
+    .await;
+    assert_kept("tuple", |gate, permit| {
+        left_out_of_a_tuple(gate, (1, permit))
+    })
+    .await;
+    assert_kept("struct", |gate, permit| {
+        left_out_of_a_struct(gate, Limit { permit, id: 1 })
+    })
+    .await;
+    assert_kept("rest", |gate, permit| {
+        the_rest(gate, Limit { permit, id: 7 })
+    })
+    .await;
     assert_kept("retried", retried).await;
     assert_kept("retried without a name", retried_without_a_name).await;
-    assert_kept("without a record", |gate, permit| without_a_record(gate, permit, None)).await;
+    assert_kept("without a record", |gate, permit| {
+        without_a_record(gate, permit, None)
+    })
+    .await;
     assert_kept("instrumented", instrumented).await;
     assert_kept("self", |gate, permit| Limited(permit).of_self(gate)).await;
-    assert_kept("async_trait", |gate, permit| Arc::new(()).named(gate, permit)).await;
-    assert_kept("async_trait without a name", |gate, permit| Arc::new(()).unnamed(gate, permit)).await;
+    assert_kept("async_trait", |gate, permit| {
+        Arc::new(()).named(gate, permit)
+    })
+    .await;
+    assert_kept("async_trait without a name", |gate, permit| {
+        Arc::new(()).unnamed(gate, permit)
+    })
+    .await;
     let Limited(permit) = Limited(Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap());
     drop(Limit { permit, id: 1 }.permit);
 }
@@ -359,13 +413,34 @@ async fn p8_a_detached_body_keeps_the_arguments_that_the_policy_of_its_errors_na
     assert_kept("function", named_like_a_function).await;
     assert_kept("value", named_like_a_value).await;
     assert_kept("binding, retried", named_like_a_binding_and_retried).await;
-    assert_kept("field", |gate, permit| with_a_field_in_a_guard(gate, limited(permit))).await;
-    assert_kept("field, retried", |gate, permit| with_a_field_in_a_guard_and_retried(gate, limited(permit))).await;
-    assert_kept("no record", |gate, permit| with_a_field_and_no_record(gate, limited(permit), None)).await;
-    assert_kept("observed", |gate, permit| with_a_field_and_observed(gate, limited(permit))).await;
-    assert_kept("guard and body", |gate, permit| with_a_field_in_guard_and_body(gate, limited(permit))).await;
-    assert_kept("self", |gate, permit| limited(permit).of_self_in_a_guard(gate)).await;
-    assert_kept("async_trait", |gate, permit| Arc::new(()).in_a_guard(gate, limited(permit))).await;
+    assert_kept("field", |gate, permit| {
+        with_a_field_in_a_guard(gate, limited(permit))
+    })
+    .await;
+    assert_kept("field, retried", |gate, permit| {
+        with_a_field_in_a_guard_and_retried(gate, limited(permit))
+    })
+    .await;
+    assert_kept("no record", |gate, permit| {
+        with_a_field_and_no_record(gate, limited(permit), None)
+    })
+    .await;
+    assert_kept("observed", |gate, permit| {
+        with_a_field_and_observed(gate, limited(permit))
+    })
+    .await;
+    assert_kept("guard and body", |gate, permit| {
+        with_a_field_in_guard_and_body(gate, limited(permit))
+    })
+    .await;
+    assert_kept("self", |gate, permit| {
+        limited(permit).of_self_in_a_guard(gate)
+    })
+    .await;
+    assert_kept("async_trait", |gate, permit| {
+        Arc::new(()).in_a_guard(gate, limited(permit))
+    })
+    .await;
     let limit = Refusal::Limited { permit: 1 };
     assert!(matches!(limit, Refusal::Limited { permit: 1 }));
 }

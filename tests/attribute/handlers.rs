@@ -42,14 +42,23 @@ macro_rules! handlers {
 
 fn headers(count: u32) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    headers.insert(header::LOCATION, HeaderValue::from_str(&format!("/orders/{count}")).unwrap());
+    headers.insert(
+        header::LOCATION,
+        HeaderValue::from_str(&format!("/orders/{count}")).unwrap(),
+    );
     headers.append("x-count", count.into());
     headers.append("x-count", HeaderValue::from_bytes(b"latin \xe9").unwrap());
     headers
 }
 
 fn array(count: u32) -> [(HeaderName, HeaderValue); 2] {
-    [(header::RETRY_AFTER, count.into()), (header::SERVER, HeaderValue::from_bytes(b"latin \xe9").unwrap())]
+    [
+        (header::RETRY_AFTER, count.into()),
+        (
+            header::SERVER,
+            HeaderValue::from_bytes(b"latin \xe9").unwrap(),
+        ),
+    ]
 }
 
 fn texts(count: u32) -> [(HeaderName, String); 1] {
@@ -85,7 +94,10 @@ handlers! {
 }
 
 #[idempotent(key = "req.order_id", fingerprint = "req", detached)]
-async fn create(State(runs): Count, Json(req): Json<Req>) -> Result<(StatusCode, Json<Req>), Failure> {
+async fn create(
+    State(runs): Count,
+    Json(req): Json<Req>,
+) -> Result<(StatusCode, Json<Req>), Failure> {
     runs.count();
     Ok((StatusCode::CREATED, Json(req)))
 }
@@ -94,16 +106,24 @@ async fn create(State(runs): Count, Json(req): Json<Req>) -> Result<(StatusCode,
 async fn mark(request: Request, next: Next) -> Response {
     let (mut response, report) = idem::watch(next.run(request)).await;
     if report.is_replayed() {
-        response.headers_mut().insert("idempotent-replayed", HeaderValue::from_static("true"));
+        response
+            .headers_mut()
+            .insert("idempotent-replayed", HeaderValue::from_static("true"));
     }
     response
 }
 
 async fn send(router: &Router, path: &str, body: &str) -> (StatusCode, HeaderMap, Bytes) {
-    let request = Request::post(path).header("content-type", "application/json").body(Body::from(body.to_owned()));
+    let request = Request::post(path)
+        .header("content-type", "application/json")
+        .body(Body::from(body.to_owned()));
     let response = router.clone().oneshot(request.unwrap()).await.unwrap();
     let (parts, body) = response.into_parts();
-    (parts.status, parts.headers, axum::body::to_bytes(body, usize::MAX).await.unwrap())
+    (
+        parts.status,
+        parts.headers,
+        axum::body::to_bytes(body, usize::MAX).await.unwrap(),
+    )
 }
 
 #[tokio::test]
@@ -113,14 +133,27 @@ async fn p2_what_handlers_return_is_replayed_equal_and_marked() {
             let runs = Arc::new(Runs::default());
             let router = router(runs.clone()).layer(from_fn(mark));
             let first = send(&router, &format!("/{name}/1"), "").await;
-            assert!(!first.1.contains_key("idempotent-replayed"), "{name}: {first:?}");
-            assert!(first.0.is_success() || first.0.is_redirection(), "{name}: {first:?}");
+            assert!(
+                !first.1.contains_key("idempotent-replayed"),
+                "{name}: {first:?}"
+            );
+            assert!(
+                first.0.is_success() || first.0.is_redirection(),
+                "{name}: {first:?}"
+            );
             let mut second = send(&router, &format!("/{name}/1"), "").await;
-            assert_eq!(second.1.remove("idempotent-replayed"), Some(HeaderValue::from_static("true")), "{name}");
+            assert_eq!(
+                second.1.remove("idempotent-replayed"),
+                Some(HeaderValue::from_static("true")),
+                "{name}"
+            );
             assert_eq!(first, second, "{name}");
             assert_eq!(runs.total(), 1, "{name}");
             let other = send(&router, &format!("/{name}/2"), "").await;
-            assert!(!other.1.contains_key("idempotent-replayed") && runs.total() == 2, "{name}: {other:?}");
+            assert!(
+                !other.1.contains_key("idempotent-replayed") && runs.total() == 2,
+                "{name}: {other:?}"
+            );
         }
     })
     .await;
@@ -135,9 +168,14 @@ async fn an_array_of_headers_of_another_length_is_no_outcome_of_the_new_type() {
     let before: Result<_, Failure> = call().run(|| async { Ok((texts(1), Json(7))) }).await;
     assert_eq!(before.unwrap().into_inner().0, texts(1));
     // A map takes any number.
-    let map: Result<idem::Outcome<(HeaderMap, Json<u32>)>, Failure> = call().run(|| async { unreachable!() }).await;
-    assert_eq!(map.unwrap().into_inner().0.get(header::LOCATION), Some(&HeaderValue::from_static("/orders/1")));
-    let two: Result<idem::Outcome<Two>, idem::Error> = call().run(|| async { unreachable!() }).await;
+    let map: Result<idem::Outcome<(HeaderMap, Json<u32>)>, Failure> =
+        call().run(|| async { unreachable!() }).await;
+    assert_eq!(
+        map.unwrap().into_inner().0.get(header::LOCATION),
+        Some(&HeaderValue::from_static("/orders/1"))
+    );
+    let two: Result<idem::Outcome<Two>, idem::Error> =
+        call().run(|| async { unreachable!() }).await;
     assert!(matches!(two, Err(idem::Error::Codec { .. })), "{two:?}");
 }
 
@@ -146,17 +184,39 @@ async fn p7_a_handler_refuses_another_body_and_stores_what_is_inside_of_json() {
     let idempotency = Idempotency::new(MemoryStore::new());
     idem::scope(idempotency.clone(), async {
         let router = router(Arc::default()).layer(from_fn(mark));
-        let body = |cents| serde_json::to_string(&Req { cents, ..Req::new(1) }).unwrap();
+        let body = |cents| {
+            serde_json::to_string(&Req {
+                cents,
+                ..Req::new(1)
+            })
+            .unwrap()
+        };
         let first = send(&router, "/create", &body(100)).await;
-        assert_eq!((first.0, &first.2[..]), (StatusCode::CREATED, body(100).as_bytes()));
+        assert_eq!(
+            (first.0, &first.2[..]),
+            (StatusCode::CREATED, body(100).as_bytes())
+        );
         let other = send(&router, "/create", &body(200)).await;
-        assert!(other.0 == StatusCode::BAD_GATEWAY && !other.1.contains_key("idempotent-replayed"), "{other:?}");
+        assert!(
+            other.0 == StatusCode::BAD_GATEWAY && !other.1.contains_key("idempotent-replayed"),
+            "{other:?}"
+        );
         let again = send(&router, "/create", &body(100)).await;
-        assert!(again.1.contains_key("idempotent-replayed") && again.2 == first.2, "{again:?}");
+        assert!(
+            again.1.contains_key("idempotent-replayed") && again.2 == first.2,
+            "{again:?}"
+        );
     })
     .await;
-    let begun = idempotency.operation("attribute::handlers::create").key(&1_u64).begin().await.unwrap();
-    let idem::Begin::Replay(recorded) = begun else { panic!("nothing is recorded") };
+    let begun = idempotency
+        .operation("attribute::handlers::create")
+        .key(&1_u64)
+        .begin()
+        .await
+        .unwrap();
+    let idem::Begin::Replay(recorded) = begun else {
+        panic!("nothing is recorded")
+    };
     // As a record was written before statuses could be kept.
     let (status, req): (u16, Req) = recorded.decode().unwrap();
     assert_eq!((status, req), (201, Req::new(1)));

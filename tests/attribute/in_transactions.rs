@@ -28,11 +28,21 @@ struct Shop {
 
 impl Shop {
     async fn open() -> Self {
-        let pool = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await.unwrap();
+        let pool = sqlx::sqlite::SqlitePoolOptions::new()
+            .max_connections(1)
+            .connect("sqlite::memory:")
+            .await
+            .unwrap();
         let store = SqliteStore::new(pool.clone());
         store.migrate().await.unwrap();
-        sqlx::raw_sql("CREATE TABLE orders (item TEXT NOT NULL)").execute(&pool).await.unwrap();
-        Self { pool, idempotency: Idempotency::new(store) }
+        sqlx::raw_sql("CREATE TABLE orders (item TEXT NOT NULL)")
+            .execute(&pool)
+            .await
+            .unwrap();
+        Self {
+            pool,
+            idempotency: Idempotency::new(store),
+        }
     }
 
     fn order(&self, id: u64) -> idem::Operation<'static> {
@@ -40,12 +50,18 @@ impl Shop {
     }
 
     async fn orders(&self) -> i64 {
-        sqlx::query_scalar("SELECT count(*) FROM orders").fetch_one(&self.pool).await.unwrap()
+        sqlx::query_scalar("SELECT count(*) FROM orders")
+            .fetch_one(&self.pool)
+            .await
+            .unwrap()
     }
 }
 
 async fn insert(tx: &mut SqliteTransaction<'_>, item: &str) -> Result<String, OrderError> {
-    sqlx::query("INSERT INTO orders VALUES (?)").bind(item).execute(&mut **tx).await?;
+    sqlx::query("INSERT INTO orders VALUES (?)")
+        .bind(item)
+        .execute(&mut **tx)
+        .await?;
     Ok(item.to_owned())
 }
 
@@ -60,9 +76,14 @@ async fn borrows(
         for item in items.iter().skip(1) {
             insert(tx, item).await?;
         }
-        insert(tx, first).await.map(|item| format!("{count} {item}"))
+        insert(tx, first)
+            .await
+            .map(|item| format!("{count} {item}"))
     });
-    outcome.await.map(Outcome::into_inner).map_err(|_: OrderError| StatusCode::SERVICE_UNAVAILABLE)
+    outcome
+        .await
+        .map(Outcome::into_inner)
+        .map_err(|_: OrderError| StatusCode::SERVICE_UNAVAILABLE)
 }
 
 /// The handler's body owns what it uses, and uses it up.
@@ -80,7 +101,10 @@ async fn owns(
         }
         Ok(all)
     });
-    outcome.await.map(Outcome::into_inner).map_err(|_: OrderError| StatusCode::SERVICE_UNAVAILABLE)
+    outcome
+        .await
+        .map(Outcome::into_inner)
+        .map_err(|_: OrderError| StatusCode::SERVICE_UNAVAILABLE)
 }
 
 /// The handler has the transaction itself.
@@ -92,7 +116,10 @@ async fn runs_in(
     let served = async {
         let mut tx = shop.pool.begin_with("BEGIN IMMEDIATE").await?;
         let item = &items[0];
-        let outcome = shop.order(id).run_in(&mut tx, async |tx| insert(tx, item).await).await?;
+        let outcome = shop
+            .order(id)
+            .run_in(&mut tx, async |tx| insert(tx, item).await)
+            .await?;
         tx.commit().await?;
         Ok::<_, OrderError>(outcome.into_inner())
     };
@@ -107,13 +134,19 @@ async fn transactions_run_in_handlers_and_replay_to_duplicates() {
         .route("/owns/{id}", post(owns))
         .route("/runs_in/{id}", post(runs_in))
         .with_state(shop.clone());
-    for (path, answer) in [("/borrows/1", "2 tea"), ("/owns/2", "teacake"), ("/runs_in/3", "tea")] {
+    for (path, answer) in [
+        ("/borrows/1", "2 tea"),
+        ("/owns/2", "teacake"),
+        ("/runs_in/3", "tea"),
+    ] {
         for _ in 0..2 {
             let request = Request::post(path).header("content-type", "application/json");
             let request = request.body(Body::from(r#"["tea","cake"]"#)).unwrap();
             let response = router.clone().oneshot(request).await.unwrap();
             assert_eq!(response.status(), StatusCode::OK, "{path}");
-            let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+            let body = axum::body::to_bytes(response.into_body(), usize::MAX)
+                .await
+                .unwrap();
             assert_eq!(body, answer, "{path}");
         }
     }
@@ -125,17 +158,23 @@ async fn transactions_can_be_spawned_with_bodies_that_borrow_from_their_task() {
     let shop = Shop::open().await;
     let calls: Vec<_> = (0..4)
         .map(|number| {
-            let (shop, items) = (shop.clone(), vec!["tea".to_owned(), format!("cake {number}")]);
+            let (shop, items) = (
+                shop.clone(),
+                vec!["tea".to_owned(), format!("cake {number}")],
+            );
             tokio::spawn(async move {
                 let counted = AtomicU32::new(0);
                 let rerun = |error: &OrderError| matches!(error, OrderError::Database(_));
-                let outcome = shop.order(1).rerun_when(rerun).transaction(&shop.pool, async |tx| {
-                    counted.fetch_add(1, Ordering::Relaxed);
-                    for item in &items {
-                        insert(tx, item).await?;
-                    }
-                    Ok::<_, OrderError>(items.len())
-                });
+                let outcome = shop
+                    .order(1)
+                    .rerun_when(rerun)
+                    .transaction(&shop.pool, async |tx| {
+                        counted.fetch_add(1, Ordering::Relaxed);
+                        for item in &items {
+                            insert(tx, item).await?;
+                        }
+                        Ok::<_, OrderError>(items.len())
+                    });
                 outcome.await.unwrap().into_inner()
             })
         })
@@ -152,14 +191,17 @@ async fn what_a_body_owns_is_the_same_in_each_run_of_its_transaction() {
     let runs = AtomicU32::new(0);
     let (counted, mut item) = (&runs, "tea".to_owned());
     let rerun = |_: &OrderError| counted.load(Ordering::Relaxed) < 3;
-    let outcome = shop.order(1).rerun_when(rerun).transaction(&shop.pool, async move |tx| {
-        item.push('!');
-        insert(tx, &item).await?;
-        if counted.fetch_add(1, Ordering::Relaxed) < 2 {
-            return Err(OrderError::Database(sqlx::Error::WorkerCrashed));
-        }
-        Ok(item)
-    });
+    let outcome = shop
+        .order(1)
+        .rerun_when(rerun)
+        .transaction(&shop.pool, async move |tx| {
+            item.push('!');
+            insert(tx, &item).await?;
+            if counted.fetch_add(1, Ordering::Relaxed) < 2 {
+                return Err(OrderError::Database(sqlx::Error::WorkerCrashed));
+            }
+            Ok(item)
+        });
     assert_eq!(outcome.await.unwrap().into_inner(), "tea!");
     assert_eq!((runs.into_inner(), shop.orders().await), (3, 1));
 }
@@ -169,11 +211,14 @@ async fn a_body_that_cannot_move_to_another_thread_has_the_local_methods() {
     let shop = Shop::open().await;
     let (mut runs, item) = (0, std::rc::Rc::new("tea".to_owned()));
     let rerun = |_: &OrderError| item.is_empty();
-    let outcome = shop.order(1).rerun_when(rerun).transaction_local(&shop.pool, async |tx| {
-        runs += 1;
-        let item = item.clone();
-        insert(tx, &item).await
-    });
+    let outcome = shop
+        .order(1)
+        .rerun_when(rerun)
+        .transaction_local(&shop.pool, async |tx| {
+            runs += 1;
+            let item = item.clone();
+            insert(tx, &item).await
+        });
     assert_eq!(outcome.await.unwrap().into_inner(), "tea");
     let mut tx = shop.pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
     let outcome = shop.order(2).run_in_local(&mut tx, async |tx| {
@@ -197,13 +242,18 @@ async fn named<'a, 'tx: 'a>(
 
 #[async_trait::async_trait]
 trait Orders: Send + Sync {
-    async fn place(&self, tx: &mut SqliteTransaction<'_>, item: &str) -> Result<String, OrderError>;
+    async fn place(&self, tx: &mut SqliteTransaction<'_>, item: &str)
+    -> Result<String, OrderError>;
 }
 
 #[async_trait::async_trait]
 impl Orders for Shop {
     #[idempotent(name = "shop.place", key = item, transaction = tx, runtime = self.idempotency)]
-    async fn place(&self, tx: &mut SqliteTransaction<'_>, item: &str) -> Result<String, OrderError> {
+    async fn place(
+        &self,
+        tx: &mut SqliteTransaction<'_>,
+        item: &str,
+    ) -> Result<String, OrderError> {
         insert(tx, item).await
     }
 }
@@ -216,7 +266,10 @@ async fn annotated_functions_can_be_spawned_with_any_lifetime_of_their_transacti
         let call = tokio::spawn(async move {
             let mut tx = shop.pool.begin_with("BEGIN IMMEDIATE").await?;
             let orders: &dyn Orders = &shop;
-            let items = [named(&shop, &mut tx, "tea").await?, orders.place(&mut tx, "cake").await?];
+            let items = [
+                named(&shop, &mut tx, "tea").await?,
+                orders.place(&mut tx, "cake").await?,
+            ];
             tx.commit().await?;
             Ok::<_, OrderError>(items)
         });
@@ -243,22 +296,36 @@ impl<'tx> Order<'tx> {
 }
 
 #[idempotent(name = "order.shared", key = order.item, transaction = tx, runtime = order.shop.idempotency)]
-async fn of_a_parameter<'tx>(order: &Order<'tx>, tx: &mut SqliteTransaction<'tx>) -> Result<String, OrderError> {
+async fn of_a_parameter<'tx>(
+    order: &Order<'tx>,
+    tx: &mut SqliteTransaction<'tx>,
+) -> Result<String, OrderError> {
     order.insert(tx).await
 }
 
 #[idempotent(name = "shop.body", key = item, transaction = tx, runtime = shop.idempotency)]
-async fn of_the_body<'tx>(shop: &Shop, tx: &mut SqliteTransaction<'tx>, item: &str) -> Result<String, OrderError> {
+async fn of_the_body<'tx>(
+    shop: &Shop,
+    tx: &mut SqliteTransaction<'tx>,
+    item: &str,
+) -> Result<String, OrderError> {
     let tx: &mut SqliteTransaction<'tx> = tx;
     insert(tx, item).await
 }
 
-async fn insert_static(tx: &mut SqliteTransaction<'static>, item: &str) -> Result<String, OrderError> {
+async fn insert_static(
+    tx: &mut SqliteTransaction<'static>,
+    item: &str,
+) -> Result<String, OrderError> {
     insert(tx, item).await
 }
 
 #[idempotent(name = "shop.static", key = item, transaction = tx, runtime = shop.idempotency)]
-async fn of_the_program(shop: &Shop, tx: &mut SqliteTransaction<'static>, item: &str) -> Result<String, OrderError> {
+async fn of_the_program(
+    shop: &Shop,
+    tx: &mut SqliteTransaction<'static>,
+    item: &str,
+) -> Result<String, OrderError> {
     insert_static(tx, item).await
 }
 
@@ -268,7 +335,10 @@ async fn a_body_has_the_lifetime_of_its_transaction_that_other_code_names() {
     let mut tx = shop.pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
     assert_eq!(of_the_program(&shop, &mut tx, "tea").await.unwrap(), "tea");
     assert_eq!(of_the_body(&shop, &mut tx, "cake").await.unwrap(), "cake");
-    let order = Order { shop: shop.clone(), item: "jam" };
+    let order = Order {
+        shop: shop.clone(),
+        item: "jam",
+    };
     assert_eq!(order.of_the_type(&mut tx).await.unwrap(), "jam");
     assert_eq!(of_a_parameter(&order, &mut tx).await.unwrap(), "jam");
     tx.commit().await.unwrap();

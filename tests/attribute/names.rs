@@ -72,8 +72,16 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Failure>) -> String {
 async fn a_free_function_is_named_by_its_module_and_its_name() {
     let idempotency = Idempotency::new(MemoryStore::new());
     let runs = Runs::default();
-    assert_eq!(idem::scope(idempotency.clone(), free(&runs, 1)).await, Ok(1));
-    let record = idempotency.operation("attribute::names::free").key(&1_u8).inspect().await.unwrap();
+    assert_eq!(
+        idem::scope(idempotency.clone(), free(&runs, 1)).await,
+        Ok(1)
+    );
+    let record = idempotency
+        .operation("attribute::names::free")
+        .key(&1_u8)
+        .inspect()
+        .await
+        .unwrap();
     assert_eq!(record.unwrap().state, idem::RecordState::Committed);
 }
 
@@ -82,8 +90,14 @@ async fn a_function_of_a_type_needs_a_name_and_is_refused_at_its_first_call_with
     fresh(async {
         let runs = Runs::default();
         let Generic(()) = Generic(());
-        for text in [refused(Invoices::create(&runs, 1).await), refused(Generic::<u8>::create(&runs, 1).await)] {
-            assert!(text.contains("names.rs") && text.contains("name = "), "{text}");
+        for text in [
+            refused(Invoices::create(&runs, 1).await),
+            refused(Generic::<u8>::create(&runs, 1).await),
+        ] {
+            assert!(
+                text.contains("names.rs") && text.contains("name = "),
+                "{text}"
+            );
         }
         assert_eq!(runs.total(), 0);
     })
@@ -95,7 +109,9 @@ async fn two_functions_of_one_default_name_are_refused_and_both_places_are_said(
     fresh(async {
         let runs = Runs::default();
         let answers = two(&runs).await;
-        let [Ok(1), Err(Failure::Idempotency(text))] = answers else { panic!("not refused: {answers:?}") };
+        let [Ok(1), Err(Failure::Idempotency(text))] = answers else {
+            panic!("not refused: {answers:?}")
+        };
         assert_eq!(text.matches("names.rs").count(), 2, "{text}");
         assert_eq!(runs.total(), 1);
     })
@@ -108,7 +124,10 @@ async fn two_functions_that_one_macro_writes_are_told_apart() {
         let runs = Runs::default();
         assert_eq!(charge(&runs).await, Ok(1));
         let text = refused(refund(&runs).await);
-        assert!(text.contains("charge::guarded_by_macro") && text.contains("refund::guarded_by_macro"), "{text}");
+        assert!(
+            text.contains("charge::guarded_by_macro") && text.contains("refund::guarded_by_macro"),
+            "{text}"
+        );
         assert_eq!((charge(&runs).await, runs.total()), (Ok(1), 1));
     })
     .await;
@@ -200,7 +219,10 @@ async fn a_default_method_serves_one_type_and_is_refused_for_a_second() {
         let (card, wire) = (CardBank(Runs::default()), Wire(Runs::default()));
         assert_eq!(card.charge(1).await, Ok(1));
         let text = refused(wire.charge(1).await);
-        assert!(text.contains("CardBank") && text.contains("Wire") && text.contains("Self::NAME"), "{text}");
+        assert!(
+            text.contains("CardBank") && text.contains("Wire") && text.contains("Self::NAME"),
+            "{text}"
+        );
         assert_eq!(card.charge(1).await, Ok(1));
 
         assert_eq!(CardBank::associated(&card.0, 1).await, Ok(2));
@@ -209,7 +231,10 @@ async fn a_default_method_serves_one_type_and_is_refused_for_a_second() {
 
         assert_eq!(Invoices.place(1).await, Ok(1));
         let text = refused(Orders.place(1).await);
-        assert!(text.contains("Invoices") && text.contains("Orders"), "{text}");
+        assert!(
+            text.contains("Invoices") && text.contains("Orders"),
+            "{text}"
+        );
         assert_eq!(wire.0.total(), 0);
     })
     .await;
@@ -219,8 +244,14 @@ async fn a_default_method_serves_one_type_and_is_refused_for_a_second() {
 async fn a_default_method_named_by_a_constant_of_the_type_serves_all() {
     fresh(async {
         let (card, wire) = (CardBank(Runs::default()), Wire(Runs::default()));
-        assert_eq!((card.named_by_type(1).await, wire.named_by_type(1).await), (Ok(1), Ok(1)));
-        assert_eq!((card.named_by_type(1).await, wire.named_by_type(1).await), (Ok(1), Ok(1)));
+        assert_eq!(
+            (card.named_by_type(1).await, wire.named_by_type(1).await),
+            (Ok(1), Ok(1))
+        );
+        assert_eq!(
+            (card.named_by_type(1).await, wire.named_by_type(1).await),
+            (Ok(1), Ok(1))
+        );
     })
     .await;
 }
@@ -230,7 +261,10 @@ async fn a_method_of_a_generic_type_is_one_operation_for_all_its_parameters() {
     fresh(async {
         assert_eq!(Kind(Runs::default(), 1_u8).charge(1).await, Ok(1));
         let other = Kind(Runs::default(), "x");
-        assert_eq!((other.charge(1).await, other.0.total(), other.1), (Ok(1), 0, "x"));
+        assert_eq!(
+            (other.charge(1).await, other.0.total(), other.1),
+            (Ok(1), 0, "x")
+        );
         assert_eq!(<(Runs, u8) as Charge>::NAME, "names.pair");
     })
     .await;
@@ -260,15 +294,31 @@ async fn joined(runs: &Runs, id: u64) -> Result<u32, Failure> {
 #[tokio::test]
 async fn a_name_may_be_a_constant_that_other_code_uses_as_well() {
     let idempotency = Idempotency::new(MemoryStore::new());
-    let token = idempotency.operation(SUBMIT).issue(&7_u64, Duration::from_secs(60)).await.unwrap();
+    let token = idempotency
+        .operation(SUBMIT)
+        .issue(&7_u64, Duration::from_secs(60))
+        .await
+        .unwrap();
     idem::scope(idempotency.clone(), async {
         let runs = Runs::default();
         assert_eq!(submit(&runs, &token, 7).await, Ok(1));
         assert_eq!(submit(&runs, &token, 7).await, Ok(1));
-        assert_eq!((refund_by_path(&runs, 1).await, joined(&runs, 1).await), (Ok(2), Ok(3)));
+        assert_eq!(
+            (refund_by_path(&runs, 1).await, joined(&runs, 1).await),
+            (Ok(2), Ok(3))
+        );
     })
     .await;
     for name in [all::REFUND, "names.joined"] {
-        assert!(idempotency.operation(name).key(&1_u64).inspect().await.unwrap().is_some(), "{name}");
+        assert!(
+            idempotency
+                .operation(name)
+                .key(&1_u64)
+                .inspect()
+                .await
+                .unwrap()
+                .is_some(),
+            "{name}"
+        );
     }
 }

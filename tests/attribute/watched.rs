@@ -6,7 +6,11 @@ use super::*;
 #[idempotent(key = id, name = "watched.pay", errors(Failure::Declined => keep, _ => release))]
 async fn pay(runs: &Runs, id: u64) -> Result<u32, Failure> {
     runs.count();
-    if id == 0 { Err(Failure::Declined) } else { Ok(1) }
+    if id == 0 {
+        Err(Failure::Declined)
+    } else {
+        Ok(1)
+    }
 }
 
 #[idempotent(key = id, name = "watched.detached", detached)]
@@ -71,7 +75,13 @@ async fn p2_what_a_body_calls_does_not_make_its_own_outcome_a_replay() {
 async fn a_call_that_fails_is_no_replay_and_a_disabled_runtime_reports_nothing() {
     let runs = Runs::default();
     let (answer, report) = idem::watch(pay(&runs, 1)).await;
-    assert!(answer.is_err() && counts(report) == (0, 0, 1), "{answer:?}, {report:?}");
+    assert!(
+        answer.is_err() && counts(report) == (0, 0, 1),
+        "{answer:?}, {report:?}"
+    );
     let (answer, report) = idem::scope(Idempotency::disabled(), idem::watch(pay(&runs, 1))).await;
-    assert!(answer.is_ok() && report == idem::Report::default(), "{answer:?}, {report:?}");
+    assert!(
+        answer.is_ok() && report == idem::Report::default(),
+        "{answer:?}, {report:?}"
+    );
 }

@@ -51,21 +51,39 @@ async fn call(idempotency: Idempotency, build: Build, key: String) {
     let operation = idempotency.operation("deployment").key(&key);
     let ended = match (build, key.starts_with("version")) {
         (Build::Before, true) => {
-            let outcome = operation.run(async || Ok::<_, Error>(V1 { cents: cents() })).await;
+            let outcome = operation
+                .run(async || Ok::<_, Error>(V1 { cents: cents() }))
+                .await;
             outcome.map(|outcome| format!("{} cents", outcome.into_inner().cents))
         }
         (Build::After, true) => {
             let operation = operation.outcome_version(2).upgrade(1, from_v1);
-            let outcome = operation.run(async || Ok::<_, Error>(V2 { amount: format!("{} cents", cents()) })).await;
+            let outcome = operation
+                .run(async || {
+                    Ok::<_, Error>(V2 {
+                        amount: format!("{} cents", cents()),
+                    })
+                })
+                .await;
             outcome.map(|outcome| outcome.into_inner().amount)
         }
         (Build::Before, false) => {
-            let outcome = operation.run(async || Ok::<_, Error>(Paid { cents: cents() })).await;
+            let outcome = operation
+                .run(async || Ok::<_, Error>(Paid { cents: cents() }))
+                .await;
             outcome.map(|outcome| format!("{} cents", outcome.into_inner().cents))
         }
         (Build::After, false) => {
-            let paid = async || Ok::<_, Error>(PaidWithNote { cents: cents(), note: "new".into() });
-            operation.run(paid).await.map(|outcome| format!("{} cents", outcome.into_inner().cents))
+            let paid = async || {
+                Ok::<_, Error>(PaidWithNote {
+                    cents: cents(),
+                    note: "new".into(),
+                })
+            };
+            operation
+                .run(paid)
+                .await
+                .map(|outcome| format!("{} cents", outcome.into_inner().cents))
         }
     };
     match ended {
@@ -91,8 +109,17 @@ async fn runtime(url: &str) -> Idempotency {
 /// nothing to do.
 #[tokio::test]
 async fn process() {
-    let (Ok(build), Ok(url)) = (std::env::var("IDEM_TEST_BUILD"), std::env::var("IDEM_TEST_STORE")) else { return };
-    let build = if build == "After" { Build::After } else { Build::Before };
+    let (Ok(build), Ok(url)) = (
+        std::env::var("IDEM_TEST_BUILD"),
+        std::env::var("IDEM_TEST_STORE"),
+    ) else {
+        return;
+    };
+    let build = if build == "After" {
+        Build::After
+    } else {
+        Build::Before
+    };
     let idempotency = runtime(&url).await;
     let mut calls = JoinSet::new();
     let mut keys = BufReader::new(tokio::io::stdin()).lines();
@@ -132,7 +159,12 @@ impl Process {
             .spawn()
             .unwrap();
         let says = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { build, keys: child.stdin.take().unwrap(), says, _child: child }
+        Self {
+            build,
+            keys: child.stdin.take().unwrap(),
+            says,
+            _child: child,
+        }
     }
 
     /// Has the process call these keys, and waits for all of its calls.
@@ -142,9 +174,16 @@ impl Process {
         self.keys.flush().await.unwrap();
         let (mut all, mut ended) = (Vec::new(), 0);
         while ended < keys.len() * CALLS {
-            let line = self.says.next_line().await.unwrap().expect("a process of the deployment has failed");
+            let line = self
+                .says
+                .next_line()
+                .await
+                .unwrap()
+                .expect("a process of the deployment has failed");
             // The test runner's own words may stand before it.
-            let Some((_, said)) = line.split_once("said ") else { continue };
+            let Some((_, said)) = line.split_once("said ") else {
+                continue;
+            };
             let (key, what) = said.split_once(' ').unwrap();
             ended += usize::from(what != "ran");
             all.push((key.to_owned(), self.build, what.to_owned()));
@@ -165,7 +204,8 @@ fn note(seen: &mut BTreeMap<String, Seen>, said: Vec<(String, Build, String)>) {
 }
 
 #[tokio::test]
-async fn two_builds_share_the_outcomes_of_changed_types_in_both_directions_and_no_body_runs_twice() {
+async fn two_builds_share_the_outcomes_of_changed_types_in_both_directions_and_no_body_runs_twice()
+{
     share_outcomes(&RedisServer::start().await.unwrap().url()).await;
 }
 
@@ -173,7 +213,12 @@ async fn two_builds_share_the_outcomes_of_changed_types_in_both_directions_and_n
 #[tokio::test]
 async fn two_builds_share_the_outcomes_of_changed_types_in_a_table_of_postgres() {
     let server = idem_testkit::PostgresServer::start().await.unwrap();
-    idem::PostgresStore::connect(&server.url()).await.unwrap().migrate().await.unwrap();
+    idem::PostgresStore::connect(&server.url())
+        .await
+        .unwrap()
+        .migrate()
+        .await
+        .unwrap();
     share_outcomes(&server.url()).await;
 }
 
@@ -181,7 +226,12 @@ async fn two_builds_share_the_outcomes_of_changed_types_in_a_table_of_postgres()
 #[tokio::test]
 async fn two_builds_share_the_outcomes_of_changed_types_in_a_table_of_mariadb() {
     let server = idem_testkit::MariaDbServer::start().await.unwrap();
-    idem::MySqlStore::connect(&server.url()).await.unwrap().migrate().await.unwrap();
+    idem::MySqlStore::connect(&server.url())
+        .await
+        .unwrap()
+        .migrate()
+        .await
+        .unwrap();
     share_outcomes(&server.url()).await;
 }
 
@@ -195,12 +245,18 @@ async fn two_builds_share_the_outcomes_of_changed_types_in_a_file_of_sqlite() {
 async fn share_outcomes(url: &str) {
     let process = |build| Process::start(build, url);
     let mut seen = BTreeMap::new();
-    let keys = |which: &str| ["version", "field"].map(|kind| format!("{kind}-{which}")).to_vec();
+    let keys = |which: &str| {
+        ["version", "field"]
+            .map(|kind| format!("{kind}-{which}"))
+            .to_vec()
+    };
     let (mut before, mut after) = (process(Build::Before), process(Build::After));
     note(&mut seen, before.calls(&keys("before")).await);
     note(&mut seen, after.calls(&keys("after")).await);
     // Both builds at once; some keys in the opposite order.
-    let mut raced: Vec<String> = (0..RACES).flat_map(|race| keys(&format!("race-{race}"))).collect();
+    let mut raced: Vec<String> = (0..RACES)
+        .flat_map(|race| keys(&format!("race-{race}")))
+        .collect();
     let forwards = raced.clone();
     raced.reverse();
     let (one, two) = tokio::join!(before.calls(&forwards), after.calls(&raced));
@@ -214,17 +270,37 @@ async fn share_outcomes(url: &str) {
 
     assert_eq!(seen.len(), 2 * (RACES + 2));
     for (key, seen) in &seen {
-        let [ran] = seen.ran[..] else { panic!("{key} did not run once: {seen:?}") };
+        let [ran] = seen.ran[..] else {
+            panic!("{key} did not run once: {seen:?}")
+        };
         let value = &seen.got[0].1;
-        assert!(seen.got.iter().all(|(_, other)| other == value), "{key}: {seen:?}");
+        assert!(
+            seen.got.iter().all(|(_, other)| other == value),
+            "{key}: {seen:?}"
+        );
         let got = |build| seen.got.iter().filter(|(by, _)| *by == build).count();
         let calls = |build| got(build) + seen.refused.iter().filter(|by| **by == build).count();
-        assert_eq!(got(Build::After), calls(Build::After), "the later build reads all: {key}: {seen:?}");
+        assert_eq!(
+            got(Build::After),
+            calls(Build::After),
+            "the later build reads all: {key}: {seen:?}"
+        );
         if ran == Build::After && key.starts_with("version") {
-            assert_eq!(got(Build::Before), 0, "the earlier build refuses a later version: {key}: {seen:?}");
+            assert_eq!(
+                got(Build::Before),
+                0,
+                "the earlier build refuses a later version: {key}: {seen:?}"
+            );
         } else {
-            assert_eq!(got(Build::Before), calls(Build::Before), "the earlier build reads it: {key}: {seen:?}");
+            assert_eq!(
+                got(Build::Before),
+                calls(Build::Before),
+                "the earlier build reads it: {key}: {seen:?}"
+            );
         }
-        assert!(calls(Build::Before) > 0 && calls(Build::After) > 0, "{key}: {seen:?}");
+        assert!(
+            calls(Build::Before) > 0 && calls(Build::After) > 0,
+            "{key}: {seen:?}"
+        );
     }
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, RwLock};
 
 use idem::{
-    Begin, CodecFailure, EncryptedCodec, EncryptionKey, EncryptionKeys, Error, ErrorAction, Idempotency, KeyRing,
-    Lookup, MemoryStore, RecordState, StoreFailure, idempotent,
+    Begin, CodecFailure, EncryptedCodec, EncryptionKey, EncryptionKeys, Error, ErrorAction,
+    Idempotency, KeyRing, Lookup, MemoryStore, RecordState, StoreFailure, idempotent,
 };
 use tokio::sync::Notify;
 
@@ -17,7 +17,9 @@ use crate::{Bound, Res, Successor, copy};
 fn ring(names: &[&str]) -> KeyRing {
     let key = |name: &str| EncryptionKey::new([name.as_bytes()[0]; 32]);
     let first = KeyRing::new(names[0], key(names[0])).unwrap();
-    names[1..].iter().fold(first, |ring, name| ring.reads(*name, key(name)).unwrap())
+    names[1..]
+        .iter()
+        .fold(first, |ring, name| ring.reads(*name, key(name)).unwrap())
 }
 
 /// The keys of one process, which are reloaded while it runs; `None`: there are none at the moment.
@@ -40,16 +42,31 @@ impl Reloaded {
 
 impl EncryptionKeys for Reloaded {
     fn current(&self) -> Result<(String, EncryptionKey), CodecFailure> {
-        self.0.read().unwrap().as_ref().ok_or("the secret manager is away")?.current()
+        self.0
+            .read()
+            .unwrap()
+            .as_ref()
+            .ok_or("the secret manager is away")?
+            .current()
     }
 
     fn find(&self, id: &str) -> Result<Option<EncryptionKey>, CodecFailure> {
-        self.0.read().unwrap().as_ref().ok_or("the secret manager is away")?.find(id)
+        self.0
+            .read()
+            .unwrap()
+            .as_ref()
+            .ok_or("the secret manager is away")?
+            .find(id)
     }
 }
 
 async fn process(world: &World, keys: &Reloaded) -> Idempotency {
-    world.builder().await.codec(EncryptedCodec::new(keys.clone())).local_cache(100).build()
+    world
+        .builder()
+        .await
+        .codec(EncryptedCodec::new(keys.clone()))
+        .local_cache(100)
+        .build()
 }
 
 fn is_codec<T>(answer: &Result<T, Error>) -> bool {
@@ -168,13 +185,29 @@ impl From<Error> for Failed {
 #[tokio::test]
 async fn p7_a_ciphertext_that_was_copied_to_another_key_or_operation_is_refused_and_no_body_runs() {
     let store = MemoryStore::new();
-    let idempotency = Idempotency::builder(store.clone()).codec(EncryptedCodec::new(ring(&["a"]))).build();
-    idempotency.operation("keys.copied").key("hers").run(async || Res::Ok(1)).await.unwrap();
+    let idempotency = Idempotency::builder(store.clone())
+        .codec(EncryptedCodec::new(ring(&["a"])))
+        .build();
+    idempotency
+        .operation("keys.copied")
+        .key("hers")
+        .run(async || Res::Ok(1))
+        .await
+        .unwrap();
     copy(&store, "keys.copied", "hers", "his").await;
-    let copied = idempotency.operation("keys.copied").key("his").run(async || Res::Ok(2)).await;
+    let copied = idempotency
+        .operation("keys.copied")
+        .key("his")
+        .run(async || Res::Ok(2))
+        .await;
     assert!(is_codec(&copied), "{copied:?}");
     // It says why, and nothing of the outcome.
-    assert!(copied.unwrap_err().to_string().contains("was not encrypted for this record"));
+    assert!(
+        copied
+            .unwrap_err()
+            .to_string()
+            .contains("was not encrypted for this record")
+    );
 }
 
 #[tokio::test]
@@ -190,15 +223,26 @@ async fn the_codec_inside_of_the_encryption_can_be_replaced() {
             .map(|outcome| outcome.is_replayed())
     };
     let plain = Idempotency::builder(store.clone()).codec(Bound).build();
-    plain.operation("keys.replaced").key("plain").run(async || Res::Ok(1)).await.unwrap();
-    assert!(!run(EncryptedCodec::over(Bound, ring(&["a"])), "encrypted").await.unwrap());
+    plain
+        .operation("keys.replaced")
+        .key("plain")
+        .run(async || Res::Ok(1))
+        .await
+        .unwrap();
+    assert!(
+        !run(EncryptedCodec::over(Bound, ring(&["a"])), "encrypted")
+            .await
+            .unwrap()
+    );
     let successor = || EncryptedCodec::over(Successor, ring(&["a"]));
     assert!(run(successor(), "encrypted").await.unwrap());
     assert!(is_codec(&run(successor(), "plain").await));
     assert!(run(successor().reads_unencrypted(), "plain").await.unwrap());
     // Not the other way round: the older codec knows nothing of the newer one.
     assert!(!run(successor(), "new").await.unwrap() && run(successor(), "new").await.unwrap());
-    assert!(is_codec(&run(EncryptedCodec::over(Bound, ring(&["a"])), "new").await));
+    assert!(is_codec(
+        &run(EncryptedCodec::over(Bound, ring(&["a"])), "new").await
+    ));
 }
 
 #[cfg(all(feature = "http", feature = "axum"))]
@@ -211,24 +255,42 @@ async fn p2_a_response_whose_key_is_gone_is_an_error_of_the_server_and_no_handle
 
     let (keys, runs) = (Reloaded::new(&["a"]), Arc::new(AtomicU32::new(0)));
     let idempotency = process(&World::memory(), &keys).await;
-    let layer = idem::http::IdempotencyLayer::new(idempotency.clone()).name("tests").unscoped();
-    let lookup = idem::http::lookup(idempotency).name("tests").route("POST", "/charges").unscoped();
+    let layer = idem::http::IdempotencyLayer::new(idempotency.clone())
+        .name("tests")
+        .unscoped();
+    let lookup = idem::http::lookup(idempotency)
+        .name("tests")
+        .route("POST", "/charges")
+        .unscoped();
     let counted = runs.clone();
     let handler = async move || format!("secret {}", counted.fetch_add(1, SeqCst));
-    let app = axum::Router::new().route("/charges", post(handler)).layer(layer).route_service("/charges/{key}", lookup);
+    let app = axum::Router::new()
+        .route("/charges", post(handler))
+        .layer(layer)
+        .route_service("/charges/{key}", lookup);
     let send = async |request: Request<Body>| {
         let response = app.clone().oneshot(request).await.unwrap();
         let status = response.status().as_u16();
-        let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        let body = axum::body::to_bytes(response.into_body(), usize::MAX)
+            .await
+            .unwrap();
         (status, String::from_utf8(body.to_vec()).unwrap())
     };
-    let post = || Request::post("/charges").header("idempotency-key", "k").body(Body::empty()).unwrap();
+    let post = || {
+        Request::post("/charges")
+            .header("idempotency-key", "k")
+            .body(Body::empty())
+            .unwrap()
+    };
     let ask = || Request::get("/charges/k").body(Body::empty()).unwrap();
     assert_eq!(send(post()).await, (200, "secret 0".into()));
     keys.reload(&["b"]);
     for request in [post(), ask()] {
         let (status, text) = send(request).await;
-        assert!(status == 500 && text.contains("\"codec\"") && !text.contains("secret"), "{status} {text}");
+        assert!(
+            status == 500 && text.contains("\"codec\"") && !text.contains("secret"),
+            "{status} {text}"
+        );
     }
     keys.reload(&["b", "a"]);
     for request in [post(), ask()] {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use idem::{
-    Codec, CodecContext, CodecFailure, CodecId, EncryptedCodec, EncryptionKey, Error, ErrorAction, Idempotency,
-    KeyRing, Lookup, Operation, erased_serde,
+    Codec, CodecContext, CodecFailure, CodecId, EncryptedCodec, EncryptionKey, Error, ErrorAction,
+    Idempotency, KeyRing, Lookup, Operation, erased_serde,
 };
 
 use crate::support::World;
@@ -25,7 +25,11 @@ impl Codec for Forger {
         CodecId::parse(self.name.as_bytes()).unwrap()
     }
 
-    fn encode(&self, _: CodecContext<'_>, _: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure> {
+    fn encode(
+        &self,
+        _: CodecContext<'_>,
+        _: &dyn erased_serde::Serialize,
+    ) -> Result<Vec<u8>, CodecFailure> {
         Ok(self.bytes.lock().unwrap().clone())
     }
 
@@ -33,7 +37,9 @@ impl Codec for Forger {
         &self,
         _: CodecContext<'_>,
         bytes: &[u8],
-        _: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
+        _: &mut dyn FnMut(
+            &mut dyn erased_serde::Deserializer<'_>,
+        ) -> Result<(), erased_serde::Error>,
     ) -> Result<(), CodecFailure> {
         *self.bytes.lock().unwrap() = bytes.to_vec();
         Err("it is kept".into())
@@ -52,25 +58,45 @@ struct Place {
     codec: &'static str,
 }
 
-const HERS: Place =
-    Place { operation: "swapped.charge", key: "hers", version: 2, is_error: false, earlier: 0, codec: "xchacha" };
+const HERS: Place = Place {
+    operation: "swapped.charge",
+    key: "hers",
+    version: 2,
+    is_error: false,
+    earlier: 0,
+    codec: "xchacha",
+};
 
 impl Place {
     fn call(self, idempotency: &Idempotency) -> Operation<'_> {
-        idempotency.operation(self.operation).key(self.key).outcome_version(self.version)
+        idempotency
+            .operation(self.operation)
+            .key(self.key)
+            .outcome_version(self.version)
     }
 
     /// Writes an outcome there by the runtime's codec.
     async fn write(self, idempotency: &Idempotency) {
         for _ in 0..self.earlier {
-            let released = self.call(idempotency).run(async || Err::<u32, _>(Declined)).await;
+            let released = self
+                .call(idempotency)
+                .run(async || Err::<u32, _>(Declined))
+                .await;
             assert_eq!(released.unwrap_err(), Declined);
         }
         if self.is_error {
-            let keeping = self.call(idempotency).errors(|_: &Declined| ErrorAction::Keep);
-            keeping.run(async || Err::<u32, _>(Declined)).await.unwrap_err();
+            let keeping = self
+                .call(idempotency)
+                .errors(|_: &Declined| ErrorAction::Keep);
+            keeping
+                .run(async || Err::<u32, _>(Declined))
+                .await
+                .unwrap_err();
         } else {
-            self.call(idempotency).run(async || Res::Ok(150)).await.unwrap();
+            self.call(idempotency)
+                .run(async || Res::Ok(150))
+                .await
+                .unwrap();
         }
     }
 }

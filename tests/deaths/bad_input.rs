@@ -25,7 +25,10 @@ impl World {
     async fn start() -> Self {
         let server = RedisServer::start().await.unwrap();
         let idempotency = Idempotency::new(RedisStore::connect(server.url()).await.unwrap());
-        Self { server, idempotency }
+        Self {
+            server,
+            idempotency,
+        }
     }
 
     async fn send(&self, words: &[&[u8]]) -> Reply {
@@ -33,11 +36,16 @@ impl World {
     }
 
     async fn text(&self) -> Vec<u8> {
-        self.send(&[b"GET", KEY.as_bytes()]).await.bytes().unwrap().to_vec()
+        self.send(&[b"GET", KEY.as_bytes()])
+            .await
+            .bytes()
+            .unwrap()
+            .to_vec()
     }
 
     async fn plant(&self, text: &[u8]) {
-        self.send(&[b"SET", KEY.as_bytes(), text, b"PX", b"60000"]).await;
+        self.send(&[b"SET", KEY.as_bytes(), text, b"PX", b"60000"])
+            .await;
     }
 
     fn operation(&self) -> idem::Operation<'static> {
@@ -48,7 +56,9 @@ impl World {
     async fn refuses(&self, what: &str) {
         for failing in [StoreFailure::Reject, StoreFailure::Run] {
             let call = self.operation().store_failure(failing).wait(LONG);
-            let answer = call.run(async || -> Res { panic!("{what}: a body ran") }).await;
+            let answer = call
+                .run(async || -> Res { panic!("{what}: a body ran") })
+                .await;
             assert_codec(what, &answer.map(Outcome::into_inner));
         }
     }
@@ -60,28 +70,50 @@ impl World {
             records.push((state, self.text().await));
             self.send(&[b"FLUSHALL"]).await;
         };
-        let Begin::Execute(lease) = self.operation().fingerprint(&1).begin().await.unwrap() else { panic!() };
+        let Begin::Execute(lease) = self.operation().fingerprint(&1).begin().await.unwrap() else {
+            panic!()
+        };
         take("in flight").await;
         drop(lease);
-        self.operation().run(async || Res::<u64>::Err(Failure::Declined)).await.unwrap_err();
+        self.operation()
+            .run(async || Res::<u64>::Err(Failure::Declined))
+            .await
+            .unwrap_err();
         take("released").await;
-        self.operation().fingerprint(&1).run(async || Res::Ok(7)).await.unwrap();
+        self.operation()
+            .fingerprint(&1)
+            .run(async || Res::Ok(7))
+            .await
+            .unwrap();
         take("committed").await;
         let keeping = self.operation().errors(|_: &Failure| ErrorAction::Keep);
-        keeping.run(async || Res::<u64>::Err(Failure::Declined)).await.unwrap_err();
+        keeping
+            .run(async || Res::<u64>::Err(Failure::Declined))
+            .await
+            .unwrap_err();
         take("an error that is kept").await;
-        self.operation().ttl(LONG).remember(LONG * 2).run(async || Res::Ok(7)).await.unwrap();
+        self.operation()
+            .ttl(LONG)
+            .remember(LONG * 2)
+            .run(async || Res::Ok(7))
+            .await
+            .unwrap();
         take("kept aside").await;
         records
     }
 }
 
 fn assert_codec(what: &str, answer: &Res) {
-    let digest = RecordId::new("bad", &Key::encode("k").unwrap()).unwrap().digest();
+    let digest = RecordId::new("bad", &Key::encode("k").unwrap())
+        .unwrap()
+        .digest();
     match answer {
         Err(Failure::Idempotency(error @ Error::Codec { key, .. })) => {
             assert_eq!(*key, digest, "{what}");
-            assert!(error.to_string().contains(&digest.to_string()), "{what}: {error}");
+            assert!(
+                error.to_string().contains(&digest.to_string()),
+                "{what}: {error}"
+            );
         }
         other => panic!("{what}: {other:?}"),
     }
@@ -92,15 +124,30 @@ async fn a_record_that_was_cut_or_is_of_another_version_is_refused_and_stays() {
     let world = World::start().await;
     for (state, whole) in world.records().await {
         let later = [b"i2", &whole[2..]].concat();
-        for text in (0..whole.len()).map(|end| &whole[..end]).chain([later.as_slice()]) {
+        for text in (0..whole.len())
+            .map(|end| &whole[..end])
+            .chain([later.as_slice()])
+        {
             let what = format!("{state}: {:?}", String::from_utf8_lossy(text));
             world.plant(text).await;
             world.refuses(&what).await;
             assert_eq!(world.text().await, text, "{what}");
         }
-        assert!(matches!(world.operation().inspect().await, Err(Error::Codec { .. })), "{state}");
-        assert!(matches!(world.operation().settle(&7u64).await, Err(Error::Codec { .. })), "{state}");
-        assert!(matches!(world.operation().forget().await, Err(Error::Codec { .. })), "{state}");
+        assert!(
+            matches!(world.operation().inspect().await, Err(Error::Codec { .. })),
+            "{state}"
+        );
+        assert!(
+            matches!(
+                world.operation().settle(&7u64).await,
+                Err(Error::Codec { .. })
+            ),
+            "{state}"
+        );
+        assert!(
+            matches!(world.operation().forget().await, Err(Error::Codec { .. })),
+            "{state}"
+        );
         assert_eq!(world.text().await, later, "{state}");
     }
 }
@@ -136,7 +183,10 @@ async fn what_is_no_text_huge_or_never_expires_is_refused_and_stays() {
     ] {
         world.server.cli(&command).await.unwrap();
         world.refuses(kind).await;
-        assert_eq!(world.send(&[b"TYPE", KEY.as_bytes()]).await.to_string(), kind);
+        assert_eq!(
+            world.send(&[b"TYPE", KEY.as_bytes()]).await.to_string(),
+            kind
+        );
         world.send(&[b"DEL", KEY.as_bytes()]).await;
     }
     let huge = vec![b'i'; 16 << 20];
@@ -145,12 +195,20 @@ async fn what_is_no_text_huge_or_never_expires_is_refused_and_stays() {
     assert!(world.text().await == huge);
     world.send(&[b"DEL", KEY.as_bytes()]).await;
 
-    let Begin::Execute(lease) = world.operation().lease(LEASE).begin().await.unwrap() else { panic!() };
+    let Begin::Execute(lease) = world.operation().lease(LEASE).begin().await.unwrap() else {
+        panic!()
+    };
     drop(lease);
     world.send(&[b"PERSIST", KEY.as_bytes()]).await;
     let persisted = world.text().await;
     world.refuses("in flight, without an expiry").await;
-    assert_eq!((world.text().await, world.send(&[b"PTTL", KEY.as_bytes()]).await.number()), (persisted, Some(-1)));
+    assert_eq!(
+        (
+            world.text().await,
+            world.send(&[b"PTTL", KEY.as_bytes()]).await.number()
+        ),
+        (persisted, Some(-1))
+    );
 }
 
 #[tokio::test]
@@ -161,7 +219,10 @@ async fn p1_a_record_that_is_changed_under_a_running_body_stops_it_or_refuses_it
         pending::<Res>().await
     });
     let stopped = call.await;
-    assert!(matches!(stopped, Err(Failure::Idempotency(Error::LeaseLost { .. }))), "{stopped:?}");
+    assert!(
+        matches!(stopped, Err(Failure::Idempotency(Error::LeaseLost { .. }))),
+        "{stopped:?}"
+    );
     assert_eq!(world.text().await, b"somebody else's");
 
     world.send(&[b"DEL", KEY.as_bytes()]).await;
@@ -178,7 +239,16 @@ async fn p1_a_record_that_is_changed_under_a_running_body_stops_it_or_refuses_it
     assert_eq!(world.text().await, b"somebody else's");
 
     world.send(&[b"DEL", KEY.as_bytes()]).await;
-    let Begin::Execute(lease) = world.operation().begin().await.unwrap() else { panic!("replayed") };
+    let Begin::Execute(lease) = world.operation().begin().await.unwrap() else {
+        panic!("replayed")
+    };
     world.plant(b"somebody else's").await;
-    assert_codec("by hand", &lease.commit(&1u64).await.map(|()| 1).map_err(Failure::Idempotency));
+    assert_codec(
+        "by hand",
+        &lease
+            .commit(&1u64)
+            .await
+            .map(|()| 1)
+            .map_err(Failure::Idempotency),
+    );
 }

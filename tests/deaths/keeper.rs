@@ -47,8 +47,11 @@ impl World {
     async fn begin(&self, bodies: u32, lease: Duration) -> JoinSet<Res> {
         let mut calls = JoinSet::new();
         for key in 0..bodies {
-            let (idempotency, bodies, mut over) =
-                (self.idempotency.clone(), self.bodies.clone(), self.over.subscribe());
+            let (idempotency, bodies, mut over) = (
+                self.idempotency.clone(),
+                self.bodies.clone(),
+                self.over.subscribe(),
+            );
             let running = self.running.clone();
             calls.spawn(async move {
                 let call = idempotency.operation("load").key(&key).lease(lease);
@@ -74,8 +77,15 @@ impl World {
 
     /// The commands of scripts that clients sent.
     async fn scripts(&self) -> u64 {
-        let stats = self.server.cli(&["INFO", "commandstats"]).await.unwrap().to_string();
-        let evalsha = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        let stats = self
+            .server
+            .cli(&["INFO", "commandstats"])
+            .await
+            .unwrap()
+            .to_string();
+        let evalsha = stats
+            .lines()
+            .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
         evalsha.map_or(0, |calls| calls.split(',').next().unwrap().parse().unwrap())
     }
 }
@@ -111,21 +121,35 @@ fn counted(answers: Vec<Res>) -> BTreeMap<&'static str, usize> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn p1_two_thousand_bodies_keep_leases_of_a_second_and_are_renewed_in_at_most_forty_round_trips_a_second() {
+async fn p1_two_thousand_bodies_keep_leases_of_a_second_and_are_renewed_in_at_most_forty_round_trips_a_second()
+ {
     let world = World::start().await;
     let calls = world.begin(2_000, SECOND).await;
-    let (began, steps, scripts) = (Instant::now(), world.faults.calls(Step::Renew), world.scripts().await);
+    let (began, steps, scripts) = (
+        Instant::now(),
+        world.faults.calls(Step::Renew),
+        world.scripts().await,
+    );
     // Each is renewed after a third of its lease, so that after three leases each was, several
     // times.
     tokio::time::sleep(SECOND * 3).await;
-    let (steps, renewals) = (world.faults.calls(Step::Renew) - steps, world.scripts().await - scripts);
+    let (steps, renewals) = (
+        world.faults.calls(Step::Renew) - steps,
+        world.scripts().await - scripts,
+    );
     let seconds = began.elapsed().as_secs() + 1;
     world.over.send_replace(true);
-    assert_eq!(counted(calls.join_all().await), BTreeMap::from([("first attempt", 2_000)]));
+    assert_eq!(
+        counted(calls.join_all().await),
+        BTreeMap::from([("first attempt", 2_000)])
+    );
     // One script renews many leases, each of which needs three renewals or more.
     assert!(renewals >= 2_000 * 3 / BATCH, "{renewals}");
     let round_trips = steps.max(renewals);
-    assert!(round_trips <= 40 * seconds, "{round_trips} round trips: {steps} steps, {renewals} scripts in {seconds} s");
+    assert!(
+        round_trips <= 40 * seconds,
+        "{round_trips} round trips: {steps} steps, {renewals} scripts in {seconds} s"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -148,7 +172,10 @@ async fn p1_a_body_that_blocks_its_thread_for_less_than_its_lease_costs_no_other
     });
     assert_eq!(blocking.await.unwrap().unwrap(), 1);
     world.over.send_replace(true);
-    assert_eq!(counted(calls.join_all().await), BTreeMap::from([("first attempt", 100)]));
+    assert_eq!(
+        counted(calls.join_all().await),
+        BTreeMap::from([("first attempt", 100)])
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -161,11 +188,15 @@ async fn p1_a_redis_that_stops_for_less_than_a_lease_costs_none() {
     tokio::time::sleep(SECOND * 4).await;
     assert_eq!(world.running(), 100);
     world.over.send_replace(true);
-    assert_eq!(counted(calls.join_all().await), BTreeMap::from([("first attempt", 100)]));
+    assert_eq!(
+        counted(calls.join_all().await),
+        BTreeMap::from([("first attempt", 100)])
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn p1_a_redis_that_stops_for_longer_than_a_lease_has_every_body_stopped_before_another_may_claim() {
+async fn p1_a_redis_that_stops_for_longer_than_a_lease_has_every_body_stopped_before_another_may_claim()
+ {
     let world = World::start().await;
     let lease = SECOND * 2;
     let calls = world.begin(100, lease).await;
@@ -173,14 +204,29 @@ async fn p1_a_redis_that_stops_for_longer_than_a_lease_has_every_body_stopped_be
     let stopped = Instant::now();
     world.server.pause().unwrap();
     eventually("all bodies are stopped", async || world.running() == 0).await;
-    assert!(stopped.elapsed() < lease + SECOND, "{:?}", stopped.elapsed());
-    assert_eq!(counted(calls.join_all().await), BTreeMap::from([("lost", 100)]));
+    assert!(
+        stopped.elapsed() < lease + SECOND,
+        "{:?}",
+        stopped.elapsed()
+    );
+    assert_eq!(
+        counted(calls.join_all().await),
+        BTreeMap::from([("lost", 100)])
+    );
     world.server.resume().unwrap();
     let sum = AtomicU64::new(0);
     for key in 0..100u32 {
         let body = async || Res::Ok(sum.fetch_add(idem::current().unwrap().attempt(), SeqCst));
-        eventually("it may be claimed", async || other.operation("load").key(&key).wait(LONG).run(body).await.is_ok())
-            .await;
+        eventually("it may be claimed", async || {
+            other
+                .operation("load")
+                .key(&key)
+                .wait(LONG)
+                .run(body)
+                .await
+                .is_ok()
+        })
+        .await;
     }
     assert_eq!((sum.into_inner(), world.bodies.most_at_once()), (200, 100));
 }

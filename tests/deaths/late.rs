@@ -11,8 +11,15 @@ use crate::wire::Step;
 
 /// How many scripts the server has run for clients.
 async fn scripts(server: &RedisServer) -> u64 {
-    let stats = server.cli(&["INFO", "commandstats"]).await.unwrap().to_string();
-    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")).unwrap();
+    let stats = server
+        .cli(&["INFO", "commandstats"])
+        .await
+        .unwrap()
+        .to_string();
+    let calls = stats
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="))
+        .unwrap();
     calls.split(',').next().unwrap().parse().unwrap()
 }
 
@@ -28,18 +35,29 @@ async fn p3_a_message_of_a_late_owner_that_arrives_under_the_next_ones_body_chan
         let proxy = Proxy::start(&server.url()).await.unwrap();
         let gate = Gate::new();
         if step == Step::Undo {
-            Step::Claim.passing(Kind::Redis, &proxy).next(Mishap::HangReply(Gate::new()));
+            Step::Claim
+                .passing(Kind::Redis, &proxy)
+                .next(Mishap::HangReply(Gate::new()));
         }
-        step.passing(Kind::Redis, &proxy).next(Mishap::Hang(gate.clone()));
+        step.passing(Kind::Redis, &proxy)
+            .next(Mishap::Hang(gate.clone()));
         let (url, port, operation) = (proxy.url(), server.port(), "late".to_owned());
-        let call = Call { url, port, operation, does, lease: LEASE };
+        let call = Call {
+            url,
+            port,
+            operation,
+            does,
+            lease: LEASE,
+        };
         let late = call.runtime().await;
         let first = tokio::spawn(call.carry_out(late));
         tokio::time::timeout(LONG, gate.reached()).await.unwrap();
 
         let other = Idempotency::new(RedisStore::connect(server.url()).await.unwrap());
         let operation = || other.operation("late").key("k").lease(LONG);
-        let Begin::Execute(lease) = operation().wait(LONG).begin().await.unwrap() else { panic!("{step:?}: replayed") };
+        let Begin::Execute(lease) = operation().wait(LONG).begin().await.unwrap() else {
+            panic!("{step:?}: replayed")
+        };
         assert_eq!(lease.attempt(), 2, "{step:?}");
         let before = operation().inspect().await.unwrap().unwrap().expires_in;
         let run = scripts(&server).await;
@@ -47,14 +65,25 @@ async fn p3_a_message_of_a_late_owner_that_arrives_under_the_next_ones_body_chan
         eventually("it has arrived", async || scripts(&server).await > run).await;
 
         let info = operation().inspect().await.unwrap().unwrap();
-        assert_eq!((info.state, info.attempt), (RecordState::InFlight, 2), "{step:?}");
-        assert!(info.expires_in <= before, "{step:?}: the lease was made longer");
+        assert_eq!(
+            (info.state, info.attempt),
+            (RecordState::InFlight, 2),
+            "{step:?}"
+        );
+        assert!(
+            info.expires_in <= before,
+            "{step:?}: the lease was made longer"
+        );
         lease.commit(&2u64).await.unwrap();
         let later = operation()
             .run(async || -> Result<u64, idem::Error> { panic!("a body ran for a later call") })
             .await
             .unwrap();
-        assert_eq!((later.is_replayed(), later.into_inner()), (true, 2), "{step:?}");
+        assert_eq!(
+            (later.is_replayed(), later.into_inner()),
+            (true, 2),
+            "{step:?}"
+        );
         first.abort();
     }
 }

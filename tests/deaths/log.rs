@@ -18,7 +18,10 @@ impl Log {
     pub(crate) fn open(port: u16, name: &str) -> Self {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
         stream.set_nodelay(true).unwrap();
-        Self { name: format!("log:{name}"), stream: Mutex::new(BufReader::new(stream)) }
+        Self {
+            name: format!("log:{name}"),
+            stream: Mutex::new(BufReader::new(stream)),
+        }
     }
 
     /// A body, or one try of it, has begun.
@@ -51,10 +54,19 @@ pub(crate) struct Lines(Vec<(String, u64)>);
 
 impl Lines {
     pub(crate) async fn read(server: &RedisServer, name: &str) -> Self {
-        let reply = server.cli(&["LRANGE", &format!("log:{name}"), "0", "-1"]).await.unwrap();
-        let Reply::List(lines) = reply else { panic!("{reply:?}") };
+        let reply = server
+            .cli(&["LRANGE", &format!("log:{name}"), "0", "-1"])
+            .await
+            .unwrap();
+        let Reply::List(lines) = reply else {
+            panic!("{reply:?}")
+        };
         let line = |reply: Reply| {
-            let (what, attempt) = reply.to_string().split_once(':').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+            let (what, attempt) = reply
+                .to_string()
+                .split_once(':')
+                .map(|(a, b)| (a.to_owned(), b.to_owned()))
+                .unwrap();
             (what, attempt.parse().unwrap())
         };
         Self(lines.into_iter().map(line).collect())

@@ -4,7 +4,13 @@
 //! options of an operation under the same faults, `bad_input` records changed by hand, `keeper` many
 //! leases at once: these on Redis.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, missing_docs)]
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    missing_docs
+)]
 
 mod bad_input;
 mod dropped;

@@ -104,12 +104,27 @@ pub(crate) async fn all(kind: Kind, death: Death, rows: &'static [Row]) {
         cases.spawn(async move {
             let _place = places.acquire_owned().await.unwrap();
             let name = format!("{death:?}.{number}");
-            let ended = tokio::spawn(async move { Case::prepare(stage, name, death, row).await.run().await }).await;
-            ended.err().map(|panic| format!("{death:?} at {row:?}: {}", said(panic.into_panic().as_ref())))
+            let ended =
+                tokio::spawn(
+                    async move { Case::prepare(stage, name, death, row).await.run().await },
+                )
+                .await;
+            ended.err().map(|panic| {
+                format!(
+                    "{death:?} at {row:?}: {}",
+                    said(panic.into_panic().as_ref())
+                )
+            })
         });
     }
     let failed: Vec<String> = cases.join_all().await.into_iter().flatten().collect();
-    assert!(failed.is_empty(), "{} of {} cases:\n{}", failed.len(), rows.len(), failed.join("\n"));
+    assert!(
+        failed.is_empty(),
+        "{} of {} cases:\n{}",
+        failed.len(),
+        rows.len(),
+        failed.join("\n")
+    );
 }
 
 /// The server, and the Redis that keeps the log.
@@ -122,14 +137,22 @@ struct Stage {
 impl Stage {
     async fn set(kind: Kind) -> Self {
         let (server, log) = tokio::join!(Server::start(kind), RedisServer::start());
-        Self { kind, server, log: log.unwrap() }
+        Self {
+            kind,
+            server,
+            log: log.unwrap(),
+        }
     }
 
     /// A short lease. A first renewal on a database prepares its statement, which takes a while in a
     /// build without optimisations; and it ends before the store has another connection in place of
     /// one that is silent.
     fn lease(&self) -> Duration {
-        if self.kind == Kind::Redis { LEASE } else { Duration::from_millis(1200) }
+        if self.kind == Kind::Redis {
+            LEASE
+        } else {
+            Duration::from_millis(1200)
+        }
     }
 }
 
@@ -149,7 +172,8 @@ impl Kind {
 
 fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
-    text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned())).unwrap_or_default()
+    text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()))
+        .unwrap_or_default()
 }
 
 /// The caller that dies, or loses something.
@@ -173,7 +197,15 @@ impl Case {
     async fn prepare(stage: Arc<Stage>, name: String, death: Death, row: &'static Row) -> Self {
         let proxy = Proxy::start(&stage.server.url()).await.unwrap();
         let other = process(&stage.server.url()).await;
-        Self { stage, name, death, row, proxy, gate: Gate::new(), other }
+        Self {
+            stage,
+            name,
+            death,
+            row,
+            proxy,
+            gate: Gate::new(),
+            other,
+        }
     }
 
     async fn run(&self) {
@@ -184,7 +216,9 @@ impl Case {
         let idempotency = call.runtime().await;
         let moment = self.script();
         let mut first = match self.death {
-            Death::Killed | Death::KilledUnheard | Death::Stopped => First::There(Box::new(Process::start(&call))),
+            Death::Killed | Death::KilledUnheard | Death::Stopped => {
+                First::There(Box::new(Process::start(&call)))
+            }
             Death::Dropped | Death::DroppedUnheard | Death::Lost | Death::Silent => {
                 First::Here(tokio::spawn(call.carry_out(idempotency.clone())))
             }
@@ -198,10 +232,15 @@ impl Case {
             }
             self.reached(&moment).await;
         };
-        tokio::time::timeout(LONG, reached).await.expect("the first call comes to where it is to die");
+        tokio::time::timeout(LONG, reached)
+            .await
+            .expect("the first call comes to where it is to die");
         self.die(&mut first).await;
         let since = Instant::now();
-        eventually(&format!("{leaves:?} is left"), async || self.is_left(leaves).await).await;
+        eventually(&format!("{leaves:?} is left"), async || {
+            self.is_left(leaves).await
+        })
+        .await;
         if let (At::On(..), Some(holder)) = (at, &holder) {
             holder.commit(&1u64).await.unwrap();
         }
@@ -214,33 +253,63 @@ impl Case {
         }
         if !first_gets.is_empty() {
             let got = match &mut first {
-                First::Here(call) => tokio::time::timeout(LONG, call).await.expect("the first call ends").unwrap(),
+                First::Here(call) => tokio::time::timeout(LONG, call)
+                    .await
+                    .expect("the first call ends")
+                    .unwrap(),
                 First::There(process) => process.ended().await,
             };
-            assert!(first_gets.split('|').any(|gets| gets == got), "the first caller got: {got}");
+            assert!(
+                first_gets.split('|').any(|gets| gets == got),
+                "the first caller got: {got}"
+            );
         }
-        let later = self.other.operation(&self.name).key("k").run(async || panic!("a body ran for a later call")).await;
+        let later = self
+            .other
+            .operation(&self.name)
+            .key("k")
+            .run(async || panic!("a body ran for a later call"))
+            .await;
         assert_eq!(describe(later), format!("replay {seen}"), "a later call");
         let lines = Lines::read(&self.stage.log, &self.name).await;
-        assert!(lines.one_at_a_time() && lines.bodies() == bodies, "what bodies did: {lines:?}");
+        assert!(
+            lines.one_at_a_time() && lines.bodies() == bodies,
+            "what bodies did: {lines:?}"
+        );
     }
 
     /// What is there before the first call comes.
     async fn set_up(&self) -> Option<idem::Lease> {
         let begin = async |lease| {
             let holder = process(&self.stage.server.url()).await;
-            match holder.operation(&self.name).key("k").lease(lease).begin().await.unwrap() {
+            match holder
+                .operation(&self.name)
+                .key("k")
+                .lease(lease)
+                .begin()
+                .await
+                .unwrap()
+            {
                 Begin::Execute(lease) => lease,
                 Begin::Replay(_) => panic!("there is an outcome"),
             }
         };
         match self.row.0 {
-            At::On(Step::Subscribe | Step::Watch, _) | At::Woken(_) => Some(begin(LONG_LEASE).await),
+            At::On(Step::Subscribe | Step::Watch, _) | At::Woken(_) => {
+                Some(begin(LONG_LEASE).await)
+            }
             At::On(Step::TakeOver, _) | At::Question => {
                 // Databases take longer to answer, in a build without optimisations.
-                let lease = if self.stage.kind == Kind::Redis { 100 } else { 400 };
+                let lease = if self.stage.kind == Kind::Redis {
+                    100
+                } else {
+                    400
+                };
                 drop(begin(Duration::from_millis(lease)).await);
-                eventually("it is abandoned", async || self.is_left(Leaves::Abandoned(1)).await).await;
+                eventually("it is abandoned", async || {
+                    self.is_left(Leaves::Abandoned(1)).await
+                })
+                .await;
                 None
             }
             _ => None,
@@ -259,9 +328,22 @@ impl Case {
             At::Question => Does::Asks,
         };
         let renewed = matches!(at, At::On(Step::Renew, _));
-        let lease = if renewed || soon == Soon::AfterLease { self.stage.lease() } else { LONG_LEASE };
-        let (url, port) = (self.stage.server.url_through(&self.proxy), self.stage.log.port());
-        Call { url, port, operation: self.name.clone(), does, lease }
+        let lease = if renewed || soon == Soon::AfterLease {
+            self.stage.lease()
+        } else {
+            LONG_LEASE
+        };
+        let (url, port) = (
+            self.stage.server.url_through(&self.proxy),
+            self.stage.log.port(),
+        );
+        Call {
+            url,
+            port,
+            operation: self.name.clone(),
+            does,
+            lease,
+        }
     }
 
     fn script(&self) -> Moment {
@@ -271,13 +353,18 @@ impl Case {
         };
         if step == Step::Undo {
             // For there to be something to undo.
-            Step::Claim.passing(self.stage.kind, &self.proxy).next(Mishap::HangReply(Gate::new()));
+            Step::Claim
+                .passing(self.stage.kind, &self.proxy)
+                .next(Mishap::HangReply(Gate::new()));
         }
         let step = step.passing(self.stage.kind, &self.proxy);
         if let Some(leg) = leg {
             step.next(self.mishap(leg));
         }
-        Moment { step, watched: Step::Watch.passing(self.stage.kind, &self.proxy) }
+        Moment {
+            step,
+            watched: Step::Watch.passing(self.stage.kind, &self.proxy),
+        }
     }
 
     fn mishap(&self, leg: Leg) -> Mishap {
@@ -296,7 +383,10 @@ impl Case {
             At::On(..) if self.death == Death::Lost => moment.step.reached(1).await,
             // On Redis the first was the look at the holder's lease.
             At::Woken(_) if self.death == Death::Lost => {
-                moment.step.reached(if self.stage.kind == Kind::Redis { 2 } else { 1 }).await;
+                moment
+                    .step
+                    .reached(if self.stage.kind == Kind::Redis { 2 } else { 1 })
+                    .await;
             }
             At::On(..) | At::Woken(_) => self.gate.reached().await,
             At::Body => self.has_logged("goes-on").await,
@@ -306,7 +396,10 @@ impl Case {
     }
 
     async fn has_logged(&self, what: &str) {
-        eventually(what, async || Lines::read(&self.stage.log, &self.name).await.has(what)).await;
+        eventually(what, async || {
+            Lines::read(&self.stage.log, &self.name).await.has(what)
+        })
+        .await;
     }
 
     async fn die(&self, first: &mut First) {
@@ -335,12 +428,19 @@ impl Case {
     }
 
     async fn is_left(&self, leaves: Leaves) -> bool {
-        let info = self.other.operation(&self.name).key("k").inspect().await.unwrap();
+        let info = self
+            .other
+            .operation(&self.name)
+            .key("k")
+            .inspect()
+            .await
+            .unwrap();
         let found = info.map(|info| (info.state, info.attempt));
         match leaves {
             Leaves::Nothing => found.is_none(),
             Leaves::InFlight(attempt) => {
-                found == Some((RecordState::InFlight, attempt)) || found == Some((RecordState::Abandoned, attempt))
+                found == Some((RecordState::InFlight, attempt))
+                    || found == Some((RecordState::Abandoned, attempt))
             }
             Leaves::Abandoned(attempt) => found == Some((RecordState::Abandoned, attempt)),
             Leaves::Released(attempt) => found == Some((RecordState::Released, attempt)),
@@ -375,7 +475,10 @@ impl Case {
             Soon::AfterLease => self.stage.lease() + Duration::from_secs(1),
             Soon::WithAnswer => Duration::from_secs(6),
         };
-        assert!(took < limit + SLACK, "the next caller had its answer after {took:?}");
+        assert!(
+            took < limit + SLACK,
+            "the next caller had its answer after {took:?}"
+        );
         value
     }
 }

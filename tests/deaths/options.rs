@@ -24,8 +24,17 @@ async fn kill_one(server: &RedisServer, operation: &str) {
 async fn kill_one_that(server: &RedisServer, operation: &str, does: Does) {
     let (url, port) = (server.url(), server.port());
     let before = Lines::read(server, operation).await.bodies();
-    let mut process = Process::start(&Call { url, port, operation: operation.into(), does, lease: LEASE });
-    eventually("the body runs", async || Lines::read(server, operation).await.bodies() > before).await;
+    let mut process = Process::start(&Call {
+        url,
+        port,
+        operation: operation.into(),
+        does,
+        lease: LEASE,
+    });
+    eventually("the body runs", async || {
+        Lines::read(server, operation).await.bodies() > before
+    })
+    .await;
     process.kill().await;
 }
 
@@ -50,11 +59,6 @@ async fn is_abandoned(idempotency: &Idempotency, operation: &str, attempt: u64) 
     .await;
 }
 
-#[idempotent(key = KEY, name = "rerun", runtime = idempotency, in_flight = wait("20s"))]
-async fn rerun(idempotency: &Idempotency) -> Res {
-    Ok(attempt())
-}
-
 #[idempotent(key = KEY, name = "reject", runtime = idempotency, in_flight = wait("20s"), abandoned = reject)]
 async fn reject(idempotency: &Idempotency) -> Res {
     Ok(attempt())
@@ -72,23 +76,25 @@ async fn reconcile(idempotency: &Idempotency, asked: &AtomicU32, answer: Res<Opt
 }
 
 #[tokio::test]
-async fn p5_rerun_runs_the_body_of_a_killed_process_as_the_next_attempt() {
+async fn p5_reject_refuses_the_key_of_a_killed_process_until_it_is_settled_or_forgotten_through_the_runtime()
+ {
     let server = RedisServer::start().await.unwrap();
     let idempotency = process(&server).await;
-    tokio::join!(kill_one(&server, "rerun"), kill_one(&server, "rerun.hand"));
-    let by_hand = at(&idempotency, "rerun.hand").abandoned(Abandoned::Rerun).run(async || Res::Ok(attempt()));
-    let (attribute, by_hand) = tokio::join!(rerun(&idempotency), by_hand);
-    assert_eq!((attribute.unwrap(), by_hand.unwrap().into_inner()), (2, 2));
-    assert_eq!(rerun(&idempotency).await.unwrap(), 2);
-}
-
-#[tokio::test]
-async fn p5_reject_refuses_the_key_of_a_killed_process_until_it_is_settled_or_forgotten_through_the_runtime() {
-    let server = RedisServer::start().await.unwrap();
-    let idempotency = process(&server).await;
-    let by_hand = || at(&idempotency, "reject.hand").abandoned(Abandoned::Reject).run(async || Res::Ok(attempt()));
-    let rejected = |answer: Failure| matches!(answer, Failure::Idempotency(Error::Abandoned { attempt: 1, .. }));
-    tokio::join!(kill_one(&server, "reject"), kill_one(&server, "reject.hand"));
+    let by_hand = || {
+        at(&idempotency, "reject.hand")
+            .abandoned(Abandoned::Reject)
+            .run(async || Res::Ok(attempt()))
+    };
+    let rejected = |answer: Failure| {
+        matches!(
+            answer,
+            Failure::Idempotency(Error::Abandoned { attempt: 1, .. })
+        )
+    };
+    tokio::join!(
+        kill_one(&server, "reject"),
+        kill_one(&server, "reject.hand")
+    );
     // The first ones wait for the lease, the second ones need not.
     for _ in 0..2 {
         let (attribute, by_hand) = tokio::join!(reject(&idempotency), by_hand());
@@ -105,7 +111,13 @@ async fn p5_reject_refuses_the_key_of_a_killed_process_until_it_is_settled_or_fo
     assert!(matches!(again, Err(Error::Duplicate { .. })), "{again:?}");
 
     assert!(at(&idempotency, "reject.hand").forget().await.unwrap());
-    assert!(at(&idempotency, "reject.hand").inspect().await.unwrap().is_none());
+    assert!(
+        at(&idempotency, "reject.hand")
+            .inspect()
+            .await
+            .unwrap()
+            .is_none()
+    );
     assert_eq!(by_hand().await.unwrap().into_inner(), 1);
 }
 
@@ -120,7 +132,10 @@ async fn p5_reconcile_asks_after_each_kill_and_an_error_has_the_next_call_ask_ag
         });
         asking.run(async || Res::Ok(attempt()))
     };
-    tokio::join!(kill_one(&server, "reconcile"), kill_one(&server, "reconcile.hand"));
+    tokio::join!(
+        kill_one(&server, "reconcile"),
+        kill_one(&server, "reconcile.hand")
+    );
     let failed = reconcile(&idempotency, &asked, Err(Failure::Declined)).await;
     assert!(matches!(failed, Err(Failure::Declined)));
     let failed = by_hand(Err(Failure::Declined)).await;
@@ -137,8 +152,17 @@ async fn p5_reconcile_asks_after_each_kill_and_an_error_has_the_next_call_ask_ag
 
 async fn kill_asking(server: &RedisServer, operation: &str) {
     let (url, port) = (server.url(), server.port());
-    let mut process = Process::start(&Call { url, port, operation: operation.into(), does: Does::Asks, lease: LEASE });
-    eventually("it asks", async || Lines::read(server, operation).await.has("asks")).await;
+    let mut process = Process::start(&Call {
+        url,
+        port,
+        operation: operation.into(),
+        does: Does::Asks,
+        lease: LEASE,
+    });
+    eventually("it asks", async || {
+        Lines::read(server, operation).await.has("asks")
+    })
+    .await;
     process.kill().await;
 }
 
@@ -153,13 +177,31 @@ async fn max_attempts_counts_killed_owners() {
     let idempotency = process(&server).await;
     kill_one(&server, "attempts").await;
     kill_one(&server, "attempts").await;
-    let exhausted =
-        |error: Failure| matches!(error, Failure::Idempotency(Error::AttemptsExhausted { attempts: 2, .. }));
+    let exhausted = |error: Failure| {
+        matches!(
+            error,
+            Failure::Idempotency(Error::AttemptsExhausted { attempts: 2, .. })
+        )
+    };
     assert!(exhausted(two_attempts(&idempotency).await.unwrap_err()));
     let by_hand = || at(&idempotency, "attempts");
-    assert!(exhausted(by_hand().max_attempts(2).run(async || Res::Ok(attempt())).await.unwrap_err()));
+    assert!(exhausted(
+        by_hand()
+            .max_attempts(2)
+            .run(async || Res::Ok(attempt()))
+            .await
+            .unwrap_err()
+    ));
     is_abandoned(&idempotency, "attempts", 2).await;
-    assert_eq!(by_hand().max_attempts(3).run(async || Res::Ok(attempt())).await.unwrap().into_inner(), 3);
+    assert_eq!(
+        by_hand()
+            .max_attempts(3)
+            .run(async || Res::Ok(attempt()))
+            .await
+            .unwrap()
+            .into_inner(),
+        3
+    );
     assert_eq!(two_attempts(&idempotency).await.unwrap(), 3);
     assert_eq!(Lines::read(&server, "attempts").await.bodies(), 2);
 }
@@ -182,13 +224,37 @@ async fn p8_a_detached_body_dies_with_its_process_as_in_a_crash() {
     let server = RedisServer::start().await.unwrap();
     let idempotency = process(&server).await;
     let (url, port, operation) = (server.url(), server.port(), "detached".to_owned());
-    let mut owner = Process::start(&Call { url, port, operation, does: Does::Detaches, lease: LEASE });
+    let mut owner = Process::start(&Call {
+        url,
+        port,
+        operation,
+        does: Does::Detaches,
+        lease: LEASE,
+    });
     // Its caller is gone by now, and the lease is over unless the body goes on and is renewed.
-    eventually("the body goes on", async || Lines::read(&server, "detached").await.lines() > 20).await;
-    let info = at(&idempotency, "detached").inspect().await.unwrap().unwrap();
+    eventually("the body goes on", async || {
+        Lines::read(&server, "detached").await.lines() > 20
+    })
+    .await;
+    let info = at(&idempotency, "detached")
+        .inspect()
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!((info.state, info.attempt), (RecordState::InFlight, 1));
     owner.kill().await;
     let begun = std::time::Instant::now();
-    assert_eq!(at(&idempotency, "detached").run(async || Res::Ok(attempt())).await.unwrap().into_inner(), 2);
-    assert!(begun.elapsed() < LEASE + Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert_eq!(
+        at(&idempotency, "detached")
+            .run(async || Res::Ok(attempt()))
+            .await
+            .unwrap()
+            .into_inner(),
+        2
+    );
+    assert!(
+        begun.elapsed() < LEASE + Duration::from_secs(4),
+        "{:?}",
+        begun.elapsed()
+    );
 }

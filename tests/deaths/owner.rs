@@ -77,9 +77,19 @@ impl Call {
 
     /// Makes the call, and says how it ended.
     pub(crate) async fn carry_out(self, idempotency: Idempotency) -> String {
-        let Self { port, operation, does, lease, .. } = self;
+        let Self {
+            port,
+            operation,
+            does,
+            lease,
+            ..
+        } = self;
         let log = Arc::new(Log::open(port, &operation));
-        let call = idempotency.operation(operation).key("k").lease(lease).wait(LONG);
+        let call = idempotency
+            .operation(operation)
+            .key("k")
+            .lease(lease)
+            .wait(LONG);
         let body = || body(log.clone(), does, lease);
         let ended = match does {
             Does::Asks => {
@@ -90,14 +100,17 @@ impl Call {
                 asking.run(body).await
             }
             Does::Pauses => {
-                let policy = |_: &Failure| ErrorAction::Retry(Retry::new(1).backoff(LONG).max_backoff(LONG));
+                let policy =
+                    |_: &Failure| ErrorAction::Retry(Retry::new(1).backoff(LONG).max_backoff(LONG));
                 call.errors(policy).run(body).await
             }
-            Does::GivesUp => match tokio::time::timeout(Duration::from_millis(200), call.run(body)).await {
-                Ok(ended) => ended,
-                // The undoing goes on.
-                Err(_) => pending().await,
-            },
+            Does::GivesUp => {
+                match tokio::time::timeout(Duration::from_millis(200), call.run(body)).await {
+                    Ok(ended) => ended,
+                    // The undoing goes on.
+                    Err(_) => pending().await,
+                }
+            }
             Does::Detaches => {
                 let log = log.clone();
                 let detached = call.run_detached(move || self::body(log, does, lease));
@@ -156,7 +169,10 @@ async fn process() {
         url: variable("URL"),
         port: variable("PORT").parse().unwrap(),
         operation: variable("OPERATION"),
-        does: Does::ALL.into_iter().find(|does| format!("{does:?}") == variable("DOES")).unwrap(),
+        does: Does::ALL
+            .into_iter()
+            .find(|does| format!("{does:?}") == variable("DOES"))
+            .unwrap(),
         lease: Duration::from_millis(variable("LEASE").parse().unwrap()),
     };
     let idempotency = call.runtime().await;
@@ -192,7 +208,11 @@ impl Process {
         let stat = format!("/proc/{}/stat", self.child.id().unwrap());
         eventually("the process is stopped", async || {
             let stat = tokio::fs::read_to_string(&stat).await.unwrap();
-            stat.rsplit(')').next().unwrap().trim_start().starts_with('T')
+            stat.rsplit(')')
+                .next()
+                .unwrap()
+                .trim_start()
+                .starts_with('T')
         })
         .await;
     }
@@ -205,8 +225,14 @@ impl Process {
     /// How its call ended.
     pub(crate) async fn ended(&mut self) -> String {
         loop {
-            let line = tokio::time::timeout(LONG, self.lines.next_line()).await.expect("its call ends").unwrap();
-            if let Some(ended) = line.expect("it says how its call ended").strip_prefix("ended ") {
+            let line = tokio::time::timeout(LONG, self.lines.next_line())
+                .await
+                .expect("its call ends")
+                .unwrap();
+            if let Some(ended) = line
+                .expect("it says how its call ended")
+                .strip_prefix("ended ")
+            {
                 return ended.to_owned();
             }
         }
@@ -214,6 +240,13 @@ impl Process {
 
     async fn signal(&self, signal: &str) {
         let pid = self.child.id().unwrap().to_string();
-        assert!(Command::new("kill").args([signal, &pid]).status().await.unwrap().success());
+        assert!(
+            Command::new("kill")
+                .args([signal, &pid])
+                .status()
+                .await
+                .unwrap()
+                .success()
+        );
     }
 }

@@ -20,16 +20,29 @@ async fn every_step_is_recognised(kind: Kind) {
     let near = process(&server.url_through(&proxy)).await;
     let far = process(&server.url()).await;
     let passing = Step::ALL.map(|step| (step, step.passing(kind, &proxy)));
-    let of = |wanted: Step| passing.iter().find(|(step, _)| *step == wanted).map(|(_, passing)| passing).unwrap();
+    let of = |wanted: Step| {
+        passing
+            .iter()
+            .find(|(step, _)| *step == wanted)
+            .map(|(_, passing)| passing)
+            .unwrap()
+    };
 
     // Waits for another owner, who releases; takes over, is renewed, and commits.
     let operation = far.operation("taken").key("k").lease(LONG);
-    let Begin::Execute(holder) = operation.begin().await.unwrap() else { panic!("there is an outcome") };
+    let Begin::Execute(holder) = operation.begin().await.unwrap() else {
+        panic!("there is an outcome")
+    };
     let renewed = of(Step::Renew).clone();
-    let waits = near.operation("taken").key("k").lease(LEASE * 2).wait(LONG).run(async || {
-        let _ = tokio::time::timeout(LEASE * 4, renewed.reached(1)).await;
-        Ok::<_, Failure>(2u64)
-    });
+    let waits = near
+        .operation("taken")
+        .key("k")
+        .lease(LEASE * 2)
+        .wait(LONG)
+        .run(async || {
+            let _ = tokio::time::timeout(LEASE * 4, renewed.reached(1)).await;
+            Ok::<_, Failure>(2u64)
+        });
     let released = async {
         let _ = tokio::time::timeout(LEASE * 4, of(Step::Watch).reached(1)).await;
         holder.release().await.unwrap();
@@ -37,14 +50,22 @@ async fn every_step_is_recognised(kind: Kind) {
     assert_eq!(describe(tokio::join!(waits, released).0), "value 2");
 
     // Claims a free key, and releases it.
-    let fails = near.operation("released").key("k").run(async || Err::<u64, _>(Failure::Declined)).await;
+    let fails = near
+        .operation("released")
+        .key("k")
+        .run(async || Err::<u64, _>(Failure::Declined))
+        .await;
     assert_eq!(describe(fails), "declined");
 
     // Gives a claim back whose answer has not come when its caller goes.
     let operation = near.operation("undone").key("k").lease(LONG);
     of(Step::Claim).next(Mishap::HangReply(Gate::new()));
     let undone = operation.run(async || pending::<Result<u64, Failure>>().await);
-    assert!(tokio::time::timeout(Duration::from_millis(200), undone).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(200), undone)
+            .await
+            .is_err()
+    );
     eventually("the claim is given back", async || {
         let found = far.operation("undone").key("k").inspect().await.unwrap();
         found.is_none_or(|found| found.state != RecordState::InFlight)
@@ -53,10 +74,15 @@ async fn every_step_is_recognised(kind: Kind) {
 
     let missing: Vec<Step> = passing
         .iter()
-        .filter(|(step, passing): &&(Step, Passing)| kind.has(At::On(*step, Leg::Request)) && passing.calls() == 0)
+        .filter(|(step, passing): &&(Step, Passing)| {
+            kind.has(At::On(*step, Leg::Request)) && passing.calls() == 0
+        })
         .map(|(step, _)| *step)
         .collect();
-    assert!(missing.is_empty(), "not recognised on the wire: {missing:?}; wire.rs says how they are told");
+    assert!(
+        missing.is_empty(),
+        "not recognised on the wire: {missing:?}; wire.rs says how they are told"
+    );
 }
 
 macro_rules! on_each_server {

@@ -41,19 +41,37 @@ impl Server {
             #[cfg(feature = "postgres")]
             Kind::Postgres => {
                 let server = PostgresServer::start().await.unwrap();
-                idem::PostgresStore::connect(server.url()).await.unwrap().migrate().await.unwrap();
+                idem::PostgresStore::connect(server.url())
+                    .await
+                    .unwrap()
+                    .migrate()
+                    .await
+                    .unwrap();
                 Self::Postgres(server)
             }
             #[cfg(feature = "mysql")]
-            Kind::MariaDb => Self::MariaDb(MariaDbServer::start().await.unwrap()).with_table().await,
+            Kind::MariaDb => {
+                Self::MariaDb(MariaDbServer::start().await.unwrap())
+                    .with_table()
+                    .await
+            }
             #[cfg(feature = "mysql")]
-            Kind::MySql => Self::MySql(MySqlServer::start().await.unwrap()).with_table().await,
+            Kind::MySql => {
+                Self::MySql(MySqlServer::start().await.unwrap())
+                    .with_table()
+                    .await
+            }
         }
     }
 
     #[cfg(feature = "mysql")]
     async fn with_table(self) -> Self {
-        idem::MySqlStore::connect(self.url()).await.unwrap().migrate().await.unwrap();
+        idem::MySqlStore::connect(self.url())
+            .await
+            .unwrap()
+            .migrate()
+            .await
+            .unwrap();
         self
     }
 
@@ -90,12 +108,18 @@ pub(crate) const FIRST: &str = "first";
 pub(crate) async fn process(url: &str) -> Idempotency {
     let database: Option<Idempotency> = match url.split("://").next() {
         #[cfg(feature = "postgres")]
-        Some("postgres") => Some(Idempotency::new(idem::PostgresStore::connect(url).await.unwrap())),
+        Some("postgres") => Some(Idempotency::new(
+            idem::PostgresStore::connect(url).await.unwrap(),
+        )),
         #[cfg(feature = "mysql")]
-        Some("mysql") => Some(Idempotency::new(idem::MySqlStore::connect(url).await.unwrap())),
+        Some("mysql") => Some(Idempotency::new(
+            idem::MySqlStore::connect(url).await.unwrap(),
+        )),
         _ => None,
     };
-    let Some(idempotency) = database else { return Idempotency::new(RedisStore::connect(url).await.unwrap()) };
+    let Some(idempotency) = database else {
+        return Idempotency::new(RedisStore::connect(url).await.unwrap());
+    };
     // Connects, and looks at the table: on a busy machine that takes longer than a lease of these
     // tests, or than the store allows for one step.
     eventually("the first step is answered", async || {

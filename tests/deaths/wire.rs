@@ -79,7 +79,9 @@ impl Step {
 
     /// Whether this is its statement: by what only that one has in it, or has for a parameter.
     fn is_carried_out_by(self, words: &[&[u8]]) -> bool {
-        let [statement, parameters @ ..] = words else { return false };
+        let [statement, parameters @ ..] = words else {
+            return false;
+        };
         let has = |text: &str| holds(statement, text);
         let with = |text: &str| parameters.iter().any(|parameter| holds(parameter, text));
         let over_what_was_read = has("UPDATE") && has("OR lease_until <= ");
@@ -88,18 +90,23 @@ impl Step {
             Self::TakeOver => over_what_was_read && with("in_flight"),
             // The only update that moves the end of a lease and leaves the record's state alone.
             Self::Renew => has("UPDATE ") && has("lease_until = ") && !has("SET state = "),
-            Self::Commit => has("UPDATE") && (has("AND owner = $") || has("AND owner = ? AND state = ")),
+            Self::Commit => {
+                has("UPDATE") && (has("AND owner = $") || has("AND owner = ? AND state = "))
+            }
             Self::Release => over_what_was_read && with("released"),
             Self::Undo => has("DELETE FROM") && has("AND revision = "),
             Self::Subscribe => has("LISTEN"),
             // MariaDB and MySQL take no mark: their waiters only look.
             Self::Watch => {
-                has("SET waited = true") || has("DIV 1000") && statement.starts_with(b"SELECT") && !with(FIRST)
+                has("SET waited = true")
+                    || has("DIV 1000") && statement.starts_with(b"SELECT") && !with(FIRST)
             }
         }
     }
 }
 
 fn holds(bytes: &[u8], text: &str) -> bool {
-    bytes.windows(text.len()).any(|part| part == text.as_bytes())
+    bytes
+        .windows(text.len())
+        .any(|part| part == text.as_bytes())
 }

@@ -20,7 +20,12 @@ fn over(store: &MemoryStore) -> Builder {
 }
 
 fn call<'a>(idempotency: &Idempotency, key: &'static str) -> idem::Operation<'a> {
-    idempotency.operation("reconcile").key(key).no_fingerprint().lease(LEASE).wait(LONG)
+    idempotency
+        .operation("reconcile")
+        .key(key)
+        .no_fingerprint()
+        .lease(LEASE)
+        .wait(LONG)
 }
 
 async fn is_abandoned(idempotency: &Idempotency, key: &'static str) {
@@ -57,9 +62,25 @@ async fn asks_at_once(world: World) {
         })
     });
     let (ran, asked): (Vec<_>, Vec<_>) = join_all(all).await.into_iter().partition(Result::is_ok);
-    assert!(asked.iter().all(|failed| matches!(failed, Err(Failure::Asked("bank is down")))), "{asked:?}");
-    assert!(ran.into_iter().all(|outcome| outcome.unwrap().into_inner() == 7));
-    assert_eq!((asked.len(), questions.begun(), questions.most_at_once(), bodies.begun()), (2, 3, 1, 1));
+    assert!(
+        asked
+            .iter()
+            .all(|failed| matches!(failed, Err(Failure::Asked("bank is down")))),
+        "{asked:?}"
+    );
+    assert!(
+        ran.into_iter()
+            .all(|outcome| outcome.unwrap().into_inner() == 7)
+    );
+    assert_eq!(
+        (
+            asked.len(),
+            questions.begun(),
+            questions.most_at_once(),
+            bodies.begun()
+        ),
+        (2, 3, 1, 1)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -86,17 +107,29 @@ async fn p5_a_question_that_outlasts_a_lease_which_is_not_renewed_is_dropped_and
         tokio::time::sleep(LEASE * 3).await;
         Err(Failure::Asked("late"))
     });
-    assert!(matches!(slow.run(async || Res::Ok(1)).await, Err(Failure::Asked("late"))));
+    assert!(matches!(
+        slow.run(async || Res::Ok(1)).await,
+        Err(Failure::Asked("late"))
+    ));
     faults.always(Step::Renew, Fault::LoseRequest);
     let hangs = call(&idempotency, "hangs").reconcile(async || {
         let _dropped = Dropped(dropped.clone());
         pending::<Res<Option<u32>>>().await
     });
     let lost = hangs.run(async || Res::Ok(1)).await;
-    assert!(matches!(lost, Err(Failure::Idempotency(Error::LeaseLost { attempt: 3, .. }))), "{lost:?}");
+    assert!(
+        matches!(
+            lost,
+            Err(Failure::Idempotency(Error::LeaseLost { attempt: 3, .. }))
+        ),
+        "{lost:?}"
+    );
     assert_eq!(dropped.load(SeqCst), 1);
     let other = over(&store).build();
-    let asked = call(&other, "hangs").reconcile(async || Ok(Some(7))).run(async || Res::Ok(1)).await;
+    let asked = call(&other, "hangs")
+        .reconcile(async || Ok(Some(7)))
+        .run(async || Res::Ok(1))
+        .await;
     assert_eq!(asked.unwrap().into_inner(), 7);
 }
 
@@ -123,7 +156,14 @@ async fn p5_p8_a_question_whose_caller_is_gone_is_asked_again_and_a_detached_one
     };
     tokio::select! { _ = detached => panic!(), () = begun.notified() => {} }
     goes_on.notify_one();
-    assert_eq!(call(&idempotency, "gone").run(async || Res::Ok(1)).await.unwrap().into_inner(), 8);
+    assert_eq!(
+        call(&idempotency, "gone")
+            .run(async || Res::Ok(1))
+            .await
+            .unwrap()
+            .into_inner(),
+        8
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,36 +175,64 @@ async fn p5_under_the_strict_profile_a_question_is_asked_and_what_is_unknown_sta
             asked.fetch_add(1, SeqCst);
             answer
         });
-        asking.run(async || body).await.map(idem::Outcome::into_inner)
+        asking
+            .run(async || body)
+            .await
+            .map(idem::Outcome::into_inner)
     };
     crash(&idempotency, "strict").await;
     // Neither error releases: not that of the question, and not the unlisted one of the body.
-    assert!(matches!(ask(Err(Failure::Asked("down")), Ok(1)).await, Err(Failure::Asked("down"))));
+    assert!(matches!(
+        ask(Err(Failure::Asked("down")), Ok(1)).await,
+        Err(Failure::Asked("down"))
+    ));
     is_abandoned(&idempotency, "strict").await;
-    assert!(matches!(ask(Ok(None), Err(Failure::Declined)).await, Err(Failure::Declined)));
+    assert!(matches!(
+        ask(Ok(None), Err(Failure::Declined)).await,
+        Err(Failure::Declined)
+    ));
     is_abandoned(&idempotency, "strict").await;
     // Without a question it is a person's.
     let rejected = call(&idempotency, "strict").run(async || Res::Ok(1)).await;
-    assert!(matches!(rejected, Err(Failure::Idempotency(Error::Abandoned { attempt: 3, .. }))), "{rejected:?}");
+    assert!(
+        matches!(
+            rejected,
+            Err(Failure::Idempotency(Error::Abandoned { attempt: 3, .. }))
+        ),
+        "{rejected:?}"
+    );
     assert_eq!(ask(Ok(Some(9)), Ok(1)).await.unwrap(), 9);
     assert_eq!(asked.load(SeqCst), 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn p5_a_ttl_shorter_than_the_lease_forgets_no_question_and_keeps_what_it_found_for_its_time() {
+async fn p5_a_ttl_shorter_than_the_lease_forgets_no_question_and_keeps_what_it_found_for_its_time()
+{
     let idempotency = over(&MemoryStore::new()).build();
     let (ttl, remember) = (LEASE / 10, LEASE * 100);
     let call = || call(&idempotency, "short").ttl(ttl).remember(remember);
-    let crashes = call().reconcile(async || panic!("nothing was cut off")).run(pending::<Res>);
+    let crashes = call()
+        .reconcile(async || panic!("nothing was cut off"))
+        .run(pending::<Res>);
     assert!(tokio::time::timeout(LEASE * 3, crashes).await.is_err());
     // Long after all these times.
     tokio::time::sleep(remember * 2).await;
-    let found = call().reconcile(async || Ok(Some(7))).run(async || Res::Ok(1)).await.unwrap();
+    let found = call()
+        .reconcile(async || Ok(Some(7)))
+        .run(async || Res::Ok(1))
+        .await
+        .unwrap();
     assert_eq!(found.into_inner(), 7);
     assert!(call().run(async || Res::Ok(1)).await.unwrap().is_replayed());
     tokio::time::sleep(ttl * 2).await;
-    let late = call().reconcile(async || panic!("it is settled")).run(async || Res::Ok(1)).await;
-    assert!(matches!(late, Err(Failure::Idempotency(Error::AlreadyDone { .. }))));
+    let late = call()
+        .reconcile(async || panic!("it is settled"))
+        .run(async || Res::Ok(1))
+        .await;
+    assert!(matches!(
+        late,
+        Err(Failure::Idempotency(Error::AlreadyDone { .. }))
+    ));
 }
 
 #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -182,16 +250,25 @@ async fn p5_p6_a_question_that_fails_is_neither_kept_nor_tried_again_nor_counted
     let call = || call(&idempotency, "policy").max_attempts(2);
     crash(&idempotency, "policy").await;
     let asked = AtomicU32::new(0);
-    for policy in [ErrorAction::Keep, ErrorAction::Retry(idem::Retry::new(3)), ErrorAction::Release] {
+    for policy in [
+        ErrorAction::Keep,
+        ErrorAction::Retry(idem::Retry::new(3)),
+        ErrorAction::Release,
+    ] {
         let asking = call().errors(move |_: &Kept| policy).reconcile(async || {
             asked.fetch_add(1, SeqCst);
             // A question about itself would wait for itself.
             call().run(async || Ok::<u32, Kept>(0)).await.map(|_| None)
         });
-        assert_eq!(asking.run(async || Ok(1)).await.unwrap_err(), Kept("reentrant".into()));
+        assert_eq!(
+            asking.run(async || Ok(1)).await.unwrap_err(),
+            Kept("reentrant".into())
+        );
         is_abandoned(&idempotency, "policy").await;
     }
     assert_eq!(asked.load(SeqCst), 3);
-    let last = call().reconcile(async || Ok(None)).run(async || Res::Ok(idem::current().unwrap().attempt()));
+    let last = call()
+        .reconcile(async || Ok(None))
+        .run(async || Res::Ok(idem::current().unwrap().attempt()));
     assert_eq!(last.await.unwrap().into_inner(), 5);
 }

@@ -22,34 +22,59 @@ fn json(text: &'static str) -> Encoded {
 async fn p2_a_mistyped_outcome_is_an_error_for_waiting_and_later_calls_until_it_is_replaced() {
     let store = MemoryStore::new();
     let processes = [process(&store), process(&store)];
-    let call = |number: usize| processes[number % 2].operation("settled").key("k").wait(LONG);
-    let charge = |number| call(number).run(async || -> Result<String, Error> { panic!("a body ran") });
+    let call = |number: usize| {
+        processes[number % 2]
+            .operation("settled")
+            .key("k")
+            .wait(LONG)
+    };
+    let charge =
+        |number| call(number).run(async || -> Result<String, Error> { panic!("a body ran") });
     let id = RecordId::new("settled", &Key::encode("k").unwrap()).unwrap();
 
-    let Begin::Execute(lease) = call(0).begin().await.unwrap() else { panic!("nothing was there") };
+    let Begin::Execute(lease) = call(0).begin().await.unwrap() else {
+        panic!("nothing was there")
+    };
     let waiting = join_all((0..4).map(charge));
     let settles = async {
         // They wait by now, or come later: all the same.
         tokio::task::yield_now().await;
-        let settle = Intervention::settle(id.clone(), json(r#"{"receipt":7}"#)).force(true).by("jane", "ticket 7");
-        assert_eq!(store.intervene(&settle).await.unwrap(), Intervened::Done { attempt: 1 });
+        let settle = Intervention::settle(id.clone(), json(r#"{"receipt":7}"#))
+            .force(true)
+            .by("jane", "ticket 7");
+        assert_eq!(
+            store.intervene(&settle).await.unwrap(),
+            Intervened::Done { attempt: 1 }
+        );
     };
     let (waited, ()) = join(waiting, settles).await;
     let late = lease.commit(&"receipt 7".to_owned()).await;
     assert!(matches!(late, Err(Error::LeaseLost { .. })), "{late:?}");
     for answer in waited.into_iter().chain(join_all((0..4).map(charge)).await) {
         let error = answer.unwrap_err();
-        assert!(matches!(error, Error::Codec { .. }) && !error.is_retryable(), "{error:?}");
+        assert!(
+            matches!(error, Error::Codec { .. }) && !error.is_retryable(),
+            "{error:?}"
+        );
         let text = error.to_string();
-        assert!(text.contains("do not `forget`") && text.contains("settle --replace"), "{text}");
+        assert!(
+            text.contains("do not `forget`") && text.contains("settle --replace"),
+            "{text}"
+        );
     }
 
     let seen = store.inspect(&id).await.unwrap().unwrap().outcome.unwrap();
-    let replace = Intervention::replace(id.clone(), seen, json(r#""receipt 7""#)).by("jane", "ticket 7, as text");
-    assert_eq!(store.intervene(&replace).await.unwrap(), Intervened::Done { attempt: 1 });
+    let replace = Intervention::replace(id.clone(), seen, json(r#""receipt 7""#))
+        .by("jane", "ticket 7, as text");
+    assert_eq!(
+        store.intervene(&replace).await.unwrap(),
+        Intervened::Done { attempt: 1 }
+    );
     for number in 0..2 {
         assert_eq!(charge(number).await.unwrap().into_inner(), "receipt 7");
-        let Lookup::Outcome(found) = call(number).lookup::<String>().await.unwrap() else { panic!("it is settled") };
+        let Lookup::Outcome(found) = call(number).lookup::<String>().await.unwrap() else {
+            panic!("it is settled")
+        };
         assert_eq!(found, "receipt 7");
     }
 }
@@ -71,9 +96,19 @@ async fn the_type_of_an_outcome_is_named_where_a_person_may_have_to_settle_a_rec
     let call = |key: &'static str| idempotency.operation("settled.named").key(key);
     let receipts = async || Ok::<_, Error>(vec![Receipt(7)]);
     call("rerun").run(receipts).await.unwrap();
-    call("reject").abandoned(Abandoned::Reject).run(receipts).await.unwrap();
-    call("attempts").max_attempts(3).run(receipts).await.unwrap();
-    let keeping = call("kept").max_attempts(3).errors(|_: &Declined| ErrorAction::Keep);
+    call("reject")
+        .abandoned(Abandoned::Reject)
+        .run(receipts)
+        .await
+        .unwrap();
+    call("attempts")
+        .max_attempts(3)
+        .run(receipts)
+        .await
+        .unwrap();
+    let keeping = call("kept")
+        .max_attempts(3)
+        .errors(|_: &Declined| ErrorAction::Keep);
     assert!(keeping.run(async || Err::<u32, _>(Declined)).await.is_err());
     call("settled").settle(&Some(Receipt(7))).await.unwrap();
     for (key, name) in [
@@ -85,6 +120,10 @@ async fn the_type_of_an_outcome_is_named_where_a_person_may_have_to_settle_a_rec
     ] {
         let info = call(key).inspect().await.unwrap().unwrap();
         assert_eq!(info.outcome_type.as_deref(), name, "{key}");
-        assert_eq!(info.outcome.unwrap().metadata.is_some(), name.is_some(), "{key}");
+        assert_eq!(
+            info.outcome.unwrap().metadata.is_some(),
+            name.is_some(),
+            "{key}"
+        );
     }
 }

@@ -64,7 +64,10 @@ struct WithSource {
 
 impl From<idem::Error> for WithSource {
     fn from(error: idem::Error) -> Self {
-        Self { code: 503, source: Some(error) }
+        Self {
+            code: 503,
+            source: Some(error),
+        }
     }
 }
 
@@ -87,31 +90,61 @@ async fn by_arm_with_source() -> Result<u32, WithSource> {
 async fn p6_an_idem_error_that_is_a_source_is_never_kept() {
     let idempotency = Idempotency::new(idem::MemoryStore::new());
     idem::scope(idempotency.clone(), async {
-        let Begin::Execute(busy) = idempotency.operation("type.inner").key(&1).begin().await.unwrap() else {
+        let Begin::Execute(busy) = idempotency
+            .operation("type.inner")
+            .key(&1)
+            .begin()
+            .await
+            .unwrap()
+        else {
             panic!("nobody else was there")
         };
         assert_eq!(by_type_with_source().await.unwrap_err().code, 503);
         assert_eq!(by_arm_with_source().await.unwrap_err().code, 503);
         busy.release().await.unwrap();
-        assert_eq!((by_type_with_source().await.unwrap(), by_arm_with_source().await.unwrap()), (5, 5));
+        assert_eq!(
+            (
+                by_type_with_source().await.unwrap(),
+                by_arm_with_source().await.unwrap()
+            ),
+            (5, 5)
+        );
     })
     .await;
 }
 
 #[idempotent(key = key, name = "type.passed", errors(WithSource { .. } => keep))]
-async fn passed(key: &str, failed: Option<idem::Error>, runs: &AtomicU32) -> Result<u32, WithSource> {
+async fn passed(
+    key: &str,
+    failed: Option<idem::Error>,
+    runs: &AtomicU32,
+) -> Result<u32, WithSource> {
     runs.fetch_add(1, Ordering::SeqCst);
-    Err(WithSource { code: 402, source: failed })
+    Err(WithSource {
+        code: 402,
+        source: failed,
+    })
 }
 
 #[tokio::test]
 async fn p6_an_idem_error_that_failed_outside_of_the_body_is_never_kept_as_its_source() {
-    let (idempotency, runs) = (Idempotency::new(idem::MemoryStore::new()), AtomicU32::new(0));
-    let failed = idempotency.operation("type.none").key("").run(async || Ok::<u32, idem::Error>(1)).await.unwrap_err();
+    let (idempotency, runs) = (
+        Idempotency::new(idem::MemoryStore::new()),
+        AtomicU32::new(0),
+    );
+    let failed = idempotency
+        .operation("type.none")
+        .key("")
+        .run(async || Ok::<u32, idem::Error>(1))
+        .await
+        .unwrap_err();
     idem::scope(idempotency, async {
         for (key, failed, expected) in [("with", Some(failed), 2), ("without", None, 1)] {
             for _ in 0..2 {
-                assert_eq!(passed(key, failed.clone(), &runs).await.unwrap_err().code, 402);
+                assert_eq!(
+                    passed(key, failed.clone(), &runs).await.unwrap_err().code,
+                    402
+                );
             }
             assert_eq!(runs.swap(0, Ordering::SeqCst), expected, "{key}");
         }
@@ -121,18 +154,33 @@ async fn p6_an_idem_error_that_failed_outside_of_the_body_is_never_kept_as_its_s
 
 #[tokio::test]
 async fn p6_by_hand_an_idem_error_among_the_sources_is_never_kept_where_they_are_checked() {
-    let (idempotency, runs) = (Idempotency::new(idem::MemoryStore::new()), AtomicU32::new(0));
-    let elsewhere = idem::Error::in_flight("stock.reserve", "o-1", std::time::Duration::from_secs(1));
+    let (idempotency, runs) = (
+        Idempotency::new(idem::MemoryStore::new()),
+        AtomicU32::new(0),
+    );
+    let elsewhere =
+        idem::Error::in_flight("stock.reserve", "o-1", std::time::Duration::from_secs(1));
     for (key, source, expected) in [("with", Some(elsewhere), 2), ("without", None, 1)] {
         for _ in 0..2 {
-            let failed = WithSource { code: 402, source: source.clone() };
-            let operation =
-                idempotency.operation("type.sources").key(key).errors(|_: &WithSource| idem::ErrorAction::Keep);
+            let failed = WithSource {
+                code: 402,
+                source: source.clone(),
+            };
+            let operation = idempotency
+                .operation("type.sources")
+                .key(key)
+                .errors(|_: &WithSource| idem::ErrorAction::Keep);
             let body = async || {
                 runs.fetch_add(1, Ordering::SeqCst);
-                Err::<u32, _>(WithSource { code: failed.code, source: failed.source.clone() })
+                Err::<u32, _>(WithSource {
+                    code: failed.code,
+                    source: failed.source.clone(),
+                })
             };
-            assert_eq!(operation.check_sources().run(body).await.unwrap_err().code, 402);
+            assert_eq!(
+                operation.check_sources().run(body).await.unwrap_err().code,
+                402
+            );
         }
         assert_eq!(runs.swap(0, Ordering::SeqCst), expected, "{key}");
     }
@@ -149,10 +197,15 @@ async fn p6_an_outcome_that_a_body_cannot_read_is_never_kept_as_its_error() {
         .unwrap();
     let runs = AtomicU32::new(0);
     for _ in 0..2 {
-        let operation = idempotency.operation("type.reads").key("k").errors(|_: &WithSource| idem::ErrorAction::Keep);
+        let operation = idempotency
+            .operation("type.reads")
+            .key("k")
+            .errors(|_: &WithSource| idem::ErrorAction::Keep);
         let failed = operation.run(async || {
             runs.fetch_add(1, Ordering::SeqCst);
-            let Begin::Replay(recorded) = idempotency.operation("type.read").key("k").begin().await? else {
+            let Begin::Replay(recorded) =
+                idempotency.operation("type.read").key("k").begin().await?
+            else {
                 panic!("it was recorded")
             };
             Ok::<u32, WithSource>(recorded.decode()?)
@@ -266,8 +319,14 @@ async fn p6_a_policy_with_a_condition_holds_where_the_condition_is_met() {
         for (id, error) in [(1, Wrapped::Declined), (2, Wrapped::Inner(Final))] {
             for _ in 0..2 {
                 assert_eq!(wrapped(id, error.clone(), &runs).await, Err(error.clone()));
-                assert_eq!(wrapped_parameter(id, error.clone(), &runs).await, Err(error.clone()));
-                assert_eq!(parameter(id, error.clone(), &runs).await, Err(error.clone()));
+                assert_eq!(
+                    wrapped_parameter(id, error.clone(), &runs).await,
+                    Err(error.clone())
+                );
+                assert_eq!(
+                    parameter(id, error.clone(), &runs).await,
+                    Err(error.clone())
+                );
             }
             assert_eq!(runs.swap(0, Ordering::SeqCst), 3);
         }
@@ -285,7 +344,10 @@ async fn p6_a_type_s_policy_keeps_releases_retries_and_asks_the_error_inside() {
         assert_eq!(policy(1, &sold_out, &runs).await, Err(sold_out[0].clone()));
         assert_eq!(runs.swap(0, Ordering::SeqCst), 1);
 
-        let busy = [Failure::Stock(StockError::Busy), Failure::Stock(StockError::Busy)];
+        let busy = [
+            Failure::Stock(StockError::Busy),
+            Failure::Stock(StockError::Busy),
+        ];
         assert_eq!(policy(2, &busy, &runs).await, Ok(3));
         runs.store(0, Ordering::SeqCst);
 
@@ -295,7 +357,10 @@ async fn p6_a_type_s_policy_keeps_releases_retries_and_asks_the_error_inside() {
         }
         assert_eq!(runs.swap(0, Ordering::SeqCst), 1);
 
-        assert_eq!(policy(4, &[Failure::Plain], &runs).await, Err(Failure::Plain));
+        assert_eq!(
+            policy(4, &[Failure::Plain], &runs).await,
+            Err(Failure::Plain)
+        );
         assert_eq!(policy(4, &[Failure::Plain], &runs).await, Ok(2));
     })
     .await;
@@ -305,5 +370,8 @@ async fn p6_a_type_s_policy_keeps_releases_retries_and_asks_the_error_inside() {
 async fn p6_without_a_guard_errors_are_retried_all_the_same() {
     let runs = AtomicU32::new(0);
     let busy = [Failure::Stock(StockError::Busy)];
-    assert_eq!(idem::scope(Idempotency::disabled(), policy(1, &busy, &runs)).await, Ok(2));
+    assert_eq!(
+        idem::scope(Idempotency::disabled(), policy(1, &busy, &runs)).await,
+        Ok(2)
+    );
 }

@@ -48,7 +48,10 @@ impl From<idem::Error> for OrderError {
 
 impl OrderError {
     fn declined() -> Self {
-        Self::Declined { code: 51, reason: Some("funds".into()) }
+        Self::Declined {
+            code: 51,
+            reason: Some("funds".into()),
+        }
     }
 }
 
@@ -63,7 +66,10 @@ struct Script {
 
 impl Script {
     fn new(errors: impl IntoIterator<Item = OrderError>) -> Arc<Self> {
-        Arc::new(Self { errors: errors.into_iter().collect(), runs: AtomicU32::new(0) })
+        Arc::new(Self {
+            errors: errors.into_iter().collect(),
+            runs: AtomicU32::new(0),
+        })
     }
 
     fn run(&self) -> Result<u32, OrderError> {
@@ -93,7 +99,11 @@ impl Script {
         _ => release,
     ),
 )]
-async fn order(idempotency: &Idempotency, operation: &str, script: Arc<Script>) -> Result<u32, OrderError> {
+async fn order(
+    idempotency: &Idempotency,
+    operation: &str,
+    script: Arc<Script>,
+) -> Result<u32, OrderError> {
     script.run()
 }
 

@@ -16,7 +16,11 @@ struct Service {
 impl Service {
     fn fails_twice(&self) -> Result<u32, OrderError> {
         let run = self.runs.fetch_add(1, Ordering::SeqCst);
-        if run < 2 { Err(OrderError::Gateway) } else { Ok(run + 1) }
+        if run < 2 {
+            Err(OrderError::Gateway)
+        } else {
+            Ok(run + 1)
+        }
     }
 
     #[idempotent(key = id, name = "args.borrowed", errors(_ => retry(max = 5, backoff = "1ms")))]
@@ -156,23 +160,50 @@ async fn asks_once(service: &Service, id: u64, count: &AtomicU32) -> Result<u32,
 #[tokio::test]
 async fn p5_a_retried_function_asks_only_once_what_became_of_an_earlier_attempt() {
     let idempotency = Idempotency::new(idem::MemoryStore::new());
-    crash(idempotency.operation("args.asks").key(&1).lease(Duration::from_millis(100))).await;
-    let (service, count) = (Service { runs: AtomicU32::new(0) }, AtomicU32::new(0));
-    assert_eq!(idem::scope(idempotency, asks_once(&service, 1, &count)).await, Ok(3));
+    crash(
+        idempotency
+            .operation("args.asks")
+            .key(&1)
+            .lease(Duration::from_millis(100)),
+    )
+    .await;
+    let (service, count) = (
+        Service {
+            runs: AtomicU32::new(0),
+        },
+        AtomicU32::new(0),
+    );
+    assert_eq!(
+        idem::scope(idempotency, asks_once(&service, 1, &count)).await,
+        Ok(3)
+    );
     assert_eq!(count.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
 async fn p5_a_body_that_panics_before_it_could_ask_leaves_the_record_abandoned() {
     let idempotency = Idempotency::new(idem::MemoryStore::new());
-    crash(idempotency.operation("args.panic").key(&10).lease(Duration::from_millis(100))).await;
+    crash(
+        idempotency
+            .operation("args.panic")
+            .key(&10)
+            .lease(Duration::from_millis(100)),
+    )
+    .await;
     let (clones, count) = (PanicsOnce(Arc::default()), Arc::new(AtomicU32::new(0)));
     let call = {
-        let (idempotency, clones, count) = (idempotency.clone(), PanicsOnce(clones.0.clone()), count.clone());
+        let (idempotency, clones, count) = (
+            idempotency.clone(),
+            PanicsOnce(clones.0.clone()),
+            count.clone(),
+        );
         async move { idem::scope(idempotency, panics_before_it_asks(clones, &count)).await }
     };
     assert!(tokio::spawn(call).await.unwrap_err().is_panic());
-    assert_eq!(idem::scope(idempotency, panics_before_it_asks(clones, &count)).await, Ok(1));
+    assert_eq!(
+        idem::scope(idempotency, panics_before_it_asks(clones, &count)).await,
+        Ok(1)
+    );
     assert_eq!(count.load(Ordering::SeqCst), 1);
 }
 
@@ -210,10 +241,16 @@ impl Limits {
 async fn p6_each_try_gets_arguments_that_only_macros_name() {
     let idempotency = Idempotency::new(idem::MemoryStore::new());
     idem::scope(idempotency, async {
-        let service = || Service { runs: AtomicU32::new(0) };
+        let service = || Service {
+            runs: AtomicU32::new(0),
+        };
         let answer = only_in_macros(&service(), 1, "a".into(), "b".into(), vec![1, 2]).await;
         assert_eq!(answer, Ok("a\"b\"33".to_owned()));
-        let limits = Limits { id: 1, max: 2, base: 1 };
+        let limits = Limits {
+            id: 1,
+            max: 2,
+            base: 1,
+        };
         assert_eq!(limits.only_in_a_macro(&service()).await, Ok(3));
     })
     .await;
@@ -223,11 +260,26 @@ async fn p6_each_try_gets_arguments_that_only_macros_name() {
 async fn p6_each_try_gets_arguments_of_its_own() {
     let idempotency = Idempotency::new(idem::MemoryStore::new());
     idem::scope(idempotency, async {
-        let service = || Service { runs: AtomicU32::new(0) };
-        let req = || Json(Req { id: 1, names: vec![] });
+        let service = || Service {
+            runs: AtomicU32::new(0),
+        };
+        let req = || {
+            Json(Req {
+                id: 1,
+                names: vec![],
+            })
+        };
         assert_eq!(service().borrowed(1).await, Ok(3));
         assert_eq!(Arc::new(service()).shared(1).await, Ok(3));
-        let destructured = destructured(&service(), req(), "n".into(), vec![1], NotClone(1), NotClone(2)).await;
+        let destructured = destructured(
+            &service(),
+            req(),
+            "n".into(),
+            vec![1],
+            NotClone(1),
+            NotClone(2),
+        )
+        .await;
         assert_eq!(destructured, Ok("n3".to_owned()));
         assert_eq!(guarded(&service(), req().0).await, Ok(3));
         assert_eq!(service().place(req()).await, Ok(3));
@@ -251,7 +303,11 @@ impl Exclusive {
 
     fn try_once(&mut self) -> Result<u32, OrderError> {
         self.tries += 1;
-        if self.tries < self.until { Err(OrderError::Gateway) } else { Ok(self.tries) }
+        if self.tries < self.until {
+            Err(OrderError::Gateway)
+        } else {
+            Ok(self.tries)
+        }
     }
 
     #[idempotent(key = id, name = "args.exclusive.self", errors(_ => retry(max = 5, backoff = "1ms")))]
@@ -321,13 +377,19 @@ async fn p6_exclusive_references_are_lent_to_one_try_after_the_other() {
         assert_eq!(assert_send(call).await, Ok(4));
         let mut other = Exclusive::new(7);
         let given_up = exclusive(&mut other, &mut log, &mut run, 2).await;
-        assert_eq!((given_up, other.tries, runs), (Err(OrderError::Gateway), 6, 7));
+        assert_eq!(
+            (given_up, other.tries, runs),
+            (Err(OrderError::Gateway), 6, 7)
+        );
         assert_eq!(Exclusive::new(2).place(&mut log).await, Ok(2));
     })
     .await;
     assert_eq!(log, [3, 0, 1, 2, 3, 4, 5, 0, 1]);
     // Without a record as well.
-    assert_eq!(idem::scope(Idempotency::disabled(), Exclusive::new(3).method(1)).await, Ok(3));
+    assert_eq!(
+        idem::scope(Idempotency::disabled(), Exclusive::new(3).method(1)).await,
+        Ok(3)
+    );
 }
 
 #[derive(Debug, Clone)]
@@ -393,10 +455,17 @@ async fn fails_in_the_key(ids: &[Option<u32>]) -> Result<u32, OrderError> {
 async fn p6_actions_may_compute_with_arguments_that_the_body_uses_up() {
     let idempotency = Idempotency::new(idem::MemoryStore::new());
     idem::scope(idempotency, async {
-        let limits = Limits { id: 1, max: 2, base: 1 };
+        let limits = Limits {
+            id: 1,
+            max: 2,
+            base: 1,
+        };
         assert_eq!(conditional(1, "7".to_owned()).await, Ok(7));
         let runs = AtomicU32::new(0);
-        assert_eq!(as_often_as_it_says(&runs, limits.clone()).await, Err(OrderError::Gateway));
+        assert_eq!(
+            as_often_as_it_says(&runs, limits.clone()).await,
+            Err(OrderError::Gateway)
+        );
         assert_eq!(runs.load(Ordering::SeqCst), 3);
         assert_eq!(waits_in_place(Arc::default(), limits.clone()).await, Ok(2));
         assert_eq!(waits_detached(Arc::default(), limits).await, Ok(2));

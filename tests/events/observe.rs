@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use idem::{
-    Abandoned, Begin, Error, ErrorAction, Idempotency, InFlight, Lookup, MemoryStore, RecordState, Retry, StoreFailure,
-    idempotent,
+    Abandoned, Begin, Error, ErrorAction, Idempotency, InFlight, Lookup, MemoryStore, RecordState,
+    Retry, StoreFailure, idempotent,
 };
 use idem_testkit::{Fault, Step};
 use tokio::sync::Notify;
@@ -131,17 +131,53 @@ async fn an_observing_call_fails_with_nothing_of_ours() {
     let call = || idempotency.operation("observe.fails");
     faults.always(Step::Claim, Fault::Refuse);
     call().key("k").run(async || Res::Ok(1)).await.unwrap();
-    call().key("k").run_detached(async || Res::Ok(1)).await.unwrap();
-    call().key("k").store_failure(StoreFailure::Run).run(async || Res::Ok(1)).await.unwrap();
-    call().token("no token", "jane").run(async || Res::Ok(1)).await.unwrap();
+    call()
+        .key("k")
+        .run_detached(async || Res::Ok(1))
+        .await
+        .unwrap();
+    call()
+        .key("k")
+        .store_failure(StoreFailure::Run)
+        .run(async || Res::Ok(1))
+        .await
+        .unwrap();
+    call()
+        .token("no token", "jane")
+        .run(async || Res::Ok(1))
+        .await
+        .unwrap();
     faults.clear();
     call().run(async || Res::Ok(1)).await.unwrap();
-    call().token("no token", "").run(async || Res::Ok(1)).await.unwrap();
-    call().key("k").lease(Duration::ZERO).run(async || Res::Ok(1)).await.unwrap();
-    idempotency.operation("not a name").key("k").run_detached(async || Res::Ok(1)).await.unwrap();
-    let inside = async || call().key("nested").run(async || Res::Ok(1)).await.map(idem::Outcome::into_inner);
+    call()
+        .token("no token", "")
+        .run(async || Res::Ok(1))
+        .await
+        .unwrap();
+    call()
+        .key("k")
+        .lease(Duration::ZERO)
+        .run(async || Res::Ok(1))
+        .await
+        .unwrap();
+    idempotency
+        .operation("not a name")
+        .key("k")
+        .run_detached(async || Res::Ok(1))
+        .await
+        .unwrap();
+    let inside = async || {
+        call()
+            .key("nested")
+            .run(async || Res::Ok(1))
+            .await
+            .map(idem::Outcome::into_inner)
+    };
     call().key("nested").run(inside).await.unwrap();
-    let store_failed = [(Level::WARN, "store_failed"), (Level::WARN, "observed: store_failed")];
+    let store_failed = [
+        (Level::WARN, "store_failed"),
+        (Level::WARN, "observed: store_failed"),
+    ];
     let expected = [
         &store_failed[..],
         &store_failed,
@@ -164,13 +200,21 @@ async fn an_observing_call_fails_with_nothing_of_ours() {
 async fn an_observing_call_after_a_crash_runs_and_asks_nobody() {
     let log = Log::default();
     let _logging = crate::support::events::logging(log.clone());
-    let idempotency = Idempotency::builder(MemoryStore::new()).lease(LEASE).build();
+    let idempotency = Idempotency::builder(MemoryStore::new())
+        .lease(LEASE)
+        .build();
     let call = |key: &str| idempotency.operation("observe.crash").key(key);
     for key in ["asks", "rejects"] {
         let dropped = call(key).run(std::future::pending::<Res>);
-        tokio::time::timeout(Duration::from_millis(10), dropped).await.unwrap_err();
+        tokio::time::timeout(Duration::from_millis(10), dropped)
+            .await
+            .unwrap_err();
         eventually("it is abandoned", || async {
-            call(key).inspect().await.unwrap().is_some_and(|info| info.state == RecordState::Abandoned)
+            call(key)
+                .inspect()
+                .await
+                .unwrap()
+                .is_some_and(|info| info.state == RecordState::Abandoned)
         })
         .await;
     }
@@ -180,14 +224,31 @@ async fn an_observing_call_after_a_crash_runs_and_asks_nobody() {
         asked.fetch_add(1, Ordering::SeqCst);
         async { Ok::<_, Error>(Some(7)) }
     };
-    let ran = call("asks").observe().reconcile(question).run(async || Res::Ok(1)).await.unwrap();
+    let ran = call("asks")
+        .observe()
+        .reconcile(question)
+        .run(async || Res::Ok(1))
+        .await
+        .unwrap();
     assert_eq!((ran.into_inner(), asked.load(Ordering::SeqCst)), (1, 0));
-    let ran = call("rejects").observe().abandoned(Abandoned::Reject).run(async || Res::Ok(2)).await.unwrap();
+    let ran = call("rejects")
+        .observe()
+        .abandoned(Abandoned::Reject)
+        .run(async || Res::Ok(2))
+        .await
+        .unwrap();
     assert_eq!(ran.into_inner(), 2);
-    let said = [(Level::INFO, "taken_over"), (Level::DEBUG, "executed"), (Level::WARN, "observed: rejected_abandoned")];
+    let said = [
+        (Level::INFO, "taken_over"),
+        (Level::DEBUG, "executed"),
+        (Level::WARN, "observed: rejected_abandoned"),
+    ];
     assert_eq!(log.decisions(), logged(&said));
     // It waits for its person as before.
-    assert_eq!(call("rejects").inspect().await.unwrap().unwrap().state, RecordState::Abandoned);
+    assert_eq!(
+        call("rejects").inspect().await.unwrap().unwrap().state,
+        RecordState::Abandoned
+    );
 }
 
 #[tokio::test]
@@ -195,17 +256,32 @@ async fn errors_of_an_observing_owner_are_kept_and_tried_again_as_its_policy_say
     let idempotency = Idempotency::builder(MemoryStore::new()).observe().build();
     let tries = AtomicU32::new(0);
     let failing = |action: fn(&Told) -> ErrorAction| {
-        let call = idempotency.operation("observe.errors").key("k").errors(action);
+        let call = idempotency
+            .operation("observe.errors")
+            .key("k")
+            .errors(action);
         call.run(|| {
             let count = tries.fetch_add(1, Ordering::SeqCst) + 1;
             async move { Err::<u32, _>(Told(count)) }
         })
     };
-    let retry = |_: &Told| ErrorAction::Retry(Retry::new(2).backoff(Duration::from_millis(1)).then_keep());
+    let retry =
+        |_: &Told| ErrorAction::Retry(Retry::new(2).backoff(Duration::from_millis(1)).then_keep());
     assert_eq!(failing(retry).await.unwrap_err(), Told(3));
-    assert_eq!(failing(|_| ErrorAction::Keep).await.unwrap_err(), Told(4), "it gets what its own body returned");
-    let kept = idempotency.operation("observe.errors").key("k").lookup::<u32>().await.unwrap();
-    let Lookup::Error(kept) = kept else { panic!("{kept:?}") };
+    assert_eq!(
+        failing(|_| ErrorAction::Keep).await.unwrap_err(),
+        Told(4),
+        "it gets what its own body returned"
+    );
+    let kept = idempotency
+        .operation("observe.errors")
+        .key("k")
+        .lookup::<u32>()
+        .await
+        .unwrap();
+    let Lookup::Error(kept) = kept else {
+        panic!("{kept:?}")
+    };
     assert_eq!(kept.decode_error::<Told>().unwrap(), Told(3));
 }
 
@@ -217,22 +293,34 @@ async fn an_observing_call_by_hand_always_has_a_lease() {
         Begin::Execute(lease) => lease,
         Begin::Replay(recorded) => panic!("{recorded:?}"),
     };
-    let (one, two) = (lease(call().begin().await.unwrap()), lease(call().begin().await.unwrap()));
+    let (one, two) = (
+        lease(call().begin().await.unwrap()),
+        lease(call().begin().await.unwrap()),
+    );
     assert_eq!([one.attempt(), two.attempt()], [1, 0]);
     two.commit(&2_u32).await.unwrap();
     one.commit(&1_u32).await.unwrap();
     let three = lease(call().begin().await.unwrap());
     assert_eq!(three.attempt(), 0);
-    assert!(matches!(call().lookup::<u32>().await.unwrap(), Lookup::Outcome(1)));
+    assert!(matches!(
+        call().lookup::<u32>().await.unwrap(),
+        Lookup::Outcome(1)
+    ));
     // An operator's changes take effect.
-    assert!(matches!(call().settle(&2_u32).await, Err(Error::Duplicate { .. })));
+    assert!(matches!(
+        call().settle(&2_u32).await,
+        Err(Error::Duplicate { .. })
+    ));
     assert!(call().forget().await.unwrap());
     // Another caller has claimed it since.
     let late = lease(call().begin().await.unwrap());
     late.release().await.unwrap();
     let _next = lease(call().begin().await.unwrap());
     late.commit(&9_u32).await.unwrap();
-    assert!(matches!(call().lookup::<u32>().await.unwrap(), Lookup::InFlight { .. }));
+    assert!(matches!(
+        call().lookup::<u32>().await.unwrap(),
+        Lookup::InFlight { .. }
+    ));
 }
 
 #[idempotent(name = "observe.attribute", key = id, observe)]
@@ -242,9 +330,16 @@ async fn observed(id: u32, value: u32) -> Result<u32, Failure> {
 
 #[tokio::test]
 async fn the_attribute_observes() {
-    assert_eq!(observed(1, 5).await.unwrap(), 6, "no runtime is installed, and the body runs");
+    assert_eq!(
+        observed(1, 5).await.unwrap(),
+        6,
+        "no runtime is installed, and the body runs"
+    );
     idem::scope(Idempotency::new(MemoryStore::new()), async {
-        assert_eq!([observed(1, 1).await.unwrap(), observed(1, 2).await.unwrap()], [2, 3]);
+        assert_eq!(
+            [observed(1, 1).await.unwrap(), observed(1, 2).await.unwrap()],
+            [2, 3]
+        );
     })
     .await;
 }

@@ -23,8 +23,14 @@ fn id(operation: &str, key: &str) -> RecordId {
 async fn entries(world: &World, id: &RecordId) -> Vec<Entry> {
     match world {
         World::Memory(store) => Trail::new(store).of(id, 100).await.unwrap(),
-        World::Redis(url) => Trail::new(&RedisStore::connect(url).await.unwrap()).of(id, 100).await.unwrap(),
-        #[allow(unreachable_patterns, reason = "there are other worlds with other features")]
+        World::Redis(url) => Trail::new(&RedisStore::connect(url).await.unwrap())
+            .of(id, 100)
+            .await
+            .unwrap(),
+        #[allow(
+            unreachable_patterns,
+            reason = "there are other worlds with other features"
+        )]
         _ => unreachable!("these tests run over memory and Redis"),
     }
 }
@@ -124,7 +130,12 @@ over_both_stores! {
 async fn of_many_operators_at_once_each_has_an_entry_and_one_has_done_it() {
     let store = MemoryStore::new();
     let idempotency = Idempotency::new(store.clone());
-    idempotency.operation("orders").key("k").run(async || Ok::<_, Error>(7)).await.unwrap();
+    idempotency
+        .operation("orders")
+        .key("k")
+        .run(async || Ok::<_, Error>(7))
+        .await
+        .unwrap();
     let id = id("orders", "k");
     // Nobody acts before all have looked.
     let slow = FaultStore::new(store.clone());
@@ -132,11 +143,16 @@ async fn of_many_operators_at_once_each_has_an_entry_and_one_has_done_it() {
     faults.always(Step::Release, Fault::HangReply(gate.clone()));
     let operators: Vec<_> = (0..8)
         .map(|number| {
-            let (store, forget) = (slow.clone(), Intervention::forget(id.clone()).by(&format!("o-{number}"), ""));
+            let (store, forget) = (
+                slow.clone(),
+                Intervention::forget(id.clone()).by(&format!("o-{number}"), ""),
+            );
             tokio::spawn(async move { Trail::new(&store).intervene(&forget).await.unwrap() })
         })
         .collect();
-    tokio::time::timeout(LONG, faults.reached(Step::Release, 8)).await.expect("all of them take a number first");
+    tokio::time::timeout(LONG, faults.reached(Step::Release, 8))
+        .await
+        .expect("all of them take a number first");
     gate.open();
     let mut done = 0;
     for operator in operators {
@@ -144,31 +160,67 @@ async fn of_many_operators_at_once_each_has_an_entry_and_one_has_done_it() {
     }
     let entries = Trail::new(&store).of(&id, 100).await.unwrap();
     assert_eq!(entries.len(), 8);
-    let did = entries.iter().filter(|entry| entry.result == Some(self::done())).count();
+    let did = entries
+        .iter()
+        .filter(|entry| entry.result == Some(self::done()))
+        .count();
     assert_eq!((done, did), (1, 1), "{entries:?}");
-    assert!(entries.iter().all(|entry| entry.result.is_some()), "{entries:?}");
+    assert!(
+        entries.iter().all(|entry| entry.result.is_some()),
+        "{entries:?}"
+    );
 }
 
 #[tokio::test]
 async fn what_the_step_refuses_is_noted_as_refused_and_why() {
     let store = MemoryStore::new();
     let idempotency = Idempotency::new(store.clone());
-    let _alive = idempotency.operation("orders").key("k").begin().await.unwrap();
+    let _alive = idempotency
+        .operation("orders")
+        .key("k")
+        .begin()
+        .await
+        .unwrap();
     let (trail, id) = (Trail::new(&store), id("orders", "k"));
     let forget = Intervention::forget(id.clone()).by("jane", "too early");
-    assert!(matches!(trail.intervene(&forget).await.unwrap(), Intervened::Alive { .. }));
+    assert!(matches!(
+        trail.intervene(&forget).await.unwrap(),
+        Intervened::Alive { .. }
+    ));
     let changed = forget.clone().only_attempt(2);
-    assert!(matches!(trail.intervene(&changed).await.unwrap(), Intervened::Changed { .. }));
-    assert_eq!(trail.intervene(&forget.force(true)).await.unwrap(), Intervened::Done { attempt: 1 });
+    assert!(matches!(
+        trail.intervene(&changed).await.unwrap(),
+        Intervened::Changed { .. }
+    ));
+    assert_eq!(
+        trail.intervene(&forget.force(true)).await.unwrap(),
+        Intervened::Done { attempt: 1 }
+    );
     let entries = trail.of(&id, 2).await.unwrap();
-    assert_eq!((entries.len(), entries[0].decision.force, &entries[0].result), (2, true, &Some(done())));
-    assert_eq!(entries[1].result, Some(Ended::refused("the record had changed since the operator looked")));
+    assert_eq!(
+        (entries.len(), entries[0].decision.force, &entries[0].result),
+        (2, true, &Some(done()))
+    );
+    assert_eq!(
+        entries[1].result,
+        Some(Ended::refused(
+            "the record had changed since the operator looked"
+        ))
+    );
     // Without who, and about the trail itself: nothing is done.
     let nameless = trail.intervene(&Intervention::forget(id.clone())).await;
     assert_eq!(nameless.unwrap(), Intervened::Nothing, "the record is gone");
-    idempotency.operation("orders").key("k").run(async || Ok::<_, Error>(7)).await.unwrap();
+    idempotency
+        .operation("orders")
+        .key("k")
+        .run(async || Ok::<_, Error>(7))
+        .await
+        .unwrap();
     for (id, by) in [(id.clone(), ""), (self::id(trail::OPERATION, "k"), "jane")] {
-        let refused = trail.intervene(&Intervention::forget(id).by(by, "")).await.unwrap_err();
+        let refused = trail
+            .intervene(&Intervention::forget(id).by(by, ""))
+            .await
+            .unwrap_err();
         assert_eq!(refused.kind(), StoreErrorKind::Refused, "{refused}");
     }
     assert_eq!(trail.of(&id, 100).await.unwrap().len(), 3);
@@ -188,7 +240,10 @@ async fn an_entry_is_kept_for_its_time_and_found_among_those_before_and_after_it
     let trail = Trail::new(&store);
     let kept = async || {
         let entries = trail.of(&id, 100).await.unwrap();
-        entries.into_iter().map(|entry| (entry.why.to_string(), entry.age, entry.result)).collect::<Vec<_>>()
+        entries
+            .into_iter()
+            .map(|entry| (entry.why.to_string(), entry.age, entry.result))
+            .collect::<Vec<_>>()
     };
     let entry = |why: &str, days: u32| (why.to_owned(), DAY * days, Some(done()));
     note(trail, "first").await;
@@ -225,16 +280,29 @@ async fn the_number_of_an_operator_that_died_is_not_given_twice() {
     store.claim(&claim).await.unwrap();
     clock.advance(LEASE);
     let trail = Trail::new(&store);
-    let noted = trail.note(&Decision::about(&id, "forgotten", None), "jane", "").await.unwrap();
+    let noted = trail
+        .note(&Decision::about(&id, "forgotten", None), "jane", "")
+        .await
+        .unwrap();
     trail.end(noted, &Ended::refused("a test")).await.unwrap();
     // It comes back, and gives up what is no longer its own.
     let release = Release::new(counter, owner, ReleaseTo::Abandoned);
     store.release(&release).await.unwrap();
     assert_eq!(trail.of(&id, 100).await.unwrap().len(), 1);
-    let records = store.list(&Listing::all().operation(trail::OPERATION)).await.unwrap().records;
+    let records = store
+        .list(&Listing::all().operation(trail::OPERATION))
+        .await
+        .unwrap()
+        .records;
     let mut numbers = Vec::new();
     for listed in records {
-        numbers.extend(trail.entry(&listed.id).await.unwrap().map(|_| listed.id.key().to_owned()));
+        numbers.extend(
+            trail
+                .entry(&listed.id)
+                .await
+                .unwrap()
+                .map(|_| listed.id.key().to_owned()),
+        );
     }
     assert_eq!(numbers, [format!("{}:2", id.digest())]);
 }

@@ -26,17 +26,31 @@ enum InvoiceError {
 }
 
 #[idempotent(name = "t.inbox", key = key, ttl = "10m", transaction = tx)]
-async fn on_order(tx: &mut SqliteTransaction<'_>, key: MessageKey, number: i64) -> Result<(), InvoiceError> {
+async fn on_order(
+    tx: &mut SqliteTransaction<'_>,
+    key: MessageKey,
+    number: i64,
+) -> Result<(), InvoiceError> {
     println!("\nbody {number}");
-    sqlx::query("INSERT INTO invoices VALUES (?)").bind(number).execute(&mut **tx).await?;
+    sqlx::query("INSERT INTO invoices VALUES (?)")
+        .bind(number)
+        .execute(&mut **tx)
+        .await?;
     Ok(())
 }
 
 async fn open(file: &str) -> SqlitePool {
-    let options = SqliteConnectOptions::new().filename(file).create_if_missing(true);
-    let pool = SqlitePool::connect_with(options.busy_timeout(Duration::from_secs(10))).await.unwrap();
+    let options = SqliteConnectOptions::new()
+        .filename(file)
+        .create_if_missing(true);
+    let pool = SqlitePool::connect_with(options.busy_timeout(Duration::from_secs(10)))
+        .await
+        .unwrap();
     // Nothing but the record keeps a row from being there twice.
-    sqlx::query("CREATE TABLE IF NOT EXISTS invoices (number BIGINT)").execute(&pool).await.unwrap();
+    sqlx::query("CREATE TABLE IF NOT EXISTS invoices (number BIGINT)")
+        .execute(&pool)
+        .await
+        .unwrap();
     pool
 }
 
@@ -62,15 +76,29 @@ async fn consumer() {
         }
         Ok::<_, InvoiceError>(())
     };
-    let consumer = Consumer::new(&context, "ORDERS", "workers").concurrency(1).dead_letter("dead.orders");
-    consumer.run(handler, std::future::pending::<()>()).await.unwrap();
+    let consumer = Consumer::new(&context, "ORDERS", "workers")
+        .concurrency(1)
+        .dead_letter("dead.orders");
+    consumer
+        .run(handler, std::future::pending::<()>())
+        .await
+        .unwrap();
 }
 
 /// Starts a consumer, and kills it when `enough` says so of its lines.
-async fn killed_when(nats: &str, file: &str, stalls: i64, enough: impl AsyncFn(&[String]) -> bool) -> Vec<String> {
+async fn killed_when(
+    nats: &str,
+    file: &str,
+    stalls: i64,
+    enough: impl AsyncFn(&[String]) -> bool,
+) -> Vec<String> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "inbox::consumer", "--ignored", "--nocapture"])
-        .envs([("INBOX_NATS", nats), ("INBOX_FILE", file), ("INBOX_STALLS", &stalls.to_string())])
+        .envs([
+            ("INBOX_NATS", nats),
+            ("INBOX_FILE", file),
+            ("INBOX_STALLS", &stalls.to_string()),
+        ])
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
@@ -79,7 +107,9 @@ async fn killed_when(nats: &str, file: &str, stalls: i64, enough: impl AsyncFn(&
     let mut seen = Vec::new();
     let reading = async {
         while !enough(&seen).await {
-            if let Ok(line) = tokio::time::timeout(Duration::from_millis(100), lines.next_line()).await {
+            if let Ok(line) =
+                tokio::time::timeout(Duration::from_millis(100), lines.next_line()).await
+            {
                 seen.push(line.unwrap().expect("the consumer ended"));
             }
         }
@@ -101,7 +131,11 @@ async fn a_consumer_killed_between_commit_and_acknowledgement_leaves_each_row_on
     let server = NatsServer::start().await.unwrap();
     let context = async_nats::jetstream::new(async_nats::connect(server.url()).await.unwrap());
     for (name, subject) in [("ORDERS", "orders.>"), ("DEAD", "dead.>")] {
-        let config = stream::Config { name: name.into(), subjects: vec![subject.into()], ..stream::Config::default() };
+        let config = stream::Config {
+            name: name.into(),
+            subjects: vec![subject.into()],
+            ..stream::Config::default()
+        };
         context.create_stream(config).await.unwrap();
     }
     let config = pull::Config {
@@ -109,10 +143,23 @@ async fn a_consumer_killed_between_commit_and_acknowledgement_leaves_each_row_on
         ack_wait: Duration::from_secs(1),
         ..pull::Config::default()
     };
-    context.get_stream("ORDERS").await.unwrap().create_consumer(config).await.unwrap();
+    context
+        .get_stream("ORDERS")
+        .await
+        .unwrap()
+        .create_consumer(config)
+        .await
+        .unwrap();
     for number in 1..=3 {
-        let message = PublishMessage::build().payload(number.to_string().into()).message_id(format!("m-{number}"));
-        context.send_publish("orders.placed", message).await.unwrap().await.unwrap();
+        let message = PublishMessage::build()
+            .payload(number.to_string().into())
+            .message_id(format!("m-{number}"));
+        context
+            .send_publish("orders.placed", message)
+            .await
+            .unwrap()
+            .await
+            .unwrap();
     }
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("inbox.db").to_str().unwrap().to_owned();
@@ -121,14 +168,20 @@ async fn a_consumer_killed_between_commit_and_acknowledgement_leaves_each_row_on
     let url = server.url();
     let first = killed_when(&url, &file, 2, async |seen| has(seen, "committed 2")).await;
     assert!(has(&first, "body 2"));
-    assert_eq!(left(&context).await, 2, "the second message is not acknowledged");
+    assert_eq!(
+        left(&context).await,
+        2,
+        "the second message is not acknowledged"
+    );
     let second = killed_when(&url, &file, 0, async |seen| {
         has(seen, "committed 2") && has(seen, "committed 3") && left(&context).await == 0
     });
     let second = second.await;
     assert!(!has(&second, "body 2"), "a duplicate ran: {second:?}");
     assert!(has(&second, "body 3"));
-    let rows: Vec<i64> =
-        sqlx::query_scalar("SELECT number FROM invoices ORDER BY number").fetch_all(&open(&file).await).await.unwrap();
+    let rows: Vec<i64> = sqlx::query_scalar("SELECT number FROM invoices ORDER BY number")
+        .fetch_all(&open(&file).await)
+        .await
+        .unwrap();
     assert_eq!(rows, [1, 2, 3]);
 }

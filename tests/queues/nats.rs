@@ -28,7 +28,11 @@ pub(crate) async fn context(url: &str) -> Context {
 
 pub(crate) async fn make_streams(context: &Context) {
     for (name, subject) in [("ORDERS", "orders.>"), ("DEAD", "dead.>")] {
-        let config = stream::Config { name: name.into(), subjects: vec![subject.into()], ..stream::Config::default() };
+        let config = stream::Config {
+            name: name.into(),
+            subjects: vec![subject.into()],
+            ..stream::Config::default()
+        };
         context.create_stream(config).await.unwrap();
     }
 }
@@ -36,7 +40,10 @@ pub(crate) async fn make_streams(context: &Context) {
 /// Dead letters, taken away.
 pub(crate) async fn dead_letters(context: &Context) -> Vec<async_nats::jetstream::Message> {
     let stream = context.get_stream("DEAD").await.unwrap();
-    let config = pull::Config { durable_name: Some("test".into()), ..pull::Config::default() };
+    let config = pull::Config {
+        durable_name: Some("test".into()),
+        ..pull::Config::default()
+    };
     let consumer: PullConsumer = stream.get_or_create_consumer("test", config).await.unwrap();
     let mut found = Vec::new();
     let mut messages = consumer.fetch().max_messages(500).messages().await.unwrap();
@@ -48,7 +55,13 @@ pub(crate) async fn dead_letters(context: &Context) -> Vec<async_nats::jetstream
 }
 
 pub(crate) fn reason(message: &async_nats::jetstream::Message) -> String {
-    message.headers.as_ref().unwrap().get(REASON).unwrap().to_string()
+    message
+        .headers
+        .as_ref()
+        .unwrap()
+        .get(REASON)
+        .unwrap()
+        .to_string()
 }
 
 impl World for Nats {
@@ -84,12 +97,26 @@ impl World for Nats {
 
     async fn dead_letters(&self) -> Vec<(Mail, String)> {
         let found = dead_letters(&self.context).await;
-        found.iter().map(|message| (serde_json::from_slice(&message.payload).unwrap(), reason(message))).collect()
+        found
+            .iter()
+            .map(|message| {
+                (
+                    serde_json::from_slice(&message.payload).unwrap(),
+                    reason(message),
+                )
+            })
+            .collect()
     }
 
     async fn left(&self) -> u64 {
-        let consumer: PullConsumer =
-            self.context.get_stream("ORDERS").await.unwrap().get_consumer("workers").await.unwrap();
+        let consumer: PullConsumer = self
+            .context
+            .get_stream("ORDERS")
+            .await
+            .unwrap()
+            .get_consumer("workers")
+            .await
+            .unwrap();
         let info = consumer.cached_info();
         info.num_pending + info.num_ack_pending as u64
     }
@@ -98,7 +125,9 @@ impl World for Nats {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jetstream_each_message_is_handled_once_whatever_dies() {
     let server = NatsServer::start().await.unwrap();
-    let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port())).await.unwrap();
+    let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port()))
+        .await
+        .unwrap();
     let context = context(&server.url()).await;
     for (name, subject, window) in [("ORDERS", "orders.>", 100), ("DEAD", "dead.>", 120_000)] {
         let config = stream::Config {
@@ -116,8 +145,22 @@ async fn jetstream_each_message_is_handled_once_whatever_dies() {
         ack_wait: Duration::from_secs(2),
         ..pull::Config::default()
     };
-    context.get_stream("ORDERS").await.unwrap().create_consumer(config).await.unwrap();
-    storm(&Nats { server, proxy, context }, 1_000).await;
+    context
+        .get_stream("ORDERS")
+        .await
+        .unwrap()
+        .create_consumer(config)
+        .await
+        .unwrap();
+    storm(
+        &Nats {
+            server,
+            proxy,
+            context,
+        },
+        1_000,
+    )
+    .await;
 }
 
 static RAN: AtomicU32 = AtomicU32::new(0);
@@ -139,22 +182,58 @@ async fn jetstream_a_consumer_that_could_lose_messages_does_not_start() {
         other => panic!("{word}: {other}"),
     };
     let consumer = || Consumer::new(&context, "ORDERS", "workers");
-    refused(consumer().run(handler, never()).await.unwrap_err(), "dead_letter");
-    refused(consumer().dead_letter("nowhere").run(handler, never()).await.unwrap_err(), "no stream has");
-    refused(consumer().dead_letter("orders.dead").run(handler, never()).await.unwrap_err(), "would receive");
+    refused(
+        consumer().run(handler, never()).await.unwrap_err(),
+        "dead_letter",
+    );
+    refused(
+        consumer()
+            .dead_letter("nowhere")
+            .run(handler, never())
+            .await
+            .unwrap_err(),
+        "no stream has",
+    );
+    refused(
+        consumer()
+            .dead_letter("orders.dead")
+            .run(handler, never())
+            .await
+            .unwrap_err(),
+        "would receive",
+    );
     let missing = Consumer::new(&context, "MISSING", "workers").dead_letter("dead.orders");
-    refused(missing.run(handler, never()).await.unwrap_err(), "no stream `MISSING`");
-    let limited = pull::Config { durable_name: Some("limited".into()), max_deliver: 5, ..pull::Config::default() };
-    context.get_stream("ORDERS").await.unwrap().create_consumer(limited).await.unwrap();
+    refused(
+        missing.run(handler, never()).await.unwrap_err(),
+        "no stream `MISSING`",
+    );
+    let limited = pull::Config {
+        durable_name: Some("limited".into()),
+        max_deliver: 5,
+        ..pull::Config::default()
+    };
+    context
+        .get_stream("ORDERS")
+        .await
+        .unwrap()
+        .create_consumer(limited)
+        .await
+        .unwrap();
     let limited = Consumer::new(&context, "ORDERS", "limited").dead_letter("dead.orders");
-    refused(limited.run(handler, never()).await.unwrap_err(), "max_deliver");
+    refused(
+        limited.run(handler, never()).await.unwrap_err(),
+        "max_deliver",
+    );
     // A filter that the stream no longer has. Newer servers also accept one that it never had.
     let subjects = |names: &[&str]| stream::Config {
         name: "FILTERED".into(),
         subjects: names.iter().map(ToString::to_string).collect(),
         ..stream::Config::default()
     };
-    let stream = context.create_stream(subjects(&["filtered.eu.*", "filtered.us.>"])).await.unwrap();
+    let stream = context
+        .create_stream(subjects(&["filtered.eu.*", "filtered.us.>"]))
+        .await
+        .unwrap();
     let config = pull::Config {
         durable_name: Some("european".into()),
         filter_subject: "filtered.eu.>".into(),
@@ -163,13 +242,29 @@ async fn jetstream_a_consumer_that_could_lose_messages_does_not_start() {
     stream.create_consumer(config).await.unwrap();
     let filtered = || Consumer::new(&context, "FILTERED", "european").dead_letter("dead.orders");
     filtered().run(handler, async {}).await.unwrap();
-    context.update_stream(subjects(&["filtered.us.>"])).await.unwrap();
-    refused(filtered().run(handler, never()).await.unwrap_err(), "would receive nothing");
+    context
+        .update_stream(subjects(&["filtered.us.>"]))
+        .await
+        .unwrap();
+    refused(
+        filtered().run(handler, never()).await.unwrap_err(),
+        "would receive nothing",
+    );
 
     // An unreadable message is dead-lettered. A message without an id has its sequence as the id.
     let idempotency = Idempotency::new(MemoryStore::new());
-    context.publish("orders.placed", "no JSON".into()).await.unwrap().await.unwrap();
-    context.publish("orders.placed", "7".into()).await.unwrap().await.unwrap();
+    context
+        .publish("orders.placed", "no JSON".into())
+        .await
+        .unwrap()
+        .await
+        .unwrap();
+    context
+        .publish("orders.placed", "7".into())
+        .await
+        .unwrap()
+        .await
+        .unwrap();
     let (done, ended) = oneshot::channel();
     let done = Arc::new(std::sync::Mutex::new(Some(done)));
     let handler = async |delivery: Delivery| {
@@ -179,8 +274,13 @@ async fn jetstream_a_consumer_that_could_lose_messages_does_not_start() {
         done.lock().unwrap().take().unwrap().send(()).unwrap();
         Ok::<_, idem::Error>(())
     };
-    let running = idem::scope(idempotency, consumer().dead_letter("dead.orders").run(handler, ended));
-    in_time("the message after an unreadable one", Box::pin(running)).await.unwrap();
+    let running = idem::scope(
+        idempotency,
+        consumer().dead_letter("dead.orders").run(handler, ended),
+    );
+    in_time("the message after an unreadable one", Box::pin(running))
+        .await
+        .unwrap();
     let dead = dead_letters(&context).await;
     assert_eq!(dead.iter().map(reason).collect::<Vec<_>>(), ["codec"]);
     assert_eq!(dead[0].payload, "no JSON");
@@ -197,16 +297,35 @@ async fn jetstream_a_long_body_keeps_its_message_and_in_flight_elsewhere_returns
         ack_wait: Duration::from_secs(1),
         ..pull::Config::default()
     };
-    context.get_stream("ORDERS").await.unwrap().create_consumer(short).await.unwrap();
+    context
+        .get_stream("ORDERS")
+        .await
+        .unwrap()
+        .create_consumer(short)
+        .await
+        .unwrap();
     let idempotency = Idempotency::new(MemoryStore::new());
 
     // Somebody else has the key of the second message.
     let other = Delivery::new("ORDERS", "").with_id("m-2").key().unwrap();
-    let held = idempotency.operation("t.nats.long").key(&other).lease(Duration::from_secs(2)).begin().await.unwrap();
-    let idem::Begin::Execute(held) = held else { panic!("a record where there was none") };
+    let held = idempotency
+        .operation("t.nats.long")
+        .key(&other)
+        .lease(Duration::from_secs(2))
+        .begin()
+        .await
+        .unwrap();
+    let idem::Begin::Execute(held) = held else {
+        panic!("a record where there was none")
+    };
     for id in ["m-1", "m-2"] {
         let message = PublishMessage::build().payload("".into()).message_id(id);
-        context.send_publish("orders.placed", message).await.unwrap().await.unwrap();
+        context
+            .send_publish("orders.placed", message)
+            .await
+            .unwrap()
+            .await
+            .unwrap();
     }
     let (deliveries, long, bodies) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
     let (done, ended) = oneshot::channel();
@@ -232,10 +351,18 @@ async fn jetstream_a_long_body_keeps_its_message_and_in_flight_elsewhere_returns
         Ok::<_, idem::Error>(())
     };
     let consumer = Consumer::new(&context, "ORDERS", "workers").dead_letter("dead.orders");
-    let running = consumer.wait(Duration::from_millis(100)).run(handler, ended);
-    in_time("the message whose key another call had", Box::pin(running)).await.unwrap();
+    let running = consumer
+        .wait(Duration::from_millis(100))
+        .run(handler, ended);
+    in_time("the message whose key another call had", Box::pin(running))
+        .await
+        .unwrap();
     assert_eq!(bodies.load(Ordering::Relaxed), 2);
-    assert_eq!(long.load(Ordering::Relaxed), 1, "the server heard that the handler runs");
+    assert_eq!(
+        long.load(Ordering::Relaxed),
+        1,
+        "the server heard that the handler runs"
+    );
     // Once for each time that the lease had left.
     let deliveries = deliveries.load(Ordering::Relaxed);
     assert!((2..=7).contains(&deliveries), "{deliveries}");
@@ -254,11 +381,21 @@ async fn jetstream_each_attempt_of_a_body_publishes_the_same_id() {
     ));
     let idempotency = Idempotency::new(MemoryStore::new());
     let attempt = || {
-        idempotency.operation("t.nats.publishes").key("o-1").run(async || {
-            let published = publisher.publish("placed", "orders.placed", "1").await.unwrap();
-            assert_eq!(published.id(), idem::current().unwrap().child_key("placed"));
-            if published.is_duplicate() { Ok(()) } else { Err(idem::Error::missing_key("t")) }
-        })
+        idempotency
+            .operation("t.nats.publishes")
+            .key("o-1")
+            .run(async || {
+                let published = publisher
+                    .publish("placed", "orders.placed", "1")
+                    .await
+                    .unwrap();
+                assert_eq!(published.id(), idem::current().unwrap().child_key("placed"));
+                if published.is_duplicate() {
+                    Ok(())
+                } else {
+                    Err(idem::Error::missing_key("t"))
+                }
+            })
     };
     attempt().await.unwrap_err();
     attempt().await.unwrap();
@@ -271,8 +408,17 @@ async fn jetstream_at_shutdown_what_does_not_end_in_time_is_handed_back() {
     let server = NatsServer::start().await.unwrap();
     let context = context(&server.url()).await;
     make_streams(&context).await;
-    let mail = serde_json::to_vec(&Mail { number: 1, kind: Kind::Plain }).unwrap();
-    context.publish("orders.placed", mail.into()).await.unwrap().await.unwrap();
+    let mail = serde_json::to_vec(&Mail {
+        number: 1,
+        kind: Kind::Plain,
+    })
+    .unwrap();
+    context
+        .publish("orders.placed", mail.into())
+        .await
+        .unwrap()
+        .await
+        .unwrap();
     let consumer = || Consumer::new(&context, "ORDERS", "workers").dead_letter("dead.orders");
     let (begun, ended) = oneshot::channel();
     let begun = std::sync::Mutex::new(Some(begun));
@@ -280,8 +426,15 @@ async fn jetstream_at_shutdown_what_does_not_end_in_time_is_handed_back() {
         begun.lock().unwrap().take().unwrap().send(()).unwrap();
         std::future::pending::<Result<(), idem::Error>>().await
     };
-    let running = consumer().shutdown_timeout(Duration::from_millis(50)).run(handler, ended);
-    in_time("the end of a consumer whose handler hangs", Box::pin(running)).await.unwrap();
+    let running = consumer()
+        .shutdown_timeout(Duration::from_millis(50))
+        .run(handler, ended);
+    in_time(
+        "the end of a consumer whose handler hangs",
+        Box::pin(running),
+    )
+    .await
+    .unwrap();
     // At once, not after the 30 s of `ack_wait`.
     let (done, ended) = oneshot::channel();
     let done = std::sync::Mutex::new(Some(done));
@@ -291,7 +444,10 @@ async fn jetstream_at_shutdown_what_does_not_end_in_time_is_handed_back() {
         Ok::<_, idem::Error>(())
     };
     let again = consumer().run(handler, ended);
-    tokio::time::timeout(Duration::from_secs(20), again).await.expect("it was not handed back").unwrap();
+    tokio::time::timeout(Duration::from_secs(20), again)
+        .await
+        .expect("it was not handed back")
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -299,7 +455,12 @@ async fn jetstream_a_message_whose_outcome_is_not_recorded_is_not_acknowledged()
     let server = NatsServer::start().await.unwrap();
     let context = context(&server.url()).await;
     make_streams(&context).await;
-    context.publish("orders.placed", "1".into()).await.unwrap().await.unwrap();
+    context
+        .publish("orders.placed", "1".into())
+        .await
+        .unwrap()
+        .await
+        .unwrap();
     let store = FaultStore::new(MemoryStore::new());
     store.faults().next(Step::Commit, Fault::Refuse);
     let idempotency = Idempotency::new(store);
@@ -311,7 +472,11 @@ async fn jetstream_a_message_whose_outcome_is_not_recorded_is_not_acknowledged()
             bodies.fetch_add(1, Ordering::Relaxed);
             Ok::<_, idem::Error>(())
         };
-        idempotency.operation("t.nats.unrecorded").key(&delivery.key()?).run(body).await?;
+        idempotency
+            .operation("t.nats.unrecorded")
+            .key(&delivery.key()?)
+            .run(body)
+            .await?;
         // The commit is tried again in the background, so the second delivery is a replay.
         if deliveries.fetch_add(1, Ordering::Relaxed) == 1 {
             done.lock().unwrap().take().unwrap().send(()).unwrap();
@@ -320,6 +485,15 @@ async fn jetstream_a_message_whose_outcome_is_not_recorded_is_not_acknowledged()
     };
     let consumer = Consumer::new(&context, "ORDERS", "workers").dead_letter("dead.orders");
     let run = consumer.run(handler, ended);
-    tokio::time::timeout(Duration::from_secs(20), run).await.expect("it was acknowledged").unwrap();
-    assert_eq!((deliveries.load(Ordering::Relaxed), bodies.load(Ordering::Relaxed)), (2, 1));
+    tokio::time::timeout(Duration::from_secs(20), run)
+        .await
+        .expect("it was acknowledged")
+        .unwrap();
+    assert_eq!(
+        (
+            deliveries.load(Ordering::Relaxed),
+            bodies.load(Ordering::Relaxed)
+        ),
+        (2, 1)
+    );
 }

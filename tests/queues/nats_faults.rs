@@ -14,7 +14,12 @@ use crate::nats::{context, dead_letters, make_streams, reason};
 use crate::storm::in_time;
 
 async fn publish(context: &Context, subject: &str, payload: &str) {
-    context.publish(subject.to_owned(), payload.to_owned().into()).await.unwrap().await.unwrap();
+    context
+        .publish(subject.to_owned(), payload.to_owned().into())
+        .await
+        .unwrap()
+        .await
+        .unwrap();
 }
 
 /// Deliveries by their contents, in their order, and a way to wait for one.
@@ -25,7 +30,10 @@ struct Seen {
 
 impl Seen {
     fn new() -> Self {
-        Self { all: Mutex::default(), changed: tokio::sync::Notify::new() }
+        Self {
+            all: Mutex::default(),
+            changed: tokio::sync::Notify::new(),
+        }
     }
 
     fn see(&self, delivery: &Delivery) -> String {
@@ -51,12 +59,21 @@ async fn jetstream_a_consumer_that_operators_disturb_loses_nothing_and_takes_not
     let server = NatsServer::start().await.unwrap();
     let context = context(&server.url()).await;
     make_streams(&context).await;
-    tokio::join!(deleted(&context), purged(&context), dead_letters_gone(&context), client_ended(&server));
+    tokio::join!(
+        deleted(&context),
+        purged(&context),
+        dead_letters_gone(&context),
+        client_ended(&server)
+    );
     Box::pin(stopped_server(&server, &context)).await;
 }
 
 async fn make_stream(context: &Context, name: &str, subject: &str) -> stream::Stream {
-    let config = stream::Config { name: name.into(), subjects: vec![subject.into()], ..stream::Config::default() };
+    let config = stream::Config {
+        name: name.into(),
+        subjects: vec![subject.into()],
+        ..stream::Config::default()
+    };
     context.create_stream(config).await.unwrap()
 }
 
@@ -77,16 +94,24 @@ async fn deleted(context: &Context) {
         async move { drop(ended.wait_for(|over| *over).await) }
     };
     let handler = async |delivery: Delivery| {
-        assert_eq!(delivery.subject(), "deleted.mine", "it has no filter any more");
+        assert_eq!(
+            delivery.subject(),
+            "deleted.mine",
+            "it has no filter any more"
+        );
         mine.see(&delivery);
         Ok::<_, idem::Error>(())
     };
-    let first = Consumer::new(context, "DELETED", "filtered").dead_letter("dead.deleted").run(handler, over());
+    let first = Consumer::new(context, "DELETED", "filtered")
+        .dead_letter("dead.deleted")
+        .run(handler, over());
     let handler = async |delivery: Delivery| {
         any.see(&delivery);
         Ok::<_, idem::Error>(())
     };
-    let second = Consumer::new(context, "DELETED", "made").dead_letter("dead.deleted").run(handler, over());
+    let second = Consumer::new(context, "DELETED", "made")
+        .dead_letter("dead.deleted")
+        .run(handler, over());
     let harming = async {
         publish(context, "deleted.mine", "1").await;
         tokio::join!(mine.until("1"), any.until("1"));
@@ -96,7 +121,13 @@ async fn deleted(context: &Context) {
         publish(context, "deleted.others", "2").await;
         publish(context, "deleted.mine", "3").await;
         any.until("3").await;
-        assert!(stream.get_consumer::<pull::Config>("filtered").await.is_err(), "it was made with other settings");
+        assert!(
+            stream
+                .get_consumer::<pull::Config>("filtered")
+                .await
+                .is_err(),
+            "it was made with other settings"
+        );
         stream.create_consumer(filtered()).await.unwrap();
         mine.until("3").await;
         done.send(true).unwrap();
@@ -119,7 +150,9 @@ async fn purged(context: &Context) {
         }
         Ok(())
     };
-    let consumer = Consumer::new(context, "PURGED", "workers").concurrency(1).dead_letter("dead.purged");
+    let consumer = Consumer::new(context, "PURGED", "workers")
+        .concurrency(1)
+        .dead_letter("dead.purged");
     let harming = async {
         publish(context, "purged.placed", "poison").await;
         publish(context, "purged.placed", "lost").await;
@@ -133,7 +166,11 @@ async fn purged(context: &Context) {
     let (ran, ()) = tokio::join!(consumer.run(handler, ended), harming);
     ran.unwrap();
     let found = dead_letters(context).await;
-    assert!(found.iter().any(|letter| letter.payload == "poison" && reason(letter) == "missing_key"));
+    assert!(
+        found
+            .iter()
+            .any(|letter| letter.payload == "poison" && reason(letter) == "missing_key")
+    );
 }
 
 /// The stream of the dead letters is deleted while the consumer runs, and made again.
@@ -146,7 +183,9 @@ async fn dead_letters_gone(context: &Context) {
         "poison" => Err(idem::Error::missing_key("t.graves")),
         _ => Ok(()),
     };
-    let consumer = Consumer::new(context, "GRAVES", "workers").concurrency(1).dead_letter("graveyard.all");
+    let consumer = Consumer::new(context, "GRAVES", "workers")
+        .concurrency(1)
+        .dead_letter("graveyard.all");
     let harming = async {
         publish(context, "graves.placed", "1").await;
         seen.until("1").await;
@@ -157,7 +196,11 @@ async fn dead_letters_gone(context: &Context) {
         let mut graves = make_stream(context, "GRAVEYARD", "graveyard.>").await;
         publish(context, "graves.placed", "2").await;
         seen.until("2").await;
-        assert_eq!(graves.info().await.unwrap().state.messages, 1, "the message was lost");
+        assert_eq!(
+            graves.info().await.unwrap().state.messages,
+            1,
+            "the message was lost"
+        );
         done.send(()).unwrap();
     };
     let (ran, ()) = tokio::join!(consumer.run(handler, ended), harming);
@@ -170,7 +213,11 @@ async fn dead_letters_gone(context: &Context) {
 async fn client_ended(server: &NatsServer) {
     let url = server.url();
     let (runtime, other) = tokio::task::spawn_blocking(move || {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let other = runtime.block_on(context(&url));
         (runtime, other)
     })
@@ -189,7 +236,10 @@ async fn client_ended(server: &NatsServer) {
         seen.until("1").await;
         runtime.shutdown_background();
     };
-    let (ran, ()) = tokio::join!(in_time("the end of a consumer whose client has ended", running), harming);
+    let (ran, ()) = tokio::join!(
+        in_time("the end of a consumer whose client has ended", running),
+        harming
+    );
     assert!(matches!(ran, Err(Error::Disconnected { .. })), "{ran:?}");
 }
 
@@ -207,8 +257,15 @@ async fn stopped_server(server: &NatsServer, context: &Context) {
         Ok::<_, idem::Error>(())
     };
     let consumer = Consumer::new(context, "STOPPED", "workers").dead_letter("dead.stopped");
-    let running = consumer.shutdown_timeout(Duration::from_secs(1)).run(handler, ended);
-    in_time("the end of a consumer whose server stands still", Box::pin(running)).await.unwrap();
+    let running = consumer
+        .shutdown_timeout(Duration::from_secs(1))
+        .run(handler, ended);
+    in_time(
+        "the end of a consumer whose server stands still",
+        Box::pin(running),
+    )
+    .await
+    .unwrap();
     server.resume().unwrap();
     assert_eq!(calls.into_inner(), 1);
 }

@@ -21,31 +21,61 @@ pub(crate) struct Broker {
 impl Broker {
     pub(crate) async fn start() -> Self {
         let server = RabbitMqServer::start().await.unwrap();
-        let connection = Connection::connect(&server.url(), ConnectionProperties::default()).await.unwrap();
+        let connection = Connection::connect(&server.url(), ConnectionProperties::default())
+            .await
+            .unwrap();
         let direct = connection.create_channel().await.unwrap();
-        direct.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+        direct
+            .confirm_select(ConfirmSelectOptions::default())
+            .await
+            .unwrap();
         declare_dead(&direct).await;
-        Self { server, direct, _connection: connection }
+        Self {
+            server,
+            direct,
+            _connection: connection,
+        }
     }
 
     pub(crate) async fn queue(&self, name: &str) {
-        declare(&self.direct, name, &[("x-queue-type", "quorum"), ("x-dead-letter-exchange", "dead")]).await;
+        declare(
+            &self.direct,
+            name,
+            &[
+                ("x-queue-type", "quorum"),
+                ("x-dead-letter-exchange", "dead"),
+            ],
+        )
+        .await;
     }
 
     pub(crate) async fn proxied(&self, tries: usize) -> (Proxy, Connection) {
-        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", self.server.port())).await.unwrap();
+        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", self.server.port()))
+            .await
+            .unwrap();
         let pause = Duration::from_millis(50);
         let properties = ConnectionProperties::default()
             .enable_auto_recover()
-            .configure_backoff(|backoff| backoff.with_min_delay(pause).with_max_delay(pause).with_max_times(tries));
+            .configure_backoff(|backoff| {
+                backoff
+                    .with_min_delay(pause)
+                    .with_max_delay(pause)
+                    .with_max_times(tries)
+            });
         let url = self.server.url_through(proxy.address().port());
         let connection = Connection::connect(&url, properties).await.unwrap();
         (proxy, connection)
     }
 
     async fn found(&self, queue: &str) -> Queue {
-        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        self.direct.queue_declare(queue.into(), options, FieldTable::default()).await.unwrap()
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..QueueDeclareOptions::default()
+        };
+        self.direct
+            .queue_declare(queue.into(), options, FieldTable::default())
+            .await
+            .unwrap()
     }
 
     pub(crate) async fn consumers(&self, queue: &str) -> u32 {
@@ -59,7 +89,9 @@ impl Broker {
 
     pub(crate) async fn publish(&self, queue: &str, ids: impl IntoIterator<Item = u32>) {
         for id in ids {
-            publish(&self.direct, queue, &format!("m-{id}"), b"1").await.unwrap();
+            publish(&self.direct, queue, &format!("m-{id}"), b"1")
+                .await
+                .unwrap();
         }
     }
 }

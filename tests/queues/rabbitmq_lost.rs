@@ -17,11 +17,13 @@ use crate::rabbitmq::dead_letters;
 use crate::rabbitmq_broker::{Broker, LIMIT, until};
 use crate::rabbitmq_dropped::{dropped_at_each_poll, publications_dropped};
 use crate::rabbitmq_headers::{long_routing_key, moved_back};
-use crate::rabbitmq_published::{never_confirmed, publisher_reconnects, retry_queue_deleted, returned_among_others};
+use crate::rabbitmq_published::{
+    never_confirmed, publisher_reconnects, retry_queue_deleted, returned_among_others,
+};
 use crate::rabbitmq_refused::invalid_settings;
 use crate::rabbitmq_runtime::{
-    ANSWER, blocked, consumer_ended, ended_with_reconnect, ended_without_reconnect, left_while_reconnecting, parked,
-    publisher_ended, slow, slow_reconnect,
+    ANSWER, consumer_ended, ended_with_reconnect, ended_without_reconnect, left_while_reconnecting,
+    parked, publisher_ended, slow,
 };
 use crate::rabbitmq_warnings::short_consumer_timeout;
 
@@ -48,14 +50,19 @@ async fn consumed_from(consumer: Consumer<'_>, missing: &Mutex<BTreeSet<String>>
         Ok::<_, idem::Error>(())
     };
     let running = tokio::time::timeout(LIMIT, consumer.run(handler, ended)).await;
-    assert!(running.is_ok(), "these messages never arrived: {:?}", missing.lock().unwrap());
+    assert!(
+        running.is_ok(),
+        "these messages never arrived: {:?}",
+        missing.lock().unwrap()
+    );
     running.unwrap().unwrap();
 }
 
 /// All at once, since starting the server takes longest. Each is a task, so that one that fails does
 /// not hide the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rabbitmq_a_consumer_with_a_lost_connection_or_a_silent_channel_keeps_no_message_from_the_others() {
+async fn rabbitmq_a_consumer_with_a_lost_connection_or_a_silent_channel_keeps_no_message_from_the_others()
+ {
     let all = async {
         let broker = Rc::new(Broker::start().await);
         macro_rules! parts {
@@ -76,7 +83,6 @@ async fn rabbitmq_a_consumer_with_a_lost_connection_or_a_silent_channel_keeps_no
             ended_with_reconnect: "a connection whose tokio runtime ended was not replaced",
             ended_without_reconnect: "a connection whose tokio runtime ended is no error",
             consumer_ended: "a consumer whose tokio runtime ended kept messages",
-            slow_reconnect: "a connection that took longer than a try to subscribe was not made",
             moved_back: "a message that RabbitMQ had dead-lettered before did not come out of its retry queue",
             long_routing_key: "a header that is too long ended the consumer",
             invalid_settings: "a consumer started with a setting that it cannot keep, or panicked",
@@ -84,7 +90,6 @@ async fn rabbitmq_a_consumer_with_a_lost_connection_or_a_silent_channel_keeps_no
             left_while_reconnecting: "a publication that was left alone kept the others from connecting",
             parked: "a connection whose tokio runtime stands still was not replaced",
             slow: "a slow broker was given up",
-            blocked: "a place was lost while the broker blocked the connection",
             never_confirmed: "a channel that confirms nothing was not replaced",
             retry_queue_deleted: "a retry queue that was deleted was not declared again",
             returned_among_others: "a returned message counted as published",
@@ -109,19 +114,34 @@ async fn dropped_while_lost(broker: &Broker) {
     let (end, ended) = oneshot::channel::<()>();
     let running = consumer().run(async |_: Delivery| Ok::<_, idem::Error>(()), ended);
     let cutting = async {
-        assert!(until(LIMIT, async || broker.consumers("dropped").await == 1).await, "it never began");
+        assert!(
+            until(LIMIT, async || broker.consumers("dropped").await == 1).await,
+            "it never began"
+        );
         proxy.cut();
-        assert!(until(LIMIT, async || connection.status().reconnecting()).await, "nothing was lost");
+        assert!(
+            until(LIMIT, async || connection.status().reconnecting()).await,
+            "nothing was lost"
+        );
         end.send(()).unwrap();
     };
     let (ran, ()) = tokio::join!(running, cutting);
     ran.unwrap();
     proxy.restore();
-    assert!(until(LIMIT, async || connection.status().connected()).await, "nothing was restored");
+    assert!(
+        until(LIMIT, async || connection.status().connected()).await,
+        "nothing was restored"
+    );
     // lapin may restore the consumer as well.
-    until(Duration::from_secs(2), async || broker.consumers("dropped").await > 0).await;
+    until(Duration::from_secs(2), async || {
+        broker.consumers("dropped").await > 0
+    })
+    .await;
     let publishing = async {
-        until(Duration::from_secs(5), async || broker.consumers("dropped").await > 1).await;
+        until(Duration::from_secs(5), async || {
+            broker.consumers("dropped").await > 1
+        })
+        .await;
         broker.publish("dropped", 0..20).await;
     };
     tokio::join!(publishing, consumed(consumer(), 0..20));
@@ -144,25 +164,45 @@ async fn dead_letter_while_lost(broker: &Broker) {
         }
         Ok(())
     };
-    let running = Consumer::new(&connection, "poison").concurrency(PREFETCH).run(handler, ended);
+    let running = Consumer::new(&connection, "poison")
+        .concurrency(PREFETCH)
+        .run(handler, ended);
     let harming = async {
         broker.publish("poison", [0]).await;
         arrivals.recv().await.unwrap();
         proxy.cut();
-        assert!(until(LIMIT, async || connection.status().reconnecting()).await, "nothing was lost");
+        assert!(
+            until(LIMIT, async || connection.status().reconnecting()).await,
+            "nothing was lost"
+        );
         go_on.send(true).unwrap();
         // The poll in which the handler fails begins to put the message aside, which fails now.
         failed.notified().await;
         proxy.restore();
-        assert!(until(LIMIT, async || connection.status().connected()).await, "nothing was restored");
-        until(Duration::from_secs(5), async || broker.consumers("poison").await > 0).await;
+        assert!(
+            until(LIMIT, async || connection.status().connected()).await,
+            "nothing was restored"
+        );
+        until(Duration::from_secs(5), async || {
+            broker.consumers("poison").await > 0
+        })
+        .await;
         broker.publish("poison", 1..=20).await;
         let mut missing: BTreeSet<String> = (1..=20).map(|id| format!("m-{id}")).collect();
         while !missing.is_empty() {
             let next = tokio::time::timeout(LIMIT, arrivals.recv()).await;
-            missing.remove(&next.unwrap_or_else(|_| panic!("these messages never arrived: {missing:?}")).unwrap());
+            missing.remove(
+                &next
+                    .unwrap_or_else(|_| panic!("these messages never arrived: {missing:?}"))
+                    .unwrap(),
+            );
         }
-        assert!(until(LIMIT, async || dead_letters(&broker.direct).await.len() == 1).await, "it was not put aside");
+        assert!(
+            until(LIMIT, async || dead_letters(&broker.direct).await.len()
+                == 1)
+            .await,
+            "it was not put aside"
+        );
         done.send(()).unwrap();
     };
     let (ran, ()) = tokio::join!(running, harming);
@@ -175,7 +215,9 @@ async fn never_restored(broker: &Broker) {
     let (proxy, connection) = broker.proxied(1).await;
     // lapin may also end without changing the status of the connection, so that only silence tells.
     let consumer = Consumer::new(&connection, "given-up")
-        .reconnect(|| async { Connection::connect(&broker.server.url(), ConnectionProperties::default()).await })
+        .reconnect(|| async {
+            Connection::connect(&broker.server.url(), ConnectionProperties::default()).await
+        })
         .answer_timeout(ANSWER);
     let missing = Mutex::new((0..=5).map(|id| format!("m-{id}")).collect::<BTreeSet<_>>());
     let cutting = async {
@@ -184,7 +226,10 @@ async fn never_restored(broker: &Broker) {
         let has_begun = async || !missing.lock().unwrap().contains("m-5");
         assert!(until(LIMIT, has_begun).await, "it never began");
         proxy.cut();
-        assert!(until(LIMIT, async || broker.consumers("given-up").await == 0).await, "nothing was lost");
+        assert!(
+            until(LIMIT, async || broker.consumers("given-up").await == 0).await,
+            "nothing was lost"
+        );
         broker.publish("given-up", 0..5).await;
     };
     tokio::join!(consumed_from(consumer, &missing), cutting);

@@ -25,8 +25,10 @@ async fn muffled(upstream: u16) -> u16 {
     let is_muffled = Arc::new(AtomicBool::new(false));
     tokio::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
-            let (mut from_server, mut to_server) =
-                TcpStream::connect(("127.0.0.1", upstream)).await.unwrap().into_split();
+            let (mut from_server, mut to_server) = TcpStream::connect(("127.0.0.1", upstream))
+                .await
+                .unwrap()
+                .into_split();
             let (mut from_client, mut to_client) = client.into_split();
             tokio::spawn(async move { tokio::io::copy(&mut from_client, &mut to_server).await });
             let is_muffled = is_muffled.clone();
@@ -50,7 +52,11 @@ async fn muffled(upstream: u16) -> u16 {
                             continue;
                         }
                     }
-                    if to_client.write_all(&[&head, &rest[..]].concat()).await.is_err() {
+                    if to_client
+                        .write_all(&[&head, &rest[..]].concat())
+                        .await
+                        .is_err()
+                    {
                         return;
                     }
                 }
@@ -63,10 +69,17 @@ async fn muffled(upstream: u16) -> u16 {
 /// A channel that stays open, and on which the broker confirms nothing any more.
 pub(crate) async fn never_confirmed(broker: &Broker) {
     declare(&broker.direct, "silent.dead", &[("x-queue-type", "quorum")]).await;
-    let arguments = [("x-dead-letter-exchange", ""), ("x-dead-letter-routing-key", "silent.dead")];
+    let arguments = [
+        ("x-dead-letter-exchange", ""),
+        ("x-dead-letter-routing-key", "silent.dead"),
+    ];
     declare(&broker.direct, "silent", &arguments).await;
-    let url = broker.server.url_through(muffled(broker.server.port()).await);
-    let connection = Connection::connect(&url, ConnectionProperties::default()).await.unwrap();
+    let url = broker
+        .server
+        .url_through(muffled(broker.server.port()).await);
+    let connection = Connection::connect(&url, ConnectionProperties::default())
+        .await
+        .unwrap();
     let poisoned = AtomicU32::new(0);
     let (done, ended) = oneshot::channel::<()>();
     let handler = async |delivery: Delivery| {
@@ -77,24 +90,40 @@ pub(crate) async fn never_confirmed(broker: &Broker) {
         Ok(())
     };
     // One place, so nothing else can arrive while the dead letter is not confirmed.
-    let running = Consumer::new(&connection, "silent").concurrency(1).run(handler, ended);
+    let running = Consumer::new(&connection, "silent")
+        .concurrency(1)
+        .run(handler, ended);
     let looking = async {
         broker.publish("silent", 0..=3).await;
-        let drained =
-            until(LIMIT, async || broker.messages("silent").await == 0 && broker.messages("silent.dead").await > 0);
-        assert!(drained.await, "the consumer went on with a channel that confirms nothing");
+        let drained = until(LIMIT, async || {
+            broker.messages("silent").await == 0 && broker.messages("silent.dead").await > 0
+        });
+        assert!(
+            drained.await,
+            "the consumer went on with a channel that confirms nothing"
+        );
         done.send(()).unwrap();
     };
     let (ran, ()) = tokio::join!(running, looking);
     ran.unwrap();
-    assert_eq!(broker.messages("silent").await, 0, "it was put aside, and came again");
-    assert_eq!(poisoned.into_inner(), 1, "the message was taken from its handler");
+    assert_eq!(
+        broker.messages("silent").await,
+        0,
+        "it was put aside, and came again"
+    );
+    assert_eq!(
+        poisoned.into_inner(),
+        1,
+        "the message was taken from its handler"
+    );
 }
 
 /// A retry queue that somebody deletes while its consumer runs.
 pub(crate) async fn retry_queue_deleted(broker: &Broker) {
     broker.queue("pruned").await;
-    let connection = Connection::connect(&broker.server.url(), ConnectionProperties::default()).await.unwrap();
+    let connection = Connection::connect(&broker.server.url(), ConnectionProperties::default())
+        .await
+        .unwrap();
     let (begun, beginning) = oneshot::channel();
     let (done, ended) = oneshot::channel();
     let (begun, done) = (Mutex::new(Some(begun)), Mutex::new(Some(done)));
@@ -106,7 +135,11 @@ pub(crate) async fn retry_queue_deleted(broker: &Broker) {
         if let Some(begun) = begun {
             begun.send(()).unwrap();
             gate.clone().wait_for(|open| *open).await.unwrap();
-            return Err(idem::Error::in_flight("t.pruned", "m-0", Duration::from_millis(100)));
+            return Err(idem::Error::in_flight(
+                "t.pruned",
+                "m-0",
+                Duration::from_millis(100),
+            ));
         }
         done.lock().unwrap().take().unwrap().send(()).unwrap();
         Ok(())
@@ -115,19 +148,29 @@ pub(crate) async fn retry_queue_deleted(broker: &Broker) {
     let pruning = async {
         broker.publish("pruned", [0]).await;
         beginning.await.unwrap();
-        broker.direct.queue_delete("pruned.retry.1s".into(), QueueDeleteOptions::default()).await.unwrap();
+        broker
+            .direct
+            .queue_delete("pruned.retry.1s".into(), QueueDeleteOptions::default())
+            .await
+            .unwrap();
         go_on.send(true).unwrap();
     };
     let (ran, ()) = tokio::join!(tokio::time::timeout(LIMIT, running), pruning);
     ran.expect("the message never came again").unwrap();
     // A message that is handed back counts against the delivery limit.
-    assert_eq!(*deliveries.lock().unwrap(), [false, false], "it came by a retry queue, and not by a return");
+    assert_eq!(
+        *deliveries.lock().unwrap(),
+        [false, false],
+        "it came by a retry queue, and not by a return"
+    );
 }
 
 /// Publications of several threads at once, half of which no queue gets.
 pub(crate) async fn returned_among_others(broker: &Broker) {
     declare(&broker.direct, "mixed", &[]).await;
-    let connection = Connection::connect(&broker.server.url(), ConnectionProperties::default()).await.unwrap();
+    let connection = Connection::connect(&broker.server.url(), ConnectionProperties::default())
+        .await
+        .unwrap();
     let publisher = Publisher::new(Box::leak(Box::new(connection)));
     let publisher = Arc::new(publisher);
     let idempotency = Idempotency::new(MemoryStore::new());
@@ -139,10 +182,13 @@ pub(crate) async fn returned_among_others(broker: &Broker) {
             for number in 0..50 {
                 let is_lost = number % 2 == 0;
                 let queue = if is_lost { "no such queue" } else { "mixed" };
-                let publishing = idempotency.operation("t.mixed").key(&format!("{task}-{number}")).run(async || {
-                    let published = publisher.publish("child", "", queue, "1").await;
-                    Ok::<_, idem::Error>(matches!(published, Err(PublishError::Unconfirmed(_))))
-                });
+                let publishing = idempotency
+                    .operation("t.mixed")
+                    .key(&format!("{task}-{number}"))
+                    .run(async || {
+                        let published = publisher.publish("child", "", queue, "1").await;
+                        Ok::<_, idem::Error>(matches!(published, Err(PublishError::Unconfirmed(_))))
+                    });
                 if publishing.await.unwrap().into_inner() != is_lost {
                     wrong.insert(number);
                 }
@@ -151,7 +197,10 @@ pub(crate) async fn returned_among_others(broker: &Broker) {
         });
     }
     let wrong: usize = tasks.join_all().await.iter().map(BTreeSet::len).sum();
-    assert_eq!(wrong, 0, "so many publications got the answer to another one");
+    assert_eq!(
+        wrong, 0,
+        "so many publications got the answer to another one"
+    );
 }
 
 /// A publisher whose connection has ended.
@@ -159,17 +208,26 @@ pub(crate) async fn publisher_reconnects(broker: &Broker) {
     broker.queue("again").await;
     let (proxy, connection) = broker.proxied(0).await;
     proxy.cut();
-    assert!(until(LIMIT, async || !connection.status().connected()).await, "nothing was lost");
-    let connect = || async { Connection::connect(&broker.server.url(), ConnectionProperties::default()).await };
+    assert!(
+        until(LIMIT, async || !connection.status().connected()).await,
+        "nothing was lost"
+    );
+    let connect = || async {
+        Connection::connect(&broker.server.url(), ConnectionProperties::default()).await
+    };
     let idempotency = Idempotency::new(MemoryStore::new());
-    for (publisher, works) in
-        [(Publisher::new(&connection), false), (Publisher::new(&connection).reconnect(connect), true)]
-    {
-        let publishing = idempotency.operation("t.again").key(&works.to_string()).run(async || {
-            let published = publisher.publish("child", "", "again", "1").await;
-            assert_eq!(published.is_ok(), works, "{published:?}");
-            Ok::<_, idem::Error>(())
-        });
+    for (publisher, works) in [
+        (Publisher::new(&connection), false),
+        (Publisher::new(&connection).reconnect(connect), true),
+    ] {
+        let publishing = idempotency
+            .operation("t.again")
+            .key(&works.to_string())
+            .run(async || {
+                let published = publisher.publish("child", "", "again", "1").await;
+                assert_eq!(published.is_ok(), works, "{published:?}");
+                Ok::<_, idem::Error>(())
+            });
         publishing.await.unwrap();
     }
     assert_eq!(broker.messages("again").await, 1);

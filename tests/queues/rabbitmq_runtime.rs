@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -21,14 +20,23 @@ use crate::rabbitmq_broker::{Broker, LIMIT, until};
 pub(crate) const ANSWER: Duration = Duration::from_secs(2);
 
 async fn connect(url: &str) -> Connection {
-    Connection::connect(url, ConnectionProperties::default()).await.unwrap()
+    Connection::connect(url, ConnectionProperties::default())
+        .await
+        .unwrap()
 }
 
 /// A runtime of its own, with a connection.
 async fn other_runtime(broker: &Broker) -> (Runtime, Connection) {
-    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
     let url = broker.server.url();
-    let connection = runtime.spawn(async move { connect(&url).await }).await.unwrap();
+    let connection = runtime
+        .spawn(async move { connect(&url).await })
+        .await
+        .unwrap();
     (runtime, connection)
 }
 
@@ -40,7 +48,10 @@ struct Handled {
 
 impl Handled {
     fn new() -> Self {
-        Self { times: Mutex::default(), gate: watch::channel(false).0 }
+        Self {
+            times: Mutex::default(),
+            gate: watch::channel(false).0,
+        }
     }
 
     /// Waits at the first message until the gate is open.
@@ -54,7 +65,12 @@ impl Handled {
     }
 
     fn times(&self, id: u32) -> u32 {
-        self.times.lock().unwrap().get(&format!("m-{id}")).copied().unwrap_or_default()
+        self.times
+            .lock()
+            .unwrap()
+            .get(&format!("m-{id}"))
+            .copied()
+            .unwrap_or_default()
     }
 
     async fn until(&self, id: u32, times: u32) {
@@ -74,19 +90,27 @@ pub(crate) async fn ended_with_reconnect(broker: &Broker) {
     };
     let (done, ended) = oneshot::channel::<()>();
     let consumer = Consumer::new(&connection, "ended")
-        .reconnect(|| async { Connection::connect(&broker.server.url(), ConnectionProperties::default()).await })
+        .reconnect(|| async {
+            Connection::connect(&broker.server.url(), ConnectionProperties::default()).await
+        })
         .answer_timeout(ANSWER)
         .concurrency(1);
     let ending = async {
         broker.publish("ended", 0..3).await;
         handled.until(0, 1).await;
         runtime.shutdown_background();
-        assert!(until(LIMIT, async || broker.consumers("ended").await == 0).await, "its socket is open");
+        assert!(
+            until(LIMIT, async || broker.consumers("ended").await == 0).await,
+            "its socket is open"
+        );
         handled.gate.send_replace(true);
         // The first comes again: its acknowledgement was lost.
         handled.until(0, 2).await;
         handled.until(2, 1).await;
-        assert!(until(LIMIT, async || broker.messages("ended").await == 0).await, "messages are left");
+        assert!(
+            until(LIMIT, async || broker.messages("ended").await == 0).await,
+            "messages are left"
+        );
         done.send(()).unwrap();
     };
     let (ran, ()) = tokio::join!(consumer.run(handler, ended), ending);
@@ -102,7 +126,9 @@ pub(crate) async fn ended_without_reconnect(broker: &Broker) {
         handled.handle(&delivery).await;
         Ok::<_, idem::Error>(())
     };
-    let consumer = Consumer::new(&connection, "ended-for-good").answer_timeout(ANSWER).concurrency(2);
+    let consumer = Consumer::new(&connection, "ended-for-good")
+        .answer_timeout(ANSWER)
+        .concurrency(2);
     let ending = async {
         broker.publish("ended-for-good", 0..2).await;
         handled.until(0, 1).await;
@@ -110,21 +136,36 @@ pub(crate) async fn ended_without_reconnect(broker: &Broker) {
         runtime.shutdown_background();
         handled.gate.send_replace(true);
     };
-    let (ran, ()) =
-        tokio::join!(tokio::time::timeout(LIMIT, consumer.run(handler, std::future::pending::<()>())), ending);
+    let (ran, ()) = tokio::join!(
+        tokio::time::timeout(LIMIT, consumer.run(handler, std::future::pending::<()>())),
+        ending
+    );
     let ran = ran.expect("the consumer did not notice that its connection has no runtime");
     assert!(matches!(ran, Err(Error::Disconnected { .. })), "{ran:?}");
-    assert!(connection.status().connected(), "lapin notices it: this is no longer needed");
+    assert!(
+        connection.status().connected(),
+        "lapin notices it: this is no longer needed"
+    );
     // It never begins on such a connection either.
     let again = Consumer::new(&connection, "ended-for-good")
-        .reconnect(|| async { Connection::connect(&broker.server.url(), ConnectionProperties::default()).await })
+        .reconnect(|| async {
+            Connection::connect(&broker.server.url(), ConnectionProperties::default()).await
+        })
         .answer_timeout(ANSWER);
     let (done, ended) = oneshot::channel::<()>();
     let looking = async {
-        assert!(until(LIMIT, async || broker.consumers("ended-for-good").await == 1).await, "it never began");
+        assert!(
+            until(LIMIT, async || broker.consumers("ended-for-good").await
+                == 1)
+            .await,
+            "it never began"
+        );
         done.send(()).unwrap();
     };
-    let (ran, ()) = tokio::join!(again.run(async |_: Delivery| Ok::<_, idem::Error>(()), ended), looking);
+    let (ran, ()) = tokio::join!(
+        again.run(async |_: Delivery| Ok::<_, idem::Error>(()), ended),
+        looking
+    );
     ran.unwrap();
 }
 
@@ -143,7 +184,8 @@ pub(crate) async fn consumer_ended(broker: &Broker) {
                 begun.notify_one();
                 std::future::pending::<Result<(), idem::Error>>().await
             };
-            let running = Consumer::new(&given, "consumer-ended").run(handler, std::future::pending::<()>());
+            let running =
+                Consumer::new(&given, "consumer-ended").run(handler, std::future::pending::<()>());
             tokio::select! {
                 ended = running => panic!("{ended:?}"),
                 () = begun.notified() => {}
@@ -151,48 +193,32 @@ pub(crate) async fn consumer_ended(broker: &Broker) {
         });
     };
     tokio::task::spawn_blocking(consuming).await.unwrap();
-    let gone = until(LIMIT, async || broker.consumers("consumer-ended").await == 0).await;
+    let gone = until(LIMIT, async || {
+        broker.consumers("consumer-ended").await == 0
+    })
+    .await;
     assert!(gone, "a consumer that has ended still takes messages");
-    assert!(until(LIMIT, async || broker.messages("consumer-ended").await == 1).await, "its message did not return");
-    assert!(connection.status().connected(), "the connection of the application was ended");
-}
-
-/// Connecting again takes longer than the consumer tries to subscribe.
-pub(crate) async fn slow_reconnect(broker: &Broker) {
-    broker.queue("slow-reconnect").await;
-    let connection = connect(&broker.server.url()).await;
-    let handled = Handled::new();
-    handled.gate.send_replace(true);
-    let handler = async |delivery: Delivery| {
-        handled.handle(&delivery).await;
-        Ok::<_, idem::Error>(())
-    };
-    let begun = AtomicU32::new(0);
-    let consumer = Consumer::new(&connection, "slow-reconnect").reconnect(|| async {
-        begun.fetch_add(1, Ordering::Relaxed);
-        // A try to subscribe is given up after 5 s.
-        tokio::time::sleep(Duration::from_secs(7)).await;
-        Connection::connect(&broker.server.url(), ConnectionProperties::default()).await
-    });
-    let (done, ended) = oneshot::channel::<()>();
-    let losing = async {
-        broker.publish("slow-reconnect", 0..1).await;
-        handled.until(0, 1).await;
-        connection.close(200, "lost".into()).await.unwrap();
-        broker.publish("slow-reconnect", 1..2).await;
-        handled.until(1, 1).await;
-        done.send(()).unwrap();
-    };
-    let (ran, ()) = tokio::join!(consumer.run(handler, ended), losing);
-    ran.unwrap();
-    assert_eq!(begun.into_inner(), 1, "connections that were begun");
+    assert!(
+        until(LIMIT, async || broker.messages("consumer-ended").await == 1).await,
+        "its message did not return"
+    );
+    assert!(
+        connection.status().connected(),
+        "the connection of the application was ended"
+    );
 }
 
 /// Publishes from a body, with a key of its own each time.
 async fn published(publisher: &Publisher<'_>, queue: &str, key: u32) -> Result<(), PublishError> {
     let idempotency = Idempotency::new(MemoryStore::new());
     let publishing = idempotency.operation("t.runtime").key(&key).run(async || {
-        Ok::<_, idem::Error>(publisher.publish("child", "", queue, "1").await.map_err(|error| error.to_string()).err())
+        Ok::<_, idem::Error>(
+            publisher
+                .publish("child", "", queue, "1")
+                .await
+                .map_err(|error| error.to_string())
+                .err(),
+        )
     });
     match tokio::time::timeout(LIMIT, Box::pin(publishing))
         .await
@@ -212,18 +238,27 @@ pub(crate) async fn publisher_ended(broker: &Broker) {
     let without = Publisher::new(&connection).answer_timeout(ANSWER);
     let with = Publisher::new(&connection)
         .answer_timeout(ANSWER)
-        .reconnect(|| async { Connection::connect(&broker.server.url(), ConnectionProperties::default()).await });
+        .reconnect(|| async {
+            Connection::connect(&broker.server.url(), ConnectionProperties::default()).await
+        });
     published(&without, "ended-publisher", 0).await.unwrap();
     published(&with, "ended-publisher", 1).await.unwrap();
     runtime.shutdown_background();
     for key in 2..4 {
-        published(&without, "ended-publisher", key).await.unwrap_err();
+        published(&without, "ended-publisher", key)
+            .await
+            .unwrap_err();
     }
     // One fails, and says so. A later one finds out that the connection is silent, and makes another.
     published(&with, "ended-publisher", 4).await.unwrap_err();
-    let works = until(LIMIT, async || published(&with, "ended-publisher", 5).await.is_ok());
+    let works = until(LIMIT, async || {
+        published(&with, "ended-publisher", 5).await.is_ok()
+    });
     assert!(works.await, "the connection was not replaced");
-    assert!(connection.status().connected(), "lapin notices it: this is no longer needed");
+    assert!(
+        connection.status().connected(),
+        "lapin notices it: this is no longer needed"
+    );
     assert!(broker.messages("ended-publisher").await >= 3);
 }
 
@@ -233,11 +268,13 @@ pub(crate) async fn left_while_reconnecting(broker: &Broker) {
     let lost = connect(&broker.server.url()).await;
     lost.close(200, "lost".into()).await.unwrap();
     let (gate, begun) = (watch::channel(false).0, Notify::new());
-    let publisher = Publisher::new(&lost).answer_timeout(ANSWER).reconnect(|| async {
-        begun.notify_one();
-        gate.subscribe().wait_for(|open| *open).await.unwrap();
-        Connection::connect(&broker.server.url(), ConnectionProperties::default()).await
-    });
+    let publisher = Publisher::new(&lost)
+        .answer_timeout(ANSWER)
+        .reconnect(|| async {
+            begun.notify_one();
+            gate.subscribe().wait_for(|open| *open).await.unwrap();
+            Connection::connect(&broker.server.url(), ConnectionProperties::default()).await
+        });
     let mut left = pin!(published(&publisher, "left", 0));
     tokio::select! {
         _ = &mut left => panic!("published without a connection"),
@@ -267,7 +304,11 @@ impl Parked {
                 let _ = runtime.block_on(until);
             }
         });
-        let mut parked = Self { connection: Arc::new(connection.await.unwrap()), gate, park: None };
+        let mut parked = Self {
+            connection: Arc::new(connection.await.unwrap()),
+            gate,
+            park: None,
+        };
         parked.drive();
         parked
     }
@@ -296,7 +337,11 @@ pub(crate) async fn parked(broker: &Broker) {
         handled.handle(&delivery).await;
         let call = idempotency.operation("t.parked").key(&delivery.key()?);
         let body = async || {
-            *bodies.lock().unwrap().entry(delivery.id().unwrap().to_owned()).or_default() += 1;
+            *bodies
+                .lock()
+                .unwrap()
+                .entry(delivery.id().unwrap().to_owned())
+                .or_default() += 1;
             Ok::<_, idem::Error>(())
         };
         call.run(body).await?;
@@ -304,7 +349,9 @@ pub(crate) async fn parked(broker: &Broker) {
     };
     let (done, ended) = oneshot::channel::<()>();
     let consumer = Consumer::new(&connection, "parked")
-        .reconnect(|| async { Connection::connect(&broker.server.url(), ConnectionProperties::default()).await })
+        .reconnect(|| async {
+            Connection::connect(&broker.server.url(), ConnectionProperties::default()).await
+        })
         .answer_timeout(ANSWER)
         .concurrency(2);
     let parking = async {
@@ -314,7 +361,10 @@ pub(crate) async fn parked(broker: &Broker) {
         parked.park();
         // Its handler ends, and its acknowledgement is not sent.
         handled.gate.send_replace(true);
-        assert!(until(LIMIT, async || broker.consumers("parked").await == 2).await, "the connection was not replaced");
+        assert!(
+            until(LIMIT, async || broker.consumers("parked").await == 2).await,
+            "the connection was not replaced"
+        );
         broker.publish("parked", 2..4).await;
         parked.drive();
         // The ghost of the first consumer goes, and hands back what it gets.
@@ -329,47 +379,32 @@ pub(crate) async fn parked(broker: &Broker) {
     };
     let (ran, ()) = tokio::join!(consumer.run(handler, ended), parking);
     ran.unwrap();
-    assert!(until(LIMIT, async || broker.messages("parked").await == 0).await, "messages are left");
+    assert!(
+        until(LIMIT, async || broker.messages("parked").await == 0).await,
+        "messages are left"
+    );
     let expected: BTreeMap<String, u32> = (0..4).map(|id| (format!("m-{id}"), 1)).collect();
-    assert_eq!(*bodies.lock().unwrap(), expected, "a body ran twice, or never");
+    assert_eq!(
+        *bodies.lock().unwrap(),
+        expected,
+        "a body ran twice, or never"
+    );
 }
 
-/// What the broker says to the client comes through while the gate is open. `inject` is sent to the
-/// client as well.
-async fn gated(upstream: u16, gate: watch::Receiver<bool>, inject: tokio::sync::mpsc::Receiver<Vec<u8>>) -> u16 {
+/// What the broker says to the client comes through while the gate is open.
+async fn gated(upstream: u16, mut gate: watch::Receiver<bool>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
         let (client, _) = listener.accept().await.unwrap();
-        let (mut from_server, mut to_server) = TcpStream::connect(("127.0.0.1", upstream)).await.unwrap().into_split();
+        let server = TcpStream::connect(("127.0.0.1", upstream)).await.unwrap();
+        let (mut from_server, mut to_server) = server.into_split();
         let (mut from_client, mut to_client) = client.into_split();
         tokio::spawn(async move { tokio::io::copy(&mut from_client, &mut to_server).await });
-        let (mut gate, mut inject) = (gate, inject);
-        let mut head = [0; 7];
-        loop {
-            // Between two frames. Only the first byte is waited for, so nothing is half read.
-            tokio::select! {
-                read = from_server.read(&mut head[..1]) => {
-                    if !matches!(read, Ok(1)) || from_server.read_exact(&mut head[1..]).await.is_err() {
-                        return;
-                    }
-                    let length = u32::from_be_bytes([head[3], head[4], head[5], head[6]]) as usize;
-                    let mut rest = vec![0; length + 1];
-                    if from_server.read_exact(&mut rest).await.is_err() {
-                        return;
-                    }
-                    if gate.wait_for(|open| *open).await.is_err()
-                        || to_client.write_all(&[&head, &rest[..]].concat()).await.is_err()
-                    {
-                        return;
-                    }
-                }
-                Some(frame) = inject.recv() => {
-                    if to_client.write_all(&frame).await.is_err() {
-                        return;
-                    }
-                }
-            }
+        let mut bytes = [0; 4096];
+        while let Ok(length @ 1..) = from_server.read(&mut bytes).await {
+            gate.wait_for(|open| *open).await.unwrap();
+            to_client.write_all(&bytes[..length]).await.unwrap();
         }
     });
     port
@@ -379,13 +414,16 @@ async fn gated(upstream: u16, gate: watch::Receiver<bool>, inject: tokio::sync::
 pub(crate) async fn slow(broker: &Broker) {
     broker.queue("slow").await;
     let (gate, opened) = watch::channel(true);
-    let (_inject, injected) = tokio::sync::mpsc::channel(1);
-    let url = broker.server.url_through(gated(broker.server.port(), opened, injected).await);
+    let port = gated(broker.server.port(), opened).await;
+    let url = broker.server.url_through(port);
     let connection = connect(&url).await;
     let handled = Handled::new();
     handled.gate.send_replace(true);
     let handler = async |delivery: Delivery| {
-        assert!(!delivery.is_redelivered(), "the consumer left a connection that answers");
+        assert!(
+            !delivery.is_redelivered(),
+            "the consumer left a connection that answers"
+        );
         handled.handle(&delivery).await;
         Ok::<_, idem::Error>(())
     };
@@ -404,42 +442,4 @@ pub(crate) async fn slow(broker: &Broker) {
     };
     let (ran, ()) = tokio::join!(consumer.run(handler, ended), slowing);
     ran.expect("a slow broker was given up");
-}
-
-/// A method frame of channel 0 without arguments but for these bytes.
-fn connection_frame(method: u8, arguments: &[u8]) -> Vec<u8> {
-    let length = u8::try_from(4 + arguments.len()).unwrap();
-    [&[1, 0, 0, 0, 0, 0, length, 0, 10, 0, method][..], arguments, &[0xCE]].concat()
-}
-
-/// A broker that blocks the connection, because its memory is full, for longer than the limit and
-/// than the wait for an acknowledgement.
-pub(crate) async fn blocked(broker: &Broker) {
-    broker.queue("blocked").await;
-    let (_gate, opened) = watch::channel(true);
-    let (inject, injected) = tokio::sync::mpsc::channel(1);
-    let url = broker.server.url_through(gated(broker.server.port(), opened, injected).await);
-    let connection = connect(&url).await;
-    let handled = Handled::new();
-    let handler = async |delivery: Delivery| {
-        assert!(!delivery.is_redelivered(), "the consumer left a connection that is blocked");
-        handled.handle(&delivery).await;
-        Ok::<_, idem::Error>(())
-    };
-    let (done, ended) = oneshot::channel::<()>();
-    let consumer = Consumer::new(&connection, "blocked").answer_timeout(ANSWER).concurrency(1);
-    let blocking = async {
-        broker.publish("blocked", 0..2).await;
-        handled.until(0, 1).await;
-        inject.send(connection_frame(60, &[3, b'm', b'e', b'm'])).await.unwrap();
-        assert!(until(LIMIT, async || connection.status().blocked()).await, "it is not blocked");
-        handled.gate.send_replace(true);
-        // Longer than a step of a settlement may take.
-        tokio::time::sleep(Duration::from_secs(16)).await;
-        inject.send(connection_frame(61, &[])).await.unwrap();
-        handled.until(1, 1).await;
-        done.send(()).unwrap();
-    };
-    let (ran, ()) = tokio::join!(consumer.run(handler, ended), blocking);
-    ran.expect("a blocked connection was given up");
 }

@@ -28,7 +28,10 @@ impl Warnings {
 impl Visit for Warnings {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "decision" {
-            self.0.lock().unwrap().push(format!("{value:?}").trim_matches('"').to_owned());
+            self.0
+                .lock()
+                .unwrap()
+                .push(format!("{value:?}").trim_matches('"').to_owned());
         }
     }
 }
@@ -55,8 +58,13 @@ pub(crate) async fn short_consumer_timeout(broker: &Broker) {
     // anybody wants it, and the other parts of this test have none.
     let _second = Dispatch::new(NoSubscriber::default());
     broker.queue("impatient").await;
-    let connection = Connection::connect(&broker.server.url(), ConnectionProperties::default()).await.unwrap();
-    for (timeout, warns) in [(Duration::from_millis(400), true), (Duration::from_secs(30 * 60), false)] {
+    let connection = Connection::connect(&broker.server.url(), ConnectionProperties::default())
+        .await
+        .unwrap();
+    for (timeout, warns) in [
+        (Duration::from_millis(400), true),
+        (Duration::from_secs(30 * 60), false),
+    ] {
         let warnings = Warnings::default();
         let (done, ended) = oneshot::channel::<()>();
         let done = Mutex::new(Some(done));
@@ -70,7 +78,11 @@ pub(crate) async fn short_consumer_timeout(broker: &Broker) {
         };
         broker.publish("impatient", [u32::from(warns)]).await;
         let consumer = Consumer::new(&connection, "impatient").consumer_timeout(timeout);
-        consumer.run(handler, ended).with_subscriber(warnings.clone()).await.unwrap();
+        consumer
+            .run(handler, ended)
+            .with_subscriber(warnings.clone())
+            .await
+            .unwrap();
         assert_eq!(warnings.has("consumer_timeout_short"), warns);
         assert_eq!(warnings.has("not_kept_alive"), warns);
     }

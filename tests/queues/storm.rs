@@ -28,7 +28,9 @@ const AWAY: Duration = Duration::from_secs(120);
 
 /// Waits for something that comes when the broker is there.
 pub(crate) async fn in_time<T>(what: &str, waiting: impl Future<Output = T>) -> T {
-    tokio::time::timeout(AWAY, waiting).await.unwrap_or_else(|_| panic!("{what}: not within {AWAY:?}"))
+    tokio::time::timeout(AWAY, waiting)
+        .await
+        .unwrap_or_else(|_| panic!("{what}: not within {AWAY:?}"))
 }
 
 /// The lines of the consumers so far.
@@ -41,7 +43,12 @@ struct Heard {
 impl Heard {
     async fn line(&mut self) -> String {
         let line = tokio::time::timeout(Duration::from_secs(120), self.lines.recv()).await;
-        let line = line.unwrap_or_else(|_| panic!("nothing was heard for two minutes; done: {}", self.done.len()));
+        let line = line.unwrap_or_else(|_| {
+            panic!(
+                "nothing was heard for two minutes; done: {}",
+                self.done.len()
+            )
+        });
         let line = line.expect("the test holds the other end");
         let mut words = line.split(' ');
         let number = |word: Option<&str>| word.and_then(|word| word.parse::<u32>().ok());
@@ -66,22 +73,39 @@ impl Heard {
 
 /// How many messages: as the test says, or what `IDEM_QUEUE_MESSAGES` says.
 fn messages(usual: u32) -> u32 {
-    std::env::var("IDEM_QUEUE_MESSAGES").ok().and_then(|number| number.parse().ok()).unwrap_or(usual)
+    std::env::var("IDEM_QUEUE_MESSAGES")
+        .ok()
+        .and_then(|number| number.parse().ok())
+        .unwrap_or(usual)
 }
 
 pub(crate) async fn storm(world: &impl World, usual: u32) {
     let redis = RedisServer::start().await.unwrap();
     let (lines, heard) = unbounded_channel();
-    let mut heard = Heard { lines: heard, done: BTreeMap::new(), begun: BTreeMap::new() };
+    let mut heard = Heard {
+        lines: heard,
+        done: BTreeMap::new(),
+        begun: BTreeMap::new(),
+    };
     let start = |concurrency| Worker::start(&world.url(), &redis.url(), concurrency, &lines);
 
     // One consumer dies in the middle of a body.
-    world.publish(&Mail { number: 0, kind: Kind::Hangs }).await;
+    world
+        .publish(&Mail {
+            number: 0,
+            kind: Kind::Hangs,
+        })
+        .await;
     let victim = start(1);
     heard.until("begun 0 1").await;
     victim.kill().await;
     // Another dies between the commit and the acknowledgement.
-    world.publish(&Mail { number: 1, kind: Kind::Stalls }).await;
+    world
+        .publish(&Mail {
+            number: 1,
+            kind: Kind::Stalls,
+        })
+        .await;
     let victim = start(1);
     heard.until("committed 1").await;
     victim.kill().await;
@@ -95,14 +119,19 @@ pub(crate) async fn storm(world: &impl World, usual: u32) {
     let workers = [start(32), start(32)];
     let publishing = async {
         for number in 2..count {
-            let mail = Mail { number, kind: kind(number) };
+            let mail = Mail {
+                number,
+                kind: kind(number),
+            };
             world.publish(&mail).await;
             if number % 10 == 0 {
                 world.publish(&mail).await;
             }
         }
     };
-    let poison = (2..count).filter(|number| kind(*number) != Kind::Plain).count();
+    let poison = (2..count)
+        .filter(|number| kind(*number) != Kind::Plain)
+        .count();
     let good = count as usize - poison;
     let harming = async {
         heard.until_done(good / 4).await;
@@ -119,7 +148,10 @@ pub(crate) async fn storm(world: &impl World, usual: u32) {
     for _ in 0..600 {
         for (mail, reason) in world.dead_letters().await {
             // A duplicate of poison is put aside too, in the end because its attempts are used up.
-            dead.entry(mail.number).or_insert((mail, Vec::new())).1.push(reason);
+            dead.entry(mail.number)
+                .or_insert((mail, Vec::new()))
+                .1
+                .push(reason);
         }
         left = world.left().await;
         if dead.len() >= poison && left == 0 {
@@ -132,15 +164,23 @@ pub(crate) async fn storm(world: &impl World, usual: u32) {
     }
     drop(lines);
     while let Ok(line) = heard.lines.try_recv() {
-        if let Some(number) = line.strip_prefix("done ").and_then(|rest| rest.split(' ').next()?.parse().ok()) {
+        if let Some(number) = line
+            .strip_prefix("done ")
+            .and_then(|rest| rest.split(' ').next()?.parse().ok())
+        {
             *heard.done.entry(number).or_default() += 1;
         }
     }
 
     assert_eq!(left, 0, "the broker has messages left");
-    let lost = (0..count).filter(|number| !heard.done.contains_key(number) && !dead.contains_key(number));
+    let lost =
+        (0..count).filter(|number| !heard.done.contains_key(number) && !dead.contains_key(number));
     assert_eq!(first_of(lost), "", "neither handled nor put aside");
-    let twice = heard.done.iter().filter(|(_, times)| **times > 1).map(|(number, _)| *number);
+    let twice = heard
+        .done
+        .iter()
+        .filter(|(_, times)| **times > 1)
+        .map(|(number, _)| *number);
     assert_eq!(first_of(twice), "", "handled by two bodies");
     for (number, (mail, reasons)) in &dead {
         let expected = match mail.kind {
@@ -151,11 +191,19 @@ pub(crate) async fn storm(world: &impl World, usual: u32) {
         // A body whose dead letter the broker lost with the connection runs again, and so uses up
         // the attempts.
         let used_up = heard.begun.get(number) == Some(&2);
-        assert!(reasons.iter().any(|reason| reason == expected) || used_up, "{number}: {reasons:?}");
-        let others = reasons.iter().filter(|reason| *reason != expected && *reason != "attempts_exhausted");
+        assert!(
+            reasons.iter().any(|reason| reason == expected) || used_up,
+            "{number}: {reasons:?}"
+        );
+        let others = reasons
+            .iter()
+            .filter(|reason| *reason != expected && *reason != "attempts_exhausted");
         assert_eq!(others.count(), 0, "{number}: {reasons:?}");
     }
     assert_eq!(dead.len(), poison);
     assert_eq!(heard.begun[&0], 2, "the body that was cut runs once more");
-    assert_eq!(heard.begun[&1], 1, "the one whose outcome was recorded does not");
+    assert_eq!(
+        heard.begun[&1], 1,
+        "the one whose outcome was recorded does not"
+    );
 }

@@ -75,7 +75,11 @@ async fn handle(delivery: Delivery) -> Result<(), HandleError> {
         std::future::pending::<()>().await;
     }
     if let Err(error) = &handled {
-        say(&format!("refused {} {:?}", mail.number, error.disposition()));
+        say(&format!(
+            "refused {} {:?}",
+            mail.number,
+            error.disposition()
+        ));
     }
     handled
 }
@@ -86,23 +90,35 @@ async fn consumer() {
     let variable = |name: &str| std::env::var(format!("QUEUES_{name}")).unwrap();
     let url = variable("BROKER");
     let concurrency = variable("CONCURRENCY").parse().unwrap();
-    idem::install(Idempotency::new(RedisStore::connect(&variable("REDIS")).await.unwrap())).unwrap();
+    idem::install(Idempotency::new(
+        RedisStore::connect(&variable("REDIS")).await.unwrap(),
+    ))
+    .unwrap();
     // The test closes standard input.
     let shutdown = async {
         let mut line = String::new();
-        let _ = BufReader::new(tokio::io::stdin()).read_line(&mut line).await;
+        let _ = BufReader::new(tokio::io::stdin())
+            .read_line(&mut line)
+            .await;
     };
     if url.starts_with("amqp") {
         let connect = || Connection::connect(&url, ConnectionProperties::default());
         let connection = connect().await.unwrap();
-        let consumer = idem::amqp::Consumer::new(&connection, "orders").reconnect(connect).concurrency(concurrency);
+        let consumer = idem::amqp::Consumer::new(&connection, "orders")
+            .reconnect(connect)
+            .concurrency(concurrency);
         say("\nready");
         consumer.run(handle, shutdown).await.unwrap();
     } else {
         let context = async_nats::jetstream::new(async_nats::connect(&url).await.unwrap());
-        let consumer = idem::nats::Consumer::new(&context, "ORDERS", "workers").concurrency(concurrency);
+        let consumer =
+            idem::nats::Consumer::new(&context, "ORDERS", "workers").concurrency(concurrency);
         say("\nready");
-        consumer.dead_letter("dead.orders").run(handle, shutdown).await.unwrap();
+        consumer
+            .dead_letter("dead.orders")
+            .run(handle, shutdown)
+            .await
+            .unwrap();
     }
     say("ended");
 }
@@ -114,7 +130,12 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Starts one; what it says goes to `lines`.
-    pub(crate) fn start(broker: &str, redis: &str, concurrency: usize, lines: &UnboundedSender<String>) -> Self {
+    pub(crate) fn start(
+        broker: &str,
+        redis: &str,
+        concurrency: usize,
+        lines: &UnboundedSender<String>,
+    ) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "worker::consumer", "--ignored", "--nocapture"])
             .env("QUEUES_BROKER", broker)
@@ -144,14 +165,20 @@ impl Worker {
     /// Has it end as a service is ended, and waits for that.
     pub(crate) async fn shut_down(mut self) {
         drop(self.child.stdin.take());
-        assert!(self.child.wait().await.unwrap().success(), "the consumer failed");
+        assert!(
+            self.child.wait().await.unwrap().success(),
+            "the consumer failed"
+        );
     }
 }
 
 /// A summary of numbers for messages of failed assertions.
 pub(crate) fn first_of(numbers: impl IntoIterator<Item = u32>) -> String {
-    numbers.into_iter().take(10).fold(String::new(), |mut text, number| {
-        let _ = write!(text, "{number} ");
-        text
-    })
+    numbers
+        .into_iter()
+        .take(10)
+        .fold(String::new(), |mut text, number| {
+            let _ = write!(text, "{number} ");
+            text
+        })
 }

@@ -25,7 +25,10 @@ pub(crate) struct AtEachEvent<F> {
 
 impl<F: Fn(&Event<'_>) + 'static> AtEachEvent<F> {
     pub(crate) fn new(call: F) -> Arc<Self> {
-        Arc::new(Self { call, events: AtomicU32::new(0) })
+        Arc::new(Self {
+            call,
+            events: AtomicU32::new(0),
+        })
     }
 
     pub(crate) fn count(&self) -> u32 {

@@ -1,6 +1,11 @@
 //! The stores that every promise is tested over.
 
-#![allow(dead_code, missing_docs, clippy::unwrap_used, clippy::missing_panics_doc)]
+#![allow(
+    dead_code,
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::missing_panics_doc
+)]
 
 pub(crate) mod events;
 
@@ -58,7 +63,8 @@ impl World {
     pub(crate) fn sqlite() -> Self {
         static FILES: AtomicU32 = AtomicU32::new(0);
         let (process, file) = (std::process::id(), FILES.fetch_add(1, Ordering::Relaxed));
-        let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("records-{process}-{file}.db"));
+        let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("records-{process}-{file}.db"));
         let file = SqliteFile(file);
         drop(SqliteFile(file.0.clone()));
         Self::Sqlite(file)
@@ -67,7 +73,12 @@ impl World {
     #[cfg(feature = "postgres")]
     pub(crate) async fn postgres() -> Self {
         let url = idem_testkit::PostgresServer::shared().await.unwrap().url();
-        idem::PostgresStore::connect(&url).await.unwrap().migrate().await.unwrap();
+        idem::PostgresStore::connect(&url)
+            .await
+            .unwrap()
+            .migrate()
+            .await
+            .unwrap();
         Self::Postgres(url)
     }
 
@@ -83,7 +94,12 @@ impl World {
 
     #[cfg(feature = "mysql")]
     async fn on_mysql(url: String) -> Self {
-        idem::MySqlStore::connect(&url).await.unwrap().migrate().await.unwrap();
+        idem::MySqlStore::connect(&url)
+            .await
+            .unwrap()
+            .migrate()
+            .await
+            .unwrap();
         Self::MySql(url)
     }
 
@@ -97,9 +113,13 @@ impl World {
             Self::Memory(store) => Idempotency::builder(store.clone()),
             Self::Redis(url) => Idempotency::builder(RedisStore::connect(url).await.unwrap()),
             #[cfg(feature = "sqlite")]
-            Self::Sqlite(file) => Idempotency::builder(idem::SqliteStore::connect(file.url()).await.unwrap()),
+            Self::Sqlite(file) => {
+                Idempotency::builder(idem::SqliteStore::connect(file.url()).await.unwrap())
+            }
             #[cfg(feature = "postgres")]
-            Self::Postgres(url) => Idempotency::builder(idem::PostgresStore::connect(url).await.unwrap()),
+            Self::Postgres(url) => {
+                Idempotency::builder(idem::PostgresStore::connect(url).await.unwrap())
+            }
             #[cfg(feature = "mysql")]
             Self::MySql(url) => Idempotency::builder(idem::MySqlStore::connect(url).await.unwrap()),
         }
@@ -111,11 +131,17 @@ impl World {
             Self::Memory(store) => faulty(FaultStore::new(store.clone())),
             Self::Redis(url) => faulty(FaultStore::new(RedisStore::connect(url).await.unwrap())),
             #[cfg(feature = "sqlite")]
-            Self::Sqlite(file) => faulty(FaultStore::new(idem::SqliteStore::connect(file.url()).await.unwrap())),
+            Self::Sqlite(file) => faulty(FaultStore::new(
+                idem::SqliteStore::connect(file.url()).await.unwrap(),
+            )),
             #[cfg(feature = "postgres")]
-            Self::Postgres(url) => faulty(FaultStore::new(idem::PostgresStore::connect(url).await.unwrap())),
+            Self::Postgres(url) => faulty(FaultStore::new(
+                idem::PostgresStore::connect(url).await.unwrap(),
+            )),
             #[cfg(feature = "mysql")]
-            Self::MySql(url) => faulty(FaultStore::new(idem::MySqlStore::connect(url).await.unwrap())),
+            Self::MySql(url) => faulty(FaultStore::new(
+                idem::MySqlStore::connect(url).await.unwrap(),
+            )),
         }
     }
 }
@@ -235,7 +261,10 @@ pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: 
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    assert!(tokio::time::timeout(LONG, looking).await.is_ok(), "not so after {LONG:?}: {what}");
+    assert!(
+        tokio::time::timeout(LONG, looking).await.is_ok(),
+        "not so after {LONG:?}: {what}"
+    );
 }
 
 /// The error of the bodies of tests.

@@ -23,8 +23,19 @@ async fn after_the_first(abandoned: Abandoned, is_undone: bool, (minutes, expect
     let store = FaultStore::new(MemoryStore::new());
     let faults = store.faults();
     let idempotency = Idempotency::new(store);
-    let token = idempotency.operation("t.cut").issue("ada", TTL).await.unwrap();
-    let call = || idempotency.operation("t.cut").token(&token, "ada").ttl(5 * MINUTE).hold(HOLD).abandoned(abandoned);
+    let token = idempotency
+        .operation("t.cut")
+        .issue("ada", TTL)
+        .await
+        .unwrap();
+    let call = || {
+        idempotency
+            .operation("t.cut")
+            .token(&token, "ada")
+            .ttl(5 * MINUTE)
+            .hold(HOLD)
+            .abandoned(abandoned)
+    };
     tokio::time::advance(9 * MINUTE).await;
     if is_undone {
         // It was carried out, and no reply came.
@@ -44,24 +55,43 @@ async fn after_the_first(abandoned: Abandoned, is_undone: bool, (minutes, expect
         tokio::select! { _ = cut_off => panic!("it ended"), () = begun.notified() => {} }
     }
     tokio::time::advance(minutes * MINUTE).await;
-    let second = call().run(async || Ok::<_, idem::Error>(idem::current().unwrap().attempt())).await;
-    let second = second.map(idem::Outcome::into_inner).map_err(|error| error.kind());
-    assert_eq!(second, expected, "{abandoned:?}, undone: {is_undone}, {minutes} minutes later");
+    let second = call()
+        .run(async || Ok::<_, idem::Error>(idem::current().unwrap().attempt()))
+        .await;
+    let second = second
+        .map(idem::Outcome::into_inner)
+        .map_err(|error| error.kind());
+    assert_eq!(
+        second, expected,
+        "{abandoned:?}, undone: {is_undone}, {minutes} minutes later"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn p13_a_token_whose_submission_was_cut_off_counts_for_as_long_as_its_record_lives_and_is_unknown_then() {
+async fn p13_a_token_whose_submission_was_cut_off_counts_for_as_long_as_its_record_lives_and_is_unknown_then()
+ {
     for second in [(9, Ok(2)), (11, Err(ErrorKind::UnknownToken))] {
         after_the_first(Abandoned::Rerun, false, second).await;
     }
-    for second in [(1, Err(ErrorKind::Abandoned)), (59, Err(ErrorKind::Abandoned)), (61, Ok(2)), (119, Ok(2))] {
+    for second in [
+        (1, Err(ErrorKind::Abandoned)),
+        (59, Err(ErrorKind::Abandoned)),
+        (61, Ok(2)),
+        (119, Ok(2)),
+    ] {
         after_the_first(Abandoned::Reject, false, second).await;
     }
-    after_the_first(Abandoned::Reject, false, (121, Err(ErrorKind::UnknownToken))).await;
+    after_the_first(
+        Abandoned::Reject,
+        false,
+        (121, Err(ErrorKind::UnknownToken)),
+    )
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn p13_a_token_whose_claim_was_undone_counts_for_as_long_as_that_was_kept_and_is_unknown_then() {
+async fn p13_a_token_whose_claim_was_undone_counts_for_as_long_as_that_was_kept_and_is_unknown_then()
+ {
     for (abandoned, kept) in [(Abandoned::Rerun, 10), (Abandoned::Reject, 120)] {
         after_the_first(abandoned, true, (1, Ok(1))).await;
         after_the_first(abandoned, true, (kept - 1, Ok(1))).await;

@@ -49,12 +49,27 @@ impl Subscriber for Log {
 async fn p12_the_caller_cannot_tell_what_is_wrong_and_the_events_can() {
     let log = Log::default();
     let _guard = logging(log.clone());
-    let process = Idempotency::builder(MemoryStore::new()).log_keys().limit_token_failures(4, TTL).build();
-    let issue = async |subject: &str, ttl| process.operation("t.log").issue(subject, ttl).await.unwrap().to_string();
+    let process = Idempotency::builder(MemoryStore::new())
+        .log_keys()
+        .limit_token_failures(4, TTL)
+        .build();
+    let issue = async |subject: &str, ttl| {
+        process
+            .operation("t.log")
+            .issue(subject, ttl)
+            .await
+            .unwrap()
+            .to_string()
+    };
     let expired = issue("subject-ada", Duration::from_secs(1)).await;
     tokio::time::advance(Duration::from_secs(1)).await;
     let of_another = issue("grace", TTL).await;
-    let unknown = Idempotency::disabled().operation("t.log").issue("subject-ada", TTL).await.unwrap().to_string();
+    let unknown = Idempotency::disabled()
+        .operation("t.log")
+        .issue("subject-ada", TTL)
+        .await
+        .unwrap()
+        .to_string();
     log.0.lock().unwrap().0.clear();
 
     let mut told = Vec::new();
@@ -62,15 +77,29 @@ async fn p12_the_caller_cannot_tell_what_is_wrong_and_the_events_can() {
     for token in sent.iter().chain(&sent[2..]) {
         let call = process.operation("t.log").token(token, "subject-ada");
         let error = call.run(async || Res::Ok(1)).await.unwrap_err();
-        told.push((error.is_retryable(), error.to_string().replace(|c: char| c.is_ascii_hexdigit(), "")));
+        told.push((
+            error.is_retryable(),
+            error
+                .to_string()
+                .replace(|c: char| c.is_ascii_hexdigit(), ""),
+        ));
     }
     let (decisions, text) = log.0.lock().unwrap().clone();
-    let wanted =
-        ["token_unknown", "token_expired", "token_forged", "token_of_another", "token_forged", "token_throttled"];
+    let wanted = [
+        "token_unknown",
+        "token_expired",
+        "token_forged",
+        "token_of_another",
+        "token_forged",
+        "token_throttled",
+    ];
     assert_eq!(decisions, wanted);
     assert!(told[..5].iter().all(|one| *one == told[0]), "{told:#?}");
     assert_ne!(told[5], told[0]);
-    assert!(!text.contains("subject-ada") && text.contains("subject "), "{text}");
+    assert!(
+        !text.contains("subject-ada") && text.contains("subject "),
+        "{text}"
+    );
     for token in sent {
         assert!(!text.contains(&token), "{token} in {text}");
     }

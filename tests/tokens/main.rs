@@ -1,7 +1,13 @@
 //! One-time tokens: a submission runs once, for whom its token was issued to, until its time is
 //! over.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, missing_docs)]
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    missing_docs
+)]
 
 mod attribute;
 mod cut_off;
@@ -224,16 +230,43 @@ crate::over_both_stores! {
 #[tokio::test]
 async fn what_cannot_be_issued_is_refused_with_what_to_do() {
     let process = World::memory().process().await;
-    let refused =
-        async |subject: Option<&str>, ttl: Duration| process.operation("t.no").issue(&subject, ttl).await.unwrap_err();
-    let (none, zero) = (refused(None, TTL).await, refused(Some("ada"), Duration::ZERO).await);
-    assert!(matches!(none, Error::MissingSubject { .. }) && none.to_string().contains("logged in"), "{none}");
-    assert!(matches!(zero, Error::Config { .. }) && zero.to_string().contains("at least 1 ms"), "{zero}");
+    let refused = async |subject: Option<&str>, ttl: Duration| {
+        process
+            .operation("t.no")
+            .issue(&subject, ttl)
+            .await
+            .unwrap_err()
+    };
+    let (none, zero) = (
+        refused(None, TTL).await,
+        refused(Some("ada"), Duration::ZERO).await,
+    );
+    assert!(
+        matches!(none, Error::MissingSubject { .. }) && none.to_string().contains("logged in"),
+        "{none}"
+    );
+    assert!(
+        matches!(zero, Error::Config { .. }) && zero.to_string().contains("at least 1 ms"),
+        "{zero}"
+    );
     let endless = refused(Some("ada"), Duration::MAX).await;
-    assert!(endless.to_string().contains("is the unit right?"), "{endless}");
-    let bad_name = process.operation("no name").issue("ada", TTL).await.unwrap_err();
+    assert!(
+        endless.to_string().contains("is the unit right?"),
+        "{endless}"
+    );
+    let bad_name = process
+        .operation("no name")
+        .issue("ada", TTL)
+        .await
+        .unwrap_err();
     assert!(matches!(bad_name, Error::Config { .. }), "{bad_name}");
-    assert!(process.operation("t.no").issue_many(["ada", ""], TTL).await.is_err());
+    assert!(
+        process
+            .operation("t.no")
+            .issue_many(["ada", ""], TTL)
+            .await
+            .is_err()
+    );
 }
 
 #[tokio::test]
@@ -257,7 +290,15 @@ async fn a_disabled_runtime_issues_tokens_and_asks_for_none() {
     let token: Token = disabled.operation("t.off").issue("ada", TTL).await.unwrap();
     assert_eq!(token.to_string().len(), 36);
     for sent in ["no token", &token.to_string()] {
-        assert!(!disabled.operation("t.off").token(sent, "ada").run(async || Res::Ok(1)).await.unwrap().is_replayed());
+        assert!(
+            !disabled
+                .operation("t.off")
+                .token(sent, "ada")
+                .run(async || Res::Ok(1))
+                .await
+                .unwrap()
+                .is_replayed()
+        );
     }
 }
 
@@ -265,6 +306,13 @@ async fn a_disabled_runtime_issues_tokens_and_asks_for_none() {
 async fn a_full_memory_store_issues_nothing_and_says_so() {
     let process = idem::Idempotency::new(idem::MemoryStore::with_capacity(1));
     process.operation("t.full").issue("ada", TTL).await.unwrap();
-    let full = process.operation("t.full").issue("ada", TTL).await.unwrap_err();
-    assert!(matches!(&full, Error::Store { source, .. } if source.kind() == StoreErrorKind::Full), "{full}");
+    let full = process
+        .operation("t.full")
+        .issue("ada", TTL)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&full, Error::Store { source, .. } if source.kind() == StoreErrorKind::Full),
+        "{full}"
+    );
 }

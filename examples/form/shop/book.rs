@@ -30,7 +30,11 @@ impl Book {
     }
 
     pub(crate) async fn in_redis(url: &str) -> Result<Self, BookError> {
-        Ok(Self::Redis(redis::Client::open(url)?.get_multiplexed_async_connection().await?))
+        Ok(Self::Redis(
+            redis::Client::open(url)?
+                .get_multiplexed_async_connection()
+                .await?,
+        ))
     }
 
     pub(crate) async fn enter(&self, wanted: Wanted) -> Result<Order, BookError> {
@@ -40,19 +44,32 @@ impl Book {
                 book.push(wanted.clone());
                 book.len()
             }
-            Self::Redis(redis) => redis.clone().rpush(LIST, serde_json::to_string(&wanted)?).await?,
+            Self::Redis(redis) => {
+                redis
+                    .clone()
+                    .rpush(LIST, serde_json::to_string(&wanted)?)
+                    .await?
+            }
         };
         Ok(Order { number, wanted })
     }
 
     pub(crate) async fn find(&self, number: usize) -> Result<Option<Order>, BookError> {
-        let Some(place) = number.checked_sub(1) else { return Ok(None) };
+        let Some(place) = number.checked_sub(1) else {
+            return Ok(None);
+        };
         let wanted = match self {
-            Self::Memory(book) => book.lock().unwrap_or_else(PoisonError::into_inner).get(place).cloned(),
+            Self::Memory(book) => book
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .get(place)
+                .cloned(),
             Self::Redis(redis) => {
                 let place = isize::try_from(place).unwrap_or(isize::MAX);
                 let entry: Option<String> = redis.clone().lindex(LIST, place).await?;
-                entry.map(|entry| serde_json::from_str(&entry)).transpose()?
+                entry
+                    .map(|entry| serde_json::from_str(&entry))
+                    .transpose()?
             }
         };
         Ok(wanted.map(|wanted| Order { number, wanted }))
@@ -64,10 +81,16 @@ impl Book {
             Self::Memory(book) => book.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             Self::Redis(redis) => {
                 let entries: Vec<String> = redis.clone().lrange(LIST, 0, -1).await?;
-                entries.iter().map(|entry| serde_json::from_str(entry)).collect::<Result<_, _>>()?
+                entries
+                    .iter()
+                    .map(|entry| serde_json::from_str(entry))
+                    .collect::<Result<_, _>>()?
             }
         };
-        let mut orders: Vec<_> = (1..).zip(all).map(|(number, wanted)| Order { number, wanted }).collect();
+        let mut orders: Vec<_> = (1..)
+            .zip(all)
+            .map(|(number, wanted)| Order { number, wanted })
+            .collect();
         orders.reverse();
         Ok(orders)
     }

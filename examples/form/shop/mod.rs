@@ -92,7 +92,12 @@ enum Refusal {
     runtime = shop.idempotency,
     detached
 )]
-async fn place(shop: Shop, visitor: Visitor, token: String, wanted: Wanted) -> Result<Order, Refusal> {
+async fn place(
+    shop: Shop,
+    visitor: Visitor,
+    token: String,
+    wanted: Wanted,
+) -> Result<Order, Refusal> {
     shop.warehouse.reserve(&wanted).await?;
     Ok(shop.book.enter(wanted).await?)
 }
@@ -113,13 +118,21 @@ impl Shop {
     /// reminder, they would order again.
     async fn last_form(&self, visitor: &Visitor) -> Option<RecordState> {
         let token = visitor.last_form.as_ref()?;
-        let record = self.idempotency.operation(SUBMIT).token(token, &visitor.session).inspect().await;
+        let record = self
+            .idempotency
+            .operation(SUBMIT)
+            .token(token, &visitor.session)
+            .inspect()
+            .await;
         Some(record.ok()??.state)
     }
 
     /// The token of a new form.
     async fn token(&self, visitor: &Visitor) -> Result<Token, idem::Error> {
-        self.idempotency.operation(SUBMIT).issue(&visitor.session, self.form_ttl).await
+        self.idempotency
+            .operation(SUBMIT)
+            .issue(&visitor.session, self.form_ttl)
+            .await
     }
 }
 
@@ -129,9 +142,27 @@ pub(crate) fn router(shop: Shop) -> Router {
         .route("/orders", get(show_orders).post(submit_form))
         .route("/orders/{number}", get(show_order))
         .layer(middleware::from_fn(visitor::welcome))
-        .route("/style.css", get(([(header::CONTENT_TYPE, "text/css")], include_str!("style.css"))))
-        .route("/icon.svg", get(([(header::CONTENT_TYPE, "image/svg+xml")], include_str!("icon.svg"))))
-        .route("/form.js", get(([(header::CONTENT_TYPE, "text/javascript")], include_str!("form.js"))))
+        .route(
+            "/style.css",
+            get((
+                [(header::CONTENT_TYPE, "text/css")],
+                include_str!("style.css"),
+            )),
+        )
+        .route(
+            "/icon.svg",
+            get((
+                [(header::CONTENT_TYPE, "image/svg+xml")],
+                include_str!("icon.svg"),
+            )),
+        )
+        .route(
+            "/form.js",
+            get((
+                [(header::CONTENT_TYPE, "text/javascript")],
+                include_str!("form.js"),
+            )),
+        )
         .with_state(shop)
 }
 
@@ -139,12 +170,20 @@ async fn open_form(State(shop): State<Shop>, Extension(visitor): Extension<Visit
     let reminder = match shop.last_form(&visitor).await {
         Some(RecordState::InFlight) => Reminder::BeingPlaced,
         Some(RecordState::Committed) => Reminder::Placed,
-        _ => visitor.last_order.map_or(Reminder::Nothing, Reminder::Order),
+        _ => visitor
+            .last_order
+            .map_or(Reminder::Nothing, Reminder::Order),
     };
     match shop.token(&visitor).await {
         Ok(token) => {
-            let form = OrderForm { token: token.to_string(), ..OrderForm::empty() };
-            given(&form, pages::form(&form, &pages::reminder(&reminder)).into_response())
+            let form = OrderForm {
+                token: token.to_string(),
+                ..OrderForm::empty()
+            };
+            given(
+                &form,
+                pages::form(&form, &pages::reminder(&reminder)).into_response(),
+            )
         }
         Err(error) => closed(&error),
     }
@@ -163,7 +202,11 @@ async fn submit_form(
     match place(shop.clone(), visitor.clone(), form.token.clone(), wanted).await {
         Ok(order) => {
             let mut response = Redirect::to(&format!("/orders/{}", order.number)).into_response();
-            visitor::set_cookie(response.headers_mut(), "last_order", &order.number.to_string());
+            visitor::set_cookie(
+                response.headers_mut(),
+                "last_order",
+                &order.number.to_string(),
+            );
             visitor::set_cookie(response.headers_mut(), "last_form", "");
             response
         }
@@ -179,14 +222,19 @@ async fn refused(shop: &Shop, visitor: &Visitor, form: OrderForm, refusal: &Refu
         form
     } else {
         match shop.token(visitor).await {
-            Ok(token) => OrderForm { token: token.to_string(), ..form },
+            Ok(token) => OrderForm {
+                token: token.to_string(),
+                ..form
+            },
             Err(error) => return closed(&error),
         }
     };
     let page = pages::form(&form, &pages::explanation(&explanation));
     let mut response = given(&form, (explanation.status, page).into_response());
     if let Some(wait) = explanation.retry_after {
-        response.headers_mut().insert(header::RETRY_AFTER, wait.as_secs().max(1).into());
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, wait.as_secs().max(1).into());
     }
     response
 }
@@ -208,12 +256,16 @@ fn explain(visitor: &Visitor, refusal: &Refusal) -> Explanation {
         same_form: true,
         retry_after: None,
     };
-    let fresh_form = |status, title, text: &str| Explanation { same_form: false, ..same_form(status, title, text) };
+    let fresh_form = |status, title, text: &str| Explanation {
+        same_form: false,
+        ..same_form(status, title, text)
+    };
     match refusal {
         Refusal::OutOfStock(_) => same_form(
             StatusCode::SERVICE_UNAVAILABLE,
             "Out of stock just now",
-            "Nothing was ordered. More is on its way: try again in a moment, or choose another tea.",
+            "Nothing was ordered. More is on its way: try again in a moment, or choose another \
+             tea.",
         ),
         Refusal::Idempotency(error) => match error {
             idem::Error::InFlight { retry_after, .. } => Explanation {
@@ -221,36 +273,43 @@ fn explain(visitor: &Visitor, refusal: &Refusal) -> Explanation {
                 ..same_form(
                     StatusCode::SERVICE_UNAVAILABLE,
                     "Still on its way",
-                    "Your order is being placed and takes longer than usual. Send the form as it is to see whether it is done: that does not order twice.",
+                    "Your order is being placed and takes longer than usual. Send the form as it \
+                     is to see whether it is done: that does not order twice.",
                 )
             },
             idem::Error::FingerprintMismatch { .. } => fresh_form(
                 StatusCode::CONFLICT,
                 "You have sent this form before",
-                "It was sent with another order in it, and that order stands. If you want this one as well, send it now.",
+                "It was sent with another order in it, and that order stands. If you want this \
+                 one as well, send it now.",
             ),
             idem::Error::UnknownToken { .. } if visitor.is_new => fresh_form(
                 StatusCode::CONFLICT,
                 "We do not know you any more",
-                "Your browser has lost our cookie, or takes none. Nothing was ordered. Look at your order once more and send it; if you see this again, allow cookies for this page.",
+                "Your browser has lost our cookie, or takes none. Nothing was ordered. Look at \
+                 your order once more and send it; if you see this again, allow cookies for this \
+                 page.",
             ),
             idem::Error::UnknownToken { .. } => fresh_form(
                 StatusCode::CONFLICT,
                 "This form is too old",
-                "It lay here for too long, or it is not from this page. Nothing was ordered by it. Look at your order once more and send it.",
+                "It lay here for too long, or it is not from this page. Nothing was ordered by \
+                 it. Look at your order once more and send it.",
             ),
             idem::Error::Throttled { retry_after, .. } => Explanation {
                 retry_after: Some(*retry_after),
                 ..fresh_form(
                     StatusCode::TOO_MANY_REQUESTS,
                     "Please wait a moment",
-                    "Too many forms came from you that are not ours. Nothing was ordered. Send your order in a minute.",
+                    "Too many forms came from you that are not ours. Nothing was ordered. Send \
+                     your order in a minute.",
                 )
             },
             error if error.is_retryable() => same_form(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "We could not take your order",
-                "Something of ours does not answer. Send the form again in a minute: that does not order twice.",
+                "Something of ours does not answer. Send the form again in a minute: that does \
+                 not order twice.",
             ),
             _ => unknown(),
         },
@@ -262,7 +321,8 @@ fn unknown() -> Explanation {
     Explanation {
         status: StatusCode::INTERNAL_SERVER_ERROR,
         title: "We cannot say whether your order was placed",
-        text: "We were interrupted. Look at the orders before you send this one once more.".to_owned(),
+        text: "We were interrupted. Look at the orders before you send this one once more."
+            .to_owned(),
         same_form: false,
         retry_after: None,
     }
@@ -275,7 +335,10 @@ async fn show_order(
 ) -> Response {
     match shop.book.find(number).await {
         Ok(Some(order)) => pages::order(&order, &visitor).into_response(),
-        Ok(None) => (StatusCode::NOT_FOUND, pages::message("No such order", "There is no order of this number."))
+        Ok(None) => (
+            StatusCode::NOT_FOUND,
+            pages::message("No such order", "There is no order of this number."),
+        )
             .into_response(),
         Err(error) => closed(&error),
     }
@@ -291,7 +354,9 @@ async fn show_orders(State(shop): State<Shop>, Extension(visitor): Extension<Vis
 /// No form can be given out, and no order shown.
 fn closed(error: &dyn std::error::Error) -> Response {
     eprintln!("{error}");
-    let page =
-        pages::message("Closed for a moment", "Something of ours does not answer. Reload this page in a minute.");
+    let page = pages::message(
+        "Closed for a moment",
+        "Something of ours does not answer. Reload this page in a minute.",
+    );
     (StatusCode::SERVICE_UNAVAILABLE, page).into_response()
 }

@@ -46,16 +46,28 @@ pub(crate) struct Mistakes {
 impl OrderForm {
     /// The values of an untouched form.
     pub(crate) fn empty() -> Self {
-        Self { tins: "1".to_owned(), ..Self::default() }
+        Self {
+            tins: "1".to_owned(),
+            ..Self::default()
+        }
     }
 
     pub(crate) fn check(&self) -> Result<Wanted, Mistakes> {
         let tea = Tea::ALL.into_iter().find(|tea| tea.id() == self.tea);
-        let tins = self.tins.trim().parse().ok().filter(|tins| (1..=9).contains(tins));
+        let tins = self
+            .tins
+            .trim()
+            .parse()
+            .ok()
+            .filter(|tins| (1..=9).contains(tins));
         let name = self.name.trim();
         let name_fits = (1..=60).contains(&name.chars().count());
         match (tea, tins) {
-            (Some(tea), Some(tins)) if name_fits => Ok(Wanted { tea, tins, name: name.to_owned() }),
+            (Some(tea), Some(tins)) if name_fits => Ok(Wanted {
+                tea,
+                tins,
+                name: name.to_owned(),
+            }),
             _ => Err(Mistakes {
                 tea: tea.is_none().then_some("Choose a tea."),
                 tins: tins.is_none().then_some("Order 1 to 9 tins."),

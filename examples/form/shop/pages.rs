@@ -31,7 +31,10 @@ pub(crate) enum Reminder {
 
 /// The form, empty or as it was typed.
 pub(crate) fn form(form: &OrderForm, above: &Markup) -> Page {
-    page("Order tea", &html! { (above) (fields(form, &Mistakes::default())) })
+    page(
+        "Order tea",
+        &html! { (above) (fields(form, &Mistakes::default())) },
+    )
 }
 
 pub(crate) fn explanation(explanation: &Explanation) -> Markup {
@@ -42,7 +45,9 @@ pub(crate) fn reminder(reminder: &Reminder) -> Markup {
     let all = html! { a href="/orders" { "the orders" } };
     let text = match reminder {
         Reminder::Nothing => return html! {},
-        Reminder::BeingPlaced => html! { "Your order is being placed. You will find it among " (all) "." },
+        Reminder::BeingPlaced => {
+            html! { "Your order is being placed. You will find it among " (all) "." }
+        }
         Reminder::Placed => html! { "Your order is placed. You find it among " (all) "." },
         Reminder::Order(number) => {
             html! { "Your " a href=(format!("/orders/{number}")) { "order " (number) } " is placed." }
@@ -53,7 +58,10 @@ pub(crate) fn reminder(reminder: &Reminder) -> Markup {
 
 /// The form as it was typed, with what is wrong in it.
 pub(crate) fn corrections(form: &OrderForm, mistakes: &Mistakes) -> Response {
-    let above = notice("Something is missing", "Nothing was ordered. Mend what is marked and send the form again.");
+    let above = notice(
+        "Something is missing",
+        "Nothing was ordered. Mend what is marked and send the form again.",
+    );
     let page = page("Order tea", &html! { (above) (fields(form, mistakes)) });
     (StatusCode::UNPROCESSABLE_ENTITY, page).into_response()
 }
@@ -104,11 +112,18 @@ pub(crate) fn orders(orders: &[Order], visitor: &Visitor) -> Page {
             }
         }
     };
-    with_head("Orders", &html! { meta http-equiv="refresh" content="2"; }, &body)
+    with_head(
+        "Orders",
+        &html! { meta http-equiv="refresh" content="2"; },
+        &body,
+    )
 }
 
 pub(crate) fn message(title: &str, text: &str) -> Page {
-    page(title, &html! { section.card { h1 { (title) } p { (text) } } })
+    page(
+        title,
+        &html! { section.card { h1 { (title) } p { (text) } } },
+    )
 }
 
 fn fields(form: &OrderForm, mistakes: &Mistakes) -> Markup {

@@ -26,7 +26,8 @@ pub(crate) struct Visitor {
 /// a session. A visitor who makes up another one has no valid forms for it, and so evades only the
 /// limit on invalid tokens.
 pub(crate) async fn welcome(mut request: Request, next: Next) -> Response {
-    let known = cookie(request.headers(), "session").filter(|session| Uuid::try_parse(session).is_ok());
+    let known =
+        cookie(request.headers(), "session").filter(|session| Uuid::try_parse(session).is_ok());
     let visitor = Visitor {
         session: known.map_or_else(|| Uuid::new_v4().to_string(), str::to_owned),
         is_new: known.is_none(),
@@ -44,7 +45,9 @@ pub(crate) async fn welcome(mut request: Request, next: Next) -> Response {
     // going back asks for a fresh form, with a new token. The page makes sure that the visitor does
     // not send that one without noticing (`pages::reminder`, `autocomplete`). Some browsers ignore
     // it at times; a form that they kept has its old token.
-    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers
+        .entry(header::CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("no-store"));
     headers.insert(
         header::CONTENT_SECURITY_POLICY,
         HeaderValue::from_static("default-src 'self'; form-action 'self'; frame-ancestors 'none'"),
@@ -55,13 +58,18 @@ pub(crate) async fn welcome(mut request: Request, next: Next) -> Response {
 /// `HttpOnly`: no script reads it. `SameSite=Lax`: no other site's form is sent with it. Over TLS
 /// it should be `Secure` as well.
 pub(crate) fn set_cookie(headers: &mut HeaderMap, name: &str, value: &str) {
-    if let Ok(value) = HeaderValue::try_from(format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax")) {
+    if let Ok(value) =
+        HeaderValue::try_from(format!("{name}={value}; Path=/; HttpOnly; SameSite=Lax"))
+    {
         headers.append(header::SET_COOKIE, value);
     }
 }
 
 fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    let all = headers.get_all(header::COOKIE).into_iter().filter_map(|header| header.to_str().ok());
+    let all = headers
+        .get_all(header::COOKIE)
+        .into_iter()
+        .filter_map(|header| header.to_str().ok());
     all.flat_map(|header| header.split(';'))
         .filter_map(|cookie| cookie.trim().split_once('='))
         .find_map(|(found, value)| (found == name).then_some(value))

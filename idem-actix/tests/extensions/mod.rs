@@ -23,7 +23,10 @@ async fn authenticate(
     request: ServiceRequest,
     next: Next<impl MessageBody>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
-    let credentials = request.headers().get("authorization").and_then(|value| value.to_str().ok());
+    let credentials = request
+        .headers()
+        .get("authorization")
+        .and_then(|value| value.to_str().ok());
     let user = match credentials {
         Some("Bearer alices-s3cret") => Some(User("alice")),
         Some("Bearer bobs-s3cret") => Some(User("bob")),
@@ -48,10 +51,17 @@ async fn an_extension_of_the_request_is_the_owner_and_its_credentials_are_not_st
             async move { run.to_string() }
         };
         let idempotent = Idempotent::new(layer.clone()).copy_extension::<User>();
-        let charges = web::resource("/charges").wrap(idempotent).wrap(from_fn(authenticate)).post(charge);
+        let charges = web::resource("/charges")
+            .wrap(idempotent)
+            .wrap(from_fn(authenticate))
+            .post(charge);
         App::new().service(charges)
     };
-    let server = HttpServer::new(app).workers(2).disable_signals().bind(("127.0.0.1", 0)).unwrap();
+    let server = HttpServer::new(app)
+        .workers(2)
+        .disable_signals()
+        .bind(("127.0.0.1", 0))
+        .unwrap();
     let address = server.addrs()[0];
     actix_web::rt::spawn(server.run());
 
@@ -63,7 +73,9 @@ async fn an_extension_of_the_request_is_the_owner_and_its_credentials_are_not_st
         ("/nowhere", "alices-s3cret", "HTTP/1.1 404"),
     ] {
         let head = "host: x\r\nconnection: close\r\ncontent-length: 0\r\nidempotency-key: k";
-        let request = format!("POST {path} HTTP/1.1\r\n{head}\r\nauthorization: Bearer {credentials}\r\n\r\n");
+        let request = format!(
+            "POST {path} HTTP/1.1\r\n{head}\r\nauthorization: Bearer {credentials}\r\n\r\n"
+        );
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut text = String::new();
@@ -71,9 +83,16 @@ async fn an_extension_of_the_request_is_the_owner_and_its_credentials_are_not_st
         assert!(text.starts_with(expected), "{path} {credentials}: {text}");
     }
     let page = store.list(&Listing::all()).await.unwrap();
-    let mut keys: Vec<_> = page.records.iter().map(|record| record.id.key().to_owned()).collect();
+    let mut keys: Vec<_> = page
+        .records
+        .iter()
+        .map(|record| record.id.key().to_owned())
+        .collect();
     keys.sort();
     assert_eq!(keys.len(), 2, "{keys:?}");
-    assert!(keys[0].contains("alice") && keys[1].contains("bob"), "{keys:?}");
+    assert!(
+        keys[0].contains("alice") && keys[1].contains("bob"),
+        "{keys:?}"
+    );
     assert!(!keys.iter().any(|key| key.contains("s3cret")), "{keys:?}");
 }

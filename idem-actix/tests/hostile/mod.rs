@@ -26,7 +26,11 @@ fn layer(idempotency: &Idempotency) -> IdempotencyLayer<Scoped> {
 /// Serves at a port of this machine, until the runtime ends.
 macro_rules! serve {
     ($app:expr) => {{
-        let server = HttpServer::new($app).workers(2).disable_signals().bind(("127.0.0.1", 0)).unwrap();
+        let server = HttpServer::new($app)
+            .workers(2)
+            .disable_signals()
+            .bind(("127.0.0.1", 0))
+            .unwrap();
         let address = server.addrs()[0];
         actix_web::rt::spawn(server.run());
         address
@@ -76,17 +80,24 @@ async fn p1_a_handler_that_loses_its_lease_is_dropped_and_the_next_attempt_runs_
     let store = FaultStore::new(MemoryStore::new());
     let faults = store.faults();
     let idempotency = Idempotency::new(store);
-    let (running, attempts) = (Running::default(), Arc::new(Mutex::new(Vec::new())));
+    let running = Running::default();
+    let attempts = Arc::new(Mutex::new(Vec::new()));
     let app = {
-        let (running, attempts) = (running.clone(), attempts.clone());
+        let running = running.clone();
+        let attempts = attempts.clone();
         move || {
-            let (running, attempts) = (running.clone(), attempts.clone());
+            let running = running.clone();
+            let attempts = attempts.clone();
             let charge = move || {
-                let (running, attempts) = (running.clone(), attempts.clone());
+                let running = running.clone();
+                let attempts = attempts.clone();
                 async move {
                     let _run = running.begin();
                     let call = idem_core::current().expect("inside of a guarded call");
-                    attempts.lock().unwrap().push((call.attempt(), call.child_key("bank")));
+                    attempts
+                        .lock()
+                        .unwrap()
+                        .push((call.attempt(), call.child_key("bank")));
                     if call.attempt() == 1 {
                         std::future::pending::<()>().await;
                     }
@@ -94,20 +105,32 @@ async fn p1_a_handler_that_loses_its_lease_is_dropped_and_the_next_attempt_runs_
                 }
             };
             let layer = layer(&idempotency).lease(Duration::from_millis(600));
-            App::new().wrap(Idempotent::new(layer)).route("/charges", web::post().to(charge))
+            App::new()
+                .wrap(Idempotent::new(layer))
+                .route("/charges", web::post().to(charge))
         }
     };
     let address = serve!(app);
     faults.always(Step::Renew, Fault::Fail(StoreErrorKind::Unavailable));
     let lost = exchange(address, &post("/charges", "k", LAST)).await;
-    assert!(lost.starts_with("HTTP/1.1 503") && lost.contains("retry-after: 1"), "{lost}");
+    assert!(
+        lost.starts_with("HTTP/1.1 503") && lost.contains("retry-after: 1"),
+        "{lost}"
+    );
     assert!(lost.contains("lease_lost"), "{lost}");
-    tokio::time::timeout(Duration::from_secs(30), running.0.1.notified()).await.expect("the handler is dropped");
+    tokio::time::timeout(Duration::from_secs(30), running.0.1.notified())
+        .await
+        .expect("the handler is dropped");
     faults.clear();
     let again = exchange(address, &post("/charges", "k", LAST)).await;
-    assert!(again.starts_with("HTTP/1.1 200") && again.ends_with("\r\n\r\n2"), "{again}");
+    assert!(
+        again.starts_with("HTTP/1.1 200") && again.ends_with("\r\n\r\n2"),
+        "{again}"
+    );
     let attempts = attempts.lock().unwrap();
-    let [(1, first), (2, second)] = &attempts[..] else { panic!("{attempts:?}") };
+    let [(1, first), (2, second)] = &attempts[..] else {
+        panic!("{attempts:?}")
+    };
     // So a body sends the same child keys in each attempt.
     assert_eq!(first, second);
 }
@@ -117,7 +140,8 @@ async fn the_same_middleware_twice_fails_at_its_first_request_and_leaves_the_key
     let idempotency = Idempotency::new(MemoryStore::new());
     let runs: Arc<AtomicUsize> = Arc::default();
     let app = {
-        let (idempotency, runs) = (idempotency.clone(), runs.clone());
+        let idempotency = idempotency.clone();
+        let runs = runs.clone();
         move || {
             let runs = runs.clone();
             let charge = move || {
@@ -125,7 +149,8 @@ async fn the_same_middleware_twice_fails_at_its_first_request_and_leaves_the_key
                 async move { run.to_string() }
             };
             let twice = web::resource("/twice").wrap(Idempotent::new(layer(&idempotency)));
-            let other = web::resource("/other").wrap(Idempotent::new(layer(&idempotency).name("inner")));
+            let other =
+                web::resource("/other").wrap(Idempotent::new(layer(&idempotency).name("inner")));
             App::new()
                 .wrap(Idempotent::new(layer(&idempotency)))
                 .service(twice.route(web::post().to(charge.clone())))
@@ -135,12 +160,18 @@ async fn the_same_middleware_twice_fails_at_its_first_request_and_leaves_the_key
     let address = serve!(app);
     for _ in 0..2 {
         let refused = exchange(address, &post("/twice", "k", LAST)).await;
-        assert!(refused.starts_with("HTTP/1.1 500") && refused.contains("reentrant"), "{refused}");
+        assert!(
+            refused.starts_with("HTTP/1.1 500") && refused.contains("reentrant"),
+            "{refused}"
+        );
     }
     assert_eq!(runs.load(SeqCst), 0);
     for replayed in [false, true] {
         let got = exchange(address, &post("/other", "k", LAST)).await;
-        assert!(got.starts_with("HTTP/1.1 200") && got.ends_with("\r\n\r\n1"), "{got}");
+        assert!(
+            got.starts_with("HTTP/1.1 200") && got.ends_with("\r\n\r\n1"),
+            "{got}"
+        );
         assert_eq!(got.contains("idempotent-replayed: true"), replayed, "{got}");
     }
 }
@@ -151,21 +182,31 @@ async fn closing() -> HttpResponse {
 
 async fn measured() -> HttpResponse {
     let chunk = Ok::<_, std::io::Error>(web::Bytes::from("measured"));
-    HttpResponse::Ok().no_chunking(8).streaming(futures_util::stream::iter([chunk]))
+    HttpResponse::Ok()
+        .no_chunking(8)
+        .streaming(futures_util::stream::iter([chunk]))
 }
 
 async fn switching(body: web::Payload) -> HttpResponse {
-    HttpResponse::build(StatusCode::SWITCHING_PROTOCOLS).upgrade("websocket").streaming(body)
+    HttpResponse::build(StatusCode::SWITCHING_PROTOCOLS)
+        .upgrade("websocket")
+        .streaming(body)
 }
 
 async fn cut() -> HttpResponse {
-    let frames = [Ok(web::Bytes::from("half")), Err(std::io::Error::other("cut"))];
+    let frames = [
+        Ok(web::Bytes::from("half")),
+        Err(std::io::Error::other("cut")),
+    ];
     HttpResponse::Ok().streaming(futures_util::stream::iter(frames))
 }
 
 async fn without_a_body(status: web::Path<u16>) -> HttpResponse {
     let mut response = HttpResponse::build(StatusCode::from_u16(*status).unwrap());
-    response.insert_header((ETAG, "\"7\"")).insert_header((LOCATION, "/c/7")).finish()
+    response
+        .insert_header((ETAG, "\"7\""))
+        .insert_header((LOCATION, "/c/7"))
+        .finish()
 }
 
 /// An application of such handlers.
@@ -188,26 +229,44 @@ async fn a_response_keeps_its_framing_and_its_connection() {
     let open = "content-length: 2\r\n\r\n10";
     // The server ends this connection itself.
     let closing = exchange(address, &post("/closing", "k", open)).await;
-    assert!(closing.contains("connection: close") && closing.ends_with("closing"), "{closing}");
+    assert!(
+        closing.contains("connection: close") && closing.ends_with("closing"),
+        "{closing}"
+    );
     let measured = exchange(address, &post("/measured", "k", LAST)).await;
-    assert!(measured.contains("content-length: 8") && measured.ends_with("\r\n\r\nmeasured"), "{measured}");
+    assert!(
+        measured.contains("content-length: 8") && measured.ends_with("\r\n\r\nmeasured"),
+        "{measured}"
+    );
     assert!(!measured.contains("chunked"), "{measured}");
     // Its handler was asked to end that connection, not those of the replays.
-    let replayed = exchange(address, &[post("/closing", "k", open), post("/closing", "k", LAST)].concat()).await;
-    assert_eq!(replayed.matches("idempotent-replayed: true").count(), 2, "{replayed}");
+    let replayed = exchange(
+        address,
+        &[post("/closing", "k", open), post("/closing", "k", LAST)].concat(),
+    )
+    .await;
+    assert_eq!(
+        replayed.matches("idempotent-replayed: true").count(),
+        2,
+        "{replayed}"
+    );
 }
 
 #[actix_web::test]
 async fn another_protocol_passes_in_both_directions() {
     let mut stream = TcpStream::connect(odd()).await.unwrap();
-    let head = "GET /switching HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+    let head =
+        "GET /switching HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut got = Vec::new();
     while !got.ends_with(b"\r\n\r\n") {
         got.push(stream.read_u8().await.unwrap());
     }
     let got = String::from_utf8(got).unwrap().to_ascii_lowercase();
-    assert!(got.starts_with("http/1.1 101") && got.contains("upgrade: websocket"), "{got}");
+    assert!(
+        got.starts_with("http/1.1 101") && got.contains("upgrade: websocket"),
+        "{got}"
+    );
     assert!(got.contains("connection: upgrade"), "{got}");
     for _ in 0..3 {
         stream.write_all(b"ping").await.unwrap();
@@ -223,13 +282,27 @@ async fn a_response_without_a_body_is_replayed_without_one_and_the_connection_go
     for status in ["204", "304", "303"] {
         let path = format!("/without/{status}");
         let open = post(&path, status, "content-length: 2\r\n\r\n10");
-        let text = exchange(address, &[open.as_str(), &open, &post(&path, status, LAST)].concat()).await;
+        let text = exchange(
+            address,
+            &[open.as_str(), &open, &post(&path, status, LAST)].concat(),
+        )
+        .await;
         let answers: Vec<_> = text.split("HTTP/1.1 ").skip(1).collect();
         assert_eq!(answers.len(), 3, "{text}");
         for (place, answer) in answers.into_iter().enumerate() {
-            assert!(answer.starts_with(status) && answer.ends_with("\r\n\r\n"), "{text}");
-            assert_eq!(answer.contains("idempotent-replayed: true"), place > 0, "{text}");
-            assert!(answer.contains("etag: \"7\"") && answer.contains("location: /c/7"), "{text}");
+            assert!(
+                answer.starts_with(status) && answer.ends_with("\r\n\r\n"),
+                "{text}"
+            );
+            assert_eq!(
+                answer.contains("idempotent-replayed: true"),
+                place > 0,
+                "{text}"
+            );
+            assert!(
+                answer.contains("etag: \"7\"") && answer.contains("location: /c/7"),
+                "{text}"
+            );
         }
     }
 }
@@ -241,7 +314,10 @@ async fn a_response_that_breaks_off_is_cut_on_the_wire_and_its_request_is_done()
     // The server ends the connection, maybe before it has sent the head.
     assert!(!text.ends_with("0\r\n\r\n"), "{text}");
     let again = exchange(address, &post("/cut", "k", LAST)).await;
-    assert!(again.starts_with("HTTP/1.1 409") && again.contains("already_done"), "{again}");
+    assert!(
+        again.starts_with("HTTP/1.1 409") && again.contains("already_done"),
+        "{again}"
+    );
 }
 
 #[actix_web::test]
@@ -249,28 +325,56 @@ async fn a_refused_request_leaves_no_byte_of_its_body_to_the_next_one() {
     let address = odd();
     let next = post("/without/204", "next", LAST);
     for (refused, status) in [
-        (post("/without/204", "not valid", "content-length: 2\r\n\r\n10"), "400"),
-        (post("/without/204", "l", "content-length: 9\r\n\r\n123456789"), "413"),
-        (post("/without/204", "m", "transfer-encoding: chunked\r\n\r\n9\r\n123456789\r\n0\r\n\r\n"), "413"),
-        (post("/without/204", "n", "content-length: 2\r\n\r\n10").replace("alice", ""), "401"),
+        (
+            post("/without/204", "not valid", "content-length: 2\r\n\r\n10"),
+            "400",
+        ),
+        (
+            post("/without/204", "l", "content-length: 9\r\n\r\n123456789"),
+            "413",
+        ),
+        (
+            post(
+                "/without/204",
+                "m",
+                "transfer-encoding: chunked\r\n\r\n9\r\n123456789\r\n0\r\n\r\n",
+            ),
+            "413",
+        ),
+        (
+            post("/without/204", "n", "content-length: 2\r\n\r\n10").replace("alice", ""),
+            "401",
+        ),
     ] {
         let text = exchange(address, &[refused, next.clone()].concat()).await;
         let answers: Vec<_> = text.split("HTTP/1.1 ").skip(1).collect();
         // The server may end the connection, or serve the next request, but nothing else.
         assert!(answers[0].starts_with(status), "{text}");
-        assert!(answers[1..].iter().all(|answer| answer.starts_with("204")) && answers.len() <= 2, "{text}");
+        assert!(
+            answers[1..].iter().all(|answer| answer.starts_with("204")) && answers.len() <= 2,
+            "{text}"
+        );
     }
 }
 
 #[actix_web::test]
 async fn a_client_that_is_gone_within_its_body_leaves_the_key_free() {
     let address = odd();
-    for (number, half) in ["content-length: 2\r\n\r\n", "content-length: 2\r\n\r\n1"].into_iter().enumerate() {
+    for (number, half) in ["content-length: 2\r\n\r\n", "content-length: 2\r\n\r\n1"]
+        .into_iter()
+        .enumerate()
+    {
         let key = format!("k{number}");
         let mut stream = TcpStream::connect(address).await.unwrap();
-        stream.write_all(post("/without/204", &key, half).as_bytes()).await.unwrap();
+        stream
+            .write_all(post("/without/204", &key, half).as_bytes())
+            .await
+            .unwrap();
         drop(stream);
         let whole = exchange(address, &post("/without/204", &key, LAST)).await;
-        assert!(whole.starts_with("HTTP/1.1 204") && !whole.contains("idempotent-replayed"), "{whole}");
+        assert!(
+            whole.starts_with("HTTP/1.1 204") && !whole.contains("idempotent-replayed"),
+            "{whole}"
+        );
     }
 }

@@ -23,19 +23,31 @@ pub(crate) async fn run(store: &AnyStore, args: &Audit, json: bool) -> Result<()
     let operation = args.operation.as_deref().map(valid).transpose()?;
     let is_wanted = |entry: &Entry| {
         operation.is_none_or(|operation| *entry.decision.operation == *operation)
-            && args.digest.is_none_or(|digest| entry.decision.digest == Some(digest))
+            && args
+                .digest
+                .is_none_or(|digest| entry.decision.digest == Some(digest))
     };
-    let mut listing = Listing::all().operation(trail::OPERATION).state(RecordState::Committed);
+    let mut listing = Listing::all()
+        .operation(trail::OPERATION)
+        .state(RecordState::Committed);
     listing.cursor = args.cursor.as_deref().map(Cursor::from_text);
     let most = usize::try_from(args.limit).unwrap_or(usize::MAX);
-    let (mut entries, mut seen) = (Vec::<Entry>::new(), HashSet::<RecordId>::new());
+    let mut entries = Vec::<Entry>::new();
+    let mut seen = HashSet::<RecordId>::new();
     let mut progress = Progress::new();
     let cursor = loop {
         listing.limit = most - entries.len();
-        let page = store.list(&listing).await.map_err(|error| of_cursor(error, &listing, args.cursor.as_deref()))?;
+        let page = store
+            .list(&listing)
+            .await
+            .map_err(|error| of_cursor(error, &listing, args.cursor.as_deref()))?;
         progress.add(&page);
         tell(&page.unreadable);
-        let ids = page.records.into_iter().map(|listed| listed.id).filter(|id| seen.insert(id.clone()));
+        let ids = page
+            .records
+            .into_iter()
+            .map(|listed| listed.id)
+            .filter(|id| seen.insert(id.clone()));
         let read = stream::iter(ids).map(|id| async move {
             match store.entry(&id).await {
                 Err(error) if error.kind() == StoreErrorKind::Unreadable => {
@@ -56,7 +68,9 @@ pub(crate) async fn run(store: &AnyStore, args: &Audit, json: bool) -> Result<()
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.age));
     if json {
         let decisions: Vec<_> = entries.iter().map(print::entry_object).collect();
-        return Ok(print::json(&json!({ "decisions": decisions, "cursor": cursor.as_ref().map(Cursor::as_str) }))?);
+        return Ok(print::json(
+            &json!({ "decisions": decisions, "cursor": cursor.as_ref().map(Cursor::as_str) }),
+        )?);
     }
     let rows: Vec<_> = entries.iter().map(print::entry_row).collect();
     print::table(&print::ENTRY_COLUMNS, &rows)?;

@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::print;
 use crate::store::AnyStore;
 
-/// What is done to a record.
+/// A change of a record.
 struct Action {
     /// As events and JSON name it.
     decision: &'static str,
@@ -26,7 +26,7 @@ struct Action {
     then: &'static str,
     /// The state of the record afterwards, if there is one.
     state: Option<RecordState>,
-    /// The states in which a record may be changed, beside those of a lease; `None`: in all.
+    /// The states in which a record may be changed, apart from records in flight; `None`: all states.
     states: Option<&'static [RecordState]>,
 }
 
@@ -78,21 +78,36 @@ pub(crate) async fn settle(store: &AnyStore, args: &Settle, json: bool) -> Resul
     carry_out(store, &args.change, json, action, intervention).await
 }
 
-/// Refuses an outcome that is not like those that the operation's function recorded: its callers
-/// could not read it.
-async fn compare(store: &AnyStore, args: &Settle, version: Option<u32>, text: &str) -> Result<(), Failure> {
+/// Refuses an outcome of another shape than those that the operation's function recorded, which its
+/// callers could not decode.
+async fn compare(
+    store: &AnyStore,
+    args: &Settle,
+    version: Option<u32>,
+    text: &str,
+) -> Result<(), Failure> {
     let operation = &args.change.operation;
-    let wanted = Wanted { operation: super::list::valid(operation)?, is_error: args.error, version };
+    let wanted = Wanted {
+        operation: super::list::valid(operation)?,
+        is_error: args.error,
+        version,
+    };
     let patterns = pattern::find(store, &wanted).await?;
-    let consent = "With `--other-shape` it is settled all the same; callers that cannot read it get an error";
+    let consent =
+        "With `--other-shape` it is settled all the same; callers that cannot read it get an error";
     if let Some(codec) = patterns.codec {
         return Err(Failure::Refused(format!(
             "other outcomes of `{operation}` are in the codec `{codec}`, and this program writes JSON; settle it in a program that has the codec (`Operation::settle`). {consent}"
         )));
     }
     let value = serde_json::from_str(text).unwrap_or_default();
-    let Some(difference) = pattern::difference(&patterns.found, &value) else { return Ok(()) };
-    let names = patterns.found.iter().find_map(|pattern| pattern.info.outcome_type.as_deref());
+    let Some(difference) = pattern::difference(&patterns.found, &value) else {
+        return Ok(());
+    };
+    let names = patterns
+        .found
+        .iter()
+        .find_map(|pattern| pattern.info.outcome_type.as_deref());
     let name = names.map_or_else(String::new, |name| format!(" (a `{}`)", print::shown(name)));
     Err(Failure::Refused(format!(
         "the outcome is not like others of `{operation}`{name}: {difference}; `idem show --pattern` shows one of them. {consent}"
@@ -104,17 +119,22 @@ pub(crate) async fn forget(store: &AnyStore, args: &Change, json: bool) -> Resul
 }
 
 pub(crate) async fn release(store: &AnyStore, args: &Change, json: bool) -> Result<(), Failure> {
-    carry_out(store, args, json, &RELEASE, |id, _| Intervention::release(id)).await
+    carry_out(store, args, json, &RELEASE, |id, _| {
+        Intervention::release(id)
+    })
+    .await
 }
 
-/// What a record says of an outcome of this version: nothing of the first.
+/// The metadata of an outcome of this version. The first version has none.
 fn metadata(version: u32) -> Option<Arc<Metadata>> {
     let mut metadata = Metadata::default();
     metadata.version = Some(version).filter(|version| *version > 1);
-    Some(metadata).filter(|metadata| !metadata.is_empty()).map(Arc::new)
+    Some(metadata)
+        .filter(|metadata| !metadata.is_empty())
+        .map(Arc::new)
 }
 
-/// An outcome as the default codec writes it: JSON, and nothing around it.
+/// Reads an outcome as the default codec writes it: JSON, without white space around it.
 fn read(path: &Path) -> Result<String, Failure> {
     let mut text = String::new();
     let read = if path == Path::new("-") {
@@ -122,9 +142,14 @@ fn read(path: &Path) -> Result<String, Failure> {
     } else {
         std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text))
     };
-    read.map_err(|error| Failure::Arguments(format!("{} cannot be read: {error}", path.display())))?;
+    read.map_err(|error| {
+        Failure::Arguments(format!("{} cannot be read: {error}", path.display()))
+    })?;
     serde_json::from_str::<IgnoredAny>(&text).map_err(|error| {
-        Failure::Arguments(format!("{} is not JSON, which an outcome must be: {error}", path.display()))
+        Failure::Arguments(format!(
+            "{} is not JSON, which an outcome must be: {error}",
+            path.display()
+        ))
     })?;
     Ok(text.trim().to_owned())
 }
@@ -151,24 +176,17 @@ async fn carry_out(
     let answer = if consent.no_audit {
         store.intervene(&intervention).await?
     } else {
-        store.intervene_noted(&intervention, consent.audit_ttl).await.map_err(without_entry)?
+        store
+            .intervene_noted(&intervention, consent.audit_ttl)
+            .await
+            .map_err(without_entry)?
     };
-    let attempt = match answer {
-        Intervened::Done { attempt } => attempt,
-        Intervened::Nothing => return Err(Failure::NoRecord("the record no longer exists".to_owned())),
-        Intervened::Alive { lease_left, .. } => return Err(alive(Some(lease_left))),
-        Intervened::NotAbandoned { state } => return Err(not_abandoned(state, action)),
-        Intervened::Changed { .. } => {
-            return Err(Failure::Refused(
-                "the record has changed meanwhile, so nothing was done; look at it again".to_owned(),
-            ));
-        }
-    };
+    let attempt = attempt_of(answer, action)?;
     ask::report(action.decision, &id, attempt, consent);
     if json {
         let changed = match store.inspect(&id).await {
             Ok(now) => print::changed(action.decision, &id, now.as_ref(), attempt, &who),
-            // The change was made, so this is no failure.
+            // The change was made, so the program succeeds.
             Err(error) => {
                 print::aside(&format!(
                     "idem: the record was {}, but cannot be read now, so only its state is shown: {error}",
@@ -179,7 +197,10 @@ async fn carry_out(
         };
         return Ok(print::json(&changed)?);
     }
-    let reason = consent.reason.as_deref().map_or_else(String::new, |reason| format!(": {}", print::shown(reason)));
+    let reason = consent
+        .reason
+        .as_deref()
+        .map_or_else(String::new, |reason| format!(": {}", print::shown(reason)));
     Ok(print::line(&format!(
         "{} {} {} (digest {}), attempt {attempt}, by {who}{reason}; {}",
         action.decision,
@@ -190,7 +211,20 @@ async fn carry_out(
     ))?)
 }
 
-/// The trail is not changed by hand.
+/// Returns the attempt of a record that was changed, or why it was not.
+fn attempt_of(answer: Intervened, action: &Action) -> Result<u64, Failure> {
+    match answer {
+        Intervened::Done { attempt } => Ok(attempt),
+        Intervened::Nothing => Err(Failure::NoRecord("the record no longer exists".to_owned())),
+        Intervened::Alive { lease_left, .. } => Err(alive(Some(lease_left))),
+        Intervened::NotAbandoned { state } => Err(not_abandoned(state, action)),
+        Intervened::Changed { .. } => Err(Failure::Refused(
+            "the record has changed meanwhile, so nothing was done; look at it again".to_owned(),
+        )),
+    }
+}
+
+/// Refuses the operation of the trail, which is not changed by hand.
 pub(super) fn refuse_trail(operation: &str) -> Result<(), Failure> {
     if operation == trail::OPERATION {
         return Err(Failure::Refused(format!(
@@ -201,7 +235,7 @@ pub(super) fn refuse_trail(operation: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What an operator may do if a decision gets no entry.
+/// The failure of a change whose entry in the trail cannot be written.
 pub(super) fn without_entry(error: StoreError) -> Failure {
     match error.kind() {
         StoreErrorKind::Full => Failure::Unavailable(format!(
@@ -215,11 +249,15 @@ pub(super) fn without_entry(error: StoreError) -> Failure {
 fn may_change(info: &RecordInfo, action: &Action, consent: &Consent) -> Result<(), Failure> {
     let is_allowed = |state| action.states.is_none_or(|states| states.contains(&state));
     match info.state {
-        RecordState::InFlight if !is_allowed(RecordState::Abandoned) => Err(not_abandoned(info.state, action)),
+        RecordState::InFlight if !is_allowed(RecordState::Abandoned) => {
+            Err(not_abandoned(info.state, action))
+        }
         RecordState::InFlight if !consent.force => Err(alive(info.lease_left)),
         RecordState::InFlight => Ok(()),
-        // What a function recorded is the truth, and stays.
-        RecordState::Committed if action.decision == REPLACE.decision && info.audit_age.is_none() => {
+        // An outcome that a function recorded is never replaced.
+        RecordState::Committed
+            if action.decision == REPLACE.decision && info.audit_age.is_none() =>
+        {
             Err(not_abandoned(info.state, action))
         }
         state if is_allowed(state) => Ok(()),
@@ -228,8 +266,9 @@ fn may_change(info: &RecordInfo, action: &Action, consent: &Consent) -> Result<(
 }
 
 fn alive(lease_left: Option<std::time::Duration>) -> Failure {
-    let left =
-        lease_left.map_or_else(String::new, |left| format!(", for {} unless it is renewed", print::length(left)));
+    let left = lease_left.map_or_else(String::new, |left| {
+        format!(", for {} unless it is renewed", print::length(left))
+    });
     Failure::Refused(format!(
         "the record is in flight and alive{left}: a body is running. Wait until its lease ends. With `--force` the record is changed all the same; then the body continues until its owner notices, and its own outcome is not recorded"
     ))
@@ -240,36 +279,46 @@ fn not_abandoned(state: RecordState, action: &Action) -> Failure {
     let forget = "`forget` removes a record in any state, and the next call runs the body again";
     Failure::Refused(match (action.decision, state) {
         ("replaced", RecordState::Committed) => {
-            "the outcome was recorded by the function and not by hand, so it is not replaced".to_owned()
+            "the outcome was recorded by the function and not by hand, so it is not replaced"
+                .to_owned()
         }
         ("replaced", _) => {
-            format!("the record is {found}, so no outcome can be replaced; `settle` without `--replace` records one")
+            format!(
+                "the record is {found}, so no outcome can be replaced; `settle` without `--replace` records one"
+            )
         }
         ("settled", RecordState::Committed) => format!(
             "the record is committed, so it cannot be settled; `settle --replace` replaces an outcome that was settled by hand. {forget}"
         ),
-        (decision, _) => format!("the record is {found}, not abandoned, so it cannot be {decision}; {forget}"),
+        (decision, _) => {
+            format!("the record is {found}, not abandoned, so it cannot be {decision}; {forget}")
+        }
     })
 }
 
-/// So many characters of an outcome are shown before it is recorded.
+/// How many characters of an outcome are shown before it is recorded.
 const MOST_SHOWN: usize = 300;
 
 fn question(id: &RecordId, info: &RecordInfo, action: &Action, wish: &Wish) -> String {
-    // A wrong outcome cannot be taken back without a risk.
+    // The operator sees the outcome first, because callers may act on it before it can be replaced.
     let outcome = match wish {
         Wish::Settle { outcome, .. } | Wish::Replace { outcome, .. } => {
             let text = String::from_utf8_lossy(&outcome.payload);
             let kind = if outcome.is_error { "error" } else { "value" };
-            let version =
-                if outcome.is_error { String::new() } else { format!(" (outcome version {})", outcome.version()) };
+            let version = if outcome.is_error {
+                String::new()
+            } else {
+                format!(" (outcome version {})", outcome.version())
+            };
             let shown: String = text.chars().take(MOST_SHOWN).collect();
             let more = if shown.len() < text.len() { " .." } else { "" };
             format!(", the {kind} {}{more}{version}", print::shown(&shown))
         }
         Wish::Release | Wish::Forget => String::new(),
     };
-    let age = info.lease_age.map_or_else(String::new, |age| format!(", last sign of life {} ago", print::length(age)));
+    let age = info.lease_age.map_or_else(String::new, |age| {
+        format!(", last sign of life {} ago", print::length(age))
+    });
     let warning = if info.state == RecordState::InFlight {
         "\nIt is in flight and alive: a body is running, and continues until its owner notices. Its own outcome is not recorded, and another body may run at the same time."
     } else {

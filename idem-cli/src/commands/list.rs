@@ -17,7 +17,7 @@ use crate::store::AnyStore;
 
 /// How many outcomes are read at a time.
 const AT_A_TIME: usize = 16;
-/// How many records are sorted by age together, and held in memory. More are printed in parts.
+/// How many records are held in memory and sorted by age together. More are printed in several parts.
 const SORTED: usize = 10_000;
 
 pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(), Failure> {
@@ -32,18 +32,26 @@ pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(),
     let mut left = usize::try_from(args.limit).unwrap_or(usize::MAX);
     let wants_trail = args.operation.as_deref() == Some(trail::OPERATION) || args.digest.is_some();
     let mut found_any = false;
-    let (mut records, mut seen) = (Vec::<Listed>::new(), HashSet::<KeyDigest>::new());
+    let mut records = Vec::<Listed>::new();
+    let mut seen = HashSet::<KeyDigest>::new();
     let mut output = Output::new(json);
     let mut progress = Progress::new();
     let cursor = loop {
         listing.limit = left.min(SORTED);
-        let page = store.list(&listing).await.map_err(|error| of_cursor(error, &listing, args.cursor.as_deref()))?;
+        let page = store
+            .list(&listing)
+            .await
+            .map_err(|error| of_cursor(error, &listing, args.cursor.as_deref()))?;
         progress.add(&page);
         tell(&page.unreadable);
         found_any |= !page.unreadable.is_empty() || !page.records.is_empty();
         let is_wanted = |listed: &Listed| wants_trail || listed.id.operation() != trail::OPERATION;
         let before = records.len();
-        records.extend(page.records.into_iter().filter(|listed| is_wanted(listed) && seen.insert(listed.id.digest())));
+        records.extend(
+            page.records
+                .into_iter()
+                .filter(|listed| is_wanted(listed) && seen.insert(listed.id.digest())),
+        );
         left -= records.len() - before;
         if records.len() >= SORTED {
             progress.clear();
@@ -79,18 +87,29 @@ struct Output {
 
 impl Output {
     fn new(json: bool) -> Self {
-        Self { json, table: print::Table::new(&print::COLUMNS), has_begun: false }
+        Self {
+            json,
+            table: print::Table::new(&print::COLUMNS),
+            has_begun: false,
+        }
     }
 
     /// Prints more records, the oldest of these first.
     async fn print(&mut self, store: &AnyStore, mut records: Vec<Listed>) -> Result<(), Failure> {
         records.sort_by(Listed::oldest_first);
         if !self.json {
-            let rows: Vec<_> = records.iter().map(|listed| print::row(&listed.id, &listed.info)).collect();
+            let rows: Vec<_> = records
+                .iter()
+                .map(|listed| print::row(&listed.id, &listed.info))
+                .collect();
             return Ok(self.table.rows(&rows)?);
         }
         for object in with_outcomes(store, records).await? {
-            print::text(if self.has_begun { "," } else { "{\"records\":[" })?;
+            print::text(if self.has_begun {
+                ","
+            } else {
+                "{\"records\":["
+            })?;
             print::text(&object.to_string())?;
             self.has_begun = true;
         }
@@ -100,30 +119,43 @@ impl Output {
     fn end(&self, cursor: Option<&Cursor>) -> Result<(), Failure> {
         if self.json {
             let begin = if self.has_begun { "" } else { "{\"records\":[" };
-            print::line(&format!("{begin}],\"cursor\":{}}}", json!(cursor.map(Cursor::as_str))))?;
+            print::line(&format!(
+                "{begin}],\"cursor\":{}}}",
+                json!(cursor.map(Cursor::as_str))
+            ))?;
         }
         Ok(())
     }
 }
 
 /// The records with their outcomes, which a listing leaves out.
-async fn with_outcomes(store: &AnyStore, records: Vec<Listed>) -> Result<Vec<serde_json::Value>, Failure> {
+async fn with_outcomes(
+    store: &AnyStore,
+    records: Vec<Listed>,
+) -> Result<Vec<serde_json::Value>, Failure> {
     let objects = stream::iter(records).map(|mut listed| async move {
         if listed.info.state == idem_core::RecordState::Committed {
             match store.inspect(&listed.id).await {
                 Ok(Some(info)) => listed.info = info,
                 Ok(None) => {}
-                // Without its outcome, as the table shows it.
-                Err(error) if error.kind() == StoreErrorKind::Unreadable => tell_of(&listed.id, &error),
+                // It is shown without its outcome, as in the table.
+                Err(error) if error.kind() == StoreErrorKind::Unreadable => {
+                    tell_of(&listed.id, &error)
+                }
                 Err(error) => return Err(error.into()),
             }
         }
         Ok(print::object(&listed.id, &listed.info))
     });
-    objects.buffered(AT_A_TIME).collect::<Vec<_>>().await.into_iter().collect()
+    objects
+        .buffered(AT_A_TIME)
+        .collect::<Vec<_>>()
+        .await
+        .into_iter()
+        .collect()
 }
 
-/// The failure of a page: a cursor that was typed is a wrong argument.
+/// The failure of a page. A bad cursor on the command line is a wrong argument.
 pub(super) fn of_cursor(error: StoreError, listing: &Listing, typed: Option<&str>) -> Failure {
     let is_typed = typed.is_some() && typed == listing.cursor.as_ref().map(Cursor::as_str);
     if is_typed && error.kind() == StoreErrorKind::Refused {
@@ -137,10 +169,13 @@ pub(crate) fn valid(operation: &str) -> Result<&str, Failure> {
     if is_valid_operation(operation) {
         return Ok(operation);
     }
-    Err(Failure::Arguments(format!("`{}` is not a valid operation name", print::shown(operation))))
+    Err(Failure::Arguments(format!(
+        "`{}` is not a valid operation name",
+        print::shown(operation)
+    )))
 }
 
-/// Says on the side what cannot be read.
+/// Prints on the standard error output which records cannot be read.
 pub(crate) fn tell(unreadable: &[Unreadable]) {
     for Unreadable { id, error, .. } in unreadable {
         tell_of(id, error);
@@ -152,5 +187,9 @@ pub(super) fn tell_of(id: &RecordId, error: &StoreError) {
 }
 
 pub(super) fn unreadable(id: &RecordId, error: &StoreError) -> String {
-    format!("`{}` of `{}` cannot be read: {error}", print::shown(id.key()), id.operation())
+    format!(
+        "`{}` of `{}` cannot be read: {error}",
+        print::shown(id.key()),
+        id.operation()
+    )
 }

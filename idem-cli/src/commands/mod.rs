@@ -20,16 +20,16 @@ use self::pattern::{Pattern, Patterns, Wanted};
 use crate::args::{Args, Command, Show, Which};
 use crate::doctor;
 use crate::failure::{self, Failure};
-use crate::place;
+use crate::hints;
 use crate::print;
 use crate::progress::Progress;
 use crate::store::AnyStore;
 
-/// Carries the command out, and says the exit code.
+/// Carries the command out, and returns the exit code.
 pub(crate) async fn run(args: Args) -> Result<u8, Failure> {
     match &args.command {
         Command::Completions { shell } => {
-            // Into memory first: it panics if a pipe is closed.
+            // Written to memory first, because clap panics at a closed pipe.
             let mut text = Vec::new();
             clap_complete::generate(*shell, &mut Args::command(), "idem", &mut text);
             let mut out = io::stdout().lock();
@@ -47,7 +47,7 @@ pub(crate) async fn run(args: Args) -> Result<u8, Failure> {
     let store = AnyStore::open(&args).await?;
     match carry_out(&store, &args).await {
         Ok(()) => Ok(failure::DONE),
-        Err(failure) => Err(place::explain(&store, &args, failure).await),
+        Err(failure) => Err(hints::explain(&store, &args, failure).await),
     }
 }
 
@@ -66,16 +66,24 @@ async fn carry_out(store: &AnyStore, args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// So many decisions about a record are shown, and so many about its whole operation.
+/// How many decisions about a record are shown, and how many about its whole operation.
 const MOST_DECISIONS: usize = 20;
 const MOST_PURGES: usize = 3;
 
 async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failure> {
-    let Which { operation, key, digest } = &show.which;
+    let Which {
+        operation,
+        key,
+        digest,
+    } = &show.which;
     let found = match (operation, key, digest) {
         (Some(operation), Some(key), _) => find(store, operation, key).await,
         (_, _, Some(digest)) => find_digest(store, *digest).await,
-        _ => return Err(Failure::Arguments("an operation and a key, or a digest, are needed".to_owned())),
+        _ => {
+            return Err(Failure::Arguments(
+                "an operation and a key, or a digest, are needed".to_owned(),
+            ));
+        }
     };
     let (id, info) = match found {
         Ok(found) => found,
@@ -85,12 +93,19 @@ async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failu
         }
         Err(failure) => return Err(failure),
     };
-    // What stands in the record is worth showing without its trail.
-    let entries = store.decisions(id.digest(), MOST_DECISIONS).await.unwrap_or_else(|error| {
-        print::aside(&format!("idem: the audit trail cannot be read: {error}"));
-        Vec::new()
-    });
-    let pattern = if show.pattern { pattern_of(store, id.operation()).await? } else { None };
+    // The record is shown even if its trail cannot be read.
+    let entries = store
+        .decisions(id.digest(), MOST_DECISIONS)
+        .await
+        .unwrap_or_else(|error| {
+            print::aside(&format!("idem: the audit trail cannot be read: {error}"));
+            Vec::new()
+        });
+    let pattern = if show.pattern {
+        pattern_of(store, id.operation()).await?
+    } else {
+        None
+    };
     if json {
         let mut object = with_decisions(print::object(&id, &info), &entries);
         if let (true, Value::Object(object)) = (show.pattern, &mut object) {
@@ -109,11 +124,19 @@ async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failu
 
 /// An outcome that the operation's function recorded.
 async fn pattern_of(store: &AnyStore, operation: &str) -> Result<Option<Pattern>, Failure> {
-    let wanted = Wanted { operation, is_error: false, version: None };
+    let wanted = Wanted {
+        operation,
+        is_error: false,
+        version: None,
+    };
     let Patterns { found, codec } = pattern::find(store, &wanted).await?;
     if found.is_empty() {
-        let codec = codec.map_or_else(String::new, |codec| format!(" in JSON; others are in the codec `{codec}`"));
-        print::aside(&format!("no outcome of `{operation}` that a function recorded is there{codec}"));
+        let codec = codec.map_or_else(String::new, |codec| {
+            format!(" in JSON; others are in the codec `{codec}`")
+        });
+        print::aside(&format!(
+            "no outcome of `{operation}` that a function recorded is there{codec}"
+        ));
     }
     Ok(found.into_iter().next())
 }
@@ -124,7 +147,11 @@ async fn show_gone(store: &AnyStore, which: &Which, json: bool) -> Result<(), Fa
         (Some(operation), Some(key)) => ids_of(operation, key),
         _ => Vec::new(),
     };
-    let digests: Vec<_> = ids.iter().map(RecordId::digest).chain(which.digest).collect();
+    let digests: Vec<_> = ids
+        .iter()
+        .map(RecordId::digest)
+        .chain(which.digest)
+        .collect();
     let mut found = None;
     for (index, digest) in digests.into_iter().enumerate() {
         let entries = store.decisions(digest, MOST_DECISIONS).await?;
@@ -132,11 +159,18 @@ async fn show_gone(store: &AnyStore, which: &Which, json: bool) -> Result<(), Fa
             found = Some((ids.get(index), digest, entries));
         }
     }
-    let Some((id, digest, mut entries)) = found else { return Ok(()) };
-    let operation =
-        which.operation.clone().or_else(|| entries.first().map(|entry| entry.decision.operation.to_string()));
-    let Some(operation) = operation else { return Ok(()) };
-    // Or it went with many others.
+    let Some((id, digest, mut entries)) = found else {
+        return Ok(());
+    };
+    let operation = which.operation.clone().or_else(|| {
+        entries
+            .first()
+            .map(|entry| entry.decision.operation.to_string())
+    });
+    let Some(operation) = operation else {
+        return Ok(());
+    };
+    // A purge may have removed it.
     entries.extend(store.purges(&operation, MOST_PURGES).await?);
     entries.sort_by_key(|entry| entry.age);
     if entries.is_empty() {
@@ -155,17 +189,26 @@ async fn show_gone(store: &AnyStore, which: &Which, json: bool) -> Result<(), Fa
 
 fn with_decisions(mut object: Value, entries: &[Entry]) -> Value {
     if let Value::Object(object) = &mut object {
-        object.insert("decisions".to_owned(), entries.iter().map(print::entry_object).collect());
+        object.insert(
+            "decisions".to_owned(),
+            entries.iter().map(print::entry_object).collect(),
+        );
     }
     object
 }
 
-/// The record of an operation and a key: as listings show it, or else as one part that is typed as
-/// it is.
-pub(crate) async fn find(store: &AnyStore, operation: &str, key: &str) -> Result<(RecordId, RecordInfo), Failure> {
+/// Finds the record of an operation and a key. The key is taken first as listings show it, and then
+/// as a single part.
+pub(crate) async fn find(
+    store: &AnyStore,
+    operation: &str,
+    key: &str,
+) -> Result<(RecordId, RecordInfo), Failure> {
     let ids = ids_of(operation, key);
     if ids.is_empty() {
-        return Err(Failure::Arguments("this is not an operation and a key; copy both from `idem list`".to_owned()));
+        return Err(Failure::Arguments(
+            "this is not an operation and a key; copy both from `idem list`".to_owned(),
+        ));
     }
     for id in ids {
         if let Some(info) = store.inspect(&id).await? {
@@ -180,19 +223,27 @@ pub(crate) async fn find(store: &AnyStore, operation: &str, key: &str) -> Result
 }
 
 fn ids_of(operation: &str, key: &str) -> Vec<RecordId> {
-    let mut keys: Vec<Key> = [Key::from_encoded(key), Key::encode(key)].into_iter().flatten().collect();
+    let mut keys: Vec<Key> = [Key::from_encoded(key), Key::encode(key)]
+        .into_iter()
+        .flatten()
+        .collect();
     keys.dedup();
-    keys.iter().filter_map(|key| RecordId::new(operation, key)).collect()
+    keys.iter()
+        .filter_map(|key| RecordId::new(operation, key))
+        .collect()
 }
 
-async fn find_digest(store: &AnyStore, digest: KeyDigest) -> Result<(RecordId, RecordInfo), Failure> {
+async fn find_digest(
+    store: &AnyStore,
+    digest: KeyDigest,
+) -> Result<(RecordId, RecordInfo), Failure> {
     let mut listing = Listing::all().digest(digest);
     let mut progress = Progress::new();
     loop {
         let page = store.list(&listing).await?;
         progress.add(&page);
         if let Some(listed) = page.records.into_iter().next() {
-            // With its outcome. It may have gone since.
+            // Read again for its outcome. It may have been removed meanwhile.
             if let Some(info) = store.inspect(&listed.id).await? {
                 return Ok((listed.id, info));
             }
@@ -203,7 +254,11 @@ async fn find_digest(store: &AnyStore, digest: KeyDigest) -> Result<(RecordId, R
         }
         match page.next {
             Some(cursor) => listing = listing.after(cursor),
-            None => return Err(Failure::NoRecord(format!("no record has the digest {digest}"))),
+            None => {
+                return Err(Failure::NoRecord(format!(
+                    "no record has the digest {digest}"
+                )));
+            }
         }
     }
 }

@@ -9,17 +9,19 @@ use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::store::AnyStore;
 
-/// How many outcomes are read: those of an operation may differ, as an enum's do.
+/// How many outcomes are read. Those of one operation may differ in shape, as the variants of an
+/// enum do.
 const MOST: usize = 5;
-/// How many records may be looked at for them.
+/// How many records are searched for them at most.
 const PAGE: usize = 100;
 const MOST_PAGES: usize = 100;
 
-/// What the functions of an operation recorded, none of it by hand.
+/// Outcomes that the functions of an operation recorded. Outcomes that were settled by hand are
+/// left out.
 pub(crate) struct Patterns {
     /// Outcomes in JSON.
     pub(crate) found: Vec<Pattern>,
-    /// Another codec, in which outcomes are: encrypted ones, for example.
+    /// Another codec than JSON in which there are outcomes, such as one that encrypts.
     pub(crate) codec: Option<CodecId>,
 }
 
@@ -33,33 +35,56 @@ pub(crate) struct Pattern {
 pub(crate) struct Wanted<'a> {
     pub(crate) operation: &'a str,
     pub(crate) is_error: bool,
-    /// `None`: the version of whichever is found.
+    /// `None`: any version.
     pub(crate) version: Option<u32>,
 }
 
 pub(crate) async fn find(store: &AnyStore, wanted: &Wanted<'_>) -> Result<Patterns, Failure> {
-    let mut patterns = Patterns { found: Vec::new(), codec: None };
-    let mut listing = Listing::all().operation(wanted.operation).state(RecordState::Committed).limit(PAGE);
+    let mut patterns = Patterns {
+        found: Vec::new(),
+        codec: None,
+    };
+    let mut listing = Listing::all()
+        .operation(wanted.operation)
+        .state(RecordState::Committed)
+        .limit(PAGE);
     let mut progress = Progress::new();
     for _ in 0..MOST_PAGES {
         let page = store.list(&listing).await?;
         progress.add(&page);
-        for listed in page.records.into_iter().filter(|listed| listed.info.is_error == wanted.is_error) {
+        for listed in page
+            .records
+            .into_iter()
+            .filter(|listed| listed.info.is_error == wanted.is_error)
+        {
             if listed.info.audit_age.is_some() {
                 continue;
             }
-            // One that is damaged, or gone since, is no pattern.
-            let Ok(Some(info)) = store.inspect(&listed.id).await else { continue };
-            let Some(outcome) = &info.outcome else { continue };
-            if wanted.version.is_some_and(|version| version != outcome.version()) {
+            // A record that is damaged, or was removed meanwhile, is skipped.
+            let Ok(Some(info)) = store.inspect(&listed.id).await else {
+                continue;
+            };
+            let Some(outcome) = &info.outcome else {
+                continue;
+            };
+            if wanted
+                .version
+                .is_some_and(|version| version != outcome.version())
+            {
                 continue;
             }
             if outcome.codec != CodecId::JSON {
                 patterns.codec = Some(outcome.codec);
                 return Ok(patterns);
             }
-            let Ok(value) = serde_json::from_slice(&outcome.payload) else { continue };
-            patterns.found.push(Pattern { id: listed.id, info, value });
+            let Ok(value) = serde_json::from_slice(&outcome.payload) else {
+                continue;
+            };
+            patterns.found.push(Pattern {
+                id: listed.id,
+                info,
+                value,
+            });
             if patterns.found.len() == MOST {
                 return Ok(patterns);
             }
@@ -72,39 +97,68 @@ pub(crate) async fn find(store: &AnyStore, wanted: &Wanted<'_>) -> Result<Patter
     Ok(patterns)
 }
 
-/// How a value differs in shape from each pattern; `None` if there is one that it is like, or no
-/// pattern.
+/// Returns how a value differs in shape from the patterns; `None` if it is like one of them, or if
+/// there are none.
 pub(crate) fn difference(patterns: &[Pattern], value: &Value) -> Option<String> {
-    // `serde_json::Value`: it has every shape.
-    if patterns.iter().any(|pattern| pattern.info.outcome_type.as_deref() == Some("Value")) {
+    // A `serde_json::Value` may have any shape.
+    if patterns
+        .iter()
+        .any(|pattern| pattern.info.outcome_type.as_deref() == Some("Value"))
+    {
         return None;
     }
-    let mut differences = patterns.iter().map(|pattern| differs(&pattern.value, value, ""));
+    let mut differences = patterns
+        .iter()
+        .map(|pattern| differs(&pattern.value, value, ""));
     let first = differences.next()?;
-    if differences.any(|difference| difference.is_none()) { None } else { first }
+    if differences.any(|difference| difference.is_none()) {
+        None
+    } else {
+        first
+    }
 }
 
 /// How a value differs: in its kind, or in the fields of objects. `null` may stand for anything.
 fn differs(pattern: &Value, value: &Value, at: &str) -> Option<String> {
-    let place = if at.is_empty() { "the value".to_owned() } else { format!("`{at}`") };
+    let place = if at.is_empty() {
+        "the value".to_owned()
+    } else {
+        format!("`{at}`")
+    };
     match (pattern, value) {
         (Value::Null, _) | (_, Value::Null) => None,
         (Value::Object(wanted), Value::Object(given)) => {
-            let inner = |name: &str| if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") };
+            let inner = |name: &str| {
+                if at.is_empty() {
+                    name.to_owned()
+                } else {
+                    format!("{at}.{name}")
+                }
+            };
             let missing = wanted.keys().find(|name| !given.contains_key(*name));
             let unknown = given.keys().find(|name| !wanted.contains_key(*name));
             match (missing, unknown) {
                 (Some(name), _) => Some(format!("{place} has no field `{name}`")),
-                (_, Some(name)) => Some(format!("{place} has a field `{name}`, which others do not have")),
-                _ => wanted.iter().find_map(|(name, wanted)| differs(wanted, given.get(name)?, &inner(name))),
+                (_, Some(name)) => Some(format!(
+                    "{place} has a field `{name}`, which others do not have"
+                )),
+                _ => wanted
+                    .iter()
+                    .find_map(|(name, wanted)| differs(wanted, given.get(name)?, &inner(name))),
             }
         }
         (Value::Array(wanted), Value::Array(given)) => {
             let wanted = wanted.first()?;
-            given.iter().find_map(|value| differs(wanted, value, &format!("{at}[]")))
+            given
+                .iter()
+                .find_map(|value| differs(wanted, value, &format!("{at}[]")))
         }
         _ if kind(pattern) == kind(value) => None,
-        _ => Some(format!("{place} is {}, and others have {}", kind(value), kind(pattern))),
+        _ => Some(format!(
+            "{place} is {}, and others have {}",
+            kind(value),
+            kind(pattern)
+        )),
     }
 }
 
@@ -127,17 +181,41 @@ mod tests {
     fn values_of_one_shape_are_alike_and_others_are_not() {
         for (pattern, value, says) in [
             ("\"r-1\"", "\"r-2\"", None),
-            ("\"r-1\"", "{\"receipt\":7}", Some("the value is an object, and others have a string")),
-            ("7", "\"7\"", Some("the value is a string, and others have a number")),
+            (
+                "\"r-1\"",
+                "{\"receipt\":7}",
+                Some("the value is an object, and others have a string"),
+            ),
+            (
+                "7",
+                "\"7\"",
+                Some("the value is a string, and others have a number"),
+            ),
             ("null", "7", None),
             ("{\"receipt\":7}", "{\"receipt\":null}", None),
-            ("{\"receipt\":7}", "{\"recipt\":7}", Some("the value has no field `receipt`")),
-            ("{\"receipt\":7}", "{\"receipt\":7,\"x\":1}", Some("the value has a field `x`, which others do not have")),
-            ("{\"a\":{\"b\":[1]}}", "{\"a\":{\"b\":[1,\"2\"]}}", Some("`a.b[]` is a string, and others have a number")),
+            (
+                "{\"receipt\":7}",
+                "{\"recipt\":7}",
+                Some("the value has no field `receipt`"),
+            ),
+            (
+                "{\"receipt\":7}",
+                "{\"receipt\":7,\"x\":1}",
+                Some("the value has a field `x`, which others do not have"),
+            ),
+            (
+                "{\"a\":{\"b\":[1]}}",
+                "{\"a\":{\"b\":[1,\"2\"]}}",
+                Some("`a.b[]` is a string, and others have a number"),
+            ),
             ("[]", "[1]", None),
         ] {
             let parse = |text| serde_json::from_str(text).unwrap();
-            assert_eq!(differs(&parse(pattern), &parse(value), "").as_deref(), says, "{pattern} {value}");
+            assert_eq!(
+                differs(&parse(pattern), &parse(value), "").as_deref(),
+                says,
+                "{pattern} {value}"
+            );
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::ask;
 use crate::failure::Failure;
 use crate::print;
 use crate::progress::Progress;
-use crate::store::AnyStore;
+use crate::store::{AnyStore, Operator};
 
 /// How many records are listed before they are removed.
 const BATCH: usize = 1000;
@@ -26,46 +26,34 @@ const BATCH: usize = 1000;
 const AT_A_TIME: usize = 16;
 
 pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<(), Failure> {
-    let state = args.state;
-    refuse_trail(&args.operation)?;
-    if args.older_than.is_some() && state.is_some_and(|state| !matches!(state, State::InFlight | State::Abandoned)) {
-        return Err(Failure::Arguments(
-            "`--older-than` is for `in_flight` and `abandoned`: stores do not record the age of records in other states"
-                .to_owned(),
-        ));
-    }
-    if state == Some(State::InFlight) && !args.consent.force {
-        return Err(Failure::Refused(
-            "records in flight are alive: their bodies are running. With `--force` they are removed all the same, and the bodies continue until their owners notice".to_owned(),
-        ));
-    }
-    let mut listing = Listing::all().operation(valid(&args.operation)?).limit(BATCH);
-    listing.state = state.map(Into::into);
+    check(args)?;
+    let mut listing = Listing::all()
+        .operation(valid(&args.operation)?)
+        .limit(BATCH);
+    listing.state = args.state.map(Into::into);
     listing.older_than = args.older_than;
     if !args.consent.yes {
         let counted = count(store, listing.clone(), args.consent.force).await?;
-        let total: u64 = counted.values().sum();
-        let by_state: Vec<String> = counted.iter().map(|(state, count)| format!("{count} {state}")).collect();
-        let question = format!(
-            "{total} records of {} will be removed ({}). Their keys are forgotten: the next call of each runs the body again.",
-            args.operation,
-            if by_state.is_empty() { "none".to_owned() } else { by_state.join(", ") }
-        );
-        ask::confirm(&args.consent, &question)?;
+        ask::confirm(&args.consent, &question(&args.operation, &counted))?;
     }
     let noted = note(store, args).await?;
     let mut purged = Purged::default();
     let ended = remove_all(store, args, listing, &mut purged).await;
     let removed = purged.removed;
     if let Some(noted) = noted {
-        let written = store.end(noted, Ended::Done { records: removed }, args.consent.audit_ttl).await;
+        let ended = Ended::Done { records: removed };
+        let written = store.end(noted, ended, args.consent.audit_ttl).await;
         if let Err(error) = written {
-            print::aside(&format!("idem: the audit trail does not say how many records were removed: {error}"));
+            print::aside(&format!(
+                "idem: the audit trail does not say how many records were removed: {error}"
+            ));
         }
     }
     let operation = &args.operation;
     if let Err(error) = ended {
-        print::aside(&format!("idem: {removed} records of {operation} were removed before the store failed"));
+        print::aside(&format!(
+            "idem: {removed} records of {operation} were removed before the store failed"
+        ));
         return Err(error.into());
     }
     let kept = purged.kept + u64::try_from(purged.unreadable.len()).unwrap_or(u64::MAX);
@@ -79,13 +67,50 @@ pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<()
     ))?)
 }
 
-/// What became of the records.
+/// Refuses arguments that contradict each other or need consent.
+fn check(args: &Purge) -> Result<(), Failure> {
+    let state = args.state;
+    refuse_trail(&args.operation)?;
+    if args.older_than.is_some()
+        && state.is_some_and(|state| !matches!(state, State::InFlight | State::Abandoned))
+    {
+        return Err(Failure::Arguments(
+            "`--older-than` is for `in_flight` and `abandoned`: stores do not record the age of records in other states"
+                .to_owned(),
+        ));
+    }
+    if state == Some(State::InFlight) && !args.consent.force {
+        return Err(Failure::Refused(
+            "records in flight are alive: their bodies are running. With `--force` they are removed all the same, and the bodies continue until their owners notice".to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+/// What the operator is asked before records are removed.
+fn question(operation: &str, counted: &BTreeMap<&'static str, u64>) -> String {
+    let total: u64 = counted.values().sum();
+    let by_state: Vec<String> = counted
+        .iter()
+        .map(|(state, count)| format!("{count} {state}"))
+        .collect();
+    format!(
+        "{total} records of {operation} will be removed ({}). Their keys are forgotten: the next call of each runs the body again.",
+        if by_state.is_empty() {
+            "none".to_owned()
+        } else {
+            by_state.join(", ")
+        }
+    )
+}
+
+/// The records that a purge has met.
 #[derive(Default)]
 struct Purged {
     removed: u64,
-    /// Alive, or changed.
+    /// Records that are alive or have changed.
     kept: u64,
-    /// Each once: a listing may repeat it.
+    /// A set, because a listing may repeat a record.
     unreadable: HashSet<RecordId>,
 }
 
@@ -98,7 +123,8 @@ impl Purged {
     }
 }
 
-/// Removes what the listing has. At an error it stops, and has counted what was removed.
+/// Removes the listed records. It stops at an error, and `purged` says how many were removed until
+/// then.
 async fn remove_all(
     store: &AnyStore,
     args: &Purge,
@@ -115,16 +141,21 @@ async fn remove_all(
             .into_iter()
             .partition(|listed| listed.info.state == RecordState::InFlight && !args.consent.force);
         purged.kept += u64::try_from(alive.len()).unwrap_or(u64::MAX);
-        // After a failure no removal begins, and those under way are waited for.
+        // After a failure no more removals begin, and the running ones are awaited.
         let has_failed = Cell::new(false);
-        let removals = stream::iter(batch).take_while(|_| ready(!has_failed.get())).map(|listed| {
-            let has_failed = &has_failed;
-            async move {
-                let answer = remove(store, args, &listed).await;
-                has_failed.set(answer.as_ref().is_err_and(|error| !is_unreadable(error)) || has_failed.get());
-                (listed.id, answer)
-            }
-        });
+        let removals = stream::iter(batch)
+            .take_while(|_| ready(!has_failed.get()))
+            .map(|listed| {
+                let has_failed = &has_failed;
+                async move {
+                    let answer = remove(store, args, &listed).await;
+                    has_failed.set(
+                        answer.as_ref().is_err_and(|error| !is_unreadable(error))
+                            || has_failed.get(),
+                    );
+                    (listed.id, answer)
+                }
+            });
         let answers: Vec<_> = removals.buffer_unordered(AT_A_TIME).collect().await;
         let mut failed = Ok(());
         for (id, answer) in answers {
@@ -147,10 +178,14 @@ async fn remove_all(
     }
 }
 
-/// Removes only what was listed: a key that was claimed since, or was committed, stays.
+/// Removes a record only if it is as it was listed: one that was claimed or committed meanwhile
+/// stays.
 async fn remove(store: &AnyStore, args: &Purge, listed: &Listed) -> Result<Intervened, StoreError> {
     let forget = Intervention::forget(listed.id.clone())
-        .by(&ask::who(), args.consent.reason.as_deref().unwrap_or_default())
+        .by(
+            &ask::who(),
+            args.consent.reason.as_deref().unwrap_or_default(),
+        )
         .force(args.consent.force)
         .only_attempt(listed.info.attempt)
         .only_state(listed.info.state);
@@ -165,7 +200,8 @@ fn is_unreadable(error: &StoreError) -> bool {
     error.kind() == StoreErrorKind::Unreadable
 }
 
-/// The entry of the whole: one for each record would take the room that a purge makes.
+/// Writes one entry for the whole purge: an entry for each record would take as much room as the purge
+/// makes.
 async fn note(store: &AnyStore, args: &Purge) -> Result<Option<Noted>, Failure> {
     let Purge { consent, .. } = args;
     if consent.no_audit {
@@ -175,12 +211,24 @@ async fn note(store: &AnyStore, args: &Purge) -> Result<Option<Noted>, Failure> 
         .of_state(args.state.map(Into::into))
         .older_than(args.older_than)
         .force(consent.force);
-    let (who, why) = (ask::who(), consent.reason.as_deref().unwrap_or_default());
-    store.note(&decision, (&who, why), consent.audit_ttl).await.map(Some).map_err(without_entry)
+    let who = ask::who();
+    let by = Operator {
+        who: &who,
+        why: consent.reason.as_deref().unwrap_or_default(),
+    };
+    store
+        .note(&decision, by, consent.audit_ttl)
+        .await
+        .map(Some)
+        .map_err(without_entry)
 }
 
-/// How many records would go, by state.
-async fn count(store: &AnyStore, mut listing: Listing, force: bool) -> Result<BTreeMap<&'static str, u64>, Failure> {
+/// Counts the records that would be removed, by state.
+async fn count(
+    store: &AnyStore,
+    mut listing: Listing,
+    force: bool,
+) -> Result<BTreeMap<&'static str, u64>, Failure> {
     let mut counted = BTreeMap::new();
     let mut progress = Progress::new();
     loop {

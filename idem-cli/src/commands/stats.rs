@@ -16,7 +16,7 @@ use crate::print;
 use crate::progress::Progress;
 use crate::store::AnyStore;
 
-/// In the order of the columns.
+/// The states, in the order of the columns.
 const STATES: [RecordState; 6] = [
     RecordState::Issued,
     RecordState::InFlight,
@@ -25,10 +25,10 @@ const STATES: [RecordState; 6] = [
     RecordState::Committed,
     RecordState::Done,
 ];
-/// As many records as a page has.
+/// How many records a page has.
 const PAGE: usize = 1000;
 
-/// What is counted of an operation.
+/// The counts of an operation.
 #[derive(Default)]
 struct Counts {
     by_state: [u64; STATES.len()],
@@ -40,7 +40,7 @@ pub(crate) async fn run(store: &AnyStore, json: bool) -> Result<(), Failure> {
     show(&count(store).await?, json)
 }
 
-/// Counts again and again, until it is interrupted.
+/// Counts repeatedly, until it is interrupted.
 pub(crate) async fn watch(store: &AnyStore, args: &Watch, json: bool) -> Result<(), Failure> {
     let clears = !json && io::stdout().is_terminal();
     loop {
@@ -49,7 +49,7 @@ pub(crate) async fn watch(store: &AnyStore, args: &Watch, json: bool) -> Result<
             _ = tokio::signal::ctrl_c() => return Ok(()),
         };
         if clears {
-            // Home, and all below it.
+            // Moves the cursor to the top left, and clears the screen below it.
             write!(io::stdout(), "\u{1b}[H\u{1b}[2J")?;
         }
         show(&counted, json)?;
@@ -71,17 +71,24 @@ async fn count(store: &AnyStore) -> Result<BTreeMap<String, Counts>, Failure> {
         progress.add(&page);
         tell(&page.unreadable);
         for listed in page.records {
-            // The digest, which is short: a record may come twice.
+            // A listing may repeat a record. The digest takes less memory than the id.
             if listed.id.operation() == trail::OPERATION || !seen.insert(listed.id.digest()) {
                 continue;
             }
             let state = match listed.info.state {
-                // A token whose time is over.
+                // An expired token.
                 RecordState::Expired => RecordState::Issued,
                 state => state,
             };
-            let counts = operations.entry(listed.id.operation().to_owned()).or_default();
-            for (count, _) in counts.by_state.iter_mut().zip(STATES).filter(|(_, other)| *other == state) {
+            let counts = operations
+                .entry(listed.id.operation().to_owned())
+                .or_default();
+            for (count, _) in counts
+                .by_state
+                .iter_mut()
+                .zip(STATES)
+                .filter(|(_, other)| *other == state)
+            {
                 *count += 1;
             }
             let oldest = match state {
@@ -100,7 +107,10 @@ async fn count(store: &AnyStore) -> Result<BTreeMap<String, Counts>, Failure> {
 
 fn show(operations: &BTreeMap<String, Counts>, json: bool) -> Result<(), Failure> {
     if json {
-        let objects = operations.iter().map(|(name, counts)| object(name, counts)).collect();
+        let objects = operations
+            .iter()
+            .map(|(name, counts)| object(name, counts))
+            .collect();
         return Ok(print::json(&Value::Array(objects))?);
     }
     let head = [
@@ -118,7 +128,10 @@ fn show(operations: &BTreeMap<String, Counts>, json: bool) -> Result<(), Failure
         let age = |age: Option<Duration>| age.map_or_else(|| "-".to_owned(), print::length);
         let counted = counts.by_state.iter().map(u64::to_string);
         let ages = [age(counts.oldest_in_flight), age(counts.oldest_abandoned)];
-        std::iter::once(name.clone()).chain(counted).chain(ages).collect()
+        std::iter::once(name.clone())
+            .chain(counted)
+            .chain(ages)
+            .collect()
     };
     let rows: Vec<Vec<String>> = operations.iter().map(row).collect();
     Ok(print::table(&head, &rows)?)
@@ -130,7 +143,13 @@ fn object(name: &str, counts: &Counts) -> Value {
     for (state, count) in STATES.into_iter().zip(counts.by_state) {
         object.insert(print::state(state).to_owned(), count.into());
     }
-    object.insert("oldest_in_flight_ms".to_owned(), counts.oldest_in_flight.map(print::millis).into());
-    object.insert("oldest_abandoned_ms".to_owned(), counts.oldest_abandoned.map(print::millis).into());
+    object.insert(
+        "oldest_in_flight_ms".to_owned(),
+        counts.oldest_in_flight.map(print::millis).into(),
+    );
+    object.insert(
+        "oldest_abandoned_ms".to_owned(),
+        counts.oldest_abandoned.map(print::millis).into(),
+    );
     Value::Object(object)
 }

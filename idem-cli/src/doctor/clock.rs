@@ -1,6 +1,9 @@
-//! The server's clock beside our own: a lease lasts as long on both only if they run at the same
-//! rate.
-#![allow(clippy::disallowed_methods, reason = "the one place that lays two clocks beside each other")]
+//! Compares the server's clock with that of this machine. A lease lasts equally long on both only if
+//! they run at the same rate.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "it compares the clock of a server with that of this machine"
+)]
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -8,19 +11,23 @@ use super::Report;
 
 /// The assumption of the promises: clocks that run at the same rate within 10 %.
 const RATE: u32 = 10;
-/// Farther apart than this, a fail-over to another server may look like a jump.
+/// With clocks farther apart than this, a fail-over to another server may look like a jump.
 const APART: Duration = Duration::from_secs(10);
 
-/// One look: what the server's clock showed, and when at the earliest and at the latest.
-pub(super) struct Look {
+/// A reading of the server's clock: its time, and when it was read at the earliest and at the latest.
+pub(super) struct Reading {
     time: Duration,
     earliest: Instant,
     latest: Instant,
 }
 
-impl Look {
+impl Reading {
     pub(super) fn new(earliest: Instant, time: Duration) -> Self {
-        Self { time, earliest, latest: now() }
+        Self {
+            time,
+            earliest,
+            latest: now(),
+        }
     }
 }
 
@@ -28,12 +35,13 @@ pub(super) fn now() -> Instant {
     Instant::now()
 }
 
-/// Judges two looks at one server's clock.
-pub(super) fn judge(server: &str, first: &Look, second: &Look, report: &mut Report) {
+/// Judges two readings of one server's clock.
+pub(super) fn judge(server: &str, first: &Reading, second: &Reading, report: &mut Report) {
     let least = second.earliest.saturating_duration_since(first.latest);
     let most = second.latest.saturating_duration_since(first.earliest);
     let passed = second.time.checked_sub(first.time);
-    let is_same = passed.is_some_and(|passed| passed + passed / RATE >= least && passed <= most + most / RATE);
+    let is_same = passed
+        .is_some_and(|passed| passed + passed / RATE >= least && passed <= most + most / RATE);
     if is_same {
         report.fine(format!("{server}: the clock runs as this machine's does"));
     } else {
@@ -42,7 +50,9 @@ pub(super) fn judge(server: &str, first: &Look, second: &Look, report: &mut Repo
             "keep both clocks by NTP, slewed and not stepped; leases are taken over too early or too late otherwise",
         );
     }
-    let here = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let here = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
     let apart = second.time.abs_diff(here);
     if apart > APART {
         report.found(

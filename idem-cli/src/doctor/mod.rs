@@ -13,16 +13,16 @@ use serde_json::{Value, json};
 
 use crate::args::Args;
 use crate::failure::{DONE, FOUND, Failure};
-use crate::place::{Missing, missing_table};
+use crate::hints::{Missing, missing_table};
 use crate::print;
 use crate::store::{AnyStore, table_of};
 
 /// The findings of the doctor.
 #[derive(Default)]
 pub(crate) struct Report {
-    /// What is as it must be.
+    /// Settings that are right.
     fine: Vec<String>,
-    /// What is worth knowing, and breaks nothing by itself.
+    /// What an operator should know, and breaks no promise by itself.
     notes: Vec<String>,
     findings: Vec<Finding>,
 }
@@ -43,14 +43,19 @@ impl Report {
     }
 
     fn found(&mut self, what: impl Into<String>, remedy: impl Into<String>) {
-        self.findings.push(Finding { what: what.into(), remedy: remedy.into() });
+        self.findings.push(Finding {
+            what: what.into(),
+            remedy: remedy.into(),
+        });
     }
 
-    /// An error that says what to do, for example of a server that is refused.
+    /// Adds an error whose text also has the remedy, such as that of a refused server.
     fn found_error(&mut self, error: &StoreError) {
         let text = error.to_string();
-        let (what, remedy) =
-            text.split_once("; ").or_else(|| text.split_once(". ")).unwrap_or((&text, "see the message"));
+        let (what, remedy) = text
+            .split_once("; ")
+            .or_else(|| text.split_once(". "))
+            .unwrap_or((&text, "see the message"));
         self.found(what, remedy);
     }
 }
@@ -59,11 +64,17 @@ pub(crate) async fn run(args: &Args) -> Result<u8, Failure> {
     let mut report = Report::default();
     match AnyStore::open(args).await {
         Ok(store) => examine(&store, args, &mut report).await?,
-        // A server that a store refuses to use; one that does not answer is not examined.
-        Err(Failure::Store(error)) if error.kind() == StoreErrorKind::Refused => report.found_error(&error),
+        // The store refuses to use the server. A server that does not answer cannot be examined.
+        Err(Failure::Store(error)) if error.kind() == StoreErrorKind::Refused => {
+            report.found_error(&error)
+        }
         Err(failure) => return Err(failure),
     }
-    let code = if report.findings.is_empty() { DONE } else { FOUND };
+    let code = if report.findings.is_empty() {
+        DONE
+    } else {
+        FOUND
+    };
     if args.json {
         print::json(&as_json(&report))?;
     } else {
@@ -90,13 +101,18 @@ async fn examine(store: &AnyStore, args: &Args, report: &mut Report) -> Result<(
     }
 }
 
-/// Whether the table is there, and one of this version: as a first step of a store finds.
+/// Checks by a first step of the store that the table exists and has this version.
 async fn table(store: &AnyStore, args: &Args, report: &mut Report) -> Result<(), Failure> {
     let nothing = Key::encode("doctor").and_then(|key| RecordId::new("idem.doctor", &key));
     let Some(id) = nothing else { return Ok(()) };
     match store.inspect(&id).await {
         Ok(_) => report.fine("the table is there, and of this version"),
-        Err(error) if matches!(error.kind(), StoreErrorKind::Refused | StoreErrorKind::Unreadable) => {
+        Err(error)
+            if matches!(
+                error.kind(),
+                StoreErrorKind::Refused | StoreErrorKind::Unreadable
+            ) =>
+        {
             match missing_table(store, args).await {
                 Some(Missing { what, remedy }) => report.found(what, remedy),
                 None => report.found_error(&error),

@@ -7,31 +7,40 @@ use idem_redis::{RedisStore, Survey};
 use super::{Report, clock};
 use crate::failure::Failure;
 
-/// Between two looks at the clock.
+/// The pause between two readings of the clock.
 const BETWEEN: Duration = Duration::from_secs(1);
-/// A waiter's connection is cut off when more than this is on its way to it, in bytes: messages are
-/// a few bytes, and may come in a burst.
+/// The output buffer, in bytes, that a waiter's connection needs at least. Messages are a few bytes
+/// long, and may come in a burst.
 const LEAST_BUFFER: u64 = 1024 * 1024;
 
 pub(super) async fn examine(store: &RedisStore, report: &mut Report) -> Result<(), Failure> {
-    // `connect` has refused a server that is too old, no master, or of another kind, and a user
-    // without the rights that promises need.
+    // `connect` has already refused a server that is too old, not a master or of another kind, and
+    // a user without the necessary rights.
     report
         .fine("the server can be used: new enough, a master, and this user may use every command that a promise needs");
     let asked = clock::now();
     let first = store.survey().await?;
-    let first: Vec<_> =
-        first.into_iter().map(|survey| (survey.time.map(|time| clock::Look::new(asked, time)), survey)).collect();
+    let first: Vec<_> = first
+        .into_iter()
+        .map(|survey| {
+            (
+                survey.time.map(|time| clock::Reading::new(asked, time)),
+                survey,
+            )
+        })
+        .collect();
     for (_, survey) in &first {
         examine_one(survey, report);
     }
     tokio::time::sleep(BETWEEN).await;
     let asked = clock::now();
     for survey in store.survey().await? {
-        let before = first.iter().find(|(_, other)| other.server == survey.server);
+        let before = first
+            .iter()
+            .find(|(_, other)| other.server == survey.server);
         match (before, survey.time) {
             (Some((Some(before), _)), Some(time)) => {
-                clock::judge(&survey.server, before, &clock::Look::new(asked, time), report);
+                clock::judge(&survey.server, before, &clock::Reading::new(asked, time), report);
             }
             _ => report.found(
                 format!("{}: this user may not ask for the clock, so a lease that looks expired because the clock was set is taken over", survey.server),
@@ -51,13 +60,26 @@ fn examine_one(survey: &Survey, report: &mut Report) {
         );
         return;
     }
-    let info = |name: &str| survey.info.get(name).map(String::as_str).unwrap_or_default();
-    let version = if info("valkey_version").is_empty() { info("redis_version") } else { info("valkey_version") };
+    let info = |name: &str| {
+        survey
+            .info
+            .get(name)
+            .map(String::as_str)
+            .unwrap_or_default()
+    };
+    let version = if info("valkey_version").is_empty() {
+        info("redis_version")
+    } else {
+        info("valkey_version")
+    };
     report.note(format!("{server}: version {version}"));
     eviction(survey, report);
     persistence(survey, report);
     replicas(survey, report);
-    let hard = survey.config.get("client-output-buffer-limit").and_then(|text| pubsub_limit(text));
+    let hard = survey
+        .config
+        .get("client-output-buffer-limit")
+        .and_then(|text| pubsub_limit(text));
     match hard {
         Some(limit) if limit > 0 && limit < LEAST_BUFFER => report.found(
             format!("{server}: a subscriber is cut off when {limit} bytes wait for it, so a burst of commits disconnects waiters, again and again"),
@@ -73,16 +95,24 @@ fn examine_one(survey: &Survey, report: &mut Report) {
                 "+publish +subscribe +unsubscribe, and &prefix:* for the channels",
             ),
             "SCAN" | "GETRANGE" => ("this program cannot list records", "+scan +getrange"),
-            // Said where it matters.
+            // Another check reports this.
             _ => continue,
         };
-        report.note(format!("{server}: this user may not use {command}: {what}; the right is {right}"));
+        report.note(format!(
+            "{server}: this user may not use {command}: {what}; the right is {right}"
+        ));
     }
 }
 
 fn eviction(survey: &Survey, report: &mut Report) {
     let server = &survey.server;
-    let number = |name: &str| survey.info.get(name).and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
+    let number = |name: &str| {
+        survey
+            .info
+            .get(name)
+            .and_then(|text| text.parse::<u64>().ok())
+            .unwrap_or_default()
+    };
     match survey.info.get("maxmemory_policy").map(String::as_str) {
         Some("noeviction") => report.fine(format!("{server}: keys are not evicted")),
         Some(policy) => report.found(
@@ -91,7 +121,8 @@ fn eviction(survey: &Survey, report: &mut Report) {
         ),
         None => {}
     }
-    let (used, most) = (number("used_memory"), number("maxmemory"));
+    let used = number("used_memory");
+    let most = number("maxmemory");
     if most > 0 && used > most / 10 * 9 {
         report.found(
             format!(
@@ -105,7 +136,13 @@ fn eviction(survey: &Survey, report: &mut Report) {
 
 fn persistence(survey: &Survey, report: &mut Report) {
     let server = &survey.server;
-    let info = |name: &str| survey.info.get(name).map(String::as_str).unwrap_or_default();
+    let info = |name: &str| {
+        survey
+            .info
+            .get(name)
+            .map(String::as_str)
+            .unwrap_or_default()
+    };
     let config = |name: &str| survey.config.get(name).map(String::as_str);
     match (info("aof_enabled"), config("appendfsync"), config("save")) {
         ("1", Some("no"), _) => report.found(
@@ -125,7 +162,10 @@ fn persistence(survey: &Survey, report: &mut Report) {
             "CONFIG SET appendonly yes, and the same in redis.conf",
         ),
     }
-    for (field, what) in [("aof_last_write_status", "append-only file"), ("rdb_last_bgsave_status", "snapshot")] {
+    for (field, what) in [
+        ("aof_last_write_status", "append-only file"),
+        ("rdb_last_bgsave_status", "snapshot"),
+    ] {
         if info(field) == "err" {
             report.found(
                 format!("{server}: the last write of the {what} failed"),
@@ -137,8 +177,15 @@ fn persistence(survey: &Survey, report: &mut Report) {
 
 fn replicas(survey: &Survey, report: &mut Report) {
     let server = &survey.server;
-    let count = survey.info.get("connected_slaves").and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
-    let least = survey.config.get("min-replicas-to-write").and_then(|text| text.parse::<u64>().ok());
+    let count = survey
+        .info
+        .get("connected_slaves")
+        .and_then(|text| text.parse::<u64>().ok())
+        .unwrap_or_default();
+    let least = survey
+        .config
+        .get("min-replicas-to-write")
+        .and_then(|text| text.parse::<u64>().ok());
     match (count, least) {
         (0, Some(1..)) => report.found(
             format!("{server}: has no replica, and min-replicas-to-write asks for one: every claim is refused"),
@@ -157,7 +204,9 @@ fn replicas(survey: &Survey, report: &mut Report) {
 
 /// The hard limit of subscribers, in bytes; 0 for none.
 fn pubsub_limit(setting: &str) -> Option<u64> {
-    let mut words = setting.split_whitespace().skip_while(|word| *word != "pubsub");
+    let mut words = setting
+        .split_whitespace()
+        .skip_while(|word| *word != "pubsub");
     words.nth(1)?.parse().ok()
 }
 

@@ -29,20 +29,38 @@ async fn fill(store: &impl Store, many: usize) {
 
 /// With time enough for a machine under load.
 async fn redis(url: &str) -> RedisStore {
-    RedisStore::builder().url(url).time_limit(Duration::from_secs(10)).connect().await.unwrap()
+    RedisStore::builder()
+        .url(url)
+        .time_limit(Duration::from_secs(10))
+        .connect()
+        .await
+        .unwrap()
 }
 
 /// Every record once, over pages of a size; and how many pages that took.
 fn listed(url: &str, limit: &str) -> (HashSet<String>, usize) {
-    let (mut found, mut cursor, mut pages) = (HashSet::new(), None::<String>, 0);
+    let mut found = HashSet::new();
+    let mut cursor = None::<String>;
+    let mut pages = 0;
     loop {
-        let mut args = vec!["list", "--operation", "forms.order", "--json", "--limit", limit];
+        let mut args = vec![
+            "list",
+            "--operation",
+            "forms.order",
+            "--json",
+            "--limit",
+            limit,
+        ];
         if let Some(cursor) = &cursor {
             args.extend(["--cursor", cursor]);
         }
         let page = idem(url, &args).with(0).json();
         pages += 1;
-        let keys = page["records"].as_array().unwrap().iter().map(|record| record["key"].as_str().unwrap().to_owned());
+        let keys = page["records"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|record| record["key"].as_str().unwrap().to_owned());
         found.extend(keys);
         cursor = page["cursor"].as_str().map(str::to_owned);
         if cursor.is_none() {
@@ -64,17 +82,36 @@ async fn ten_thousand_records_in_redis_are_listed_by_scans_and_purged() {
     assert_eq!(calls(&server, "keys").await, 0);
     let counted = idem(&url, &["stats", "--json"]).with(0).json();
     assert_eq!(counted[0]["issued"], json!(MANY));
-    let purged = idem(&url, &["purge", "--operation", "forms.order", "--state", "issued", "--yes", "--json"]).with(0);
+    let purged = idem(
+        &url,
+        &[
+            "purge",
+            "--operation",
+            "forms.order",
+            "--state",
+            "issued",
+            "--yes",
+            "--json",
+        ],
+    )
+    .with(0);
     assert_eq!(purged.json()["removed"], json!(MANY));
     assert!(purged.err.contains("removed"), "{purged:?}");
-    assert_eq!(idem(&url, &["list", "--json"]).with(0).json()["records"], json!([]));
+    assert_eq!(
+        idem(&url, &["list", "--json"]).with(0).json()["records"],
+        json!([])
+    );
 }
 
 /// How often a command was carried out.
 async fn calls(server: &RedisServer, command: &str) -> usize {
-    let Reply::Value(stats) = server.cli(&["INFO", "commandstats"]).await.unwrap() else { panic!() };
+    let Reply::Value(stats) = server.cli(&["INFO", "commandstats"]).await.unwrap() else {
+        panic!()
+    };
     let stats = String::from_utf8(stats).unwrap();
-    let calls = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+    let calls = stats
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
     calls.map_or(0, |calls| calls.split(',').next().unwrap().parse().unwrap())
 }
 
@@ -83,14 +120,24 @@ async fn redis_is_asked_for_many_records_at_a_time_and_the_cursor_is_short() {
     let server = RedisServer::start().await.unwrap();
     let url = server.url();
     fill(&redis(&url).await, MANY).await;
-    for args in [&["list", "--state", "abandoned"][..], &["list", "--digest", "0123456789abcdef"], &["stats"]] {
+    for args in [
+        &["list", "--state", "abandoned"][..],
+        &["list", "--digest", "0123456789abcdef"],
+        &["stats"],
+    ] {
         server.cli(&["CONFIG", "RESETSTAT"]).await.unwrap();
         idem(&url, args).with(0);
-        let (scans, scripts) = (calls(&server, "scan").await, calls(&server, "evalsha").await);
-        assert!(scans <= 2 * MANY / 1000 && scripts <= 2 * MANY / 100, "{scans} {scripts} {args:?}");
+        let scans = calls(&server, "scan").await;
+        let scripts = calls(&server, "evalsha").await;
+        assert!(
+            scans <= 2 * MANY / 1000 && scripts <= 2 * MANY / 100,
+            "{scans} {scripts} {args:?}"
+        );
     }
     for limit in ["1", "7", "100", "3000"] {
-        let page = idem(&url, &["list", "--limit", limit, "--json"]).with(0).json();
+        let page = idem(&url, &["list", "--limit", limit, "--json"])
+            .with(0)
+            .json();
         let cursor = page["cursor"].as_str().unwrap();
         assert!(cursor.len() <= 300, "{limit}: {cursor}");
     }
@@ -110,7 +157,10 @@ async fn records_are_printed_before_the_last_of_them_is_read() {
         let mut text = vec![0; 1000];
         // No more fits into a pipe than a few hundred records.
         out.read_exact(&mut text).unwrap();
-        assert!(calls(&server, "scan").await <= many / 1000 * 3 / 4, "{format:?}");
+        assert!(
+            calls(&server, "scan").await <= many / 1000 * 3 / 4,
+            "{format:?}"
+        );
         out.read_to_end(&mut text).unwrap();
         assert!(child.wait().unwrap().success());
         let text = String::from_utf8(text).unwrap();
@@ -127,14 +177,24 @@ async fn progress_is_shown_at_a_terminal_and_nowhere_else() {
     let server = RedisServer::start().await.unwrap();
     let url = server.url();
     fill(&redis(&url).await, MANY).await;
-    for args in [&["stats"][..], &["list", "--state", "abandoned"], &["show", "--digest", "0123456789abcdef"]] {
+    for args in [
+        &["stats"][..],
+        &["list", "--state", "abandoned"],
+        &["show", "--digest", "0123456789abcdef"],
+    ] {
         let silent = idem(&url, args);
         assert!(!silent.err.contains("looked at"), "{silent:?}");
         // A terminal of its own.
         let program = [env!("CARGO_BIN_EXE_idem"), &args.join(" ")].join(" ");
-        let shown = Command::new("script").args(["-qec", &program, "/dev/null"]).env("IDEM_STORE", &url).output();
+        let shown = Command::new("script")
+            .args(["-qec", &program, "/dev/null"])
+            .env("IDEM_STORE", &url)
+            .output();
         let shown = String::from_utf8(shown.unwrap().stdout).unwrap();
-        assert!(shown.contains("10000 records looked at\r\u{1b}[K"), "{args:?}: {shown:?}");
+        assert!(
+            shown.contains("10000 records looked at\r\u{1b}[K"),
+            "{args:?}: {shown:?}"
+        );
     }
 }
 

@@ -59,7 +59,12 @@ pub(crate) fn idem_logging(store: &str, args: &[&str]) -> Ended {
 /// The program, as Ada uses it.
 pub(crate) fn command(store: &str, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_idem"));
-    command.args(args).env("IDEM_STORE", store).env("USER", "ada").env_remove("SUDO_USER").env_remove("IDEM_LOG");
+    command
+        .args(args)
+        .env("IDEM_STORE", store)
+        .env("USER", "ada")
+        .env_remove("SUDO_USER")
+        .env_remove("IDEM_LOG");
     if store.is_empty() {
         command.env_remove("IDEM_STORE");
     }
@@ -67,12 +72,21 @@ pub(crate) fn command(store: &str, args: &[&str]) -> Command {
 }
 
 fn run(mut command: Command, input: &str) -> Ended {
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     // It may have ended without reading.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     let output = child.wait_with_output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    Ended { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+    Ended {
+        code: output.status.code().unwrap(),
+        out: text(output.stdout),
+        err: text(output.stderr),
+    }
 }
 
 /// The trace of each call of a worker.
@@ -100,24 +114,48 @@ pub(crate) async fn runtime(url: &str) -> Idempotency {
 
 /// The call of a worker: charges once, and after a crash a person decides.
 pub(crate) async fn charge(idempotency: &Idempotency, key: &str) -> Result<Value, Error> {
-    let call = idempotency.operation(OPERATION).key(key).fingerprint(&1999).lease(LEASE).abandoned(Abandoned::Reject);
-    let outcome = call.wait(Duration::ZERO).run(async || Ok::<_, Error>(Value::from("charged by the worker"))).await?;
+    let call = idempotency
+        .operation(OPERATION)
+        .key(key)
+        .fingerprint(&1999)
+        .lease(LEASE)
+        .abandoned(Abandoned::Reject);
+    let outcome = call
+        .wait(Duration::ZERO)
+        .run(async || Ok::<_, Error>(Value::from("charged by the worker")))
+        .await?;
     Ok(outcome.into_inner())
 }
 
 /// A worker process is killed while it charges; returns when its lease has run out.
 pub(crate) async fn killed_worker(url: &str, key: &str) {
     let mut worker = Command::new(std::env::current_exe().unwrap())
-        .args(["support::worker_that_is_killed", "--exact", "--nocapture", "--include-ignored"])
+        .args([
+            "support::worker_that_is_killed",
+            "--exact",
+            "--nocapture",
+            "--include-ignored",
+        ])
         .env("IDEM_TEST_WORKER", url)
         .env("IDEM_TEST_KEY", key)
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
     let idempotency = runtime(url).await;
-    let state = async || idempotency.operation(OPERATION).key(key).inspect().await.unwrap().map(|info| info.state);
+    let state = async || {
+        idempotency
+            .operation(OPERATION)
+            .key(key)
+            .inspect()
+            .await
+            .unwrap()
+            .map(|info| info.state)
+    };
     until("the worker has claimed its key", async || {
-        assert!(worker.try_wait().unwrap().is_none(), "the worker ended by itself");
+        assert!(
+            worker.try_wait().unwrap().is_none(),
+            "the worker ended by itself"
+        );
         state().await.is_some()
     })
     .await;
@@ -147,9 +185,21 @@ pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 /// The worker, in a process of its own. Without a store it is a test that has nothing to do.
 #[tokio::test]
 async fn worker_that_is_killed() {
-    let (Ok(url), Ok(key)) = (std::env::var("IDEM_TEST_WORKER"), std::env::var("IDEM_TEST_KEY")) else { return };
+    let Ok(url) = std::env::var("IDEM_TEST_WORKER") else {
+        return;
+    };
+    let Ok(key) = std::env::var("IDEM_TEST_KEY") else {
+        return;
+    };
     let idempotency = runtime(&url).await;
-    let call = idempotency.operation(OPERATION).key(&key).fingerprint(&1999).lease(LEASE).abandoned(Abandoned::Reject);
-    let never = call.run(async || std::future::pending::<Result<Value, Error>>().await).await;
+    let call = idempotency
+        .operation(OPERATION)
+        .key(&key)
+        .fingerprint(&1999)
+        .lease(LEASE)
+        .abandoned(Abandoned::Reject);
+    let never = call
+        .run(async || std::future::pending::<Result<Value, Error>>().await)
+        .await;
     panic!("the worker was to be killed: {never:?}");
 }

@@ -32,18 +32,32 @@ struct Mint<'a> {
 impl Mint<'_> {
     fn make(&self, subject: Option<Subject>) -> Result<(Token, Issue), Error> {
         let operation = &*self.operation;
-        let Some(subject) = subject else { return Err(Error::MissingSubject { operation: operation.into() }) };
-        let token = Token::generate(self.ttl, operation, &subject).map_err(|error| Error::Config {
-            operation: operation.into(),
-            reason: format!("the system gives no random numbers for a token: {error}").into(),
-        })?;
+        let Some(subject) = subject else {
+            return Err(Error::MissingSubject {
+                operation: operation.into(),
+            });
+        };
+        let token =
+            Token::generate(self.ttl, operation, &subject).map_err(|error| Error::Config {
+                operation: operation.into(),
+                reason: format!("the system gives no random numbers for a token: {error}").into(),
+            })?;
         let id = token.bound(operation, &subject).id(operation);
-        Ok((token, Issue { id, ttl: self.ttl, grace: self.ttl.min(MOST_GRACE) }))
+        Ok((
+            token,
+            Issue {
+                id,
+                ttl: self.ttl,
+                grace: self.ttl.min(MOST_GRACE),
+            },
+        ))
     }
 
     /// Records what was made.
     async fn record(&self, issues: &[Issue]) -> Result<(), Error> {
-        let Some(runtime) = &self.runtime else { return Ok(()) };
+        let Some(runtime) = &self.runtime else {
+            return Ok(());
+        };
         for issues in issues.chunks(AT_ONCE) {
             Self::record_some(runtime, issues).await?;
         }
@@ -58,11 +72,16 @@ impl Mint<'_> {
         // Of unknown fate: once more. A token that was written the first time is recognised.
         let again: Vec<usize> = (0..answers.len())
             .filter(|&index| {
-                answers.get(index).is_some_and(|answer| answer.as_ref().is_err_and(StoreError::is_unknown))
+                answers
+                    .get(index)
+                    .is_some_and(|answer| answer.as_ref().is_err_and(StoreError::is_unknown))
             })
             .collect();
         if !again.is_empty() {
-            let resent: Vec<Issue> = again.iter().filter_map(|&index| issues.get(index).cloned()).collect();
+            let resent: Vec<Issue> = again
+                .iter()
+                .filter_map(|&index| issues.get(index).cloned())
+                .collect();
             for (index, answer) in again.into_iter().zip(runtime.store.issue(&resent).await) {
                 if let Some(slot) = answers.get_mut(index) {
                     *slot = answer;
@@ -89,13 +108,16 @@ fn repeated() -> StoreError {
 }
 
 fn unanswered() -> StoreError {
-    StoreError::new(StoreErrorKind::Refused, "the store has answered fewer issues than it was asked for")
+    StoreError::new(
+        StoreErrorKind::Refused,
+        "the store has answered fewer issues than it was asked for",
+    )
 }
 
 /// Reports what a token could not be issued for.
 fn not_issued(error: &Error) {
     Prepared::Refused(error.clone()).announce();
-    current::trouble();
+    current::taint();
 }
 
 impl<'a, Q, P> Operation<'a, Q, P> {
@@ -124,12 +146,18 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// # Cancellation safety
     ///
     /// If the future is dropped, a record of an unused token may remain until it expires.
-    pub fn issue<S>(self, subject: &S, ttl: Duration) -> impl Future<Output = Result<Token, Error>> + use<'a, Q, P, S>
+    pub fn issue<S>(
+        self,
+        subject: &S,
+        ttl: Duration,
+    ) -> impl Future<Output = Result<Token, Error>> + use<'a, Q, P, S>
     where
         S: KeyPart + ?Sized,
     {
         let subject = Subject::encode(subject);
-        let made = self.mint(ttl).and_then(|mint| Ok((mint.make(subject)?, mint)));
+        let made = self
+            .mint(ttl)
+            .and_then(|mint| Ok((mint.make(subject)?, mint)));
         async move {
             let issued = async {
                 let ((token, issue), mint) = made?;
@@ -178,8 +206,10 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         I: IntoIterator<Item: KeyPart>,
     {
         let made = self.mint(ttl).and_then(|mint| {
-            let made: Result<Vec<_>, _> =
-                subjects.into_iter().map(|subject| mint.make(Subject::encode(&subject))).collect();
+            let made: Result<Vec<_>, _> = subjects
+                .into_iter()
+                .map(|subject| mint.make(Subject::encode(&subject)))
+                .collect();
             Ok((made?, mint))
         });
         async move {
@@ -200,13 +230,20 @@ impl<'a, Q, P> Operation<'a, Q, P> {
             reason: reason.into(),
         });
         if rounded.is_zero() {
-            return Err(config("the token's `ttl` is zero, so that it could never be used; set at least 1 ms".into()));
+            return Err(config(
+                "the token's `ttl` is zero, so that it could never be used; set at least 1 ms"
+                    .into(),
+            ));
         }
         if rounded > MAX_LENGTH {
             return Err(config(format!(
                 "the token's `ttl` is {ttl:?}, more than the 100 years that it may be; is the unit right?"
             )));
         }
-        Ok(Mint { runtime, operation, ttl: rounded })
+        Ok(Mint {
+            runtime,
+            operation,
+            ttl: rounded,
+        })
     }
 }

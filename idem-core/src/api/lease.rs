@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
-use crate::call::held::Held;
 use crate::call::keeping::Keepable;
+use crate::call::owned_record::OwnedRecord;
+use crate::call::plan::{GiveUp, RecordPlan};
 use crate::call::recorded::Recorded;
 use crate::error::Error;
 use crate::lease::term::Term;
@@ -70,7 +71,7 @@ struct Guard {
     term: Arc<Term>,
     runtime: Arc<Runtime>,
     /// Steps come one after the other, also where two tasks share the lease.
-    held: Mutex<Held>,
+    held: Mutex<OwnedRecord>,
     /// The work goes on whatever becomes of the lease.
     observes: bool,
 }
@@ -82,14 +83,21 @@ impl Guard {
         if self.observes {
             return Ok(());
         }
-        answer.inspect_err(|_| current::trouble())
+        answer.inspect_err(|_| current::taint())
     }
 }
 
 impl Lease {
-    pub(crate) fn new(held: Held, runtime: &Arc<Runtime>) -> Self {
+    pub(crate) fn new(held: OwnedRecord, runtime: &Arc<Runtime>) -> Self {
         let (term, runtime) = (held.term().clone(), runtime.clone());
-        Self { guarded: Some(Box::new(Guard { term, runtime, held: Mutex::new(held), observes: false })) }
+        Self {
+            guarded: Some(Box::new(Guard {
+                term,
+                runtime,
+                held: Mutex::new(held),
+                observes: false,
+            })),
+        }
     }
 
     /// The same for a call that only observes.
@@ -109,7 +117,9 @@ impl Lease {
     /// Returns the attempt: 1 for the first claim of the key, one more for each later claim. It is
     /// also a fencing number. 0 if the call is unguarded.
     pub fn attempt(&self) -> u64 {
-        self.guarded.as_ref().map_or(0, |guarded| guarded.term.attempt)
+        self.guarded
+            .as_ref()
+            .map_or(0, |guarded| guarded.term.attempt)
     }
 
     /// Resolves when the lease is lost. The work must then stop, because another caller may begin
@@ -122,10 +132,21 @@ impl Lease {
         match &self.guarded {
             Some(guarded) if !guarded.observes => {
                 let mut lost = pin!(guarded.term.lost());
-                poll_fn(|context| if guarded.term.is_lost() { Poll::Ready(()) } else { lost.as_mut().poll(context) })
-                    .await;
+                poll_fn(|context| {
+                    if guarded.term.is_lost() {
+                        Poll::Ready(())
+                    } else {
+                        lost.as_mut().poll(context)
+                    }
+                })
+                .await;
                 let Guard { term, runtime, .. } = &**guarded;
-                runtime.observer.decided_because(Decision::LeaseLost, &term.id, term.attempt, &term.why_lost());
+                runtime.observer.decided_because(
+                    Decision::LeaseLost,
+                    &term.id,
+                    term.attempt,
+                    &term.why_lost(),
+                );
             }
             Some(_) | None => std::future::pending().await,
         }
@@ -148,8 +169,13 @@ impl Lease {
         match &self.guarded {
             Some(guarded) => {
                 let mut held = guarded.held.lock().await;
-                let outcome = guarded.runtime.codec.encode(held.value_context(), &value.to_stored());
-                held.plan_commit(outcome);
+                let outcome = held.writer().and_then(|writer| {
+                    writer.value(|codec, context| codec.encode(context, &value.to_stored()))
+                });
+                held.plan(RecordPlan::Commit {
+                    outcome,
+                    kept_for: None,
+                });
                 guarded.answered(held.try_out().await)
             }
             None => Ok(()),
@@ -169,16 +195,28 @@ impl Lease {
     /// # Cancellation safety
     ///
     /// As [`commit`](Self::commit).
-    pub async fn commit_error<E: Keepable>(&self, error: &E, ttl: Option<Duration>) -> Result<(), Error> {
-        let Some(guarded) = &self.guarded else { return Ok(()) };
-        let Guard { term, runtime, .. } = &**guarded;
+    pub async fn commit_error<E: Keepable>(
+        &self,
+        error: &E,
+        ttl: Option<Duration>,
+    ) -> Result<(), Error> {
+        let Some(guarded) = &self.guarded else {
+            return Ok(());
+        };
         let mut held = guarded.held.lock().await;
-        let encoded = runtime.codec.encode(held.error_context(), error).map_err(|failure| Error::Config {
-            operation: term.id.operation().into(),
-            reason: format!("the error to keep cannot be written: {failure}").into(),
+        let encoded = held
+            .writer()
+            .map(|writer| writer.error(|codec, context| codec.encode(context, error)))
+            .transpose()
+            .map_err(|failure| Error::Config {
+                operation: guarded.term.id.operation().into(),
+                reason: format!("the error to keep cannot be written: {failure}").into(),
+            });
+        let outcome = encoded.inspect_err(|_| current::taint())?;
+        held.plan(RecordPlan::Commit {
+            outcome,
+            kept_for: ttl,
         });
-        let encoded = encoded.inspect_err(|_| current::trouble())?;
-        held.plan_kept_error(encoded, ttl);
         guarded.answered(held.try_out().await)
     }
 
@@ -203,16 +241,26 @@ impl Lease {
         S: Store,
         T: Storable<Via>,
     {
-        let Some(guarded) = &self.guarded else { return Ok(()) };
+        let Some(guarded) = &self.guarded else {
+            return Ok(());
+        };
         let mut held = guarded.held.lock().await;
-        let Some(recording) = held.recording(guarded.observes) else { return Ok(()) };
-        if recording.commit_in(tx, Some(value)).await.inspect_err(|_| current::trouble())? {
+        let Some(recorder) = held.recorder(guarded.observes) else {
+            return Ok(());
+        };
+        if recorder
+            .commit_in(tx, Some(value))
+            .await
+            .inspect_err(|_| current::taint())?
+        {
             held.mark_recorded_in_transaction();
             return Ok(());
         }
         let Guard { term, runtime, .. } = &**guarded;
         let why = "its transaction goes on without it: the call only observes";
-        runtime.observer.decided_because(Decision::CommitRefused, &term.id, term.attempt, &why);
+        runtime
+            .observer
+            .decided_because(Decision::CommitRefused, &term.id, term.attempt, &why);
         Ok(())
     }
 
@@ -229,7 +277,7 @@ impl Lease {
         match &self.guarded {
             Some(guarded) => {
                 let mut held = guarded.held.lock().await;
-                held.plan_release(false);
+                held.plan(RecordPlan::GiveUp(GiveUp::Release));
                 guarded.answered(held.try_out().await)
             }
             None => Ok(()),
@@ -239,6 +287,8 @@ impl Lease {
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").field("attempt", &self.attempt()).finish_non_exhaustive()
+        f.debug_struct("Lease")
+            .field("attempt", &self.attempt())
+            .finish_non_exhaustive()
     }
 }

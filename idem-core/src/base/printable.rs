@@ -18,7 +18,9 @@ impl fmt::Display for Printable<'_> {
             let width = hidden.chars().next().map_or(1, char::len_utf8);
             let (hidden, after) = hidden.split_at(width);
             f.write_str(plain)?;
-            hidden.bytes().try_for_each(|byte| write!(f, "%{byte:02X}"))?;
+            hidden
+                .bytes()
+                .try_for_each(|byte| write!(f, "%{byte:02X}"))?;
             rest = after;
         }
         f.write_str(rest)
@@ -37,7 +39,10 @@ fn is_printable(c: char) -> bool {
 
 /// An operation's invalid name, for errors and events: printable, and cut where it is long.
 pub(crate) fn shown_name(name: &str) -> String {
-    let end = name.char_indices().nth(MOST_SHOWN).map_or(name.len(), |(at, _)| at);
+    let end = name
+        .char_indices()
+        .nth(MOST_SHOWN)
+        .map_or(name.len(), |(at, _)| at);
     let mut shown = Printable(&name[..end]).to_string();
     if end < name.len() {
         shown.push('\u{2026}');
@@ -71,7 +76,10 @@ mod tests {
         ] {
             let text = format!("a{c}b");
             let escaped = shown(&text);
-            assert!(escaped.is_ascii() && escaped.starts_with("a%") && escaped.ends_with('b'), "{escaped}");
+            assert!(
+                escaped.is_ascii() && escaped.starts_with("a%") && escaped.ends_with('b'),
+                "{escaped}"
+            );
         }
         for text in [
             "o-1:%E2'(x)",
@@ -87,9 +95,18 @@ mod tests {
 
     #[test]
     fn an_invalid_name_is_shown_on_one_line_and_cut() {
-        assert_eq!(shown_name("orders create\n\u{202e}"), "orders create%0A%E2%80%AE");
-        assert_eq!(shown_name(&"\u{e9}".repeat(1000)).chars().count(), MOST_SHOWN + 1);
-        assert_eq!(shown_name(&shown_name(&"x".repeat(1000))), shown_name(&"x".repeat(1000)));
+        assert_eq!(
+            shown_name("orders create\n\u{202e}"),
+            "orders create%0A%E2%80%AE"
+        );
+        assert_eq!(
+            shown_name(&"\u{e9}".repeat(1000)).chars().count(),
+            MOST_SHOWN + 1
+        );
+        assert_eq!(
+            shown_name(&shown_name(&"x".repeat(1000))),
+            shown_name(&"x".repeat(1000))
+        );
         assert_eq!(shown_name(""), "(empty)");
     }
 }

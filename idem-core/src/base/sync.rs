@@ -29,7 +29,10 @@ mod real {
             let _entered = runtime.as_ref().map(Handle::enter);
             work();
         };
-        std::thread::Builder::new().name(name.to_owned()).spawn(inside).map(drop)
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(inside)
+            .map(drop)
     }
 
     /// Waits while a condition holds, for at most `limit`.
@@ -39,7 +42,10 @@ mod real {
         limit: Duration,
         condition: impl FnMut(&mut T) -> bool,
     ) -> MutexGuard<'a, T> {
-        changed.wait_timeout_while(guard, limit, condition).unwrap_or_else(PoisonError::into_inner).0
+        changed
+            .wait_timeout_while(guard, limit, condition)
+            .unwrap_or_else(PoisonError::into_inner)
+            .0
     }
 }
 
@@ -56,7 +62,10 @@ mod explored {
 
     /// The explorer's threads are all on one thread of the system, which is in one tokio runtime.
     pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+        thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(work)
+            .map(drop)
     }
 
     /// Time stands still: a pause of less than a second ends whenever the explorer likes, and a
@@ -70,7 +79,9 @@ mod explored {
         if limit < Duration::from_secs(1) {
             return guard;
         }
-        changed.wait_while(guard, |state| condition(state)).unwrap_or_else(PoisonError::into_inner)
+        changed
+            .wait_while(guard, |state| condition(state))
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// tokio's, where the explorer may let another thread go on before each step.

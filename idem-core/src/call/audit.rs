@@ -26,7 +26,10 @@ impl By {
                 why.len()
             )));
         }
-        Ok(Self { who: who.to_owned(), why: why.to_owned() })
+        Ok(Self {
+            who: who.to_owned(),
+            why: why.to_owned(),
+        })
     }
 }
 
@@ -48,10 +51,15 @@ impl Noting {
         found: Option<&RecordInfo>,
         by: Option<&By>,
     ) -> Result<Self, Error> {
-        let Some(By { who, why }) = by else { return Ok(Self(None)) };
+        let Some(By { who, why }) = by else {
+            return Ok(Self(None));
+        };
         let store = runtime.store.handle();
         let decision = Decision::about(id, name, found);
-        let noted = Trail::new(&store).note(&decision, who, why).await.map_err(|error| runtime.failed(id, error))?;
+        let noted = Trail::new(&store)
+            .note(&decision, who, why)
+            .await
+            .map_err(|error| runtime.failed(id, error))?;
         Ok(Self(Some((store, noted))))
     }
 

@@ -25,14 +25,14 @@ impl<E: Serialize + DeserializeOwned> Keepable for E {}
 
 /// How kept errors of a type are written and read.
 #[derive(Debug)]
-pub struct Keeper<E> {
+pub struct ErrorCodec<E> {
     pub(crate) encode: fn(&AnyCodec, CodecContext<'_>, &E) -> Result<Encoded, CodecFailure>,
     pub(crate) decode: fn(&Recorded) -> Result<E, Error>,
     /// Whether an error of ours is among the sources of this one, as far as that can be seen.
     pub(crate) has_ours: fn(&E) -> bool,
 }
 
-impl<E> Keeper<E> {
+impl<E> ErrorCodec<E> {
     /// The one that there is.
     pub fn of_type() -> Self
     where
@@ -55,19 +55,19 @@ impl<E> Keeper<E> {
 )]
 pub trait KeepsErrors<E> {
     /// `None` if none is kept.
-    fn keeper() -> Option<Keeper<E>>;
+    fn error_codec() -> Option<ErrorCodec<E>>;
 }
 
 #[diagnostic::do_not_recommend]
 impl<E: Keepable> KeepsErrors<E> for Sometimes {
-    fn keeper() -> Option<Keeper<E>> {
-        Some(Keeper::of_type())
+    fn error_codec() -> Option<ErrorCodec<E>> {
+        Some(ErrorCodec::of_type())
     }
 }
 
 #[diagnostic::do_not_recommend]
 impl<E> KeepsErrors<E> for Never {
-    fn keeper() -> Option<Keeper<E>> {
+    fn error_codec() -> Option<ErrorCodec<E>> {
         None
     }
 }
@@ -76,7 +76,7 @@ impl<E> KeepsErrors<E> for Never {
 #[derive(Debug)]
 pub struct Policy<P, E> {
     pub(crate) action: P,
-    pub(crate) keeper: Option<Keeper<E>>,
+    pub(crate) error_codec: Option<ErrorCodec<E>>,
 }
 
 impl<P, E> Policy<P, E> {
@@ -85,7 +85,10 @@ impl<P, E> Policy<P, E> {
     where
         P: Fn(&E) -> ErrorAction,
     {
-        Self { action, keeper: None }
+        Self {
+            action,
+            error_codec: None,
+        }
     }
 
     /// A policy that may keep errors.
@@ -94,7 +97,10 @@ impl<P, E> Policy<P, E> {
     where
         E: Keepable,
     {
-        Self { keeper: Some(Keeper::of_type()), ..self }
+        Self {
+            error_codec: Some(ErrorCodec::of_type()),
+            ..self
+        }
     }
 }
 
@@ -104,8 +110,8 @@ impl<P, E: std::error::Error> Policy<P, E> {
     /// This is found before [`Opaque`]'s method of the same name, if the type is an error.
     #[must_use]
     pub fn looking_inside(mut self) -> Self {
-        if let Some(keeper) = &mut self.keeper {
-            keeper.has_ours = has_ours;
+        if let Some(error_codec) = &mut self.error_codec {
+            error_codec.has_ours = has_ours;
         }
         self
     }
@@ -129,7 +135,9 @@ pub(crate) fn has_ours<E: std::error::Error>(error: &E) -> bool {
     let is_ours = |error: &(dyn std::error::Error + 'static)| {
         error.is::<Error>() || error.is::<Box<Error>>() || error.is::<Arc<Error>>()
     };
-    std::iter::successors(error.source(), |error| error.source()).take(MOST).any(is_ours)
+    std::iter::successors(error.source(), |error| error.source())
+        .take(MOST)
+        .any(is_ours)
 }
 
 impl<E> Policy<fn(&E) -> ErrorAction, E> {

@@ -59,7 +59,13 @@ impl Undecoded {
         Ok(match self.0 {
             Lookup::Outcome(recorded) => Lookup::Outcome(recorded.decode()?),
             Lookup::Error(recorded) => Lookup::Error(recorded),
-            Lookup::InFlight { attempt, retry_after } => Lookup::InFlight { attempt, retry_after },
+            Lookup::InFlight {
+                attempt,
+                retry_after,
+            } => Lookup::InFlight {
+                attempt,
+                retry_after,
+            },
             Lookup::Abandoned { attempt } => Lookup::Abandoned { attempt },
             Lookup::AlreadyDone => Lookup::AlreadyDone,
             Lookup::Unknown => Lookup::Unknown,
@@ -79,7 +85,11 @@ impl Runtime {
                 Err(throttled) => return Err(throttled),
             }
         }
-        let info = self.store.inspect(&request.id).await.map_err(|error| self.failed(&request.id, error))?;
+        let info = self
+            .store
+            .inspect(&request.id)
+            .await
+            .map_err(|error| self.failed(&request.id, error))?;
         let Some(info) = info else {
             if request.submission.is_some() {
                 // A lookup must not allow trying tokens unseen.
@@ -92,29 +102,63 @@ impl Runtime {
         {
             return Err(self.reject(request, &Rejected::Mismatch));
         }
-        let RecordInfo { state, attempt, outcome, lease_left, .. } = info;
+        let RecordInfo {
+            state,
+            attempt,
+            outcome,
+            lease_left,
+            ..
+        } = info;
         let (what, lookup) = match (state, outcome) {
-            (RecordState::InFlight, _) => {
-                ("in flight", Lookup::InFlight { attempt, retry_after: lease_left.unwrap_or_default() })
-            }
+            (RecordState::InFlight, _) => (
+                "in flight",
+                Lookup::InFlight {
+                    attempt,
+                    retry_after: lease_left.unwrap_or_default(),
+                },
+            ),
             (RecordState::Abandoned, _) => ("abandoned", Lookup::Abandoned { attempt }),
             (RecordState::Committed, Some(outcome)) => {
                 let is_error = outcome.is_error;
-                let (id, codec, versions) = (request.id.clone(), self.codec.clone(), request.versions.clone());
-                let recorded = Recorded { id, attempt, outcome, codec, versions, observer: self.observer };
-                if is_error { ("error", Lookup::Error(recorded)) } else { ("outcome", Lookup::Outcome(recorded)) }
+                let (id, codec, versions) = (
+                    request.id.clone(),
+                    self.codec.clone(),
+                    request.versions.clone(),
+                );
+                let recorded = Recorded {
+                    id,
+                    attempt,
+                    outcome,
+                    codec,
+                    versions,
+                    observer: self.observer,
+                };
+                if is_error {
+                    ("error", Lookup::Error(recorded))
+                } else {
+                    ("outcome", Lookup::Outcome(recorded))
+                }
             }
             // A store that keeps the outcome from `inspect` is found by the conformance suite; that
             // there was one is true.
-            (RecordState::Committed, None) | (RecordState::Done, _) => ("done", Lookup::AlreadyDone),
+            (RecordState::Committed, None) | (RecordState::Done, _) => {
+                ("done", Lookup::AlreadyDone)
+            }
             (RecordState::Released, _) => ("released", Lookup::Unknown),
             (RecordState::Issued | RecordState::Expired, _) => ("issued", Lookup::Unknown),
         };
         Ok(self.found(request, attempt, what, lookup))
     }
 
-    fn found(&self, request: &Request, attempt: u64, what: &str, lookup: Lookup<Recorded>) -> Undecoded {
-        self.observer.decided_because(Decision::LookedUp, &request.id, attempt, &what);
+    fn found(
+        &self,
+        request: &Request,
+        attempt: u64,
+        what: &str,
+        lookup: Lookup<Recorded>,
+    ) -> Undecoded {
+        self.observer
+            .decided_because(Decision::LookedUp, &request.id, attempt, &what);
         Undecoded(lookup)
     }
 }

@@ -18,7 +18,12 @@ pub(crate) struct Orphan<'a> {
 
 impl<'a> Orphan<'a> {
     pub(crate) fn new(runtime: &'a Arc<Runtime>, request: &'a Request, owner: Owner) -> Self {
-        Self { runtime, request, owner, adopted: false }
+        Self {
+            runtime,
+            request,
+            owner,
+            adopted: false,
+        }
     }
 
     /// Takes the claim back: there was a clear answer.
@@ -32,11 +37,25 @@ impl Drop for Orphan<'_> {
         if self.adopted {
             return;
         }
-        let Self { runtime, request, owner, .. } = *self;
+        let Self {
+            runtime,
+            request,
+            owner,
+            ..
+        } = *self;
         let (remember, lease) = (request.settings.remember(), request.settings.lease);
         let now = clock::now();
-        let (keep, until) = (remember.max(lease.saturating_mul(10)), clock::after(now, lease));
-        let claim = DoubtfulClaim::new(request.id.clone(), owner, keep, until, runtime.background.undo());
+        let (keep, until) = (
+            remember.max(lease.saturating_mul(10)),
+            clock::after(now, lease),
+        );
+        let claim = DoubtfulClaim::new(
+            request.id.clone(),
+            owner,
+            keep,
+            until,
+            runtime.background.undo(),
+        );
         runtime.undoing.add(claim, now, &runtime.keepers);
     }
 }

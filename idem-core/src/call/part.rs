@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 use std::pin::pin;
 use std::sync::Arc;
 
-use crate::call::body::{self, End};
+use crate::call::body::{self, BodyExit};
 use crate::lease::term::Term;
 use crate::task::current;
 use crate::task::inherited::Inherited;
@@ -24,7 +24,10 @@ pub struct BodyPart {
 impl BodyPart {
     /// Takes it from the body that is being polled.
     pub fn here() -> Self {
-        Self { inherited: Inherited::here(), term: current::innermost().and_then(|call| call.stops_with()) }
+        Self {
+            inherited: Inherited::here(),
+            term: current::innermost().and_then(|call| call.stops_with()),
+        }
     }
 
     /// Runs a future as a part of the body. If the lease is lost, the future is not polled again:
@@ -33,9 +36,9 @@ impl BodyPart {
         let Self { inherited, term } = self;
         let part = pin!(Some(part));
         match inherited.around(body::run(term.as_deref(), part)).await {
-            End::Returned(output) => Some(output),
-            End::Lost => None,
-            End::Panicked(panic) => resume_unwind(panic),
+            BodyExit::Returned(output) => Some(output),
+            BodyExit::Lost => None,
+            BodyExit::Panicked(panic) => resume_unwind(panic),
         }
     }
 }
@@ -79,28 +82,52 @@ mod tests {
             sender.send(BodyPart::here()).expect("it is received");
             let part = tokio::spawn(async {
                 let part = receiver.await.unwrap();
-                part.run(async { current::current().expect("inside of a body").child_key("a") }).await
+                part.run(async { current::current().expect("inside of a body").child_key("a") })
+                    .await
             });
             let expected = current::current().unwrap().child_key("a");
             assert_eq!(part.await.unwrap().unwrap(), expected);
             // A call of the same key would wait for itself.
             let part = BodyPart::here();
             let again = idempotency.operation("orders").key("k");
-            let again = tokio::spawn(part.run(async move { again.run(async || Ok::<_, Error>(())).await }));
-            assert!(matches!(again.await.unwrap(), Some(Err(Error::Reentrant { .. }))));
+            let again =
+                tokio::spawn(part.run(async move { again.run(async || Ok::<_, Error>(())).await }));
+            assert!(matches!(
+                again.await.unwrap(),
+                Some(Err(Error::Reentrant { .. }))
+            ));
             Ok::<_, Error>(())
         };
-        idempotency.operation("orders").key("k").run(body).await.unwrap();
+        idempotency
+            .operation("orders")
+            .key("k")
+            .run(body)
+            .await
+            .unwrap();
         // Outside of a body it is a future like any other.
-        assert_eq!(BodyPart::here().run(async { current::current().is_none() }).await, Some(true));
+        assert_eq!(
+            BodyPart::here()
+                .run(async { current::current().is_none() })
+                .await,
+            Some(true)
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn p1_a_part_in_another_task_is_dropped_when_the_lease_is_lost_and_not_polled_after_it() {
         let id = RecordId::new("orders", &Key::encode("1").unwrap()).unwrap();
         let length = Duration::from_secs(10);
-        let term = Arc::new(Term::new(id, Owner::generate(), 1, (length, length * 2), clock::now()));
-        let part = |term: &Arc<Term>| BodyPart { inherited: Inherited::here(), term: Some(term.clone()) };
+        let term = Arc::new(Term::new(
+            id,
+            Owner::generate(),
+            1,
+            (length, length * 2),
+            clock::now(),
+        ));
+        let part = |term: &Arc<Term>| BodyPart {
+            inherited: Inherited::here(),
+            term: Some(term.clone()),
+        };
         let dropped: Arc<AtomicU32> = Arc::default();
         let held = Dropped(dropped.clone());
         let waiting = tokio::spawn(part(&term).run(async move {
@@ -112,6 +139,11 @@ mod tests {
         term.mark_lost();
         assert_eq!(waiting.await.unwrap(), None);
         assert_eq!(dropped.load(Ordering::SeqCst), 1);
-        assert_eq!(part(&term).run(async { unreachable!("it is polled") }).await, None);
+        assert_eq!(
+            part(&term)
+                .run(async { unreachable!("it is polled") })
+                .await,
+            None
+        );
     }
 }

@@ -24,24 +24,28 @@ impl Prepared<'_> {
     /// Reports a call without a record; a watch is told of any other.
     pub(crate) fn announce(&self) {
         let (decision, operation) = match self {
-            Self::Refused(error @ Error::Config { .. }) => (Decision::Misconfigured, error.operation()),
+            Self::Refused(error @ Error::Config { .. }) => {
+                (Decision::Misconfigured, error.operation())
+            }
             Self::Refused(error @ (Error::MissingKey { .. } | Error::MissingSubject { .. })) => {
                 (Decision::RejectedMissingKey, error.operation())
             }
             Self::Unguarded(operation, Some(_)) => {
-                watch::saw(Seen::Executed);
+                watch::note(Seen::Executed);
                 (Decision::RanUnguarded, &**operation)
             }
             Self::Observed(operation, error) => {
-                watch::saw(Seen::Executed);
+                watch::note(Seen::Executed);
                 let would = match error {
-                    Error::MissingKey { .. } | Error::MissingSubject { .. } => Decision::RejectedMissingKey,
+                    Error::MissingKey { .. } | Error::MissingSubject { .. } => {
+                        Decision::RejectedMissingKey
+                    }
                     Error::NotInstalled { .. } => Decision::NotInstalled,
                     _ => Decision::Misconfigured,
                 };
                 return Observer::observed_without_key(would, operation);
             }
-            Self::Guarded(_, request) => return watch::begins(&request.id),
+            Self::Guarded(_, request) => return watch::note_record(&request.id),
             // Without a policy to ask, that was reported when the call was made.
             Self::Refused(_) | Self::Unguarded(_, None) => return,
         };

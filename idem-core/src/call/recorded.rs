@@ -52,7 +52,9 @@ impl Recorded {
     /// [`Error::Codec`] if it fails to decode as `T`, or is a kept error.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
         if self.is_error() {
-            return Err(self.unreadable("it is an error that was kept, which this function or call does not expect"));
+            return Err(self.unreadable(
+                "it is an error that was kept, which this function or call does not expect",
+            ));
         }
         self.read()
     }
@@ -60,7 +62,8 @@ impl Recorded {
     /// As [`decode`](Self::decode), of what a body returned.
     pub(crate) fn decode_outcome<T: Storable<Via>, Via>(&self) -> Result<T, Error> {
         let stored = self.decode::<T::Stored>()?;
-        T::from_stored(stored).ok_or_else(|| self.unreadable(&format!("it is no {}", std::any::type_name::<T>())))
+        T::from_stored(stored)
+            .ok_or_else(|| self.unreadable(&format!("it is no {}", std::any::type_name::<T>())))
     }
 
     /// Decodes a kept error.
@@ -83,16 +86,26 @@ impl Recorded {
             None => Versions::default().upgraded(&self.codec, of, &self.outcome),
         });
         let upgraded = upgraded.map_err(|error| self.unreadable(&error.to_string()))?;
-        caught(|| self.codec.decode(of, upgraded.as_ref().unwrap_or(&self.outcome)))
-            .map_err(|error| self.unreadable(&format!("it is no {}: {error}", std::any::type_name::<S>())))
+        caught(|| {
+            self.codec
+                .decode(of, upgraded.as_ref().unwrap_or(&self.outcome))
+        })
+        .map_err(|error| {
+            self.unreadable(&format!("it is no {}: {error}", std::any::type_name::<S>()))
+        })
     }
 
     fn unreadable(&self, why: &str) -> Error {
         if !self.observer.observes {
             // Inside a body it may become part of what the body fails with, which is not kept then.
-            current::trouble();
+            current::taint();
         }
-        self.observer.decided_because(Decision::Unreadable, &self.id, 0, &"the outcome is of another type");
+        self.observer.decided_because(
+            Decision::Unreadable,
+            &self.id,
+            0,
+            &"the outcome is of another type",
+        );
         Error::Codec {
             operation: self.id.operation().into(),
             key: self.id.digest(),

@@ -13,7 +13,10 @@ pub(super) struct Retention {
 impl Retention {
     pub(super) fn new(ttl: Duration, remember: Duration) -> Self {
         let millis = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
-        Self { ttl: millis(ttl), remember: millis(remember) }
+        Self {
+            ttl: millis(ttl),
+            remember: millis(remember),
+        }
     }
 
     pub(super) fn ttl(self) -> Duration {

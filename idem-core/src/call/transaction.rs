@@ -3,10 +3,6 @@
 //! Such calls use neither leases nor flights nor the local cache. The database's locks replace the
 //! lease, and nothing outside the transaction may replay an outcome that is not committed yet.
 
-mod body;
-mod observing;
-mod open;
-
 use std::error::Error as StdError;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -15,29 +11,28 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use crate::call::claiming::Pause;
-use crate::call::keeping::Policy;
+use crate::call::finish::Handling;
+use crate::call::open_transaction::{Backoff, CommittedBy, OpenTransaction, TransactionClaim};
+use crate::call::ownership::in_transaction::ClaimedInTransaction;
+use crate::call::ownership::observed_in_transaction::ObservedInTransaction;
+use crate::call::ownership::unguarded::UnguardedInTransaction;
+use crate::call::plan::RecordPlan;
 use crate::call::prepared::Prepared;
 use crate::call::recorded::Recorded;
 use crate::call::rejected::Rejected;
 use crate::call::request::Request;
-use crate::call::witness::Witness;
+use crate::call::run::{Finished, run};
+use crate::call::start::Pause;
+use crate::call::transaction_body::Body;
 use crate::error::{Error, StoreError, StoreErrorKind};
-use crate::observe::{self, BodyWatch, Decision, Observer};
+use crate::observe::{self, Decision, Observer};
 use crate::outcome::Outcome;
-use crate::outcome::codec::{CodecContext, CodecFailure, caught};
-use crate::policy::errors::{ErrorAction, Next, Then, Tries};
-use crate::policy::settings::{keep_for, seconds};
-use crate::record::{Commit, Encoded, Origin, Owner};
+use crate::policy::errors::{ErrorAction, Then, Tries};
+use crate::record::Origin;
 use crate::runtime::Runtime;
 use crate::store::{Store, Transaction, Transactions};
-use crate::task::current::{self, AskMode, Call};
-use crate::task::unguarded;
+use crate::task::current::{AskMode, Call};
 use crate::task::watch::{self, Seen};
-
-pub(crate) use self::body::{AnyThread, AnyThreadOnce, Body, OneThread, OneThreadOnce};
-pub use self::body::{RunsAgain, TransactionBody};
-use self::open::{Backoff, Began, Ends, Open};
 
 /// A transaction that meets others is run again at most so often.
 const RERUNS: u32 = 20;
@@ -45,13 +40,12 @@ const RERUNS: u32 = 20;
 /// One call in a transaction.
 pub(crate) struct InTransaction<'a, R, T, E, P, S> {
     pub(crate) prepared: &'a Prepared<'a>,
-    pub(crate) witness: Witness<R, T, E>,
-    pub(crate) policy: Policy<P, E>,
+    pub(crate) handling: Handling<R, T, E, P>,
     pub(crate) store: PhantomData<fn() -> S>,
 }
 
 /// The result of a call.
-enum Ran<'p, T, E> {
+enum TransactionOutcome<'p, T, E> {
     /// The caller commits.
     Done(Outcome<T>),
     /// The error is recorded, or was before: the caller commits.
@@ -63,6 +57,18 @@ enum Ran<'p, T, E> {
     /// A lease holds the key, and the call may wait for it, but not in this transaction. Nothing is
     /// written.
     Met(LeaseMet<'p>),
+}
+
+impl<T, E> TransactionOutcome<'_, T, E> {
+    /// The result of a body that has run. If it panicked, so does this.
+    fn of(finished: Finished<T, E>) -> Self {
+        match (finished.answer.give(), finished.carried_out) {
+            (_, Err(error)) => Self::Refused(error),
+            (Ok(value), Ok(())) => Self::Done(Outcome::executed(value)),
+            (Err(error), Ok(())) if finished.is_error_kept => Self::Kept(error),
+            (Err(error), Ok(())) => Self::Failed(error),
+        }
+    }
 }
 
 /// A lease that holds the key.
@@ -77,13 +83,16 @@ struct LeaseMet<'p> {
 
 impl LeaseMet<'_> {
     fn reject(&self) -> Error {
-        self.runtime.reject(self.request, &Rejected::InFlight(self.left))
+        self.runtime
+            .reject(self.request, &Rejected::InFlight(self.left))
     }
 
     /// Waits until it may have ended. No transaction may be open, nor its connection in use.
     async fn wait(&self, pause: &mut Pause) {
         pause.before_waiting_again(self.attempt).await;
-        self.runtime.wait_for(self.request, self.attempt, self.until, self.left).await;
+        self.runtime
+            .wait_for(self.request, self.attempt, self.until, self.left)
+            .await;
     }
 }
 
@@ -98,21 +107,28 @@ where
         X: Transaction<S>,
         B: Body<X, R>,
     {
-        match self.attempt(tx, &mut body, Ends::Caller, None).await {
-            Ran::Done(outcome) => Ok(outcome),
-            Ran::Kept(error) | Ran::Failed(error) => Err(error),
-            Ran::Refused(error) => Err(self.fail(error)),
-            Ran::Met(lease) => Err(self.fail(lease.reject())),
+        match self.attempt(tx, &mut body, CommittedBy::Caller, None).await {
+            TransactionOutcome::Done(outcome) => Ok(outcome),
+            TransactionOutcome::Kept(error) | TransactionOutcome::Failed(error) => Err(error),
+            TransactionOutcome::Refused(error) => Err(self.handling.refuse(error)),
+            TransactionOutcome::Met(lease) => Err(self.handling.refuse(lease.reject())),
         }
     }
 
     /// Begins transactions until one is committed, or fails for a reason of its own.
-    pub(crate) async fn run<B, F>(&self, begins: &B, mut body: F, rerun: impl Fn(&E) -> bool) -> Result<Outcome<T>, E>
+    pub(crate) async fn run<B, F>(
+        &self,
+        begins: &B,
+        mut body: F,
+        rerun: impl Fn(&E) -> bool,
+    ) -> Result<Outcome<T>, E>
     where
         B: Transactions<S>,
         F: Body<B::Transaction, R>,
     {
-        let ends = Ends::Library { one_writer: B::ONE_WRITER };
+        let committed_by = CommittedBy::Library {
+            one_writer: B::ONE_WRITER,
+        };
         let (mut pause, mut waits) = (Backoff::default(), Pause::default());
         // The end of a wait that goes on.
         let mut until = None;
@@ -121,24 +137,27 @@ where
             let may_rerun = pause.rounds <= RERUNS;
             let failure = match begins.begin().await {
                 Err(error) => error,
-                Ok(mut tx) => match self.attempt(&mut tx, &mut body, ends, until.take()).await {
-                    Ran::Done(outcome) => match B::commit(tx).await {
+                Ok(mut tx) => match self
+                    .attempt(&mut tx, &mut body, committed_by, until.take())
+                    .await
+                {
+                    TransactionOutcome::Done(outcome) => match B::commit(tx).await {
                         Ok(()) => return Ok(outcome),
                         Err(error) => error,
                     },
                     // The error is what is written, and nothing else.
-                    Ran::Kept(kept) => match B::commit(tx).await {
+                    TransactionOutcome::Kept(kept) => match B::commit(tx).await {
                         Ok(()) => return Err(kept),
                         Err(error) => error,
                     },
-                    Ran::Met(lease) => {
+                    TransactionOutcome::Met(lease) => {
                         B::roll_back(tx).await;
                         lease.wait(&mut waits).await;
                         until = Some(lease.until);
                         pause.rounds -= 1;
                         continue;
                     }
-                    Ran::Failed(error) => {
+                    TransactionOutcome::Failed(error) => {
                         B::roll_back(tx).await;
                         if !may_rerun || !rerun(&error) {
                             return Err(error);
@@ -147,15 +166,19 @@ where
                         pause.take().await;
                         continue;
                     }
-                    Ran::Refused(error) => {
+                    TransactionOutcome::Refused(error) => {
                         B::roll_back(tx).await;
                         match error {
-                            Error::Store { source, .. } if may_rerun && is_conflict::<S, B>(&source) => source,
+                            Error::Store { source, .. }
+                                if may_rerun && is_conflict::<S, B>(&source) =>
+                            {
+                                source
+                            }
                             error => {
                                 if let Error::Store { source, .. } = &error {
                                     self.gives_up(source);
                                 }
-                                return Err(self.fail(error));
+                                return Err(self.handling.refuse(error));
                             }
                         }
                     }
@@ -163,7 +186,7 @@ where
             };
             if !may_rerun || !is_conflict::<S, B>(&failure) {
                 self.gives_up(&failure);
-                return Err(self.fail(self.store_failed(failure)));
+                return Err(self.handling.refuse(self.store_failed(failure)));
             }
             self.runs_again(&failure);
             pause.take().await;
@@ -171,15 +194,23 @@ where
     }
 
     /// The call in one transaction.
-    async fn attempt<X, B>(&self, tx: &mut X, body: &mut B, ends: Ends, until: Option<Instant>) -> Ran<'_, T, E>
+    async fn attempt<X, B>(
+        &self,
+        tx: &mut X,
+        body: &mut B,
+        committed_by: CommittedBy,
+        until: Option<Instant>,
+    ) -> TransactionOutcome<'_, T, E>
     where
         X: Transaction<S>,
         B: Body<X, R>,
     {
         self.prepared.announce();
         let (runtime, request) = match self.prepared {
-            Prepared::Refused(error) => return Ran::Refused(error.clone()),
-            Prepared::Unguarded(..) | Prepared::Observed(..) => return self.unguarded(tx, body).await,
+            Prepared::Refused(error) => return TransactionOutcome::Refused(error.clone()),
+            Prepared::Unguarded(..) | Prepared::Observed(..) => {
+                return self.unguarded(tx, body).await;
+            }
             Prepared::Guarded(runtime, request) => (runtime, request),
         };
         let (span, is_traced) = runtime.observer.span(&request.id);
@@ -189,149 +220,142 @@ where
                 Observer::observed_without_key(Decision::Misconfigured, request.id.operation());
                 return self.unguarded(tx, body).await;
             };
-            return self.observe(tx, body, ends, (runtime, request, store)).instrument(span).await;
+            let open = OpenTransaction::new(tx, runtime, request);
+            return self
+                .observe(open, body, committed_by, store)
+                .instrument(span)
+                .await;
         }
         async {
             let Some(store) = store else {
-                return Ran::Refused(Error::other_store::<S>(request.id.operation()));
+                return TransactionOutcome::Refused(Error::other_store::<S>(
+                    request.id.operation(),
+                ));
             };
-            let mut open = Open::new(tx, runtime, request);
-            let (attempt, owner, from) = match open.claim(store, ends, until).await {
-                Ok(Began::Owner { attempt, owner, from }) => (attempt, owner, from),
-                Ok(Began::Replay(recorded)) => return self.replay(&recorded),
-                Ok(Began::Met { attempt, left, until }) => {
-                    return Ran::Met(LeaseMet { runtime, request, attempt, left, until });
+            let mut open = OpenTransaction::new(tx, runtime, request);
+            let (attempt, owner, from) = match open.claim(store, committed_by, until).await {
+                Ok(TransactionClaim::Owner {
+                    attempt,
+                    owner,
+                    from,
+                }) => (attempt, owner, from),
+                Ok(TransactionClaim::Replay(recorded)) => return self.replay(&recorded),
+                Ok(TransactionClaim::Met {
+                    attempt,
+                    left,
+                    until,
+                }) => {
+                    return TransactionOutcome::Met(LeaseMet {
+                        runtime,
+                        request,
+                        attempt,
+                        left,
+                        until,
+                    });
                 }
-                Err(error) => return Ran::Refused(error),
+                Err(error) => return TransactionOutcome::Refused(error),
             };
-            watch::saw(Seen::Executed);
+            watch::note(Seen::Executed);
             if is_traced {
                 observe::span_has_attempt(attempt);
             }
-            if self.policy.keeper.is_some()
+            if self.handling.policy.error_codec.is_some()
                 && let Err(error) = open.savepoint().await
             {
-                return Ran::Refused(open.failed(error).await);
+                return TransactionOutcome::Refused(open.failed(error).await);
             }
-            let call =
-                Call::new(request.id.clone(), attempt, from == Origin::Abandoned, AskMode::Nothing, runtime.identity());
-            open.attempt = Some(attempt);
-            let watch = BodyWatch::start();
-            let returned = call.around(body.run(&mut *open.tx)).await;
-            watch.stop(&request.id);
-            let error = match (self.witness.split)(returned) {
-                Ok(value) => {
-                    open.attempt = None;
-                    let outcome = self.encoded(runtime, request, &call, attempt, &value);
-                    return match open.commit(store, &commit_of(request, owner, attempt, outcome, None)).await {
-                        Ok(()) => {
-                            runtime.observer.decided(Decision::Executed, &request.id, attempt);
-                            Ran::Done(Outcome::executed(value))
-                        }
-                        Err(error) => Ran::Refused(error),
-                    };
-                }
-                Err(error) => error,
+            let owner = ClaimedInTransaction {
+                open,
+                store,
+                body,
+                call: self.call(runtime, request, attempt, from == Origin::Abandoned),
+                owner,
+                plan: RecordPlan::Nothing,
+                is_error_kept: false,
             };
-            call.passes_on_trouble();
-            let kept = self.kept(runtime, request, &call, &error);
-            open.attempt = None;
-            if let Some((encoded, own)) = kept {
-                if let Err(error) = open.roll_back_body().await {
-                    return Ran::Refused(error);
-                }
-                return match open.commit(store, &commit_of(request, owner, attempt, Some(encoded), own)).await {
-                    Ok(()) => {
-                        runtime.observer.decided(Decision::ErrorKept, &request.id, attempt);
-                        Ran::Kept(error)
-                    }
-                    Err(error) => Ran::Refused(error),
-                };
-            }
-            open.roll_back().await;
-            runtime.observer.decided(Decision::Released, &request.id, attempt);
-            Ran::Failed(error)
+            let finished = run(
+                &self.handling,
+                owner,
+                Tries::new(runtime.unlisted),
+                None::<fn(&mut _)>,
+            )
+            .await;
+            TransactionOutcome::of(finished)
         }
         .instrument(span)
         .await
     }
 
-    /// The body alone, without a record.
-    async fn unguarded<X, B: Body<X, R>>(&self, tx: &mut X, body: &mut B) -> Ran<'_, T, E> {
-        let returned = unguarded::unguarded(None, body.run(tx)).await;
-        match (self.witness.split)(returned) {
-            Ok(value) => Ran::Done(Outcome::executed(value)),
-            Err(error) => Ran::Failed(error),
-        }
-    }
-
-    fn replay(&self, recorded: &Recorded) -> Ran<'_, T, E> {
-        let replayed = match &self.policy.keeper {
-            Some(keeper) if recorded.is_error() => (keeper.decode)(recorded).map(Ran::Kept),
-            _ => (self.witness.decode)(recorded).map(|value| Ran::Done(Outcome::replayed(value))),
-        };
-        match replayed {
-            Ok(replayed) => {
-                watch::saw(Seen::Replayed);
-                replayed
-            }
-            Err(error) => Ran::Refused(error),
-        }
-    }
-
-    /// The value as it is recorded; `None` if it is left out, or cannot be written.
-    fn encoded(&self, runtime: &Runtime, request: &Request, call: &Call, attempt: u64, value: &T) -> Option<Encoded> {
-        if call.omits_outcome() {
-            return None;
-        }
-        let context = CodecContext::of_value(&request.id, attempt, request.type_label());
-        let encoded = (self.witness.encode)(&runtime.codec, context, value).map(|encoded| request.traced(encoded));
-        let not_encoded = |failure: &CodecFailure| {
-            runtime.observer.decided_because(Decision::NotEncoded, &request.id, attempt, failure);
-        };
-        encoded.inspect_err(not_encoded).ok()
-    }
-
-    /// The error as it is recorded, and for how long if that has a time of its own; `None` if it is
-    /// not kept. A panic of the policy ends the call as a panic of the body does.
-    fn kept(
+    /// Runs the body whatever the record says, and then says what a guarded call would have done.
+    async fn observe<X, B>(
         &self,
-        runtime: &Runtime,
-        request: &Request,
-        call: &Call,
-        error: &E,
-    ) -> Option<(Encoded, Option<Duration>)> {
-        // Without a lease, nothing is left to be tried again in place or to be abandoned: both are
-        // a release.
-        let Next::Then(Then::Keep(own)) = Tries::new(Then::Release).next((self.policy.action)(error)) else {
-            return None;
-        };
-        let keeper = self.policy.keeper.as_ref()?;
-        let encoded = if call.is_troubled() {
-            Err("a guarded call inside of it failed with an error of idem, which is never kept".into())
-        } else {
-            caught(|| {
-                if (keeper.has_ours)(error) {
-                    return Err("an error of idem is among its sources, and is never kept".into());
-                }
-                let context = CodecContext::of_error(&request.id, call.attempt(), request.type_label());
-                (keeper.encode)(&runtime.codec, context, error)
-            })
-        };
-        match encoded {
-            Ok(encoded) => Some((request.traced(encoded), own)),
-            Err(failure) => {
-                runtime.observer.decided_because(Decision::ErrorNotKept, &request.id, 0, &failure);
-                None
-            }
+        mut open: OpenTransaction<'_, X, S>,
+        body: &mut B,
+        committed_by: CommittedBy,
+        store: &S,
+    ) -> TransactionOutcome<'_, T, E>
+    where
+        X: Transaction<S>,
+        B: Body<X, R>,
+    {
+        watch::note(Seen::Executed);
+        // Where the library ends the transaction, nothing of a failed body is committed with its
+        // error. Where the caller does, that is up to the caller, as without `idem`.
+        if !committed_by.is_caller()
+            && self.handling.policy.error_codec.is_some()
+            && let Err(error) = open.savepoint().await
+        {
+            return TransactionOutcome::Refused(open.failed(error).await);
         }
+        let runtime = open.runtime;
+        let owner = ObservedInTransaction {
+            call: self.call(runtime, open.request, 0, false),
+            open,
+            store,
+            body,
+            decode: |recorded: &Recorded| drop(self.handling.decoded(recorded)),
+            claimed: None,
+            plan: RecordPlan::Nothing,
+            is_error_kept: false,
+        };
+        let finished = run(
+            &self.handling,
+            owner,
+            Tries::new(runtime.unlisted),
+            None::<fn(&mut _)>,
+        )
+        .await;
+        TransactionOutcome::of(finished)
     }
 
-    /// Fails with an error of ours, which a body around this call may pass on.
-    fn fail(&self, error: Error) -> E {
-        watch::saw(Seen::Failed);
-        current::trouble();
-        (self.witness.fail)(error)
+    /// Runs the body alone, without a record.
+    async fn unguarded<X, B: Body<X, R>>(
+        &self,
+        tx: &mut X,
+        body: &mut B,
+    ) -> TransactionOutcome<'_, T, E> {
+        let owner = UnguardedInTransaction { tx, body };
+        let finished = run(
+            &self.handling,
+            owner,
+            Tries::new(Then::Release),
+            None::<fn(&mut _)>,
+        )
+        .await;
+        TransactionOutcome::of(finished)
+    }
+
+    fn call(&self, runtime: &Arc<Runtime>, request: &Request, attempt: u64, after: bool) -> Call {
+        let id = request.id.clone();
+        Call::new(id, attempt, after, AskMode::Nothing, runtime.identity())
+    }
+
+    fn replay(&self, recorded: &Recorded) -> TransactionOutcome<'_, T, E> {
+        match self.handling.replay(recorded) {
+            Ok(Ok(value)) => TransactionOutcome::Done(Outcome::replayed(value)),
+            Ok(Err(error)) => TransactionOutcome::Kept(error),
+            Err(error) => TransactionOutcome::Refused(error),
+        }
     }
 
     /// The error of a transaction that failed before or after the call.
@@ -350,33 +374,18 @@ where
         if let Prepared::Guarded(runtime, request) = self.prepared
             && failure.kind() == StoreErrorKind::Conflict
         {
-            runtime.observer.decided_because(Decision::StoreFailed, &request.id, 0, failure);
+            runtime
+                .observer
+                .decided_because(Decision::StoreFailed, &request.id, 0, failure);
         }
     }
 
     fn runs_again(&self, why: &dyn std::fmt::Display) {
         if let Prepared::Guarded(runtime, request) = self.prepared {
-            runtime.observer.decided_because(Decision::Retried, &request.id, 0, why);
+            runtime
+                .observer
+                .decided_because(Decision::Retried, &request.id, 0, why);
         }
-    }
-}
-
-/// The commit of an attempt. An error may be kept for a time of its own.
-fn commit_of(request: &Request, owner: Owner, attempt: u64, outcome: Option<Encoded>, own: Option<Duration>) -> Commit {
-    let settings = &request.settings;
-    // With a time of its own it is remembered for no longer, but for as long as a token is valid.
-    let with_own = |own| (keep_for(own), keep_for(own).max(seconds(settings.least_secs)));
-    let (ttl, remember) = own.map_or((settings.ttl(), settings.remember()), with_own);
-    Commit {
-        id: request.id.clone(),
-        owner,
-        attempt,
-        fingerprint: request.fingerprint,
-        outcome,
-        ttl,
-        remember,
-        as_claimed: None,
-        trace: None,
     }
 }
 
@@ -391,5 +400,7 @@ pub(crate) fn sources(
 ) -> bool {
     /// No chain is longer, but for one that is a circle.
     const MOST: usize = 100;
-    std::iter::successors(first, |error| (*error).source()).take(MOST).any(is_so)
+    std::iter::successors(first, |error| (*error).source())
+        .take(MOST)
+        .any(is_so)
 }

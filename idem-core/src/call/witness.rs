@@ -92,7 +92,10 @@ impl<R, T, E> Witness<R, T, E> {
     where
         E: ErrorPolicy<Keeps: KeepsErrors<E>>,
     {
-        Policy { action: E::action, keeper: E::Keeps::keeper() }
+        Policy {
+            action: E::action,
+            error_codec: E::Keeps::error_codec(),
+        }
     }
 
     /// What is done with them as their type says, where the body runs once.

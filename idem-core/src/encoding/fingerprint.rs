@@ -96,9 +96,14 @@ impl Fingerprint {
         // Taken away meanwhile: a value may digest others of its own.
         let mut canonical = SCRATCH.take();
         canonical.clear();
-        value.serialize(Canonical { out: &mut canonical })?;
+        value.serialize(Canonical {
+            out: &mut canonical,
+        })?;
         let mut digest = [0; 16];
-        blake3::Hasher::new().update(&canonical).finalize_xof().fill(&mut digest);
+        blake3::Hasher::new()
+            .update(&canonical)
+            .finalize_xof()
+            .fill(&mut digest);
         if canonical.capacity() <= MOST {
             SCRATCH.set(canonical);
         }

@@ -28,12 +28,18 @@ pub struct KeyGenerator {
 impl KeyGenerator {
     /// Creates a generator of keys with this prefix. With an empty prefix, keys are plain UUIDs.
     pub fn new(prefix: impl Into<Cow<'static, str>>) -> Self {
-        Self { prefix: prefix.into() }
+        Self {
+            prefix: prefix.into(),
+        }
     }
 
     /// Generates a key that is unique among all processes.
     pub fn generate(&self) -> String {
         let id = Uuid::now_v7();
-        if self.prefix.is_empty() { id.to_string() } else { format!("{}-{id}", self.prefix) }
+        if self.prefix.is_empty() {
+            id.to_string()
+        } else {
+            format!("{}-{id}", self.prefix)
+        }
     }
 }

@@ -8,8 +8,8 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::num::{
-    NonZeroI8, NonZeroI16, NonZeroI32, NonZeroI64, NonZeroI128, NonZeroIsize, NonZeroU8, NonZeroU16, NonZeroU32,
-    NonZeroU64, NonZeroU128, NonZeroUsize,
+    NonZeroI8, NonZeroI16, NonZeroI32, NonZeroI64, NonZeroI128, NonZeroIsize, NonZeroU8,
+    NonZeroU16, NonZeroU32, NonZeroU64, NonZeroU128, NonZeroUsize,
 };
 use std::rc::Rc;
 use std::sync::Arc;
@@ -100,7 +100,12 @@ impl KeyWriter<'_> {
         self.separate();
         self.text.push('(');
         let before = self.text.len();
-        parts(&mut KeyWriter { text: &mut *self.text, missing: &mut *self.missing, first: true, outermost: false });
+        parts(&mut KeyWriter {
+            text: &mut *self.text,
+            missing: &mut *self.missing,
+            first: true,
+            outermost: false,
+        });
         if self.text.len() == before {
             *self.missing = true;
         }
@@ -198,7 +203,8 @@ fn is_base64(byte: u8) -> bool {
 
 /// Whether every character may be in an encoded key, outside of a digest.
 fn is_encoded(text: &str) -> bool {
-    let is_hex = |byte: Option<&u8>| byte.is_some_and(|byte| matches!(byte, b'0'..=b'9' | b'A'..=b'F'));
+    let is_hex =
+        |byte: Option<&u8>| byte.is_some_and(|byte| matches!(byte, b'0'..=b'9' | b'A'..=b'F'));
     let bytes = text.as_bytes();
     text.char_indices().all(|(at, c)| match c {
         '%' => is_hex(bytes.get(at + 1)) && is_hex(bytes.get(at + 2)),
@@ -213,7 +219,12 @@ fn is_encoded(text: &str) -> bool {
 /// missing.
 pub(crate) fn write_after<K: KeyPart + ?Sized>(text: &mut String, value: &K) -> bool {
     let (start, mut missing) = (text.len(), false);
-    value.write_to(&mut KeyWriter { text, missing: &mut missing, first: true, outermost: true });
+    value.write_to(&mut KeyWriter {
+        text,
+        missing: &mut missing,
+        first: true,
+        outermost: true,
+    });
     let key = text.get(start..).unwrap_or_default();
     if missing || key.is_empty() {
         return false;
@@ -259,14 +270,19 @@ impl KeyDigest {
     /// ```
     pub fn parse(text: &str) -> Option<Self> {
         let valid = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let number = valid.then(|| u64::from_str_radix(text, 16).ok()).flatten()?;
+        let number = valid
+            .then(|| u64::from_str_radix(text, 16).ok())
+            .flatten()?;
         Some(Self(number.to_be_bytes()))
     }
 
     /// The digest of `operation:key`.
     pub(crate) fn of(id: &str) -> Self {
         let mut digest = [0; 8];
-        blake3::Hasher::new().update(id.as_bytes()).finalize_xof().fill(&mut digest);
+        blake3::Hasher::new()
+            .update(id.as_bytes())
+            .finalize_xof()
+            .fill(&mut digest);
         Self(digest)
     }
 }
@@ -299,13 +315,21 @@ fn escape_into(out: &mut String, part: &str) {
     let is_plain = |byte: u8| {
         let letter = (byte | 0x20).wrapping_sub(b'a') < 26;
         let digit = byte.wrapping_sub(b'0') < 10;
-        letter | digit | (byte == b'-') | (byte == b'_') | (byte == b'.') | (byte == b'@') | (byte == b'/')
+        letter
+            | digit
+            | (byte == b'-')
+            | (byte == b'_')
+            | (byte == b'.')
+            | (byte == b'@')
+            | (byte == b'/')
     };
     if part.bytes().fold(true, |all, byte| all & is_plain(byte)) {
         return out.push_str(part);
     }
     let structural = |c: char| {
-        c.is_control() || c.is_whitespace() || matches!(c, '%' | ':' | '(' | ')' | '{' | '}' | '~' | '"' | '\\')
+        c.is_control()
+            || c.is_whitespace()
+            || matches!(c, '%' | ':' | '(' | ')' | '{' | '}' | '~' | '"' | '\\')
     };
     let mut rest = part;
     while let Some(at) = rest.find(structural) {
@@ -451,7 +475,9 @@ mod tests {
     use super::*;
 
     fn encoded<K: KeyPart>(value: K) -> String {
-        Key::encode(&value).map(|key| key.as_str().to_owned()).unwrap_or_default()
+        Key::encode(&value)
+            .map(|key| key.as_str().to_owned())
+            .unwrap_or_default()
     }
 
     #[test]
@@ -492,7 +518,11 @@ mod tests {
         assert_eq!(encoded("\u{a0}"), "%C2%A0");
         for c in '\u{1}'..='\u{7f}' {
             let is_structural = c.is_control() || " %:(){}~\"\\".contains(c);
-            assert_eq!(encoded(c.to_string()) == c.to_string(), !is_structural, "{c:?}");
+            assert_eq!(
+                encoded(c.to_string()) == c.to_string(),
+                !is_structural,
+                "{c:?}"
+            );
         }
     }
 

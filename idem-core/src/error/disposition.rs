@@ -61,12 +61,16 @@ impl Disposition {
     pub fn of(error: &Error) -> Self {
         match error {
             Error::InFlight { retry_after, .. } | Error::Throttled { retry_after, .. } => {
-                Self::Retry { after: SHORTEST.max(*retry_after) }
+                Self::Retry {
+                    after: SHORTEST.max(*retry_after),
+                }
             }
             other => match other.kind() {
                 ErrorKind::AlreadyDone | ErrorKind::Duplicate => Self::Ack,
                 ErrorKind::Store | ErrorKind::LeaseLost => Self::Retry { after: SOON },
-                ErrorKind::NotInstalled | ErrorKind::Config => Self::Retry { after: UNTIL_REPAIRED },
+                ErrorKind::NotInstalled | ErrorKind::Config => Self::Retry {
+                    after: UNTIL_REPAIRED,
+                },
                 kind => Self::dead_letter(kind.code()),
             },
         }
@@ -74,7 +78,9 @@ impl Disposition {
 
     /// Returns a [`DeadLetter`](Self::DeadLetter) for this reason.
     pub fn dead_letter(reason: impl Into<Cow<'static, str>>) -> Self {
-        Self::DeadLetter { reason: reason.into() }
+        Self::DeadLetter {
+            reason: reason.into(),
+        }
     }
 }
 
@@ -218,14 +224,26 @@ mod tests {
             Disposition::Retry { after } => after,
             other => panic!("{error:?}: {other:?}"),
         };
-        assert_eq!(retried(Error::in_flight(operation, key, Duration::from_secs(9))), Duration::from_secs(9));
-        assert_eq!(retried(Error::in_flight(operation, key, Duration::ZERO)), SHORTEST);
+        assert_eq!(
+            retried(Error::in_flight(operation, key, Duration::from_secs(9))),
+            Duration::from_secs(9)
+        );
+        assert_eq!(
+            retried(Error::in_flight(operation, key, Duration::ZERO)),
+            SHORTEST
+        );
         for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Refused] {
-            assert_eq!(retried(Error::store(operation, key, StoreError::new(kind, "no"))), SOON);
+            assert_eq!(
+                retried(Error::store(operation, key, StoreError::new(kind, "no"))),
+                SOON
+            );
         }
         retried(Error::lease_lost(operation, key, 1));
         retried(Error::not_installed(operation));
-        for done in [Error::already_done(operation, key), Error::duplicate(operation, key)] {
+        for done in [
+            Error::already_done(operation, key),
+            Error::duplicate(operation, key),
+        ] {
             assert_eq!(Disposition::of(&done), Disposition::Ack);
         }
         for poison in [
@@ -235,7 +253,10 @@ mod tests {
             Error::abandoned(operation, key, 1),
             Error::codec(operation, key, "no JSON"),
         ] {
-            assert_eq!(Disposition::of(&poison), Disposition::dead_letter(poison.code()));
+            assert_eq!(
+                Disposition::of(&poison),
+                Disposition::dead_letter(poison.code())
+            );
         }
     }
 }

@@ -61,7 +61,11 @@ impl ErrorKind {
                 409,
                 "A request with this idempotency key is being processed. Send the same request again later, with the same key.",
             ),
-            Self::Duplicate => ("duplicate", 409, "A request with this idempotency key was processed before."),
+            Self::Duplicate => (
+                "duplicate",
+                409,
+                "A request with this idempotency key was processed before.",
+            ),
             Self::AlreadyDone => (
                 "already_done",
                 409,
@@ -89,11 +93,21 @@ impl ErrorKind {
             ),
             Self::MissingKey => ("missing_key", 400, "The request needs an idempotency key."),
             Self::Reentrant => ("reentrant", 500, OURS),
-            Self::MissingSubject => {
-                ("missing_subject", 401, "The request does not say whose it is. Sign in and try again.")
-            }
-            Self::UnknownToken => ("unknown_token", 403, "This form is no longer valid. Load it again."),
-            Self::Throttled => ("throttled", 429, "Too many invalid requests. Try again later."),
+            Self::MissingSubject => (
+                "missing_subject",
+                401,
+                "The request does not say whose it is. Sign in and try again.",
+            ),
+            Self::UnknownToken => (
+                "unknown_token",
+                403,
+                "This form is no longer valid. Load it again.",
+            ),
+            Self::Throttled => (
+                "throttled",
+                429,
+                "Too many invalid requests. Try again later.",
+            ),
             Self::Store => (
                 "store",
                 503,
@@ -221,15 +235,26 @@ mod tests {
                 .collect();
             assert_eq!(error.code(), snake);
         }
-        assert_eq!(errors.iter().map(Error::code).collect::<HashSet<_>>().len(), errors.len());
+        assert_eq!(
+            errors.iter().map(Error::code).collect::<HashSet<_>>().len(),
+            errors.len()
+        );
     }
 
     #[test]
     fn what_clients_see_names_neither_operation_nor_key() {
         for error in one_of_each() {
             let message = error.client_message();
-            assert!(!message.contains("orders.create") && !message.contains('`'), "{message}");
-            assert!(error.key().is_none_or(|key| !message.contains(&key.to_string())), "{message}");
+            assert!(
+                !message.contains("orders.create") && !message.contains('`'),
+                "{message}"
+            );
+            assert!(
+                error
+                    .key()
+                    .is_none_or(|key| !message.contains(&key.to_string())),
+                "{message}"
+            );
             assert!(error.to_string().contains("orders.create"), "{error}");
         }
     }
@@ -239,7 +264,11 @@ mod tests {
         for error in one_of_each() {
             let retried = [409, 429, 503].contains(&error.http_status());
             assert!(!error.is_retryable() || retried, "{error:?}");
-            assert_eq!(error.is_retryable(), error.retry_after().is_some(), "{error:?}");
+            assert_eq!(
+                error.is_retryable(),
+                error.retry_after().is_some(),
+                "{error:?}"
+            );
         }
         let soon = Error::in_flight("orders.create", "o-1", Duration::from_millis(40));
         assert_eq!(soon.retry_after(), Some(Duration::from_millis(40)));

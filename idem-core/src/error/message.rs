@@ -8,7 +8,12 @@ use super::Error;
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::InFlight { operation, key, retry_after, .. } => write!(
+            Self::InFlight {
+                operation,
+                key,
+                retry_after,
+                ..
+            } => write!(
                 f,
                 "operation `{operation}`, key {key}: another call with this key is in flight; try again later: if its owner has crashed, the key is free in {retry_after:.1?}"
             ),
@@ -24,15 +29,30 @@ impl fmt::Display for Error {
                 f,
                 "operation `{operation}`, key {key}: this key came before with other arguments; send a new key with a new request"
             ),
-            Self::Abandoned { operation, key, attempt, .. } => write!(
+            Self::Abandoned {
+                operation,
+                key,
+                attempt,
+                ..
+            } => write!(
                 f,
                 "operation `{operation}`, key {key}: attempt {attempt} was abandoned and its outcome is unknown; find out what became of it, then `settle` the key, or `release` it if the work was certainly not done, so that the next call runs the body; in code or with the program `idem`"
             ),
-            Self::AttemptsExhausted { operation, key, attempts, .. } => write!(
+            Self::AttemptsExhausted {
+                operation,
+                key,
+                attempts,
+                ..
+            } => write!(
                 f,
                 "operation `{operation}`, key {key}: {attempts} attempts were made, the most that the operation allows; find out why, then `settle` the key if the work was done after all; `forget` lets the next call run the body again"
             ),
-            Self::LeaseLost { operation, key, attempt, .. } => write!(
+            Self::LeaseLost {
+                operation,
+                key,
+                attempt,
+                ..
+            } => write!(
                 f,
                 "operation `{operation}`, key {key}: the lease of attempt {attempt} was lost, so the body was stopped or its outcome refused; make the same call again"
             ),
@@ -52,18 +72,41 @@ impl fmt::Display for Error {
                 f,
                 "operation `{operation}`, key {key}: the token is invalid: it is unknown or expired, or was issued to another subject or for another operation; issue a new one, with a fresh form"
             ),
-            Self::Throttled { operation, key, retry_after, .. } => write!(
+            Self::Throttled {
+                operation,
+                key,
+                retry_after,
+                ..
+            } => write!(
                 f,
                 "operation `{operation}`, key {key}: this subject has sent too many invalid tokens; try again in {retry_after:.1?}"
             ),
-            Self::Store { operation, key, source, .. } => {
-                write!(f, "operation `{operation}`, key {key}: the store failed: {source}")
+            Self::Store {
+                operation,
+                key,
+                source,
+                ..
+            } => {
+                write!(
+                    f,
+                    "operation `{operation}`, key {key}: the store failed: {source}"
+                )
             }
-            Self::Codec { operation, reason, is_message: true, .. } => write!(
+            Self::Codec {
+                operation,
+                reason,
+                is_message: true,
+                ..
+            } => write!(
                 f,
                 "source `{operation}`: {reason}; another delivery would fail in the same way: correct the producer, or the type that it is read as"
             ),
-            Self::Codec { operation, key, reason, .. } => write!(
+            Self::Codec {
+                operation,
+                key,
+                reason,
+                ..
+            } => write!(
                 f,
                 "operation `{operation}`, key {key}: the stored record is unreadable: {reason}; no body ran; do not `forget` the key unless the body may run again: deploy the code that reads the record, or repair it (an outcome that was settled by hand: `idem settle --replace`)"
             ),
@@ -71,7 +114,9 @@ impl fmt::Display for Error {
                 f,
                 "operation `{operation}`: no idempotency runtime; call `idem::install(..)` at start-up, wrap the call in `idem::scope(..)`, or name one with `runtime = \"..\"`"
             ),
-            Self::Config { operation, reason, .. } => write!(f, "operation `{operation}`: {reason}"),
+            Self::Config {
+                operation, reason, ..
+            } => write!(f, "operation `{operation}`: {reason}"),
         }
     }
 }

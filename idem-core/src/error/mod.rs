@@ -240,9 +240,10 @@ impl Error {
             | Self::Throttled { key, .. }
             | Self::Store { key, .. }
             | Self::Codec { key, .. } => Some(*key),
-            Self::MissingKey { .. } | Self::MissingSubject { .. } | Self::NotInstalled { .. } | Self::Config { .. } => {
-                None
-            }
+            Self::MissingKey { .. }
+            | Self::MissingSubject { .. }
+            | Self::NotInstalled { .. }
+            | Self::Config { .. } => None,
         }
     }
 
@@ -337,13 +338,21 @@ pub enum StoreErrorKind {
 impl StoreError {
     /// A step of the store panicked.
     pub(crate) fn panicked() -> Self {
-        Self::new(StoreErrorKind::Unavailable, "the store panicked, and gave no answer")
+        Self::new(
+            StoreErrorKind::Unavailable,
+            "the store panicked, and gave no answer",
+        )
     }
 
     /// Creates an error. The message says what happened and what to do, in plain words, without
     /// secrets.
     pub fn new(kind: StoreErrorKind, message: impl Into<Arc<str>>) -> Self {
-        Self { kind, message: message.into(), source: None, is_unsent: false }
+        Self {
+            kind,
+            message: message.into(),
+            source: None,
+            is_unsent: false,
+        }
     }
 
     /// Adds the error that caused it.
@@ -374,6 +383,10 @@ impl StoreError {
     /// Returns whether the step may have been carried out although it failed. Only the same step,
     /// sent again by the same owner, can tell.
     pub fn is_unknown(&self) -> bool {
-        !self.is_unsent && matches!(self.kind, StoreErrorKind::Unavailable | StoreErrorKind::Timeout)
+        !self.is_unsent
+            && matches!(
+                self.kind,
+                StoreErrorKind::Unavailable | StoreErrorKind::Timeout
+            )
     }
 }

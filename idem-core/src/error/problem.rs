@@ -37,7 +37,10 @@ pub fn problem_type(code: &str) -> String {
 
 /// Returns the first sentence of a message.
 pub fn problem_title(message: &str) -> &str {
-    message.split_once(". ").map_or(message, |(title, _)| title).trim_end_matches('.')
+    message
+        .split_once(". ")
+        .map_or(message, |(title, _)| title)
+        .trim_end_matches('.')
 }
 
 /// Returns the `Retry-After` of an error, if the same call can succeed later.

@@ -97,7 +97,11 @@ pub(crate) struct Enrolled {
 
 impl LeaseKeepers {
     pub(crate) fn new(store: AnyStore, observer: Observer) -> Self {
-        Self { store, round_trips: Arc::new(RoundTrips::new(observer)), known: Arc::default() }
+        Self {
+            store,
+            round_trips: Arc::new(RoundTrips::new(observer)),
+            known: Arc::default(),
+        }
     }
 
     /// Takes a lease into care.
@@ -105,7 +109,11 @@ impl LeaseKeepers {
         let term = Arc::new(term);
         match Handle::try_current() {
             Ok(handle) => self.enrol_on(&handle, term),
-            Err(_) => Enrolled { keeper: None, place: None, term },
+            Err(_) => Enrolled {
+                keeper: None,
+                place: None,
+                term,
+            },
         }
     }
 
@@ -118,13 +126,23 @@ impl LeaseKeepers {
             keeper = self.keeper_of(handle);
             taken = keeper.take(&term);
         }
-        let Some((place, is_earlier)) = taken else { return Enrolled { keeper: None, place: None, term } };
+        let Some((place, is_earlier)) = taken else {
+            return Enrolled {
+                keeper: None,
+                place: None,
+                term,
+            };
+        };
         if is_earlier {
             // Rare: the keeper looks often enough by itself, once it knows how long leases are.
             let keeper = keeper.clone();
             elsewhere(handle, move || keeper.wake.notify_one());
         }
-        Enrolled { keeper: Some(keeper), place: Some(place), term }
+        Enrolled {
+            keeper: Some(keeper),
+            place: Some(place),
+            term,
+        }
     }
 
     pub(crate) fn round_trips(&self) -> &RoundTrips {
@@ -143,7 +161,9 @@ impl LeaseKeepers {
     fn keeper_of(&self, handle: &Handle) -> Arc<LeaseKeeper> {
         let find = |keepers: &[(Handle, Arc<LeaseKeeper>)]| {
             let mut of_id = keepers.iter().filter(|(of, _)| of.id() == handle.id());
-            of_id.find(|(_, keeper)| !keeper.has_ended()).map(|(_, keeper)| keeper.clone())
+            of_id
+                .find(|(_, keeper)| !keeper.has_ended())
+                .map(|(_, keeper)| keeper.clone())
         };
         if let Some(keeper) = find(&self.known.0.read().unwrap_or_else(PoisonError::into_inner)) {
             return keeper;
@@ -154,7 +174,10 @@ impl LeaseKeepers {
                 return keeper;
             }
             keepers.retain(|(_, keeper)| !keeper.has_ended());
-            let keeper = Arc::new(LeaseKeeper::new(self.store.clone(), self.round_trips.clone()));
+            let keeper = Arc::new(LeaseKeeper::new(
+                self.store.clone(),
+                self.round_trips.clone(),
+            ));
             keepers.push((handle.clone(), keeper.clone()));
             keeper
         };
@@ -169,8 +192,12 @@ impl Known {
     /// be driven.
     pub(crate) fn another(&self, than: Option<tokio::runtime::Id>) -> Option<Handle> {
         let keepers = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let there = keepers.iter().filter(|(handle, keeper)| Some(handle.id()) != than && !keeper.has_ended());
-        there.max_by_key(|(_, keeper)| keeper.state().looked).map(|(handle, _)| handle.clone())
+        let there = keepers
+            .iter()
+            .filter(|(handle, keeper)| Some(handle.id()) != than && !keeper.has_ended());
+        there
+            .max_by_key(|(_, keeper)| keeper.state().looked)
+            .map(|(handle, _)| handle.clone())
     }
 }
 
@@ -191,7 +218,13 @@ fn elsewhere(handle: &Handle, work: impl FnOnce() + Send + 'static) {
 
 impl Drop for LeaseKeepers {
     fn drop(&mut self) {
-        for (_, keeper) in self.known.0.read().unwrap_or_else(PoisonError::into_inner).iter() {
+        for (_, keeper) in self
+            .known
+            .0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+        {
             keeper.close();
         }
     }
@@ -232,7 +265,13 @@ impl LeaseKeeper {
             #[cfg(test)]
             visits: (0, 0),
         };
-        Self { store, round_trips, state: Mutex::new(state), ended: AtomicBool::new(false), wake: Notify::new() }
+        Self {
+            store,
+            round_trips,
+            state: Mutex::new(state),
+            ended: AtomicBool::new(false),
+            wake: Notify::new(),
+        }
     }
 
     /// Takes a lease into care. Gives its place, and says whether the keeper must be woken, because
@@ -248,7 +287,10 @@ impl LeaseKeeper {
         if is_earlier {
             state.planned = Some(first);
         }
-        Some((state.leases.insert(term.clone(), first, slack(term)), is_earlier))
+        Some((
+            state.leases.insert(term.clone(), first, slack(term)),
+            is_earlier,
+        ))
     }
 
     /// No more leases come: the keeper ends after the last.
@@ -301,7 +343,10 @@ impl LeaseKeeper {
             let mut state = self.state();
             for Renewing { place, term, .. } in leases {
                 // The place may be another lease's by now.
-                if state.leases.get(*place).is_some_and(|there| Arc::ptr_eq(there, term))
+                if state
+                    .leases
+                    .get(*place)
+                    .is_some_and(|there| Arc::ptr_eq(there, term))
                     && let Some(at) = term.look_at()
                 {
                     state.leases.plan(*place, at, slack(term));
@@ -347,7 +392,9 @@ impl State {
             self.visits.1 += 1;
         }
         for _ in 0..BATCH {
-            let Some((place, term)) = self.leases.next_due(now) else { return (lost, true) };
+            let Some((place, term)) = self.leases.next_due(now) else {
+                return (lost, true);
+            };
             #[cfg(test)]
             {
                 self.visits.0 += 1;
@@ -360,7 +407,11 @@ impl State {
                 Due::Later { at } => self.leases.plan(place, at, slack(&term)),
                 Due::Renew { deadline } => {
                     self.leases.plan(place, deadline, Duration::ZERO);
-                    due.push(Renewing { place, term, deadline });
+                    due.push(Renewing {
+                        place,
+                        term,
+                        deadline,
+                    });
                 }
             }
         }
@@ -382,7 +433,11 @@ impl State {
             self.shortest = (Duration::MAX, lately, now);
         }
         let look_every = (lately.min(before) / 12).clamp(LOOK.0, LOOK.1);
-        let idle = if self.leases.is_empty() { *idle_since.get_or_insert(now) } else { *idle_since.insert(now) };
+        let idle = if self.leases.is_empty() {
+            *idle_since.get_or_insert(now)
+        } else {
+            *idle_since.insert(now)
+        };
         let look = (now < clock::after(idle, LINGER)).then(|| clock::after(now, look_every));
         self.pausing_since = None;
         self.planned = [self.leases.next_at(), look].into_iter().flatten().min();
@@ -424,10 +479,15 @@ async fn round(
     under_way: &mut FuturesUnordered<Batch>,
     idle_since: &mut Option<Instant>,
 ) -> bool {
-    let Some(Look { mut due, next }) = keeper.look(idle_since) else { return false };
+    let Some(Look { mut due, next }) = keeper.look(idle_since) else {
+        return false;
+    };
     while !due.is_empty() {
         let rest = due.split_off(due.len().min(BATCH));
-        under_way.push(renew(keeper.store.clone(), std::mem::replace(&mut due, rest)));
+        under_way.push(renew(
+            keeper.store.clone(),
+            std::mem::replace(&mut due, rest),
+        ));
     }
     let answered = async {
         loop {
@@ -474,17 +534,29 @@ fn renew(store: AnyStore, due: Vec<Renewing>) -> Batch {
 /// Whether a lease that the store did not renew has ended with a transaction of its owner's, which
 /// recorded the outcome. The body may still be at work then, and is not stopped.
 async fn recorded(store: &AnyStore, term: &Term) -> Result<Ownership, StoreError> {
-    if store.inspect(&term.id).await?.is_some_and(|found| term.recorded(&found)) {
+    if store
+        .inspect(&term.id)
+        .await?
+        .is_some_and(|found| term.recorded(&found))
+    {
         term.end();
         return Ok(Ownership::Held);
     }
     Ok(Ownership::Lost)
 }
 
-fn settle(keeper: &LeaseKeeper, sent: Instant, leases: &[Renewing], answers: Vec<Result<Ownership, StoreError>>) {
+fn settle(
+    keeper: &LeaseKeeper,
+    sent: Instant,
+    leases: &[Renewing],
+    answers: Vec<Result<Ownership, StoreError>>,
+) {
     let (round_trips, now) = (&*keeper.round_trips, clock::now());
     let mut answers = answers.into_iter();
-    let answers: Vec<_> = leases.iter().map(|renewing| (&renewing.term, answers.next())).collect();
+    let answers: Vec<_> = leases
+        .iter()
+        .map(|renewing| (&renewing.term, answers.next()))
+        .collect();
     // All of them, before anything is reported: reporting runs code of the application.
     for (lease, answer) in &answers {
         match answer {
@@ -496,7 +568,12 @@ fn settle(keeper: &LeaseKeeper, sent: Instant, leases: &[Renewing], answers: Vec
     keeper.plan_again(leases);
     for (lease, answer) in answers {
         let failed = |why: &dyn std::fmt::Display| {
-            round_trips.observer().decided_because(Decision::RenewalFailed, &lease.id, lease.attempt, why);
+            round_trips.observer().decided_because(
+                Decision::RenewalFailed,
+                &lease.id,
+                lease.attempt,
+                why,
+            );
         };
         match answer {
             Some(Ok(_)) => round_trips.took(&lease.id, lease.attempt, lease.length(), (sent, now)),
@@ -525,7 +602,10 @@ pub(crate) mod explored {
 
     pub(crate) fn start() -> Kept {
         let round_trips = Arc::new(RoundTrips::new(Observer::default()));
-        Kept(Arc::new(LeaseKeeper::new(AnyStore::new(MemoryStore::new()), round_trips)))
+        Kept(Arc::new(LeaseKeeper::new(
+            AnyStore::new(MemoryStore::new()),
+            round_trips,
+        )))
     }
 
     pub(crate) fn run(keeper: &Kept) -> impl Future<Output = ()> + use<> {
@@ -534,11 +614,17 @@ pub(crate) mod explored {
 
     pub(crate) fn enrol(keeper: &Kept, term: Term) -> Enrolled {
         let term = Arc::new(term);
-        let Some((place, earlier)) = keeper.0.take(&term) else { panic!("it has ended") };
+        let Some((place, earlier)) = keeper.0.take(&term) else {
+            panic!("it has ended")
+        };
         if earlier {
             keeper.0.wake.notify_one();
         }
-        Enrolled { keeper: Some(keeper.0.clone()), place: Some(place), term }
+        Enrolled {
+            keeper: Some(keeper.0.clone()),
+            place: Some(place),
+            term,
+        }
     }
 
     pub(crate) fn close(keeper: &Kept) {

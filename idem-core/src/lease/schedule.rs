@@ -26,7 +26,12 @@ struct Entry<T> {
 
 impl<T> Schedule<T> {
     pub(crate) fn new(origin: Instant) -> Self {
-        Self { origin, entries: Slab::new(), slots: BTreeMap::new(), spare: Vec::new() }
+        Self {
+            origin,
+            entries: Slab::new(),
+            slots: BTreeMap::new(),
+            spare: Vec::new(),
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -53,18 +58,28 @@ impl<T> Schedule<T> {
     /// Sets when an item is due.
     pub(crate) fn plan(&mut self, key: usize, at: Instant, slack: Duration) {
         self.unplan(key);
-        let Some(entry) = self.entries.get_mut(key) else { return };
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
         let slot = slot(at.saturating_duration_since(self.origin), slack);
         let spare = &mut self.spare;
-        let keys = self.slots.entry(slot).or_insert_with(|| spare.pop().unwrap_or_default());
+        let keys = self
+            .slots
+            .entry(slot)
+            .or_insert_with(|| spare.pop().unwrap_or_default());
         entry.due = Some((slot, keys.len()));
         keys.push(key);
     }
 
     /// Leaves an item due at no time.
     fn unplan(&mut self, key: usize) {
-        let Some((slot, place)) = self.entries.get_mut(key).and_then(|entry| entry.due.take()) else { return };
-        let Some(keys) = self.slots.get_mut(&slot) else { return };
+        let Some((slot, place)) = self.entries.get_mut(key).and_then(|entry| entry.due.take())
+        else {
+            return;
+        };
+        let Some(keys) = self.slots.get_mut(&slot) else {
+            return;
+        };
         keys.swap_remove(place);
         let moved = keys.get(place).copied();
         if keys.is_empty()
@@ -81,14 +96,19 @@ impl<T> Schedule<T> {
     /// Takes an item that is due: it is due at no time then.
     pub(crate) fn next_due(&mut self, now: Instant) -> Option<(usize, &T)> {
         let (slot, keys) = self.slots.first_key_value()?;
-        let key = keys.last().copied().filter(|_| self.origin + Duration::from_millis(*slot) <= now)?;
+        let key = keys
+            .last()
+            .copied()
+            .filter(|_| self.origin + Duration::from_millis(*slot) <= now)?;
         self.unplan(key);
         self.entries.get(key).map(|entry| (key, &entry.item))
     }
 
     /// When the next item is due.
     pub(crate) fn next_at(&self) -> Option<Instant> {
-        self.slots.first_key_value().map(|(slot, _)| self.origin + Duration::from_millis(*slot))
+        self.slots
+            .first_key_value()
+            .map(|(slot, _)| self.origin + Duration::from_millis(*slot))
     }
 }
 
@@ -97,7 +117,11 @@ impl<T> Schedule<T> {
 fn slot(at: Duration, slack: Duration) -> u64 {
     /// Thirty years, which stands for never.
     const NEVER: u64 = 1000 * 60 * 60 * 24 * 365 * 30;
-    let millis = |length: Duration| u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(NEVER).min(NEVER);
+    let millis = |length: Duration| {
+        u64::try_from(length.as_nanos().div_ceil(1_000_000))
+            .unwrap_or(NEVER)
+            .min(NEVER)
+    };
     let width = 1 << millis(slack).clamp(1, 1024).ilog2();
     millis(at).next_multiple_of(width)
 }
@@ -119,7 +143,9 @@ mod tests {
     async fn items_come_when_they_are_due_and_no_others_are_visited() {
         let now = clock::now();
         let mut schedule = Schedule::new(now);
-        let keys: Vec<_> = (0..10_000).map(|item| schedule.insert(item, now + millis(item), millis(1))).collect();
+        let keys: Vec<_> = (0..10_000)
+            .map(|item| schedule.insert(item, now + millis(item), millis(1)))
+            .collect();
         assert_eq!(schedule.next_at(), Some(now));
         assert_eq!(taken(&mut schedule, now + millis(2)), [0, 1, 2]);
         // Taken, it is not due until a new time is set.
@@ -132,7 +158,9 @@ mod tests {
         for key in keys {
             schedule.remove(key);
         }
-        assert!(schedule.is_empty() && schedule.next_at().is_none() && schedule.spare.len() == SPARE);
+        assert!(
+            schedule.is_empty() && schedule.next_at().is_none() && schedule.spare.len() == SPARE
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -151,7 +179,10 @@ mod tests {
         }
         let mut left = taken(&mut schedule, now + millis(12_000));
         left.sort_unstable();
-        assert_eq!(left, (0..1_000).filter(|item| item % 3 != 0).collect::<Vec<_>>());
+        assert_eq!(
+            left,
+            (0..1_000).filter(|item| item % 3 != 0).collect::<Vec<_>>()
+        );
         let never = clock::after(now, Duration::MAX);
         schedule.insert(1, never, Duration::MAX);
         assert!(schedule.next_at() > Some(now + millis(1 << 39)));

@@ -14,7 +14,9 @@ use tokio::time::Instant;
 use crate::base::clock;
 use crate::base::sync::{Mutex, MutexGuard, Notify};
 use crate::error::Error;
-use crate::record::{Owner, RecordId, RecordInfo, RecordState, Renewal, owner_stops_after, renewal_due_after};
+use crate::record::{
+    Owner, RecordId, RecordInfo, RecordState, Renewal, owner_stops_after, renewal_due_after,
+};
 
 /// The term of one lease that is held in this process.
 #[derive(Debug)]
@@ -82,12 +84,29 @@ impl Term {
         sent: Instant,
     ) -> Self {
         let (deadline, renew_at) = Self::times(length, sent);
-        let times = Mutex::new(Times { deadline, renew_at, renewing: false, fate: Fate::Held, in_transaction: None });
-        Self { id, owner, attempt, length, hold, times, lost: Notify::new() }
+        let times = Mutex::new(Times {
+            deadline,
+            renew_at,
+            renewing: false,
+            fate: Fate::Held,
+            in_transaction: None,
+        });
+        Self {
+            id,
+            owner,
+            attempt,
+            length,
+            hold,
+            times,
+            lost: Notify::new(),
+        }
     }
 
     fn times(length: Duration, sent: Instant) -> (Instant, Instant) {
-        (clock::after(sent, owner_stops_after(length)), clock::after(sent, renewal_due_after(length)))
+        (
+            clock::after(sent, owner_stops_after(length)),
+            clock::after(sent, renewal_due_after(length)),
+        )
     }
 
     /// Whether the body must not go on. Looked at before each poll of the body: a process that was
@@ -123,7 +142,8 @@ impl Term {
     /// Resolves when the owner cannot tell any more what becomes of the record: the lease is lost,
     /// or a transaction decides. Cancel safe.
     pub(crate) async fn silent(&self) {
-        self.until(|term| term.is_lost() || term.may_be_recorded()).await;
+        self.until(|term| term.is_lost() || term.may_be_recorded())
+            .await;
     }
 
     async fn until(&self, is_so: impl Fn(&Self) -> bool) {
@@ -134,7 +154,9 @@ impl Term {
             if is_so(self) {
                 return;
             }
-            let Some(deadline) = self.deadline() else { return std::future::pending().await };
+            let Some(deadline) = self.deadline() else {
+                return std::future::pending().await;
+            };
             let _ = tokio::time::timeout_at(deadline, notified).await;
         }
     }
@@ -161,7 +183,9 @@ impl Term {
     pub(crate) fn recorded(&self, found: &RecordInfo) -> bool {
         let is_over = matches!(found.state, RecordState::Committed | RecordState::Done);
         let times = self.lock();
-        let Some(outcome) = times.in_transaction.as_deref() else { return false };
+        let Some(outcome) = times.in_transaction.as_deref() else {
+            return false;
+        };
         let is_same = match (&found.outcome, outcome) {
             (Some(found), Some(outcome)) => found.payload == *outcome,
             // One that has expired since, or that could not be written.
@@ -198,7 +222,11 @@ impl Term {
 
     /// The owner's error when the lease is lost.
     pub(crate) fn lost_error(&self) -> Error {
-        Error::LeaseLost { operation: self.id.operation().into(), key: self.id.digest(), attempt: self.attempt }
+        Error::LeaseLost {
+            operation: self.id.operation().into(),
+            key: self.id.digest(),
+            attempt: self.attempt,
+        }
     }
 
     /// The reason for the loss, for the logs.
@@ -211,7 +239,11 @@ impl Term {
     }
 
     pub(crate) fn renewal(&self) -> Renewal {
-        Renewal { id: self.id.clone(), owner: self.owner, hold: self.hold }
+        Renewal {
+            id: self.id.clone(),
+            owner: self.owner,
+            hold: self.hold,
+        }
     }
 
     /// What is due at `now`. Marks the lease lost where its deadline has passed; the caller
@@ -227,7 +259,9 @@ impl Term {
             Due::Later { at: times.deadline }
         } else if now >= times.renew_at {
             times.renewing = true;
-            Due::Renew { deadline: times.deadline }
+            Due::Renew {
+                deadline: times.deadline,
+            }
         } else {
             Due::Later { at: times.renew_at }
         }
@@ -236,7 +270,11 @@ impl Term {
     /// When there is something due; `None` if there is nothing any more.
     pub(crate) fn look_at(&self) -> Option<Instant> {
         let times = self.lock();
-        (times.fate == Fate::Held).then_some(if times.renewing { times.deadline } else { times.renew_at })
+        (times.fate == Fate::Held).then_some(if times.renewing {
+            times.deadline
+        } else {
+            times.renew_at
+        })
     }
 
     /// Wakes those who wait for its loss.
@@ -295,7 +333,12 @@ mod tests {
         let term = term(length);
         tokio::time::advance(Duration::from_secs(4)).await;
         let sent = clock::now();
-        assert_eq!(term.due(sent), Due::Renew { deadline: clock::after(sent, Duration::from_secs(5)) });
+        assert_eq!(
+            term.due(sent),
+            Due::Renew {
+                deadline: clock::after(sent, Duration::from_secs(5))
+            }
+        );
         // Nothing has looked at the term meanwhile: the process stood still.
         tokio::time::advance(Duration::from_secs(5)).await;
         term.renewed(sent);
@@ -308,13 +351,19 @@ mod tests {
         assert_eq!(lease.left(), Duration::from_secs(9));
         tokio::time::advance(Duration::from_millis(8_999)).await;
         assert!(!lease.is_lost());
-        tokio::time::timeout(Duration::from_secs(5), lease.lost()).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(5), lease.lost())
+            .await
+            .unwrap();
         // Timers may be a millisecond late.
         assert!(clock::now().saturating_duration_since(began) <= Duration::from_millis(9_001));
         let exact = term(Duration::from_secs(10));
         tokio::time::advance(Duration::from_secs(9)).await;
         assert!(exact.is_lost() && exact.left() == Duration::ZERO);
-        assert!(exact.why_lost().contains("no renewal was confirmed"), "{}", exact.why_lost());
+        assert!(
+            exact.why_lost().contains("no renewal was confirmed"),
+            "{}",
+            exact.why_lost()
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -322,7 +371,11 @@ mod tests {
         let (began, lease) = (clock::now(), term(Duration::from_secs(10)));
         let ((), ()) = tokio::join!(lease.lost(), async { lease.mark_lost() });
         assert_eq!(clock::now(), began);
-        assert!(lease.why_lost().contains("another caller is"), "{}", lease.why_lost());
+        assert!(
+            lease.why_lost().contains("another caller is"),
+            "{}",
+            lease.why_lost()
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -333,15 +386,24 @@ mod tests {
         tokio::time::advance(Duration::from_secs(7)).await;
         assert_eq!(lease.due(clock::now()), Due::Renew { deadline });
         // One at a time.
-        assert_eq!((lease.due(clock::now()), lease.look_at()), (Due::Later { at: deadline }, Some(deadline)));
+        assert_eq!(
+            (lease.due(clock::now()), lease.look_at()),
+            (Due::Later { at: deadline }, Some(deadline))
+        );
         lease.not_renewed();
         let again = clock::after(clock::now(), Duration::from_secs(1));
-        assert_eq!((lease.due(clock::now()), lease.look_at()), (Due::Later { at: again }, Some(again)));
+        assert_eq!(
+            (lease.due(clock::now()), lease.look_at()),
+            (Due::Later { at: again }, Some(again))
+        );
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(lease.due(clock::now()), Due::Renew { deadline });
         lease.renewed(clock::now());
         assert_eq!(lease.left(), Duration::from_secs(18));
         lease.end();
-        assert_eq!((lease.due(clock::now()), lease.look_at()), (Due::Never, None));
+        assert_eq!(
+            (lease.due(clock::now()), lease.look_at()),
+            (Due::Never, None)
+        );
     }
 }

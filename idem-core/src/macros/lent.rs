@@ -21,7 +21,10 @@ impl<'a, T: ?Sized> Lent<'a, T> {
 
     /// Lends it.
     pub fn take(&self) -> Taken<'_, 'a, T> {
-        Taken { lent: self, value: self.0.lock().unwrap_or_else(PoisonError::into_inner).take() }
+        Taken {
+            lent: self,
+            value: self.0.lock().unwrap_or_else(PoisonError::into_inner).take(),
+        }
     }
 }
 

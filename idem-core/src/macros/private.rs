@@ -6,30 +6,29 @@ use std::pin::{Pin, pin};
 
 pub use crate::api::operation::Operation;
 use crate::call::execution::{Again, Execution};
-pub use crate::call::keeping::{Keepable, Keeper, KeepsErrors, Opaque, Policy};
-pub use crate::call::part::BodyPart;
-use crate::call::transaction::{InTransaction, OneThreadOnce};
-pub use crate::call::witness::{ConditionalPolicy, FromIdempotency, NoPolicy, Returned, Witness, outcome_of};
+use crate::call::finish::Handling;
+pub use crate::call::keeping::{ErrorCodec, Keepable, KeepsErrors, Opaque, Policy};
+use crate::call::transaction::InTransaction;
+use crate::call::transaction_body::OneThreadOnce;
+pub use crate::call::witness::{
+    ConditionalPolicy, FromIdempotency, NoPolicy, Returned, Witness, outcome_of,
+};
 pub use crate::encoding::key::{CanBeMissing, KeyOf, NeverMissing, PerhapsMissing};
 use crate::encoding::key::{KeyPart, KeyWriter};
 use crate::error::Error;
-pub use crate::error::disposition::{ConditionalDisposition, HasDisposition, Inside, NoDisposition, comes_again};
-pub use crate::error::problem::{
-    CHALLENGE, PROBLEM_JSON, problem_json, problem_pause, problem_title, problem_type, whole_seconds,
+pub use crate::error::disposition::{
+    ConditionalDisposition, HasDisposition, Inside, NoDisposition, comes_again,
 };
 pub use crate::macros::lent::{Lent, Taken};
 pub use crate::macros::site::{Name, Site, checked_name};
+pub use crate::observe::catch_user_panic;
 use crate::observe::{Decision, Observer};
-pub use crate::observe::{consumers_lost, message_decided, outward};
 use crate::outcome::Outcome;
 pub use crate::outcome::Storable;
-pub use crate::outcome::codec::json_failure;
 use crate::policy::errors::ErrorAction;
 pub use crate::policy::errors::{DispositionByPolicy, RunsOnce};
 use crate::runtime::handle::Idempotency;
 use crate::store::{Store, Transaction};
-pub use crate::task::carried::{CarriedOn, carried_on};
-pub use crate::task::waiting::waiting_at_most;
 use crate::task::{current, scope, unguarded, watch};
 
 /// Begins the call of an annotated function, on the default runtime.
@@ -39,7 +38,12 @@ pub fn operation(site: &'static Site, name: Name) -> Operation<'static> {
         return operation_of(site, name, &runtime);
     }
     Observer::decided_without_key(Decision::NotInstalled, name.label());
-    Operation::failing(name.label(), Error::NotInstalled { operation: name.label().into() })
+    Operation::failing(
+        name.label(),
+        Error::NotInstalled {
+            operation: name.label().into(),
+        },
+    )
 }
 
 /// As [`operation`], but `None` where the runtime is disabled: what is switched off must cost
@@ -68,18 +72,13 @@ pub fn operation_of(site: &'static Site, name: Name, runtime: &Idempotency) -> O
     }
     match site.check(name) {
         Ok(()) => runtime.operation(label),
-        Err(reason) => Operation::failing(label, Error::Config { operation: label.into(), reason: reason.into() }),
-    }
-}
-
-/// Reports a request that the edge of a service refused before it became a call, with the code of
-/// its answer; without a code, one that passed because it has no key and needs none.
-pub fn decided_at_the_edge(operation: &str, code: Option<&'static str>) {
-    match code {
-        None => Observer::decided_without_key(Decision::PassedWithoutKey, operation),
-        Some("missing_key") => Observer::decided_without_key(Decision::RejectedMissingKey, operation),
-        Some("config") => Observer::decided_without_key(Decision::Misconfigured, operation),
-        Some(_) => Observer::decided_without_key_because(Decision::RejectedInvalid, operation, code),
+        Err(reason) => Operation::failing(
+            label,
+            Error::Config {
+                operation: label.into(),
+                reason: reason.into(),
+            },
+        ),
     }
 }
 
@@ -90,7 +89,11 @@ pub async fn run_unguarded<Body: Future>(body: Pin<&mut Option<Body>>) -> Body::
         // Callers pass a body.
         return pending().await;
     };
-    if current::is_inside() || watch::is_watched() { unguarded::unguarded(None, running).await } else { running.await }
+    if current::is_inside() || watch::is_watched() {
+        unguarded::unguarded(None, running).await
+    } else {
+        running.await
+    }
 }
 
 /// Carries out the call of an annotated function.
@@ -106,35 +109,13 @@ where
     Body: Future<Output = R>,
 {
     let prepared = operation.draft.prepare();
-    let mut execution = Execution { witness, policy, again: None::<fn() -> _> };
+    let mut execution = Execution {
+        handling: Handling { witness, policy },
+        again: None::<fn() -> _>,
+    };
     async move {
         let outcome = execution.run(&prepared, body).await;
-        (execution.witness.join)(outcome.map(Outcome::into_inner))
-    }
-}
-
-/// As [`run`], with a body that its future owns: for layers, whose futures are in boxes.
-///
-/// It is in two boxes, since one for all of it would be larger than what allocators keep at hand
-/// for a thread (1,032 bytes in glibc).
-pub fn run_owned<R, T, E, P, Body>(
-    operation: Operation<'static>,
-    witness: Witness<R, T, E>,
-    policy: Policy<P, E>,
-    mut body: Pin<Box<Option<Body>>>,
-) -> impl Future<Output = R> + Send
-where
-    R: Send,
-    T: Send,
-    E: Send,
-    P: Fn(&E) -> ErrorAction + Send + Sync,
-    Body: Future<Output = R> + Send,
-{
-    let prepared = operation.draft.prepare();
-    let mut execution = Execution { witness, policy, again: None::<fn() -> _> };
-    async move {
-        let outcome = Box::pin(execution.run(&prepared, body.as_mut())).await;
-        (execution.witness.join)(outcome.map(Outcome::into_inner))
+        (execution.handling.witness.join)(outcome.map(Outcome::into_inner))
     }
 }
 
@@ -153,8 +134,16 @@ where
     Body: Future<Output = R> + Send + 'static,
 {
     let join = witness.join;
-    let execution = Execution { witness, policy, again: None::<fn() -> _> };
-    join(execution.run_detached(operation.draft.prepare(), body).await.map(Outcome::into_inner))
+    let execution = Execution {
+        handling: Handling { witness, policy },
+        again: None::<fn() -> _>,
+    };
+    join(
+        execution
+            .run_detached(operation.draft.prepare(), body)
+            .await
+            .map(Outcome::into_inner),
+    )
 }
 
 /// Carries out the call of an annotated function whose errors may be tried again.
@@ -175,8 +164,16 @@ where
         async move { make.call().await }
     };
     let body = pin!(Some(start()));
-    let mut execution = Execution { witness, policy, again: Some(start) };
-    join(execution.run(&operation.draft.prepare(), body).await.map(Outcome::into_inner))
+    let mut execution = Execution {
+        handling: Handling { witness, policy },
+        again: Some(start),
+    };
+    join(
+        execution
+            .run(&operation.draft.prepare(), body)
+            .await
+            .map(Outcome::into_inner),
+    )
 }
 
 /// As [`run_again`], with the body in a task of its own.
@@ -200,8 +197,16 @@ where
         async move { make.call().await }
     };
     let body = start();
-    let execution = Execution { witness, policy, again: Some(start) };
-    join(execution.run_detached(operation.draft.prepare(), body).await.map(Outcome::into_inner))
+    let execution = Execution {
+        handling: Handling { witness, policy },
+        again: Some(start),
+    };
+    join(
+        execution
+            .run_detached(operation.draft.prepare(), body)
+            .await
+            .map(Outcome::into_inner),
+    )
 }
 
 /// Carries out the call of an annotated function in the caller's transaction.
@@ -220,8 +225,16 @@ where
 {
     let (prepared, join) = (operation.draft.prepare(), witness.join);
     async move {
-        let call = InTransaction { prepared: &prepared, witness, policy, store: PhantomData };
-        join(call.run_in(tx, OneThreadOnce(Some(body))).await.map(Outcome::into_inner))
+        let call = InTransaction {
+            prepared: &prepared,
+            handling: Handling { witness, policy },
+            store: PhantomData,
+        };
+        join(
+            call.run_in(tx, OneThreadOnce(Some(body)))
+                .await
+                .map(Outcome::into_inner),
+        )
     }
 }
 
@@ -235,7 +248,10 @@ pub struct Part<'a, K: ?Sized> {
 /// A part of a key, as a type that surely is one: what is wrong with it is said once, not of the
 /// whole key as well.
 pub fn part<K: KeyPart + ?Sized>(part: &K) -> Part<'_, K> {
-    Part { part, write: K::write_to }
+    Part {
+        part,
+        write: K::write_to,
+    }
 }
 
 impl<K: ?Sized> KeyPart for Part<'_, K> {

@@ -42,17 +42,29 @@ enum Source {
 impl Name {
     /// The path of the function, which was given no name.
     pub const fn of_function(path: &'static str, inside: fn() -> &'static str) -> Self {
-        Self { text: path, source: Source::Default, inside }
+        Self {
+            text: path,
+            source: Source::Default,
+            inside,
+        }
     }
 
     /// A name that was written.
     pub const fn written(text: &'static str, inside: fn() -> &'static str) -> Self {
-        Self { text, source: Source::Written, inside }
+        Self {
+            text,
+            source: Source::Written,
+            inside,
+        }
     }
 
     /// A name that was written and depends on `Self`.
     pub const fn of_type(text: &'static str, inside: fn() -> &'static str) -> Self {
-        Self { text, source: Source::OfType, inside }
+        Self {
+            text,
+            source: Source::OfType,
+            inside,
+        }
     }
 
     /// The name, for errors about something else.
@@ -72,7 +84,10 @@ static FIRST: Mutex<Option<HashMap<&'static str, &'static Site>>> = Mutex::new(N
 /// If the name is invalid, which then is a compile error.
 #[track_caller]
 pub const fn checked_name(name: &'static str) -> &'static str {
-    assert!(!name.is_empty(), "`name` is empty: write for example `name = \"orders.create\"`");
+    assert!(
+        !name.is_empty(),
+        "`name` is empty: write for example `name = \"orders.create\"`"
+    );
     assert!(
         is_plausible(name.as_bytes()),
         "`name` is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by `::`: write for example `name = \"orders.create\"`"
@@ -113,7 +128,13 @@ const fn is_plausible(name: &[u8]) -> bool {
 impl Site {
     /// A function at this place.
     pub const fn new(file: &'static str, line: u32, column: u32) -> Self {
-        Self { file, line, column, first: OnceLock::new(), default: OnceLock::new() }
+        Self {
+            file,
+            line,
+            column,
+            first: OnceLock::new(),
+            default: OnceLock::new(),
+        }
     }
 
     /// Says what is wrong with the name for this function, if anything.
@@ -122,11 +143,19 @@ impl Site {
         let first = *self.first.get_or_init(|| inside);
         match name.source {
             Source::OfType => Ok(()),
-            Source::Default => self.default.get_or_init(|| self.check_default(name.text, inside)).clone(),
+            Source::Default => self
+                .default
+                .get_or_init(|| self.check_default(name.text, inside))
+                .clone(),
             // The same text in memory, nearly always.
-            Source::Written if std::ptr::eq(first, inside) || serves_one_type(first, inside) => Ok(()),
+            Source::Written if std::ptr::eq(first, inside) || serves_one_type(first, inside) => {
+                Ok(())
+            }
             Source::Written => {
-                let (one, other) = (implementing(first).unwrap_or(first), implementing(inside).unwrap_or(inside));
+                let (one, other) = (
+                    implementing(first).unwrap_or(first),
+                    implementing(inside).unwrap_or(inside),
+                );
                 Err(format!(
                     "the method at {self} has one name for `{one}` and for `{other}`, so a call of one would get the outcome of the other; \
                      declare a constant in the trait, give it a value in each implementation, and write `name = Self::NAME`"
@@ -151,7 +180,12 @@ impl Site {
         if std::ptr::eq(taken, self) {
             return Ok(());
         }
-        let said = |site: &Site| site.first.get().map(|inside| without_closures(inside)).unwrap_or_default();
+        let said = |site: &Site| {
+            site.first
+                .get()
+                .map(|inside| without_closures(inside))
+                .unwrap_or_default()
+        };
         Err(format!(
             "two functions have the name `{path}` by default, `{}` at {taken} and `{}` at {self}; give one of them a name with `name = \"..\"`",
             said(taken),
@@ -177,7 +211,10 @@ fn owner<'a>(path: &str, inside: &'a str) -> Option<&'a str> {
         return Some(owner);
     }
     let end = inside.rfind(&format!("::{function}::"))?;
-    let owner = inside.get(..end)?.strip_prefix(module)?.strip_prefix("::")?;
+    let owner = inside
+        .get(..end)?
+        .strip_prefix(module)?
+        .strip_prefix("::")?;
     let last = owner.rsplit("::").next().unwrap_or(owner);
     let is_type = owner.ends_with('>') || last.starts_with(char::is_uppercase);
     is_type.then_some(owner)
@@ -201,7 +238,9 @@ fn implementing(inside: &str) -> Option<&str> {
 /// Whether both paths are of one function for one type, whatever that type's own parameters are.
 fn serves_one_type(one: &str, other: &str) -> bool {
     match (implementing(one), implementing(other)) {
-        (Some(one), Some(other)) => one == other || without_parameters(one) == without_parameters(other),
+        (Some(one), Some(other)) => {
+            one == other || without_parameters(one) == without_parameters(other)
+        }
         _ => true,
     }
 }
@@ -234,8 +273,14 @@ mod tests {
             ("app::orders::outer::create::{{closure}}", None),
             ("app::orders::outer::{{closure}}::create::{{closure}}", None),
             ("app::orders::Orders::create::{{closure}}", Some("Orders")),
-            ("app::orders::Orders<u8>::create::{{closure}}", Some("Orders<u8>")),
-            ("<app::orders::Orders as app::orders::Create>::create::{{closure}}", Some("app::orders::Orders")),
+            (
+                "app::orders::Orders<u8>::create::{{closure}}",
+                Some("Orders<u8>"),
+            ),
+            (
+                "<app::orders::Orders as app::orders::Create>::create::{{closure}}",
+                Some("app::orders::Orders"),
+            ),
             ("app::orders::Orders::outer::create::{{closure}}", None),
             ("as a later compiler may write it", None),
         ] {
@@ -253,9 +298,16 @@ mod tests {
             ("app::A<fn(u8) -> u8>", "app::A<u16>", true),
             ("&app::A", "&app::B", false),
         ] {
-            assert_eq!(serves_one_type(&of(one), &of(other)), expected, "{one}, {other}");
+            assert_eq!(
+                serves_one_type(&of(one), &of(other)),
+                expected,
+                "{one}, {other}"
+            );
         }
-        assert!(serves_one_type("app::generic<u8>::{{closure}}", "app::generic<u16>::{{closure}}"));
+        assert!(serves_one_type(
+            "app::generic<u8>::{{closure}}",
+            "app::generic<u16>::{{closure}}"
+        ));
     }
 
     #[test]
@@ -267,10 +319,25 @@ mod tests {
     #[test]
     fn constant_names_are_checked_by_the_runtime_s_rule() {
         let long = "x".repeat(129);
-        for name in ["orders.create", "a::b", "", "a:b", "::a", "a::", "a b", "a:::b", "a\u{301}", "grün", &long, ":"]
-        {
+        for name in [
+            "orders.create",
+            "a::b",
+            "",
+            "a:b",
+            "::a",
+            "a::",
+            "a b",
+            "a:::b",
+            "a\u{301}",
+            "grün",
+            &long,
+            ":",
+        ] {
             let is_right = !name.is_empty() && is_plausible(name.as_bytes());
-            assert!(is_right == is_valid_operation(name) || !name.is_ascii(), "{name}");
+            assert!(
+                is_right == is_valid_operation(name) || !name.is_ascii(),
+                "{name}"
+            );
         }
     }
 }

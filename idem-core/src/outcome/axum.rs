@@ -88,8 +88,14 @@ impl Storable<InForm> for Redirect {
     fn to_stored(&self) -> impl Serialize {
         // By its response, because axum before 0.8.5 has no accessors.
         let response = self.clone().into_response();
-        let location = response.headers().get(LOCATION).map_or(&[][..], HeaderValue::as_bytes);
-        (response.status().as_u16(), String::from_utf8_lossy(location).into_owned())
+        let location = response
+            .headers()
+            .get(LOCATION)
+            .map_or(&[][..], HeaderValue::as_bytes);
+        (
+            response.status().as_u16(),
+            String::from_utf8_lossy(location).into_owned(),
+        )
     }
 
     fn from_stored((status, location): (u16, String)) -> Option<Self> {
@@ -110,7 +116,9 @@ impl Storable<InForm> for HeaderMap {
     type Stored = Vec<(String, Text)>;
 
     fn to_stored(&self) -> impl Serialize {
-        let lines = self.iter().map(|(name, value)| (name.as_str(), Text::of(value.as_bytes())));
+        let lines = self
+            .iter()
+            .map(|(name, value)| (name.as_str(), Text::of(value.as_bytes())));
         lines.collect::<Vec<_>>()
     }
 
@@ -219,14 +227,21 @@ with_headers! {
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         let body = problem_json(self.http_status(), self.code(), self.client_message());
-        let status = StatusCode::from_u16(self.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let status =
+            StatusCode::from_u16(self.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, body).into_response();
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
         if let Some(pause) = problem_pause(&self) {
-            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(whole_seconds(pause)));
+            response
+                .headers_mut()
+                .insert(RETRY_AFTER, HeaderValue::from(whole_seconds(pause)));
         }
         if status == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
+            response
+                .headers_mut()
+                .insert(WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
         }
         response
     }
@@ -244,7 +259,10 @@ pub enum Text {
 
 impl Text {
     fn of(bytes: &[u8]) -> Self {
-        std::str::from_utf8(bytes).map_or_else(|_| Self::Bytes(bytes.to_vec()), |text| Self::Text(text.to_owned()))
+        std::str::from_utf8(bytes).map_or_else(
+            |_| Self::Bytes(bytes.to_vec()),
+            |text| Self::Text(text.to_owned()),
+        )
     }
 
     fn into_header(self) -> Option<HeaderValue> {

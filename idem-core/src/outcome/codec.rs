@@ -42,24 +42,47 @@ pub(crate) struct TypeLabel {
 
 impl Default for TypeLabel {
     fn default() -> Self {
-        Self { version: 1, is_named: false }
+        Self {
+            version: 1,
+            is_named: false,
+        }
     }
 }
 
 impl<'a> CodecContext<'a> {
     pub(crate) fn of_value(id: &'a RecordId, attempt: u64, label: TypeLabel) -> Self {
-        Self { id, attempt, is_error: false, label }
+        Self {
+            id,
+            attempt,
+            is_error: false,
+            label,
+        }
     }
 
     /// Errors have no versions.
     pub(crate) fn of_error(id: &'a RecordId, attempt: u64, label: TypeLabel) -> Self {
-        Self { id, attempt, is_error: true, label: TypeLabel { version: 1, ..label } }
+        Self {
+            id,
+            attempt,
+            is_error: true,
+            label: TypeLabel {
+                version: 1,
+                ..label
+            },
+        }
     }
 
     /// The context in which a recorded outcome was written, as its record says.
     fn of_recorded(id: &'a RecordId, attempt: u64, outcome: &Encoded) -> Self {
-        let label = TypeLabel { version: outcome.version(), ..TypeLabel::default() };
-        if outcome.is_error { Self::of_error(id, attempt, label) } else { Self::of_value(id, attempt, label) }
+        let label = TypeLabel {
+            version: outcome.version(),
+            ..TypeLabel::default()
+        };
+        if outcome.is_error {
+            Self::of_error(id, attempt, label)
+        } else {
+            Self::of_value(id, attempt, label)
+        }
     }
 
     /// What the record says of an outcome of this type besides; mostly nothing.
@@ -70,7 +93,11 @@ impl<'a> CodecContext<'a> {
         }
         let version = Some(version).filter(|version| *version > 1);
         let type_name = is_named.then(|| short_type_name(std::any::type_name::<T>()));
-        Some(Arc::new(Metadata { version, type_name, ..Metadata::default() }))
+        Some(Arc::new(Metadata {
+            version,
+            type_name,
+            ..Metadata::default()
+        }))
     }
 
     /// Returns the operation's name.
@@ -164,7 +191,11 @@ pub trait Codec: Send + Sync + 'static {
     ///
     /// If it fails to encode. A value's call is then recorded as done, without the value, and a
     /// kept error releases the key.
-    fn encode(&self, context: CodecContext<'_>, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure>;
+    fn encode(
+        &self,
+        context: CodecContext<'_>,
+        value: &dyn erased_serde::Serialize,
+    ) -> Result<Vec<u8>, CodecFailure>;
 
     /// Decodes a value: calls `read` once, with a deserializer over `bytes`, and refuses bytes that
     /// are left over.
@@ -176,7 +207,9 @@ pub trait Codec: Send + Sync + 'static {
         &self,
         context: CodecContext<'_>,
         bytes: &[u8],
-        read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
+        read: &mut dyn FnMut(
+            &mut dyn erased_serde::Deserializer<'_>,
+        ) -> Result<(), erased_serde::Error>,
     ) -> Result<(), CodecFailure>;
 
     /// Returns the codec with this name, if this codec replaced it and still reads its outcomes.
@@ -216,7 +249,11 @@ impl Codec for Json {
         CodecId::JSON
     }
 
-    fn encode(&self, _: CodecContext<'_>, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure> {
+    fn encode(
+        &self,
+        _: CodecContext<'_>,
+        value: &dyn erased_serde::Serialize,
+    ) -> Result<Vec<u8>, CodecFailure> {
         Ok(serde_json::to_vec(value)?)
     }
 
@@ -224,7 +261,9 @@ impl Codec for Json {
         &self,
         _: CodecContext<'_>,
         bytes: &[u8],
-        read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
+        read: &mut dyn FnMut(
+            &mut dyn erased_serde::Deserializer<'_>,
+        ) -> Result<(), erased_serde::Error>,
     ) -> Result<(), CodecFailure> {
         let mut json = serde_json::Deserializer::from_slice(bytes);
         read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json))?;
@@ -251,7 +290,12 @@ impl AnyCodec {
                 Self::Json => (CodecId::JSON, json(value)?),
                 Self::Other(codec) => (codec.id(), codec.encode(context, &value)?.into()),
             };
-            Ok(Encoded { is_error: context.is_error, codec, payload, metadata: context.metadata::<T>() })
+            Ok(Encoded {
+                is_error: context.is_error,
+                codec,
+                payload,
+                metadata: context.metadata::<T>(),
+            })
         })
     }
 
@@ -263,10 +307,15 @@ impl AnyCodec {
     ) -> Result<T, CodecFailure> {
         match self {
             Self::Json if outcome.codec == CodecId::JSON => {
-                serde_json::from_slice(&outcome.payload).map_err(|error| without_contents(&error, outcome.codec))
+                serde_json::from_slice(&outcome.payload)
+                    .map_err(|error| without_contents(&error, outcome.codec))
             }
             Self::Other(codec) => {
-                let codec = if outcome.codec == codec.id() { Some(&**codec) } else { codec.earlier(outcome.codec) };
+                let codec = if outcome.codec == codec.id() {
+                    Some(&**codec)
+                } else {
+                    codec.earlier(outcome.codec)
+                };
                 let codec = codec.ok_or_else(|| foreign(outcome.codec))?;
                 let mut value = None;
                 let context = CodecContext::of_recorded(id, attempt, outcome);
@@ -284,11 +333,13 @@ impl AnyCodec {
 
 /// A panic in the author's code that writes or reads a value is a failure to do so.
 pub(crate) fn caught<T>(work: impl FnOnce() -> Result<T, CodecFailure>) -> Result<T, CodecFailure> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("the code that writes and reads it panicked".into()))
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err("the code that writes and reads it panicked".into()))
 }
 
 fn foreign(codec: CodecId) -> CodecFailure {
-    format!("the outcome was written by the codec `{codec}`, which this runtime does not have").into()
+    format!("the outcome was written by the codec `{codec}`, which this runtime does not have")
+        .into()
 }
 
 /// What is said of a failure to read an outcome. Errors are logged, and what a decoder says may
@@ -298,7 +349,7 @@ fn without_contents(error: &(dyn std::error::Error + 'static), codec: CodecId) -
         return format!("the codec `{codec}` cannot read it: {text}").into();
     }
     match error.downcast_ref::<serde_json::Error>() {
-        Some(error) => json_failure(error).into(),
+        Some(error) => describe_json_error(error).into(),
         None => {
             format!("the codec `{codec}` cannot read it (what it says is left out, since it may quote the outcome)")
                 .into()
@@ -307,7 +358,7 @@ fn without_contents(error: &(dyn std::error::Error + 'static), codec: CodecId) -
 }
 
 /// Returns what is wrong with JSON, and where, without any of its contents.
-pub fn json_failure(error: &serde_json::Error) -> String {
+pub fn describe_json_error(error: &serde_json::Error) -> String {
     use serde_json::error::Category;
 
     let what = match error.classify() {
@@ -357,7 +408,12 @@ mod tests {
     }
 
     fn encode<T: Serialize + ?Sized>(value: &T) -> Encoded {
-        AnyCodec::Json.encode(CodecContext::of_value(&id(), 1, TypeLabel::default()), value).unwrap()
+        AnyCodec::Json
+            .encode(
+                CodecContext::of_value(&id(), 1, TypeLabel::default()),
+                value,
+            )
+            .unwrap()
     }
 
     fn decode<T: DeserializeOwned>(outcome: &Encoded) -> Result<T, CodecFailure> {
@@ -370,12 +426,21 @@ mod tests {
         assert_eq!(decode::<u8>(&encode(&0u8)).unwrap(), 0);
         assert_eq!(decode::<String>(&encode("")).unwrap(), "");
         assert_eq!(decode::<Option<u8>>(&encode(&None::<u8>)).unwrap(), None);
-        assert!(decode::<Vec<u8>>(&encode(&Vec::<u8>::new())).unwrap().is_empty());
+        assert!(
+            decode::<Vec<u8>>(&encode(&Vec::<u8>::new()))
+                .unwrap()
+                .is_empty()
+        );
     }
 
     #[test]
     fn floats_are_read_as_they_were_written() {
-        for float in [31.245_270_191_439_438, f64::MIN_POSITIVE, f64::MAX, -0.1 - 0.2] {
+        for float in [
+            31.245_270_191_439_438,
+            f64::MIN_POSITIVE,
+            f64::MAX,
+            -0.1 - 0.2,
+        ] {
             let read: f64 = decode(&encode(&float)).unwrap();
             assert_eq!(read.to_bits(), float.to_bits(), "{float}");
         }
@@ -399,15 +464,22 @@ mod tests {
                 &self,
                 _: CodecContext<'_>,
                 bytes: &[u8],
-                read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
+                read: &mut dyn FnMut(
+                    &mut dyn erased_serde::Deserializer<'_>,
+                ) -> Result<(), erased_serde::Error>,
             ) -> Result<(), CodecFailure> {
                 let mut json = serde_json::Deserializer::from_slice(bytes);
-                Ok(read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json))?)
+                Ok(read(&mut <dyn erased_serde::Deserializer<'_>>::erase(
+                    &mut json,
+                ))?)
             }
         }
         let outcome = encode(&["jane@example.org"]);
         for codec in [AnyCodec::Json, AnyCodec::Other(Arc::new(Other))] {
-            let said = codec.decode::<[u64; 1]>((&id(), 1), &outcome).unwrap_err().to_string();
+            let said = codec
+                .decode::<[u64; 1]>((&id(), 1), &outcome)
+                .unwrap_err()
+                .to_string();
             assert!(!said.contains("jane"), "{said}");
         }
         let said = decode::<[u64; 1]>(&outcome).unwrap_err().to_string();

@@ -99,7 +99,11 @@ impl EncryptedCodec {
     /// Encrypts outcomes that another codec writes. What that codec replaced
     /// ([`Codec::earlier`]) is still read.
     pub fn over(inner: impl Codec, keys: impl EncryptionKeys) -> Self {
-        Self { inner: Arc::new(inner), keys: Arc::new(keys), reads_unencrypted: false }
+        Self {
+            inner: Arc::new(inner),
+            keys: Arc::new(keys),
+            reads_unencrypted: false,
+        }
     }
 
     /// Also reads outcomes that the codec inside wrote before there was encryption. Default: off.
@@ -119,7 +123,11 @@ impl Codec for EncryptedCodec {
         Self::ID
     }
 
-    fn encode(&self, context: CodecContext<'_>, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecFailure> {
+    fn encode(
+        &self,
+        context: CodecContext<'_>,
+        value: &dyn erased_serde::Serialize,
+    ) -> Result<Vec<u8>, CodecFailure> {
         let mut plain = self.inner.encode(context, value)?;
         let sealed = self.seal(context, &plain);
         plain.zeroize();
@@ -130,7 +138,9 @@ impl Codec for EncryptedCodec {
         &self,
         context: CodecContext<'_>,
         bytes: &[u8],
-        read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
+        read: &mut dyn FnMut(
+            &mut dyn erased_serde::Deserializer<'_>,
+        ) -> Result<(), erased_serde::Error>,
     ) -> Result<(), CodecFailure> {
         let (codec, mut plain) = self.open(context, bytes)?;
         let read = codec.decode(context, &plain, read);
@@ -146,7 +156,11 @@ impl Codec for EncryptedCodec {
 impl EncryptedCodec {
     /// The codec with this name inside: the one that writes, or one that it replaced.
     fn inside(&self, id: CodecId) -> Option<&dyn Codec> {
-        if self.inner.id() == id { Some(&*self.inner) } else { self.inner.earlier(id) }
+        if self.inner.id() == id {
+            Some(&*self.inner)
+        } else {
+            self.inner.earlier(id)
+        }
     }
 
     fn seal(&self, context: CodecContext<'_>, plain: &[u8]) -> Result<Vec<u8>, CodecFailure> {
@@ -160,19 +174,42 @@ impl EncryptedCodec {
         }
         let mut nonce = [0; NONCE];
         getrandom::fill(&mut nonce).map_err(|error| {
-            Unquoted::boxed(format!("the operating system has no random bytes to encrypt the outcome with: {error}"))
+            Unquoted::boxed(format!(
+                "the operating system has no random bytes to encrypt the outcome with: {error}"
+            ))
         })?;
         let aad = associated(FORM, context, &sealed);
-        let encrypted = key.cipher().encrypt(&XNonce::from(nonce), Payload { msg: plain, aad: &aad });
-        let encrypted = encrypted.map_err(|_| Unquoted::boxed("the outcome is too large to be encrypted"))?;
+        let encrypted = key.cipher().encrypt(
+            &XNonce::from(nonce),
+            Payload {
+                msg: plain,
+                aad: &aad,
+            },
+        );
+        let encrypted =
+            encrypted.map_err(|_| Unquoted::boxed("the outcome is too large to be encrypted"))?;
         sealed.extend_from_slice(&nonce);
         sealed.extend_from_slice(&encrypted);
         Ok(sealed)
     }
 
-    fn open(&self, context: CodecContext<'_>, sealed: &[u8]) -> Result<(&dyn Codec, Vec<u8>), CodecFailure> {
-        let Some(Sealed { form, header, key_id, inner, nonce, encrypted }) = Sealed::read(sealed) else {
-            return Err(Unquoted::boxed("it is cut short, or of a form that this version of idem does not know"));
+    fn open(
+        &self,
+        context: CodecContext<'_>,
+        sealed: &[u8],
+    ) -> Result<(&dyn Codec, Vec<u8>), CodecFailure> {
+        let Some(Sealed {
+            form,
+            header,
+            key_id,
+            inner,
+            nonce,
+            encrypted,
+        }) = Sealed::read(sealed)
+        else {
+            return Err(Unquoted::boxed(
+                "it is cut short, or of a form that this version of idem does not know",
+            ));
         };
         let Some(codec) = self.inside(inner) else {
             let mine = self.inner.id();
@@ -185,7 +222,10 @@ impl EncryptedCodec {
                 "it was encrypted with the key `{key_id}`, which this runtime does not have; give it to `KeyRing::reads`"
             )));
         };
-        let payload = Payload { msg: encrypted, aad: &associated(form, context, header) };
+        let payload = Payload {
+            msg: encrypted,
+            aad: &associated(form, context, header),
+        };
         let plain = key.cipher().decrypt(&XNonce::from(nonce), payload).map_err(|_| {
             Unquoted::boxed(format!(
                 "it was not encrypted for this record (operation, key, attempt, kind and version) with the key `{key_id}` as this runtime has it, or was changed since"
@@ -197,7 +237,11 @@ impl EncryptedCodec {
 
 impl fmt::Debug for EncryptedCodec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { inner, reads_unencrypted, .. } = self;
+        let Self {
+            inner,
+            reads_unencrypted,
+            ..
+        } = self;
         f.debug_struct("EncryptedCodec")
             .field("inner", &inner.id())
             .field("reads_unencrypted", reads_unencrypted)
@@ -225,7 +269,14 @@ impl<'a> Sealed<'a> {
         let (key_id, inner) = (std::str::from_utf8(key_id).ok()?, CodecId::parse(inner)?);
         // What is printed of it comes from the store.
         let is_whole = matches!(*form, FORM | FORM_WITHOUT_VERSION) && check_key_id(key_id).is_ok();
-        is_whole.then_some(Self { form: *form, header, key_id, inner, nonce: *nonce, encrypted })
+        is_whole.then_some(Self {
+            form: *form,
+            header,
+            key_id,
+            inner,
+            nonce: *nonce,
+            encrypted,
+        })
     }
 }
 
@@ -243,7 +294,11 @@ fn associated(form: u8, context: CodecContext<'_>, header: &[u8]) -> Vec<u8> {
         FORM_WITHOUT_VERSION => b"idem outcome 1",
         _ => b"idem outcome 2",
     });
-    for part in [header, context.operation().as_bytes(), context.key().as_bytes()] {
+    for part in [
+        header,
+        context.operation().as_bytes(),
+        context.key().as_bytes(),
+    ] {
         data.extend_from_slice(&(part.len() as u64).to_be_bytes());
         data.extend_from_slice(part);
     }
@@ -256,7 +311,8 @@ fn associated(form: u8, context: CodecContext<'_>, header: &[u8]) -> Vec<u8> {
 }
 
 fn check_key_id(id: &str) -> Result<(), ConfigError> {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'/' | b':');
+    let is_plain =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'/' | b':');
     if (1..=MAX_KEY_ID).contains(&id.len()) && id.bytes().all(is_plain) {
         return Ok(());
     }
@@ -285,7 +341,9 @@ impl EncryptionKey {
     pub fn generate() -> Result<Self, ConfigError> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).map_err(|error| {
-            ConfigError::new(format!("the operating system has no random bytes for an encryption key: {error}"))
+            ConfigError::new(format!(
+                "the operating system has no random bytes for an encryption key: {error}"
+            ))
         })?;
         Ok(Self(bytes))
     }
@@ -382,7 +440,9 @@ impl KeyRing {
         let id = id.into();
         check_key_id(&id)?;
         if self.keys.iter().any(|(known, _)| *known == id) {
-            return Err(ConfigError::new(format!("two encryption keys have the id `{id}`; give each its own")));
+            return Err(ConfigError::new(format!(
+                "two encryption keys have the id `{id}`; give each its own"
+            )));
         }
         self.keys.push((id, key));
         Ok(self)
@@ -391,17 +451,26 @@ impl KeyRing {
 
 impl EncryptionKeys for KeyRing {
     fn current(&self) -> Result<(String, EncryptionKey), CodecFailure> {
-        self.keys.first().cloned().ok_or_else(|| Unquoted::boxed("there is no encryption key"))
+        self.keys
+            .first()
+            .cloned()
+            .ok_or_else(|| Unquoted::boxed("there is no encryption key"))
     }
 
     fn find(&self, id: &str) -> Result<Option<EncryptionKey>, CodecFailure> {
-        Ok(self.keys.iter().find(|(known, _)| known == id).map(|(_, key)| key.clone()))
+        Ok(self
+            .keys
+            .iter()
+            .find(|(known, _)| known == id)
+            .map(|(_, key)| key.clone()))
     }
 }
 
 impl fmt::Debug for KeyRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.keys.iter().map(|(id, _)| id)).finish()
+        f.debug_list()
+            .entries(self.keys.iter().map(|(id, _)| id))
+            .finish()
     }
 }
 
@@ -414,7 +483,9 @@ mod tests {
     fn ring(writes: &str, reads: &[&str]) -> KeyRing {
         let key = |id: &str| EncryptionKey::new([id.as_bytes()[0]; 32]);
         let ring = KeyRing::new(writes, key(writes)).unwrap();
-        reads.iter().fold(ring, |ring, id| ring.reads(*id, key(id)).unwrap())
+        reads
+            .iter()
+            .fold(ring, |ring, id| ring.reads(*id, key(id)).unwrap())
     }
 
     fn codec(writes: &str, reads: &[&str]) -> AnyCodec {
@@ -430,14 +501,27 @@ mod tests {
     }
 
     fn encode_version(codec: &AnyCodec, text: &str, version: u32) -> Encoded {
-        let label = TypeLabel { version, ..TypeLabel::default() };
-        codec.encode(CodecContext::of_value(&id("orders", "o-1"), 3, label), text).unwrap()
+        let label = TypeLabel {
+            version,
+            ..TypeLabel::default()
+        };
+        codec
+            .encode(CodecContext::of_value(&id("orders", "o-1"), 3, label), text)
+            .unwrap()
     }
 
     /// An outcome as one of another version, as somebody with access to the store can say.
     fn as_version(outcome: &Encoded, version: Option<u32>) -> Encoded {
-        let metadata = version.map(|version| Arc::new(Metadata { version: Some(version), ..Metadata::default() }));
-        Encoded { metadata, ..outcome.clone() }
+        let metadata = version.map(|version| {
+            Arc::new(Metadata {
+                version: Some(version),
+                ..Metadata::default()
+            })
+        });
+        Encoded {
+            metadata,
+            ..outcome.clone()
+        }
     }
 
     /// What the form without a version was: written out, so that it stays readable whatever becomes
@@ -453,14 +537,33 @@ mod tests {
         aad.push(0);
         let json = serde_json::to_vec(text).unwrap();
         let cipher = EncryptionKey::new([b'a'; 32]).cipher();
-        let encrypted = cipher.encrypt(&XNonce::from([7; NONCE]), Payload { msg: &json, aad: &aad }).unwrap();
+        let encrypted = cipher
+            .encrypt(
+                &XNonce::from([7; NONCE]),
+                Payload {
+                    msg: &json,
+                    aad: &aad,
+                },
+            )
+            .unwrap();
         sealed.extend_from_slice(&[7; NONCE]);
         sealed.extend_from_slice(&encrypted);
-        Encoded { is_error: false, codec: EncryptedCodec::ID, payload: sealed.into(), metadata: None }
+        Encoded {
+            is_error: false,
+            codec: EncryptedCodec::ID,
+            payload: sealed.into(),
+            metadata: None,
+        }
     }
 
-    fn decode(codec: &AnyCodec, (id, attempt): (&RecordId, u64), outcome: &Encoded) -> Result<String, String> {
-        codec.decode((id, attempt), outcome).map_err(|error| error.to_string())
+    fn decode(
+        codec: &AnyCodec,
+        (id, attempt): (&RecordId, u64),
+        outcome: &Encoded,
+    ) -> Result<String, String> {
+        codec
+            .decode((id, attempt), outcome)
+            .map_err(|error| error.to_string())
     }
 
     fn mine(codec: &AnyCodec, outcome: &Encoded) -> Result<String, String> {
@@ -472,7 +575,11 @@ mod tests {
         let codec = codec("a", &[]);
         let [one, two] = [encode(&codec, "jane"), encode(&codec, "jane")];
         assert_eq!(mine(&codec, &one), Ok("jane".to_owned()));
-        assert!(!one.payload.windows(4).any(|part| part == b"jane"), "{:?}", one.payload);
+        assert!(
+            !one.payload.windows(4).any(|part| part == b"jane"),
+            "{:?}",
+            one.payload
+        );
         assert_ne!(one.payload, two.payload, "each has a nonce of its own");
     }
 
@@ -480,12 +587,26 @@ mod tests {
     fn an_outcome_of_another_record_is_refused() {
         let codec = codec("a", &[]);
         let outcome = encode(&codec, "jane");
-        let foreign = [id("orders", "o-2"), id("refunds", "o-1"), id("order", "so-1")];
-        for (id, attempt) in foreign.iter().map(|id| (id, 3)).chain([(&id("orders", "o-1"), 4)]) {
+        let foreign = [
+            id("orders", "o-2"),
+            id("refunds", "o-1"),
+            id("order", "so-1"),
+        ];
+        for (id, attempt) in foreign
+            .iter()
+            .map(|id| (id, 3))
+            .chain([(&id("orders", "o-1"), 4)])
+        {
             let refused = decode(&codec, (id, attempt), &outcome).unwrap_err();
-            assert!(refused.contains("not encrypted for this record"), "{refused}");
+            assert!(
+                refused.contains("not encrypted for this record"),
+                "{refused}"
+            );
         }
-        let as_error = Encoded { is_error: true, ..outcome };
+        let as_error = Encoded {
+            is_error: true,
+            ..outcome
+        };
         assert!(mine(&codec, &as_error).is_err(), "a value is no error");
     }
 
@@ -496,11 +617,17 @@ mod tests {
         assert_eq!(first.metadata, None);
         assert_eq!(second.version(), 2);
         for (outcome, said) in [(&first, None), (&second, Some(2))] {
-            assert_eq!(mine(&codec, &as_version(outcome, said)), Ok("jane".to_owned()));
+            assert_eq!(
+                mine(&codec, &as_version(outcome, said)),
+                Ok("jane".to_owned())
+            );
         }
         for (outcome, said) in [(&first, Some(2)), (&second, None), (&second, Some(3))] {
             let refused = mine(&codec, &as_version(outcome, said)).unwrap_err();
-            assert!(refused.contains("not encrypted for this record"), "{refused}");
+            assert!(
+                refused.contains("not encrypted for this record"),
+                "{refused}"
+            );
         }
     }
 
@@ -511,12 +638,25 @@ mod tests {
         assert_eq!((old.payload[0], new.payload[0]), (1, 2));
         assert_eq!(mine(&codec, &old), Ok("jane".to_owned()));
         // The version of an old one is not bound.
-        assert_eq!(mine(&codec, &as_version(&old, Some(2))), Ok("jane".to_owned()));
+        assert_eq!(
+            mine(&codec, &as_version(&old, Some(2))),
+            Ok("jane".to_owned())
+        );
         for outcome in [old, new] {
             let mut bytes = outcome.payload.to_vec();
             bytes[0] ^= 3;
-            let refused = mine(&codec, &Encoded { payload: bytes.into(), ..outcome }).unwrap_err();
-            assert!(refused.contains("not encrypted for this record"), "{refused}");
+            let refused = mine(
+                &codec,
+                &Encoded {
+                    payload: bytes.into(),
+                    ..outcome
+                },
+            )
+            .unwrap_err();
+            assert!(
+                refused.contains("not encrypted for this record"),
+                "{refused}"
+            );
         }
         let other = decode(&codec, (&id("orders", "o-2"), 3), &without_version("jane"));
         assert!(other.unwrap_err().contains("not encrypted for this record"));
@@ -530,17 +670,39 @@ mod tests {
             let mut bytes = whole.payload.to_vec();
             bytes[at] ^= 1;
             assert!(
-                mine(&codec, &Encoded { payload: bytes.into(), ..whole.clone() }).is_err(),
+                mine(
+                    &codec,
+                    &Encoded {
+                        payload: bytes.into(),
+                        ..whole.clone()
+                    }
+                )
+                .is_err(),
                 "byte {at} was changed"
             );
             let cut = whole.payload.slice(..at);
-            assert!(mine(&codec, &Encoded { payload: cut, ..whole.clone() }).is_err(), "cut at {at}");
+            assert!(
+                mine(
+                    &codec,
+                    &Encoded {
+                        payload: cut,
+                        ..whole.clone()
+                    }
+                )
+                .is_err(),
+                "cut at {at}"
+            );
         }
     }
 
     #[test]
     fn keys_rotate_while_processes_with_the_old_and_the_new_ones_run() {
-        let [old, knows, writes, new] = [codec("a", &[]), codec("a", &["b"]), codec("b", &["a"]), codec("b", &[])];
+        let [old, knows, writes, new] = [
+            codec("a", &[]),
+            codec("a", &["b"]),
+            codec("b", &["a"]),
+            codec("b", &[]),
+        ];
         let (by_a, by_b) = (encode(&knows, "jane"), encode(&writes, "jane"));
         for codec in [&old, &knows, &writes] {
             assert_eq!(mine(codec, &by_a), Ok("jane".to_owned()));
@@ -550,19 +712,28 @@ mod tests {
         }
         for (codec, outcome, key) in [(&old, &by_b, "`b`"), (&new, &by_a, "`a`")] {
             let refused = mine(codec, outcome).unwrap_err();
-            assert!(refused.contains(key) && refused.contains("does not have"), "{refused}");
+            assert!(
+                refused.contains(key) && refused.contains("does not have"),
+                "{refused}"
+            );
         }
         // Another secret under the same id.
         let other = KeyRing::new("a", EncryptionKey::new([0; 32])).unwrap();
         let other = AnyCodec::Other(Arc::new(EncryptedCodec::new(other)));
-        assert!(mine(&other, &by_a).unwrap_err().contains("as this runtime has it"));
+        assert!(
+            mine(&other, &by_a)
+                .unwrap_err()
+                .contains("as this runtime has it")
+        );
     }
 
     #[test]
     fn outcomes_from_before_the_encryption_are_read_only_where_that_is_said() {
         let plain = encode(&AnyCodec::Json, "jane");
         assert!(mine(&codec("a", &[]), &plain).is_err());
-        let codec = AnyCodec::Other(Arc::new(EncryptedCodec::new(ring("a", &[])).reads_unencrypted()));
+        let codec = AnyCodec::Other(Arc::new(
+            EncryptedCodec::new(ring("a", &[])).reads_unencrypted(),
+        ));
         assert_eq!(mine(&codec, &plain), Ok("jane".to_owned()));
         assert!(mine(&AnyCodec::Json, &encode(&codec, "jane")).is_err());
     }
@@ -570,9 +741,16 @@ mod tests {
     #[test]
     fn ids_of_keys_are_checked_and_secrets_are_not_printed() {
         for wrong in ["", "a b", "ä", &"x".repeat(65)] {
-            assert!(KeyRing::new(wrong, EncryptionKey::generate().unwrap()).is_err(), "{wrong}");
+            assert!(
+                KeyRing::new(wrong, EncryptionKey::generate().unwrap()).is_err(),
+                "{wrong}"
+            );
         }
-        assert!(ring("a", &[]).reads("a", EncryptionKey::new([7; 32])).is_err());
+        assert!(
+            ring("a", &[])
+                .reads("a", EncryptionKey::new([7; 32]))
+                .is_err()
+        );
         let shown = format!("{:?} {:?}", ring("a", &["b"]), EncryptionKey::new([7; 32]));
         assert_eq!(shown, r#"["a", "b"] EncryptionKey(..)"#);
     }

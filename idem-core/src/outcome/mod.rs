@@ -19,11 +19,17 @@ pub struct Outcome<T> {
 
 impl<T> Outcome<T> {
     pub(crate) fn executed(value: T) -> Self {
-        Self { value, replayed: false }
+        Self {
+            value,
+            replayed: false,
+        }
     }
 
     pub(crate) fn replayed(value: T) -> Self {
-        Self { value, replayed: true }
+        Self {
+            value,
+            replayed: true,
+        }
     }
 
     /// Returns whether this is the recorded outcome of an earlier call.

@@ -7,8 +7,9 @@ use crate::outcome::codec::{AnyCodec, CodecFailure};
 use crate::record::{Encoded, RecordId};
 
 /// Reads an outcome of an earlier version, and writes it as one of the current version.
-pub(crate) type Upgrade =
-    Arc<dyn Fn(&AnyCodec, (&RecordId, u64), &Encoded) -> Result<Encoded, CodecFailure> + Send + Sync>;
+pub(crate) type Upgrade = Arc<
+    dyn Fn(&AnyCodec, (&RecordId, u64), &Encoded) -> Result<Encoded, CodecFailure> + Send + Sync,
+>;
 
 /// The versions of an operation's outcome. Cheap to clone.
 #[derive(Clone)]
@@ -19,14 +20,22 @@ pub(crate) struct Versions {
 
 impl Default for Versions {
     fn default() -> Self {
-        Self { current: 1, upgrades: Arc::from([]) }
+        Self {
+            current: 1,
+            upgrades: Arc::from([]),
+        }
     }
 }
 
 impl Versions {
     /// Adds how outcomes of an earlier version are read.
     pub(crate) fn upgrade(&mut self, from: u32, upgrade: Upgrade) {
-        self.upgrades = self.upgrades.iter().cloned().chain([(from, upgrade)]).collect();
+        self.upgrades = self
+            .upgrades
+            .iter()
+            .cloned()
+            .chain([(from, upgrade)])
+            .collect();
     }
 
     /// What is wrong with them, if anything.
@@ -37,7 +46,11 @@ impl Versions {
                     .into(),
             );
         }
-        match self.upgrades.iter().find(|(from, _)| *from == 0 || *from >= self.current) {
+        match self
+            .upgrades
+            .iter()
+            .find(|(from, _)| *from == 0 || *from >= self.current)
+        {
             None => Ok(()),
             Some((from, _)) => Err(format!(
                 "it upgrades outcomes of version {from}, and the current version is {}; only an earlier one, from 1 on, can be upgraded: raise `outcome_version`",
@@ -78,6 +91,9 @@ impl Versions {
 impl fmt::Debug for Versions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let from: Vec<_> = self.upgrades.iter().map(|(from, _)| from).collect();
-        f.debug_struct("Versions").field("current", &self.current).field("upgrades", &from).finish()
+        f.debug_struct("Versions")
+            .field("current", &self.current)
+            .field("upgrades", &from)
+            .finish()
     }
 }

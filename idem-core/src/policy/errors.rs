@@ -148,7 +148,12 @@ impl Retry {
     /// ms and doubles up to 10 s (or the backoff, if that is longer). After the last try the key is
     /// released.
     pub const fn new(max: u32) -> Self {
-        Self { max, backoff: Duration::from_millis(100), max_backoff: None, then: Then::Release }
+        Self {
+            max,
+            backoff: Duration::from_millis(100),
+            max_backoff: None,
+            then: Then::Release,
+        }
     }
 
     /// Sets the pause before the first retry. Default: 100 ms.
@@ -208,7 +213,11 @@ impl Default for Tries {
 
 impl Tries {
     pub(crate) fn new(unlisted: Then) -> Self {
-        Self { unlisted, made: 0, unknown: false }
+        Self {
+            unlisted,
+            made: 0,
+            unknown: false,
+        }
     }
 
     pub(crate) fn next(&mut self, action: ErrorAction) -> Next {
@@ -222,10 +231,19 @@ impl Tries {
                 let doubled = 2_u32.checked_pow(self.made).unwrap_or(u32::MAX);
                 self.made += 1;
                 self.unknown |= retry.then == Then::Abandon;
-                let longest = retry.max_backoff.unwrap_or_else(|| LONGEST_PAUSE.max(retry.backoff));
-                let pause = retry.backoff.saturating_mul(doubled).min(longest).min(MAX_LENGTH);
+                let longest = retry
+                    .max_backoff
+                    .unwrap_or_else(|| LONGEST_PAUSE.max(retry.backoff));
+                let pause = retry
+                    .backoff
+                    .saturating_mul(doubled)
+                    .min(longest)
+                    .min(MAX_LENGTH);
                 let jitter = pause.mul_f64(fastrand::f64() / 2.0);
-                Next::Retry { pause: pause + jitter, then: retry.then }
+                Next::Retry {
+                    pause: pause + jitter,
+                    then: retry.then,
+                }
             }
             ErrorAction::Retry(retry) => Next::Then(retry.then),
         }
@@ -322,7 +340,11 @@ pub trait DispositionByPolicy {
 
 impl<E: ErrorPolicy> DispositionByPolicy for &Inside<'_, E> {
     fn disposition_by_policy(&self, reason: &'static str) -> Disposition {
-        if self.0.action().keeps() { Disposition::dead_letter(reason) } else { comes_again() }
+        if self.0.action().keeps() {
+            Disposition::dead_letter(reason)
+        } else {
+            comes_again()
+        }
     }
 }
 
@@ -381,27 +403,56 @@ mod tests {
         let seconds = Duration::from_secs;
         let (pauses, end) = pauses(Retry::new(40).backoff(seconds(1)).max_backoff(seconds(5)));
         assert_eq!((pauses.len(), end), (40, Next::Then(Then::Release)));
-        for (pause, whole) in pauses.iter().zip([1, 2, 4].into_iter().chain(std::iter::repeat(5))) {
-            assert!(*pause >= seconds(whole) && *pause <= seconds(whole) * 3 / 2, "{pause:?} of {whole} s");
+        for (pause, whole) in pauses
+            .iter()
+            .zip([1, 2, 4].into_iter().chain(std::iter::repeat(5)))
+        {
+            assert!(
+                *pause >= seconds(whole) && *pause <= seconds(whole) * 3 / 2,
+                "{pause:?} of {whole} s"
+            );
         }
     }
 
     #[test]
     fn what_follows_the_last_try_is_as_the_retry_says() {
         let (none, end) = pauses(Retry::new(0).then_keep_for(Duration::from_secs(1)));
-        assert_eq!((none, end), (vec![], Next::Then(Then::Keep(Some(Duration::from_secs(1))))));
+        assert_eq!(
+            (none, end),
+            (vec![], Next::Then(Then::Keep(Some(Duration::from_secs(1)))))
+        );
         let (long, _) = pauses(Retry::new(2).backoff(Duration::MAX));
         assert!(long.iter().all(|pause| *pause >= MAX_LENGTH), "{long:?}");
-        assert_eq!(pauses(Retry::new(2).backoff(Duration::MAX).max_backoff(Duration::ZERO)).0, [Duration::ZERO; 2]);
-        assert_eq!(pauses(Retry::new(2).backoff(Duration::ZERO)).0, [Duration::ZERO; 2]);
+        assert_eq!(
+            pauses(
+                Retry::new(2)
+                    .backoff(Duration::MAX)
+                    .max_backoff(Duration::ZERO)
+            )
+            .0,
+            [Duration::ZERO; 2]
+        );
+        assert_eq!(
+            pauses(Retry::new(2).backoff(Duration::ZERO)).0,
+            [Duration::ZERO; 2]
+        );
     }
 
     #[test]
     fn retries_are_counted_over_all_errors_of_a_call() {
         let mut tries = Tries::default();
-        assert!(matches!(tries.next(ErrorAction::Retry(Retry::new(1))), Next::Retry { .. }));
-        assert_eq!(tries.next(ErrorAction::Retry(Retry::new(1).then_keep())), Next::Then(Then::Keep(None)));
-        assert!(matches!(tries.next(ErrorAction::Retry(Retry::new(2))), Next::Retry { .. }));
+        assert!(matches!(
+            tries.next(ErrorAction::Retry(Retry::new(1))),
+            Next::Retry { .. }
+        ));
+        assert_eq!(
+            tries.next(ErrorAction::Retry(Retry::new(1).then_keep())),
+            Next::Then(Then::Keep(None))
+        );
+        assert!(matches!(
+            tries.next(ErrorAction::Retry(Retry::new(2))),
+            Next::Retry { .. }
+        ));
         assert_eq!(tries.count(), 3);
     }
 }

@@ -137,7 +137,9 @@ impl Settings {
             ));
         }
         if self.ttl().is_zero() {
-            return refuse("`ttl` is zero, so that no outcome would be kept; set at least 1 ms".into());
+            return refuse(
+                "`ttl` is zero, so that no outcome would be kept; set at least 1 ms".into(),
+            );
         }
         if self.hold_millis == 0 {
             return refuse("`hold` is zero, so that an abandoned record would protect nothing; set at least 1 ms, or `abandoned` to `rerun`".into());
@@ -148,8 +150,9 @@ impl Settings {
                 self.lease
             ));
         }
-        if let Some(remember) =
-            self.set_to_remember().filter(|remember| *remember < self.ttl() && !self.remember_is_default)
+        if let Some(remember) = self
+            .set_to_remember()
+            .filter(|remember| *remember < self.ttl() && !self.remember_is_default)
         {
             return refuse(format!(
                 "`remember` is {remember:?}, shorter than `ttl`, which is {:?} (24 h unless it is set); make it longer, or set a shorter `ttl`",
@@ -157,14 +160,19 @@ impl Settings {
             ));
         }
         if self.most_attempts == 0 {
-            return refuse("`max_attempts` is zero, so that no body would ever run; set at least 1".into());
+            return refuse(
+                "`max_attempts` is zero, so that no body would ever run; set at least 1".into(),
+            );
         }
         Ok(())
     }
 
     /// How long it is known that there was an outcome: never shorter than the outcome itself.
     pub(crate) fn remember(&self) -> Duration {
-        self.set_to_remember().unwrap_or_default().max(self.ttl()).max(seconds(self.least_secs))
+        self.set_to_remember()
+            .unwrap_or_default()
+            .max(self.ttl())
+            .max(seconds(self.least_secs))
     }
 
     /// How long an outcome is kept.
@@ -318,8 +326,14 @@ mod tests {
 
     #[test]
     fn lengths_are_rounded_up_to_what_stores_can_count() {
-        assert_eq!(whole_millis(Duration::from_nanos(1)), Duration::from_millis(1));
-        assert_eq!(whole_millis(Duration::from_millis(7)), Duration::from_millis(7));
+        assert_eq!(
+            whole_millis(Duration::from_nanos(1)),
+            Duration::from_millis(1)
+        );
+        assert_eq!(
+            whole_millis(Duration::from_millis(7)),
+            Duration::from_millis(7)
+        );
     }
 
     #[test]
@@ -327,24 +341,42 @@ mod tests {
         let mut settings = Settings::DEFAULT;
         settings.set_ttl(Duration::from_secs(1));
         assert_eq!(settings.in_flight_expiry(), Duration::from_secs(60));
-        assert_eq!(keep_released(settings.ttl(), settings.lease, 0), Duration::from_secs(300));
+        assert_eq!(
+            keep_released(settings.ttl(), settings.lease, 0),
+            Duration::from_secs(300)
+        );
         settings.set_remember(Duration::from_secs(90));
         assert_eq!(settings.in_flight_expiry(), Duration::from_secs(90));
         settings.least_secs = 900;
-        assert_eq!([settings.remember(), settings.in_flight_expiry()], [Duration::from_secs(900); 2]);
-        assert_eq!(keep_released(settings.ttl(), settings.lease, 900), Duration::from_secs(900));
+        assert_eq!(
+            [settings.remember(), settings.in_flight_expiry()],
+            [Duration::from_secs(900); 2]
+        );
+        assert_eq!(
+            keep_released(settings.ttl(), settings.lease, 900),
+            Duration::from_secs(900)
+        );
     }
 
     #[test]
     fn a_record_that_protects_outlives_its_hold() {
         let day = Duration::from_secs(86_400);
         let mut settings = Settings::DEFAULT;
-        assert_eq!((settings.in_flight_expiry(), settings.take_over_after()), (day, None));
+        assert_eq!(
+            (settings.in_flight_expiry(), settings.take_over_after()),
+            (day, None)
+        );
         settings.abandoned = Abandoned::Reject;
-        assert_eq!((settings.in_flight_expiry(), settings.take_over_after()), (day * 60, Some(day * 30)));
+        assert_eq!(
+            (settings.in_flight_expiry(), settings.take_over_after()),
+            (day * 60, Some(day * 30))
+        );
         (settings.abandoned, settings.reconciles) = (Abandoned::Rerun, true);
         settings.set_hold(day * 3);
-        assert_eq!((settings.in_flight_expiry(), settings.take_over_after()), (day * 6, None));
+        assert_eq!(
+            (settings.in_flight_expiry(), settings.take_over_after()),
+            (day * 6, None)
+        );
         settings.set_ttl(day * 7);
         assert_eq!(settings.in_flight_expiry(), day * 7);
     }

@@ -11,16 +11,26 @@ pub struct CodecId {
 
 impl CodecId {
     /// JSON.
-    pub const JSON: Self = Self { text: *b"j\0\0\0\0\0\0\0", len: 1 };
+    pub const JSON: Self = Self {
+        text: *b"j\0\0\0\0\0\0\0",
+        len: 1,
+    };
 
     /// [`EncryptedCodec`](crate::EncryptedCodec).
     #[cfg(feature = "encryption")]
-    pub(crate) const XCHACHA: Self = Self { text: *b"xchacha\0", len: 7 };
+    pub(crate) const XCHACHA: Self = Self {
+        text: *b"xchacha\0",
+        len: 7,
+    };
 
     /// Parses a name; `None` unless it is 1 to 8 lower-case letters and digits.
     pub fn parse(name: &[u8]) -> Option<Self> {
-        let valid = name.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-        let len = u8::try_from(name.len()).ok().filter(|len| valid && (1..=8).contains(len))?;
+        let valid = name
+            .iter()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+        let len = u8::try_from(name.len())
+            .ok()
+            .filter(|len| valid && (1..=8).contains(len))?;
         let mut text = [0; 8];
         text.get_mut(..name.len())?.copy_from_slice(name);
         Some(Self { text, len })
@@ -28,7 +38,10 @@ impl CodecId {
 
     /// The name.
     pub fn as_str(&self) -> &str {
-        self.text.get(..self.len.into()).and_then(|text| std::str::from_utf8(text).ok()).unwrap_or_default()
+        self.text
+            .get(..self.len.into())
+            .and_then(|text| std::str::from_utf8(text).ok())
+            .unwrap_or_default()
     }
 }
 

@@ -27,8 +27,10 @@ impl Hash for RecordId {
 impl RecordId {
     /// Joins an operation's name and a key; `None` unless [`is_valid_operation`].
     pub fn new(operation: &str, key: &Key) -> Option<Self> {
-        is_valid_operation(operation)
-            .then(|| Self { text: [operation, ":", key.as_str()].concat().into(), operation_len: operation.len() })
+        is_valid_operation(operation).then(|| Self {
+            text: [operation, ":", key.as_str()].concat().into(),
+            operation_len: operation.len(),
+        })
     }
 
     /// Joins an operation's valid name and the key that a value encodes to; `None` if the key is missing.
@@ -42,8 +44,10 @@ impl RecordId {
         text.clear();
         text.push_str(operation);
         text.push(':');
-        let id = key::write_after(&mut text, value)
-            .then(|| Self { text: text.as_str().into(), operation_len: operation.len() });
+        let id = key::write_after(&mut text, value).then(|| Self {
+            text: text.as_str().into(),
+            operation_len: operation.len(),
+        });
         if text.capacity() <= 1024 {
             SCRATCH.set(text);
         }
@@ -56,7 +60,10 @@ impl RecordId {
         text.push_str(operation);
         text.push(':');
         key::write_digest_after(&mut text, digest);
-        Self { text: text.into(), operation_len: operation.len() }
+        Self {
+            text: text.into(),
+            operation_len: operation.len(),
+        }
     }
 
     /// Returns the operation's name.
@@ -91,14 +98,17 @@ impl fmt::Debug for RecordId {
 ///
 /// So a name never runs into a key: in `operation:key`, the first single colon ends the name.
 pub fn is_valid_operation(name: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/');
+    let is_plain =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/');
     if (1..=128).contains(&name.len()) && name.bytes().all(is_plain) {
         // As most are.
         return true;
     }
     let segment = |segment: &str| {
         !segment.is_empty()
-            && segment.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '#' | '@' | '+'))
+            && segment.chars().all(|c| {
+                c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '#' | '@' | '+')
+            })
     };
     name.len() <= 128 && name.split("::").all(segment)
 }

@@ -43,9 +43,11 @@ impl RecordState {
     /// Reads a [name](Self::as_str); `None` for any other text.
     pub fn parse(name: &str) -> Option<Self> {
         use RecordState::{Abandoned, Committed, Done, Expired, InFlight, Issued, Released};
-        [Issued, Expired, InFlight, Released, Abandoned, Committed, Done]
-            .into_iter()
-            .find(|state| state.as_str() == name)
+        [
+            Issued, Expired, InFlight, Released, Abandoned, Committed, Done,
+        ]
+        .into_iter()
+        .find(|state| state.as_str() == name)
     }
 }
 
@@ -94,7 +96,11 @@ impl RecordInfo {
             Record::Issued { .. } => RecordState::Expired,
             Record::InFlight(held) => {
                 (lease_age, lease_left) = (Some(held.lease_age(left)), held.lease_left(left));
-                if lease_left.is_some() { RecordState::InFlight } else { RecordState::Abandoned }
+                if lease_left.is_some() {
+                    RecordState::InFlight
+                } else {
+                    RecordState::Abandoned
+                }
             }
             Record::Released { .. } => RecordState::Released,
             Record::Committed { .. } => RecordState::Committed,
@@ -105,9 +111,12 @@ impl RecordInfo {
             _ => None,
         };
         let is_error = outcome.as_ref().is_some_and(|outcome| outcome.is_error);
-        let metadata = outcome.as_ref().and_then(|outcome| outcome.metadata.as_deref());
-        let audit_age =
-            metadata.and_then(|metadata| metadata.audit.as_ref()).map(|audit| audit.kept_for.saturating_sub(left));
+        let metadata = outcome
+            .as_ref()
+            .and_then(|outcome| outcome.metadata.as_deref());
+        let audit_age = metadata
+            .and_then(|metadata| metadata.audit.as_ref())
+            .map(|audit| audit.kept_for.saturating_sub(left));
         let trace = match record {
             Record::InFlight(held) => held.trace.clone(),
             _ => metadata.and_then(|metadata| metadata.trace.clone()),

@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{
-    AsClaimed, Claim, Commit, Encoded, InFlight, Issue, Metadata, Origin, Owner, Record, RecordId, Release, ReleaseTo,
-    Renewal,
+    AsClaimed, Claim, Commit, Encoded, InFlight, Issue, Metadata, Origin, Owner, Record, RecordId,
+    Release, ReleaseTo, Renewal,
 };
 use crate::encoding::fingerprint::Fingerprint;
 use crate::record::CodecId;
@@ -113,26 +113,69 @@ impl Commit {
     ///         .with_fingerprint(claim.fingerprint)
     /// }
     /// ```
-    pub fn new(id: RecordId, owner: Owner, attempt: u64, outcome: Option<Encoded>, ttl: Duration) -> Self {
-        Self { id, owner, attempt, fingerprint: None, outcome, ttl, remember: ttl, as_claimed: None, trace: None }
+    pub fn new(
+        id: RecordId,
+        owner: Owner,
+        attempt: u64,
+        outcome: Option<Encoded>,
+        ttl: Duration,
+    ) -> Self {
+        Self {
+            id,
+            owner,
+            attempt,
+            fingerprint: None,
+            outcome,
+            ttl,
+            remember: ttl,
+            as_claimed: None,
+            trace: None,
+        }
     }
 
     /// Returns the record that this commit replaces, if it is unchanged since the claim. `None` if
     /// the owner does not know all of it, as after a take-over.
     pub fn in_flight(&self) -> Option<InFlight> {
-        let Self { owner, attempt, fingerprint, .. } = *self;
-        let AsClaimed { origin, lease, hold } =
-            self.as_claimed.filter(|claimed| claimed.origin != Origin::Abandoned)?;
+        let Self {
+            owner,
+            attempt,
+            fingerprint,
+            ..
+        } = *self;
+        let AsClaimed {
+            origin,
+            lease,
+            hold,
+        } = self
+            .as_claimed
+            .filter(|claimed| claimed.origin != Origin::Abandoned)?;
         let trace = self.trace.clone();
-        Some(InFlight { owner, attempt, origin, lease, hold, fingerprint, questions: 0, took_over: None, trace })
+        Some(InFlight {
+            owner,
+            attempt,
+            origin,
+            lease,
+            hold,
+            fingerprint,
+            questions: 0,
+            took_over: None,
+            trace,
+        })
     }
 
     /// The record that this commit writes.
     pub fn record(&self) -> Record {
         let (attempt, fingerprint) = (self.attempt, self.fingerprint);
         match self.outcome.clone() {
-            Some(outcome) => Record::Committed { attempt, fingerprint, outcome },
-            None => Record::Done { attempt, fingerprint },
+            Some(outcome) => Record::Committed {
+                attempt,
+                fingerprint,
+                outcome,
+            },
+            None => Record::Done {
+                attempt,
+                fingerprint,
+            },
         }
     }
 }
@@ -162,7 +205,11 @@ impl AsClaimed {
     /// Says what a claim has written: what it found, its lease and its hold. See
     /// [`Claim::as_claimed`].
     pub fn new(origin: Origin, lease: Duration, hold: Duration) -> Self {
-        Self { origin, lease, hold }
+        Self {
+            origin,
+            lease,
+            hold,
+        }
     }
 }
 
@@ -202,7 +249,11 @@ setters! { Renewal {
 impl Issue {
     /// Makes the issue of a key that can be claimed for `ttl` from now, and is unknown after that.
     pub fn new(id: RecordId, ttl: Duration) -> Self {
-        Self { id, ttl, grace: Duration::ZERO }
+        Self {
+            id,
+            ttl,
+            grace: Duration::ZERO,
+        }
     }
 
     /// The record that this writes, where there is none.
@@ -229,7 +280,12 @@ impl Encoded {
     /// Makes an outcome that is a value, out of what a codec wrote. For an error that is kept, see
     /// [`with_is_error`](Self::with_is_error).
     pub fn new(codec: CodecId, payload: Bytes) -> Self {
-        Self { is_error: false, codec, payload, metadata: None }
+        Self {
+            is_error: false,
+            codec,
+            payload,
+            metadata: None,
+        }
     }
 }
 
@@ -249,8 +305,24 @@ impl InFlight {
     /// out a claim writes what [`Record::on_claim`] says.
     ///
     /// It has no fingerprint and no trace, counts no questions, and took over no record.
-    pub fn new(owner: Owner, attempt: u64, origin: Origin, lease: Duration, hold: Duration) -> Self {
-        Self { owner, attempt, origin, lease, hold, fingerprint: None, questions: 0, took_over: None, trace: None }
+    pub fn new(
+        owner: Owner,
+        attempt: u64,
+        origin: Origin,
+        lease: Duration,
+        hold: Duration,
+    ) -> Self {
+        Self {
+            owner,
+            attempt,
+            origin,
+            lease,
+            hold,
+            fingerprint: None,
+            questions: 0,
+            took_over: None,
+            trace: None,
+        }
     }
 }
 

@@ -79,7 +79,9 @@ impl Metadata {
         }
         for part in text.split(',') {
             match part.split_at_checked(1)? {
-                ("v", version) => metadata.version = Some(version.parse().ok().filter(|version| *version > 1)?),
+                ("v", version) => {
+                    metadata.version = Some(version.parse().ok().filter(|version| *version > 1)?)
+                }
                 ("t", trace) => metadata.trace = Some(is_trace(trace).then(|| trace.into())?),
                 ("a", audit) => metadata.audit = Some(Audit::parse(audit)?),
                 ("n", name) => metadata.type_name = Some(parse_type_name(name)?),
@@ -95,7 +97,11 @@ impl Audit {
     /// Says who and why; `None` where `who` is empty or one of them is too long.
     pub fn new(who: &str, why: &str, kept_for: Duration) -> Option<Self> {
         let fits = (1..=MAX_WHO).contains(&who.len()) && why.len() <= MAX_WHY;
-        fits.then(|| Self { who: who.into(), why: why.into(), kept_for })
+        fits.then(|| Self {
+            who: who.into(),
+            why: why.into(),
+            kept_for,
+        })
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -128,7 +134,9 @@ pub(crate) fn short_type_name(full: &str) -> Arc<str> {
         rest = after_module.unwrap_or_else(|| rest.get(next.len_utf8()..).unwrap_or_default());
     }
     if short.len() > MAX_TYPE_NAME {
-        let end = (0..=MAX_TYPE_NAME - 2).rev().find(|end| short.is_char_boundary(*end));
+        let end = (0..=MAX_TYPE_NAME - 2)
+            .rev()
+            .find(|end| short.is_char_boundary(*end));
         short.truncate(end.unwrap_or_default());
         short.push_str("..");
     }
@@ -137,12 +145,17 @@ pub(crate) fn short_type_name(full: &str) -> Arc<str> {
 
 fn parse_type_name(text: &str) -> Option<Arc<str>> {
     let name = String::from_utf8(BASE64.decode(text).ok()?).ok()?;
-    (1..=MAX_TYPE_NAME).contains(&name.len()).then(|| name.into())
+    (1..=MAX_TYPE_NAME)
+        .contains(&name.len())
+        .then(|| name.into())
 }
 
 /// Whether a text is a `traceparent` of version 00, as W3C Trace Context has it.
 pub(crate) fn is_trace(text: &str) -> bool {
-    let is_hex = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f'));
+    let is_hex = |part: &str| {
+        part.bytes()
+            .all(|byte| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f'))
+    };
     let parts: Vec<_> = text.split('-').collect();
     matches!(parts[..], ["00", trace, span, flags] if [trace.len(), span.len(), flags.len()] == [32, 16, 2] && [trace, span, flags].into_iter().all(is_hex))
 }
@@ -154,19 +167,51 @@ mod tests {
     const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     fn whole() -> Metadata {
-        let audit = Audit::new("jane", "ticket 7: paid, see \"bank\"", Duration::from_secs(60));
-        Metadata { version: Some(2), trace: Some(TRACE.into()), audit, type_name: Some("Receipt".into()) }
+        let audit = Audit::new(
+            "jane",
+            "ticket 7: paid, see \"bank\"",
+            Duration::from_secs(60),
+        );
+        Metadata {
+            version: Some(2),
+            trace: Some(TRACE.into()),
+            audit,
+            type_name: Some("Receipt".into()),
+        }
     }
 
     #[test]
     fn what_is_written_is_read_and_nothing_else() {
-        let longest = Audit::new(&"w".repeat(MAX_WHO), &"y".repeat(MAX_WHY), Duration::from_millis(u64::MAX));
+        let longest = Audit::new(
+            &"w".repeat(MAX_WHO),
+            &"y".repeat(MAX_WHY),
+            Duration::from_millis(u64::MAX),
+        );
         assert!(longest.is_some());
         let type_name = Some("n".repeat(MAX_TYPE_NAME).into());
-        let longest = Metadata { version: Some(u32::MAX), audit: longest, type_name, ..whole() };
-        for metadata in [whole(), longest, Metadata { audit: None, ..whole() }, Metadata { version: None, ..whole() }] {
+        let longest = Metadata {
+            version: Some(u32::MAX),
+            audit: longest,
+            type_name,
+            ..whole()
+        };
+        for metadata in [
+            whole(),
+            longest,
+            Metadata {
+                audit: None,
+                ..whole()
+            },
+            Metadata {
+                version: None,
+                ..whole()
+            },
+        ] {
             let text = metadata.to_text();
-            assert!(text.len() <= Metadata::MOST_TEXT && !text.contains([' ', '"']), "{text}");
+            assert!(
+                text.len() <= Metadata::MOST_TEXT && !text.contains([' ', '"']),
+                "{text}"
+            );
             assert_eq!(Metadata::parse(&text), Some(metadata));
         }
         assert_eq!(
@@ -200,15 +245,25 @@ mod tests {
         for (full, short) in [
             (std::any::type_name::<Receipt>(), "Receipt"),
             (std::any::type_name::<()>(), "()"),
-            (std::any::type_name::<&Option<Vec<(u32, Receipt)>>>(), "Option<Vec<(u32, Receipt)>>"),
+            (
+                std::any::type_name::<&Option<Vec<(u32, Receipt)>>>(),
+                "Option<Vec<(u32, Receipt)>>",
+            ),
             ("a::B<c::D, [u8; 4]>", "B<D, [u8; 4]>"),
             ("a::b::{{closure}}::Receipt", "Receipt"),
             (&"x".repeat(60), &format!("{}..", "x".repeat(46))),
             (&"é".repeat(60), &format!("{}..", "é".repeat(23))),
         ] {
             assert_eq!(&*short_type_name(full), short);
-            let metadata = Metadata { type_name: Some(short_type_name(full)), ..Metadata::default() };
-            assert_eq!(Metadata::parse(&metadata.to_text()), Some(metadata), "{full}");
+            let metadata = Metadata {
+                type_name: Some(short_type_name(full)),
+                ..Metadata::default()
+            };
+            assert_eq!(
+                Metadata::parse(&metadata.to_text()),
+                Some(metadata),
+                "{full}"
+            );
         }
     }
 
@@ -217,7 +272,8 @@ mod tests {
         let hour = Duration::from_secs(3600);
         assert!(Audit::new("", "why", hour).is_none() && Audit::new("jane", "", hour).is_some());
         assert!(
-            Audit::new(&"w".repeat(129), "", hour).is_none() && Audit::new("jane", &"y".repeat(513), hour).is_none()
+            Audit::new(&"w".repeat(129), "", hour).is_none()
+                && Audit::new("jane", &"y".repeat(513), hour).is_none()
         );
     }
 }

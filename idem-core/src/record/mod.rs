@@ -16,6 +16,7 @@ pub use self::metadata::{Audit, Metadata};
 pub(crate) use self::metadata::{MAX_WHO, MAX_WHY, is_trace, short_type_name};
 pub use self::state::{Encoded, InFlight, MOST_TAKEN_OVER, Origin, Record};
 pub use self::steps::{
-    AsClaimed, Claim, Claimed, Commit, Issue, Issued, Ownership, Release, ReleaseTo, Removed, Renewal,
+    AsClaimed, Claim, Claimed, Commit, Issue, Issued, Ownership, Release, ReleaseTo, Removed,
+    Renewal,
 };
 pub use self::transitions::{OnClaim, OnStep, RanOut, owner_stops_after, renewal_due_after};

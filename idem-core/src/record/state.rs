@@ -115,7 +115,10 @@ pub struct Encoded {
 impl Encoded {
     /// Returns the version of the outcome's type, 1 where none is stated.
     pub fn version(&self) -> u32 {
-        self.metadata.as_ref().and_then(|metadata| metadata.version).unwrap_or(1)
+        self.metadata
+            .as_ref()
+            .and_then(|metadata| metadata.version)
+            .unwrap_or(1)
     }
 
     /// Returns the operator who recorded it by hand.
@@ -127,13 +130,20 @@ impl Encoded {
     pub(crate) fn describe(&mut self, change: impl FnOnce(&mut Metadata)) {
         let mut metadata = self.metadata.as_deref().cloned().unwrap_or_default();
         change(&mut metadata);
-        self.metadata = Some(metadata).filter(|metadata| !metadata.is_empty()).map(Arc::new);
+        self.metadata = Some(metadata)
+            .filter(|metadata| !metadata.is_empty())
+            .map(Arc::new);
     }
 }
 
 impl fmt::Debug for Encoded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = if self.is_error { "error, " } else { "" };
-        write!(f, "Encoded({kind}{}, {} bytes)", self.codec, self.payload.len())
+        write!(
+            f,
+            "Encoded({kind}{}, {} bytes)",
+            self.codec,
+            self.payload.len()
+        )
     }
 }

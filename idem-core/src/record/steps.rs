@@ -41,9 +41,25 @@ impl Claim {
     /// The record that this claim writes as a given attempt, over what it found. (Over an abandoned
     /// record, see [`taking_over`](Self::taking_over).)
     pub fn in_flight(&self, attempt: u64, origin: Origin) -> InFlight {
-        let Self { owner, lease, hold, fingerprint, .. } = *self;
+        let Self {
+            owner,
+            lease,
+            hold,
+            fingerprint,
+            ..
+        } = *self;
         let trace = self.trace.clone();
-        InFlight { owner, attempt, origin, lease, hold, fingerprint, questions: 0, took_over: None, trace }
+        InFlight {
+            owner,
+            attempt,
+            origin,
+            lease,
+            hold,
+            fingerprint,
+            questions: 0,
+            took_over: None,
+            trace,
+        }
     }
 
     /// The record that this claim writes over an abandoned one.
@@ -58,7 +74,11 @@ impl Claim {
     /// Returns the description of the record that this claim wrote, for a commit by its owner.
     pub fn as_claimed(&self, origin: Origin) -> AsClaimed {
         let Self { lease, hold, .. } = *self;
-        AsClaimed { origin, lease, hold }
+        AsClaimed {
+            origin,
+            lease,
+            hold,
+        }
     }
 }
 

@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use super::{
-    Claim, Claimed, Commit, InFlight, Issue, Issued, MOST_TAKEN_OVER, Origin, Owner, Ownership, Record, Release,
-    ReleaseTo, Removed, Renewal,
+    Claim, Claimed, Commit, InFlight, Issue, Issued, MOST_TAKEN_OVER, Origin, Owner, Ownership,
+    Record, Release, ReleaseTo, Removed, Renewal,
 };
 use crate::encoding::fingerprint::Fingerprint;
 
@@ -64,9 +64,9 @@ impl RanOut {
     pub fn at_age(self, age: Duration) -> Result<InFlight, Claimed> {
         match self {
             Self::Answer(answer) => Err(answer),
-            Self::IfSilentFor { age: least, then } if age < least => {
-                Err(Claimed::Abandoned { attempt: then.attempt.saturating_sub(1) })
-            }
+            Self::IfSilentFor { age: least, then } if age < least => Err(Claimed::Abandoned {
+                attempt: then.attempt.saturating_sub(1),
+            }),
             Self::Take(then) | Self::IfSilentFor { then, .. } => Ok(then),
         }
     }
@@ -123,9 +123,10 @@ impl Record {
         match self {
             Self::Issued { grace } => match Self::exhausted(claim, 0, 0) {
                 Some(exhausted) => OnClaim::Answer(exhausted),
-                None if claim.must_be_issued => {
-                    OnClaim::IfIssueLives { grace: *grace, then: claim.in_flight(1, Origin::Issued) }
-                }
+                None if claim.must_be_issued => OnClaim::IfIssueLives {
+                    grace: *grace,
+                    then: claim.in_flight(1, Origin::Issued),
+                },
                 None => OnClaim::Take(claim.in_flight(1, Origin::Issued)),
             },
             Self::Released { attempt, questions } => {
@@ -133,11 +134,15 @@ impl Record {
                     return OnClaim::Answer(exhausted);
                 }
                 let next = claim.in_flight(attempt.saturating_add(1), Origin::Released);
-                OnClaim::Take(InFlight { questions: *questions, ..next })
+                OnClaim::Take(InFlight {
+                    questions: *questions,
+                    ..next
+                })
             }
-            Self::InFlight(held) if held.owner == claim.owner => {
-                OnClaim::Answer(Claimed::Owned { attempt: held.attempt, from: held.origin })
-            }
+            Self::InFlight(held) if held.owner == claim.owner => OnClaim::Answer(Claimed::Owned {
+                attempt: held.attempt,
+                from: held.origin,
+            }),
             _ if self.mismatches(claim.fingerprint) => OnClaim::Answer(Claimed::Mismatch),
             Self::InFlight(held) => OnClaim::IfLeaseRanOut {
                 attempt: held.attempt,
@@ -148,13 +153,21 @@ impl Record {
                 ) {
                     (true, _, Some(exhausted)) => RanOut::Answer(exhausted),
                     (true, _, None) => RanOut::Take(claim.taking_over(held)),
-                    (false, Some(age), None) => RanOut::IfSilentFor { age, then: claim.taking_over(held) },
-                    (false, ..) => RanOut::Answer(Claimed::Abandoned { attempt: held.attempt }),
+                    (false, Some(age), None) => RanOut::IfSilentFor {
+                        age,
+                        then: claim.taking_over(held),
+                    },
+                    (false, ..) => RanOut::Answer(Claimed::Abandoned {
+                        attempt: held.attempt,
+                    }),
                 },
             },
-            Self::Committed { attempt, outcome, .. } => {
-                OnClaim::Answer(Claimed::Committed { attempt: *attempt, outcome: outcome.clone() })
-            }
+            Self::Committed {
+                attempt, outcome, ..
+            } => OnClaim::Answer(Claimed::Committed {
+                attempt: *attempt,
+                outcome: outcome.clone(),
+            }),
             Self::Done { attempt, .. } => OnClaim::Answer(Claimed::Done { attempt: *attempt }),
         }
     }
@@ -163,9 +176,9 @@ impl Record {
     pub(crate) fn into_on_claim(self, claim: &Claim) -> OnClaim {
         let mismatches = self.mismatches(claim.fingerprint);
         match self {
-            Self::Committed { attempt, outcome, .. } if !mismatches => {
-                OnClaim::Answer(Claimed::Committed { attempt, outcome })
-            }
+            Self::Committed {
+                attempt, outcome, ..
+            } if !mismatches => OnClaim::Answer(Claimed::Committed { attempt, outcome }),
             record => record.on_claim(claim),
         }
     }
@@ -173,7 +186,11 @@ impl Record {
     /// Returns the result of an issue that found this record. (Without a record, [`Issue::record`]
     /// is written.)
     pub fn on_issue(&self, issue: &Issue) -> Issued {
-        if *self == issue.record() { Issued::Issued } else { Issued::Taken }
+        if *self == issue.record() {
+            Issued::Issued
+        } else {
+            Issued::Taken
+        }
     }
 
     /// Returns the effect of a commit on this record. (Without a record, it is
@@ -186,14 +203,23 @@ impl Record {
         match self {
             Self::InFlight(held) if held.owner == commit.owner => {
                 let (expires_in, then_done) = match record {
-                    Self::Committed { .. } => (commit.ttl, commit.remember.saturating_sub(commit.ttl)),
+                    Self::Committed { .. } => {
+                        (commit.ttl, commit.remember.saturating_sub(commit.ttl))
+                    }
                     _ => (commit.remember.max(commit.ttl), Duration::ZERO),
                 };
-                OnStep::Put { record, expires_in: Some(expires_in), then_done }
+                OnStep::Put {
+                    record,
+                    expires_in: Some(expires_in),
+                    then_done,
+                }
             }
             found if *found == record => OnStep::Answer(Ownership::Held),
             // Recorded before, and the outcome has expired since.
-            Self::Done { attempt, fingerprint } if (*attempt, *fingerprint) == (commit.attempt, commit.fingerprint) => {
+            Self::Done {
+                attempt,
+                fingerprint,
+            } if (*attempt, *fingerprint) == (commit.attempt, commit.fingerprint) => {
                 OnStep::Answer(Ownership::Held)
             }
             _ => OnStep::Answer(Ownership::Lost),
@@ -204,10 +230,16 @@ impl Record {
     /// [`Ownership::Lost`].)
     pub fn on_release(&self, release: &Release) -> OnStep {
         match self {
-            Self::InFlight(held) if held.owner == release.owner => match held.released(release.to) {
-                Some((record, expires_in)) => OnStep::Put { record, expires_in, then_done: Duration::ZERO },
-                None => OnStep::Remove,
-            },
+            Self::InFlight(held) if held.owner == release.owner => {
+                match held.released(release.to) {
+                    Some((record, expires_in)) => OnStep::Put {
+                        record,
+                        expires_in,
+                        then_done: Duration::ZERO,
+                    },
+                    None => OnStep::Remove,
+                }
+            }
             _ => OnStep::Answer(Ownership::Lost),
         }
     }
@@ -217,8 +249,15 @@ impl Record {
     pub fn on_renew(&self, renewal: &Renewal) -> OnStep {
         match self {
             Self::InFlight(held) if held.owner == renewal.owner => {
-                let record = Self::InFlight(InFlight { hold: renewal.hold, ..held.clone() });
-                OnStep::Put { record, expires_in: Some(renewal.hold), then_done: Duration::ZERO }
+                let record = Self::InFlight(InFlight {
+                    hold: renewal.hold,
+                    ..held.clone()
+                });
+                OnStep::Put {
+                    record,
+                    expires_in: Some(renewal.hold),
+                    then_done: Duration::ZERO,
+                }
             }
             _ => OnStep::Answer(Ownership::Lost),
         }
@@ -237,7 +276,14 @@ impl Record {
     /// for as long as that is remembered.
     pub fn expired(&self) -> Option<Self> {
         match *self {
-            Self::Committed { attempt, fingerprint, .. } => Some(Self::Done { attempt, fingerprint }),
+            Self::Committed {
+                attempt,
+                fingerprint,
+                ..
+            } => Some(Self::Done {
+                attempt,
+                fingerprint,
+            }),
             _ => None,
         }
     }
@@ -289,7 +335,10 @@ impl Record {
     /// more.
     fn exhausted(claim: &Claim, attempts: u64, questions: u64) -> Option<Claimed> {
         let attempts = attempts.saturating_sub(questions);
-        claim.max_attempts.is_some_and(|max| attempts >= max).then_some(Claimed::Exhausted { attempts })
+        claim
+            .max_attempts
+            .is_some_and(|max| attempts >= max)
+            .then_some(Claimed::Exhausted { attempts })
     }
 }
 
@@ -297,9 +346,20 @@ impl InFlight {
     /// The record that a release leaves in this one's place, `None` for none, and how long it
     /// stays; `None`: as long as this one would have.
     pub fn released(&self, to: ReleaseTo) -> Option<(Record, Option<Duration>)> {
-        let abandoned = Self { lease: Duration::ZERO, ..self.clone() };
+        let abandoned = Self {
+            lease: Duration::ZERO,
+            ..self.clone()
+        };
         let before = self.attempt.saturating_sub(1);
-        let released = |attempt, keep| Some((Record::Released { attempt, questions: self.questions }, Some(keep)));
+        let released = |attempt, keep| {
+            Some((
+                Record::Released {
+                    attempt,
+                    questions: self.questions,
+                },
+                Some(keep),
+            ))
+        };
         match (to, self.origin, &self.took_over) {
             (ReleaseTo::Released { keep }, ..) => released(self.attempt, keep),
             (ReleaseTo::Abandoned, ..) => Some((Record::InFlight(abandoned), None)),
@@ -308,22 +368,42 @@ impl InFlight {
                 // before this attempt.
                 let questions = match &self.took_over {
                     Some(found) => found.questions.saturating_add(1),
-                    None => self.questions.saturating_add(u64::from(!self.lease.is_zero())),
+                    None => self
+                        .questions
+                        .saturating_add(u64::from(!self.lease.is_zero())),
                 };
-                Some((Record::InFlight(Self { questions, ..abandoned }), None))
+                Some((
+                    Record::InFlight(Self {
+                        questions,
+                        ..abandoned
+                    }),
+                    None,
+                ))
             }
             (ReleaseTo::Undone { .. }, Origin::Nothing, _) => None,
-            (ReleaseTo::Undone { .. }, Origin::Issued, _) => Some((Record::Issued { grace: Duration::ZERO }, None)),
+            (ReleaseTo::Undone { .. }, Origin::Issued, _) => Some((
+                Record::Issued {
+                    grace: Duration::ZERO,
+                },
+                None,
+            )),
             (ReleaseTo::Undone { keep }, Origin::Released, _) => released(before, keep),
             (ReleaseTo::Undone { .. }, Origin::Abandoned, Some(found)) => {
-                let found = Self { lease: Duration::ZERO, ..(**found).clone() };
+                let found = Self {
+                    lease: Duration::ZERO,
+                    ..(**found).clone()
+                };
                 // Its expiry begins again: it stays at least as long as if there had been no claim.
                 let expires_in = Some(found.hold);
                 Some((Record::InFlight(found), expires_in))
             }
             (ReleaseTo::Undone { .. }, Origin::Abandoned, None) => {
                 // An earlier version wrote the record, or too many were taken over before.
-                let nobodys = Self { owner: Owner::NOBODY, attempt: before, ..abandoned };
+                let nobodys = Self {
+                    owner: Owner::NOBODY,
+                    attempt: before,
+                    ..abandoned
+                };
                 Some((Record::InFlight(nobodys), None))
             }
         }
@@ -331,7 +411,10 @@ impl InFlight {
 
     /// This record as the next claim remembers it.
     pub(super) fn as_taken_over(&self) -> Self {
-        let mut found = Self { lease: Duration::ZERO, ..self.clone() };
+        let mut found = Self {
+            lease: Duration::ZERO,
+            ..self.clone()
+        };
         let mut last = &mut found;
         for _ in 1..MOST_TAKEN_OVER {
             match &mut last.took_over {
@@ -351,6 +434,8 @@ impl InFlight {
     /// How much of the lease is left, when the record expires in `left` by the store's clock;
     /// `None` when it has run out.
     pub fn lease_left(&self, left: Duration) -> Option<Duration> {
-        self.lease.checked_sub(self.lease_age(left)).filter(|left| !left.is_zero())
+        self.lease
+            .checked_sub(self.lease_age(left))
+            .filter(|left| !left.is_zero())
     }
 }

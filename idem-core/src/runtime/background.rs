@@ -68,13 +68,19 @@ impl Background {
             return None;
         }
         observe::unattended(Unattended::Steps, 1.0);
-        Some(CountedStep { background: self.clone(), bytes })
+        Some(CountedStep {
+            background: self.clone(),
+            bytes,
+        })
     }
 
     /// Counts a claim to undo.
     pub(crate) fn undo(self: &Arc<Self>) -> CountedUndo {
         self.unheard.fetch_add(1, Ordering::SeqCst);
-        CountedUndo { background: self.clone(), heard: false }
+        CountedUndo {
+            background: self.clone(),
+            heard: false,
+        }
     }
 
     /// Counts a detached body.
@@ -108,8 +114,15 @@ impl Background {
         // A body that ends leaves its step behind before it is counted down, so bodies are looked
         // at first.
         let bodies = self.bodies.load(Ordering::SeqCst);
-        let (steps, claims) = (self.steps.load(Ordering::SeqCst), self.unheard.load(Ordering::SeqCst));
-        (bodies + steps + claims > 0).then_some(Unfinished { bodies, steps, claims })
+        let (steps, claims) = (
+            self.steps.load(Ordering::SeqCst),
+            self.unheard.load(Ordering::SeqCst),
+        );
+        (bodies + steps + claims > 0).then_some(Unfinished {
+            bodies,
+            steps,
+            claims,
+        })
     }
 
     fn ends(&self, count: &AtomicUsize) {
@@ -120,13 +133,22 @@ impl Background {
 
 /// Adds to a count, unless that would take it above its limit. What is alone may be above it.
 fn add(count: &AtomicUsize, more: usize, limit: usize) -> Option<()> {
-    let added = |count: usize| count.checked_add(more).filter(|sum| *sum <= limit || count == 0);
-    count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, added).ok().map(drop)
+    let added = |count: usize| {
+        count
+            .checked_add(more)
+            .filter(|sum| *sum <= limit || count == 0)
+    };
+    count
+        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, added)
+        .ok()
+        .map(drop)
 }
 
 impl Drop for CountedStep {
     fn drop(&mut self) {
-        self.background.bytes.fetch_sub(self.bytes, Ordering::SeqCst);
+        self.background
+            .bytes
+            .fetch_sub(self.bytes, Ordering::SeqCst);
         self.background.ends(&self.background.steps);
         observe::unattended(Unattended::Steps, -1.0);
     }
@@ -160,7 +182,11 @@ impl Drop for CountedBody {
 
 impl fmt::Display for Unfinished {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { bodies, steps, claims } = self;
+        let Self {
+            bodies,
+            steps,
+            claims,
+        } = self;
         write!(
             f,
             "{bodies} detached bodies still run, {steps} commits or releases are not taken by the store yet, and of {claims} failed claims it has not said whether they were carried out; give `shutdown` more time, or see why the store does not answer"
@@ -177,13 +203,22 @@ mod tests {
     #[test]
     fn steps_are_bounded_in_number_and_in_bytes() {
         let background = Arc::new(Background::default());
-        let many: Vec<_> = (0..MAX_STEPS).map(|_| background.step(0).unwrap()).collect();
+        let many: Vec<_> = (0..MAX_STEPS)
+            .map(|_| background.step(0).unwrap())
+            .collect();
         assert!(background.step(0).is_none());
         drop(many);
         let large = background.step(MAX_BYTES).unwrap();
         assert!(background.step(1).is_none());
         let empty = background.step(0).unwrap();
-        assert_eq!(background.unfinished(), Some(Unfinished { bodies: 0, steps: 2, claims: 0 }));
+        assert_eq!(
+            background.unfinished(),
+            Some(Unfinished {
+                bodies: 0,
+                steps: 2,
+                claims: 0
+            })
+        );
         drop((large, empty));
         assert_eq!(background.unfinished(), None);
         assert!(background.step(MAX_BYTES).is_some());
@@ -199,7 +234,14 @@ mod tests {
         let mut claims: Vec<_> = (0..MAX_STEPS * 2).map(|_| background.undo()).collect();
         assert!(background.step(1).is_some());
         claims.iter_mut().skip(1).for_each(CountedUndo::heard);
-        assert_eq!(background.unfinished(), Some(Unfinished { bodies: 0, steps: 0, claims: 1 }));
+        assert_eq!(
+            background.unfinished(),
+            Some(Unfinished {
+                bodies: 0,
+                steps: 0,
+                claims: 1
+            })
+        );
         drop(claims);
         assert_eq!(background.unfinished(), None);
     }
@@ -209,7 +251,14 @@ mod tests {
         let background = Arc::new(Background::default());
         let (body, step) = (background.body(), background.step(7).unwrap());
         let limit = Duration::from_secs(1);
-        assert_eq!(background.finished(limit).await, Err(Unfinished { bodies: 1, steps: 1, claims: 0 }));
+        assert_eq!(
+            background.finished(limit).await,
+            Err(Unfinished {
+                bodies: 1,
+                steps: 1,
+                claims: 0
+            })
+        );
         let ending = async {
             drop(body);
             tokio::task::yield_now().await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::ConfigError;
 use crate::lease::keeper::LeaseKeepers;
-use crate::observe::{Observer, outward};
+use crate::observe::{Observer, catch_user_panic};
 use crate::outcome::codec::{AnyCodec, Codec};
 use crate::policy::errors::{ErrorAction, Then};
 use crate::policy::settings::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
@@ -343,7 +343,10 @@ impl Builder {
     /// # }
     /// ```
     #[must_use]
-    pub fn trace_context(mut self, current: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+    pub fn trace_context(
+        mut self,
+        current: impl Fn() -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
         self.trace = Some(Arc::new(current));
         self
     }
@@ -395,13 +398,22 @@ impl Builder {
     pub fn build(self) -> Idempotency {
         let problem = self.check().err();
         if let Some(problem) = &problem {
-            outward(|| {
+            catch_user_panic(|| {
                 tracing::error!(target: "idem", %problem, "the idempotency runtime refuses every call because of an invalid setting");
             });
         }
         let unlisted = self.unlisted().unwrap_or(Then::Abandon);
         let Self {
-            store, mut settings, codec, observer, local_cache, throttle, trace, strict, is_abandoned_said, ..
+            store,
+            mut settings,
+            codec,
+            observer,
+            local_cache,
+            throttle,
+            trace,
+            strict,
+            is_abandoned_said,
+            ..
         } = self;
         if strict && !is_abandoned_said {
             settings.abandoned = Abandoned::Reject;
@@ -424,7 +436,9 @@ impl Builder {
             unlisted,
             problem,
         };
-        Idempotency { runtime: Some(Arc::new(runtime)) }
+        Idempotency {
+            runtime: Some(Arc::new(runtime)),
+        }
     }
 
     /// Builds the runtime, or returns an error if a setting is invalid.
@@ -438,7 +452,10 @@ impl Builder {
     }
 
     fn check(&self) -> Result<(), ConfigError> {
-        if self.throttle.is_some_and(|(max, window)| max == 0 || window.is_zero()) {
+        if self
+            .throttle
+            .is_some_and(|(max, window)| max == 0 || window.is_zero())
+        {
             return Err(ConfigError::new(
                 "`limit_token_failures` is given a zero; allow at least one failure, in a window of some seconds or minutes",
             ));
@@ -461,6 +478,8 @@ impl Builder {
 
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("Builder")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
     }
 }

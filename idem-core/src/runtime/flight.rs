@@ -61,7 +61,7 @@ struct State {
     sent: u64,
     asking: Option<Asking>,
     waiting: Option<Waiting>,
-    owned: Option<Owning>,
+    owned: Option<FlightOwner>,
     /// The answer to the latest message that was answered.
     answer: Option<Answered>,
     /// How often the asking was taken over since the last answer.
@@ -94,7 +94,7 @@ struct Waiting {
 }
 
 /// A call is the owner.
-struct Owning {
+struct FlightOwner {
     /// The claim that made it the owner.
     claim: u64,
     fingerprint: Option<Fingerprint>,
@@ -113,12 +113,12 @@ struct SentStep {
 struct Answered {
     message: u64,
     fingerprint: Option<Fingerprint>,
-    ending: Ending,
+    shared: SharedAnswer,
 }
 
 /// The answer to a message.
 #[derive(Clone)]
-pub(crate) enum Ending {
+pub(crate) enum SharedAnswer {
     /// The outcome is recorded.
     Committed {
         /// The attempt that succeeded.
@@ -164,7 +164,7 @@ pub(crate) enum FlightStep {
         until: Instant,
     },
     /// Uses this answer.
-    Answer(Ending),
+    Answer(SharedAnswer),
     /// Fails: a call of this process is the owner, with another fingerprint.
     Mismatch,
     /// Fails: a call of this process is the owner, with so much of its lease left.
@@ -198,13 +198,24 @@ enum Role {
 
 impl Flights {
     pub(crate) fn new() -> Self {
-        Self { shards: std::array::from_fn(|_| Mutex::new(HashTable::new())), hasher: RandomState::new() }
+        Self {
+            shards: std::array::from_fn(|_| Mutex::new(HashTable::new())),
+            hasher: RandomState::new(),
+        }
     }
 
     /// Joins the flight of a key, or begins one.
-    pub(crate) fn join(self: &Arc<Self>, id: &RecordId, fingerprint: Option<Fingerprint>) -> Joined {
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        id: &RecordId,
+        fingerprint: Option<Fingerprint>,
+    ) -> Joined {
         let hash = self.hasher.hash_one(id);
-        let flight = match self.shard(hash).entry(hash, |place| place.flight.id == *id, |place| place.flight.hash) {
+        let flight = match self.shard(hash).entry(
+            hash,
+            |place| place.flight.id == *id,
+            |place| place.flight.hash,
+        ) {
             Entry::Occupied(mut entry) => {
                 let place = entry.get_mut();
                 place.seats += 1;
@@ -212,21 +223,51 @@ impl Flights {
             }
             Entry::Vacant(entry) => {
                 let now = clock::now();
-                let asking = Some(Asking { message: 1, fingerprint, until: clock::after(now, PATIENCE), seen: now });
-                let state = Mutex::new(State { sent: 1, asking, ..State::default() });
+                let asking = Some(Asking {
+                    message: 1,
+                    fingerprint,
+                    until: clock::after(now, PATIENCE),
+                    seen: now,
+                });
+                let state = Mutex::new(State {
+                    sent: 1,
+                    asking,
+                    ..State::default()
+                });
                 let (flights, id, changed) = (self.clone(), id.clone(), Notify::new());
-                let flight = Arc::new(Flight { flights, id, hash, state, changed });
-                entry.insert(SharedFlight { flight: flight.clone(), seats: 1 });
-                return Joined::First(FlightSeat { flight, joined: 0, message: 1, role: Role::Asks });
+                let flight = Arc::new(Flight {
+                    flights,
+                    id,
+                    hash,
+                    state,
+                    changed,
+                });
+                entry.insert(SharedFlight {
+                    flight: flight.clone(),
+                    seats: 1,
+                });
+                return Joined::First(FlightSeat {
+                    flight,
+                    joined: 0,
+                    message: 1,
+                    role: Role::Asks,
+                });
             }
         };
         let joined = flight.lock().sent;
-        Joined::Behind(FlightSeat { flight, joined, message: 0, role: Role::None })
+        Joined::Behind(FlightSeat {
+            flight,
+            joined,
+            message: 0,
+            role: Role::None,
+        })
     }
 
     fn leave(&self, flight: &Arc<Flight>) {
         let mut shard = self.shard(flight.hash);
-        if let Ok(mut entry) = shard.find_entry(flight.hash, |place| Arc::ptr_eq(&place.flight, flight)) {
+        if let Ok(mut entry) =
+            shard.find_entry(flight.hash, |place| Arc::ptr_eq(&place.flight, flight))
+        {
             let place = entry.get_mut();
             place.seats -= 1;
             if place.seats == 0 {
@@ -238,7 +279,9 @@ impl Flights {
     fn shard(&self, hash: u64) -> MutexGuard<'_, HashTable<SharedFlight>> {
         // Other bits than those by which the table inside begins to look.
         let index = usize::try_from(hash >> 32).unwrap_or_default() % SHARDS;
-        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -256,19 +299,25 @@ impl State {
 
     fn answers(&mut self, answer: Answered) {
         self.takeovers = 0;
-        if self.answer.as_ref().is_none_or(|known| known.message < answer.message) {
+        if self
+            .answer
+            .as_ref()
+            .is_none_or(|known| known.message < answer.message)
+        {
             self.answer = Some(answer);
         }
     }
 }
 
-impl Owning {
+impl FlightOwner {
     /// Until when the owner speaks for a call that joined then; `None` if it does not.
     fn speaks_to(&self, joined: u64, now: Instant) -> Option<Instant> {
         if self.term.is_lost_at(now) || self.term.may_be_recorded() {
             return None;
         }
-        let Some(step) = self.step else { return Some(clock::after(now, Duration::MAX)) };
+        let Some(step) = self.step else {
+            return Some(clock::after(now, Duration::MAX));
+        };
         let until = clock::after(step.since, PATIENCE);
         // A step sent before the call joined may be carried out by now, and undone by others.
         (joined < step.first && now < until).then_some(until)
@@ -311,14 +360,22 @@ impl FlightSeat {
         }
     }
 
-    fn look(&mut self, fingerprint: Option<Fingerprint>, deadline: Option<Instant>) -> Result<FlightStep, Patience> {
+    fn look(
+        &mut self,
+        fingerprint: Option<Fingerprint>,
+        deadline: Option<Instant>,
+    ) -> Result<FlightStep, Patience> {
         let now = clock::now();
         let deadline = deadline.filter(|deadline| now < *deadline);
         let mut state = self.flight.lock();
         match &state.answer {
-            Some(answer) if answer.message <= self.joined || !serves(answer.fingerprint, fingerprint) => {}
-            Some(Answered { ending: Ending::InFlight { .. }, .. }) if deadline.is_some() => {}
-            Some(answer) => return Ok(FlightStep::Answer(answer.ending.clone())),
+            Some(answer)
+                if answer.message <= self.joined || !serves(answer.fingerprint, fingerprint) => {}
+            Some(Answered {
+                shared: SharedAnswer::InFlight { .. },
+                ..
+            }) if deadline.is_some() => {}
+            Some(answer) => return Ok(FlightStep::Answer(answer.shared.clone())),
             None => {}
         }
         if let Some(owned) = &state.owned
@@ -329,43 +386,78 @@ impl FlightSeat {
             }
             return match deadline {
                 None => Ok(FlightStep::InFlight(owned.term.left())),
-                Some(deadline) => Err(Patience { term: Some(owned.term.clone()), until: Some(until.min(deadline)) }),
+                Some(deadline) => Err(Patience {
+                    term: Some(owned.term.clone()),
+                    until: Some(until.min(deadline)),
+                }),
             };
         }
         if let Some(asking) = state.asking.as_ref().filter(|asking| now < asking.until()) {
             if !serves(asking.fingerprint, fingerprint) {
                 return Ok(FlightStep::Alone);
             }
-            return Err(Patience { term: None, until: Some(asking.until()) });
+            return Err(Patience {
+                term: None,
+                until: Some(asking.until()),
+            });
         }
         if let Some(deadline) = deadline {
             if let Some(waiting) = &state.waiting {
                 let until = clock::after(waiting.seen, PATIENCE);
                 if now < until && serves(waiting.fingerprint, fingerprint) {
-                    return Err(Patience { term: None, until: Some(until.min(deadline)) });
+                    return Err(Patience {
+                        term: None,
+                        until: Some(until.min(deadline)),
+                    });
                 }
             }
-            if let Some(Answered { ending: Ending::InFlight { attempt, until }, fingerprint: of, .. }) = &state.answer
+            if let Some(Answered {
+                shared: SharedAnswer::InFlight { attempt, until },
+                fingerprint: of,
+                ..
+            }) = &state.answer
                 && serves(*of, fingerprint)
             {
-                let turn = FlightStep::Wait { attempt: *attempt, until: *until };
+                let turn = FlightStep::Wait {
+                    attempt: *attempt,
+                    until: *until,
+                };
                 (self.role, self.message) = (Role::Waits, state.sends());
-                state.waiting = Some(Waiting { message: self.message, fingerprint, seen: now });
+                state.waiting = Some(Waiting {
+                    message: self.message,
+                    fingerprint,
+                    seen: now,
+                });
                 return Ok(turn);
             }
         }
-        state.takeovers = if state.asking.is_some() { (state.takeovers + 1).min(MAX_DOUBLINGS) } else { 0 };
+        state.takeovers = if state.asking.is_some() {
+            (state.takeovers + 1).min(MAX_DOUBLINGS)
+        } else {
+            0
+        };
         let until = clock::after(now, PATIENCE * (1 << state.takeovers));
         (self.role, self.message) = (Role::Asks, state.sends());
-        state.asking = Some(Asking { message: self.message, fingerprint, until, seen: now });
+        state.asking = Some(Asking {
+            message: self.message,
+            fingerprint,
+            until,
+            seen: now,
+        });
         Ok(FlightStep::Ask)
     }
 
     /// The claim was answered.
-    pub(crate) fn answered(&mut self, fingerprint: Option<Fingerprint>, ending: Ending) {
+    pub(crate) fn answered(&mut self, fingerprint: Option<Fingerprint>, answer: SharedAnswer) {
         let mut state = self.flight.lock();
-        state.asking.take_if(|asking| asking.message == self.message);
-        state.answers(Answered { message: self.message, fingerprint, ending });
+        state
+            .asking
+            .take_if(|asking| asking.message == self.message);
+        state.answers(Answered {
+            message: self.message,
+            fingerprint,
+            shared: answer,
+        });
         drop(state);
         self.role = Role::None;
         self.flight.changed.notify_waiters();
@@ -413,18 +505,29 @@ impl FlightSeat {
 
     fn has_answer(&self) -> bool {
         let state = self.flight.lock();
-        let fingerprint = state.waiting.as_ref().and_then(|waiting| waiting.fingerprint);
+        let fingerprint = state
+            .waiting
+            .as_ref()
+            .and_then(|waiting| waiting.fingerprint);
         state.answer.as_ref().is_some_and(|answer| {
             let is_new = answer.message > self.joined && serves(answer.fingerprint, fingerprint);
-            is_new && !matches!(answer.ending, Ending::InFlight { .. })
+            is_new && !matches!(answer.shared, SharedAnswer::InFlight { .. })
         })
     }
 
     fn is_here(&self) {
         let mut state = self.flight.lock();
-        let State { asking, waiting, .. } = &mut *state;
-        let asks = asking.as_mut().filter(|asking| asking.message == self.message).map(|asking| &mut asking.seen);
-        let waits = waiting.as_mut().filter(|waiting| waiting.message == self.message).map(|waiting| &mut waiting.seen);
+        let State {
+            asking, waiting, ..
+        } = &mut *state;
+        let asks = asking
+            .as_mut()
+            .filter(|asking| asking.message == self.message)
+            .map(|asking| &mut asking.seen);
+        let waits = waiting
+            .as_mut()
+            .filter(|waiting| waiting.message == self.message)
+            .map(|waiting| &mut waiting.seen);
         if let Some(seen) = asks.or(waits) {
             *seen = clock::now();
         }
@@ -433,8 +536,14 @@ impl FlightSeat {
     /// The wait at the store is over: what was known of the owner is too old.
     pub(crate) fn waited(&mut self) {
         let mut state = self.flight.lock();
-        if state.waiting.take_if(|waiting| waiting.message == self.message).is_some() {
-            state.answer.take_if(|answer| matches!(answer.ending, Ending::InFlight { .. }));
+        if state
+            .waiting
+            .take_if(|waiting| waiting.message == self.message)
+            .is_some()
+        {
+            state
+                .answer
+                .take_if(|answer| matches!(answer.shared, SharedAnswer::InFlight { .. }));
         }
         self.role = Role::None;
     }
@@ -442,9 +551,16 @@ impl FlightSeat {
     /// The call is the owner.
     pub(crate) fn owns(&mut self, fingerprint: Option<Fingerprint>, term: Arc<Term>) {
         let mut state = self.flight.lock();
-        state.asking.take_if(|asking| asking.message == self.message);
+        state
+            .asking
+            .take_if(|asking| asking.message == self.message);
         (state.answer, state.takeovers) = (None, 0);
-        state.owned = Some(Owning { claim: self.message, fingerprint, term, step: None });
+        state.owned = Some(FlightOwner {
+            claim: self.message,
+            fingerprint,
+            term,
+            step: None,
+        });
         drop(state);
         self.role = Role::Owns;
         self.flight.changed.notify_waiters();
@@ -454,19 +570,39 @@ impl FlightSeat {
     pub(crate) fn sends(&self) {
         let mut state = self.flight.lock();
         let message = state.sends();
-        if let Some(owned) = state.owned.as_mut().filter(|owned| owned.claim == self.message) {
+        if let Some(owned) = state
+            .owned
+            .as_mut()
+            .filter(|owned| owned.claim == self.message)
+        {
             let since = owned.step.map_or_else(clock::now, |step| step.since);
             let first = owned.step.map_or(message, |step| step.first);
-            owned.step = Some(SentStep { first, latest: message, since });
+            owned.step = Some(SentStep {
+                first,
+                latest: message,
+                since,
+            });
         }
     }
 
     /// The owner's commit or release was answered.
-    pub(crate) fn ends(self, ending: Option<Ending>) {
+    pub(crate) fn ends(self, answer: Option<SharedAnswer>) {
         let mut state = self.flight.lock();
         let owned = state.owned.take_if(|owned| owned.claim == self.message);
-        if let (Some(Owning { fingerprint, step: Some(step), .. }), Some(ending)) = (owned, ending) {
-            state.answers(Answered { message: step.latest, fingerprint, ending });
+        if let (
+            Some(FlightOwner {
+                fingerprint,
+                step: Some(step),
+                ..
+            }),
+            Some(answer),
+        ) = (owned, answer)
+        {
+            state.answers(Answered {
+                message: step.latest,
+                fingerprint,
+                shared: answer,
+            });
         }
         drop(state);
         // Dropping this, which happens now, wakes the others.
@@ -478,8 +614,16 @@ impl Drop for FlightSeat {
         let mut state = self.flight.lock();
         match self.role {
             Role::None => {}
-            Role::Asks => drop(state.asking.take_if(|asking| asking.message == self.message)),
-            Role::Waits => drop(state.waiting.take_if(|waiting| waiting.message == self.message)),
+            Role::Asks => drop(
+                state
+                    .asking
+                    .take_if(|asking| asking.message == self.message),
+            ),
+            Role::Waits => drop(
+                state
+                    .waiting
+                    .take_if(|waiting| waiting.message == self.message),
+            ),
             Role::Owns => drop(state.owned.take_if(|owned| owned.claim == self.message)),
         }
         drop(state);
@@ -511,7 +655,11 @@ mod tests {
     }
 
     fn counts(flights: &Flights) -> Vec<usize> {
-        flights.shards.iter().map(|shard| shard.lock().unwrap().len()).collect()
+        flights
+            .shards
+            .iter()
+            .map(|shard| shard.lock().unwrap().len())
+            .collect()
     }
 
     #[tokio::test]
@@ -522,7 +670,11 @@ mod tests {
             assert_eq!(counts(&flights).iter().sum::<usize>(), 1);
             seats.remove(0);
         }
-        assert_eq!(counts(&flights).iter().sum::<usize>(), 0, "a key that nobody is busy with takes no memory");
+        assert_eq!(
+            counts(&flights).iter().sum::<usize>(),
+            0,
+            "a key that nobody is busy with takes no memory"
+        );
         assert!(matches!(flights.join(&id(1), None), Joined::First(_)));
     }
 
@@ -530,19 +682,28 @@ mod tests {
     async fn keys_are_spread_over_the_locks() {
         let flights = Arc::new(Flights::new());
         let _seats: Vec<_> = (0..1_000).map(|key| seat(&flights, key)).collect();
-        let used = counts(&flights).into_iter().filter(|count| *count > 0).count();
+        let used = counts(&flights)
+            .into_iter()
+            .filter(|count| *count > 0)
+            .count();
         assert!(used > SHARDS / 2, "{used} of {SHARDS}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_owner_whose_commit_was_sent_speaks_for_a_moment_and_only_for_calls_that_came_before() {
+    async fn an_owner_whose_commit_was_sent_speaks_for_a_moment_and_only_for_calls_that_came_before()
+     {
         let flights = Arc::new(Flights::new());
         let (now, deadline) = (clock::now(), Some(clock::after(clock::now(), HOUR)));
         let mut owner = seat(&flights, 1);
-        owner.owns(None, Arc::new(Term::new(id(1), Owner::generate(), 1, (HOUR, HOUR), now)));
+        owner.owns(
+            None,
+            Arc::new(Term::new(id(1), Owner::generate(), 1, (HOUR, HOUR), now)),
+        );
         let mut before = seat(&flights, 1);
         owner.sends();
-        let Err(patience) = before.look(None, deadline) else { panic!("the answer is on its way") };
+        let Err(patience) = before.look(None, deadline) else {
+            panic!("the answer is on its way")
+        };
         assert_eq!(patience.until, Some(now + PATIENCE));
         let mut after = seat(&flights, 1);
         assert!(matches!(after.look(None, deadline), Ok(FlightStep::Ask)));
@@ -552,16 +713,30 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_waits_goes_on_for_an_answer_that_was_asked_for_after_it_came_and_for_no_older_one() {
+    async fn a_call_that_waits_goes_on_for_an_answer_that_was_asked_for_after_it_came_and_for_no_older_one()
+     {
         let flights = Arc::new(Flights::new());
         let (now, deadline) = (clock::now(), Some(clock::after(clock::now(), HOUR)));
         let mut asks = seat(&flights, 1);
-        asks.answered(None, Ending::InFlight { attempt: 1, until: clock::after(now, HOUR) });
+        asks.answered(
+            None,
+            SharedAnswer::InFlight {
+                attempt: 1,
+                until: clock::after(now, HOUR),
+            },
+        );
         let mut waits = seat(&flights, 1);
-        assert!(matches!(waits.look(None, deadline), Ok(FlightStep::Wait { attempt: 1, .. })));
+        assert!(matches!(
+            waits.look(None, deadline),
+            Ok(FlightStep::Wait { attempt: 1, .. })
+        ));
         assert!(!waits.has_answer());
         for (message, is_new) in [(waits.joined, false), (waits.joined + 1, true)] {
-            waits.flight.lock().answer = Some(Answered { message, fingerprint: None, ending: Ending::Done });
+            waits.flight.lock().answer = Some(Answered {
+                message,
+                fingerprint: None,
+                shared: SharedAnswer::Done,
+            });
             assert_eq!(waits.has_answer(), is_new);
         }
     }
@@ -573,10 +748,22 @@ mod tests {
             let flights = Arc::new(Flights::new());
             let mut one = seat(&flights, 1);
             match role {
-                Role::Owns => one.owns(None, Arc::new(Term::new(id(1), Owner::generate(), 1, (HOUR, HOUR), now))),
+                Role::Owns => one.owns(
+                    None,
+                    Arc::new(Term::new(id(1), Owner::generate(), 1, (HOUR, HOUR), now)),
+                ),
                 Role::Waits => {
-                    one.answered(None, Ending::InFlight { attempt: 1, until: clock::after(now, HOUR) });
-                    assert!(matches!(one.look(None, deadline), Ok(FlightStep::Wait { .. })));
+                    one.answered(
+                        None,
+                        SharedAnswer::InFlight {
+                            attempt: 1,
+                            until: clock::after(now, HOUR),
+                        },
+                    );
+                    assert!(matches!(
+                        one.look(None, deadline),
+                        Ok(FlightStep::Wait { .. })
+                    ));
                 }
                 Role::Asks | Role::None => {}
             }

@@ -91,7 +91,10 @@ impl Idempotency {
     }
 
     pub(crate) fn checked(&self) -> Result<(), ConfigError> {
-        self.runtime.as_ref().and_then(|runtime| runtime.problem.clone()).map_or(Ok(()), Err)
+        self.runtime
+            .as_ref()
+            .and_then(|runtime| runtime.problem.clone())
+            .map_or(Ok(()), Err)
     }
 }
 

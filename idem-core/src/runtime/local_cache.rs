@@ -54,27 +54,43 @@ pub(crate) struct Sending {
 
 impl LocalCache {
     pub(crate) fn new(max_entries: usize) -> Self {
-        let (expected, most) = (max_entries.min(1 << 10), u64::try_from(max_entries).unwrap_or(u64::MAX));
+        let (expected, most) = (
+            max_entries.min(1 << 10),
+            u64::try_from(max_entries).unwrap_or(u64::MAX),
+        );
         let (hasher, lifecycle) = (RandomState::new(), DefaultLifecycle::default());
         let entries = Cache::with(expected, most, UnitWeighter, hasher, lifecycle);
-        Self { entries, removals: std::array::from_fn(|_| Mutex::default()), hasher: RandomState::new() }
+        Self {
+            entries,
+            removals: std::array::from_fn(|_| Mutex::default()),
+            hasher: RandomState::new(),
+        }
     }
 
     /// The outcome of a key and the attempt that gave it, for a call with this fingerprint.
-    pub(crate) fn find(&self, id: &RecordId, fingerprint: Option<Fingerprint>, now: Instant) -> Option<(u64, Encoded)> {
+    pub(crate) fn find(
+        &self,
+        id: &RecordId,
+        fingerprint: Option<Fingerprint>,
+        now: Instant,
+    ) -> Option<(u64, Encoded)> {
         let entry = self.entries.get(id)?;
         if now >= entry.until {
             self.entries.remove_if(id, |entry| now >= entry.until);
             return None;
         }
         // Of a mismatch the store speaks.
-        let differs = matches!((entry.fingerprint, fingerprint), (Some(one), Some(two)) if one != two);
+        let differs =
+            matches!((entry.fingerprint, fingerprint), (Some(one), Some(two)) if one != two);
         (!differs).then_some((entry.attempt, entry.outcome))
     }
 
     /// Before a commit is sent.
     pub(crate) fn sending(&self, id: &RecordId) -> Sending {
-        Sending { at: clock::now(), removals: *self.removals(id) }
+        Sending {
+            at: clock::now(),
+            removals: *self.removals(id),
+        }
     }
 
     /// The store has taken the commit.
@@ -95,7 +111,15 @@ impl LocalCache {
         // between.
         if *removals == sending.removals {
             let outcome = outcome.clone();
-            self.entries.insert(id.clone(), CachedOutcome { fingerprint, attempt, outcome, until });
+            self.entries.insert(
+                id.clone(),
+                CachedOutcome {
+                    fingerprint,
+                    attempt,
+                    outcome,
+                    until,
+                },
+            );
         }
     }
 
@@ -114,7 +138,9 @@ impl LocalCache {
 
     fn removals(&self, id: &RecordId) -> MutexGuard<'_, u64> {
         let stripe = usize::try_from(self.hasher.hash_one(id)).unwrap_or_default() % STRIPES;
-        self.removals[stripe].lock().unwrap_or_else(PoisonError::into_inner)
+        self.removals[stripe]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -132,7 +158,9 @@ impl Drop for Removing<'_> {
 
 impl fmt::Debug for LocalCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocalCache").field("entries", &self.entries.len()).finish_non_exhaustive()
+        f.debug_struct("LocalCache")
+            .field("entries", &self.entries.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -151,7 +179,12 @@ mod tests {
     }
 
     fn outcome(payload: impl Into<Bytes>) -> Encoded {
-        Encoded { is_error: false, codec: CodecId::JSON, payload: payload.into(), metadata: None }
+        Encoded {
+            is_error: false,
+            codec: CodecId::JSON,
+            payload: payload.into(),
+            metadata: None,
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -161,7 +194,10 @@ mod tests {
         // The store took its time.
         tokio::time::advance(TTL / 2).await;
         cache.committed(sending, &id(1), None, (1, &outcome("1")), TTL);
-        assert_eq!(cache.find(&id(1), None, clock::now()), Some((1, outcome("1"))));
+        assert_eq!(
+            cache.find(&id(1), None, clock::now()),
+            Some((1, outcome("1")))
+        );
         tokio::time::advance(TTL * 4 / 10).await;
         assert_eq!(cache.find(&id(1), None, clock::now()), None);
         assert_eq!(cache.entries.len(), 0);
@@ -174,7 +210,10 @@ mod tests {
         cache.committed(cache.sending(&id(1)), &id(1), one, (1, &outcome("1")), TTL);
         assert_eq!(cache.find(&id(1), two, now), None);
         for fingerprint in [one, None] {
-            assert_eq!(cache.find(&id(1), fingerprint, now), Some((1, outcome("1"))));
+            assert_eq!(
+                cache.find(&id(1), fingerprint, now),
+                Some((1, outcome("1")))
+            );
         }
     }
 
@@ -208,14 +247,26 @@ mod tests {
     async fn it_holds_no_more_than_it_may_and_nothing_that_is_large() {
         let (cache, now) = (LocalCache::new(100), clock::now());
         for key in 0..10_000 {
-            cache.committed(cache.sending(&id(key)), &id(key), None, (1, &outcome("1")), TTL);
+            cache.committed(
+                cache.sending(&id(key)),
+                &id(key),
+                None,
+                (1, &outcome("1")),
+                TTL,
+            );
         }
         assert!((1..=100).contains(&cache.entries.len()), "{cache:?}");
         let large = LocalCache::new(100);
         let largest = outcome(vec![b'1'; MAX_BYTES]);
         large.committed(large.sending(&id(2)), &id(2), None, (1, &largest), TTL);
         assert_eq!(large.find(&id(2), None, now), Some((1, largest)));
-        large.committed(large.sending(&id(1)), &id(1), None, (1, &outcome(vec![b'1'; MAX_BYTES + 1])), TTL);
+        large.committed(
+            large.sending(&id(1)),
+            &id(1),
+            None,
+            (1, &outcome(vec![b'1'; MAX_BYTES + 1])),
+            TTL,
+        );
         assert_eq!(large.entries.len(), 1);
         // Even the largest size does not allocate all memory at once.
         let _ = LocalCache::new(usize::MAX);

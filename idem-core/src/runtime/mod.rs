@@ -5,6 +5,7 @@ pub(crate) mod builder;
 pub(crate) mod flight;
 pub(crate) mod handle;
 pub(crate) mod local_cache;
+pub(crate) mod outcome_writer;
 pub(crate) mod trace;
 pub(crate) mod undoing;
 
@@ -54,13 +55,27 @@ impl Runtime {
     pub(crate) fn failed(&self, id: &RecordId, error: StoreError) -> Error {
         let (operation, key) = (id.operation().into(), id.digest());
         if error.kind() == StoreErrorKind::Unreadable {
-            self.observer.decided_because(Decision::Unreadable, id, 0, &error);
-            return Error::Codec { operation, key, reason: error.to_string().into(), is_message: false };
+            self.observer
+                .decided_because(Decision::Unreadable, id, 0, &error);
+            return Error::Codec {
+                operation,
+                key,
+                reason: error.to_string().into(),
+                is_message: false,
+            };
         }
         let met_another = error.kind() == StoreErrorKind::Conflict;
-        let decision = if met_another { Decision::Conflict } else { Decision::StoreFailed };
+        let decision = if met_another {
+            Decision::Conflict
+        } else {
+            Decision::StoreFailed
+        };
         self.observer.decided_because(decision, id, 0, &error);
-        Error::Store { operation, key, source: error }
+        Error::Store {
+            operation,
+            key,
+            source: error,
+        }
     }
 
     /// Identifies this runtime among others in the process.

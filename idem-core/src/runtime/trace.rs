@@ -17,7 +17,10 @@ pub(crate) struct CallTrace {
 
 impl CallTrace {
     pub(crate) fn new(current: &TraceContext) -> Arc<Self> {
-        Arc::new(Self { current: current.clone(), known: OnceLock::new() })
+        Arc::new(Self {
+            current: current.clone(),
+            known: OnceLock::new(),
+        })
     }
 
     /// For a call that settles an earlier one: the trace is that of the earlier call.
@@ -63,7 +66,14 @@ pub(crate) fn current() -> Option<String> {
     let context = tracing::Span::current().context();
     let span = context.span();
     let span = span.span_context();
-    span.is_valid().then(|| format!("00-{}-{}-{:02x}", span.trace_id(), span.span_id(), span.trace_flags().to_u8()))
+    span.is_valid().then(|| {
+        format!(
+            "00-{}-{}-{:02x}",
+            span.trace_id(),
+            span.span_id(),
+            span.trace_flags().to_u8()
+        )
+    })
 }
 
 /// Links the current span, in which an outcome is replayed, to the span of the call that ran.
@@ -73,10 +83,14 @@ pub(crate) fn link(trace: &str) {
     use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
     let fields: Vec<_> = trace.split('-').collect();
-    let [_, trace, span, flags] = fields[..] else { return };
-    if let (Ok(trace), Ok(span), Ok(flags)) =
-        (TraceId::from_hex(trace), SpanId::from_hex(span), u8::from_str_radix(flags, 16))
-    {
+    let [_, trace, span, flags] = fields[..] else {
+        return;
+    };
+    if let (Ok(trace), Ok(span), Ok(flags)) = (
+        TraceId::from_hex(trace),
+        SpanId::from_hex(span),
+        u8::from_str_radix(flags, 16),
+    ) {
         let that = SpanContext::new(trace, span, TraceFlags::new(flags), true, TraceState::NONE);
         tracing::Span::current().add_link(that);
     }

@@ -82,7 +82,14 @@ impl DoubtfulClaim {
         until: Instant,
         counted: background::CountedUndo,
     ) -> Self {
-        Self { id, owner, keep, until, pause: FIRST_PAUSE, counted }
+        Self {
+            id,
+            owner,
+            keep,
+            until,
+            pause: FIRST_PAUSE,
+            counted,
+        }
     }
 
     fn bytes(&self) -> usize {
@@ -95,7 +102,11 @@ impl Claims {
     fn add(&mut self, claim: DoubtfulClaim, due: Instant) -> Option<DoubtfulClaim> {
         self.bytes += claim.bytes();
         self.added += 1;
-        let claims = if claim.counted.is_heard() { &mut self.heard } else { &mut self.unheard };
+        let claims = if claim.counted.is_heard() {
+            &mut self.heard
+        } else {
+            &mut self.unheard
+        };
         claims.insert((due, self.added), claim);
         if self.bytes <= MAX_BYTES {
             return None;
@@ -115,16 +126,26 @@ impl Claims {
                 return Ok(claim);
             }
         }
-        let first =
-            |claims: &BTreeMap<(Instant, u64), DoubtfulClaim>| claims.first_key_value().map(|((due, _), _)| *due);
-        Err([first(&self.unheard), first(&self.heard)].into_iter().flatten().min())
+        let first = |claims: &BTreeMap<(Instant, u64), DoubtfulClaim>| {
+            claims.first_key_value().map(|((due, _), _)| *due)
+        };
+        Err([first(&self.unheard), first(&self.heard)]
+            .into_iter()
+            .flatten()
+            .min())
     }
 }
 
 impl Undoing {
     pub(crate) fn new(store: AnyStore, observer: Observer, keepers: &LeaseKeepers) -> Self {
         let (claims, wake) = (Mutex::default(), Notify::new());
-        Self { store, observer, known: keepers.known().clone(), claims, wake }
+        Self {
+            store,
+            observer,
+            known: keepers.known().clone(),
+            claims,
+            wake,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Claims> {
@@ -132,8 +153,15 @@ impl Undoing {
     }
 
     /// Has a claim undone.
-    pub(crate) fn add(self: &Arc<Self>, claim: DoubtfulClaim, due: Instant, keepers: &LeaseKeepers) {
-        let handle = Handle::try_current().ok().or_else(|| self.known.another(None));
+    pub(crate) fn add(
+        self: &Arc<Self>,
+        claim: DoubtfulClaim,
+        due: Instant,
+        keepers: &LeaseKeepers,
+    ) {
+        let handle = Handle::try_current()
+            .ok()
+            .or_else(|| self.known.another(None));
         let mut claims = self.lock();
         let left_out = claims.add(claim, due);
         let new = handle.filter(|handle| !claims.tasks.contains(&handle.id()));
@@ -152,7 +180,12 @@ impl Undoing {
     }
 
     fn run_on(self: &Arc<Self>, handle: &Handle, moves: u8) {
-        handle.spawn(drive(Driver { undoing: self.clone(), on: handle.id(), moves, is_done: false }));
+        handle.spawn(drive(Driver {
+            undoing: self.clone(),
+            on: handle.id(),
+            moves,
+            is_done: false,
+        }));
     }
 
     /// A task has ended with its tokio runtime, or there is none to run one on.
@@ -177,18 +210,25 @@ impl Undoing {
         claims.bytes = 0;
         drop(claims);
         for claim in left.values() {
-            self.gives_up(claim, &"its tokio runtime was shut down first, and there is no other to undo it on");
+            self.gives_up(
+                claim,
+                &"its tokio runtime was shut down first, and there is no other to undo it on",
+            );
         }
     }
 
     fn leaves_out(&self, claim: Option<DoubtfulClaim>) {
         if let Some(claim) = claim.filter(|claim| !claim.counted.is_heard()) {
-            self.gives_up(&claim, &"too many others are being undone (64 MiB of them, about 300,000)");
+            self.gives_up(
+                &claim,
+                &"too many others are being undone (64 MiB of them, about 300,000)",
+            );
         }
     }
 
     fn gives_up(&self, claim: &DoubtfulClaim, why: &dyn std::fmt::Display) {
-        self.observer.decided_because(Decision::NotReleased, &claim.id, 0, why);
+        self.observer
+            .decided_because(Decision::NotReleased, &claim.id, 0, why);
     }
 
     /// Takes the task of a tokio runtime off the list if nothing is left to do.
@@ -202,9 +242,16 @@ impl Undoing {
     /// Tries once to undo a claim.
     async fn undo(&self, claim: &mut DoubtfulClaim) -> After {
         let to = ReleaseTo::Undone { keep: claim.keep };
-        let release = self.store.release(Release { id: claim.id.clone(), owner: claim.owner, to });
+        let release = self.store.release(Release {
+            id: claim.id.clone(),
+            owner: claim.owner,
+            to,
+        });
         // A store that panics has not answered.
-        let answer = AssertUnwindSafe(release).catch_unwind().await.unwrap_or_else(|_| Err(StoreError::panicked()));
+        let answer = AssertUnwindSafe(release)
+            .catch_unwind()
+            .await
+            .unwrap_or_else(|_| Err(StoreError::panicked()));
         match &answer {
             Ok(Ownership::Held) => {
                 self.observer.decided(Decision::GivenBack, &claim.id, 0);
@@ -253,7 +300,9 @@ impl UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let Some(claim) = self.claim.take() else { return };
+        let Some(claim) = self.claim.take() else {
+            return;
+        };
         let left_out = self.undoing.lock().add(claim, self.again);
         self.undoing.leaves_out(left_out);
     }
@@ -288,7 +337,11 @@ async fn drive(mut driver: Driver) {
             match undoing.lock().take(now) {
                 Ok(claim) => {
                     let again = clock::after(now, claim.pause);
-                    let one = UnderWay { undoing: undoing.clone(), claim: Some(claim), again };
+                    let one = UnderWay {
+                        undoing: undoing.clone(),
+                        claim: Some(claim),
+                        again,
+                    };
                     // A panic, say of the application's subscriber to events, is the end of one
                     // try.
                     under_way.push(AssertUnwindSafe(one.run()).catch_unwind());
@@ -321,7 +374,14 @@ mod tests {
     fn claim(key: u32, background: &Arc<Background>) -> DoubtfulClaim {
         let id = RecordId::new("undone", &Key::encode(&key).unwrap()).unwrap();
         let (owner, keep, counted) = (Owner::generate(), Duration::from_secs(1), background.undo());
-        DoubtfulClaim { id, owner, keep, until: clock::after(clock::now(), keep), pause: FIRST_PAUSE, counted }
+        DoubtfulClaim {
+            id,
+            owner,
+            keep,
+            until: clock::after(clock::now(), keep),
+            pause: FIRST_PAUSE,
+            counted,
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -330,9 +390,15 @@ mod tests {
         let (first, last) = (claim(1, &background), claim(2, &background));
         let (first_id, last_id) = (first.id.clone(), last.id.clone());
         // Room for one.
-        let mut claims = Claims { bytes: MAX_BYTES - first.bytes(), ..Claims::default() };
+        let mut claims = Claims {
+            bytes: MAX_BYTES - first.bytes(),
+            ..Claims::default()
+        };
         assert!(claims.add(last, now + Duration::from_secs(1)).is_none());
-        assert_eq!(claims.add(first, now).map(|left_out| left_out.id), Some(last_id));
+        assert_eq!(
+            claims.add(first, now).map(|left_out| left_out.id),
+            Some(last_id)
+        );
         assert_eq!(claims.take(now).map(|claim| claim.id).ok(), Some(first_id));
     }
 
@@ -354,7 +420,9 @@ mod tests {
         assert!(many > 250_000, "{many}");
         for key in 0..many / 4 {
             assert!(
-                claims.add(claim(many + key, &background), now).is_some_and(|left_out| left_out.counted.is_heard())
+                claims
+                    .add(claim(many + key, &background), now)
+                    .is_some_and(|left_out| left_out.counted.is_heard())
             );
         }
         assert!(claims.bytes <= MAX_BYTES && claims.unheard.len() > claims.heard.len());

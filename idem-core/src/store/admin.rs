@@ -104,7 +104,10 @@ pub trait AdminStore: Store {
     /// # Errors
     ///
     /// As every step. An unreadable value is left untouched.
-    fn intervene(&self, intervention: &Intervention) -> impl Future<Output = Result<Intervened, StoreError>> + Send;
+    fn intervene(
+        &self,
+        intervention: &Intervention,
+    ) -> impl Future<Output = Result<Intervened, StoreError>> + Send;
 }
 
 /// Which records to list.
@@ -129,7 +132,14 @@ pub struct Listing {
 impl Listing {
     /// All records, 100 on a page.
     pub fn all() -> Self {
-        Self { operation: None, state: None, older_than: None, digest: None, limit: 100, cursor: None }
+        Self {
+            operation: None,
+            state: None,
+            older_than: None,
+            digest: None,
+            limit: 100,
+            cursor: None,
+        }
     }
 
     /// Lists one operation alone, by its name.
@@ -176,7 +186,9 @@ impl Listing {
 
     /// Whether a record of this id may match, before it was read.
     pub fn may_match(&self, id: &RecordId) -> bool {
-        self.operation.as_deref().is_none_or(|operation| operation == id.operation())
+        self.operation
+            .as_deref()
+            .is_none_or(|operation| operation == id.operation())
             && self.digest.is_none_or(|digest| digest == id.digest())
     }
 
@@ -253,9 +265,18 @@ pub struct Page {
 
 impl Page {
     /// For stores: a page of records, which it sorts.
-    pub fn new(mut records: Vec<Listed>, unreadable: Vec<Unreadable>, next: Option<Cursor>) -> Self {
+    pub fn new(
+        mut records: Vec<Listed>,
+        unreadable: Vec<Unreadable>,
+        next: Option<Cursor>,
+    ) -> Self {
         records.sort_by(Listed::oldest_first);
-        Self { records, unreadable, next, looked_at: 0 }
+        Self {
+            records,
+            unreadable,
+            next,
+            looked_at: 0,
+        }
     }
 
     /// For stores: sets how many records were looked at.
@@ -287,7 +308,9 @@ impl Listed {
     /// when they expire.
     pub fn oldest_first(&self, other: &Self) -> std::cmp::Ordering {
         let age = |listed: &Self| listed.info.lease_age;
-        age(other).cmp(&age(self)).then_with(|| self.info.expires_in.cmp(&other.info.expires_in))
+        age(other)
+            .cmp(&age(self))
+            .then_with(|| self.info.expires_in.cmp(&other.info.expires_in))
     }
 }
 
@@ -331,7 +354,10 @@ mod tests {
     fn a_cursor_reads_back_and_another_stores_cursor_is_refused() {
         let cursor = Cursor::of_fields(&["7", "orders:o-1", ""]);
         let read = Cursor::from_text(cursor.as_str());
-        assert_eq!(read.fields().unwrap(), ["7".to_owned(), "orders:o-1".to_owned(), String::new()]);
+        assert_eq!(
+            read.fields().unwrap(),
+            ["7".to_owned(), "orders:o-1".to_owned(), String::new()]
+        );
         assert!(read.fields::<2>().is_err());
         for text in ["", "!", "é", "AAA"] {
             let error = Cursor::from_text(text).fields::<3>().unwrap_err();
@@ -347,16 +373,21 @@ mod tests {
                 let id = RecordId::new(operation, &Key::encode(key).unwrap()).unwrap();
                 assert_eq!(RecordId::parse(id.as_str()), Some(id));
             }
-            let id = RecordId::new(operation, &Key::encode(&(("a", 1), "b", "x".repeat(9))).unwrap()).unwrap();
+            let id = RecordId::new(
+                operation,
+                &Key::encode(&(("a", 1), "b", "x".repeat(9))).unwrap(),
+            )
+            .unwrap();
             assert_eq!(RecordId::parse(id.as_str()), Some(id));
             let id = RecordId::new(operation, &Key::encode(&"x".repeat(300)).unwrap()).unwrap();
             assert_eq!(RecordId::parse(id.as_str()), Some(id));
             let id = RecordId::of_digest(operation, &[7; 16]);
             assert_eq!(RecordId::parse(id.as_str()), Some(id));
         }
-        for none in
-            ["", "orders", "orders:", ":k", "a::b", "a::", "a b:k", "a:k k", "a:{k}", "a:b~c", "a:%4", "a:~short"]
-        {
+        for none in [
+            "", "orders", "orders:", ":k", "a::b", "a::", "a b:k", "a:k k", "a:{k}", "a:b~c",
+            "a:%4", "a:~short",
+        ] {
             assert_eq!(RecordId::parse(none), None, "{none}");
         }
     }
@@ -364,8 +395,17 @@ mod tests {
     #[test]
     fn the_digest_of_a_log_line_reads_back() {
         let id = RecordId::new("orders", &Key::encode("o-1").unwrap()).unwrap();
-        assert_eq!(KeyDigest::parse(&id.digest().to_string()), Some(id.digest()));
-        for none in ["", "12", "g123456789abcdef", "0123456789abcdef0", "+123456789abcdef"] {
+        assert_eq!(
+            KeyDigest::parse(&id.digest().to_string()),
+            Some(id.digest())
+        );
+        for none in [
+            "",
+            "12",
+            "g123456789abcdef",
+            "0123456789abcdef0",
+            "+123456789abcdef",
+        ] {
             assert_eq!(KeyDigest::parse(none), None, "{none}");
         }
     }

@@ -105,7 +105,11 @@ impl ServerClock {
     /// Takes in the server's time: that since a fixed moment, such as the beginning of 1970. Says
     /// whether its clock was set since the look before.
     pub fn looked(&self, server: Duration, Asked(asked): Asked) -> Option<Jump> {
-        let look = Look { server, asked, heard: now() };
+        let look = Look {
+            server,
+            asked,
+            heard: now(),
+        };
         let mut state = self.lock();
         if state.last.is_some_and(|before| asked < before.asked) {
             // Overtaken by a later one.
@@ -122,10 +126,15 @@ impl ServerClock {
     #[must_use]
     pub fn renewed_by(&self, lease: Duration) -> Option<Duration> {
         let (now, state) = (now(), self.lock());
-        let is_recent = |lead: &&Lead| lead.until.is_none_or(|until| now.saturating_duration_since(until) < lease);
+        let is_recent = |lead: &&Lead| {
+            lead.until
+                .is_none_or(|until| now.saturating_duration_since(until) < lease)
+        };
         // They grow, so the first is the smallest.
         let lead = state.leads.iter().find(is_recent)?;
-        let sure = lease.checked_mul(SURE).map_or(lease, |hundred| hundred / 100);
+        let sure = lease
+            .checked_mul(SURE)
+            .map_or(lease, |hundred| hundred / 100);
         Some((lead.by + since(state.origin, now)).saturating_sub(sure))
     }
 
@@ -134,7 +143,9 @@ impl ServerClock {
     /// the server's clock.
     #[must_use]
     pub fn doubt(&self, server: Duration, age: Duration, lease: Duration) -> Option<Duration> {
-        let left = server.saturating_sub(age).saturating_sub(self.renewed_by(lease)?);
+        let left = server
+            .saturating_sub(age)
+            .saturating_sub(self.renewed_by(lease)?);
         // From the look on, no more than a lease is left.
         Some(left.min(lease)).filter(|left| !left.is_zero())
     }
@@ -163,7 +174,10 @@ impl State {
         while self.leads.back().is_some_and(|lead| lead.by >= least) {
             self.leads.pop_back();
         }
-        self.leads.push_back(Lead { by: least, until: None });
+        self.leads.push_back(Lead {
+            by: least,
+            until: None,
+        });
         if self.leads.len() > MOST
             && let Some(second) = self.leads.remove(1)
             && let Some(first) = self.leads.front_mut()
@@ -175,7 +189,9 @@ impl State {
 }
 
 fn since(origin: Option<Instant>, at: Instant) -> Duration {
-    origin.map_or(Duration::ZERO, |origin| at.saturating_duration_since(origin))
+    origin.map_or(Duration::ZERO, |origin| {
+        at.saturating_duration_since(origin)
+    })
 }
 
 impl Look {
@@ -192,11 +208,15 @@ impl Look {
     fn jump_to(self, next: Self) -> Option<Jump> {
         if next.server > self.latest(next.heard) {
             let passed = next.asked.saturating_duration_since(self.heard);
-            return Some(Jump::Ahead(next.server.saturating_sub(self.server + passed)));
+            return Some(Jump::Ahead(
+                next.server.saturating_sub(self.server + passed),
+            ));
         }
         if next.server < self.earliest(next.asked) {
             let passed = next.heard.saturating_duration_since(self.asked);
-            return Some(Jump::Back((self.server + passed).saturating_sub(next.server)));
+            return Some(Jump::Back(
+                (self.server + passed).saturating_sub(next.server),
+            ));
         }
         None
     }
@@ -219,13 +239,21 @@ mod tests {
 
     impl Server {
         fn new() -> Self {
-            Self { clock: ServerClock::default(), begun: now(), set_by: 0 }
+            Self {
+                clock: ServerClock::default(),
+                begun: now(),
+                set_by: 0,
+            }
         }
 
         fn time(&self) -> Duration {
             let right = 60 * MINUTE + now().saturating_duration_since(self.begun);
             let by = Duration::from_millis(self.set_by.unsigned_abs());
-            if self.set_by < 0 { right.saturating_sub(by) } else { right + by }
+            if self.set_by < 0 {
+                right.saturating_sub(by)
+            } else {
+                right + by
+            }
         }
 
         fn look(&self) -> Option<Jump> {
@@ -235,7 +263,11 @@ mod tests {
         /// Whether a lease that was renewed at this time by the server's clock may be taken over,
         /// as the script decides.
         fn gives_up(&self, renewed: Duration, lease: Duration) -> bool {
-            renewed + lease <= self.time() && self.clock.renewed_by(lease).is_none_or(|latest| renewed <= latest)
+            renewed + lease <= self.time()
+                && self
+                    .clock
+                    .renewed_by(lease)
+                    .is_none_or(|latest| renewed <= latest)
         }
     }
 
@@ -251,7 +283,10 @@ mod tests {
             assert!(!server.gives_up(renewed, MINUTE), "{set_by}");
         }
         tokio::time::advance(51 * SECOND).await;
-        assert!(!server.gives_up(renewed, MINUTE), "its owner runs until the 54th second");
+        assert!(
+            !server.gives_up(renewed, MINUTE),
+            "its owner runs until the 54th second"
+        );
         tokio::time::advance(5 * SECOND).await;
         assert!(server.gives_up(renewed, MINUTE));
     }
@@ -268,7 +303,10 @@ mod tests {
                 server.set_by += 1000;
                 server.look();
             }
-            assert!(!server.gives_up(renewed, lease), "after {second} s; its owner runs until the 36th");
+            assert!(
+                !server.gives_up(renewed, lease),
+                "after {second} s; its owner runs until the 36th"
+            );
         }
         tokio::time::advance(2 * SECOND).await;
         assert!(server.gives_up(renewed, lease));
@@ -284,7 +322,10 @@ mod tests {
         server.set_by = 6000;
         let after = server.time();
         for is_looked_at in [false, true] {
-            assert!(!server.gives_up(before, lease) && !server.gives_up(after, lease), "{is_looked_at}");
+            assert!(
+                !server.gives_up(before, lease) && !server.gives_up(after, lease),
+                "{is_looked_at}"
+            );
             server.look();
         }
         tokio::time::advance(5 * SECOND).await;
@@ -319,7 +360,10 @@ mod tests {
                     assert_eq!(server.look(), None, "{hundredths}");
                 }
                 let age = server.time().saturating_sub(renewed);
-                assert!(age < 2 * lease || server.gives_up(renewed, lease), "{hundredths} {tenth}");
+                assert!(
+                    age < 2 * lease || server.gives_up(renewed, lease),
+                    "{hundredths} {tenth}"
+                );
                 if age >= 2 * lease {
                     renewed = server.time();
                 }
@@ -371,6 +415,9 @@ mod tests {
         tokio::time::advance(20 * SECOND).await;
         // It may be five seconds ahead, or fifteen behind.
         server.clock.looked(renewed + 5 * SECOND, asked);
-        assert_eq!(server.clock.renewed_by(MINUTE), Some(server.time().saturating_sub(MINUTE * SURE / 100)));
+        assert_eq!(
+            server.clock.renewed_by(MINUTE),
+            Some(server.time().saturating_sub(MINUTE * SURE / 100))
+        );
     }
 }

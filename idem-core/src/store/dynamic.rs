@@ -10,7 +10,8 @@ use futures_util::future::{BoxFuture, Either, FutureExt as _, Ready, ready};
 use super::{MemoryStore, Store};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{
-    Claim, Claimed, Commit, Issue, Issued, Owner, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
+    Claim, Claimed, Commit, Issue, Issued, Owner, Ownership, RecordId, RecordInfo, Release,
+    Removed, Renewal,
 };
 
 /// A store as a runtime holds it: what [`Store::into_handle`] returns.
@@ -88,7 +89,8 @@ pub(crate) enum AnyStore {
 }
 
 /// The answer of a step, now or later.
-pub(crate) type StepAnswer<'a, T> = Either<Ready<Result<T, StoreError>>, BoxFuture<'a, Result<T, StoreError>>>;
+pub(crate) type StepAnswer<'a, T> =
+    Either<Ready<Result<T, StoreError>>, BoxFuture<'a, Result<T, StoreError>>>;
 
 impl AnyStore {
     pub(crate) fn new(store: impl Store) -> Self {
@@ -158,7 +160,12 @@ impl AnyStore {
         }
     }
 
-    pub(crate) async fn wait(&self, id: &RecordId, attempt: u64, limit: Duration) -> Result<(), StoreError> {
+    pub(crate) async fn wait(
+        &self,
+        id: &RecordId,
+        attempt: u64,
+        limit: Duration,
+    ) -> Result<(), StoreError> {
         match self {
             Self::Memory(store) => Store::wait(store, id, attempt, limit).await,
             Self::Other(store) => store.wait(id, attempt, limit).await,
@@ -184,7 +191,10 @@ impl AnyStore {
 fn now<'a, T>(step: impl Future<Output = Result<T, StoreError>>) -> StepAnswer<'a, T> {
     let answer = step.now_or_never();
     Either::Left(ready(answer.unwrap_or_else(|| {
-        Err(StoreError::new(StoreErrorKind::Unavailable, "the memory store was held up, which it never is"))
+        Err(StoreError::new(
+            StoreErrorKind::Unavailable,
+            "the memory store was held up, which it never is",
+        ))
     })))
 }
 
@@ -195,9 +205,20 @@ pub(crate) trait DynStore: Send + Sync + 'static {
     fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Ownership, StoreError>>;
     fn release(&self, release: Release) -> BoxFuture<'_, Result<Ownership, StoreError>>;
     fn issue<'a>(&'a self, issues: &'a [Issue]) -> BoxFuture<'a, Vec<Result<Issued, StoreError>>>;
-    fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> BoxFuture<'a, Vec<Result<Ownership, StoreError>>>;
-    fn wait<'a>(&'a self, id: &'a RecordId, attempt: u64, limit: Duration) -> BoxFuture<'a, Result<(), StoreError>>;
-    fn inspect<'a>(&'a self, id: &'a RecordId) -> BoxFuture<'a, Result<Option<RecordInfo>, StoreError>>;
+    fn renew<'a>(
+        &'a self,
+        renewals: &'a [Renewal],
+    ) -> BoxFuture<'a, Vec<Result<Ownership, StoreError>>>;
+    fn wait<'a>(
+        &'a self,
+        id: &'a RecordId,
+        attempt: u64,
+        limit: Duration,
+    ) -> BoxFuture<'a, Result<(), StoreError>>;
+    fn inspect<'a>(
+        &'a self,
+        id: &'a RecordId,
+    ) -> BoxFuture<'a, Result<Option<RecordInfo>, StoreError>>;
     fn remove<'a>(&'a self, id: &'a RecordId) -> BoxFuture<'a, Result<Removed, StoreError>>;
 }
 
@@ -222,15 +243,26 @@ impl<S: Store> DynStore for S {
         Store::issue(self, issues).boxed()
     }
 
-    fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> BoxFuture<'a, Vec<Result<Ownership, StoreError>>> {
+    fn renew<'a>(
+        &'a self,
+        renewals: &'a [Renewal],
+    ) -> BoxFuture<'a, Vec<Result<Ownership, StoreError>>> {
         Store::renew(self, renewals).boxed()
     }
 
-    fn wait<'a>(&'a self, id: &'a RecordId, attempt: u64, limit: Duration) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn wait<'a>(
+        &'a self,
+        id: &'a RecordId,
+        attempt: u64,
+        limit: Duration,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
         Store::wait(self, id, attempt, limit).boxed()
     }
 
-    fn inspect<'a>(&'a self, id: &'a RecordId) -> BoxFuture<'a, Result<Option<RecordInfo>, StoreError>> {
+    fn inspect<'a>(
+        &'a self,
+        id: &'a RecordId,
+    ) -> BoxFuture<'a, Result<Option<RecordInfo>, StoreError>> {
         Store::inspect(self, id).boxed()
     }
 

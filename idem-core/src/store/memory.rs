@@ -23,8 +23,8 @@ use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::base::sync::{Mutex, MutexGuard};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{
-    Claim, Claimed, Commit, Issue, Issued, OnClaim, OnStep, Ownership, Record, RecordId, RecordInfo, Release, Removed,
-    Renewal,
+    Claim, Claimed, Commit, Issue, Issued, OnClaim, OnStep, Ownership, Record, RecordId,
+    RecordInfo, Release, Removed, Renewal,
 };
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
@@ -37,7 +37,11 @@ const RECORDS_A_SHARD: usize = 512;
 const FEWEST_SHARDS: usize = if cfg!(all(test, shuttle)) { 2 } else { 32 };
 /// An empty shard takes some 200 bytes, so even a capacity without bounds costs no more than a few
 /// megabytes.
-const MOST_SHARDS: usize = if cfg!(all(test, shuttle)) { 2 } else { 32 * 1024 };
+const MOST_SHARDS: usize = if cfg!(all(test, shuttle)) {
+    2
+} else {
+    32 * 1024
+};
 /// How many records a new key has looked at, at most, in search of expired ones in a full store.
 const MOST_LOOKED_AT: usize = 2048;
 
@@ -122,7 +126,9 @@ impl Room {
     fn take(&self) -> Result<(), StoreError> {
         let capacity = self.capacity;
         self.len
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |len| (len < capacity).then(|| len + 1))
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |len| {
+                (len < capacity).then(|| len + 1)
+            })
             .map_or_else(|_| Err(full(capacity)), |_| Ok(()))
     }
 
@@ -163,18 +169,36 @@ impl MemoryStore {
     }
 
     fn build(capacity: usize, clock: Box<dyn Clock>, sweeper: Option<Arc<Sweeper>>) -> Self {
-        let shards = 1 << (capacity / RECORDS_A_SHARD).clamp(FEWEST_SHARDS, MOST_SHARDS).ilog2();
+        let shards = 1
+            << (capacity / RECORDS_A_SHARD)
+                .clamp(FEWEST_SHARDS, MOST_SHARDS)
+                .ilog2();
         Self::with_shards(shards, capacity, clock, sweeper)
     }
 
     /// With so many shards, a power of two.
-    fn with_shards(shards: usize, capacity: usize, clock: Box<dyn Clock>, sweeper: Option<Arc<Sweeper>>) -> Self {
-        let room = Room { capacity, len: AtomicUsize::new(0) };
+    fn with_shards(
+        shards: usize,
+        capacity: usize,
+        clock: Box<dyn Clock>,
+        sweeper: Option<Arc<Sweeper>>,
+    ) -> Self {
+        let room = Room {
+            capacity,
+            len: AtomicUsize::new(0),
+        };
         Self(Arc::new(Inner {
-            shards: std::iter::repeat_with(Mutex::default).take(shards).collect(),
-            due: std::iter::repeat_with(|| AtomicU64::new(NEVER)).take(shards).collect(),
+            shards: std::iter::repeat_with(Mutex::default)
+                .take(shards)
+                .collect(),
+            due: std::iter::repeat_with(|| AtomicU64::new(NEVER))
+                .take(shards)
+                .collect(),
             sweeper,
-            shared: Shared { hasher: RandomState::new(), room },
+            shared: Shared {
+                hasher: RandomState::new(),
+                room,
+            },
             clock,
         }))
     }
@@ -196,7 +220,11 @@ impl MemoryStore {
     /// The number of records with waiters.
     #[cfg(all(test, shuttle))]
     pub(crate) fn waiting(&self) -> usize {
-        self.0.shards.iter().map(|shard| lock(shard).waiters.len()).sum()
+        self.0
+            .shards
+            .iter()
+            .map(|shard| lock(shard).waiters.len())
+            .sum()
     }
 
     /// Runs one atomic step on the record of an id.
@@ -205,8 +233,16 @@ impl MemoryStore {
         let hash = shared.hash(id.as_str().as_bytes());
         let index = self.shard(hash);
         let mut locked = lock(&self.0.shards[index]);
-        let target = Target { id, hash, now: self.0.clock.elapsed() };
-        let answer = step(&mut LockedStep { shared, locked: &mut locked, target });
+        let target = Target {
+            id,
+            hash,
+            now: self.0.clock.elapsed(),
+        };
+        let answer = step(&mut LockedStep {
+            shared,
+            locked: &mut locked,
+            target,
+        });
         let taken = locked.records.tend(target.now, shared);
         let earlier = self.0.publish(index, &locked.records);
         drop(locked);
@@ -225,13 +261,16 @@ impl MemoryStore {
 
     fn shard(&self, hash: u64) -> usize {
         // The table in the shard goes by the lowest and the highest bits.
-        usize::try_from(hash >> 32 & u64::from(u16::MAX)).unwrap_or_default() & (self.0.shards.len() - 1)
+        usize::try_from(hash >> 32 & u64::from(u16::MAX)).unwrap_or_default()
+            & (self.0.shards.len() - 1)
     }
 
     /// Whether the record is in flight under this attempt, and its lease alive.
     fn is_alive(&self, id: &RecordId, attempt: u64) -> bool {
         self.step(id, |step| {
-            step.find().is_some_and(|(record, left)| record.attempt() == attempt && record.lease_left(left).is_some())
+            step.find().is_some_and(|(record, left)| {
+                record.attempt() == attempt && record.lease_left(left).is_some()
+            })
         })
     }
 
@@ -250,11 +289,16 @@ impl MemoryStore {
             let next = match on_claim {
                 OnClaim::Answer(answer) => return Ok(answer),
                 OnClaim::Take(next) => next,
-                OnClaim::IfIssueLives { grace, .. } if left <= grace => return Ok(Claimed::IssueExpired),
+                OnClaim::IfIssueLives { grace, .. } if left <= grace => {
+                    return Ok(Claimed::IssueExpired);
+                }
                 OnClaim::IfIssueLives { then, .. } => then,
                 OnClaim::IfLeaseRanOut { attempt, then } => {
                     if let Some(lease_left) = lease_left {
-                        return Ok(Claimed::InFlight { attempt, lease_left });
+                        return Ok(Claimed::InFlight {
+                            attempt,
+                            lease_left,
+                        });
                     }
                     match then.at_age(age) {
                         Ok(next) => next,
@@ -262,7 +306,10 @@ impl MemoryStore {
                     }
                 }
             };
-            let owned = Claimed::Owned { attempt: next.attempt, from: next.origin };
+            let owned = Claimed::Owned {
+                attempt: next.attempt,
+                from: next.origin,
+            };
             step.put(Record::InFlight(next), claim.hold, Duration::ZERO);
             Ok(owned)
         })
@@ -341,7 +388,10 @@ impl Inner {
         self.publish(shard, &locked.records);
         drop(locked);
         drop(taken);
-        Swept { looked_at: before, dropped: before - after }
+        Swept {
+            looked_at: before,
+            dropped: before - after,
+        }
     }
 
     /// Sweeps up to `most` shards that are due, from one on, and counts; where to go on, if there
@@ -360,7 +410,11 @@ impl Inner {
 
     /// When the first record changes by itself.
     fn next_due(&self) -> u64 {
-        self.due.iter().map(|due| due.load(Ordering::SeqCst)).min().unwrap_or(NEVER)
+        self.due
+            .iter()
+            .map(|due| due.load(Ordering::SeqCst))
+            .min()
+            .unwrap_or(NEVER)
     }
 }
 
@@ -380,32 +434,41 @@ impl Default for MemoryStore {
 
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore").field("len", &self.len()).field("capacity", &self.0.shared.room.capacity).finish()
+        f.debug_struct("MemoryStore")
+            .field("len", &self.len())
+            .field("capacity", &self.0.shared.room.capacity)
+            .finish()
     }
 }
 
 impl Store for MemoryStore {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        self.try_claim(claim).or_else(|full| self.when_full(&claim.id, full, || self.try_claim(claim)))
+        self.try_claim(claim)
+            .or_else(|full| self.when_full(&claim.id, full, || self.try_claim(claim)))
     }
 
     async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
         let issue = |issue: &Issue| {
-            self.try_issue(issue).or_else(|full| self.when_full(&issue.id, full, || self.try_issue(issue)))
+            self.try_issue(issue)
+                .or_else(|full| self.when_full(&issue.id, full, || self.try_issue(issue)))
         };
         issues.iter().map(issue).collect()
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {
         Ok(self.step(&commit.id, |step| {
-            let on_commit = step.find().map(|(record, left)| (record.on_commit(commit), left));
+            let on_commit = step
+                .find()
+                .map(|(record, left)| (record.on_commit(commit), left));
             step.carry_out(on_commit, Waking::Wakes)
         }))
     }
 
     async fn release(&self, release: &Release) -> Result<Ownership, StoreError> {
         Ok(self.step(&release.id, |step| {
-            let on_release = step.find().map(|(record, left)| (record.on_release(release), left));
+            let on_release = step
+                .find()
+                .map(|(record, left)| (record.on_release(release), left));
             step.carry_out(on_release, Waking::Wakes)
         }))
     }
@@ -413,7 +476,9 @@ impl Store for MemoryStore {
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
         let renew = |renewal: &Renewal| {
             self.step(&renewal.id, |step| {
-                let on_renew = step.find().map(|(record, left)| (record.on_renew(renewal), left));
+                let on_renew = step
+                    .find()
+                    .map(|(record, left)| (record.on_renew(renewal), left));
                 step.carry_out(on_renew, Waking::LeavesWaiting)
             })
         };
@@ -435,12 +500,17 @@ impl Store for MemoryStore {
     }
 
     async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
-        Ok(self.step(id, |step| step.find().map(|(record, left)| RecordInfo::new(&record, left))))
+        Ok(self.step(id, |step| {
+            step.find()
+                .map(|(record, left)| RecordInfo::new(&record, left))
+        }))
     }
 
     async fn remove(&self, id: &RecordId) -> Result<Removed, StoreError> {
         Ok(self.step(id, |step| {
-            let Some((record, left)) = step.find() else { return Removed::Nothing };
+            let Some((record, left)) = step.find() else {
+                return Removed::Nothing;
+            };
             let removed = record.on_remove(left);
             if removed == Removed::Removed {
                 step.remove();
@@ -483,7 +553,14 @@ impl LockedStep<'_> {
         match on_step {
             None => return Ownership::Lost,
             Some((OnStep::Answer(answer), _)) => return answer,
-            Some((OnStep::Put { record, expires_in, then_done }, left)) => {
+            Some((
+                OnStep::Put {
+                    record,
+                    expires_in,
+                    then_done,
+                },
+                left,
+            )) => {
                 self.put(record, expires_in.unwrap_or(left), then_done);
             }
             Some((OnStep::Remove, _)) => self.remove(),
@@ -495,7 +572,11 @@ impl LockedStep<'_> {
     }
 
     fn put(&mut self, record: Record, expires_in: Duration, then_done: Duration) {
-        let slot = Slot { record, expires: self.target.now.saturating_add(expires_in), then_done };
+        let slot = Slot {
+            record,
+            expires: self.target.now.saturating_add(expires_in),
+            then_done,
+        };
         self.locked.records.put(self.target, slot, self.shared);
     }
 

@@ -55,7 +55,8 @@ use std::time::Duration;
 
 use crate::error::StoreError;
 use crate::record::{
-    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
+    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed,
+    Renewal,
 };
 
 pub use self::admin::AdminStore;
@@ -119,7 +120,10 @@ pub trait Store: Send + Sync + 'static {
     /// | nothing | issued; expires in `ttl` and `grace` | `Issued` |
     /// | the very record that this issue writes | none | `Issued` |
     /// | anything else | none | `Taken` |
-    fn issue(&self, issues: &[Issue]) -> impl Future<Output = Vec<Result<Issued, StoreError>>> + Send;
+    fn issue(
+        &self,
+        issues: &[Issue],
+    ) -> impl Future<Output = Vec<Result<Issued, StoreError>>> + Send;
 
     /// Records an outcome, if the caller is the current owner, alive or not.
     ///
@@ -131,7 +135,8 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// If the outcome is larger than the store can take, the error is
     /// [`TooLarge`](crate::StoreErrorKind::TooLarge), and the owner commits without it.
-    fn commit(&self, commit: &Commit) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
+    fn commit(&self, commit: &Commit)
+    -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 
     /// Gives a key up, if the caller is the current owner, alive or not.
     ///
@@ -146,26 +151,39 @@ pub trait Store: Send + Sync + 'static {
     /// A release that is sent again after it was carried out is `Lost`, because nothing is left to
     /// release. To `Abandoned` and `Unanswered` it is `Held` again, and the question is counted
     /// once.
-    fn release(&self, release: &Release) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
+    fn release(
+        &self,
+        release: &Release,
+    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 
     /// Renews leases: each record of the owner that is in flight or abandoned is alive again for
     /// its lease's length from now, and expires in `hold`. Answers in the order of `renewals`, one
     /// for each; a batch is not a transaction.
     ///
     /// `Lost` where anything else, or nothing, is found.
-    fn renew(&self, renewals: &[Renewal]) -> impl Future<Output = Vec<Result<Ownership, StoreError>>> + Send;
+    fn renew(
+        &self,
+        renewals: &[Renewal],
+    ) -> impl Future<Output = Vec<Result<Ownership, StoreError>>> + Send;
 
     /// Waits while the record is in flight under `attempt` and alive, for at most `limit`.
     ///
     /// Returns at once if it is not; else soon after a commit or release, and at the latest when
     /// `limit` has passed. It may return earlier without a reason, so the caller always claims
     /// again. It changes nothing that other callers notice.
-    fn wait(&self, id: &RecordId, attempt: u64, limit: Duration)
-    -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn wait(
+        &self,
+        id: &RecordId,
+        attempt: u64,
+        limit: Duration,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Describes the record; `None` if there is none. The description of a committed record has its
     /// outcome.
-    fn inspect(&self, id: &RecordId) -> impl Future<Output = Result<Option<RecordInfo>, StoreError>> + Send;
+    fn inspect(
+        &self,
+        id: &RecordId,
+    ) -> impl Future<Output = Result<Option<RecordInfo>, StoreError>> + Send;
 
     /// Removes the record, unless it is in flight and alive. Waiters are not woken.
     fn remove(&self, id: &RecordId) -> impl Future<Output = Result<Removed, StoreError>> + Send;

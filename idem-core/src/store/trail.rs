@@ -44,10 +44,10 @@ use super::Store;
 use super::admin::{AdminStore, Intervened, Intervention, Wish};
 use crate::encoding::key::{Key, KeyDigest};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::observe::outward;
+use crate::observe::catch_user_panic;
 use crate::record::{
-    Audit, Claim, Claimed, CodecId, Commit, Encoded, Metadata, Owner, Ownership, RecordId, RecordInfo, RecordState,
-    Release, ReleaseTo,
+    Audit, Claim, Claimed, CodecId, Commit, Encoded, Metadata, Owner, Ownership, RecordId,
+    RecordInfo, RecordState, Release, ReleaseTo,
 };
 
 /// The operation of the trail. It is reserved: no call and no operator changes its records.
@@ -103,7 +103,15 @@ impl Decision {
     /// Makes the decision to remove many records of an operation.
     pub fn purge(operation: &str) -> Self {
         let (name, operation) = ("purged".into(), operation.into());
-        Self { name, operation, digest: None, state: None, attempt: None, older_than: None, force: false }
+        Self {
+            name,
+            operation,
+            digest: None,
+            state: None,
+            attempt: None,
+            older_than: None,
+            force: false,
+        }
     }
 
     /// Sets [`state`](Self::state).
@@ -133,7 +141,8 @@ impl Decision {
     }
 
     fn subject(&self) -> Subject {
-        self.digest.map_or_else(|| Subject::operation(&self.operation), Subject)
+        self.digest
+            .map_or_else(|| Subject::operation(&self.operation), Subject)
     }
 
     fn to_json(&self) -> Value {
@@ -142,7 +151,10 @@ impl Decision {
         let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
         put("decision", (*self.name).into());
         put("operation", (*self.operation).into());
-        put("digest", self.digest.map(|digest| digest.to_string()).into());
+        put(
+            "digest",
+            self.digest.map(|digest| digest.to_string()).into(),
+        );
         put("state", self.state.map(RecordState::as_str).into());
         put("attempt", self.attempt.into());
         put("older_than_ms", self.older_than.map(millis).into());
@@ -158,8 +170,14 @@ impl Decision {
             digest: text("digest").and_then(KeyDigest::parse),
             state: text("state").and_then(RecordState::parse),
             attempt: value.get("attempt").and_then(Value::as_u64),
-            older_than: value.get("older_than_ms").and_then(Value::as_u64).map(Duration::from_millis),
-            force: value.get("force").and_then(Value::as_bool).unwrap_or_default(),
+            older_than: value
+                .get("older_than_ms")
+                .and_then(Value::as_u64)
+                .map(Duration::from_millis),
+            force: value
+                .get("force")
+                .and_then(Value::as_bool)
+                .unwrap_or_default(),
         })
     }
 }
@@ -183,7 +201,9 @@ pub enum Ended {
 impl Ended {
     /// Makes a refusal.
     pub fn refused(reason: impl Display) -> Self {
-        Self::Refused { reason: reason.to_string().into() }
+        Self::Refused {
+            reason: reason.to_string().into(),
+        }
     }
 
     fn to_json(&self) -> Value {
@@ -197,7 +217,9 @@ impl Ended {
 
     fn from_json(value: &Value) -> Option<Self> {
         match (value.get("records"), value.get("refused")) {
-            (Some(records), _) => Some(Self::Done { records: records.as_u64()? }),
+            (Some(records), _) => Some(Self::Done {
+                records: records.as_u64()?,
+            }),
             (_, Some(reason)) => Some(Self::refused(reason.as_str()?)),
             _ => None,
         }
@@ -210,10 +232,13 @@ impl From<Intervened> for Ended {
             Intervened::Done { .. } => Self::Done { records: 1 },
             Intervened::Nothing => Self::refused("the record no longer existed"),
             Intervened::Alive { .. } => Self::refused("the record was in flight and alive"),
-            Intervened::NotAbandoned { state } => {
-                Self::refused(format_args!("the record was {}, not abandoned", state.as_str()))
+            Intervened::NotAbandoned { state } => Self::refused(format_args!(
+                "the record was {}, not abandoned",
+                state.as_str()
+            )),
+            Intervened::Changed { .. } => {
+                Self::refused("the record had changed since the operator looked")
             }
-            Intervened::Changed { .. } => Self::refused("the record had changed since the operator looked"),
         }
     }
 }
@@ -289,7 +314,10 @@ impl<S> Copy for Trail<'_, S> {}
 impl<'a, S: Store> Trail<'a, S> {
     /// Makes the trail in a store. Entries are kept for [90 days](KEPT).
     pub fn new(store: &'a S) -> Self {
-        Self { store, keep_for: KEPT }
+        Self {
+            store,
+            keep_for: KEPT,
+        }
     }
 
     /// Sets how long an entry is kept: 1 ms to [400 days](LONGEST). Anything else is taken for the
@@ -314,15 +342,25 @@ impl<'a, S: Store> Trail<'a, S> {
     /// # Cancellation safety
     ///
     /// A dropped future may leave an entry without a result, or none.
-    pub async fn note(&self, decision: &Decision, who: &str, why: &str) -> Result<Noted, StoreError> {
+    pub async fn note(
+        &self,
+        decision: &Decision,
+        who: &str,
+        why: &str,
+    ) -> Result<Noted, StoreError> {
         if *decision.operation == *OPERATION {
             return Err(reserved());
         }
         let Some(audit) = Audit::new(who, why, self.keep_for) else {
-            return Err(refused("a decision says who decides, in 1 to 128 bytes, and why, in up to 512"));
+            return Err(refused(
+                "a decision says who decides, in 1 to 128 bytes, and why, in up to 512",
+            ));
         };
         let subject = decision.subject();
-        let metadata = Metadata { audit: Some(audit), ..Metadata::default() };
+        let metadata = Metadata {
+            audit: Some(audit),
+            ..Metadata::default()
+        };
         let entry = outcome(&decision.to_json()).with_metadata(Some(Arc::new(metadata)));
         for _ in 0..ROUNDS {
             let number = self.number(subject).await?;
@@ -341,14 +379,18 @@ impl<'a, S: Store> Trail<'a, S> {
     /// As every step. The decision then has no result in the trail.
     pub async fn end(&self, noted: Noted, ended: &Ended) -> Result<(), StoreError> {
         let Noted { subject, number } = noted;
-        self.write(subject.result(number), outcome(&ended.to_json())).await.map(drop)
+        self.write(subject.result(number), outcome(&ended.to_json()))
+            .await
+            .map(drop)
     }
 
     /// As [`end`](Self::end), for a decision that was carried out or refused already: a failure is
     /// logged, because it changes nothing about that.
     pub(crate) async fn end_logged(&self, noted: Noted, ended: &Ended) {
         if let Err(error) = self.end(noted, ended).await {
-            outward(|| tracing::warn!(target: "idem", %error, "the result of a decision is missing in the trail"));
+            catch_user_panic(
+                || tracing::warn!(target: "idem", %error, "the result of a decision is missing in the trail"),
+            );
         }
     }
 
@@ -369,7 +411,11 @@ impl<'a, S: Store> Trail<'a, S> {
     /// # Errors
     ///
     /// As every step.
-    pub async fn of_digest(&self, digest: KeyDigest, limit: usize) -> Result<Vec<Entry>, StoreError> {
+    pub async fn of_digest(
+        &self,
+        digest: KeyDigest,
+        limit: usize,
+    ) -> Result<Vec<Entry>, StoreError> {
         self.latest(Subject(digest), limit).await
     }
 
@@ -379,7 +425,11 @@ impl<'a, S: Store> Trail<'a, S> {
     /// # Errors
     ///
     /// As every step.
-    pub async fn of_operation(&self, operation: &str, limit: usize) -> Result<Vec<Entry>, StoreError> {
+    pub async fn of_operation(
+        &self,
+        operation: &str,
+        limit: usize,
+    ) -> Result<Vec<Entry>, StoreError> {
         self.latest(Subject::operation(operation), limit).await
     }
 
@@ -395,14 +445,22 @@ impl<'a, S: Store> Trail<'a, S> {
         let digest = parts.next().and_then(KeyDigest::parse);
         let number = parts.next().and_then(|number| number.parse().ok());
         match (id.operation(), digest, number, parts.next()) {
-            (OPERATION, Some(digest), Some(number), None) => self.read(Subject(digest), number).await,
+            (OPERATION, Some(digest), Some(number), None) => {
+                self.read(Subject(digest), number).await
+            }
             _ => Ok(None),
         }
     }
 
     async fn latest(&self, subject: Subject, limit: usize) -> Result<Vec<Entry>, StoreError> {
-        let Some(counter) = subject.counter() else { return Ok(Vec::new()) };
-        let last = self.store.inspect(&counter).await?.map_or(0, |info| info.attempt);
+        let Some(counter) = subject.counter() else {
+            return Ok(Vec::new());
+        };
+        let last = self
+            .store
+            .inspect(&counter)
+            .await?
+            .map_or(0, |info| info.attempt);
         let mut entries = Vec::new();
         // Few numbers have no entry: those whose process died, and the oldest, which have expired.
         for number in (1..=last).rev().take(limit) {
@@ -412,40 +470,66 @@ impl<'a, S: Store> Trail<'a, S> {
     }
 
     async fn read(&self, subject: Subject, number: u64) -> Result<Option<Entry>, StoreError> {
-        let (Some(id), Some(result)) = (subject.entry(number), subject.result(number)) else { return Ok(None) };
-        let Some(info) = self.store.inspect(&id).await? else { return Ok(None) };
+        let (Some(id), Some(result)) = (subject.entry(number), subject.result(number)) else {
+            return Ok(None);
+        };
+        let Some(info) = self.store.inspect(&id).await? else {
+            return Ok(None);
+        };
         // Claimed, and not written: nothing was decided.
-        let Some(outcome) = &info.outcome else { return Ok(None) };
-        let audit = outcome.metadata.as_ref().and_then(|metadata| metadata.audit.clone());
+        let Some(outcome) = &info.outcome else {
+            return Ok(None);
+        };
+        let audit = outcome
+            .metadata
+            .as_ref()
+            .and_then(|metadata| metadata.audit.clone());
         let decision = json_of(outcome).and_then(|value| Decision::from_json(&value));
         let (Some(audit), Some(decision), Some(age)) = (audit, decision, info.audit_age) else {
             return Err(unreadable(&id));
         };
-        let result = match self.store.inspect(&result).await?.and_then(|info| info.outcome) {
+        let result = match self
+            .store
+            .inspect(&result)
+            .await?
+            .and_then(|info| info.outcome)
+        {
             Some(outcome) => {
                 let ended = json_of(&outcome).and_then(|value| Ended::from_json(&value));
                 Some(ended.ok_or_else(|| unreadable(&result))?)
             }
             None => None,
         };
-        Ok(Some(Entry { decision, who: audit.who, why: audit.why, age, result }))
+        Ok(Some(Entry {
+            decision,
+            who: audit.who,
+            why: audit.why,
+            age,
+            result,
+        }))
     }
 
     /// A number that no other decision about the subject has: the attempt of a claim.
     async fn number(&self, subject: Subject) -> Result<u64, StoreError> {
-        let Some(counter) = subject.counter() else { return Err(contended()) };
+        let Some(counter) = subject.counter() else {
+            return Err(contended());
+        };
         let owner = Owner::generate();
         let claim = Claim::new(counter.clone(), owner, LEASE, LONGEST);
         for _ in 0..ROUNDS {
             match self.store.claim(&claim).await? {
                 Claimed::Owned { attempt, .. } => {
-                    let release = Release::new(counter, owner, ReleaseTo::Released { keep: LONGEST });
+                    let release =
+                        Release::new(counter, owner, ReleaseTo::Released { keep: LONGEST });
                     // Lost after a lease: the number is still nobody else's.
                     self.store.release(&release).await?;
                     return Ok(attempt);
                 }
                 // Another operator takes a number.
-                Claimed::InFlight { attempt, lease_left } => self.store.wait(&counter, attempt, lease_left).await?,
+                Claimed::InFlight {
+                    attempt,
+                    lease_left,
+                } => self.store.wait(&counter, attempt, lease_left).await?,
                 _ => return Err(unreadable(&counter)),
             }
         }
@@ -454,12 +538,16 @@ impl<'a, S: Store> Trail<'a, S> {
 
     /// Writes a record once. Says whether it did; not if there is one.
     async fn write(&self, id: Option<RecordId>, outcome: Encoded) -> Result<bool, StoreError> {
-        let Some(id) = id else { return Err(contended()) };
+        let Some(id) = id else {
+            return Err(contended());
+        };
         let owner = Owner::generate();
         let claim = Claim::new(id.clone(), owner, LEASE, HOLD);
-        let Claimed::Owned { attempt, from } = self.store.claim(&claim).await? else { return Ok(false) };
-        let commit =
-            Commit::new(id, owner, attempt, Some(outcome), self.keep_for).with_as_claimed(Some(claim.as_claimed(from)));
+        let Claimed::Owned { attempt, from } = self.store.claim(&claim).await? else {
+            return Ok(false);
+        };
+        let commit = Commit::new(id, owner, attempt, Some(outcome), self.keep_for)
+            .with_as_claimed(Some(claim.as_claimed(from)));
         match self.store.commit(&commit).await? {
             Ownership::Held => Ok(true),
             Ownership::Lost => Err(contended()),
@@ -493,14 +581,21 @@ impl<S: AdminStore> Trail<'_, S> {
             Wish::Release => "released",
             Wish::Forget => "forgotten",
         };
-        let Some(found) = self.store.inspect(id).await? else { return Ok(Intervened::Nothing) };
-        let (who, why) = intervention.by.as_ref().map_or(("", ""), |(who, why)| (&**who, &**why));
+        let Some(found) = self.store.inspect(id).await? else {
+            return Ok(Intervened::Nothing);
+        };
+        let (who, why) = intervention
+            .by
+            .as_ref()
+            .map_or(("", ""), |(who, why)| (&**who, &**why));
         let decision = Decision::about(id, name, Some(&found)).force(intervention.force);
         let noted = self.note(&decision, who, why).await?;
         let answer = self.store.intervene(intervention).await;
         match &answer {
             Ok(answer) => self.end_logged(noted, &(*answer).into()).await,
-            Err(error) if !error.is_unknown() => self.end_logged(noted, &Ended::refused(error)).await,
+            Err(error) if !error.is_unknown() => {
+                self.end_logged(noted, &Ended::refused(error)).await
+            }
             Err(_) => {}
         }
         answer
@@ -534,6 +629,9 @@ fn contended() -> StoreError {
 }
 
 fn unreadable(id: &RecordId) -> StoreError {
-    let message = format!("the record {} of `{OPERATION}` is no part of a trail of this version", id.digest());
+    let message = format!(
+        "the record {} of `{OPERATION}` is no part of a trail of this version",
+        id.digest()
+    );
     StoreError::new(StoreErrorKind::Unreadable, message)
 }

@@ -61,7 +61,7 @@ pub trait Transaction<S: Store>: Send {
 
     /// Makes sure that nothing of this transaction is ever written: neither what it has done so
     /// far, nor what its caller does in it from now on.
-    fn doom(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn force_rollback(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Claims the key, as [`Store::claim`] does, in this transaction.
     ///
@@ -84,7 +84,11 @@ pub trait Transaction<S: Store>: Send {
 
     /// Writes the outcome, as [`Store::commit`] does, in this transaction. [`Ownership::Lost`] if
     /// another caller owns the record now.
-    fn commit(&mut self, store: &S, commit: &Commit) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
+    fn commit(
+        &mut self,
+        store: &S,
+        commit: &Commit,
+    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 }
 
 /// A pool, which begins transactions for [`Operation::transaction`](crate::Operation::transaction).
@@ -106,7 +110,9 @@ pub trait Transactions<S: Store>: Sync {
 
     /// Commits. An error says whether the transaction may have been committed all the same
     /// ([`StoreError::is_unknown`]).
-    fn commit(transaction: Self::Transaction) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn commit(
+        transaction: Self::Transaction,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Rolls all of it back.
     fn roll_back(transaction: Self::Transaction) -> impl Future<Output = ()> + Send;

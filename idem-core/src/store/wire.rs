@@ -49,7 +49,9 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use bytes::Bytes;
 
 use crate::encoding::fingerprint::Fingerprint;
-use crate::record::{CodecId, Encoded, InFlight, MOST_TAKEN_OVER, Metadata, Origin, Owner, Record, is_trace};
+use crate::record::{
+    CodecId, Encoded, InFlight, MOST_TAKEN_OVER, Metadata, Origin, Owner, Record, is_trace,
+};
 
 /// Separates a record in flight from the one that it took over.
 const OVER: u8 = b'<';
@@ -103,10 +105,22 @@ pub fn encode(record: &Record) -> Vec<u8> {
         Record::Issued { grace } if grace.is_zero() => b"i1i.".to_vec(),
         Record::Issued { grace } => format!("i1i {}.", millis(*grace)).into_bytes(),
         Record::InFlight(held) => in_flight(held),
-        Record::Released { attempt, questions: 0 } => format!("i1r {attempt}.").into_bytes(),
-        Record::Released { attempt, questions } => format!("i2r {attempt} {questions}.").into_bytes(),
-        Record::Committed { attempt, fingerprint, outcome } => committed(*attempt, *fingerprint, outcome),
-        Record::Done { attempt, fingerprint } => format!("i1d {attempt} {}.", text(*fingerprint)).into_bytes(),
+        Record::Released {
+            attempt,
+            questions: 0,
+        } => format!("i1r {attempt}.").into_bytes(),
+        Record::Released { attempt, questions } => {
+            format!("i2r {attempt} {questions}.").into_bytes()
+        }
+        Record::Committed {
+            attempt,
+            fingerprint,
+            outcome,
+        } => committed(*attempt, *fingerprint, outcome),
+        Record::Done {
+            attempt,
+            fingerprint,
+        } => format!("i1d {attempt} {}.", text(*fingerprint)).into_bytes(),
     }
 }
 
@@ -140,10 +154,14 @@ pub fn without_waited(text: &[u8]) -> &[u8] {
 pub fn decode(text: &Bytes) -> Result<Parsed, WireError> {
     let damaged = WireError::Damaged;
     let (version, state, fields) = match text.as_ref() {
-        [b'i', version @ b'1', state, fields @ ..] | [b'i', version @ b'2', state @ (b'f' | b'r'), fields @ ..] => {
-            (*version, *state, fields)
-        }
-        [b'i', version @ b'3', state @ (b'c' | b'e' | b'f'), fields @ ..] => (*version, *state, fields),
+        [b'i', version @ b'1', state, fields @ ..]
+        | [b'i', version @ b'2', state @ (b'f' | b'r'), fields @ ..] => (*version, *state, fields),
+        [
+            b'i',
+            version @ b'3',
+            state @ (b'c' | b'e' | b'f'),
+            fields @ ..,
+        ] => (*version, *state, fields),
         b"i1" | b"i2" | b"i3" => return Err(damaged),
         [b'i', b'0'..=b'9', ..] => return Err(WireError::Version),
         _ => return Err(WireError::Foreign),
@@ -183,12 +201,28 @@ pub fn decode_head(text: &Bytes) -> Result<Parsed, WireError> {
     };
     let head = || {
         let says_more = version == b'3';
-        let mut parts = text.get(3..)?.splitn(6 + usize::from(says_more), |byte| *byte == b' ');
-        let (empty, attempt, codec, print) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-        let metadata = if says_more { Some(Arc::new(metadata(parts.next()?)?)) } else { None };
+        let mut parts = text
+            .get(3..)?
+            .splitn(6 + usize::from(says_more), |byte| *byte == b' ');
+        let (empty, attempt, codec, print) =
+            (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let metadata = if says_more {
+            Some(Arc::new(metadata(parts.next()?)?))
+        } else {
+            None
+        };
         let (check, _) = (parts.next()?, parts.next()?);
-        let outcome = Encoded { is_error, codec: CodecId::parse(codec)?, payload: Bytes::new(), metadata };
-        let record = Record::Committed { attempt: number(attempt)?, fingerprint: fingerprint(print)?, outcome };
+        let outcome = Encoded {
+            is_error,
+            codec: CodecId::parse(codec)?,
+            payload: Bytes::new(),
+            metadata,
+        };
+        let record = Record::Committed {
+            attempt: number(attempt)?,
+            fingerprint: fingerprint(print)?,
+            outcome,
+        };
         (empty.is_empty() && check.len() == 6).then_some(Parsed::Record(record))
     };
     head().ok_or(WireError::Damaged)
@@ -214,7 +248,12 @@ fn decode_in_flight(text: &[u8], room: usize) -> Option<InFlight> {
     let mut held = in_flight_fields(&mut fields)?;
     held.questions = number(fields.next()?)?;
     held.trace = match fields.next() {
-        Some(trace) => Some(std::str::from_utf8(trace).ok().filter(|trace| is_trace(trace))?.into()),
+        Some(trace) => Some(
+            std::str::from_utf8(trace)
+                .ok()
+                .filter(|trace| is_trace(trace))?
+                .into(),
+        ),
         None => None,
     };
     if fields.next().is_some() {
@@ -262,31 +301,57 @@ fn decode_plain(state: u8, fields: &[u8]) -> Option<Parsed> {
     let parsed = match state {
         b'i' => {
             // Zero is not written.
-            let grace = fields.next().map_or(Some(0), |field| number(field).filter(|grace| *grace > 0))?;
-            Parsed::Record(Record::Issued { grace: Duration::from_millis(grace) })
+            let grace = fields
+                .next()
+                .map_or(Some(0), |field| number(field).filter(|grace| *grace > 0))?;
+            Parsed::Record(Record::Issued {
+                grace: Duration::from_millis(grace),
+            })
         }
         b'f' => Parsed::Record(Record::InFlight(in_flight_fields(&mut fields)?)),
-        b'r' => Parsed::Record(Record::Released { attempt: number(fields.next()?)?, questions: 0 }),
-        b'o' => Parsed::Aside { attempt: number(fields.next()?)?, fingerprint: fingerprint(fields.next()?)? },
-        b'd' => {
-            Parsed::Record(Record::Done { attempt: number(fields.next()?)?, fingerprint: fingerprint(fields.next()?)? })
-        }
+        b'r' => Parsed::Record(Record::Released {
+            attempt: number(fields.next()?)?,
+            questions: 0,
+        }),
+        b'o' => Parsed::Aside {
+            attempt: number(fields.next()?)?,
+            fingerprint: fingerprint(fields.next()?)?,
+        },
+        b'd' => Parsed::Record(Record::Done {
+            attempt: number(fields.next()?)?,
+            fingerprint: fingerprint(fields.next()?)?,
+        }),
         _ => return None,
     };
     fields.next().is_none().then_some(parsed)
 }
 
-fn decode_committed(text: &Bytes, is_error: bool, says_more: bool, fields: &[u8]) -> Option<Record> {
+fn decode_committed(
+    text: &Bytes,
+    is_error: bool,
+    says_more: bool,
+    fields: &[u8],
+) -> Option<Record> {
     let mut parts = fields.splitn(6 + usize::from(says_more), |byte| *byte == b' ');
-    let (empty, attempt, codec, print) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    let metadata = if says_more { Some(Arc::new(metadata(parts.next()?)?)) } else { None };
+    let (empty, attempt, codec, print) =
+        (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let metadata = if says_more {
+        Some(Arc::new(metadata(parts.next()?)?))
+    } else {
+        None
+    };
     let (check, payload) = (parts.next()?, parts.next()?);
     let header_len = text.len() - payload.len() - check.len() - 1;
     let intact = empty.is_empty() && check == checksum(text.get(..header_len)?, payload);
     intact.then_some(Record::Committed {
         attempt: number(attempt)?,
         fingerprint: fingerprint(print)?,
-        outcome: Encoded { is_error, codec: CodecId::parse(codec)?, payload: text.slice_ref(payload), metadata },
+        outcome: Encoded {
+            is_error,
+            codec: CodecId::parse(codec)?,
+            payload: text.slice_ref(payload),
+            metadata,
+        },
     })
 }
 
@@ -324,7 +389,15 @@ fn in_flight(held: &InFlight) -> Vec<u8> {
 }
 
 fn push_in_flight(out: &mut Vec<u8>, held: &InFlight) {
-    let InFlight { owner, attempt, origin, lease, hold, fingerprint, .. } = held;
+    let InFlight {
+        owner,
+        attempt,
+        origin,
+        lease,
+        hold,
+        fingerprint,
+        ..
+    } = held;
     let origin = match origin {
         Origin::Nothing => b'n',
         Origin::Issued => b'i',
@@ -343,7 +416,10 @@ fn push_in_flight(out: &mut Vec<u8>, held: &InFlight) {
 
 fn committed(attempt: u64, fingerprint: Option<Fingerprint>, outcome: &Encoded) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER + outcome.payload.len());
-    let metadata = outcome.metadata.as_deref().filter(|metadata| !metadata.is_empty());
+    let metadata = outcome
+        .metadata
+        .as_deref()
+        .filter(|metadata| !metadata.is_empty());
     out.extend_from_slice(match (metadata, outcome.is_error) {
         (None, false) => b"i1c ",
         (None, true) => b"i1e ",
@@ -404,12 +480,17 @@ fn text(fingerprint: Option<Fingerprint>) -> String {
 /// fingerprint.
 #[allow(clippy::option_option)]
 fn fingerprint(field: &[u8]) -> Option<Option<Fingerprint>> {
-    if field == b"-" { Some(None) } else { Fingerprint::parse(field).map(Some) }
+    if field == b"-" {
+        Some(None)
+    } else {
+        Fingerprint::parse(field).map(Some)
+    }
 }
 
 fn owner(field: &[u8]) -> Option<Owner> {
     let mut bytes = [0; 16];
-    (field.len() == 22 && BASE64.decode_slice_unchecked(field, &mut bytes) == Ok(16)).then(|| Owner::from_bytes(bytes))
+    (field.len() == 22 && BASE64.decode_slice_unchecked(field, &mut bytes) == Ok(16))
+        .then(|| Owner::from_bytes(bytes))
 }
 
 fn millis(length: Duration) -> u64 {

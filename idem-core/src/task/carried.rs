@@ -13,8 +13,8 @@ use crate::runtime::background::CountedBody;
 use crate::runtime::handle::Idempotency;
 use crate::task::inherited::Inherited;
 
-/// The future of [`carried_on`].
-pub struct CarriedOn<T: Send + 'static> {
+/// The future of [`finish_in_background`].
+pub struct FinishInBackground<T: Send + 'static> {
     state: State<T>,
     /// Where it goes on: the tokio runtime on which it began.
     handle: Option<Handle>,
@@ -35,31 +35,38 @@ enum State<T> {
     Over,
 }
 
-/// Polls a future where the caller is polled, which costs no task. If the caller is dropped after
-/// the first poll, the future goes on in a task of its own, with the state that follows the task. It
-/// counts as a detached body from the beginning: a caller may be dropped while `shutdown` looks.
+/// Finishes a future in a background task if its caller is dropped after the first poll.
 ///
-/// What its output is then is not seen. A future that was never polled, or panicked, is dropped.
-/// So is one that began outside of a tokio runtime.
-pub fn carried_on<T: Send + 'static>(
+/// Until then the caller polls the future, which needs no task. The background task has the call and
+/// the [`scope`](crate::scope) that were current where this was called. Its output is dropped.
+///
+/// The future counts as a detached body from the beginning, so
+/// [`shutdown`](crate::Idempotency::shutdown) waits for it. A future that was never polled, that has
+/// panicked, or that began outside a tokio runtime is dropped with its caller.
+pub fn finish_in_background<T: Send + 'static>(
     runtime: &Idempotency,
     future: impl Future<Output = T> + Send + 'static,
-) -> CarriedOn<T> {
-    CarriedOn {
+) -> FinishInBackground<T> {
+    FinishInBackground {
         state: State::New(Box::pin(future)),
         handle: Handle::try_current().ok(),
-        counted: runtime.runtime.as_ref().map(|runtime| runtime.background.body()),
+        counted: runtime
+            .runtime
+            .as_ref()
+            .map(|runtime| runtime.background.body()),
         inherited: Some(Inherited::here()),
         span: Span::current(),
     }
 }
 
-impl<T: Send + 'static> Future for CarriedOn<T> {
+impl<T: Send + 'static> Future for FinishInBackground<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         // Taken, so that a future that panics does not go on.
-        let (State::New(mut future) | State::Begun(mut future)) = mem::replace(&mut self.state, State::Over) else {
+        let (State::New(mut future) | State::Begun(mut future)) =
+            mem::replace(&mut self.state, State::Over)
+        else {
             return Poll::Pending;
         };
         let polled = future.as_mut().poll(context);
@@ -70,10 +77,14 @@ impl<T: Send + 'static> Future for CarriedOn<T> {
     }
 }
 
-impl<T: Send + 'static> Drop for CarriedOn<T> {
+impl<T: Send + 'static> Drop for FinishInBackground<T> {
     fn drop(&mut self) {
-        let State::Begun(future) = mem::replace(&mut self.state, State::Over) else { return };
-        let (Some(handle), Some(inherited)) = (&self.handle, self.inherited.take()) else { return };
+        let State::Begun(future) = mem::replace(&mut self.state, State::Over) else {
+            return;
+        };
+        let (Some(handle), Some(inherited)) = (&self.handle, self.inherited.take()) else {
+            return;
+        };
         let (rest, counted) = (inherited.around(future), self.counted.take());
         // In this order, also where the task is dropped before it begins.
         let rest = async move {
@@ -84,9 +95,9 @@ impl<T: Send + 'static> Drop for CarriedOn<T> {
     }
 }
 
-impl<T: Send + 'static> fmt::Debug for CarriedOn<T> {
+impl<T: Send + 'static> fmt::Debug for FinishInBackground<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CarriedOn").finish_non_exhaustive()
+        f.debug_struct("FinishInBackground").finish_non_exhaustive()
     }
 }
 
@@ -110,7 +121,11 @@ mod tests {
     }
 
     /// Counts the runs that came to their end, after a signal.
-    fn gated() -> (Arc<Notify>, Arc<AtomicU32>, impl Future<Output = ()> + Send + 'static) {
+    fn gated() -> (
+        Arc<Notify>,
+        Arc<AtomicU32>,
+        impl Future<Output = ()> + Send + 'static,
+    ) {
         let (gate, ended) = (Arc::new(Notify::new()), Arc::new(AtomicU32::new(0)));
         let future = {
             let (gate, ended) = (gate.clone(), ended.clone());
@@ -126,12 +141,18 @@ mod tests {
     async fn p9_a_dropped_future_goes_on_and_shutdown_waits_for_it() {
         let runtime = Idempotency::new(MemoryStore::new());
         let (gate, ended, future) = gated();
-        let mut carried = carried_on(&runtime, future);
+        let mut carried = finish_in_background(&runtime, future);
         assert!(poll_once(&mut carried).is_pending());
         // Before as well: its caller may be about to be dropped.
-        assert_eq!(runtime.shutdown(Duration::ZERO).await.unwrap_err().bodies, 1);
+        assert_eq!(
+            runtime.shutdown(Duration::ZERO).await.unwrap_err().bodies,
+            1
+        );
         drop(carried);
-        assert_eq!(runtime.shutdown(Duration::ZERO).await.unwrap_err().bodies, 1);
+        assert_eq!(
+            runtime.shutdown(Duration::ZERO).await.unwrap_err().bodies,
+            1
+        );
         gate.notify_one();
         runtime.shutdown(Duration::from_secs(10)).await.unwrap();
         assert_eq!(ended.load(Ordering::SeqCst), 1);
@@ -142,26 +163,30 @@ mod tests {
         let runtime = Idempotency::new(MemoryStore::new());
         let (gate, ended, future) = gated();
         gate.notify_one();
-        drop(carried_on(&runtime, future));
+        drop(finish_in_background(&runtime, future));
         let (gate, other, future) = gated();
         gate.notify_one();
-        let mut carried = carried_on(&runtime, future);
+        let mut carried = finish_in_background(&runtime, future);
         assert!(poll_once(&mut carried).is_ready());
         assert!(poll_once(&mut carried).is_pending());
         drop(carried);
         runtime.shutdown(Duration::ZERO).await.unwrap();
-        assert_eq!((ended.load(Ordering::SeqCst), other.load(Ordering::SeqCst)), (0, 1));
+        assert_eq!(
+            (ended.load(Ordering::SeqCst), other.load(Ordering::SeqCst)),
+            (0, 1)
+        );
     }
 
     #[tokio::test]
     async fn p8_a_future_that_panicked_does_not_go_on() {
         let runtime = Idempotency::new(MemoryStore::new());
-        let mut carried = carried_on(&runtime, async {
+        let mut carried = finish_in_background(&runtime, async {
             tokio::task::yield_now().await;
             panic!("a bug");
         });
         assert!(poll_once(&mut carried).is_pending());
-        let polled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| poll_once(&mut carried)));
+        let polled =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| poll_once(&mut carried)));
         assert!(polled.is_err());
         drop(carried);
         runtime.shutdown(Duration::ZERO).await.unwrap();
@@ -169,13 +194,19 @@ mod tests {
 
     #[tokio::test]
     async fn what_goes_on_has_the_scope_of_its_caller() {
-        let (runtime, scoped) = (Idempotency::new(MemoryStore::new()), Idempotency::new(MemoryStore::new()));
+        let (runtime, scoped) = (
+            Idempotency::new(MemoryStore::new()),
+            Idempotency::new(MemoryStore::new()),
+        );
         let (gate, _, future) = gated();
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let mut carried = scope(scoped.clone(), async {
-            carried_on(&runtime, async move {
+            finish_in_background(&runtime, async move {
                 future.await;
-                sender.send(default_runtime().and_then(|here| here.runtime)).map_err(drop).unwrap();
+                sender
+                    .send(default_runtime().and_then(|here| here.runtime))
+                    .map_err(drop)
+                    .unwrap();
             })
         })
         .await;
@@ -190,10 +221,12 @@ mod tests {
     fn where_the_tokio_runtime_has_ended_it_ends_too() {
         let runtime = Idempotency::new(MemoryStore::new());
         let held = Arc::new(());
-        let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let tokio = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
         let carried = tokio.block_on(async {
             let held = held.clone();
-            let mut carried = carried_on(&runtime, async move {
+            let mut carried = finish_in_background(&runtime, async move {
                 pending::<()>().await;
                 drop(held);
             });
@@ -204,11 +237,14 @@ mod tests {
         drop(carried);
         assert_eq!(Arc::strong_count(&held), 1);
         // Nor if it is dropped because the tokio runtime ends.
-        let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let tokio = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .build()
+            .unwrap();
         let (begun, begins) = std::sync::mpsc::channel();
         let carried = tokio.block_on(async {
             let held = held.clone();
-            carried_on(&runtime, async move {
+            finish_in_background(&runtime, async move {
                 begun.send(()).unwrap();
                 pending::<()>().await;
                 drop(held);
@@ -218,10 +254,13 @@ mod tests {
         begins.recv().unwrap();
         drop(tokio);
         assert_eq!(Arc::strong_count(&held), 1);
-        let tokio = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let tokio = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
         tokio.block_on(runtime.shutdown(Duration::ZERO)).unwrap();
         // Nor does it where there was none.
-        let mut carried = carried_on(&runtime, pending::<()>());
+        let mut carried = finish_in_background(&runtime, pending::<()>());
         assert!(poll_once(&mut carried).is_pending());
         drop(carried);
     }

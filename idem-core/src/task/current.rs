@@ -16,7 +16,7 @@ use crate::lease::term::Term;
 use crate::outcome::Storable;
 use crate::record::RecordId;
 use crate::store::{Store, Transaction};
-use crate::task::recording::Recording;
+use crate::task::transaction_recorder::TransactionRecorder;
 
 tokio::task_local! {
     /// The call whose body is running.
@@ -52,9 +52,9 @@ pub fn current() -> Option<Call> {
 
 /// A guarded call, or a step of one by hand, fails with an error of `idem`: the body around it must
 /// not be kept with that inside.
-pub(crate) fn trouble() {
+pub(crate) fn taint() {
     if let Some(call) = innermost() {
-        call.trouble();
+        call.taint();
     }
 }
 
@@ -77,7 +77,7 @@ struct CallState {
     attempt: u64,
     after_abandoned: bool,
     /// A guarded call of the body has failed with an error of `idem`.
-    troubled: AtomicBool,
+    tainted: AtomicBool,
     /// The body asks first what became of an earlier attempt.
     asks: bool,
     /// How far the body is with asking what became of an earlier attempt.
@@ -87,7 +87,7 @@ struct CallState {
     /// The body has had a transaction record its outcome.
     recorded: AtomicBool,
     /// The parts that such a transaction needs; `None` if no lease holds the record.
-    recording: Option<Recording>,
+    recorder: Option<TransactionRecorder>,
     /// The lease whose loss stops the body.
     stops_with: Option<Arc<Term>>,
     /// The body has ended, though what it began may go on.
@@ -117,18 +117,28 @@ const UNKNOWN: u8 = 2;
 const FOUND: u8 = 3;
 
 impl Call {
-    pub(crate) fn new(id: RecordId, attempt: u64, after_abandoned: bool, asks: AskMode, runtime: usize) -> Self {
-        let question = AtomicU8::new(if asks == AskMode::Skips { UNKNOWN } else { NOT_ASKED });
+    pub(crate) fn new(
+        id: RecordId,
+        attempt: u64,
+        after_abandoned: bool,
+        asks: AskMode,
+        runtime: usize,
+    ) -> Self {
+        let question = AtomicU8::new(if asks == AskMode::Skips {
+            UNKNOWN
+        } else {
+            NOT_ASKED
+        });
         Self(Arc::new(CallState {
             id,
             attempt,
             after_abandoned,
-            troubled: AtomicBool::new(false),
+            tainted: AtomicBool::new(false),
             asks: after_abandoned && asks == AskMode::First,
             question,
             omits: AtomicBool::new(false),
             recorded: AtomicBool::new(false),
-            recording: None,
+            recorder: None,
             stops_with: None,
             over: AtomicBool::new(false),
             hidden: false,
@@ -144,12 +154,12 @@ impl Call {
             hidden,
             attempt: 0,
             after_abandoned: false,
-            troubled: AtomicBool::new(false),
+            tainted: AtomicBool::new(false),
             asks: false,
             question: AtomicU8::new(NOT_ASKED),
             omits: AtomicBool::new(false),
             recorded: AtomicBool::new(false),
-            recording: None,
+            recorder: None,
             stops_with: None,
             over: AtomicBool::new(true),
             runtime: 0,
@@ -162,9 +172,9 @@ impl Call {
     }
 
     /// With what a transaction needs to record the outcome. Before the call is shared with anybody.
-    pub(crate) fn recording(mut self, recording: Option<Recording>) -> Self {
+    pub(crate) fn recorder(mut self, recorder: Option<TransactionRecorder>) -> Self {
         if let Some(inner) = Arc::get_mut(&mut self.0) {
-            inner.recording = recording;
+            inner.recorder = recorder;
         }
         self
     }
@@ -301,17 +311,20 @@ impl Call {
         S: Store,
         T: Storable<Via>,
     {
-        let Some(recording) = &self.0.recording else {
+        let Some(recorder) = &self.0.recorder else {
             if self.0.attempt == 0 {
                 return Ok(());
             }
             let why = "the call is in a transaction already, which records its outcome; leave `commit_in` out";
-            trouble();
+            taint();
             return Err(Error::config(self.operation(), why));
         };
         // If a call that only observes has written nothing, its outcome is committed as any other.
         let value = Some(value).filter(|_| !self.omits_outcome());
-        let is_written = recording.commit_in(tx, value).await.inspect_err(|_| trouble())?;
+        let is_written = recorder
+            .commit_in(tx, value)
+            .await
+            .inspect_err(|_| taint())?;
         self.0.recorded.store(is_written, Ordering::Relaxed);
         Ok(())
     }
@@ -331,12 +344,16 @@ impl Call {
     pub(crate) fn asks(&self) -> bool {
         let question = &self.0.question;
         self.0.after_abandoned
-            && question.compare_exchange(NOT_ASKED, ASKED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            && question
+                .compare_exchange(NOT_ASKED, ASKED, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
     }
 
     /// It was told.
     pub(crate) fn was_answered(&self, found: bool) {
-        self.0.question.store(if found { FOUND } else { UNKNOWN }, Ordering::Relaxed);
+        self.0
+            .question
+            .store(if found { FOUND } else { UNKNOWN }, Ordering::Relaxed);
     }
 
     /// Whether the body returned the result of an earlier attempt.
@@ -351,22 +368,22 @@ impl Call {
 
     /// A guarded call of the body has failed with an error of `idem`, which may be inside of what
     /// the body returns.
-    pub(crate) fn is_troubled(&self) -> bool {
-        self.0.troubled.load(Ordering::Relaxed)
+    pub(crate) fn is_tainted(&self) -> bool {
+        self.0.tainted.load(Ordering::Relaxed)
     }
 
     /// The body's result goes to the body around it.
-    pub(crate) fn passes_on_trouble(&self) {
-        if let Some(outer) = self.0.outer.as_ref().filter(|_| self.is_troubled()) {
-            outer.trouble();
+    pub(crate) fn pass_on_taint(&self) {
+        if let Some(outer) = self.0.outer.as_ref().filter(|_| self.is_tainted()) {
+            outer.taint();
         }
     }
 
-    /// Marks the nearest call that has a record: an unguarded one keeps nothing.
-    fn trouble(&self) {
+    /// Marks the nearest call that may keep its error: an unguarded one keeps nothing.
+    fn taint(&self) {
         let mut calls = std::iter::successors(Some(self), |call| call.0.outer.as_ref());
-        if let Some(call) = calls.find(|call| call.0.attempt > 0) {
-            call.0.troubled.store(true, Ordering::Relaxed);
+        if let Some(call) = calls.find(|call| call.0.runtime != 0) {
+            call.0.tainted.store(true, Ordering::Relaxed);
         }
     }
 
@@ -379,7 +396,7 @@ impl Call {
             }
         }
         self.0.over.store(false, Ordering::Relaxed);
-        self.0.troubled.store(false, Ordering::Relaxed);
+        self.0.tainted.store(false, Ordering::Relaxed);
         self.0.omits.store(false, Ordering::Relaxed);
         self.0.recorded.store(false, Ordering::Relaxed);
         let over = Over(self);
@@ -393,15 +410,19 @@ impl Call {
 
 impl fmt::Debug for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call").field("id", &self.0.id).field("attempt", &self.attempt()).finish_non_exhaustive()
+        f.debug_struct("Call")
+            .field("id", &self.0.id)
+            .field("attempt", &self.attempt())
+            .finish_non_exhaustive()
     }
 }
 
 /// Whether a call of this key, in this runtime, would wait for itself.
 pub(crate) fn is_reentrant(id: &RecordId, runtime: usize) -> bool {
     let is_reentrant = |call: &Call| {
-        std::iter::successors(Some(call), |call| call.0.outer.as_ref())
-            .any(|Call(inner)| !inner.over.load(Ordering::Relaxed) && inner.runtime == runtime && inner.id == *id)
+        std::iter::successors(Some(call), |call| call.0.outer.as_ref()).any(|Call(inner)| {
+            !inner.over.load(Ordering::Relaxed) && inner.runtime == runtime && inner.id == *id
+        })
     };
     CALL.try_with(is_reentrant).unwrap_or(false)
 }

@@ -14,7 +14,10 @@ pub(crate) struct Inherited {
 
 impl Inherited {
     pub(crate) fn here() -> Self {
-        Self { runtime: SCOPED.try_with(Clone::clone).ok(), call: current::innermost() }
+        Self {
+            runtime: SCOPED.try_with(Clone::clone).ok(),
+            call: current::innermost(),
+        }
     }
 
     pub(crate) async fn around<F: Future>(self, future: F) -> F::Output {

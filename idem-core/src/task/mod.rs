@@ -3,8 +3,8 @@
 pub(crate) mod carried;
 pub(crate) mod current;
 pub(crate) mod inherited;
-pub(crate) mod recording;
 pub(crate) mod scope;
+pub(crate) mod transaction_recorder;
 pub(crate) mod unguarded;
 pub(crate) mod waiting;
 pub(crate) mod watch;

@@ -12,7 +12,11 @@ pub(crate) async fn unguarded<F: Future>(id: Option<&RecordId>, body: F) -> F::O
     let outer = current::innermost();
     let hidden = id.is_none();
     let Some(id) = id.or(outer.as_ref().map(Call::id)).cloned() else {
-        return if watch::is_watched() { Box::pin(watch::inside(body)).await } else { body.await };
+        return if watch::is_watched() {
+            Box::pin(watch::inside(body)).await
+        } else {
+            body.await
+        };
     };
     CALL.scope(Call::unguarded(id, hidden, outer), body).await
 }

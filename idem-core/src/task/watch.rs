@@ -127,11 +127,19 @@ struct Watch {
 
 impl Watch {
     fn report(&self) -> Report {
-        let [executed, replayed, failed, unrecorded] =
-            self.counts.each_ref().map(|count| count.load(Ordering::Relaxed));
+        let [executed, replayed, failed, unrecorded] = self
+            .counts
+            .each_ref()
+            .map(|count| count.load(Ordering::Relaxed));
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let key = last.as_ref().map(RecordId::digest);
-        Report { executed, replayed, failed, unrecorded, key }
+        Report {
+            executed,
+            replayed,
+            failed,
+            unrecorded,
+            key,
+        }
     }
 
     /// Whether a call here is one of those that the watch is about.
@@ -146,7 +154,7 @@ impl Watch {
 }
 
 /// Takes the watch of this task along, for a body in a task of its own.
-pub(crate) fn along<F: Future>(future: F) -> impl Future<Output = F::Output> {
+pub(crate) fn inherit_watch<F: Future>(future: F) -> impl Future<Output = F::Output> {
     let watch = current();
     async move {
         match watch {
@@ -167,7 +175,7 @@ pub(crate) fn is_watched() -> bool {
 
 /// Reports a call.
 #[inline]
-pub(crate) fn saw(seen: Seen) {
+pub(crate) fn note(seen: Seen) {
     // Without a watch, as in most processes, this is one look.
     let _ = WATCH.try_with(|watch| {
         let here = current::innermost();
@@ -178,7 +186,7 @@ pub(crate) fn saw(seen: Seen) {
 }
 
 /// Reports the record that a call is about.
-pub(crate) fn begins(id: &RecordId) {
+pub(crate) fn note_record(id: &RecordId) {
     let _ = WATCH.try_with(|watch| {
         let here = current::innermost();
         for watch in chain(watch).filter(|watch| watch.is_about(here.as_ref())) {

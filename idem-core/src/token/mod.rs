@@ -108,13 +108,22 @@ const LEN: usize = CHECKED + 4;
 const TEXT_LEN: usize = LEN / 3 * 4;
 
 impl Token {
-    pub(crate) fn generate(ttl: Duration, operation: &str, subject: &Subject) -> Result<Self, getrandom::Error> {
+    pub(crate) fn generate(
+        ttl: Duration,
+        operation: &str,
+        subject: &Subject,
+    ) -> Result<Self, getrandom::Error> {
         let mut random = [0; RANDOM];
         getrandom::fill(&mut random)?;
         Ok(Self::from_random(random, ttl, operation, subject))
     }
 
-    fn from_random(random: [u8; RANDOM], ttl: Duration, operation: &str, subject: &Subject) -> Self {
+    fn from_random(
+        random: [u8; RANDOM],
+        ttl: Duration,
+        operation: &str,
+        subject: &Subject,
+    ) -> Self {
         // The longest that may be is within 32 bits.
         let seconds = u32::try_from(ttl.as_millis().div_ceil(1_000)).unwrap_or(u32::MAX);
         let mut bytes = [0; LEN];
@@ -132,7 +141,9 @@ impl Token {
     }
 
     fn ttl_secs(&self) -> u32 {
-        self.0[RANDOM..BOUND].try_into().map_or(0, u32::from_be_bytes)
+        self.0[RANDOM..BOUND]
+            .try_into()
+            .map_or(0, u32::from_be_bytes)
     }
 }
 
@@ -169,7 +180,11 @@ impl FromStr for Token {
         let token = Self(bytes);
         // No token is issued for another time.
         let is_time = (1..=MAX_LENGTH.as_secs()).contains(&token.ttl_secs().into());
-        if is_time && check(&bytes) == bytes[CHECKED..] { Ok(token) } else { Err(InvalidToken(())) }
+        if is_time && check(&bytes) == bytes[CHECKED..] {
+            Ok(token)
+        } else {
+            Err(InvalidToken(()))
+        }
     }
 }
 
@@ -316,10 +331,15 @@ pub(crate) struct Bound {
 
 impl Bound {
     fn new(token: &[u8], operation: &str, subject: &Subject) -> Self {
-        let mut hasher =
-            blake3::Hasher::new_derive_key("idem one-time token: bound to operation and subject, version 1");
+        let mut hasher = blake3::Hasher::new_derive_key(
+            "idem one-time token: bound to operation and subject, version 1",
+        );
         // An operation's name has no zero byte in it.
-        hasher.update(token).update(operation.as_bytes()).update(&[0]).update(subject.0.as_bytes());
+        hasher
+            .update(token)
+            .update(operation.as_bytes())
+            .update(&[0])
+            .update(subject.0.as_bytes());
         let (mut key, mut tag, mut digest) = ([0; 16], [0; TAG], hasher.finalize_xof());
         digest.fill(&mut key);
         digest.fill(&mut tag);
@@ -335,7 +355,10 @@ impl Bound {
 fn check(token: &[u8; LEN]) -> [u8; LEN - CHECKED] {
     let mut hasher = blake3::Hasher::new_derive_key("idem one-time token: check, version 1");
     let mut check = [0; LEN - CHECKED];
-    hasher.update(&token[..CHECKED]).finalize_xof().fill(&mut check);
+    hasher
+        .update(&token[..CHECKED])
+        .finalize_xof()
+        .fill(&mut check);
     check
 }
 
@@ -393,12 +416,24 @@ impl Submission {
             Ok(token) => {
                 let bound = token.bound(operation, &subject);
                 let flaw = (bound.tag != token.0[BOUND..CHECKED]).then_some(Flaw::OfAnother);
-                (bound, if flaw.is_none() { token.ttl_secs() } else { 0 }, flaw)
+                (
+                    bound,
+                    if flaw.is_none() { token.ttl_secs() } else { 0 },
+                    flaw,
+                )
             }
             // The events of one subject's forgeries have one key.
             Err(InvalidToken(())) => (Bound::new(&[], operation, &subject), 0, Some(Flaw::Forged)),
         };
-        Some((bound.id(operation), Self { subject: subject.digest(), ttl_secs, flaw, settles: false }))
+        Some((
+            bound.id(operation),
+            Self {
+                subject: subject.digest(),
+                ttl_secs,
+                flaw,
+                settles: false,
+            },
+        ))
     }
 }
 
@@ -417,21 +452,40 @@ mod tests {
     }
 
     fn token() -> Token {
-        Token::from_random([7; RANDOM], Duration::from_secs(1_800), "orders.submit", &subject("ada"))
+        Token::from_random(
+            [7; RANDOM],
+            Duration::from_secs(1_800),
+            "orders.submit",
+            &subject("ada"),
+        )
     }
 
     #[test]
     fn a_token_reads_back_as_it_was_printed_and_changed_in_any_bit_it_is_none() {
         let text = token().to_string();
         assert_eq!(text.len(), 36);
-        assert!(text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')));
+        assert!(
+            text.bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+        );
         assert_eq!(text.parse(), Ok(token()));
         for bit in 0..LEN * 8 {
             let mut bytes = token().0;
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(BASE64.encode(bytes).parse::<Token>(), Err(InvalidToken(())), "bit {bit}");
+            assert_eq!(
+                BASE64.encode(bytes).parse::<Token>(),
+                Err(InvalidToken(())),
+                "bit {bit}"
+            );
         }
-        for other in ["", "x", &text[1..], &format!("{text}A"), &text.replace('B', "+"), &"é".repeat(18)] {
+        for other in [
+            "",
+            "x",
+            &text[1..],
+            &format!("{text}A"),
+            &text.replace('B', "+"),
+            &"é".repeat(18),
+        ] {
             assert!(other.parse::<Token>().is_err(), "{other}");
         }
     }
@@ -439,25 +493,46 @@ mod tests {
     #[test]
     fn a_token_is_written_whole_where_it_is_sent_and_not_where_it_is_logged() {
         let (token, text) = (token(), token().to_string());
-        assert_eq!(serde_json::to_string(&token).unwrap(), format!("\"{text}\""));
-        assert_eq!(serde_json::from_str::<Token>(&format!("\"{text}\"")).unwrap(), token);
-        assert_eq!(format!("{token:?}"), format!("Token({}\u{2026})", &text[..4]));
-        let refused = serde_json::from_str::<Token>("\"secret-that-is-no-token\"").unwrap_err().to_string();
+        assert_eq!(
+            serde_json::to_string(&token).unwrap(),
+            format!("\"{text}\"")
+        );
+        assert_eq!(
+            serde_json::from_str::<Token>(&format!("\"{text}\"")).unwrap(),
+            token
+        );
+        assert_eq!(
+            format!("{token:?}"),
+            format!("Token({}\u{2026})", &text[..4])
+        );
+        let refused = serde_json::from_str::<Token>("\"secret-that-is-no-token\"")
+            .unwrap_err()
+            .to_string();
         assert!(!refused.contains("secret"), "{refused}");
     }
 
     #[test]
     fn a_token_leads_to_its_record_for_its_operation_and_subject_alone() {
-        let of = |operation: &str, subject: &str| Submission::of(operation, &token(), subject).unwrap();
+        let of =
+            |operation: &str, subject: &str| Submission::of(operation, &token(), subject).unwrap();
         let (record, right) = of("orders.submit", "ada");
         assert_eq!(right.flaw, None);
-        for (operation, subject) in [("orders.submit", "grace"), ("orders.cancel", "ada"), ("orders.submit", "ad")] {
+        for (operation, subject) in [
+            ("orders.submit", "grace"),
+            ("orders.cancel", "ada"),
+            ("orders.submit", "ad"),
+        ] {
             let (other, wrong) = of(operation, subject);
             assert_eq!(wrong.flaw, Some(Flaw::OfAnother));
             assert_ne!(other.key(), record.key());
         }
         // Made up by an expert: well-formed, and the key of no record.
-        let made_up = Token::from_random([8; RANDOM], Duration::from_secs(1_800), "orders.submit", &subject("ada"));
+        let made_up = Token::from_random(
+            [8; RANDOM],
+            Duration::from_secs(1_800),
+            "orders.submit",
+            &subject("ada"),
+        );
         let (other, unknown) = Submission::of("orders.submit", &made_up, "ada").unwrap();
         assert_eq!(unknown.flaw, None);
         assert_ne!(other.key(), record.key());
@@ -467,9 +542,11 @@ mod tests {
     fn a_token_says_for_how_long_it_is_and_with_another_time_it_is_another() {
         let subject = subject("ada");
         let with = |ttl| Token::from_random([7; RANDOM], ttl, "orders.submit", &subject);
-        for (ttl, said) in
-            [(Duration::from_millis(1), 1), (Duration::from_secs(1_800), 1_800), (MAX_LENGTH, 3_153_600_000)]
-        {
+        for (ttl, said) in [
+            (Duration::from_millis(1), 1),
+            (Duration::from_secs(1_800), 1_800),
+            (MAX_LENGTH, 3_153_600_000),
+        ] {
             assert_eq!(with(ttl).ttl_secs(), said);
         }
         let key = |ttl| with(ttl).bound("orders.submit", &subject).key;
@@ -500,7 +577,11 @@ mod tests {
     fn what_is_no_token_at_all_is_forged_and_without_a_subject_there_is_nothing_to_look_up() {
         let none: Option<String> = None;
         for text in [None, Some(String::new()), Some("x".repeat(36))] {
-            assert_eq!(Submission::of("o", &text, "ada").unwrap().1.flaw, Some(Flaw::Forged), "{text:?}");
+            assert_eq!(
+                Submission::of("o", &text, "ada").unwrap().1.flaw,
+                Some(Flaw::Forged),
+                "{text:?}"
+            );
         }
         assert!(Submission::of("o", &token(), &none).is_none());
         assert!(Submission::of("o", &token(), "").is_none());
@@ -510,6 +591,12 @@ mod tests {
     #[test]
     fn the_form_of_tokens_and_of_their_keys_is_pinned() {
         assert_eq!(token().to_string(), "BwcHBwcHBwcHBwcHBwcHBwAABwiH_7QXryVF");
-        assert_eq!(Submission::of("orders.submit", &token(), "ada").unwrap().0.key(), "~t1mJ9jST2EP_cB3ohgLptUQ");
+        assert_eq!(
+            Submission::of("orders.submit", &token(), "ada")
+                .unwrap()
+                .0
+                .key(),
+            "~t1mJ9jST2EP_cB3ohgLptUQ"
+        );
     }
 }

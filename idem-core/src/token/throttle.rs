@@ -35,12 +35,24 @@ struct Window {
 impl Throttle {
     pub(crate) fn new(max: u32, window: Duration) -> Self {
         let (hasher, lifecycle) = (RandomState::new(), DefaultLifecycle::default());
-        Self { max, window, failures: Cache::with(1 << 10, SUBJECTS, UnitWeighter, hasher, lifecycle) }
+        Self {
+            max,
+            window,
+            failures: Cache::with(1 << 10, SUBJECTS, UnitWeighter, hasher, lifecycle),
+        }
     }
 
     /// How long a subject has to wait, if it has.
-    pub(crate) fn check(&self, operation: &str, subject: KeyDigest, now: Instant) -> Option<Duration> {
-        let window = self.failures.get(&counted(operation, subject)).filter(|window| now < window.until)?;
+    pub(crate) fn check(
+        &self,
+        operation: &str,
+        subject: KeyDigest,
+        now: Instant,
+    ) -> Option<Duration> {
+        let window = self
+            .failures
+            .get(&counted(operation, subject))
+            .filter(|window| now < window.until)?;
         let is_over = window.failures.load(Ordering::Relaxed) >= self.max;
         is_over.then(|| window.until.saturating_duration_since(now))
     }
@@ -48,9 +60,16 @@ impl Throttle {
     /// Counts a failure.
     pub(crate) fn failed(&self, operation: &str, subject: KeyDigest, now: Instant) {
         let counted = counted(operation, subject);
-        self.failures.remove_if(&counted, |window| now >= window.until);
-        let begun = || Ok(Arc::new(Window { until: clock::after(now, self.window), failures: AtomicU32::new(0) }));
-        let window: Result<_, std::convert::Infallible> = self.failures.get_or_insert_with(&counted, begun);
+        self.failures
+            .remove_if(&counted, |window| now >= window.until);
+        let begun = || {
+            Ok(Arc::new(Window {
+                until: clock::after(now, self.window),
+                failures: AtomicU32::new(0),
+            }))
+        };
+        let window: Result<_, std::convert::Infallible> =
+            self.failures.get_or_insert_with(&counted, begun);
         let Ok(window) = window;
         window.failures.fetch_add(1, Ordering::Relaxed);
     }
@@ -64,6 +83,9 @@ fn counted(operation: &str, subject: KeyDigest) -> KeyDigest {
 
 impl fmt::Debug for Throttle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Throttle").field("max", &self.max).field("window", &self.window).finish_non_exhaustive()
+        f.debug_struct("Throttle")
+            .field("max", &self.max)
+            .field("window", &self.window)
+            .finish_non_exhaustive()
     }
 }

@@ -61,7 +61,12 @@ impl UnknownOutcome {
 /// A request, as errors and events name it.
 pub(super) fn target(request: &Request) -> String {
     let url = request.url();
-    format!("{} {}{}", request.method(), url.host_str().unwrap_or_default(), url.path())
+    format!(
+        "{} {}{}",
+        request.method(),
+        url.host_str().unwrap_or_default(),
+        url.path()
+    )
 }
 
 impl fmt::Display for UnknownOutcome {

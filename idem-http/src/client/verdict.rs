@@ -30,11 +30,19 @@ pub(super) enum Effect {
 
 impl Verdict {
     fn new(retry: bool, effect: Effect) -> Self {
-        Self { retry, after: None, effect }
+        Self {
+            retry,
+            after: None,
+            effect,
+        }
     }
 
     /// Judges a response. `body` is its body, if it was read.
-    pub(super) fn of_response(status: StatusCode, headers: &HeaderMap, body: Option<&[u8]>) -> Self {
+    pub(super) fn of_response(
+        status: StatusCode,
+        headers: &HeaderMap,
+        body: Option<&[u8]>,
+    ) -> Self {
         if is(headers, "idempotent-replayed", "true") {
             return Self::new(false, Effect::Answer);
         }
@@ -49,14 +57,18 @@ impl Verdict {
                 None => (true, Effect::None),
             },
             401 | 403 => (false, Effect::None),
-            // A time limit around a service that goes on is a 408. With the code `store`, 503 may be of a
-            // handler whose COMMIT had no answer.
+            // A 408 may come from a time limit around a service that goes on. A 503 with the code
+            // `store` may come from a handler whose COMMIT got no answer.
             408 | 500 | 502 | 503 | 504 => (true, Effect::Possible),
             506.. => (false, Effect::Possible),
             // Of the 5xx: 501 and 505.
             _ => (false, Effect::Answer),
         };
-        let hint = |value| ["x-should-retry", "stripe-should-retry"].into_iter().any(|name| is(headers, name, value));
+        let hint = |value| {
+            ["x-should-retry", "stripe-should-retry"]
+                .into_iter()
+                .any(|name| is(headers, name, value))
+        };
         let (retry, effect) = if hint("false") {
             (false, effect)
         } else if hint("true") && status.is_server_error() {
@@ -65,12 +77,24 @@ impl Verdict {
         } else {
             (retry, effect)
         };
-        Self { retry, after: suggested(headers), effect }
+        Self {
+            retry,
+            after: suggested(headers),
+            effect,
+        }
     }
 
-    /// The verdict on a try that was redirected: its target's refusal says nothing of the request.
+    /// The verdict on a try that was redirected. A refusal by the target of the redirect does not show
+    /// that the first server refused.
     pub(super) fn after_redirect(self) -> Self {
-        Self { effect: if self.effect == Effect::None { Effect::Possible } else { self.effect }, ..self }
+        Self {
+            effect: if self.effect == Effect::None {
+                Effect::Possible
+            } else {
+                self.effect
+            },
+            ..self
+        }
     }
 
     /// Judges a try that got no response, or not all of it.
@@ -86,15 +110,25 @@ impl Verdict {
                     Error::Reqwest(error) => Some(error),
                     Error::Middleware(_) => None,
                 });
-                let was_not_sent = sent.is_some_and(|error| error.is_builder() || error.is_connect());
-                Self::new(false, if was_not_sent { Effect::None } else { Effect::Possible })
+                let was_not_sent =
+                    sent.is_some_and(|error| error.is_builder() || error.is_connect());
+                Self::new(
+                    false,
+                    if was_not_sent {
+                        Effect::None
+                    } else {
+                        Effect::Possible
+                    },
+                )
             }
         }
     }
 }
 
 fn is(headers: &HeaderMap, name: &str, value: &str) -> bool {
-    headers.get(name).is_some_and(|found| found.as_bytes().eq_ignore_ascii_case(value.as_bytes()))
+    headers
+        .get(name)
+        .is_some_and(|found| found.as_bytes().eq_ignore_ascii_case(value.as_bytes()))
 }
 
 /// The error in a response's body: ours as problem+json, or Stripe's.
@@ -104,12 +138,25 @@ struct Problem {
 
 impl Problem {
     fn of(headers: &HeaderMap, body: Option<&[u8]>) -> Self {
-        let is_json =
-            headers.get(CONTENT_TYPE).is_some_and(|value| value.to_str().is_ok_and(|text| text.contains("json")));
-        let value = body.filter(|_| is_json).and_then(|body| serde_json::from_slice::<serde_json::Value>(body).ok());
+        let is_json = headers
+            .get(CONTENT_TYPE)
+            .is_some_and(|value| value.to_str().is_ok_and(|text| text.contains("json")));
+        let value = body
+            .filter(|_| is_json)
+            .and_then(|body| serde_json::from_slice::<serde_json::Value>(body).ok());
         let error = value.as_ref().and_then(|value| value.get("error"));
-        let error = error.filter(|error| error.get("type").is_some_and(|kind| kind == "idempotency_error"));
-        let code = error.map(|error| error.get("code").and_then(|code| code.as_str()).unwrap_or_default().to_owned());
+        let error = error.filter(|error| {
+            error
+                .get("type")
+                .is_some_and(|kind| kind == "idempotency_error")
+        });
+        let code = error.map(|error| {
+            error
+                .get("code")
+                .and_then(|code| code.as_str())
+                .unwrap_or_default()
+                .to_owned()
+        });
         Self { code }
     }
 
@@ -125,9 +172,15 @@ mod tests {
     use super::*;
 
     fn judge(status: u16, headers: &[(&'static str, &str)], body: &str) -> (bool, Effect) {
-        let headers: HeaderMap =
-            headers.iter().map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap())).collect();
-        let verdict = Verdict::of_response(StatusCode::from_u16(status).unwrap(), &headers, Some(body.as_bytes()));
+        let headers: HeaderMap = headers
+            .iter()
+            .map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap()))
+            .collect();
+        let verdict = Verdict::of_response(
+            StatusCode::from_u16(status).unwrap(),
+            &headers,
+            Some(body.as_bytes()),
+        );
         (verdict.retry, verdict.effect)
     }
 
@@ -146,11 +199,19 @@ mod tests {
         for (statuses, retry, effect) in rows {
             for status in *statuses {
                 assert_eq!(judge(*status, &[], ""), (*retry, *effect), "{status}");
-                assert_eq!(judge(*status, &[("idempotent-replayed", "true")], ""), (false, Answer), "{status}");
+                assert_eq!(
+                    judge(*status, &[("idempotent-replayed", "true")], ""),
+                    (false, Answer),
+                    "{status}"
+                );
                 let no = judge(*status, &[("x-should-retry", "false")], "");
                 assert_eq!(no, (false, *effect), "{status}");
                 let yes = judge(*status, &[("stripe-should-retry", "true")], "");
-                let asked = if *status >= 500 { (true, Possible) } else { (*retry, *effect) };
+                let asked = if *status >= 500 {
+                    (true, Possible)
+                } else {
+                    (*retry, *effect)
+                };
                 assert_eq!(yes, asked, "{status}");
             }
         }
@@ -159,14 +220,22 @@ mod tests {
     #[test]
     fn a_conflict_is_judged_by_what_it_says() {
         use Effect::{Answer, None as Not, Possible};
-        let problem = |code: &str| format!(r#"{{"error": {{"type": "idempotency_error", "code": "{code}"}}}}"#);
+        let problem = |code: &str| {
+            format!(r#"{{"error": {{"type": "idempotency_error", "code": "{code}"}}}}"#)
+        };
         let json = [("content-type", "application/problem+json")];
         assert_eq!(judge(409, &json, &problem("in_flight")), (true, Possible));
-        assert_eq!(judge(409, &json, &problem("idempotency_key_in_use")), (true, Possible));
+        assert_eq!(
+            judge(409, &json, &problem("idempotency_key_in_use")),
+            (true, Possible)
+        );
         assert_eq!(judge(409, &json, &problem("already_done")), (false, Answer));
         assert_eq!(judge(409, &json, &problem("abandoned")), (false, Possible));
         assert_eq!(judge(409, &[("retry-after", "1")], ""), (true, Possible));
-        assert_eq!(judge(409, &json, r#"{"error": {"type": "card_error"}}"#), (true, Not));
+        assert_eq!(
+            judge(409, &json, r#"{"error": {"type": "card_error"}}"#),
+            (true, Not)
+        );
         assert_eq!(judge(409, &json, "{"), (true, Not));
         assert_eq!(judge(503, &json, &problem("store")), (true, Possible));
         assert_eq!(judge(503, &json, &problem("lease_lost")), (true, Possible));

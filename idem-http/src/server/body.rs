@@ -51,13 +51,18 @@ impl Body {
         B: HttpBody<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        Self(Kind::Streaming(UnsyncBoxBody::new(body.map_err(Into::into))))
+        Self(Kind::Streaming(UnsyncBoxBody::new(
+            body.map_err(Into::into),
+        )))
     }
 }
 
 impl From<Bytes> for Body {
     fn from(data: Bytes) -> Self {
-        Self::whole(Whole { data, trailers: None })
+        Self::whole(Whole {
+            data,
+            trailers: None,
+        })
     }
 }
 
@@ -65,12 +70,20 @@ impl HttpBody for Body {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match &mut self.0 {
             Kind::Whole(whole) if !whole.data.is_empty() => {
                 Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut whole.data)))))
             }
-            Kind::Whole(whole) => Poll::Ready(whole.trailers.take().map(|trailers| Ok(Frame::trailers(trailers)))),
+            Kind::Whole(whole) => Poll::Ready(
+                whole
+                    .trailers
+                    .take()
+                    .map(|trailers| Ok(Frame::trailers(trailers))),
+            ),
             Kind::Streaming(body) => Pin::new(body).poll_frame(context),
         }
     }
@@ -109,7 +122,7 @@ pub(crate) enum Read {
     Broken(Body),
 }
 
-/// Reads a body, up to a limit in bytes. Nothing of it is lost if it is larger.
+/// Reads a body, up to a limit in bytes. A larger body is returned complete.
 pub(crate) fn read<B>(body: B, limit: usize) -> impl Future<Output = Read> + Send
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
@@ -131,9 +144,9 @@ where
 /// What a body is expected to be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
-    /// All of it is waited for.
+    /// The whole body is read.
     Whole,
-    /// One message of gRPC. More than that may never end.
+    /// One message of gRPC. A stream of more messages may never end.
     Message,
 }
 
@@ -145,11 +158,12 @@ where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    let (mut gathered, mut trailers) = (Gathered::default(), None);
+    let mut gathered = Gathered::default();
+    let mut trailers = None;
     loop {
         let frame = match shape {
             Shape::Whole => body.frame().await,
-            // In a box, so that other bodies need no room for a timer.
+            // In a box, so that the future has no room for a timer that most bodies do not need.
             Shape::Message => match Box::pin(tokio::time::timeout(PAUSE, body.frame())).await {
                 Ok(frame) => frame,
                 Err(_) => return Read::Larger(rest_behind(gathered, None, body)),
@@ -159,7 +173,9 @@ where
         match frame.map(Frame::into_data) {
             Ok(Ok(data)) => {
                 gathered.add(data);
-                if gathered.len() > limit || (shape == Shape::Message && gathered.is_beyond_a_message()) {
+                if gathered.len() > limit
+                    || (shape == Shape::Message && gathered.is_beyond_a_message())
+                {
                     return Read::Larger(rest_behind(gathered, None, body));
                 }
             }
@@ -167,11 +183,14 @@ where
             Err(error) => return Read::Broken(rest_behind(gathered, Some(error.into()), body)),
         }
     }
-    Read::Whole(Whole { data: gathered.into_bytes(), trailers })
+    Read::Whole(Whole {
+        data: gathered.into_bytes(),
+        trailers,
+    })
 }
 
-/// The data of a body so far. A single frame is not copied. Many small ones, or empty ones, take no
-/// more memory than their bytes: a client chooses how it cuts its body.
+/// The data of a body so far. A single frame is not copied. Several frames are joined, so that a
+/// client cannot use up memory by many small or empty frames.
 #[derive(Default)]
 struct Gathered {
     first: Bytes,
@@ -195,7 +214,11 @@ impl Gathered {
     }
 
     fn data(&self) -> &[u8] {
-        if self.all.is_empty() { &self.first } else { &self.all }
+        if self.all.is_empty() {
+            &self.first
+        } else {
+            &self.all
+        }
     }
 
     fn len(&self) -> usize {
@@ -204,13 +227,19 @@ impl Gathered {
 
     /// Whether there is more than one message of gRPC: a flag, a length of four bytes, the message.
     fn is_beyond_a_message(&self) -> bool {
-        let Some((head, rest)) = self.data().split_first_chunk::<5>() else { return false };
+        let Some((head, rest)) = self.data().split_first_chunk::<5>() else {
+            return false;
+        };
         let [_, length @ ..] = *head;
         u32::try_from(rest.len()).map_or(true, |found| found > u32::from_be_bytes(length))
     }
 
     fn into_bytes(self) -> Bytes {
-        if self.all.is_empty() { self.first } else { self.all.into() }
+        if self.all.is_empty() {
+            self.first
+        } else {
+            self.all.into()
+        }
     }
 }
 
@@ -219,10 +248,14 @@ where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    Body::streaming(Resumed { read: gathered.into_bytes(), error, rest })
+    Body::streaming(Resumed {
+        read: gathered.into_bytes(),
+        error,
+        rest,
+    })
 }
 
-/// A body of which a part was read already.
+/// A body whose beginning was read already.
 struct Resumed<B> {
     /// What was read, until it is passed on.
     read: Bytes,
@@ -238,20 +271,28 @@ where
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if !self.read.is_empty() {
             return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.read)))));
         }
         if let Some(error) = self.error.take() {
             return Poll::Ready(Some(Err(error)));
         }
-        self.rest.as_mut().poll_frame(context).map(|frame| frame.map(|frame| frame.map_err(Into::into)))
+        self.rest
+            .as_mut()
+            .poll_frame(context)
+            .map(|frame| frame.map(|frame| frame.map_err(Into::into)))
     }
 }
 
-/// Whether the content type begins like this. Types have no case.
+/// Whether the content type begins with this text, in upper or lower case.
 pub(super) fn is_of_type(headers: &HeaderMap, begins: &str) -> bool {
-    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let content_type = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
     let begin = content_type.and_then(|text| text.trim().get(..begins.len()));
     begin.is_some_and(|begin| begin.eq_ignore_ascii_case(begins))
 }
@@ -260,24 +301,37 @@ pub(super) fn is_of_type(headers: &HeaderMap, begins: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// A body of frames, of which each is there at once.
+    /// A body of frames that are all ready.
     struct Frames(std::collections::VecDeque<Bytes>);
 
     impl HttpBody for Frames {
         type Data = Bytes;
         type Error = BoxError;
 
-        fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
             Poll::Ready(self.0.pop_front().map(|data| Ok(Frame::data(data))))
         }
     }
 
     #[tokio::test]
     async fn a_body_in_many_small_and_empty_frames_is_kept_in_one_piece() {
-        let frames = || Frames((0..10_000).map(|n| Bytes::from_static(if n % 10 == 0 { b"x" } else { b"" })).collect());
-        let Read::Whole(whole) = read(frames(), 1000).await else { panic!("it fits") };
+        let frames = || {
+            Frames(
+                (0..10_000)
+                    .map(|n| Bytes::from_static(if n % 10 == 0 { b"x" } else { b"" }))
+                    .collect(),
+            )
+        };
+        let Read::Whole(whole) = read(frames(), 1000).await else {
+            panic!("it fits")
+        };
         assert_eq!(whole.data, "x".repeat(1000));
-        let Read::Larger(mut body) = read(frames(), 999).await else { panic!("it does not fit") };
+        let Read::Larger(mut body) = read(frames(), 999).await else {
+            panic!("it does not fit")
+        };
         let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(first, "x".repeat(1000), "what was read is one frame");
     }

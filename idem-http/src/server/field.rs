@@ -13,16 +13,20 @@ use crate::problem::Problem;
 
 /// The key in a field of the body, `None` if there is none.
 ///
-/// A body that another reader could understand otherwise is refused: one with the field twice, or
-/// one that says it is JSON and cannot be read.
-pub(super) fn in_body(headers: &HeaderMap, body: &[u8], pointer: &str) -> Result<Option<IdempotencyKey>, Problem> {
+/// A body that another reader could understand differently is refused: one that has the field
+/// twice, or that claims to be JSON and is not valid.
+pub(super) fn in_body(
+    headers: &HeaderMap,
+    body: &[u8],
+    pointer: &str,
+) -> Result<Option<IdempotencyKey>, Problem> {
     let found = if is_of_type(headers, "application/x-www-form-urlencoded") {
         in_form(body, pointer.trim_start_matches('/'))
     } else {
         match in_json(body, pointer) {
             Ok(found) => found,
             Err(_) if is_json(headers) && !body.trim_ascii().is_empty() => FieldValue::Unclear,
-            // Something else, without such a field.
+            // The body is not JSON, so it has no such field.
             Err(_) => FieldValue::Nothing,
         }
     };
@@ -36,7 +40,10 @@ pub(super) fn in_body(headers: &HeaderMap, body: &[u8], pointer: &str) -> Result
 
 /// Whether the content type says JSON, as `application/vnd.api+json` does.
 fn is_json(headers: &HeaderMap) -> bool {
-    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let content_type = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
     let essence = content_type.split(';').next().unwrap_or_default().trim();
     let suffix = essence.rsplit_once('+').map_or("", |(_, suffix)| suffix);
     suffix.eq_ignore_ascii_case("json") || is_of_type(headers, "application/json")
@@ -46,14 +53,16 @@ fn is_json(headers: &HeaderMap) -> bool {
 enum FieldValue {
     Nothing,
     Text(String),
-    /// No text.
+    /// A value that is not a text.
     Other,
-    /// Readers may disagree on it.
+    /// Readers may disagree on the value.
     Unclear,
 }
 
 fn in_form(body: &[u8], name: &str) -> FieldValue {
-    let mut values = form_urlencoded::parse(body).filter(|(field, _)| field == name).map(|(_, value)| value);
+    let mut values = form_urlencoded::parse(body)
+        .filter(|(field, _)| field == name)
+        .map(|(_, value)| value);
     match (values.next(), values.next()) {
         (None, _) => FieldValue::Nothing,
         (Some(value), None) => FieldValue::Text(value.into_owned()),
@@ -62,8 +71,12 @@ fn in_form(body: &[u8], name: &str) -> FieldValue {
 }
 
 fn in_json(body: &[u8], pointer: &str) -> Result<FieldValue, serde_json::Error> {
-    // The first part is what is before the first `/`: nothing.
-    let names: Vec<_> = pointer.split('/').skip(1).map(|name| name.replace("~1", "/").replace("~0", "~")).collect();
+    // The part before the first `/` is empty.
+    let names: Vec<_> = pointer
+        .split('/')
+        .skip(1)
+        .map(|name| name.replace("~1", "/").replace("~0", "~"))
+        .collect();
     let mut json = serde_json::Deserializer::from_slice(body);
     let found = At(&names).deserialize(&mut json)?;
     json.end()?;
@@ -82,9 +95,13 @@ impl<'de> DeserializeSeed<'de> for At<'_> {
 }
 
 impl At<'_> {
-    /// What a value is that has no fields.
+    /// The result for a value without fields.
     fn plain(&self, value: impl FnOnce() -> FieldValue) -> FieldValue {
-        if self.0.is_empty() { value() } else { FieldValue::Nothing }
+        if self.0.is_empty() {
+            value()
+        } else {
+            FieldValue::Nothing
+        }
     }
 }
 
@@ -111,7 +128,11 @@ impl<'de> Visitor<'de> for At<'_> {
                 }
             }
         }
-        Ok(found.unwrap_or(if self.0.is_empty() { FieldValue::Other } else { FieldValue::Nothing }))
+        Ok(found.unwrap_or(if self.0.is_empty() {
+            FieldValue::Other
+        } else {
+            FieldValue::Nothing
+        }))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<FieldValue, A::Error> {
@@ -155,9 +176,10 @@ impl<'de> Visitor<'de> for At<'_> {
     }
 }
 
-/// A place in an array, as a pointer writes it: digits without a leading zero.
+/// An index into an array, as a JSON pointer writes it: digits without a leading zero.
 fn index(name: &str) -> Option<usize> {
-    let is_plain = name == "0" || (!name.starts_with('0') && name.bytes().all(|byte| byte.is_ascii_digit()));
+    let is_plain =
+        name == "0" || (!name.starts_with('0') && name.bytes().all(|byte| byte.is_ascii_digit()));
     is_plain.then(|| name.parse().ok()).flatten()
 }
 
@@ -172,9 +194,15 @@ mod tests {
     use super::*;
 
     /// The key, or the code of the problem.
-    fn read(content_type: &'static str, pointer: &str, body: &str) -> Result<Option<String>, &'static str> {
-        let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(content_type))]);
-        let found = in_body(&headers, body.as_bytes(), pointer).map_err(|problem| problem.message)?;
+    fn read(
+        content_type: &'static str,
+        pointer: &str,
+        body: &str,
+    ) -> Result<Option<String>, &'static str> {
+        let headers =
+            HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(content_type))]);
+        let found =
+            in_body(&headers, body.as_bytes(), pointer).map_err(|problem| problem.message)?;
         Ok(found.map(Into::into))
     }
 
@@ -187,12 +215,19 @@ mod tests {
         for (pointer, body) in [
             ("/key", r#"{"a":[{}],"key":"k","z":{"key":"x"}}"#),
             ("/meta/key", r#"{"key":"x","meta":{"key":"k"}}"#),
-            ("/list/1/key", r#"{"list":[{"key":"x"},{"key":"k"},{"key":"x"}]}"#),
+            (
+                "/list/1/key",
+                r#"{"list":[{"key":"x"},{"key":"k"},{"key":"x"}]}"#,
+            ),
             ("/a~1b/~0c", r#"{"a/b":{"~c":"k"}}"#),
             ("/", r#"{"":"k"}"#),
             ("/key", r#" {"\u006bey":"\u006b"} "#),
         ] {
-            assert_eq!(json(pointer, body), Ok(Some("k".to_owned())), "{pointer} {body}");
+            assert_eq!(
+                json(pointer, body),
+                Ok(Some("k".to_owned())),
+                "{pointer} {body}"
+            );
             let value: serde_json::Value = serde_json::from_str(body).unwrap();
             assert_eq!(value.pointer(pointer).unwrap(), "k", "serde_json agrees");
         }
@@ -210,10 +245,22 @@ mod tests {
         ] {
             assert_eq!(json(pointer, body), Ok(None), "{pointer} {body}");
         }
-        for body in [r#"{"key":7}"#, r#"{"key":-7}"#, r#"{"key":1.5}"#, r#"{"key":true}"#, r#"{"key":{}}"#] {
+        for body in [
+            r#"{"key":7}"#,
+            r#"{"key":-7}"#,
+            r#"{"key":1.5}"#,
+            r#"{"key":true}"#,
+            r#"{"key":{}}"#,
+        ] {
             assert_eq!(json("/key", body), INVALID, "{body}");
         }
-        for body in [r#"{"key":[]}"#, r#"{"key":["k"]}"#, r#"{"key":{"k":1}}"#, r#"{"key":"a b"}"#, r#"{"key":""}"#] {
+        for body in [
+            r#"{"key":[]}"#,
+            r#"{"key":["k"]}"#,
+            r#"{"key":{"k":1}}"#,
+            r#"{"key":"a b"}"#,
+            r#"{"key":""}"#,
+        ] {
             assert_eq!(json("/key", body), INVALID, "{body}");
         }
     }
@@ -228,29 +275,59 @@ mod tests {
             ("/meta/key", r#"{"meta":{"key":"a"},"meta":{"key":"b"}}"#),
             ("/meta/key", r#"{"meta":{"key":"a"},"meta":{}}"#),
             ("/meta/key", r#"{"meta":{"key":"a","key":"b"}}"#),
-            // What a lenient reader may take.
+            // A lenient reader may accept these.
             ("/key", r#"{"key":"a",}"#),
             ("/key", r#"{"key":"a"} {}"#),
             ("/key", "\u{feff}{\"key\":\"a\"}"),
             ("/key", "{'key':'a'}"),
             ("/key", r#"{"key":"a""#),
         ] {
-            assert_eq!(read("application/json", pointer, body), UNCLEAR, "{pointer} {body}");
+            assert_eq!(
+                read("application/json", pointer, body),
+                UNCLEAR,
+                "{pointer} {body}"
+            );
         }
-        for content_type in ["application/vnd.api+json", "Application/Problem+JSON; charset=utf-8"] {
-            assert_eq!(read(content_type, "/key", r#"{"key":"a",}"#), UNCLEAR, "{content_type}");
+        for content_type in [
+            "application/vnd.api+json",
+            "Application/Problem+JSON; charset=utf-8",
+        ] {
+            assert_eq!(
+                read(content_type, "/key", r#"{"key":"a",}"#),
+                UNCLEAR,
+                "{content_type}"
+            );
         }
-        assert_eq!(read("application/x-www-form-urlencoded", "/key", "key=a&key=a"), UNCLEAR);
-        assert_eq!(read("application/x-www-form-urlencoded", "/key", "key=a&%6bey=b"), UNCLEAR);
-        // Another field twice is not ours, and another type says nothing of JSON.
-        assert_eq!(read("application/json", "/key", r#"{"a":1,"a":2,"key":"k"}"#), Ok(Some("k".to_owned())));
+        assert_eq!(
+            read("application/x-www-form-urlencoded", "/key", "key=a&key=a"),
+            UNCLEAR
+        );
+        assert_eq!(
+            read("application/x-www-form-urlencoded", "/key", "key=a&%6bey=b"),
+            UNCLEAR
+        );
+        // Another field may occur twice, and a body of another content type need not be JSON.
+        assert_eq!(
+            read("application/json", "/key", r#"{"a":1,"a":2,"key":"k"}"#),
+            Ok(Some("k".to_owned()))
+        );
         assert_eq!(read("text/plain", "/key", "key"), Ok(None));
-        assert_eq!(read("text/plain", "/key", r#"{"key":"a","key":"b"}"#), UNCLEAR);
+        assert_eq!(
+            read("text/plain", "/key", r#"{"key":"a","key":"b"}"#),
+            UNCLEAR
+        );
     }
 
     #[test]
     fn a_deep_body_is_read_to_its_key() {
-        let body = format!(r#"{{"deep":{}1{},"key":"k"}}"#, "[".repeat(100_000), "]".repeat(100_000));
-        assert_eq!(read("application/json", "/key", &body), Ok(Some("k".to_owned())));
+        let body = format!(
+            r#"{{"deep":{}1{},"key":"k"}}"#,
+            "[".repeat(100_000),
+            "]".repeat(100_000)
+        );
+        assert_eq!(
+            read("application/json", "/key", &body),
+            Ok(Some("k".to_owned()))
+        );
     }
 }

@@ -11,7 +11,7 @@ use idem_core::{Idempotency, StoreFailure};
 use tower_layer::Layer;
 
 use super::service::Idempotent;
-use super::settings::{KeyOf, Settings};
+use super::settings::{KeySource, Settings};
 use crate::problem::{Problem, Response};
 use crate::scope::KeyScope;
 
@@ -87,7 +87,10 @@ pub struct IdempotencyLayer<S = NeedsScope> {
 impl IdempotencyLayer {
     /// Creates a layer over a runtime, with its store and its defaults.
     pub fn new(idempotency: Idempotency) -> Self {
-        Self { settings: Arc::new(Settings::new(idempotency)), scope: PhantomData }
+        Self {
+            settings: Arc::new(Settings::new(idempotency)),
+            scope: PhantomData,
+        }
     }
 
     /// Sets how the owner of a key is found in a request: the authenticated user or account.
@@ -104,8 +107,11 @@ impl IdempotencyLayer {
     where
         F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
     {
-        self.set().scope = KeyScope::PerClient(Arc::new(scope));
-        IdempotencyLayer { settings: self.settings, scope: PhantomData }
+        self.set().key.scope = KeyScope::PerClient(Arc::new(scope));
+        IdempotencyLayer {
+            settings: self.settings,
+            scope: PhantomData,
+        }
     }
 
     /// Lets all clients share their keys.
@@ -113,15 +119,20 @@ impl IdempotencyLayer {
     /// Use it only if the service has a single client. With several clients, one can get another
     /// one's response.
     pub fn unscoped(self) -> IdempotencyLayer<Scoped> {
-        IdempotencyLayer { settings: self.settings, scope: PhantomData }
+        IdempotencyLayer {
+            settings: self.settings,
+            scope: PhantomData,
+        }
     }
 }
 
 impl<S: HasScope> IdempotencyLayer<S> {
-    /// As it is, for adapters of the layer.
-    #[doc(hidden)]
+    /// Returns the layer as one with a scope: for adapters that take an `IdempotencyLayer<S>`.
     pub fn scoped(self) -> IdempotencyLayer<Scoped> {
-        IdempotencyLayer { settings: self.settings, scope: PhantomData }
+        IdempotencyLayer {
+            settings: self.settings,
+            scope: PhantomData,
+        }
     }
 }
 
@@ -140,7 +151,7 @@ impl<S> IdempotencyLayer<S> {
 
     /// Sets whether a guarded request without a key gets 400. Default: it passes, unguarded.
     pub fn required(mut self, required: bool) -> Self {
-        self.set().required = required;
+        self.set().key.required = required;
         self
     }
 
@@ -153,20 +164,20 @@ impl<S> IdempotencyLayer<S> {
     /// Sets how long a response is kept, from its commit. Default: the runtime's. 1 ms to 100
     /// years. With an invalid setting, each guarded request gets 500 with the code `config`.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.set().times.ttl = Some(ttl);
+        self.set().overrides.ttl = Some(ttl);
         self
     }
 
     /// Sets how long the store remembers, from the commit, that there was a response. Default: the
     /// runtime's. At least `ttl`.
     pub fn remember(mut self, remember: Duration) -> Self {
-        self.set().times.remember = Some(remember);
+        self.set().overrides.remember = Some(remember);
         self
     }
 
     /// Sets how long a crashed process blocks its keys. Default: the runtime's. At least 100 ms.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.set().times.lease = Some(lease);
+        self.set().overrides.lease = Some(lease);
         self
     }
 
@@ -175,20 +186,20 @@ impl<S> IdempotencyLayer<S> {
     ///
     /// Official clients give up after 1.0 to 1.5 s and some never retry a 409, so 1.2 s suits them.
     pub fn wait(mut self, wait: Duration) -> Self {
-        self.set().times.wait = Some(wait);
+        self.set().overrides.wait = Some(wait);
         self
     }
 
     /// Sets how many attempts a key has. Default: the runtime's. At least 1.
     pub fn max_attempts(mut self, max_attempts: u64) -> Self {
-        self.set().times.max_attempts = Some(max_attempts);
+        self.set().overrides.max_attempts = Some(max_attempts);
         self
     }
 
     /// Sets what a request gets if the store does not answer. Default: the runtime's, which is a
     /// 503.
     pub fn store_failure(mut self, store_failure: StoreFailure) -> Self {
-        self.set().times.store_failure = Some(store_failure);
+        self.set().overrides.store_failure = Some(store_failure);
         self
     }
 
@@ -205,20 +216,20 @@ impl<S> IdempotencyLayer<S> {
     /// Sets the status for a key that comes again with another request. Default: 422. Stripe's
     /// clients expect 400.
     pub fn mismatch(mut self, status: StatusCode) -> Self {
-        self.set().mismatch = Some(status);
+        self.set().key.mismatch = Some(status);
         self
     }
 
     /// Replays the response even to a different request: for services whose contract is the key
     /// alone.
     pub fn replay_on_mismatch(mut self) -> Self {
-        self.set().compares = false;
+        self.set().key.compares = false;
         self
     }
 
     /// Sets the header that holds the key. Default: `Idempotency-Key`.
     pub fn header(mut self, name: HeaderName) -> Self {
-        self.set().key = KeyOf::Header(name);
+        self.set().key.source = KeySource::Header(name);
         self
     }
 
@@ -227,7 +238,7 @@ impl<S> IdempotencyLayer<S> {
     where
         F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
     {
-        self.set().key = KeyOf::Parts(Arc::new(key));
+        self.set().key.source = KeySource::Parts(Arc::new(key));
         self
     }
 
@@ -235,9 +246,13 @@ impl<S> IdempotencyLayer<S> {
     /// a form's field. The `/` at its beginning may be left out.
     pub fn body_field(mut self, pointer: impl Into<Arc<str>>) -> Self {
         let pointer = pointer.into();
-        // Without it no JSON has the field, so each request would pass unguarded.
-        let pointer = if pointer.starts_with('/') { pointer } else { format!("/{pointer}").into() };
-        self.set().key = KeyOf::Body(pointer);
+        // A pointer without it matches nothing, so each request would pass unguarded.
+        let pointer = if pointer.starts_with('/') {
+            pointer
+        } else {
+            format!("/{pointer}").into()
+        };
+        self.set().key.source = KeySource::Body(pointer);
         self
     }
 
@@ -250,7 +265,7 @@ impl<S> IdempotencyLayer<S> {
     where
         F: Fn(&response::Parts) -> bool + Send + Sync + 'static,
     {
-        self.set().keep = Some(Arc::new(keep));
+        self.set().record.set_keep(Arc::new(keep));
         self
     }
 
@@ -261,7 +276,7 @@ impl<S> IdempotencyLayer<S> {
     /// For services that answer so before a request has any effect, such as by an extractor: the
     /// corrected request runs with the same key.
     pub fn release_validation_errors(mut self) -> Self {
-        self.set().releases_invalid = true;
+        self.set().record.release_invalid();
         self
     }
 
@@ -269,7 +284,7 @@ impl<S> IdempotencyLayer<S> {
     ///
     /// `Date`, `Set-Cookie` and the headers of a connection are always left out.
     pub fn exclude_header(mut self, name: HeaderName) -> Self {
-        self.set().not_recorded.insert(name);
+        self.set().record.exclude(name);
         self
     }
 
@@ -299,7 +314,11 @@ impl<S> IdempotencyLayer<S> {
 /// ```
 pub fn header(parts: &request::Parts, name: HeaderName) -> Option<String> {
     let mut values = parts.headers.get_all(name).iter();
-    let value = values.next()?.to_str().ok().filter(|value| !value.is_empty())?;
+    let value = values
+        .next()?
+        .to_str()
+        .ok()
+        .filter(|value| !value.is_empty())?;
     values.next().is_none().then(|| value.to_owned())
 }
 
@@ -313,12 +332,17 @@ impl<I, S: HasScope> Layer<I> for IdempotencyLayer<S> {
 
 impl<S> Clone for IdempotencyLayer<S> {
     fn clone(&self) -> Self {
-        Self { settings: self.settings.clone(), scope: PhantomData }
+        Self {
+            settings: self.settings.clone(),
+            scope: PhantomData,
+        }
     }
 }
 
 impl<S> fmt::Debug for IdempotencyLayer<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdempotencyLayer").field("name", &self.settings.name).finish_non_exhaustive()
+        f.debug_struct("IdempotencyLayer")
+            .field("name", &self.settings.name)
+            .finish_non_exhaustive()
     }
 }

@@ -71,7 +71,9 @@ where
             let (response, report) = idem_core::watch(response).await;
             let mut response = response?;
             if report.is_replayed() {
-                response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+                response
+                    .headers_mut()
+                    .insert(REPLAYED, HeaderValue::from_static("true"));
                 response.extensions_mut().insert(Replayed);
             }
             Ok(response)

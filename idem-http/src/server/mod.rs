@@ -13,4 +13,4 @@ pub use self::layer::{HasScope, IdempotencyLayer, NeedsScope, Scoped, header};
 pub use self::marks::{MarkReplays, Marked, MarkedFuture};
 pub(crate) use self::route::operation;
 pub use self::service::{Idempotent, REPLAYED, Replayed, ResponseFuture, Route};
-pub(crate) use self::service::{rebuilt, whole};
+pub(crate) use self::service::{complete, replay};

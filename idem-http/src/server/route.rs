@@ -31,10 +31,14 @@ pub(crate) fn operation(name: &str, method: &str, route: &str) -> String {
         }
     }
     if operation.len() > MAX_LEN {
-        // A digest that is the same in every build, since the name is stored.
-        let digest = Fingerprint::of(&operation).map(|digest| digest.to_string()).unwrap_or_default();
-        // ASCII, so every place is a boundary of characters, but for a name of the author's own.
-        let end = (0..=MAX_LEN - 1 - digest.len()).rev().find(|end| operation.is_char_boundary(*end));
+        // The name is stored, so the digest must be the same in every build.
+        let digest = Fingerprint::of(&operation)
+            .map(|digest| digest.to_string())
+            .unwrap_or_default();
+        // Only the name that the author has set may have characters of several bytes.
+        let end = (0..=MAX_LEN - 1 - digest.len())
+            .rev()
+            .find(|end| operation.is_char_boundary(*end));
         operation.truncate(end.unwrap_or_default());
         operation.push('#');
         operation.push_str(&digest);
@@ -52,11 +56,24 @@ mod tests {
 
     #[test]
     fn each_method_and_route_has_a_valid_name_of_its_own() {
-        assert_eq!(operation("payments", "POST", "/v1/charges"), "payments.POST/v1/charges");
-        assert_eq!(operation("payments", "POST", "/v1/{id}"), "payments.POST/v1/+7Bid+7D");
+        assert_eq!(
+            operation("payments", "POST", "/v1/charges"),
+            "payments.POST/v1/charges"
+        );
+        assert_eq!(
+            operation("payments", "POST", "/v1/{id}"),
+            "payments.POST/v1/+7Bid+7D"
+        );
         let long = "/x".repeat(200);
-        let names = ["/v1/{id}", "/v1/+7Bid+7D", "/v1/:id", "/ä", &long, &format!("{long}y")]
-            .map(|route| operation("payments", "POST", route));
+        let names = [
+            "/v1/{id}",
+            "/v1/+7Bid+7D",
+            "/v1/:id",
+            "/ä",
+            &long,
+            &format!("{long}y"),
+        ]
+        .map(|route| operation("payments", "POST", route));
         for (place, name) in names.iter().enumerate() {
             assert!(idem_core::record::is_valid_operation(name), "{name}");
             assert!(!names[..place].contains(name), "{name}");

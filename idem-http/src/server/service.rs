@@ -12,7 +12,9 @@ use futures_util::future::{BoxFuture, FutureExt as _, TryFutureExt as _, lazy};
 use http::header::{CONTENT_TYPE, HeaderName};
 use http::{HeaderValue, Request, Uri, request};
 use http_body::Body as HttpBody;
-use idem_core::__private::{CarriedOn, carried_on, decided_at_the_edge, outcome_of, run_owned};
+use idem_core::adapter::{
+    FinishInBackground, finish_in_background, report_without_call, run_boxed,
+};
 use idem_core::{Error, ErrorAction, Operation};
 use serde::{Deserialize, Serialize};
 use tower_service::Service;
@@ -20,10 +22,10 @@ use tower_service::Service;
 use super::body::{Body, Read, Whole, read, read_unary};
 use super::field::in_body;
 use super::route::operation;
-use super::settings::{KeyOf, Settings, is_grpc};
+use super::settings::{KeySource, Settings, is_grpc};
 use crate::key::IdempotencyKey;
 use crate::problem::{Problem, Response, challenged};
-use crate::stored::{Recording, Stored};
+use crate::stored::{ResponseRecord, StoredResponse};
 
 /// The header that marks a replay.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -55,7 +57,9 @@ impl<S> Idempotent<S> {
 
 impl<S: fmt::Debug> fmt::Debug for Idempotent<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Idempotent").field("inner", &self.inner).finish_non_exhaustive()
+        f.debug_struct("Idempotent")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
     }
 }
 
@@ -102,7 +106,7 @@ where
         let clone = self.inner.clone();
         let inner = mem::replace(&mut self.inner, clone);
         let settings = self.settings.clone();
-        // Here, and not in the future, so that it holds the request once.
+        // Here and not in the future, which would hold the request twice.
         ResponseFuture(match admit(&settings, request) {
             Admitted::Unguarded(request) => Box::pin(pass(inner, request)),
             Admitted::Refused(problem) => Box::pin(ready(Ok(refusal(&settings, &problem)))),
@@ -111,7 +115,7 @@ where
     }
 }
 
-/// What is to be done with a request.
+/// What to do with a request.
 enum Admitted<B> {
     Unguarded(Request<Body>),
     Refused(Problem),
@@ -119,17 +123,17 @@ enum Admitted<B> {
     Guarded(Head, B),
 }
 
-/// The head of a request that is guarded.
+/// The head of a guarded request.
 struct Head {
     parts: request::Parts,
     /// `None`: it is in the body.
     key: Option<IdempotencyKey>,
-    /// `None`: everybody's.
+    /// `None`: all clients share their keys.
     scope: Option<String>,
 }
 
-/// Decides by its head whether a request is guarded: one that is refused, or passes, need not be in
-/// memory.
+/// Decides by its head whether a request is guarded, so that the body of one that is refused, or
+/// passes, is not read into memory.
 fn admit<B>(settings: &Settings, request: Request<B>) -> Admitted<B>
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
@@ -140,26 +144,26 @@ where
     }
     let (parts, body) = request.into_parts();
     let refused = |problem: Problem| {
-        note(settings, &parts, Some(&problem));
+        report(settings, &parts, Some(&problem));
         Admitted::Refused(problem)
     };
-    let found = match &settings.key {
-        KeyOf::Header(name) => IdempotencyKey::from_headers(&parts.headers, name),
-        KeyOf::Parts(key) => key(&parts).map(|key| key.parse()).transpose(),
-        KeyOf::Body(_) => Ok(None),
+    let found = match &settings.key.source {
+        KeySource::Header(name) => IdempotencyKey::from_headers(&parts.headers, name),
+        KeySource::Parts(key) => key(&parts).map(|key| key.parse()).transpose(),
+        KeySource::Body(_) => Ok(None),
     };
     let key = match found {
         Err(invalid) => return refused(invalid.into()),
-        Ok(None) if !matches!(settings.key, KeyOf::Body(_)) => {
-            if settings.required {
+        Ok(None) if !matches!(settings.key.source, KeySource::Body(_)) => {
+            if settings.key.required {
                 return refused(Problem::missing_key());
             }
-            note(settings, &parts, None);
+            report(settings, &parts, None);
             return Admitted::Unguarded(Request::from_parts(parts, Body::streaming(body)));
         }
         Ok(key) => key,
     };
-    let scope = match settings.scope.owner(&parts) {
+    let scope = match settings.key.scope.owner(&parts) {
         Ok(scope) => scope,
         Err(problem) => return refused(problem),
     };
@@ -170,7 +174,10 @@ where
 }
 
 /// Reads the body of a request, and runs the service or replays.
-#[allow(clippy::manual_async_fn, reason = "what an `async fn` is given is in its future twice")]
+#[allow(
+    clippy::manual_async_fn,
+    reason = "the future of an `async fn` contains its arguments twice"
+)]
 fn serve<S, B, R>(
     settings: Arc<Settings>,
     inner: S,
@@ -188,21 +195,32 @@ where
 {
     async move {
         let described = match read(body, settings.max_body).await {
-            Read::Whole(whole) => describe(&settings, &head, &whole.data).map(|operation| (operation, whole)),
+            Read::Whole(whole) => {
+                describe(&settings, &head, &whole.data).map(|operation| (operation, whole))
+            }
             Read::Larger(_) => Err(Problem::TOO_LARGE),
             Read::Broken(_) => Err(Problem::BROKEN_BODY),
         };
         match described {
             Err(problem) => {
-                note(&settings, &head.parts, Some(&problem));
+                report(&settings, &head.parts, Some(&problem));
                 Ok(refusal(&settings, &problem))
             }
             Ok((None, whole)) => {
-                note(&settings, &head.parts, None);
-                Box::pin(pass(inner, Request::from_parts(head.parts, Body::whole(whole)))).await
+                report(&settings, &head.parts, None);
+                Box::pin(pass(
+                    inner,
+                    Request::from_parts(head.parts, Body::whole(whole)),
+                ))
+                .await
             }
             Ok((Some(operation), whole)) => {
-                let ended = guard(&settings, inner, Request::from_parts(head.parts, Body::whole(whole)), operation);
+                let ended = guard(
+                    &settings,
+                    inner,
+                    Request::from_parts(head.parts, Body::whole(whole)),
+                    operation,
+                );
                 answer(&settings, ended.await)
             }
         }
@@ -210,53 +228,72 @@ where
 }
 
 /// Describes the call of a request; `None` if it has no key, and needs none.
-fn describe(settings: &Settings, head: &Head, body: &[u8]) -> Result<Option<Operation<'static>>, Problem> {
+fn describe(
+    settings: &Settings,
+    head: &Head,
+    body: &[u8],
+) -> Result<Option<Operation<'static>>, Problem> {
     let Head { parts, key, scope } = head;
-    let found = match (&settings.key, key) {
-        (KeyOf::Body(pointer), None) => in_body(&parts.headers, body, pointer)?,
+    let found = match (&settings.key.source, key) {
+        (KeySource::Body(pointer), None) => in_body(&parts.headers, body, pointer)?,
         _ => None,
     };
     let key = match key.as_ref().or(found.as_ref()) {
         Some(key) => key,
-        None if settings.required => return Err(Problem::missing_key()),
+        None if settings.key.required => return Err(Problem::missing_key()),
         None => return Ok(None),
     };
-    let operation = settings.operation(operation(&settings.name, parts.method.as_str(), route(parts)));
+    let operation = settings.operation(operation(
+        &settings.name,
+        parts.method.as_str(),
+        route(parts),
+    ));
     let operation = match scope {
         Some(scope) => operation.key(&(scope.as_str(), key)),
         None => operation.key(key),
     };
-    Ok(Some(if settings.compares { fingerprinted(operation, parts, body) } else { operation.no_fingerprint() }))
+    Ok(Some(if settings.key.compares {
+        fingerprinted(operation, parts, body)
+    } else {
+        operation.no_fingerprint()
+    }))
 }
 
 /// Reports a request that is refused, or that passes because it has no key and needs none.
-fn note(settings: &Settings, parts: &request::Parts, problem: Option<&Problem>) {
-    // Not its path: nobody has asked yet who sends it, and a metric keeps each of its labels.
-    let operation = operation(&settings.name, parts.method.as_str(), matched(parts).unwrap_or_default());
-    decided_at_the_edge(&operation, problem.map(|problem| problem.code));
+fn report(settings: &Settings, parts: &request::Parts, problem: Option<&Problem>) {
+    // Without a route the path is left out: clients choose it, and a metric keeps each of its labels.
+    let operation = operation(
+        &settings.name,
+        parts.method.as_str(),
+        matched_route(parts).unwrap_or_default(),
+    );
+    report_without_call(&operation, problem.map(|problem| problem.code));
 }
 
 /// The route that matched, or else the path.
 fn route(parts: &request::Parts) -> &str {
-    matched(parts).unwrap_or_else(|| uri(parts).path())
+    matched_route(parts).unwrap_or_else(|| original_uri(parts).path())
 }
 
 /// The route that matched, if the router or the application says so.
-fn matched(parts: &request::Parts) -> Option<&str> {
-    let by_axum = parts.extensions.get::<axum::extract::MatchedPath>().map(axum::extract::MatchedPath::as_str);
+fn matched_route(parts: &request::Parts) -> Option<&str> {
+    let by_axum = parts
+        .extensions
+        .get::<axum::extract::MatchedPath>()
+        .map(axum::extract::MatchedPath::as_str);
     by_axum.or_else(|| parts.extensions.get::<Route>().map(|route| &*route.0))
 }
 
-/// The URI as the client sent it. A nested service of axum sees a part of it, which is the same in
-/// two places.
-fn uri(parts: &request::Parts) -> &Uri {
+/// The URI as the client sent it. A nested service of axum sees only the end of its path, which may be
+/// equal for two routes.
+fn original_uri(parts: &request::Parts) -> &Uri {
     if let Some(axum::extract::OriginalUri(uri)) = parts.extensions.get() {
         return uri;
     }
     &parts.uri
 }
 
-/// Bytes, which serde would take for a sequence of numbers.
+/// Bytes that are serialized as bytes: serde writes a slice as a sequence of numbers.
 struct Raw<'a>(&'a [u8]);
 
 impl Serialize for Raw<'_> {
@@ -265,11 +302,21 @@ impl Serialize for Raw<'_> {
     }
 }
 
-/// With what must be equal when the key comes again. Clients change other headers between their
-/// tries.
-fn fingerprinted<'a>(operation: Operation<'a>, parts: &request::Parts, body: &[u8]) -> Operation<'a> {
-    let path = uri(parts).path_and_query().map_or("/", |path| path.as_str());
-    let content_type = parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+/// Sets the fingerprint: what must be equal when the key comes again. `Content-Type` is its only
+/// header, because clients change others between their tries.
+fn fingerprinted<'a>(
+    operation: Operation<'a>,
+    parts: &request::Parts,
+    body: &[u8],
+) -> Operation<'a> {
+    let path = original_uri(parts)
+        .path_and_query()
+        .map_or("/", |path| path.as_str());
+    let content_type = parts
+        .headers
+        .get(CONTENT_TYPE)
+        .map(HeaderValue::as_bytes)
+        .unwrap_or_default();
     operation.fingerprint(&(parts.method.as_str(), path, Raw(content_type), Raw(body)))
 }
 
@@ -283,32 +330,46 @@ where
     Ok(inner.call(request).await?.map(Body::streaming))
 }
 
-/// The result of a guarded service. It is moved through many futures, so it is small.
-enum Ran {
-    /// Its response, of which a part is recorded.
-    Live { response: Box<Answer>, settings: Arc<Settings> },
+/// The outcome of a guarded call. It is small, because it is moved through many futures.
+enum ServiceOutcome {
+    /// The service has run. A part of its response is recorded.
+    Live {
+        response: Box<Answer>,
+        settings: Arc<Settings>,
+    },
     /// The recorded response of an earlier request.
-    Replayed(Box<Stored>),
+    Replayed(Box<StoredResponse>),
 }
 
-impl Serialize for Ran {
+impl Serialize for ServiceOutcome {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Nothing else is ever recorded: the outcome of any other response is omitted.
-        let Self::Live { response, settings } = self else { return serializer.serialize_none() };
-        let Some(Whole { data, trailers }) = response.body().as_whole() else { return serializer.serialize_none() };
-        let (status, headers) = (response.status(), response.headers());
-        let chosen = settings.is_recorded(headers);
-        Recording { status, headers, chosen, body: data, trailers: trailers.as_ref() }.serialize(serializer)
+        // A replay is never recorded, and the outcome of a streaming response is omitted.
+        let Self::Live { response, settings } = self else {
+            return serializer.serialize_none();
+        };
+        let Some(Whole { data, trailers }) = response.body().as_whole() else {
+            return serializer.serialize_none();
+        };
+        let headers = response.headers();
+        let is_recorded = settings.record.is_recorded(headers);
+        ResponseRecord {
+            status: response.status(),
+            headers,
+            is_recorded,
+            body: data,
+            trailers: trailers.as_ref(),
+        }
+        .serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Ran {
+impl<'de> Deserialize<'de> for ServiceOutcome {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Stored::deserialize(deserializer).map(|stored| Self::Replayed(Box::new(stored)))
+        StoredResponse::deserialize(deserializer).map(|stored| Self::Replayed(Box::new(stored)))
     }
 }
 
-/// Why there is nothing to record.
+/// The error of a guarded call: why there is nothing to record.
 enum Failed<E> {
     Idempotency(Error),
     Service(E),
@@ -322,13 +383,13 @@ impl<E> From<Error> for Failed<E> {
     }
 }
 
-/// Runs the service for a request, or gets its recorded response.
+/// Runs the service for a request, or replays its recorded response.
 fn guard<S, R>(
     settings: &Arc<Settings>,
     inner: S,
     request: Request<Body>,
     operation: Operation<'static>,
-) -> CarriedOn<Result<Ran, Failed<S::Error>>>
+) -> FinishInBackground<Result<ServiceOutcome, Failed<S::Error>>>
 where
     S: Service<Request<Body>, Response = http::Response<R>> + Send + 'static,
     S::Future: Send,
@@ -336,28 +397,35 @@ where
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let body = Box::pin(Some(run(settings.clone(), inner, request)));
-    let witness = outcome_of::<Result<Ran, Failed<S::Error>>, _>();
-    // Whatever the runtime's default is: a response that is not kept says itself that the same
-    // request may be sent again. An error of the service itself, such as a timeout, says nothing.
-    let policy = witness.errors(|failed| match failed {
+    let body = Box::pin(Some(run_service(settings.clone(), inner, request)));
+    // A response that is not kept releases the key, whatever the runtime's default is: its status
+    // tells the client that the request may be sent again. An error of the service itself, such as a
+    // timeout, tells nothing, so the default applies.
+    let errors = |failed: &Failed<S::Error>| match failed {
         Failed::Released(_) => ErrorAction::Release,
         Failed::Service(_) | Failed::Idempotency(_) => ErrorAction::Unlisted,
-    });
-    // A client that goes away stops neither the claim, which would leave the key locked, nor the
-    // body: both go on in a task then. Until then they need none.
-    carried_on(&settings.idempotency, run_owned(operation, witness, policy, body))
+    };
+    // If the client disconnects, the call goes on in a task of its own. Otherwise a dropped claim
+    // would leave the key locked, and the body would stop in the middle.
+    finish_in_background(
+        &settings.idempotency,
+        run_boxed::<ServiceOutcome, _, _, _, _>(operation, errors, body),
+    )
 }
 
-/// What the client gets.
-fn answer<E>(settings: &Settings, ended: Result<Ran, Failed<E>>) -> Result<Answer, E> {
+/// Turns the result of a guarded call into the response for the client.
+fn answer<E>(settings: &Settings, ended: Result<ServiceOutcome, Failed<E>>) -> Result<Answer, E> {
     match ended {
-        Ok(Ran::Live { response, .. }) | Err(Failed::Released(response)) => Ok(*response),
-        Ok(Ran::Replayed(stored)) => Ok(rebuilt(*stored)),
+        Ok(ServiceOutcome::Live { response, .. }) | Err(Failed::Released(response)) => {
+            Ok(*response)
+        }
+        Ok(ServiceOutcome::Replayed(stored)) => Ok(replay(*stored)),
         Err(Failed::Service(error)) => Err(error),
         Err(Failed::Idempotency(error)) => {
             let mut problem = Problem::from(&error);
-            if let (Error::FingerprintMismatch { .. }, Some(status)) = (&error, settings.mismatch) {
+            if let (Error::FingerprintMismatch { .. }, Some(status)) =
+                (&error, settings.key.mismatch)
+            {
                 problem.status = status;
             }
             Ok(refusal(settings, &problem))
@@ -365,38 +433,48 @@ fn answer<E>(settings: &Settings, ended: Result<Ran, Failed<E>>) -> Result<Answe
     }
 }
 
-/// The body of the operation: the service, and what is recorded of its response.
+/// The body of the operation: it runs the service, and reads what is recorded of the response.
 ///
-/// Combinators, because an `async` block has room for the request while the service runs.
-fn run<S, R>(
+/// It is made of combinators, because an `async` block would keep room for the request while the
+/// service runs.
+fn run_service<S, R>(
     settings: Arc<Settings>,
     mut inner: S,
     request: Request<Body>,
-) -> impl Future<Output = Result<Ran, Failed<S::Error>>>
+) -> impl Future<Output = Result<ServiceOutcome, Failed<S::Error>>>
 where
     S: Service<Request<Body>, Response = http::Response<R>>,
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let served = lazy(move |_| inner.call(request)).flatten().map_err(Failed::Service);
-    served.and_then(move |response| recorded(settings, response))
+    let served = lazy(move |_| inner.call(request))
+        .flatten()
+        .map_err(Failed::Service);
+    served.and_then(move |response| to_outcome(settings, response))
 }
 
-/// A response, of which what is recorded is in memory.
-async fn recorded<R, E>(settings: Arc<Settings>, response: http::Response<R>) -> Result<Ran, Failed<E>>
+/// Reads the body of a response into memory if it is to be recorded. A response that is not kept is an
+/// error, which releases the key.
+async fn to_outcome<R, E>(
+    settings: Arc<Settings>,
+    response: http::Response<R>,
+) -> Result<ServiceOutcome, Failed<E>>
 where
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
     let (parts, body) = response.into_parts();
-    if !settings.keeps(&parts) {
-        return Err(Failed::Released(Box::new(http::Response::from_parts(parts, Body::streaming(body)))));
+    if !settings.record.keeps(&parts) {
+        return Err(Failed::Released(Box::new(http::Response::from_parts(
+            parts,
+            Body::streaming(body),
+        ))));
     }
     let read = match body.size_hint().exact() {
         Some(length) if length <= u64::try_from(settings.max_body).unwrap_or(u64::MAX) => {
             read(body, settings.max_body).await
         }
-        // A unary response of gRPC is short, but does not say so.
+        // A unary response of gRPC is short, but has no length.
         None if is_grpc(&parts.headers) => Box::pin(read_unary(body, settings.max_body)).await,
         // Any other body without a length may never end.
         _ => Read::Larger(Body::streaming(body)),
@@ -404,8 +482,11 @@ where
     let body = match read {
         Read::Whole(whole) => {
             let status = whole.trailers.as_ref().filter(|_| is_grpc(&parts.headers));
-            if status.is_some_and(|trailers| !settings.keeps_trailers(trailers)) {
-                return Err(Failed::Released(Box::new(http::Response::from_parts(parts, Body::whole(whole)))));
+            if status.is_some_and(|trailers| !settings.record.keeps_trailers(trailers)) {
+                return Err(Failed::Released(Box::new(http::Response::from_parts(
+                    parts,
+                    Body::whole(whole),
+                ))));
             }
             Body::whole(whole)
         }
@@ -416,21 +497,36 @@ where
             body
         }
     };
-    Ok(Ran::Live { response: Box::new(http::Response::from_parts(parts, body)), settings })
+    Ok(ServiceOutcome::Live {
+        response: Box::new(http::Response::from_parts(parts, body)),
+        settings,
+    })
 }
 
-/// A recorded response, marked as a replay.
-pub(crate) fn rebuilt(stored: Stored) -> Answer {
-    let Stored { status, headers, body, trailers, final_error } = stored;
+/// Makes a response of a record, and marks it as a replay.
+pub(crate) fn replay(stored: StoredResponse) -> Answer {
+    let StoredResponse {
+        status,
+        headers,
+        body,
+        trailers,
+        final_error,
+    } = stored;
     let trailers = (!trailers.is_empty()).then_some(trailers);
-    let mut response = http::Response::new(Body::whole(Whole { data: body, trailers }));
+    let mut response = http::Response::new(Body::whole(Whole {
+        data: body,
+        trailers,
+    }));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     let headers = response.headers_mut();
     headers.insert(REPLAYED, HeaderValue::from_static("true"));
     if final_error {
         for name in ["stripe-should-retry", "x-should-retry"] {
-            headers.insert(HeaderName::from_static(name), HeaderValue::from_static("false"));
+            headers.insert(
+                HeaderName::from_static(name),
+                HeaderValue::from_static("false"),
+            );
         }
     }
     response.extensions_mut().insert(Replayed);
@@ -438,9 +534,9 @@ pub(crate) fn rebuilt(stored: Stored) -> Answer {
 }
 
 fn refusal(settings: &Settings, problem: &Problem) -> Answer {
-    whole((settings.problem)(problem))
+    complete((settings.problem)(problem))
 }
 
-pub(crate) fn whole(response: Response) -> Answer {
+pub(crate) fn complete(response: Response) -> Answer {
     challenged(response).map(|text| Body::from(Bytes::from(text)))
 }

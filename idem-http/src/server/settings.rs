@@ -12,31 +12,45 @@ use super::body::is_of_type;
 use crate::problem::{Problem, Response, problem_json};
 use crate::scope::{FromParts, KeyScope};
 
-type Keep = Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>;
+pub(super) type Keep = Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>;
 
-/// Everything that can be set, shared by all requests once the layer is in place.
+/// All settings, shared by the requests of a layer.
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) idempotency: Idempotency,
     pub(super) name: Arc<str>,
-    pub(super) scope: KeyScope,
-    pub(super) key: KeyOf,
-    pub(super) required: bool,
     pub(super) methods: Arc<[Method]>,
     pub(super) max_body: usize,
-    pub(super) mismatch: Option<StatusCode>,
-    pub(super) compares: bool,
-    /// `None`: the default, which also looks at the status of gRPC.
-    pub(super) keep: Option<Keep>,
-    pub(super) releases_invalid: bool,
     pub(super) problem: Arc<dyn Fn(&Problem) -> Response + Send + Sync>,
-    pub(super) not_recorded: HashSet<HeaderName>,
-    pub(super) times: Times,
+    pub(super) key: KeySettings,
+    pub(super) record: RecordSettings,
+    pub(super) overrides: Overrides,
 }
 
-/// The settings that differ from the defaults of the runtime.
+/// How a request is identified.
+#[derive(Clone)]
+pub(super) struct KeySettings {
+    pub(super) source: KeySource,
+    pub(super) scope: KeyScope,
+    pub(super) required: bool,
+    /// Whether a duplicate must be equal to the first request.
+    pub(super) compares: bool,
+    /// The status of a request that is not equal.
+    pub(super) mismatch: Option<StatusCode>,
+}
+
+/// Which responses are recorded, and what of them.
+#[derive(Clone)]
+pub(super) struct RecordSettings {
+    /// `None`: the default, which also looks at the status of gRPC.
+    keep: Option<Keep>,
+    releases_invalid: bool,
+    excluded_headers: HashSet<HeaderName>,
+}
+
+/// What an operation gets instead of the defaults of the runtime.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Times {
+pub(super) struct Overrides {
     pub(super) ttl: Option<Duration>,
     pub(super) remember: Option<Duration>,
     pub(super) lease: Option<Duration>,
@@ -47,7 +61,7 @@ pub(super) struct Times {
 
 /// The source of the key.
 #[derive(Clone)]
-pub(crate) enum KeyOf {
+pub(crate) enum KeySource {
     Header(HeaderName),
     Parts(FromParts),
     /// A JSON pointer, or `/` and the name of a form's field.
@@ -59,54 +73,76 @@ impl Settings {
         Self {
             idempotency,
             name: "http".into(),
-            scope: KeyScope::Shared,
-            key: KeyOf::Header(HeaderName::from_static("idempotency-key")),
-            required: false,
             methods: [Method::POST, Method::PATCH].into(),
             max_body: 1 << 20,
-            mismatch: None,
-            compares: true,
-            keep: None,
-            releases_invalid: false,
             problem: Arc::new(problem_json),
-            not_recorded: HashSet::new(),
-            times: Times::default(),
+            key: KeySettings {
+                source: KeySource::Header(HeaderName::from_static("idempotency-key")),
+                scope: KeyScope::Shared,
+                required: false,
+                compares: true,
+                mismatch: None,
+            },
+            record: RecordSettings {
+                keep: None,
+                releases_invalid: false,
+                excluded_headers: HashSet::new(),
+            },
+            overrides: Overrides::default(),
         }
     }
 
-    /// The call that a request stands for, but for its key.
+    /// Begins the description of a call, with the settings of the layer and without a key.
     pub(super) fn operation(&self, name: String) -> Operation<'static> {
         let mut operation = self.idempotency.operation(name);
-        if let Some(ttl) = self.times.ttl {
+        if let Some(ttl) = self.overrides.ttl {
             operation = operation.ttl(ttl);
         }
-        if let Some(remember) = self.times.remember {
+        if let Some(remember) = self.overrides.remember {
             operation = operation.remember(remember);
         }
-        if let Some(lease) = self.times.lease {
+        if let Some(lease) = self.overrides.lease {
             operation = operation.lease(lease);
         }
-        if let Some(wait) = self.times.wait {
+        if let Some(wait) = self.overrides.wait {
             operation = operation.wait(wait);
         }
-        if let Some(max_attempts) = self.times.max_attempts {
+        if let Some(max_attempts) = self.overrides.max_attempts {
             operation = operation.max_attempts(max_attempts);
         }
-        match self.times.store_failure {
+        match self.overrides.store_failure {
             Some(store_failure) => operation.store_failure(store_failure),
             None => operation,
         }
     }
+}
+
+impl RecordSettings {
+    pub(super) fn set_keep(&mut self, keep: Keep) {
+        self.keep = Some(keep);
+    }
+
+    pub(super) fn release_invalid(&mut self) {
+        self.releases_invalid = true;
+    }
+
+    pub(super) fn exclude(&mut self, name: HeaderName) {
+        self.excluded_headers.insert(name);
+    }
 
     /// Whether a response is recorded, by its head.
     pub(super) fn keeps(&self, parts: &response::Parts) -> bool {
-        let is_invalid = matches!(parts.status.as_u16(), 400 | 422) || is_invalid_by_grpc(&parts.headers);
+        let is_invalid =
+            matches!(parts.status.as_u16(), 400 | 422) || is_invalid_by_grpc(&parts.headers);
         if self.releases_invalid && is_invalid {
             return false;
         }
         match &self.keep {
             Some(keep) => keep(parts),
-            None => is_kept(parts.status) && (!is_grpc(&parts.headers) || is_kept_by_grpc(&parts.headers)),
+            None => {
+                is_kept(parts.status)
+                    && (!is_grpc(&parts.headers) || is_kept_by_grpc(&parts.headers))
+            }
         }
     }
 
@@ -120,16 +156,16 @@ impl Settings {
 
     /// Returns a check of whether a header of a response with these headers is recorded.
     pub(super) fn is_recorded(&self, headers: &HeaderMap) -> impl Fn(&HeaderName) -> bool {
-        let is_connected = headers.contains_key(names::CONNECTION);
+        let has_connection = headers.contains_key(names::CONNECTION);
         move |name| {
-            let is_left_out = OF_A_CONNECTION.contains(name) || self.not_recorded.contains(name);
-            !(is_left_out || (is_connected && is_of_this_connection(headers, name)))
+            let is_excluded = NEVER_RECORDED.contains(name) || self.excluded_headers.contains(name);
+            !(is_excluded || (has_connection && is_named_by_connection(headers, name)))
         }
     }
 }
 
-/// Never recorded. The length is known from the body.
-const OF_A_CONNECTION: [HeaderName; 12] = [
+/// Headers of a connection, and others that belong to one response. The length is that of the body.
+const NEVER_RECORDED: [HeaderName; 12] = [
     names::CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -145,9 +181,14 @@ const OF_A_CONNECTION: [HeaderName; 12] = [
 ];
 
 /// Whether `Connection` names the header: then it belongs to the connection as well.
-fn is_of_this_connection(headers: &HeaderMap, name: &HeaderName) -> bool {
-    let values = headers.get_all(names::CONNECTION).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).any(|named| named.trim().eq_ignore_ascii_case(name.as_str()))
+fn is_named_by_connection(headers: &HeaderMap, name: &HeaderName) -> bool {
+    let values = headers
+        .get_all(names::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    values
+        .flat_map(|value| value.split(','))
+        .any(|named| named.trim().eq_ignore_ascii_case(name.as_str()))
 }
 
 fn is_kept(status: StatusCode) -> bool {
@@ -157,14 +198,14 @@ fn is_kept(status: StatusCode) -> bool {
 
 /// Whether it is a response of gRPC.
 pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
-    // gRPC-Web has its trailers in the body.
+    // gRPC-Web sends its trailers in the body, so its status cannot be read here.
     is_of_type(headers, "application/grpc") && !is_of_type(headers, "application/grpc-web")
 }
 
 /// Whether the status of gRPC in these headers or trailers is one that is kept, or is missing.
 ///
-/// The status of HTTP is 200 whatever it is. These are kept, because their counterparts in HTTP are:
-/// OK, `INVALID_ARGUMENT`, `NOT_FOUND`, `FAILED_PRECONDITION` and `OUT_OF_RANGE`.
+/// The status of HTTP is always 200. The kept ones are those whose counterparts in HTTP are kept:
+/// `OK`, `INVALID_ARGUMENT`, `NOT_FOUND`, `FAILED_PRECONDITION` and `OUT_OF_RANGE`.
 fn is_kept_by_grpc(headers: &HeaderMap) -> bool {
     let status = headers.get("grpc-status").map(HeaderValue::as_bytes);
     status.is_none_or(|status| matches!(status, b"0" | b"3" | b"5" | b"9" | b"11"))
@@ -172,5 +213,7 @@ fn is_kept_by_grpc(headers: &HeaderMap) -> bool {
 
 /// Whether the status of gRPC in these headers or trailers is `INVALID_ARGUMENT`.
 fn is_invalid_by_grpc(headers: &HeaderMap) -> bool {
-    headers.get("grpc-status").is_some_and(|status| status.as_bytes() == b"3")
+    headers
+        .get("grpc-status")
+        .is_some_and(|status| status.as_bytes() == b"3")
 }

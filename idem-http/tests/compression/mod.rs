@@ -26,34 +26,70 @@ struct Decoded {
 }
 
 async fn send(app: &Router, accepts: &str) -> Decoded {
-    let request = request("k").header(ACCEPT_ENCODING, accepts).body(Body::from("cents=1999")).unwrap();
+    let request = request("k")
+        .header(ACCEPT_ENCODING, accepts)
+        .body(Body::from("cents=1999"))
+        .unwrap();
     let response = app.clone().oneshot(request).await.unwrap();
-    let encoding = response.headers().get(CONTENT_ENCODING).map(|value| value.to_str().unwrap().to_owned());
+    let encoding = response
+        .headers()
+        .get(CONTENT_ENCODING)
+        .map(|value| value.to_str().unwrap().to_owned());
     let is_replay = response.headers().contains_key("idempotent-replayed");
-    let varies = response.headers().get_all(VARY).iter().any(|value| value == "accept-encoding");
+    let varies = response
+        .headers()
+        .get_all(VARY)
+        .iter()
+        .any(|value| value == "accept-encoding");
     let mut response = Some(response);
-    let network = service_fn(|_: Request<Body>| std::future::ready(Ok::<_, Infallible>(response.take().unwrap())));
-    let decoded = Decompression::new(network).oneshot(Request::new(Body::empty())).await.unwrap();
+    let network = service_fn(|_: Request<Body>| {
+        std::future::ready(Ok::<_, Infallible>(response.take().unwrap()))
+    });
+    let decoded = Decompression::new(network)
+        .oneshot(Request::new(Body::empty()))
+        .await
+        .unwrap();
     let status = decoded.status();
-    let bytes = axum::body::to_bytes(Body::new(decoded.into_body()), usize::MAX).await.unwrap();
-    Decoded { status, encoding, is_replay, varies, text: String::from_utf8(bytes.to_vec()).unwrap() }
+    let bytes = axum::body::to_bytes(Body::new(decoded.into_body()), usize::MAX)
+        .await
+        .unwrap();
+    Decoded {
+        status,
+        encoding,
+        is_replay,
+        varies,
+        text: String::from_utf8(bytes.to_vec()).unwrap(),
+    }
 }
 
 fn text() -> String {
-    (0..1000).map(|line| line.to_string()).collect::<Vec<_>>().join(" charge\n")
+    (0..1000)
+        .map(|line| line.to_string())
+        .collect::<Vec<_>>()
+        .join(" charge\n")
 }
 
 /// The encodings of a request, and that of its response.
-const ACCEPTED: [(&str, Option<&str>); 4] =
-    [("gzip", Some("gzip")), ("deflate", Some("deflate")), ("identity", None), ("gzip, deflate", Some("gzip"))];
+const ACCEPTED: [(&str, Option<&str>); 4] = [
+    ("gzip", Some("gzip")),
+    ("deflate", Some("deflate")),
+    ("identity", None),
+    ("gzip, deflate", Some("gzip")),
+];
 
 #[tokio::test]
-async fn a_replay_through_compression_outside_of_the_layer_decodes_to_the_same_bytes_in_every_encoding() {
+async fn a_replay_through_compression_outside_of_the_layer_decodes_to_the_same_bytes_in_every_encoding()
+ {
     let site = Site::new();
-    let app = site.app(|_| text().into_response()).layer(CompressionLayer::new());
+    let app = site
+        .app(|_| text().into_response())
+        .layer(CompressionLayer::new());
     for (place, (accepts, encoding)) in ACCEPTED.into_iter().enumerate() {
         let got = send(&app, accepts).await;
-        assert_eq!((got.status, got.encoding.as_deref()), (StatusCode::OK, encoding));
+        assert_eq!(
+            (got.status, got.encoding.as_deref()),
+            (StatusCode::OK, encoding)
+        );
         assert_eq!((got.is_replay, got.varies), (place > 0, true), "{accepts}");
         assert!(got.text == text(), "{accepts}: {} bytes", got.text.len());
     }

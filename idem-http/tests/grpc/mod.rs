@@ -19,7 +19,10 @@ fn response(status: u8, in_trailers: bool) -> Response {
     if !in_trailers {
         return (head, status, Body::empty()).into_response();
     }
-    let frames = [Frame::data(Bytes::from_static(b"\0\0\0\0\x03one")), Frame::trailers(status)];
+    let frames = [
+        Frame::data(Bytes::from_static(b"\0\0\0\0\x03one")),
+        Frame::trailers(status),
+    ];
     let frames = futures::stream::iter(frames.map(Ok::<_, std::io::Error>));
     (head, Body::new(StreamBody::new(frames))).into_response()
 }
@@ -27,7 +30,11 @@ fn response(status: u8, in_trailers: bool) -> Response {
 /// The statuses that two equal requests get, and how often the service ran.
 async fn sent_twice(status: u8, in_trailers: bool, site: &Site, app: axum::Router) -> usize {
     for _ in 0..2 {
-        let got = app.clone().oneshot(request("k").body(Body::empty()).unwrap()).await.unwrap();
+        let got = app
+            .clone()
+            .oneshot(request("k").body(Body::empty()).unwrap())
+            .await
+            .unwrap();
         let head = got.headers().get("grpc-status").cloned();
         let body = got.into_body().collect().await.unwrap();
         let found = head.or_else(|| body.trailers()?.get("grpc-status").cloned());
@@ -44,7 +51,11 @@ async fn a_call_of_grpc_that_may_succeed_later_releases_the_key_and_other_answer
         let site = Site::new();
         let app = site.app(move |_| response(status, in_trailers));
         let expected = if kept.contains(&status) { 1 } else { 2 };
-        assert_eq!(sent_twice(status, in_trailers, &site, app).await, expected, "{status} {in_trailers}");
+        assert_eq!(
+            sent_twice(status, in_trailers, &site, app).await,
+            expected,
+            "{status} {in_trailers}"
+        );
     }
 }
 
@@ -52,7 +63,9 @@ async fn a_call_of_grpc_that_may_succeed_later_releases_the_key_and_other_answer
 async fn an_author_who_says_what_is_kept_decides_for_grpc_too() {
     for in_trailers in [false, true] {
         let site = Site::new();
-        let app = site.router_of(layer(&site.idempotency).keep(|_| true), move |_| response(14, in_trailers));
+        let app = site.router_of(layer(&site.idempotency).keep(|_| true), move |_| {
+            response(14, in_trailers)
+        });
         assert_eq!(sent_twice(14, in_trailers, &site, app).await, 1);
     }
 }
@@ -62,9 +75,15 @@ async fn an_invalid_argument_releases_the_key_if_validation_errors_do() {
     for in_trailers in [false, true] {
         for (status, runs) in [(3, 2), (9, 1)] {
             let site = Site::new();
-            let layer = layer(&site.idempotency).keep(|_| true).release_validation_errors();
+            let layer = layer(&site.idempotency)
+                .keep(|_| true)
+                .release_validation_errors();
             let app = site.router_of(layer, move |_| response(status, in_trailers));
-            assert_eq!(sent_twice(status, in_trailers, &site, app).await, runs, "{status} {in_trailers}");
+            assert_eq!(
+                sent_twice(status, in_trailers, &site, app).await,
+                runs,
+                "{status} {in_trailers}"
+            );
         }
     }
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING, UPGRADE};
+use axum::http::header::{
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING, UPGRADE,
+};
 use axum::http::{HeaderMap, HeaderName, Method, Request, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::post;
@@ -51,12 +53,20 @@ async fn a_response_that_never_ends_passes_from_its_first_byte_and_its_request_i
     ];
     for (content_type, first) in cases {
         let site = Site::new();
-        let app = site
-            .app(move |_| ([(CONTENT_TYPE, content_type)], chunks(first, futures::stream::pending())).into_response());
+        let app = site.app(move |_| {
+            (
+                [(CONTENT_TYPE, content_type)],
+                chunks(first, futures::stream::pending()),
+            )
+                .into_response()
+        });
         let response = app.clone().oneshot(empty("k"));
         // The clock is paused: it goes on only when nothing else can.
         let response = tokio::time::timeout(Duration::from_secs(60), response).await;
-        let mut body = response.expect("the response has begun").unwrap().into_body();
+        let mut body = response
+            .expect("the response has begun")
+            .unwrap()
+            .into_body();
         let expected = first.concat();
         let mut got = Vec::new();
         while got.len() < expected.len() {
@@ -64,7 +74,11 @@ async fn a_response_that_never_ends_passes_from_its_first_byte_and_its_request_i
         }
         assert_eq!(got, expected, "{content_type}");
         let again = send(&app, empty("k")).await;
-        assert_eq!((again.status, &*again.code()), (StatusCode::CONFLICT, "already_done"), "{content_type}");
+        assert_eq!(
+            (again.status, &*again.code()),
+            (StatusCode::CONFLICT, "already_done"),
+            "{content_type}"
+        );
         assert_eq!(site.runs.load(SeqCst), 1);
     }
 }
@@ -78,9 +92,19 @@ async fn a_stream_of_messages_that_never_pauses_for_long_passes_from_its_second_
             Some((Ok(MESSAGE), ()))
         })
     };
-    let app = site.app(move |_| ([(CONTENT_TYPE, "application/grpc")], chunks(&[], messages())).into_response());
-    let response = tokio::time::timeout(Duration::from_secs(60), app.clone().oneshot(empty("k"))).await;
-    let mut body = response.expect("the response has begun").unwrap().into_body();
+    let app = site.app(move |_| {
+        (
+            [(CONTENT_TYPE, "application/grpc")],
+            chunks(&[], messages()),
+        )
+            .into_response()
+    });
+    let response =
+        tokio::time::timeout(Duration::from_secs(60), app.clone().oneshot(empty("k"))).await;
+    let mut body = response
+        .expect("the response has begun")
+        .unwrap()
+        .into_body();
     for expected in [2, 1, 1] {
         let data = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(data, MESSAGE.repeat(expected));
@@ -111,9 +135,14 @@ async fn paths_without_a_route_are_unguarded_behind_a_route_layer() {
     let site = Site::new();
     let runs = site.runs.clone();
     let charge = move || async move { (runs.fetch_add(1, SeqCst) + 1).to_string() };
-    let app: Router = Router::new().route("/charges/{id}", post(charge)).route_layer(layer(&site.idempotency));
+    let app: Router = Router::new()
+        .route("/charges/{id}", post(charge))
+        .route_layer(layer(&site.idempotency));
     let sent = |path: &str| {
-        let request = request("k").uri(path.to_owned()).body(Body::empty()).unwrap();
+        let request = request("k")
+            .uri(path.to_owned())
+            .body(Body::empty())
+            .unwrap();
         let app = app.clone();
         async move { send(&app, request).await }
     };
@@ -137,15 +166,22 @@ async fn one_service_nested_at_two_places_has_two_operations() {
         async move { Ok::<_, std::convert::Infallible>(count.to_string().into_response()) }
     });
     let guarded = layer(&site.idempotency).layer(charge);
-    let app = Router::new().nest_service("/v1", guarded.clone()).nest_service("/v2", guarded);
-    let sent = async |path: &str| send(&app, request("k").uri(path).body(Body::from("10")).unwrap()).await;
+    let app = Router::new()
+        .nest_service("/v1", guarded.clone())
+        .nest_service("/v2", guarded);
+    let sent =
+        async |path: &str| send(&app, request("k").uri(path).body(Body::from("10")).unwrap()).await;
     assert_eq!(sent("/v1/charges").await.text, "1");
     // The service sees the same path and the same body.
     let other = sent("/v2/charges").await;
     assert!(other.text == "2" && !is_replay(&other), "{}", other.text);
     for (path, expected) in [("/v1/charges", "1"), ("/v2/charges", "2")] {
         let again = sent(path).await;
-        assert!(again.text == expected && is_replay(&again), "{path}: {}", again.text);
+        assert!(
+            again.text == expected && is_replay(&again),
+            "{path}: {}",
+            again.text
+        );
     }
 }
 
@@ -156,9 +192,16 @@ impl HttpBody for Short {
     type Data = Bytes;
     type Error = std::io::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
         let is_first = !std::mem::replace(&mut self.0, true);
-        let frame = if is_first { Ok(Frame::data(Bytes::from("half"))) } else { Err(std::io::Error::other("cut")) };
+        let frame = if is_first {
+            Ok(Frame::data(Bytes::from("half")))
+        } else {
+            Err(std::io::Error::other("cut"))
+        };
         Poll::Ready(Some(frame))
     }
 
@@ -172,7 +215,10 @@ async fn a_response_that_breaks_off_is_broken_for_its_client_and_never_replayed_
     let site = Site::new();
     let app = site.app(|_| Body::new(Short(false)).into_response());
     let mut first = app.clone().oneshot(empty("k")).await.unwrap().into_body();
-    assert_eq!(first.frame().await.unwrap().unwrap().into_data().unwrap(), "half");
+    assert_eq!(
+        first.frame().await.unwrap().unwrap().into_data().unwrap(),
+        "half"
+    );
     assert!(first.frame().await.unwrap().is_err());
     assert_eq!(send(&app, empty("k")).await.code(), "already_done");
     assert_eq!(site.runs.load(SeqCst), 1);
@@ -208,22 +254,46 @@ async fn headers_of_one_response_are_not_those_of_another() {
     for name in [CONNECTION, TRANSFER_ENCODING, UPGRADE] {
         assert!(!again.headers.contains_key(&name), "{name}");
     }
-    for name in ["x-hop", "keep-alive", "proxy-connection", "proxy-authentication-info", "set-cookie", "date"] {
-        assert!(!again.headers.contains_key(name), "{name}: {:?}", again.headers);
+    for name in [
+        "x-hop",
+        "keep-alive",
+        "proxy-connection",
+        "proxy-authentication-info",
+        "set-cookie",
+        "date",
+    ] {
+        assert!(
+            !again.headers.contains_key(name),
+            "{name}: {:?}",
+            again.headers
+        );
     }
     // axum states the length of the body that it has.
     let lengths: Vec<_> = again.headers.get_all(CONTENT_LENGTH).iter().collect();
     assert_eq!(lengths, ["4"]);
-    assert_eq!(again.headers.get_all("x-kept").iter().collect::<Vec<_>>(), ["1", "2"]);
+    assert_eq!(
+        again.headers.get_all("x-kept").iter().collect::<Vec<_>>(),
+        ["1", "2"]
+    );
 }
 
 #[tokio::test]
 async fn other_methods_pass_with_a_key_and_switching_protocols_is_not_recorded() {
     let site = Site::new();
     let app = site.app(|_| "text".into_response());
-    let methods = [Method::HEAD, Method::OPTIONS, Method::PUT, Method::DELETE, Method::TRACE];
+    let methods = [
+        Method::HEAD,
+        Method::OPTIONS,
+        Method::PUT,
+        Method::DELETE,
+        Method::TRACE,
+    ];
     for method in methods.iter().chain(&methods) {
-        let sent = send(&app, request("k").method(method).body(Body::empty()).unwrap()).await;
+        let sent = send(
+            &app,
+            request("k").method(method).body(Body::empty()).unwrap(),
+        )
+        .await;
         assert!(sent.status.is_success() && !is_replay(&sent), "{method}");
     }
     assert_eq!(site.runs.load(SeqCst), 2 * methods.len());
@@ -231,7 +301,11 @@ async fn other_methods_pass_with_a_key_and_switching_protocols_is_not_recorded()
         (StatusCode::SWITCHING_PROTOCOLS, [(UPGRADE, "x")]).into_response()
     });
     for _ in 0..2 {
-        let sent = request("k").header(CONNECTION, "upgrade").header(UPGRADE, "x").body(Body::empty()).unwrap();
+        let sent = request("k")
+            .header(CONNECTION, "upgrade")
+            .header(UPGRADE, "x")
+            .body(Body::empty())
+            .unwrap();
         let sent = send(&upgrading, sent).await;
         assert!(sent.status == StatusCode::SWITCHING_PROTOCOLS && !is_replay(&sent));
     }
@@ -242,7 +316,10 @@ async fn a_content_type_has_no_case_so_no_form_hides_its_key() {
     let site = Site::new();
     let app = site.router(layer(&site.idempotency).body_field("/key"));
     for replayed in [false, true] {
-        let form = request("unused").header(CONTENT_TYPE, "Application/X-WWW-Form-Urlencoded; charset=UTF-8");
+        let form = request("unused").header(
+            CONTENT_TYPE,
+            "Application/X-WWW-Form-Urlencoded; charset=UTF-8",
+        );
         let sent = send(&app, form.body(Body::from("key=k&cents=1")).unwrap()).await;
         assert_eq!(is_replay(&sent), replayed);
     }
@@ -251,26 +328,34 @@ async fn a_content_type_has_no_case_so_no_form_hides_its_key() {
 #[tokio::test]
 async fn closures_that_panic_share_no_key_and_lock_none() {
     let as_user = |user: &str, key: &str| {
-        let request = Request::post("/charges").header("idempotency-key", key).header(USER, user);
+        let request = Request::post("/charges")
+            .header("idempotency-key", key)
+            .header(USER, user);
         request.body(Body::from("10")).unwrap()
     };
-    let bug = |text: Option<String>| text.map(|text| if text == "bug" { panic!("a bug") } else { text });
+    let bug =
+        |text: Option<String>| text.map(|text| if text == "bug" { panic!("a bug") } else { text });
     let site = Site::new();
     let base = || IdempotencyLayer::new(site.idempotency.clone());
     let by_key = HeaderName::from_static("idempotency-key");
     let key_from = base().name("a").scope(|parts| header(parts, USER));
     let key_from = key_from.key_from(move |parts| bug(header(parts, by_key.clone())));
-    let keep = base().name("b").scope(|parts| header(parts, USER)).keep(|parts| {
-        assert!(parts.headers["x-count"] != "1", "a bug");
-        true
-    });
-    let keep =
-        Site::over(site.idempotency.clone()).router_of(keep, |n| ([("x-count", n)], n.to_string()).into_response());
-    for (app, user, key, then, expected) in
-        [(site.router(key_from), "alice", "bug", "fine", "1"), (keep, "alice", "k", "k", "2")]
-    {
+    let keep = base()
+        .name("b")
+        .scope(|parts| header(parts, USER))
+        .keep(|parts| {
+            assert!(parts.headers["x-count"] != "1", "a bug");
+            true
+        });
+    let keep = Site::over(site.idempotency.clone())
+        .router_of(keep, |n| ([("x-count", n)], n.to_string()).into_response());
+    for (app, user, key, then, expected) in [
+        (site.router(key_from), "alice", "bug", "fine", "1"),
+        (keep, "alice", "k", "k", "2"),
+    ] {
         let panicked = tokio::spawn({
-            let (app, request) = (app.clone(), as_user(user, key));
+            let app = app.clone();
+            let request = as_user(user, key);
             async move { send(&app, request).await }
         });
         assert!(panicked.await.is_err_and(|error| error.is_panic()));
@@ -284,11 +369,18 @@ async fn closures_that_panic_share_no_key_and_lock_none() {
 #[tokio::test]
 async fn a_lookup_is_for_no_cache_and_says_which_methods_it_has() {
     let site = Site::new();
-    let lookup = idem_http::lookup(site.idempotency.clone()).name("tests").route("POST", "/charges");
+    let lookup = idem_http::lookup(site.idempotency.clone())
+        .name("tests")
+        .route("POST", "/charges");
     let lookup = lookup.scope(|parts| header(parts, USER));
-    let app = site.app(|n| n.to_string().into_response()).route_service("/charges/{key}", lookup);
+    let app = site
+        .app(|n| n.to_string().into_response())
+        .route_service("/charges/{key}", lookup);
     let ask = async |method: Method| {
-        let request = Request::builder().method(method).uri("/charges/k").header(USER, "alice");
+        let request = Request::builder()
+            .method(method)
+            .uri("/charges/k")
+            .header(USER, "alice");
         send(&app, request.body(Body::empty()).unwrap()).await
     };
     let unknown = ask(Method::GET).await;
@@ -298,11 +390,17 @@ async fn a_lookup_is_for_no_cache_and_says_which_methods_it_has() {
     );
     send(&app, empty("k")).await;
     let found = ask(Method::GET).await;
-    assert_eq!((&*found.text, &found.headers[CACHE_CONTROL]), ("1", &"no-store".parse().unwrap()));
+    assert_eq!(
+        (&*found.text, &found.headers[CACHE_CONTROL]),
+        ("1", &"no-store".parse().unwrap())
+    );
     let refused = ask(Method::DELETE).await;
     assert_eq!(
         (refused.status, &refused.headers[ALLOW]),
-        (StatusCode::METHOD_NOT_ALLOWED, &"GET, HEAD".parse().unwrap())
+        (
+            StatusCode::METHOD_NOT_ALLOWED,
+            &"GET, HEAD".parse().unwrap()
+        )
     );
 }
 
@@ -315,18 +413,47 @@ async fn the_replays_of_guarded_handlers_are_marked_and_nothing_else_is() {
             if body == "free" {
                 return "free".to_owned();
             }
-            let call = |key: &str| idempotency.operation("transfers.create").key(key).run(async || Ok::<_, Error>(7));
+            let call = |key: &str| {
+                idempotency
+                    .operation("transfers.create")
+                    .key(key)
+                    .run(async || Ok::<_, Error>(7))
+            };
             let detached = idempotency.operation("transfers.notify").key(&body);
-            let told = detached.run_detached(async || Ok::<_, Error>(8)).await.unwrap().into_inner();
+            let told = detached
+                .run_detached(async || Ok::<_, Error>(8))
+                .await
+                .unwrap()
+                .into_inner();
             format!("{} {told}", call(&body).await.unwrap().into_inner())
         }
     };
-    let app = Router::new().route("/transfers", post(handler)).layer(MarkReplays);
-    for (body, replayed) in [("a", false), ("a", true), ("b", false), ("free", false), ("free", false), ("a", true)] {
-        let response = app.clone().oneshot(Request::post("/transfers").body(Body::from(body)).unwrap()).await.unwrap();
-        assert_eq!(response.extensions().get::<idem_http::Replayed>().is_some(), replayed, "{body}");
+    let app = Router::new()
+        .route("/transfers", post(handler))
+        .layer(MarkReplays);
+    for (body, replayed) in [
+        ("a", false),
+        ("a", true),
+        ("b", false),
+        ("free", false),
+        ("free", false),
+        ("a", true),
+    ] {
+        let response = app
+            .clone()
+            .oneshot(Request::post("/transfers").body(Body::from(body)).unwrap())
+            .await
+            .unwrap();
         assert_eq!(
-            response.headers().get("idempotent-replayed").is_some_and(|mark| mark == "true"),
+            response.extensions().get::<idem_http::Replayed>().is_some(),
+            replayed,
+            "{body}"
+        );
+        assert_eq!(
+            response
+                .headers()
+                .get("idempotent-replayed")
+                .is_some_and(|mark| mark == "true"),
             replayed,
             "{body}"
         );

@@ -19,8 +19,12 @@ const LEASE: Duration = Duration::from_secs(1);
 
 /// What the guide publishes.
 fn published() -> Value {
-    let guide = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../src/docs/http.md")).unwrap();
-    let (_, rest) = guide.split_once("```yaml\n").expect("the guide has a block of YAML");
+    let guide =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../src/docs/http.md"))
+            .unwrap();
+    let (_, rest) = guide
+        .split_once("```yaml\n")
+        .expect("the guide has a block of YAML");
     let (yaml, _) = rest.split_once("```").unwrap();
     serde_norway::from_str(yaml).unwrap()
 }
@@ -35,17 +39,29 @@ impl Operation {
     fn new(path: &str, method: &str) -> Self {
         let published = published()["paths"][path][method].clone();
         assert!(published.is_object(), "{method} {path} is not published");
-        Self { published, seen: BTreeSet::new() }
+        Self {
+            published,
+            seen: BTreeSet::new(),
+        }
     }
 
     /// Looks whether a response is one of those.
     fn saw(&mut self, received: &Received) {
         let status = received.status.as_u16().to_string();
         let response = &self.published["responses"][&status];
-        let description = response["description"].as_str().unwrap_or_else(|| panic!("{status} is not published"));
+        let description = response["description"]
+            .as_str()
+            .unwrap_or_else(|| panic!("{status} is not published"));
         let has_hint = received.headers.contains_key(RETRY_AFTER);
-        assert_eq!(has_hint, description.contains("`Retry-After`"), "{status}: {description}");
-        let is_problem = received.headers.get(CONTENT_TYPE).is_some_and(|kind| kind == "application/problem+json");
+        assert_eq!(
+            has_hint,
+            description.contains("`Retry-After`"),
+            "{status}: {description}"
+        );
+        let is_problem = received
+            .headers
+            .get(CONTENT_TYPE)
+            .is_some_and(|kind| kind == "application/problem+json");
         let content = &response["content"]["application/problem+json"];
         assert_eq!(is_problem, content.is_object(), "{status}: {response}");
         self.seen.insert(status);
@@ -59,23 +75,38 @@ impl Operation {
 }
 
 fn site(idempotency: &Idempotency) -> Router {
-    let layer = IdempotencyLayer::new(idempotency.clone()).name("payments").required(true).max_body(64);
-    let layer = layer.scope(|parts| header(parts, USER)).wait(Duration::from_millis(10));
-    let lookup = idem_http::lookup(idempotency.clone()).name("payments").route("POST", "/v1/charges");
+    let layer = IdempotencyLayer::new(idempotency.clone())
+        .name("payments")
+        .required(true)
+        .max_body(64);
+    let layer = layer
+        .scope(|parts| header(parts, USER))
+        .wait(Duration::from_millis(10));
+    let lookup = idem_http::lookup(idempotency.clone())
+        .name("payments")
+        .route("POST", "/v1/charges");
     let charge = async || ([(CONTENT_TYPE, "application/json")], "{}").into_response();
     Router::new()
         .route("/v1/charges", axum::routing::post(charge))
         .layer(layer)
-        .route_service("/v1/charges/by-key/{key}", lookup.scope(|parts| header(parts, USER)))
+        .route_service(
+            "/v1/charges/by-key/{key}",
+            lookup.scope(|parts| header(parts, USER)),
+        )
 }
 
 fn post(key: &str, body: &str) -> Request<Body> {
-    let request = Request::post("/v1/charges").header(USER, "alice").header("idempotency-key", key);
+    let request = Request::post("/v1/charges")
+        .header(USER, "alice")
+        .header("idempotency-key", key);
     request.body(Body::from(body.to_owned())).unwrap()
 }
 
 fn ask(key: &str) -> Request<Body> {
-    Request::get(format!("/v1/charges/by-key/{key}")).header(USER, "alice").body(Body::empty()).unwrap()
+    Request::get(format!("/v1/charges/by-key/{key}"))
+        .header(USER, "alice")
+        .body(Body::empty())
+        .unwrap()
 }
 
 fn anonymous(request: Request<Body>) -> Request<Body> {
@@ -88,19 +119,35 @@ fn anonymous(request: Request<Body>) -> Request<Body> {
 async fn what_the_guide_publishes_is_what_the_layer_answers() {
     let store = FaultStore::new(MemoryStore::new());
     let faults = store.faults();
-    let idempotency = Idempotency::builder(store).abandoned(Abandoned::Reject).build();
+    let idempotency = Idempotency::builder(store)
+        .abandoned(Abandoned::Reject)
+        .build();
     let app = site(&idempotency);
     let mut charges = Operation::new("/v1/charges", "post");
     let mut lookups = Operation::new("/v1/charges/by-key/{key}", "get");
-    let call = |key: &'static str| idempotency.operation("payments.POST/v1/charges").key(&("alice", key)).lease(LEASE);
+    let call = |key: &'static str| {
+        idempotency
+            .operation("payments.POST/v1/charges")
+            .key(&("alice", key))
+            .lease(LEASE)
+    };
 
     let first = send(&app, post("k", "10")).await;
     let again = send(&app, post("k", "10")).await;
-    let replayed = &charges.published["responses"]["200"]["headers"]["Idempotent-Replayed"]["schema"]["enum"];
-    assert_eq!(replayed[0].as_str().unwrap(), again.headers["idempotent-replayed"].to_str().unwrap());
+    let replayed =
+        &charges.published["responses"]["200"]["headers"]["Idempotent-Replayed"]["schema"]["enum"];
+    assert_eq!(
+        replayed[0].as_str().unwrap(),
+        again.headers["idempotent-replayed"].to_str().unwrap()
+    );
     assert!(!first.headers.contains_key("idempotent-replayed"));
-    let Begin::Execute(running) = call("running").begin().await.unwrap() else { panic!("the key is free") };
-    let missing = Request::post("/v1/charges").header(USER, "alice").body(Body::empty()).unwrap();
+    let Begin::Execute(running) = call("running").begin().await.unwrap() else {
+        panic!("the key is free")
+    };
+    let missing = Request::post("/v1/charges")
+        .header(USER, "alice")
+        .body(Body::empty())
+        .unwrap();
     for (request, code) in [
         (post("k", "11"), "fingerprint_mismatch"),
         (missing, "missing_key"),
@@ -125,7 +172,12 @@ async fn what_the_guide_publishes_is_what_the_layer_answers() {
     drop(running);
     tokio::time::advance(LEASE * 2).await;
     lookups.saw(&send(&app, ask("running")).await);
-    call("gone").ttl(LEASE).remember(LEASE * 100).run(async || Ok::<_, idem_core::Error>(())).await.unwrap();
+    call("gone")
+        .ttl(LEASE)
+        .remember(LEASE * 100)
+        .run(async || Ok::<_, idem_core::Error>(()))
+        .await
+        .unwrap();
     tokio::time::advance(LEASE * 2).await;
     lookups.saw(&send(&app, ask("gone")).await);
     for step in [Step::Claim, Step::Inspect] {
@@ -141,18 +193,34 @@ async fn what_the_guide_publishes_is_what_the_layer_answers() {
 async fn the_published_schema_of_the_key_is_what_the_layer_takes() {
     let app = site(&Idempotency::new(MemoryStore::new()));
     let parameter = Operation::new("/v1/charges", "post").published["parameters"][0].clone();
-    assert_eq!((&parameter["in"], &parameter["required"]), (&Value::from("header"), &Value::from(true)));
+    assert_eq!(
+        (&parameter["in"], &parameter["required"]),
+        (&Value::from("header"), &Value::from(true))
+    );
     let name = parameter["name"].as_str().unwrap().to_lowercase();
     assert_eq!(name, "idempotency-key");
     let schema = &parameter["schema"];
-    assert_eq!((&schema["minLength"], &schema["maxLength"]), (&Value::from(1), &Value::from(MAX_KEY_LEN)));
+    assert_eq!(
+        (&schema["minLength"], &schema["maxLength"]),
+        (&Value::from(1), &Value::from(MAX_KEY_LEN))
+    );
     // Any visible characters but comma and semicolon. The first is no quotation mark: that begins a
     // quoted string.
     assert_eq!(schema["pattern"], "^[!#-+.-:<-~-][!-+.-:<-~-]*$");
     let is_taken = async |key: String| send(&app, post(&key, "10")).await.status == StatusCode::OK;
     for byte in (0x20..0x7f_u8).map(char::from) {
-        assert_eq!(is_taken(byte.to_string()).await, !" \",;".contains(byte), "{byte:?}");
-        assert_eq!(is_taken(format!("a{byte}")).await, !" ,;".contains(byte), "{byte:?}");
+        assert_eq!(
+            is_taken(byte.to_string()).await,
+            !" \",;".contains(byte),
+            "{byte:?}"
+        );
+        assert_eq!(
+            is_taken(format!("a{byte}")).await,
+            !" ,;".contains(byte),
+            "{byte:?}"
+        );
     }
-    assert!(is_taken("x".repeat(MAX_KEY_LEN)).await && !is_taken("x".repeat(MAX_KEY_LEN + 1)).await);
+    assert!(
+        is_taken("x".repeat(MAX_KEY_LEN)).await && !is_taken("x".repeat(MAX_KEY_LEN + 1)).await
+    );
 }

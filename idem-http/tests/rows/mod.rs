@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{
+    AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use axum::http::{HeaderValue, Request, StatusCode};
 use axum::response::IntoResponse;
 use idem_core::{Abandoned, Error, Idempotency, MemoryStore};
@@ -44,7 +46,10 @@ impl std::io::Write for Logs {
 fn logged(most: tracing::Level) -> (Logs, tracing::subscriber::DefaultGuard) {
     let logs = Logs::default();
     let writer = logs.clone();
-    let subscriber = tracing_subscriber::fmt().with_max_level(most).with_ansi(false).without_time();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(most)
+        .with_ansi(false)
+        .without_time();
     let subscriber = subscriber.with_writer(move || writer.clone()).finish();
     (logs, tracing::subscriber::set_default(subscriber))
 }
@@ -63,20 +68,47 @@ async fn a_key_is_1_to_255_visible_characters() {
     let app = site.router(layer(&site.idempotency));
     let keyed = |key: &[u8]| {
         let key = HeaderValue::from_bytes(key).unwrap();
-        let request = Request::post("/charges").header(USER, "alice").header("idempotency-key", key);
+        let request = Request::post("/charges")
+            .header(USER, "alice")
+            .header("idempotency-key", key);
         request.body(Body::empty()).unwrap()
     };
     let needs_quotes = |byte: &u8| matches!(byte, b',' | b';');
-    let raw = (b'!'..=b'~').filter(|byte| !needs_quotes(byte)).map(|byte| vec![b'a', byte]);
+    let raw = (b'!'..=b'~')
+        .filter(|byte| !needs_quotes(byte))
+        .map(|byte| vec![b'a', byte]);
     let quoted = [&b"\"a,\""[..], b"\"a;\""].map(<[u8]>::to_vec);
     for visible in raw.chain(quoted).chain([vec![b'x'; 255], b"~".to_vec()]) {
-        assert_eq!(send(&app, keyed(&visible)).await.status, StatusCode::OK, "{}", visible.escape_ascii());
+        assert_eq!(
+            send(&app, keyed(&visible)).await.status,
+            StatusCode::OK,
+            "{}",
+            visible.escape_ascii()
+        );
     }
     let runs = site.runs.load(SeqCst);
     let long = vec![b'x'; 256];
-    let invalid: [&[u8]; 9] = [b"", b"\t", b"a\tb", b"a b", b"a\xff", "ä".as_bytes(), b"\"a", b"\"a\"b", &long];
+    let invalid: [&[u8]; 9] = [
+        b"",
+        b"\t",
+        b"a\tb",
+        b"a b",
+        b"a\xff",
+        "ä".as_bytes(),
+        b"\"a",
+        b"\"a\"b",
+        &long,
+    ];
     // Two lines that a proxy has joined, and parameters of a raw key.
-    let separated: [&[u8]; 7] = [b"a,b", b"a,", b",a", b"k;v=1", b"\"a\",\"b\"", b"\"a\", \"b\"", b"\"k\";"];
+    let separated: [&[u8]; 7] = [
+        b"a,b",
+        b"a,",
+        b",a",
+        b"k;v=1",
+        b"\"a\",\"b\"",
+        b"\"a\", \"b\"",
+        b"\"k\";",
+    ];
     for key in invalid.into_iter().chain(separated) {
         let refused = send(&app, keyed(key)).await;
         assert_eq!(
@@ -92,15 +124,28 @@ async fn a_key_is_1_to_255_visible_characters() {
 #[tokio::test]
 async fn the_key_can_come_from_any_part_of_the_request_and_is_checked_there_too() {
     let site = Site::new();
-    let app =
-        site.router(layer(&site.idempotency).key_from(|parts| parts.uri.query().map(str::to_owned)).required(true));
-    let asked = |uri: &str| Request::post(uri).header(USER, "alice").body(Body::empty()).unwrap();
+    let app = site.router(
+        layer(&site.idempotency)
+            .key_from(|parts| parts.uri.query().map(str::to_owned))
+            .required(true),
+    );
+    let asked = |uri: &str| {
+        Request::post(uri)
+            .header(USER, "alice")
+            .body(Body::empty())
+            .unwrap()
+    };
     for replayed in [false, true] {
         assert_eq!(is_replay(&send(&app, asked("/charges?k")).await), replayed);
     }
     assert_eq!(send(&app, asked("/charges")).await.code(), "missing_key");
     assert_eq!(send(&app, asked("/charges?")).await.code(), "invalid_key");
-    assert_eq!(send(&app, asked(&format!("/charges?{}", "x".repeat(256)))).await.code(), "invalid_key");
+    assert_eq!(
+        send(&app, asked(&format!("/charges?{}", "x".repeat(256))))
+            .await
+            .code(),
+        "invalid_key"
+    );
     // The header is another header now.
     assert_eq!(send(&app, empty("k")).await.code(), "missing_key");
 }
@@ -109,24 +154,39 @@ async fn the_key_can_come_from_any_part_of_the_request_and_is_checked_there_too(
 async fn an_owner_that_is_empty_is_none() {
     let site = Site::new();
     let app = site.router(layer(&site.idempotency));
-    let nobody = Request::post("/charges").header(USER, "").header("idempotency-key", "k");
+    let nobody = Request::post("/charges")
+        .header(USER, "")
+        .header("idempotency-key", "k");
     let refused = send(&app, nobody.body(Body::empty()).unwrap()).await;
-    assert_eq!((refused.status, &*refused.code()), (StatusCode::UNAUTHORIZED, "no_scope"));
+    assert_eq!(
+        (refused.status, &*refused.code()),
+        (StatusCode::UNAUTHORIZED, "no_scope")
+    );
     assert_eq!(site.runs.load(SeqCst), 0);
 }
 
 #[tokio::test]
 async fn a_scope_that_panics_shares_no_key() {
     let site = Site::new();
-    let scoped = idem_http::IdempotencyLayer::new(site.idempotency.clone())
-        .scope(|parts| header(parts, USER).map(|owner| if owner == "bug" { panic!("a bug") } else { owner }));
+    let scoped = idem_http::IdempotencyLayer::new(site.idempotency.clone()).scope(|parts| {
+        header(parts, USER).map(|owner| {
+            if owner == "bug" {
+                panic!("a bug")
+            } else {
+                owner
+            }
+        })
+    });
     let app = site.router(scoped);
     let as_user = |user: &str| {
-        let request = Request::post("/charges").header("idempotency-key", "k").header(USER, user);
+        let request = Request::post("/charges")
+            .header("idempotency-key", "k")
+            .header(USER, user);
         request.body(Body::empty()).unwrap()
     };
     let panicked = tokio::spawn({
-        let (app, request) = (app.clone(), as_user("bug"));
+        let app = app.clone();
+        let request = as_user("bug");
         async move { send(&app, request).await }
     });
     assert!(panicked.await.is_err_and(|error| error.is_panic()));
@@ -136,15 +196,27 @@ async fn a_scope_that_panics_shares_no_key() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_has_expired_is_409_and_its_lookup_410() {
     let site = Site::new();
-    let times = layer(&site.idempotency).ttl(Duration::from_secs(60)).remember(Duration::from_secs(600));
-    let lookup = idem_http::lookup(site.idempotency.clone()).name("tests").route("POST", "/charges");
+    let times = layer(&site.idempotency)
+        .ttl(Duration::from_secs(60))
+        .remember(Duration::from_secs(600));
+    let lookup = idem_http::lookup(site.idempotency.clone())
+        .name("tests")
+        .route("POST", "/charges");
     let lookup = lookup.scope(|parts| header(parts, USER));
     let app = site.router(times).route_service("/charges/{key}", lookup);
-    let ask = || Request::get("/charges/k").header(USER, "alice").body(Body::empty()).unwrap();
+    let ask = || {
+        Request::get("/charges/k")
+            .header(USER, "alice")
+            .body(Body::empty())
+            .unwrap()
+    };
     assert_eq!(send(&app, empty("k")).await.text, "1");
     tokio::time::advance(Duration::from_secs(61)).await;
     let late = send(&app, empty("k")).await;
-    assert_eq!((late.status, &*late.code()), (StatusCode::CONFLICT, "already_done"));
+    assert_eq!(
+        (late.status, &*late.code()),
+        (StatusCode::CONFLICT, "already_done")
+    );
     assert!(!late.headers.contains_key(RETRY_AFTER));
     assert_eq!(send(&app, ask()).await.status, StatusCode::GONE);
     tokio::time::advance(Duration::from_secs(600)).await;
@@ -154,20 +226,34 @@ async fn an_answer_that_has_expired_is_409_and_its_lookup_410() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_was_interrupted_and_one_that_failed_too_often_are_409() {
-    let runtime = Idempotency::builder(MemoryStore::new()).abandoned(Abandoned::Reject).build();
+    let runtime = Idempotency::builder(MemoryStore::new())
+        .abandoned(Abandoned::Reject)
+        .build();
     let site = Site::over(runtime);
-    let failing =
-        site.router_of(layer(&site.idempotency).max_attempts(2), |_| StatusCode::INTERNAL_SERVER_ERROR.into_response());
+    let failing = site.router_of(layer(&site.idempotency).max_attempts(2), |_| {
+        StatusCode::INTERNAL_SERVER_ERROR.into_response()
+    });
     for expected in [500, 500, 409, 409] {
         let received = send(&failing, empty("failing")).await;
         assert_eq!(received.status.as_u16(), expected);
-        assert!(expected == 500 || received.code() == "attempts_exhausted", "{}", received.text);
+        assert!(
+            expected == 500 || received.code() == "attempts_exhausted",
+            "{}",
+            received.text
+        );
     }
-    let call = site.idempotency.operation("tests.POST/charges").key(&("alice", "cut")).lease(Duration::from_secs(1));
+    let call = site
+        .idempotency
+        .operation("tests.POST/charges")
+        .key(&("alice", "cut"))
+        .lease(Duration::from_secs(1));
     drop(call.begin().await.unwrap());
     tokio::time::advance(Duration::from_secs(2)).await;
     let refused = send(&failing, empty("cut")).await;
-    assert_eq!((refused.status, &*refused.code()), (StatusCode::CONFLICT, "abandoned"));
+    assert_eq!(
+        (refused.status, &*refused.code()),
+        (StatusCode::CONFLICT, "abandoned")
+    );
     assert!(!refused.headers.contains_key(RETRY_AFTER));
     assert_eq!(site.runs.load(SeqCst), 2);
 }
@@ -176,10 +262,16 @@ async fn a_request_that_was_interrupted_and_one_that_failed_too_often_are_409() 
 async fn a_record_of_something_else_is_500_and_nothing_runs() {
     let site = Site::new();
     let app = site.router(layer(&site.idempotency));
-    let other = site.idempotency.operation("tests.POST/charges").key(&("alice", "k"));
+    let other = site
+        .idempotency
+        .operation("tests.POST/charges")
+        .key(&("alice", "k"));
     other.run(async || Ok::<_, Error>(7)).await.unwrap();
     let refused = send(&app, empty("k")).await;
-    assert_eq!((refused.status, &*refused.code()), (StatusCode::INTERNAL_SERVER_ERROR, "codec"));
+    assert_eq!(
+        (refused.status, &*refused.code()),
+        (StatusCode::INTERNAL_SERVER_ERROR, "codec")
+    );
     assert_eq!(site.runs.load(SeqCst), 0);
 }
 
@@ -187,14 +279,25 @@ async fn a_record_of_something_else_is_500_and_nothing_runs() {
 async fn compressed_bodies_are_compared_and_replayed_as_they_are() {
     let site = Site::new();
     let app = site.app(|_| ([(CONTENT_ENCODING, "gzip")], GZIP[0]).into_response());
-    let sent = |body: &'static [u8]| request("k").header(CONTENT_ENCODING, "gzip").body(Body::from(body)).unwrap();
+    let sent = |body: &'static [u8]| {
+        request("k")
+            .header(CONTENT_ENCODING, "gzip")
+            .body(Body::from(body))
+            .unwrap()
+    };
     for replayed in [false, true] {
         let received = send(&app, sent(GZIP[0])).await;
-        assert_eq!((&received.bytes[..], &received.headers[CONTENT_ENCODING]), (GZIP[0], &"gzip".parse().unwrap()));
+        assert_eq!(
+            (&received.bytes[..], &received.headers[CONTENT_ENCODING]),
+            (GZIP[0], &"gzip".parse().unwrap())
+        );
         assert_eq!(is_replay(&received), replayed);
     }
     // The bytes count: clients send the same ones in each try.
-    assert_eq!(send(&app, sent(GZIP[1])).await.code(), "fingerprint_mismatch");
+    assert_eq!(
+        send(&app, sent(GZIP[1])).await.code(),
+        "fingerprint_mismatch"
+    );
     assert_eq!(site.runs.load(SeqCst), 1);
 }
 
@@ -209,7 +312,9 @@ async fn each_request_that_the_layer_refuses_or_lets_pass_is_an_event() {
     ] {
         let (logs, _guard) = logged(tracing::Level::DEBUG);
         let site = Site::new();
-        let layer = layer(&site.idempotency).max_body(4).required(code != "passes");
+        let layer = layer(&site.idempotency)
+            .max_body(4)
+            .required(code != "passes");
         let app = site.router(layer.clone());
         let in_body = site.router(layer.name("forms").body_field("/key"));
         let mut request = Request::post("/charges").header(CONTENT_TYPE, "application/json");
@@ -221,7 +326,11 @@ async fn each_request_that_the_layer_refuses_or_lets_pass_is_an_event() {
             "invalid_key" => request.header("idempotency-key", "a b"),
             _ => request.header("idempotency-key", "k"),
         };
-        let text = if code == "body_too_large" { "12345" } else { "10" };
+        let text = if code == "body_too_large" {
+            "12345"
+        } else {
+            "10"
+        };
         let got = send(&app, request.body(Body::from(text)).unwrap()).await;
         if code == "passes" {
             assert_eq!(got.status, StatusCode::OK);
@@ -229,17 +338,25 @@ async fn each_request_that_the_layer_refuses_or_lets_pass_is_an_event() {
             assert_eq!(got.code(), code);
         }
         let text = logs.text();
-        assert!(text.contains(expected) && text.contains("tests.POST/charges"), "{code}: {text}");
+        assert!(
+            text.contains(expected) && text.contains("tests.POST/charges"),
+            "{code}: {text}"
+        );
         if expected.contains("invalid") {
             assert!(text.contains(&format!("detail=\"{code}\"")), "{text}");
         }
         // The same of a key that is found after the body was read.
         if code == "passes" || code == "missing_key" {
             logs.0.lock().unwrap().clear();
-            let request = Request::post("/charges").header(USER, "alice").header(CONTENT_TYPE, "application/json");
+            let request = Request::post("/charges")
+                .header(USER, "alice")
+                .header(CONTENT_TYPE, "application/json");
             send(&in_body, request.body(Body::from("{}")).unwrap()).await;
             let text = logs.text();
-            assert!(text.contains(expected) && text.contains("forms.POST/charges"), "{code}: {text}");
+            assert!(
+                text.contains(expected) && text.contains("forms.POST/charges"),
+                "{code}: {text}"
+            );
         }
     }
 }
@@ -250,56 +367,106 @@ async fn nothing_of_a_key_an_owner_or_a_body_reaches_a_log_or_an_error_page() {
     let (logs, _guard) = logged(tracing::Level::TRACE);
     let site = Site::new();
     let app = site.router(layer(&site.idempotency).max_body(64));
-    let of_body = site.router(layer(&site.idempotency).name("forms").body_field("/key").required(true));
+    let of_body = site.router(
+        layer(&site.idempotency)
+            .name("forms")
+            .body_field("/key")
+            .required(true),
+    );
     let with = |key: &str, body: &str| {
-        let request = Request::post("/charges").header(USER, "hunter2").header("idempotency-key", key);
-        request.header(CONTENT_TYPE, "application/json").body(Body::from(body.to_owned())).unwrap()
+        let request = Request::post("/charges")
+            .header(USER, "hunter2")
+            .header("idempotency-key", key);
+        request
+            .header(CONTENT_TYPE, "application/json")
+            .body(Body::from(body.to_owned()))
+            .unwrap()
     };
-    assert_eq!(send(&app, with(KEY, "4242\u{1b}[31m")).await.status, StatusCode::OK);
+    assert_eq!(
+        send(&app, with(KEY, "4242\u{1b}[31m")).await.status,
+        StatusCode::OK
+    );
     let long = "4242".repeat(17);
     for (app, request, code) in [
         (&app, with(KEY, "4243"), "fingerprint_mismatch"),
         (&app, with(&format!("{KEY} {KEY}"), "4242"), "invalid_key"),
         (&app, with(KEY, &long), "body_too_large"),
         (&of_body, with("k", "{\"key\": 4242}"), "invalid_key"),
-        (&of_body, with("k", "{\"key\": \"4242 4242\"}"), "invalid_key"),
+        (
+            &of_body,
+            with("k", "{\"key\": \"4242 4242\"}"),
+            "invalid_key",
+        ),
         (&of_body, with("k", "4242"), "missing_key"),
     ] {
         let page = send(app, request).await;
         assert_eq!(page.code(), code);
         let shown = format!("{:?} {}", page.headers, page.text);
-        assert!(!["script", "4242", "4243", "hunter2"].iter().any(|secret| shown.contains(secret)), "{shown}");
+        assert!(
+            !["script", "4242", "4243", "hunter2"]
+                .iter()
+                .any(|secret| shown.contains(secret)),
+            "{shown}"
+        );
     }
     let logs = logs.text();
-    assert!(logs.contains("executed") && logs.contains("rejected_mismatch"), "{logs}");
-    assert!(!["script", "4242", "4243", "hunter2", "\u{1b}"].iter().any(|secret| logs.contains(secret)), "{logs}");
+    assert!(
+        logs.contains("executed") && logs.contains("rejected_mismatch"),
+        "{logs}"
+    );
+    assert!(
+        !["script", "4242", "4243", "hunter2", "\u{1b}"]
+            .iter()
+            .any(|secret| logs.contains(secret)),
+        "{logs}"
+    );
 }
 
 #[tokio::test]
 async fn a_401_names_a_scheme_to_authenticate_by() {
     let site = Site::new();
-    let lookup = idem_http::lookup(site.idempotency.clone()).name("tests").route("POST", "/charges");
+    let lookup = idem_http::lookup(site.idempotency.clone())
+        .name("tests")
+        .route("POST", "/charges");
     let lookup = lookup.scope(|parts| header(parts, USER));
-    let app = site.router(layer(&site.idempotency)).route_service("/charges/{key}", lookup);
-    let nobody = Request::post("/charges").header("idempotency-key", "k").body(Body::empty()).unwrap();
+    let app = site
+        .router(layer(&site.idempotency))
+        .route_service("/charges/{key}", lookup);
+    let nobody = Request::post("/charges")
+        .header("idempotency-key", "k")
+        .body(Body::empty())
+        .unwrap();
     let asked = Request::get("/charges/k").body(Body::empty()).unwrap();
     let of_error = idem_http::problem(&Error::missing_subject("tokens")).map(Body::from);
     let by_axum = Error::missing_subject("tokens").into_response();
-    for response in [app.clone().oneshot(nobody).await.unwrap(), app.oneshot(asked).await.unwrap(), of_error, by_axum] {
+    for response in [
+        app.clone().oneshot(nobody).await.unwrap(),
+        app.oneshot(asked).await.unwrap(),
+        of_error,
+        by_axum,
+    ] {
         assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
         assert_eq!(response.headers()[WWW_AUTHENTICATE], "Bearer");
     }
     // A shape of the service's own says it itself, or leaves it to the layer.
-    for (own, expected) in [(Some("Basic realm=\"shop\""), "Basic realm=\"shop\""), (None, "Bearer")] {
+    for (own, expected) in [
+        (Some("Basic realm=\"shop\""), "Basic realm=\"shop\""),
+        (None, "Bearer"),
+    ] {
         let layer = layer(&site.idempotency).problem(move |problem| {
             let mut response = http::Response::new(problem.message.to_owned());
             *response.status_mut() = problem.status;
             if let Some(own) = own {
-                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(own));
+                response
+                    .headers_mut()
+                    .insert(WWW_AUTHENTICATE, HeaderValue::from_static(own));
             }
             response
         });
-        let nobody = Request::post("/charges").header("idempotency-key", "k").body(Body::empty()).unwrap();
+        let nobody = Request::post("/charges")
+            .header("idempotency-key", "k")
+            .body(Body::empty())
+            .unwrap();
         let refused = send(&site.router(layer), nobody).await;
         let found: Vec<_> = refused.headers.get_all(WWW_AUTHENTICATE).iter().collect();
         assert_eq!(found, [expected]);
@@ -312,13 +479,26 @@ async fn a_scope_that_is_a_password_is_an_error_in_the_log_which_does_not_quote_
     let site = Site::new();
     let layer = idem_http::IdempotencyLayer::new(site.idempotency.clone()).name("tests");
     let app = site.router(layer.scope(|parts| header(parts, AUTHORIZATION)));
-    let request =
-        Request::post("/charges").header(AUTHORIZATION, "Basic YWRtaW46czNjcmV0").header("idempotency-key", "k");
+    let request = Request::post("/charges")
+        .header(AUTHORIZATION, "Basic YWRtaW46czNjcmV0")
+        .header("idempotency-key", "k");
     let refused = send(&app, request.body(Body::empty()).unwrap()).await;
-    assert_eq!((refused.status, &*refused.code()), (StatusCode::INTERNAL_SERVER_ERROR, "config"));
+    assert_eq!(
+        (refused.status, &*refused.code()),
+        (StatusCode::INTERNAL_SERVER_ERROR, "config")
+    );
     let text = logs.text();
-    for part in ["ERROR idem: ", "credential_in_scope", "header=authorization", "ScopeSecret", "misconfigured"] {
+    for part in [
+        "ERROR idem: ",
+        "credential_in_scope",
+        "header=authorization",
+        "ScopeSecret",
+        "misconfigured",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    assert!(!text.contains("YWRtaW46czNjcmV0") && !text.contains("s3cret"), "{text}");
+    assert!(
+        !text.contains("YWRtaW46czNjcmV0") && !text.contains("s3cret"),
+        "{text}"
+    );
 }

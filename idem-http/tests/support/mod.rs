@@ -1,5 +1,9 @@
 //! A small site whose handler counts its runs and can be held up.
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test binary uses a part of it"
+)]
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -46,7 +50,9 @@ pub const USER: HeaderName = HeaderName::from_static("x-user");
 
 /// A layer that takes the header [`USER`] for the owner.
 pub fn layer(idempotency: &Idempotency) -> IdempotencyLayer<Scoped> {
-    IdempotencyLayer::new(idempotency.clone()).name("tests").scope(|parts| header(parts, USER))
+    IdempotencyLayer::new(idempotency.clone())
+        .name("tests")
+        .scope(|parts| header(parts, USER))
 }
 
 /// A request of Alice.
@@ -60,7 +66,12 @@ pub async fn send(app: &Router, request: Request<Body>) -> Received {
     let (parts, body) = response.into_parts();
     let bytes = axum::body::to_bytes(body, usize::MAX).await.unwrap();
     let text = String::from_utf8_lossy(&bytes).into_owned();
-    Received { status: parts.status, headers: parts.headers, bytes, text }
+    Received {
+        status: parts.status,
+        headers: parts.headers,
+        bytes,
+        text,
+    }
 }
 
 impl Site {
@@ -69,7 +80,12 @@ impl Site {
     }
 
     pub fn over(idempotency: Idempotency) -> Self {
-        Self { idempotency, runs: Arc::default(), open: watch::Sender::new(true), entered: Arc::default() }
+        Self {
+            idempotency,
+            runs: Arc::default(),
+            open: watch::Sender::new(true),
+            entered: Arc::default(),
+        }
     }
 
     /// From now on, the handler waits.
@@ -103,9 +119,14 @@ impl Site {
     where
         F: Fn(usize) -> Response + Clone + Send + Sync + 'static,
     {
-        let (runs, open, entered) = (self.runs.clone(), self.open.subscribe(), self.entered.clone());
+        let runs = self.runs.clone();
+        let open = self.open.subscribe();
+        let entered = self.entered.clone();
         let handler = move || {
-            let (runs, mut open, entered, answer) = (runs.clone(), open.clone(), entered.clone(), answer.clone());
+            let runs = runs.clone();
+            let mut open = open.clone();
+            let entered = entered.clone();
+            let answer = answer.clone();
             async move {
                 let count = runs.fetch_add(1, SeqCst) + 1;
                 entered.notify_one();
@@ -113,6 +134,9 @@ impl Site {
                 answer(count)
             }
         };
-        Router::new().route("/charges", any(handler.clone())).route("/refunds/{id}", any(handler)).layer(layer)
+        Router::new()
+            .route("/charges", any(handler.clone()))
+            .route("/refunds/{id}", any(handler))
+            .layer(layer)
     }
 }

@@ -34,7 +34,13 @@ enum Fault {
     Unavailable,
 }
 
-const FAULTS: [Fault; 5] = [Fault::None, Fault::CutBefore, Fault::CutAfter, Fault::Delay, Fault::Unavailable];
+const FAULTS: [Fault; 5] = [
+    Fault::None,
+    Fault::CutBefore,
+    Fault::CutAfter,
+    Fault::Delay,
+    Fault::Unavailable,
+];
 
 /// How long a client waits for one try; a delay is longer.
 const TRY: Duration = Duration::from_millis(700);
@@ -46,9 +52,22 @@ fn fault(case: usize, hop: usize) -> Fault {
 
 fn client() -> ClientWithMiddleware {
     // Each try has a connection of its own, as each has its own fate.
-    let reqwest = super::reqwest_builder().timeout(TRY).pool_max_idle_per_host(0).no_proxy().build().unwrap();
-    let idempotent = IdempotencyClient::new("chain").tries(100).backoff(Duration::from_millis(20));
-    ClientBuilder::new(reqwest).with(idempotent.deadline(Duration::from_secs(90)).keys_from_call()).build()
+    let reqwest = super::reqwest_builder()
+        .timeout(TRY)
+        .pool_max_idle_per_host(0)
+        .no_proxy()
+        .build()
+        .unwrap();
+    let idempotent = IdempotencyClient::new("chain")
+        .tries(100)
+        .backoff(Duration::from_millis(20));
+    ClientBuilder::new(reqwest)
+        .with(
+            idempotent
+                .deadline(Duration::from_secs(90))
+                .keys_from_call(),
+        )
+        .build()
 }
 
 /// How often the bodies of one service ran, for each case.
@@ -69,21 +88,42 @@ async fn handle(State(service): State<Service>, headers: HeaderMap) -> Result<St
         *run += 1;
         *run
     };
-    let Some(next) = service.next else { return Ok(format!("{run}")) };
-    let sent = service.client.post(format!("http://{next}/step")).header(CASE, case).body("step").send().await;
+    let Some(next) = service.next else {
+        return Ok(format!("{run}"));
+    };
+    let sent = service
+        .client
+        .post(format!("http://{next}/step"))
+        .header(CASE, case)
+        .body("step")
+        .send()
+        .await;
     let response = sent.map_err(|_| StatusCode::BAD_GATEWAY)?;
     if response.status() != StatusCode::OK {
         return Err(StatusCode::BAD_GATEWAY);
     }
-    Ok(format!("{run} {}", response.text().await.map_err(|_| StatusCode::BAD_GATEWAY)?))
+    Ok(format!(
+        "{run} {}",
+        response.text().await.map_err(|_| StatusCode::BAD_GATEWAY)?
+    ))
 }
 
 /// Starts a service, and returns the address of the faulty hop before it.
 async fn start(hop: usize, next: Option<SocketAddr>) -> (SocketAddr, Runs) {
     let runs = Runs::default();
-    let service = Service { runs: runs.clone(), next, client: client() };
-    let layer = IdempotencyLayer::new(Idempotency::new(MemoryStore::new())).name("chain").unscoped().required(true);
-    let app = Router::new().route("/step", post(handle)).with_state(service).layer(layer.wait(Duration::from_secs(60)));
+    let service = Service {
+        runs: runs.clone(),
+        next,
+        client: client(),
+    };
+    let layer = IdempotencyLayer::new(Idempotency::new(MemoryStore::new()))
+        .name("chain")
+        .unscoped()
+        .required(true);
+    let app = Router::new()
+        .route("/step", post(handle))
+        .with_state(service)
+        .layer(layer.wait(Duration::from_secs(60)));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let behind = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
@@ -108,11 +148,18 @@ async fn pass(
     let (_, headers, request) = read_request(&mut stream).await?;
     let case = headers[CASE].to_str().ok()?.to_owned();
     let is_first = seen.lock().unwrap().insert(case.clone());
-    let fault = if is_first { fault(case.parse().ok()?, hop) } else { Fault::None };
+    let fault = if is_first {
+        fault(case.parse().ok()?, hop)
+    } else {
+        Fault::None
+    };
     match fault {
         Fault::CutBefore => return None,
         Fault::Unavailable => {
-            stream.write_all(b"HTTP/1.1 503 X\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").await.ok()?;
+            stream
+                .write_all(b"HTTP/1.1 503 X\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+                .await
+                .ok()?;
             return None;
         }
         Fault::None | Fault::CutAfter | Fault::Delay => {}
@@ -141,8 +188,18 @@ async fn three_services_run_each_body_once_whatever_happens_at_any_hop() {
     let cases = FAULTS.len().pow(3);
     let calls: Vec<_> = (0..cases)
         .map(|case| {
-            let request = client.post(format!("http://{first}/step")).header(CASE, case.to_string()).body("step");
-            tokio::spawn(async move { request.send().await?.text().await.map_err(reqwest_middleware::Error::from) })
+            let request = client
+                .post(format!("http://{first}/step"))
+                .header(CASE, case.to_string())
+                .body("step");
+            tokio::spawn(async move {
+                request
+                    .send()
+                    .await?
+                    .text()
+                    .await
+                    .map_err(reqwest_middleware::Error::from)
+            })
         })
         .collect();
     for (case, call) in calls.into_iter().enumerate() {

@@ -13,8 +13,12 @@ use super::support::Site;
 const BODY: &str = "cents=1999";
 
 fn request(key: usize) -> String {
-    let headers = format!("host: x\r\nconnection: close\r\nx-user: alice\r\nidempotency-key: {key}\r\n");
-    format!("POST /charges HTTP/1.1\r\n{headers}content-length: {}\r\n\r\n{BODY}", BODY.len())
+    let headers =
+        format!("host: x\r\nconnection: close\r\nx-user: alice\r\nidempotency-key: {key}\r\n");
+    format!(
+        "POST /charges HTTP/1.1\r\n{headers}content-length: {}\r\n\r\n{BODY}",
+        BODY.len()
+    )
 }
 
 async fn whole(address: SocketAddr, key: usize) -> String {
@@ -33,12 +37,18 @@ async fn a_client_that_is_gone_after_any_number_of_bytes_finds_its_key_free_or_a
     let keys = 100..100 + length + 1;
     for (key, sent) in keys.clone().zip(0..) {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        stream.write_all(&request(key).as_bytes()[..sent]).await.unwrap();
+        stream
+            .write_all(&request(key).as_bytes()[..sent])
+            .await
+            .unwrap();
         drop(stream);
     }
     for (key, expected) in keys.zip(0..) {
         let answer = whole(address, key).await;
-        assert!(answer.starts_with("HTTP/1.1 200"), "gone after {expected} bytes: {answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 200"),
+            "gone after {expected} bytes: {answer}"
+        );
     }
     // Each ran once: for the client that was gone, or for the one that came again.
     assert_eq!(site.runs.load(SeqCst), length + 1);

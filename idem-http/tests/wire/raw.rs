@@ -14,7 +14,10 @@ use super::support::{Site, layer};
 async fn answer(address: SocketAddr, head: &str, body: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let head = format!("{head}host: x\r\nconnection: close\r\nx-user: alice\r\n\r\n");
-    stream.write_all(&[head.as_bytes(), body].concat()).await.unwrap();
+    stream
+        .write_all(&[head.as_bytes(), body].concat())
+        .await
+        .unwrap();
     let mut text = Vec::new();
     stream.read_to_end(&mut text).await.unwrap();
     String::from_utf8_lossy(&text).into_owned()
@@ -52,17 +55,25 @@ async fn two_keys_in_any_spelling_and_keys_with_foreign_bytes_are_refused_and_no
 async fn a_key_in_a_trailer_is_none_and_one_in_the_head_stays_the_key() {
     let site = Site::new();
     let address = serve(site.router(layer(&site.idempotency).required(true))).await;
-    let post = "POST /charges HTTP/1.1\r\ntransfer-encoding: chunked\r\ntrailer: idempotency-key\r\n";
+    let post =
+        "POST /charges HTTP/1.1\r\ntransfer-encoding: chunked\r\ntrailer: idempotency-key\r\n";
     let body = b"2\r\n10\r\n0\r\nidempotency-key: b\r\n\r\n";
     let missing = answer(address, post, body).await;
-    assert!(missing.starts_with("HTTP/1.1 400") && missing.contains("missing_key"), "{missing}");
+    assert!(
+        missing.starts_with("HTTP/1.1 400") && missing.contains("missing_key"),
+        "{missing}"
+    );
     for replayed in [false, true] {
         let got = answer(address, &format!("{post}idempotency-key: a\r\n"), body).await;
         assert_eq!(got.contains("idempotent-replayed: true"), replayed, "{got}");
     }
     // It is the key `b` that is free.
     let other = "POST /charges HTTP/1.1\r\ncontent-length: 2\r\nidempotency-key: b\r\n";
-    assert!(!answer(address, other, b"10").await.contains("idempotent-replayed"));
+    assert!(
+        !answer(address, other, b"10")
+            .await
+            .contains("idempotent-replayed")
+    );
     assert_eq!(site.runs.load(SeqCst), 2);
 }
 
@@ -72,11 +83,16 @@ async fn a_client_that_expects_100_is_asked_for_its_body_only_if_its_request_is_
     let address = serve(site.app(|n| n.to_string().into_response())).await;
     let head = |key: &str| {
         let headers = "host: x\r\nconnection: close\r\nexpect: 100-continue\r\nx-user: alice\r\n";
-        format!("POST /charges HTTP/1.1\r\n{headers}content-length: 2\r\nidempotency-key: {key}\r\n\r\n")
+        format!(
+            "POST /charges HTTP/1.1\r\n{headers}content-length: 2\r\nidempotency-key: {key}\r\n\r\n"
+        )
     };
     let mut refused = String::new();
     let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(head("not valid").as_bytes()).await.unwrap();
+    stream
+        .write_all(head("not valid").as_bytes())
+        .await
+        .unwrap();
     stream.read_to_string(&mut refused).await.unwrap();
     assert!(refused.starts_with("HTTP/1.1 400"), "{refused}");
     for replayed in [false, true] {
@@ -88,7 +104,10 @@ async fn a_client_that_expects_100_is_asked_for_its_body_only_if_its_request_is_
         stream.write_all(b"10").await.unwrap();
         let mut got = String::new();
         stream.read_to_string(&mut got).await.unwrap();
-        assert!(got.starts_with("HTTP/1.1 200") && got.ends_with("\r\n\r\n1"), "{got}");
+        assert!(
+            got.starts_with("HTTP/1.1 200") && got.ends_with("\r\n\r\n1"),
+            "{got}"
+        );
         assert_eq!(got.contains("idempotent-replayed: true"), replayed);
     }
     assert_eq!(site.runs.load(SeqCst), 1);

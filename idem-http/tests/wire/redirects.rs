@@ -28,17 +28,24 @@ fn reqwest() -> reqwest::ClientBuilder {
 }
 
 fn is_unknown(sent: &Result<Response>) -> bool {
-    sent.as_ref().is_err_and(|error| UnknownOutcome::find(error).is_some())
+    sent.as_ref()
+        .is_err_and(|error| UnknownOutcome::find(error).is_some())
 }
 
 /// Sends a request that the server answers with a redirect.
 async fn redirected_to(target: &str) -> Result<Response> {
     let site = Site::new();
     let location = target.to_owned();
-    let app = site.app(move |_| (StatusCode::SEE_OTHER, [(LOCATION, location.clone())]).into_response());
+    let app =
+        site.app(move |_| (StatusCode::SEE_OTHER, [(LOCATION, location.clone())]).into_response());
     let url = format!("http://{}/charges#fragment", serve(app).await);
-    let sent =
-        builder(reqwest()).build().post(url).header("x-user", "alice").header(AUTHORIZATION, "alice").send().await;
+    let sent = builder(reqwest())
+        .build()
+        .post(url)
+        .header("x-user", "alice")
+        .header(AUTHORIZATION, "alice")
+        .send()
+        .await;
     assert!(site.runs.load(SeqCst) > 0, "the request was carried out");
     sent
 }
@@ -47,7 +54,11 @@ async fn redirected_to(target: &str) -> Result<Response> {
 async fn what_the_target_of_a_redirect_refuses_was_carried_out_before() {
     let receipts = get(|headers: HeaderMap| async move {
         // reqwest takes credentials to no other origin.
-        if headers.contains_key(AUTHORIZATION) { StatusCode::OK } else { StatusCode::UNAUTHORIZED }
+        if headers.contains_key(AUTHORIZATION) {
+            StatusCode::OK
+        } else {
+            StatusCode::UNAUTHORIZED
+        }
     });
     let receipts = serve(Router::new().route("/receipts/1", receipts)).await;
     let sent = redirected_to(&format!("http://{receipts}/receipts/1")).await;
@@ -60,11 +71,19 @@ async fn what_the_target_of_a_redirect_refuses_was_carried_out_before() {
 #[tokio::test]
 async fn a_refusal_of_a_url_with_a_fragment_is_one_of_the_server_itself() {
     let address = serve(Router::new()).await;
-    let sent = builder(reqwest()).build().post(format!("http://{address}/charges#fragment")).send().await;
+    let sent = builder(reqwest())
+        .build()
+        .post(format!("http://{address}/charges#fragment"))
+        .send()
+        .await;
     assert_eq!(sent.unwrap().status(), StatusCode::NOT_FOUND);
     let refusing = axum::routing::post(async || StatusCode::UNAUTHORIZED);
     let address = serve(Router::new().route("/charges", refusing)).await;
-    let sent = builder(reqwest()).build().post(format!("http://{address}/charges#fragment")).send().await;
+    let sent = builder(reqwest())
+        .build()
+        .post(format!("http://{address}/charges#fragment"))
+        .send()
+        .await;
     assert_eq!(sent.unwrap().status(), StatusCode::UNAUTHORIZED);
 }
 
@@ -73,16 +92,36 @@ async fn a_refusal_of_a_url_with_a_fragment_is_one_of_the_server_itself() {
 async fn a_408_of_a_time_limit_around_the_layer_is_unknown() {
     let site = Site::new();
     site.close();
-    let limit = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, Duration::from_millis(200));
-    let url = format!("http://{}/charges", serve(site.router(layer(&site.idempotency)).layer(limit)).await);
+    let limit =
+        TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, Duration::from_millis(200));
+    let url = format!(
+        "http://{}/charges",
+        serve(site.router(layer(&site.idempotency)).layer(limit)).await
+    );
     let client = builder(reqwest()).build();
-    let charge = || client.post(&url).header("x-user", "alice").with_extension(RequestKey::new("order-7")).send();
+    let charge = || {
+        client
+            .post(&url)
+            .header("x-user", "alice")
+            .with_extension(RequestKey::new("order-7"))
+            .send()
+    };
     let sent = charge().await;
     site.open();
-    site.idempotency.shutdown(Duration::from_secs(10)).await.unwrap();
+    site.idempotency
+        .shutdown(Duration::from_secs(10))
+        .await
+        .unwrap();
     let again = charge().await.unwrap();
-    assert_eq!((again.status(), site.runs.load(SeqCst)), (StatusCode::OK, 1));
-    assert_eq!(again.headers()["idempotent-replayed"], "true", "the first request was carried out");
+    assert_eq!(
+        (again.status(), site.runs.load(SeqCst)),
+        (StatusCode::OK, 1)
+    );
+    assert_eq!(
+        again.headers()["idempotent-replayed"],
+        "true",
+        "the first request was carried out"
+    );
     assert!(is_unknown(&sent), "{sent:?}");
 }
 
@@ -106,22 +145,40 @@ impl std::error::Error for Wrapped {
 
 #[async_trait::async_trait]
 impl Middleware for Wrapping {
-    async fn handle(&self, request: Request, extensions: &mut Extensions, next: Next<'_>) -> Result<Response> {
-        next.run(request, extensions).await.map_err(|error| Error::middleware(Wrapped(error)))
+    async fn handle(
+        &self,
+        request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> Result<Response> {
+        next.run(request, extensions)
+            .await
+            .map_err(|error| Error::middleware(Wrapped(error)))
     }
 }
 
 fn wrapping() -> ClientWithMiddleware {
-    builder(reqwest().timeout(Duration::from_millis(200))).with(Wrapping).build()
+    builder(reqwest().timeout(Duration::from_millis(200)))
+        .with(Wrapping)
+        .build()
 }
 
 #[tokio::test]
 async fn middleware_that_retries_inside_hides_no_lost_reply() {
     let script = Script::new([Act::Hang]);
-    let sent = wrapping().post(format!("http://{}/charges", script.serve().await)).send().await;
+    let sent = wrapping()
+        .post(format!("http://{}/charges", script.serve().await))
+        .send()
+        .await;
     assert!(is_unknown(&sent) && script.got().len() == 1, "{sent:?}");
     // Nor does it make a refused connection one.
-    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let sent = wrapping().post(format!("http://{gone}/charges")).send().await;
+    let gone = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let sent = wrapping()
+        .post(format!("http://{gone}/charges"))
+        .send()
+        .await;
     assert!(sent.is_err() && !is_unknown(&sent), "{sent:?}");
 }

@@ -47,7 +47,11 @@ pub(crate) struct Got {
 impl Got {
     /// All keys that the request carried.
     pub(crate) fn keys(&self) -> Vec<&str> {
-        self.headers.get_all("idempotency-key").iter().map(|value| value.to_str().unwrap()).collect()
+        self.headers
+            .get_all("idempotency-key")
+            .iter()
+            .map(|value| value.to_str().unwrap())
+            .collect()
     }
 }
 
@@ -66,7 +70,11 @@ impl Script {
 
     fn next(&self, got: Got) -> Act {
         self.got.lock().unwrap().push(got);
-        self.acts.lock().unwrap().pop_front().expect("the script has ended")
+        self.acts
+            .lock()
+            .unwrap()
+            .pop_front()
+            .expect("the script has ended")
     }
 
     pub(crate) fn got(&self) -> Vec<Got> {
@@ -76,19 +84,27 @@ impl Script {
     /// The one key of all requests.
     pub(crate) fn key(&self) -> String {
         let got = self.got();
-        let [key] = got[0].keys()[..] else { panic!("no single key: {got:?}") };
+        let [key] = got[0].keys()[..] else {
+            panic!("no single key: {got:?}")
+        };
         assert!(got.iter().all(|got| got.keys() == [key]), "{got:?}");
         key.to_owned()
     }
 
     /// The pauses between the requests, in milliseconds.
     pub(crate) fn pauses(&self) -> Vec<u128> {
-        self.got().windows(2).map(|pair| (pair[1].at - pair[0].at).as_millis()).collect()
+        self.got()
+            .windows(2)
+            .map(|pair| (pair[1].at - pair[0].at).as_millis())
+            .collect()
     }
 
     /// A client whose network is this script. Time may be paused.
     pub(crate) fn client(&self, idempotent: IdempotencyClient) -> ClientWithMiddleware {
-        ClientBuilder::new(super::reqwest_builder().build().unwrap()).with(idempotent).with(self.clone()).build()
+        ClientBuilder::new(super::reqwest_builder().build().unwrap())
+            .with(idempotent)
+            .with(self.clone())
+            .build()
     }
 
     /// Serves the script at a port of this machine, until the runtime ends.
@@ -111,18 +127,32 @@ impl Script {
             return None;
         }
         let (line, headers, _) = read_request(&mut stream).await?;
-        match self.next(Got { line, headers, at: Instant::now() }) {
+        match self.next(Got {
+            line,
+            headers,
+            at: Instant::now(),
+        }) {
             Act::Cut | Act::LoseReply => {}
             Act::Hang => std::future::pending().await,
             Act::HalfReply => {
-                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf").await.ok()?;
+                stream
+                    .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
+                    .await
+                    .ok()?;
             }
             Act::Reply(status, headers, body) => {
-                let headers: String =
-                    headers.into_iter().map(|(name, value)| [name, ": ", &value, "\r\n"].concat()).collect();
+                let headers: String = headers
+                    .into_iter()
+                    .map(|(name, value)| [name, ": ", &value, "\r\n"].concat())
+                    .collect();
                 let length = body.len();
-                let head = format!("HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}");
-                stream.write_all(format!("{head}\r\n{body}").as_bytes()).await.ok()?;
+                let head = format!(
+                    "HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}"
+                );
+                stream
+                    .write_all(format!("{head}\r\n{body}").as_bytes())
+                    .await
+                    .ok()?;
             }
         }
         Some(())
@@ -133,7 +163,11 @@ impl Script {
 impl Middleware for Script {
     async fn handle(&self, request: Request, _: &mut Extensions, _: Next<'_>) -> Result<Response> {
         let line = format!("{} {}", request.method(), request.url());
-        match self.next(Got { line, headers: request.headers().clone(), at: Instant::now() }) {
+        match self.next(Got {
+            line,
+            headers: request.headers().clone(),
+            at: Instant::now(),
+        }) {
             Act::Reply(status, headers, body) => {
                 let mut response = http::Response::new(body);
                 *response.status_mut() = status.try_into().unwrap();
@@ -155,7 +189,9 @@ pub(crate) async fn read_request(stream: &mut TcpStream) -> Option<(String, Head
 }
 
 /// The same from any stream.
-pub(crate) async fn read_from(stream: &mut (impl AsyncRead + Unpin)) -> Option<(String, HeaderMap, Vec<u8>)> {
+pub(crate) async fn read_from(
+    stream: &mut (impl AsyncRead + Unpin),
+) -> Option<(String, HeaderMap, Vec<u8>)> {
     let mut bytes = Vec::new();
     loop {
         let mut chunk = [0; 4096];
@@ -169,7 +205,9 @@ pub(crate) async fn read_from(stream: &mut (impl AsyncRead + Unpin)) -> Option<(
                 let name: http::HeaderName = name.parse().ok()?;
                 headers.append(name, value.trim().parse().ok()?);
             }
-            let length = headers.get("content-length").map_or(0, |value| value.to_str().unwrap().parse().unwrap());
+            let length = headers
+                .get("content-length")
+                .map_or(0, |value| value.to_str().unwrap().parse().unwrap());
             if bytes.len() >= head + 4 + length {
                 return Some((line, headers, bytes));
             }

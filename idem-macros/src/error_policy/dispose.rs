@@ -1,10 +1,11 @@
-//! `Dispose`: what becomes of the message whose handler failed.
+//! The implementation of `Dispose`: what becomes of a message whose handler failed.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::Type;
 use syn::ext::IdentExt as _;
 
+use super::content::Redeliver;
 use super::{Case, Derived};
 use crate::action::time;
 use crate::diag;
@@ -23,11 +24,18 @@ impl Derived<'_> {
             return self.disposition_of(&quote_spanned!(here=> match *self {}), &[]);
         }
         let arms = cases.iter().map(|case| self.disposition_arm(case));
-        let mut inner: Vec<&Type> = cases.iter().filter_map(|case| case.inner().map(|(_, ty)| ty)).collect();
-        // Whether a type parameter has a disposition is not seen here, so it must.
-        let asked =
-            |case: &&Case<'_>| case.inner().is_none() && case.dead_letters().is_none() && case.redeliver.is_none();
-        let fields = cases.iter().filter(asked).filter_map(|case| Some(case.only_field()?.1));
+        let mut inner: Vec<&Type> = cases
+            .iter()
+            .filter_map(|case| case.inner().map(|(_, ty)| ty))
+            .collect();
+        // Whether a type parameter has a disposition is not known here, so it must have one.
+        let asked = |case: &&Case<'_>| {
+            case.inner().is_none() && case.dead_letters().is_none() && case.redeliver.is_none()
+        };
+        let fields = cases
+            .iter()
+            .filter(asked)
+            .filter_map(|case| Some(case.only_field()?.1));
         inner.extend(fields.filter(|ty| self.is_parameter(ty)));
         self.disposition_of(&quote_spanned!(here=> match self { #(#arms)* }), &inner)
     }
@@ -39,7 +47,8 @@ impl Derived<'_> {
         let generics = self.generics_where(inner, &quote!(#krate::Dispose));
         let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
         let hidden = self.hidden_from_messages();
-        let conditional = self.conditional(&quote_spanned!(here=> #krate::__private::HasDisposition));
+        let conditional =
+            self.conditional(&quote_spanned!(here=> #krate::__private::HasDisposition));
         quote_spanned! {here=>
             #conditional
             #[automatically_derived]
@@ -55,13 +64,19 @@ impl Derived<'_> {
     fn disposition_arm(&self, case: &Case<'_>) -> TokenStream {
         let here = Span::mixed_site();
         let krate = self.krate.at(here);
-        let path =
-            case.variant.map_or_else(|| quote_spanned!(here=> Self), |variant| quote_spanned!(here=> Self::#variant));
+        let path = case.variant.map_or_else(
+            || quote_spanned!(here=> Self),
+            |variant| quote_spanned!(here=> Self::#variant),
+        );
         if case.dead_letters().is_some() {
             let reason = case.reason(&self.input.ident);
             return quote_spanned!(here=> #path { .. } => #krate::Disposition::dead_letter(#reason),);
         }
-        if let Some((word, Some(after))) = case.redeliver {
+        if let Some(Redeliver {
+            word,
+            pause: Some(after),
+        }) = case.redeliver
+        {
             let after = time(after, diag::located(*word));
             return quote_spanned!(here=> #path { .. } => #krate::Disposition::Retry { after: #after },);
         }
@@ -90,8 +105,8 @@ impl Derived<'_> {
         quote_spanned!(here=> #path { .. } => #again,)
     }
 
-    /// The question to the error inside, at its type: there lies the error where a condition of its
-    /// disposition is not met.
+    /// The call that asks the inner error for its disposition. An unmet condition is an error at
+    /// the type of the inner error.
     fn asked_for_disposition(&self, ty: &Type, method: &str) -> TokenStream {
         let (first, _) = diag::ends(ty);
         let krate = self.krate.at(first);
@@ -111,8 +126,9 @@ fn snake_case(name: &str) -> String {
     let mut text = String::with_capacity(name.len() + 4);
     for (at, letter) in letters.iter().enumerate() {
         let after_word = at > 0 && !letters[at - 1].is_uppercase() && letters[at - 1] != '_';
-        let before_word =
-            at > 0 && letters[at - 1].is_uppercase() && letters.get(at + 1).is_some_and(|next| next.is_lowercase());
+        let before_word = at > 0
+            && letters[at - 1].is_uppercase()
+            && letters.get(at + 1).is_some_and(|next| next.is_lowercase());
         if letter.is_uppercase() && (after_word || before_word) {
             text.push('_');
         }

@@ -6,17 +6,16 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use idem_core::StoreError;
 
-use crate::client::connection::Connection;
-use crate::client::error::refused;
-use crate::client::link::SILENCE;
-use crate::client::own::Own;
-use crate::client::replicas::Replicas;
-use crate::client::server::Server;
+use crate::connection::error::refused;
+use crate::connection::given::Connection;
+use crate::connection::link::SILENCE;
+use crate::connection::managed::ManagedConnection;
+use crate::connection::replicas::Replicas;
+use crate::connection::step_runner::StepRunner;
 use crate::store::keys::{DEFAULT_PREFIX, Keys};
 use crate::store::{RedisStore, check, script};
 
-/// Two of them fit into the two seconds within which a call on a dead server has to fail, so that a
-/// claim is sent twice.
+/// A claim without an answer is sent twice, and a call on a dead server must fail within two seconds.
 const TIME_LIMIT: Duration = Duration::from_millis(900);
 const CONNECT_TIME_LIMIT: Duration = Duration::from_secs(2);
 
@@ -260,8 +259,7 @@ impl RedisStoreBuilder {
         self.connecting().await
     }
 
-    /// In a box that is made here, so that the programs that connect need not compile all of it
-    /// again.
+    /// Boxes the future here, so that it is compiled once and not in each program that connects.
     fn connecting(self) -> BoxFuture<'static, Result<RedisStore, StoreError>> {
         Box::pin(self.connect_and_check())
     }
@@ -269,40 +267,35 @@ impl RedisStoreBuilder {
     async fn connect_and_check(self) -> Result<RedisStore, StoreError> {
         let keys = Keys::new(&self.prefix)?;
         if self.time_limit.is_zero() || self.connect_time_limit.is_zero() {
-            return Err(refused("a time limit is zero, so nothing could succeed; leave it out, or make it longer"));
+            return Err(refused(
+                "a time limit is zero, so nothing could succeed; leave it out, or make it longer",
+            ));
         }
-        if let Some(Replicas { count, timeout }) = self.replicas {
-            if count == 0 || timeout.is_zero() {
-                return Err(refused(
-                    "`replicas` asks for none, or gives them no time, so it would prove nothing; ask for at least one, or leave it out",
-                ));
-            }
-            if timeout >= self.time_limit {
-                return Err(refused(format!(
-                    "`replicas` may wait for {timeout:?}, and a step has {:?} in all; make the timeout of `replicas` shorter, or the `time_limit` longer",
-                    self.time_limit
-                )));
-            }
-            if timeout >= SILENCE {
-                return Err(refused(format!(
-                    "`replicas` may wait for {timeout:?}, and a connection that is silent for {SILENCE:?} is taken for lost; make the timeout of `replicas` shorter"
-                )));
-            }
-            if self.url.is_none() {
-                return Err(refused(
-                    "`replicas` needs a `url`: WAIT must go on the connection that wrote, and one that the application gave may have been replaced in between",
-                ));
-            }
-        }
-        let (server, wake) = match (self.url, self.connection, self.wake_url) {
+        self.check_replicas()?;
+        let (runner, wake) = match (self.url, self.connection, self.wake_url) {
             (Some(url), None, None) => {
-                let own = Own::connect(&url, self.connect_time_limit, script::greeting(&keys)).await?;
-                (Server::own(own, self.time_limit, self.replicas), None)
+                let managed = ManagedConnection::connect(
+                    &url,
+                    self.connect_time_limit,
+                    script::handshake(&keys),
+                )
+                .await?;
+                (
+                    StepRunner::managed(managed, self.time_limit, self.replicas),
+                    None,
+                )
             }
-            (None, Some(connection), None) => (Server::given(connection, self.time_limit), None),
+            (None, Some(connection), None) => {
+                (StepRunner::given(connection, self.time_limit), None)
+            }
             (None, Some(connection), Some(wake)) => {
-                let wake = Own::connect(&wake, self.connect_time_limit, script::greeting(&keys)).await?;
-                (Server::given(connection, self.time_limit), Some(wake))
+                let wake = ManagedConnection::connect(
+                    &wake,
+                    self.connect_time_limit,
+                    script::handshake(&keys),
+                )
+                .await?;
+                (StepRunner::given(connection, self.time_limit), Some(wake))
             }
             (Some(_), Some(_), _) => {
                 return Err(refused(
@@ -315,17 +308,50 @@ impl RedisStoreBuilder {
                 ));
             }
             (None, None, _) => {
-                return Err(refused("the builder has neither a `url` nor a `connection`; give it one of them"));
+                return Err(refused(
+                    "the builder has neither a `url` nor a `connection`; give it one of them",
+                ));
             }
         };
-        check::check(&server, &keys).await?;
-        Ok(RedisStore::new(server, wake, keys))
+        check::check(&runner, &keys).await?;
+        Ok(RedisStore::new(runner, wake, keys))
     }
 
-    /// A store on the application's connection, with nothing looked at.
+    fn check_replicas(&self) -> Result<(), StoreError> {
+        let Some(Replicas { count, timeout }) = self.replicas else {
+            return Ok(());
+        };
+        if count == 0 || timeout.is_zero() {
+            return Err(refused(
+                "`replicas` asks for none, or gives them no time, so it would prove nothing; ask for at least one, or leave it out",
+            ));
+        }
+        if timeout >= self.time_limit {
+            return Err(refused(format!(
+                "`replicas` may wait for {timeout:?}, and a step has {:?} in all; make the timeout of `replicas` shorter, or the `time_limit` longer",
+                self.time_limit
+            )));
+        }
+        if timeout >= SILENCE {
+            return Err(refused(format!(
+                "`replicas` may wait for {timeout:?}, and a connection that is silent for {SILENCE:?} is taken for lost; make the timeout of `replicas` shorter"
+            )));
+        }
+        if self.url.is_none() {
+            return Err(refused(
+                "`replicas` needs a `url`: WAIT must go on the connection that wrote, and one that the application gave may have been replaced in between",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Returns a store on the application's connection, without a check of the server.
     pub(crate) fn unchecked(connection: Connection) -> RedisStore {
-        // The default prefix is a valid one.
-        RedisStore::new(Server::given(connection, TIME_LIMIT), None, Keys::default())
+        RedisStore::new(
+            StepRunner::given(connection, TIME_LIMIT),
+            None,
+            Keys::default(),
+        )
     }
 }
 

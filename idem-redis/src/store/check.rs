@@ -1,76 +1,84 @@
-//! The requirements on a server for keeping the promises, checked once, when the store is made.
+//! Checks, when a store is made, whether the server can keep the promises.
 
 use futures_util::future::join_all;
-use idem_core::__private::outward;
+use idem_core::adapter::catch_user_panic;
 use idem_core::{StoreError, StoreErrorKind};
 use redis::Value;
 
-use crate::client::command::millis;
-use crate::client::error::{failed, unexpected};
-use crate::client::facts::{self, Facts};
-use crate::client::greeting::judge_rights;
-use crate::client::replicas::Replicas;
-use crate::client::server::Server;
+use crate::connection::command::millis;
+use crate::connection::error::{failed, unexpected};
+use crate::connection::handshake::check_rights;
+use crate::connection::replicas::Replicas;
+use crate::connection::server_info::{self, ServerInfo};
+use crate::connection::step_runner::StepRunner;
 use crate::store::keys::Keys;
 use crate::store::script::RIGHTS;
 
-/// Looks at the server, or at each master of a cluster. Warns of what endangers records, fails
-/// where it cannot be used.
-pub(crate) async fn check(server: &Server, keys: &Keys) -> Result<(), StoreError> {
-    let checks = server.slots().into_iter().map(|slot| check_at(server, slot, keys));
-    join_all(checks).await.into_iter().collect::<Result<(), _>>()?;
-    server.must_cover()
+/// Checks the server, or each master of a cluster. Warns of settings that endanger records, and
+/// refuses a server that cannot be used.
+pub(crate) async fn check(runner: &StepRunner, keys: &Keys) -> Result<(), StoreError> {
+    let checks = runner
+        .slots()
+        .into_iter()
+        .map(|slot| check_at(runner, slot, keys));
+    join_all(checks)
+        .await
+        .into_iter()
+        .collect::<Result<(), _>>()?;
+    runner.check_coverage()
 }
 
-async fn check_at(server: &Server, slot: u16, keys: &Keys) -> Result<(), StoreError> {
-    // All of it: naming several sections at once came with Redis 7.
+async fn check_at(runner: &StepRunner, slot: u16, keys: &Keys) -> Result<(), StoreError> {
+    // The whole `INFO`: older servers, which must get a clear error, accept only one section name.
     let info = redis::cmd("INFO");
-    let answer = server.step_at(slot, |mut lane| async move {
-        match lane.try_send(&info).await {
-            Err(error) if error.code() == Some("NOPERM") => Ok((lane, None)),
-            Err(error) => Err(failed(lane.server(), error)),
-            Ok(answer) => Ok((lane, Some(answer))),
+    let answer = runner.step_at(slot, |mut connection| async move {
+        match connection.try_send(&info).await {
+            Err(error) if error.code() == Some("NOPERM") => Ok((connection, None)),
+            Err(error) => Err(failed(connection.server(), error)),
+            Ok(answer) => Ok((connection, Some(answer))),
         }
     });
-    let (lane, answer) = answer.await?;
-    let name = lane.server();
+    let (connection, answer) = answer.await?;
+    let name = connection.server();
     match &answer {
-        None => outward(|| {
+        None => catch_user_panic(|| {
             tracing::warn!(
                 target: "idem",
                 server = name,
                 "this user may not ask Redis for INFO, so idem cannot tell whether the server is new enough, a master, and keeps its records when its memory is full (ACL SETUSER .. +info)"
             );
         }),
-        // Of all nodes, by an application's connection to a cluster.
+        // An application's connection to a cluster answers for all nodes.
         Some(Value::Map(nodes)) => {
             for (_, info) in nodes {
-                look(name, info, server.is_cluster())?;
+                look(name, info, runner.is_cluster())?;
             }
         }
-        Some(info) => look(name, info, server.is_cluster())?,
+        Some(info) => look(name, info, runner.is_cluster())?,
     }
-    if server.is_given() {
-        // Our own connections were greeted so.
+    if runner.is_given() {
+        // The handshake did this on the store's own connections.
         let sample = keys.sample();
-        let asking = server.step_at(slot, |mut lane| async move {
-            let missing = lane.script(&RIGHTS, &[], &[sample.as_bytes()]).await?;
-            judge_rights(lane.server(), &sample, &missing)
+        let asking = runner.step_at(slot, |mut connection| async move {
+            let missing = connection
+                .script(&RIGHTS, &[], &[sample.as_bytes()])
+                .await?;
+            check_rights(connection.server(), &sample, &missing)
         });
         asking.await?;
     }
-    match server.replicas() {
-        Some(wanted) => has_replicas(server, slot, wanted).await,
+    match runner.replicas() {
+        Some(wanted) => has_replicas(runner, slot, wanted).await,
         None => Ok(()),
     }
 }
 
 fn look(server: &str, info: &Value, is_cluster: bool) -> Result<(), StoreError> {
-    let text = facts::text(info).ok_or_else(|| unexpected(server, info))?;
-    let facts = Facts::read(text);
-    facts.judge(server, is_cluster)?;
-    if let Some(policy) = facts.evicts() {
-        outward(|| {
+    let text = server_info::text(info).ok_or_else(|| unexpected(server, info))?;
+    let info = ServerInfo::read(text);
+    info.check(server, is_cluster)?;
+    if let Some(policy) = info.evicts() {
+        catch_user_panic(|| {
             tracing::warn!(
                 target: "idem",
                 server,
@@ -82,23 +90,29 @@ fn look(server: &str, info: &Value, is_cluster: bool) -> Result<(), StoreError> 
     Ok(())
 }
 
-/// Refuses a master that has too few replicas to begin with, or a user who may not ask.
-async fn has_replicas(server: &Server, slot: u16, wanted: Replicas) -> Result<(), StoreError> {
-    let answer = server.step_at(slot, |mut lane| async move {
-        let answer = lane.send(redis::cmd("WAIT").arg(wanted.count).arg(millis(wanted.timeout))).await?;
-        Ok((lane, answer))
+/// Refuses a master that has too few replicas now, or a user who may not ask.
+async fn has_replicas(runner: &StepRunner, slot: u16, wanted: Replicas) -> Result<(), StoreError> {
+    let answer = runner.step_at(slot, |mut connection| async move {
+        let answer = connection
+            .send(
+                redis::cmd("WAIT")
+                    .arg(wanted.count)
+                    .arg(millis(wanted.timeout)),
+            )
+            .await?;
+        Ok((connection, answer))
     });
     match answer.await? {
         (_, Value::Int(count)) if count >= i64::from(wanted.count) => Ok(()),
-        (lane, Value::Int(count)) => Err(StoreError::new(
+        (connection, Value::Int(count)) => Err(StoreError::new(
             StoreErrorKind::Unavailable,
             format!(
                 "Redis ({}): {count} replicas answered within {:?}, and {} are to acknowledge each record; see that they run and keep up (INFO replication), or ask for fewer with `replicas`",
-                lane.server(),
+                connection.server(),
                 wanted.timeout,
                 wanted.count
             ),
         )),
-        (lane, other) => Err(unexpected(lane.server(), &other)),
+        (connection, other) => Err(unexpected(connection.server(), &other)),
     }
 }

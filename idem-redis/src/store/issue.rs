@@ -1,5 +1,4 @@
-//! Issues: keys that are given out for one use, many in few round trips. One `SET .. NX GET PX`
-//! each.
+//! Issues: keys for one use, many in few round trips, by one `SET .. NX GET PX` each.
 
 use std::time::Duration;
 
@@ -8,29 +7,49 @@ use idem_core::record::{Issue, Issued, Record};
 use idem_core::wire::{self, Parsed};
 use redis::{Cmd, Value};
 
-use crate::client::command::{FOREVER, millis};
-use crate::client::error::unexpected;
-use crate::client::many::{self, KeyedCommand};
-use crate::client::server::Server;
+use crate::connection::command::{MAX_MILLIS, millis};
+use crate::connection::error::unexpected;
+use crate::connection::pipeline::{self, KeyedCommand};
+use crate::connection::step_runner::StepRunner;
 use crate::store::keys::Keys;
 use crate::store::unreadable::unreadable;
 
-pub(crate) async fn issue(server: &Server, keys: &Keys, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
+pub(crate) async fn issue(
+    runner: &StepRunner,
+    keys: &Keys,
+    issues: &[Issue],
+) -> Vec<Result<Issued, StoreError>> {
     let issues: Vec<Issue> = issues.iter().map(as_sent).collect();
     let step = |issue: &Issue| {
-        let (key, record) = (keys.record(&issue.id), wire::encode(&issue.record()));
+        let key = keys.record(&issue.id);
+        let record = wire::encode(&issue.record());
         let mut set = Cmd::with_capacity(7, 32 + key.len() + record.len());
-        set.arg("SET").arg(&key).arg(record).arg("NX").arg("GET").arg("PX").arg(millis(issue.expires_in()));
-        KeyedCommand { key, weight: 1, command: set }
+        set.arg("SET")
+            .arg(&key)
+            .arg(record)
+            .arg("NX")
+            .arg("GET")
+            .arg("PX")
+            .arg(millis(issue.expires_in()));
+        KeyedCommand {
+            key,
+            weight: 1,
+            command: set,
+        }
     };
     let steps: Vec<KeyedCommand> = issues.iter().map(step).collect();
-    many::carry_out(server, &steps, None, |index, server, answer| issued(&issues[index], server, answer)).await
+    pipeline::carry_out(runner, &steps, None, |index, server, answer| {
+        issued(&issues[index], server, answer)
+    })
+    .await
 }
 
-/// The issue with a grace as the record can hold it, so that it is known again; and not so long
-/// that its expiry has no room for more.
+/// Returns the issue with its grace in whole milliseconds, as the record holds it, so that a repeated
+/// issue is recognized. The expiry, which includes the grace, must stay below the longest time.
 fn as_sent(issue: &Issue) -> Issue {
-    let whole = u64::try_from(issue.grace.as_millis()).unwrap_or(FOREVER).min(FOREVER / 2);
+    let whole = u64::try_from(issue.grace.as_millis())
+        .unwrap_or(MAX_MILLIS)
+        .min(MAX_MILLIS / 2);
     issue.clone().with_grace(Duration::from_millis(whole))
 }
 

@@ -20,7 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_core::record::{
-    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, ReleaseTo, Removed, Renewal,
+    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, ReleaseTo,
+    Removed, Renewal,
 };
 use idem_core::store::admin::{Intervened, Intervention, Listing, Page};
 use idem_core::store::{AdminStore, StoreHandle};
@@ -33,9 +34,9 @@ use self::look::{describe, look};
 use self::remove::remove;
 use self::script::{RELEASE, ownership};
 use self::survey::Survey;
-use crate::client::command::millis;
-use crate::client::own::Own;
-use crate::client::server::Server;
+use crate::connection::command::millis;
+use crate::connection::managed::ManagedConnection;
+use crate::connection::step_runner::StepRunner;
 
 /// Keeps records in Redis 7.0 or newer, or in Valkey: in one server, under Sentinel, or in a
 /// cluster.
@@ -67,9 +68,9 @@ use crate::client::server::Server;
 pub struct RedisStore(Arc<Inner>);
 
 struct Inner {
-    server: Server,
+    runner: StepRunner,
     /// A second connection for wake-ups, where the first was given by the application.
-    wake: Option<Own>,
+    wake: Option<ManagedConnection>,
     keys: Keys,
 }
 
@@ -86,62 +87,62 @@ impl RedisStore {
     ///
     /// As [`connect`](crate::RedisStoreBuilder::connect), or as any step.
     pub async fn check(&self) -> Result<(), StoreError> {
-        check::check(&self.0.server, &self.0.keys).await
+        check::check(&self.0.runner, &self.0.keys).await
     }
 
     /// Asks each master for its version, settings, rights and clock: for programs such as
     /// `idem doctor`. [`check`](Self::check) is enough for a store.
     ///
-    /// It takes at most the time limit for each master, and changes nothing. Facts that this user
+    /// It takes at most the time limit for each master, and changes nothing. ServerInfo that this user
     /// may not ask for are left out.
     ///
     /// # Errors
     ///
     /// As every call.
     pub async fn survey(&self) -> Result<Vec<Survey>, StoreError> {
-        survey::survey(&self.0.server, &self.0.keys).await
+        survey::survey(&self.0.runner, &self.0.keys).await
     }
 
-    pub(crate) fn new(server: Server, wake: Option<Own>, keys: Keys) -> Self {
-        Self(Arc::new(Inner { server, wake, keys }))
+    pub(crate) fn new(runner: StepRunner, wake: Option<ManagedConnection>, keys: Keys) -> Self {
+        Self(Arc::new(Inner { runner, wake, keys }))
     }
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { server, keys, .. } = &*self.0;
+        let Inner { runner, keys, .. } = &*self.0;
         f.debug_struct("RedisStore")
-            .field("server", server)
+            .field("server", runner)
             .field("prefix", &keys.prefix())
-            .field("time_limit", &server.limit)
+            .field("time_limit", &runner.limit)
             .finish_non_exhaustive()
     }
 }
 
 impl Store for RedisStore {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        let Inner { server, keys, .. } = &*self.0;
+        let Inner { runner, keys, .. } = &*self.0;
         let claim = &*claim::as_sent(claim);
         let key = &keys.record(&claim.id);
-        let quick = |quick| claim::claim_quickly(quick, key, claim);
-        let whole = |mut lane, found: Option<Option<_>>| async move {
-            claim::claim(&mut lane, keys, claim, found.flatten()).await
+        let fast_path = |fast_path| claim::claim_on_fast_path(fast_path, key, claim);
+        let whole = |mut connection, found: Option<Option<_>>| async move {
+            claim::claim(&mut connection, keys, claim, found.flatten()).await
         };
-        server.step_quickly(key, quick, whole).await
+        runner.step_with_fast_path(key, fast_path, whole).await
     }
 
     async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
-        let Inner { server, keys, .. } = &*self.0;
-        issue::issue(server, keys, issues).await
+        let Inner { runner, keys, .. } = &*self.0;
+        issue::issue(runner, keys, issues).await
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {
-        let Inner { server, keys, .. } = &*self.0;
-        commit::commit(server, keys, commit).await
+        let Inner { runner, keys, .. } = &*self.0;
+        commit::commit(runner, keys, commit).await
     }
 
     async fn release(&self, release: &Release) -> Result<Ownership, StoreError> {
-        let Inner { server, keys, .. } = &*self.0;
+        let Inner { runner, keys, .. } = &*self.0;
         let key = keys.record(&release.id);
         let owner = wire::owner_prefix(release.owner);
         let (keep, undone): (_, &[u8]) = match release.to {
@@ -150,38 +151,48 @@ impl Store for RedisStore {
             ReleaseTo::Abandoned => (String::new(), b""),
             ReleaseTo::Unanswered => (String::new(), b"2"),
         };
-        let (key, owner, keep) = (key.as_str(), owner.as_bytes(), keep.as_bytes());
-        server
-            .step(key, |mut lane| async move {
-                let answer = lane.script(&RELEASE, &[key], &[owner, keep, undone]).await?;
-                ownership(lane.server(), answer)
+        let key = key.as_str();
+        let args = [owner.as_bytes(), keep.as_bytes(), undone];
+        runner
+            .step(key, |mut connection| async move {
+                let answer = connection.script(&RELEASE, &[key], &args).await?;
+                ownership(connection.server(), answer)
             })
             .await
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
-        let Inner { server, keys, .. } = &*self.0;
-        renew::renew(server, keys, renewals).await
+        let Inner { runner, keys, .. } = &*self.0;
+        renew::renew(runner, keys, renewals).await
     }
 
     async fn wait(&self, id: &RecordId, attempt: u64, limit: Duration) -> Result<(), StoreError> {
-        let Inner { server, wake, keys } = &*self.0;
+        let Inner { runner, wake, keys } = &*self.0;
         let key = keys.record(id);
-        let waiting = wait::wait(server, wake.as_ref(), &key, attempt);
+        let waiting = wait::wait(runner, wake.as_ref(), &key, attempt);
         timeout(limit, waiting).await.unwrap_or(Ok(()))
     }
 
     async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
-        let Inner { server, keys, .. } = &*self.0;
-        let (key, aside) = (&keys.record(id), &keys.aside(id));
-        let found = server.step(key, |mut lane| async move { look(&mut lane, key, aside).await }).await?;
-        found.map(|(record, outcome)| describe(&record, outcome.as_ref())).transpose()
+        let Inner { runner, keys, .. } = &*self.0;
+        let key = &keys.record(id);
+        let aside = &keys.aside(id);
+        let found = runner
+            .step(key, |mut connection| async move {
+                look(&mut connection, key, aside).await
+            })
+            .await?;
+        found.as_ref().map(describe).transpose()
     }
 
     async fn remove(&self, id: &RecordId) -> Result<Removed, StoreError> {
-        let Inner { server, keys, .. } = &*self.0;
+        let Inner { runner, keys, .. } = &*self.0;
         let key = &keys.record(id);
-        server.step(key, |mut lane| async move { remove(&mut lane, key, &keys.aside(id)).await }).await
+        runner
+            .step(key, |mut connection| async move {
+                remove(&mut connection, key, &keys.aside(id)).await
+            })
+            .await
     }
 
     fn into_handle(self) -> StoreHandle {
@@ -194,13 +205,17 @@ impl AdminStore for RedisStore {
     /// In a cluster that fails over, or whose slots move, during the listing, records may be
     /// missing. Not through an application's connection to a cluster.
     async fn list(&self, listing: &Listing) -> Result<Page, StoreError> {
-        admin::list(&self.0.server, &self.0.keys, listing).await
+        admin::list(&self.0.runner, &self.0.keys, listing).await
     }
 
     async fn intervene(&self, intervention: &Intervention) -> Result<Intervened, StoreError> {
-        let Inner { server, keys, .. } = &*self.0;
+        let Inner { runner, keys, .. } = &*self.0;
         let key = &keys.record(&intervention.id);
         let aside = &keys.aside(&intervention.id);
-        server.step(key, |mut lane| async move { admin::intervene(&mut lane, key, aside, intervention).await }).await
+        runner
+            .step(key, |mut connection| async move {
+                admin::intervene(&mut connection, key, aside, intervention).await
+            })
+            .await
     }
 }

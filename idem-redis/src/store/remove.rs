@@ -8,44 +8,50 @@ use idem_core::wire::{self, Parsed};
 use idem_core::{StoreError, StoreErrorKind};
 use redis::Value;
 
-use crate::client::error::unexpected;
-use crate::client::lane::Lane;
+use crate::connection::error::unexpected;
+use crate::connection::step_connection::StepConnection;
 use crate::store::look::is_aside;
 use crate::store::script::{REMOVE, Swap, swap};
 use crate::store::unreadable::unreadable;
 
-/// How often a record may change under a removal.
+/// How often a record may change while it is removed.
 pub(crate) const ROUNDS: usize = 16;
 
 pub(crate) fn changed_too_often(what: &str) -> StoreError {
     StoreError::new(
         StoreErrorKind::Unavailable,
-        format!("the record changed {ROUNDS} times while it was being {what}; this may be tried again"),
+        format!(
+            "the record changed {ROUNDS} times while it was being {what}; this may be tried again"
+        ),
     )
 }
 
-/// Reads, then removes what was read: a script cannot tell a damaged record from a whole one, and
-/// what is damaged is left alone.
-pub(crate) async fn remove(lane: &mut Lane, key: &str, aside: &str) -> Result<Removed, StoreError> {
-    let mut found = match lane.send(redis::cmd("GET").arg(key)).await? {
+/// Reads the record, then removes what was read. A script cannot recognize a damaged record, which
+/// must stay untouched.
+pub(crate) async fn remove(
+    connection: &mut StepConnection,
+    key: &str,
+    aside: &str,
+) -> Result<Removed, StoreError> {
+    let mut found = match connection.send(redis::cmd("GET").arg(key)).await? {
         Value::Nil => return Ok(Removed::Nothing),
         Value::BulkString(found) => Bytes::from(found),
-        other => return Err(unexpected(lane.server(), &other)),
+        other => return Err(unexpected(connection.server(), &other)),
     };
     for _ in 0..ROUNDS {
         let lease = match wire::decode(&found).map_err(unreadable)? {
             Parsed::Record(Record::InFlight(held)) => held.lease,
             _ => Duration::ZERO,
         };
-        let renewed_by = lane.renewed_by(lease);
+        let renewed_by = connection.renewed_by(lease);
         let args = [wire::without_waited(&found), renewed_by.as_bytes()];
-        let answer = remove_found(lane, key, aside, &found, &args).await?;
-        match swap(lane.server(), &answer)? {
+        let answer = remove_found(connection, key, aside, &found, &args).await?;
+        match swap(connection.server(), &answer)? {
             Swap::Gone => return Ok(Removed::Nothing),
             Swap::Changed(other) => found = other,
             Swap::Alive(lease_left) => return Ok(Removed::InFlight { lease_left }),
             Swap::Unsure(left) => {
-                if let Some(lease_left) = lane.sure_after(left, lease).await? {
+                if let Some(lease_left) = connection.recheck_lease(left, lease).await? {
                     return Ok(Removed::InFlight { lease_left });
                 }
             }
@@ -55,26 +61,32 @@ pub(crate) async fn remove(lane: &mut Lane, key: &str, aside: &str) -> Result<Re
     Err(changed_too_often("removed"))
 }
 
-/// Removes the record that was read, and with a mark the outcome that is kept aside.
+/// Removes the record that was read, and the outcome that is kept aside for it.
 pub(crate) async fn remove_found(
-    lane: &mut Lane,
+    connection: &mut StepConnection,
     key: &str,
     aside: &str,
     found: &Bytes,
     args: &[&[u8]],
 ) -> Result<Value, StoreError> {
     if !is_aside(found) {
-        return lane.script(&REMOVE, &[key], args).await;
+        return connection.script(&REMOVE, &[key], args).await;
     }
-    if let Some(answer) = lane.script_on_all(&REMOVE, &[key, aside], args).await? {
+    if let Some(answer) = connection
+        .script_on_all(&REMOVE, &[key, aside], args)
+        .await?
+    {
         return Ok(answer);
     }
-    // Their slot is on its way to another node: one after the other. The outcome only if it is
-    // still the same, since the key may have a new life as soon as its record is gone.
-    let outcome = lane.send(redis::cmd("GET").arg(aside)).await?;
-    let answer = lane.script(&REMOVE, &[key], args).await?;
-    if let (Swap::Done, Value::BulkString(outcome)) = (swap(lane.server(), &answer)?, outcome) {
-        lane.script(&REMOVE, &[aside], &[&outcome, b""]).await?;
+    // Their slot is moving, so they are removed one after the other. As soon as the record is gone,
+    // the key may be claimed again, so only this very outcome is removed.
+    let outcome = connection.send(redis::cmd("GET").arg(aside)).await?;
+    let answer = connection.script(&REMOVE, &[key], args).await?;
+    if let (Swap::Done, Value::BulkString(outcome)) = (swap(connection.server(), &answer)?, outcome)
+    {
+        connection
+            .script(&REMOVE, &[aside], &[&outcome, b""])
+            .await?;
     }
     Ok(answer)
 }

@@ -1,4 +1,4 @@
-//! The scripts: each one atomic step of the store, and what it answers.
+//! The scripts, each an atomic step of the store, and their answers.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use idem_core::record::Ownership;
 use idem_core::wire;
 use redis::{Script, Value};
 
-use crate::client::error::unexpected;
-use crate::client::greeting::Greeting;
+use crate::connection::error::unexpected;
+use crate::connection::handshake::Handshake;
 use crate::store::keys::Keys;
 use crate::store::unreadable::{no_expiry, unreadable};
 
@@ -23,7 +23,11 @@ macro_rules! script {
 /// The text of a script that replaces a record that was read. Its flags must come first.
 macro_rules! swapping {
     ($flags:literal, $file:literal) => {
-        concat!($flags, include_str!("lua/swap.lua"), include_str!(concat!("lua/", $file, ".lua")))
+        concat!(
+            $flags,
+            include_str!("lua/swap.lua"),
+            include_str!(concat!("lua/", $file, ".lua"))
+        )
     };
 }
 
@@ -44,16 +48,20 @@ pub(crate) static INTERVENE: LazyLock<Script> =
     LazyLock::new(|| Script::new(swapping!("#!lua flags=allow-oom\n", "intervene")));
 pub(crate) static REPLACE: LazyLock<Script> =
     LazyLock::new(|| Script::new(swapping!("#!lua flags=allow-oom\n", "replace")));
-pub(crate) static COMFORT: LazyLock<Script> = script!("comfort");
+pub(crate) static OPTIONAL_RIGHTS: LazyLock<Script> = script!("optional_rights");
 pub(crate) static RIGHTS: LazyLock<Script> = script!("rights");
 
-/// What is said first on each of the store's own connections.
-pub(crate) fn greeting(keys: &Keys) -> Greeting {
-    Greeting { scripts: &LOADED, rights: &RIGHTS, sample: keys.sample().into() }
+/// Returns the handshake of the store's own connections.
+pub(crate) fn handshake(keys: &Keys) -> Handshake {
+    Handshake {
+        scripts: &LOADED,
+        rights: &RIGHTS,
+        sample: keys.sample().into(),
+    }
 }
 
-/// The scripts that every execution or duplicate may need: known to the server before the first
-/// call, which would pay for it.
+/// The scripts that any execution or duplicate may need. The handshake loads them, so that the first
+/// call does not pay for it.
 const LOADED: [&str; 7] = [
     include_str!("lua/rights.lua"),
     include_str!("lua/commit.lua"),
@@ -69,8 +77,10 @@ pub(crate) fn ownership(server: &str, answer: Value) -> Result<Ownership, StoreE
     match answer {
         Value::Int(1) => Ok(Ownership::Held),
         Value::Int(0) => Ok(Ownership::Lost),
-        // Somebody else's record: lost. Somebody else's data: said so.
-        Value::BulkString(found) => wire::decode(&found.into()).map(|_| Ownership::Lost).map_err(unreadable),
+        // Another owner's record means that this one is lost. Other data is an error.
+        Value::BulkString(found) => wire::decode(&found.into())
+            .map(|_| Ownership::Lost)
+            .map_err(unreadable),
         other => Err(unexpected(server, &other)),
     }
 }
@@ -81,9 +91,9 @@ pub(crate) enum Swap {
     Gone,
     /// Another record than the one that was read.
     Changed(Bytes),
-    /// Alive for so long: nothing was written.
+    /// Nothing was written, because the lease is alive for this long.
     Alive(Duration),
-    /// It may be taken, and nothing was to be written.
+    /// The condition holds, and there was nothing to write.
     Free,
     /// It was written, or removed.
     Done,
@@ -93,10 +103,14 @@ pub(crate) enum Swap {
 }
 
 pub(crate) fn swap(server: &str, answer: &Value) -> Result<Swap, StoreError> {
-    let Value::Array(fields) = answer else { return Err(unexpected(server, answer)) };
+    let Value::Array(fields) = answer else {
+        return Err(unexpected(server, answer));
+    };
     match fields.as_slice() {
         [Value::Int(0)] => Ok(Swap::Gone),
-        [Value::Int(1), Value::BulkString(found)] => Ok(Swap::Changed(Bytes::copy_from_slice(found))),
+        [Value::Int(1), Value::BulkString(found)] => {
+            Ok(Swap::Changed(Bytes::copy_from_slice(found)))
+        }
         [Value::Int(2)] => Err(no_expiry()),
         [Value::Int(3), Value::Int(left)] => Ok(Swap::Alive(from_millis(*left))),
         [Value::Int(4)] => Ok(Swap::Free),
@@ -112,34 +126,50 @@ pub(crate) fn watched(server: &str, answer: Value) -> Result<Option<Duration>, S
         Value::Int(0) => Ok(None),
         Value::Int(-1) => Err(no_expiry()),
         Value::Int(left) => Ok(Some(from_millis(left))),
-        Value::BulkString(found) => wire::decode(&found.into()).map(|_| None).map_err(unreadable),
+        Value::BulkString(found) => wire::decode(&found.into())
+            .map(|_| None)
+            .map_err(unreadable),
         other => Err(unexpected(server, &other)),
     }
 }
 
-/// A value and how long it lives.
+/// A value at a key, and how long it lives.
 pub(crate) struct StoredValue {
     pub(crate) value: Bytes,
     /// `None`: without limit, because the expiry was removed.
     pub(crate) left: Option<Duration>,
 }
 
-/// Reads the answer of `inspect` and `peek`: the record, and the outcome with its own key.
-pub(crate) fn inspected(
-    server: &str,
-    answer: &Value,
-) -> Result<Option<(StoredValue, Option<StoredValue>)>, StoreError> {
+/// A record, and the outcome that is kept aside for it.
+pub(crate) struct FoundRecord {
+    pub(crate) record: StoredValue,
+    pub(crate) outcome: Option<StoredValue>,
+}
+
+/// Reads the answer of `inspect` and `peek`.
+pub(crate) fn inspected(server: &str, answer: &Value) -> Result<Option<FoundRecord>, StoreError> {
     let found = |value: &[u8], left: i64| StoredValue {
         value: Bytes::copy_from_slice(value),
         left: (left >= 0).then(|| from_millis(left)),
     };
-    let Value::Array(fields) = answer else { return Err(unexpected(server, answer)) };
+    let Value::Array(fields) = answer else {
+        return Err(unexpected(server, answer));
+    };
     match fields.as_slice() {
         [] => Ok(None),
-        [Value::BulkString(record), Value::Int(left)] => Ok(Some((found(record, *left), None))),
-        [Value::BulkString(record), Value::Int(left), Value::BulkString(outcome), Value::Int(outcome_left)] => {
-            Ok(Some((found(record, *left), Some(found(outcome, *outcome_left)))))
-        }
+        [Value::BulkString(record), Value::Int(left)] => Ok(Some(FoundRecord {
+            record: found(record, *left),
+            outcome: None,
+        })),
+        [
+            Value::BulkString(record),
+            Value::Int(left),
+            Value::BulkString(outcome),
+            Value::Int(outcome_left),
+        ] => Ok(Some(FoundRecord {
+            record: found(record, *left),
+            outcome: Some(found(outcome, *outcome_left)),
+        })),
         _ => Err(unexpected(server, answer)),
     }
 }
@@ -154,7 +184,12 @@ mod tests {
 
     #[test]
     fn answers_that_no_script_gives_are_errors() {
-        for answer in [Value::Nil, Value::Okay, Value::Array(vec![Value::Int(9)]), Value::Int(7)] {
+        for answer in [
+            Value::Nil,
+            Value::Okay,
+            Value::Array(vec![Value::Int(9)]),
+            Value::Int(7),
+        ] {
             assert!(ownership("x", answer.clone()).is_err());
             assert!(swap("x", &answer).is_err());
             assert!(inspected("x", &answer).is_err());

@@ -1,4 +1,4 @@
-//! The facts about a server, for programs that judge it.
+//! What servers say of themselves, for programs that check them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use idem_core::StoreError;
 use redis::Value;
 
-use crate::client::lane::Lane;
-use crate::client::server::Server;
+use crate::connection::step_connection::StepConnection;
+use crate::connection::step_runner::StepRunner;
 use crate::store::keys::Keys;
-use crate::store::script::COMFORT;
+use crate::store::script::OPTIONAL_RIGHTS;
 
 /// The settings that a survey asks for.
 const SETTINGS: [&str; 6] = [
@@ -40,44 +40,70 @@ pub struct Survey {
 }
 
 /// Asks each master.
-pub(crate) async fn survey(server: &Server, keys: &Keys) -> Result<Vec<Survey>, StoreError> {
+pub(crate) async fn survey(runner: &StepRunner, keys: &Keys) -> Result<Vec<Survey>, StoreError> {
     let mut all = Vec::new();
-    for slot in server.slots() {
+    for slot in runner.slots() {
         let sample = keys.sample();
-        all.push(server.step_at(slot, |lane| async move { survey_at(lane, &sample).await }).await?);
+        all.push(
+            runner
+                .step_at(slot, |connection| async move {
+                    survey_at(connection, &sample).await
+                })
+                .await?,
+        );
     }
     Ok(all)
 }
 
-async fn survey_at(mut lane: Lane, sample: &str) -> Result<Survey, StoreError> {
-    let mut survey = Survey { server: lane.server().to_owned(), ..Survey::default() };
-    // Facts without the right to ask stay unknown.
-    if let Some(Value::BulkString(text)) = asked(&mut lane, &redis::cmd("INFO")).await? {
+async fn survey_at(mut connection: StepConnection, sample: &str) -> Result<Survey, StoreError> {
+    let mut survey = Survey {
+        server: connection.server().to_owned(),
+        ..Survey::default()
+    };
+    // ServerInfo without the right to ask stay unknown.
+    if let Some(Value::BulkString(text)) = asked(&mut connection, &redis::cmd("INFO")).await? {
         survey.info = fields(&String::from_utf8_lossy(&text));
-    } else if let Some(Value::VerbatimString { text, .. }) = asked(&mut lane, &redis::cmd("INFO")).await? {
+    } else if let Some(Value::VerbatimString { text, .. }) =
+        asked(&mut connection, &redis::cmd("INFO")).await?
+    {
         survey.info = fields(&text);
     }
     for setting in SETTINGS {
-        let answer = asked(&mut lane, redis::cmd("CONFIG").arg("GET").arg(setting)).await?;
+        let answer = asked(
+            &mut connection,
+            redis::cmd("CONFIG").arg("GET").arg(setting),
+        )
+        .await?;
         if let Some(value) = answer.as_ref().and_then(setting_of) {
             survey.config.insert(setting.to_owned(), value);
         }
     }
-    if let Some(Value::Array(parts)) = asked(&mut lane, &redis::cmd("TIME")).await? {
-        let part = |index: usize| parts.get(index).and_then(text).and_then(|text| text.parse::<u64>().ok());
-        survey.time = part(0)
-            .zip(part(1))
-            .map(|(seconds, micros)| Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros)));
+    if let Some(Value::Array(parts)) = asked(&mut connection, &redis::cmd("TIME")).await? {
+        let part = |index: usize| {
+            parts
+                .get(index)
+                .and_then(text)
+                .and_then(|text| text.parse::<u64>().ok())
+        };
+        survey.time = part(0).zip(part(1)).map(|(seconds, micros)| {
+            Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros))
+        });
     }
-    if let Value::Array(missing) = lane.script(&COMFORT, &[], &[sample.as_bytes()]).await? {
+    if let Value::Array(missing) = connection
+        .script(&OPTIONAL_RIGHTS, &[], &[sample.as_bytes()])
+        .await?
+    {
         survey.missing_rights = missing.iter().filter_map(text).collect();
     }
     Ok(survey)
 }
 
-/// The answer to a command; `None` where the server refuses it.
-async fn asked(lane: &mut Lane, command: &redis::Cmd) -> Result<Option<Value>, StoreError> {
-    match lane.send(command).await {
+/// Returns the answer to a command; `None` if the server refuses it.
+async fn asked(
+    connection: &mut StepConnection,
+    command: &redis::Cmd,
+) -> Result<Option<Value>, StoreError> {
+    match connection.send(command).await {
         Ok(answer) => Ok(Some(answer)),
         Err(error) if error.kind() == idem_core::StoreErrorKind::Refused => Ok(None),
         Err(error) => Err(error),
@@ -85,7 +111,10 @@ async fn asked(lane: &mut Lane, command: &redis::Cmd) -> Result<Option<Value>, S
 }
 
 fn fields(info: &str) -> BTreeMap<String, String> {
-    let field = |line: &str| line.split_once(':').map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
+    let field = |line: &str| {
+        line.split_once(':')
+            .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
+    };
     info.lines().filter_map(field).collect()
 }
 

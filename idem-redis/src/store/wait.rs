@@ -1,79 +1,105 @@
-//! Waiting for a record to change: by being told where that is possible, else by looking ever more
-//! seldom.
+//! Waiting for a record to change: woken by a message where that is possible, else by polling.
 
 use std::time::Duration;
 
 use idem_core::StoreError;
 use tokio::time::{sleep, timeout};
 
-use crate::client::lane::Lane;
-use crate::client::own::Own;
-use crate::client::server::Server;
-use crate::client::wake::Seat;
+use crate::connection::managed::ManagedConnection;
+use crate::connection::step_connection::StepConnection;
+use crate::connection::step_runner::StepRunner;
+use crate::connection::subscriptions::Subscription;
 use crate::store::script::{WATCH, watched};
 
 /// A waiter looks again after this time even without a message, because a failover can lose
 /// messages.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Without wake-ups, the time between two looks doubles from the first to the second.
-const POLL: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
+/// Without wake-ups, the first pause between two looks. Each pause is twice the last.
+const FIRST_POLL: Duration = Duration::from_millis(5);
+const LONGEST_POLL: Duration = Duration::from_millis(200);
 
-/// Waits while the record is in flight under this attempt and alive. The caller sets a limit around
-/// it.
-pub(crate) async fn wait(server: &Server, wake: Option<&Own>, key: &str, attempt: u64) -> Result<(), StoreError> {
+/// Waits while the record is in flight under this attempt and its lease is alive. The caller sets a
+/// limit around it.
+pub(crate) async fn wait(
+    runner: &StepRunner,
+    wake: Option<&ManagedConnection>,
+    key: &str,
+    attempt: u64,
+) -> Result<(), StoreError> {
     let attempt = attempt.to_string();
     let attempt = attempt.as_str();
     // The subscription and the first look are one step, with one limit.
-    let (mut seat, mut left) = server
-        .step(key, |mut lane| async move {
-            let seat = seat(server, &lane, wake, key).await;
-            let left = look(&mut lane, key, attempt, seat.is_some()).await?;
-            Ok((seat, left))
+    let (mut subscription, mut lease_left) = runner
+        .step(key, |mut connection| async move {
+            let subscription = subscribe(runner, &connection, wake, key).await;
+            let lease_left = look(&mut connection, key, attempt, subscription.is_some()).await?;
+            Ok((subscription, lease_left))
         })
         .await?;
-    let mut pause = POLL.0;
-    while let Some(alive) = left {
-        // To the end of the millisecond in which the lease runs out.
-        let alive = alive + Duration::from_millis(1);
-        if let Some(seat) = &mut seat {
-            if timeout(alive.min(LOOK_AGAIN), seat.woken()).await.is_ok() {
+    let mut pause = FIRST_POLL;
+    while let Some(left) = lease_left {
+        // The server rounds down, and the lease lives to the end of that millisecond.
+        let left = left + Duration::from_millis(1);
+        if let Some(subscription) = &mut subscription {
+            let woken = timeout(left.min(LOOK_AGAIN), subscription.woken());
+            if woken.await.is_ok() {
                 return Ok(());
             }
         } else {
-            sleep(alive.min(pause)).await;
-            pause = (pause * 2).min(POLL.1);
+            sleep(left.min(pause)).await;
+            pause = (pause * 2).min(LONGEST_POLL);
         }
-        let marks = seat.is_some();
-        left = server.step(key, |mut lane| async move { look(&mut lane, key, attempt, marks).await }).await?;
+        let leaves_mark = subscription.is_some();
+        lease_left = runner
+            .step(key, |mut connection| async move {
+                look(&mut connection, key, attempt, leaves_mark).await
+            })
+            .await?;
     }
     Ok(())
 }
 
-/// Returns a seat whose subscription the server has confirmed; `None` if wake-ups are not
-/// available.
-async fn seat(server: &Server, lane: &Lane, wake: Option<&Own>, channel: &str) -> Option<Seat> {
-    if let Some(session) = lane.session() {
-        // If the subscription is slow, there is still time to look.
-        return timeout(server.limit / 2, confirmed(session.hub.sit(channel)?)).await.ok().flatten();
+/// Returns a subscription that the server has confirmed; `None` if wake-ups are not available.
+async fn subscribe(
+    runner: &StepRunner,
+    connection: &StepConnection,
+    wake: Option<&ManagedConnection>,
+    channel: &str,
+) -> Option<Subscription> {
+    // If the subscription is slow or refused, there is still time to look.
+    let limit = runner.limit / 2;
+    if let Some(session) = connection.session() {
+        let subscription = session.subscriptions.subscribe(channel)?;
+        return timeout(limit, confirmed(subscription)).await.ok().flatten();
     }
-    // A separate connection for wake-ups. If it is slow or down, there is still time to look.
     let wake = wake?;
     let slot = wake.slot(channel);
-    let seat = async { confirmed(wake.session(slot).await.ok()?.1.hub.sit(channel)?).await };
-    timeout(server.limit / 2, seat).await.unwrap_or_else(|_| {
-        wake.doubt();
-        let _ = wake.failure(slot);
+    let subscribing = async {
+        let (_, session) = wake.session(slot).await.ok()?;
+        confirmed(session.subscriptions.subscribe(channel)?).await
+    };
+    timeout(limit, subscribing).await.unwrap_or_else(|_| {
+        wake.schedule_refresh();
+        wake.probe(slot);
         None
     })
 }
 
-async fn confirmed(mut seat: Seat) -> Option<Seat> {
-    seat.subscribed().await.then_some(seat)
+async fn confirmed(mut subscription: Subscription) -> Option<Subscription> {
+    subscription.confirmed().await.then_some(subscription)
 }
 
-/// How long the lease is alive, `None` if there is nothing to wait for.
-async fn look(lane: &mut Lane, key: &str, attempt: &str, mark: bool) -> Result<Option<Duration>, StoreError> {
-    let mark: &[u8] = if mark { b"1" } else { b"" };
-    let answer = lane.script(&WATCH, &[key], &[attempt.as_bytes(), mark]).await?;
-    watched(lane.server(), answer)
+/// Returns how long the lease is alive, `None` if there is nothing to wait for. With a mark, the
+/// owner's commit announces itself.
+async fn look(
+    connection: &mut StepConnection,
+    key: &str,
+    attempt: &str,
+    leaves_mark: bool,
+) -> Result<Option<Duration>, StoreError> {
+    let mark: &[u8] = if leaves_mark { b"1" } else { b"" };
+    let answer = connection
+        .script(&WATCH, &[key], &[attempt.as_bytes(), mark])
+        .await?;
+    watched(connection.server(), answer)
 }

@@ -68,7 +68,11 @@ async fn a_wrong_password_is_refused_and_not_shown() {
         let error = RedisStore::connect(url(user)).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
         let text = shown(&error);
-        assert!(text.contains(&format!("redis://127.0.0.1:{}", server.port())) && text.contains("password"), "{text}");
+        assert!(
+            text.contains(&format!("redis://127.0.0.1:{}", server.port()))
+                && text.contains("password"),
+            "{text}"
+        );
         assert!(!text.contains("hunter2"), "{text}");
     }
     let store = RedisStore::connect(url(":open-sesame@")).await.unwrap();
@@ -86,7 +90,10 @@ async fn a_server_that_is_not_there_is_named() {
         let error = RedisStore::connect(url).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
         let text = shown(&error);
-        assert!(text.contains(url.split_once('@').unwrap().1.trim_end_matches('/')), "{text}");
+        assert!(
+            text.contains(url.split_once('@').unwrap().1.trim_end_matches('/')),
+            "{text}"
+        );
         assert!(!text.contains("hunter2"), "{text}");
     }
 }
@@ -100,9 +107,15 @@ async fn an_address_that_swallows_everything_does_not_hold_up_the_start() {
     let start = Instant::now();
     let error = RedisStore::connect(url.as_str()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-    assert!(start.elapsed() < 3 * SECOND && error.to_string().contains(&url), "{error} {:?}", start.elapsed());
+    assert!(
+        start.elapsed() < 3 * SECOND && error.to_string().contains(&url),
+        "{error} {:?}",
+        start.elapsed()
+    );
     let start = Instant::now();
-    let quick = RedisStore::builder().url(url).connect_time_limit(Duration::from_millis(100));
+    let quick = RedisStore::builder()
+        .url(url)
+        .connect_time_limit(Duration::from_millis(100));
     assert!(quick.connect().await.is_err() && start.elapsed() < SECOND);
 }
 
@@ -118,11 +131,22 @@ async fn a_replica_is_refused() {
 #[tokio::test]
 async fn a_server_that_evicts_is_warned_of_with_the_command_that_mends_it() {
     let careful = Server::start(&["--maxmemory-policy", "noeviction"]);
-    assert_eq!(warnings(async { RedisStore::connect(careful.url()).await.unwrap() }).await, "");
-    let forgetful = Server::start(&["--maxmemory-policy", "allkeys-lru", "--requirepass", "hunter2"]);
+    assert_eq!(
+        warnings(async { RedisStore::connect(careful.url()).await.unwrap() }).await,
+        ""
+    );
+    let forgetful = Server::start(&[
+        "--maxmemory-policy",
+        "allkeys-lru",
+        "--requirepass",
+        "hunter2",
+    ]);
     let url = forgetful.url().replace("redis://", "redis://:hunter2@");
     let text = warnings(async { RedisStore::connect(url).await.unwrap() }).await;
-    assert!(text.contains("allkeys-lru") && text.contains("CONFIG SET maxmemory-policy noeviction"), "{text}");
+    assert!(
+        text.contains("allkeys-lru") && text.contains("CONFIG SET maxmemory-policy noeviction"),
+        "{text}"
+    );
     assert!(!text.contains("hunter2"), "{text}");
 }
 
@@ -133,13 +157,34 @@ async fn settings_that_cannot_be_are_refused() {
         (RedisStore::builder(), "neither"),
         (RedisStore::builder().url(url).prefix("a b"), "prefix"),
         (RedisStore::builder().url(url).prefix(""), "prefix"),
-        (RedisStore::builder().url(url).time_limit(Duration::ZERO), "time limit"),
+        (
+            RedisStore::builder().url(url).time_limit(Duration::ZERO),
+            "time limit",
+        ),
         (RedisStore::builder().url(url).wake_url(url), "wake_url"),
-        (RedisStore::builder().url(url).replicas(0, SECOND / 10), "at least one"),
-        (RedisStore::builder().url(url).replicas(1, Duration::ZERO), "at least one"),
-        (RedisStore::builder().url(url).replicas(1, SECOND), "time_limit"),
-        (RedisStore::builder().url(url).time_limit(9 * SECOND).replicas(1, 3 * SECOND), "taken for lost"),
-        (RedisStore::builder().replicas(1, SECOND / 10), "needs a `url`"),
+        (
+            RedisStore::builder().url(url).replicas(0, SECOND / 10),
+            "at least one",
+        ),
+        (
+            RedisStore::builder().url(url).replicas(1, Duration::ZERO),
+            "at least one",
+        ),
+        (
+            RedisStore::builder().url(url).replicas(1, SECOND),
+            "time_limit",
+        ),
+        (
+            RedisStore::builder()
+                .url(url)
+                .time_limit(9 * SECOND)
+                .replicas(1, 3 * SECOND),
+            "taken for lost",
+        ),
+        (
+            RedisStore::builder().replicas(1, SECOND / 10),
+            "needs a `url`",
+        ),
     ] {
         let error = builder.connect().await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
@@ -152,7 +197,9 @@ const RIGHTS: &str = "~idem:* &idem:* +set +get +del +append +pttl +pexpire +eva
 
 async fn server_with_user(rights: &str) -> (Server, String) {
     let server = Server::start(&[]);
-    let words = ["ACL", "SETUSER", "app", "reset", "on", ">hunter2"].into_iter().chain(rights.split(' '));
+    let words = ["ACL", "SETUSER", "app", "reset", "on", ">hunter2"]
+        .into_iter()
+        .chain(rights.split(' '));
     let () = server.send(&words.collect::<Vec<_>>()).await;
     let url = format!("redis://app:hunter2@127.0.0.1:{}", server.port());
     (server, url)
@@ -163,8 +210,14 @@ async fn use_everything(server: &Server, store: &RedisStore) -> Duration {
     let (first, second) = (claim("1"), claim("2"));
     store.claim(&first).await.unwrap();
     store.claim(&second).await.unwrap();
-    assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::InFlight { .. }));
-    assert_eq!(*store.renew(&[renewal(&first)]).await[0].as_ref().unwrap(), Ownership::Held);
+    assert!(matches!(
+        store.claim(&claim("1")).await.unwrap(),
+        Claimed::InFlight { .. }
+    ));
+    assert_eq!(
+        *store.renew(&[renewal(&first)]).await[0].as_ref().unwrap(),
+        Ownership::Held
+    );
     let before = server.scripts().await;
     let waiter = tokio::spawn({
         let (store, id) = (store.clone(), first.id.clone());
@@ -173,20 +226,38 @@ async fn use_everything(server: &Server, store: &RedisStore) -> Duration {
             Instant::now()
         }
     });
-    until("the waiter's look", || async { server.scripts().await > before }).await;
+    until("the waiter's look", || async {
+        server.scripts().await > before
+    })
+    .await;
     let mut kept = commit(&first, 1, "1");
     kept.remember = 600 * SECOND;
     let before = Instant::now();
     assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
     let woken = waiter.await.unwrap().saturating_duration_since(before);
-    assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::Committed { .. }));
-    assert_eq!(store.release(&release(&second)).await.unwrap(), Ownership::Held);
+    assert!(matches!(
+        store.claim(&claim("1")).await.unwrap(),
+        Claimed::Committed { .. }
+    ));
+    assert_eq!(
+        store.release(&release(&second)).await.unwrap(),
+        Ownership::Held
+    );
     assert!(store.inspect(&id("1")).await.unwrap().is_some());
     store.remove(&id("1")).await.unwrap();
-    assert_eq!(*store.issue(&[issue("3")]).await[0].as_ref().unwrap(), Issued::Issued);
+    assert_eq!(
+        *store.issue(&[issue("3")]).await[0].as_ref().unwrap(),
+        Issued::Issued
+    );
     let third = claim_issued("3");
-    assert!(matches!(store.claim(&third).await.unwrap(), Claimed::Owned { attempt: 1, .. }));
-    assert_eq!(store.release(&give_up(&third)).await.unwrap(), Ownership::Held);
+    assert!(matches!(
+        store.claim(&third).await.unwrap(),
+        Claimed::Owned { attempt: 1, .. }
+    ));
+    assert_eq!(
+        store.release(&give_up(&third)).await.unwrap(),
+        Ownership::Held
+    );
     store.remove(&id("3")).await.unwrap();
     woken
 }
@@ -194,7 +265,9 @@ async fn use_everything(server: &Server, store: &RedisStore) -> Duration {
 #[tokio::test]
 async fn the_rights_that_are_documented_are_enough() {
     let (server, url) = server_with_user(RIGHTS).await;
-    let all = warnings(async { use_everything(&server, &RedisStore::connect(url).await.unwrap()).await }).await;
+    let all =
+        warnings(async { use_everything(&server, &RedisStore::connect(url).await.unwrap()).await })
+            .await;
     assert_eq!(all, "");
 }
 
@@ -213,14 +286,18 @@ async fn without_the_right_to_channels_waiters_poll_and_it_is_warned_of() {
 #[tokio::test]
 async fn without_the_right_to_ask_the_server_is_used_and_it_is_warned_of() {
     let (server, url) = server_with_user(&RIGHTS.replace(" +info", "")).await;
-    let text = warnings(async { use_everything(&server, &RedisStore::connect(url).await.unwrap()).await }).await;
+    let text =
+        warnings(async { use_everything(&server, &RedisStore::connect(url).await.unwrap()).await })
+            .await;
     assert!(text.contains("INFO"), "{text}");
 }
 
 #[tokio::test]
 async fn without_the_right_to_ask_for_the_time_the_server_is_used_and_it_is_warned_of() {
     let (server, url) = server_with_user(&RIGHTS.replace(" +time", "")).await;
-    let text = warnings(async { use_everything(&server, &RedisStore::connect(url).await.unwrap()).await }).await;
+    let text =
+        warnings(async { use_everything(&server, &RedisStore::connect(url).await.unwrap()).await })
+            .await;
     assert!(text.contains("+time"), "{text}");
 }
 
@@ -229,16 +306,31 @@ async fn a_missing_right_is_refused_and_named() {
     let (_server, url) = server_with_user(&RIGHTS.replace("~idem:*", "~other:*")).await;
     let error = RedisStore::connect(url).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Refused);
-    assert!(error.to_string().contains("NOPERM") && error.to_string().contains("~idem:*"), "{error}");
+    assert!(
+        error.to_string().contains("NOPERM") && error.to_string().contains("~idem:*"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn each_right_without_which_a_commit_or_renewal_fails_is_asked_for_before_a_body_runs() {
-    for right in ["set", "get", "del", "append", "pttl", "pexpire", "evalsha", "script|load"] {
+    for right in [
+        "set",
+        "get",
+        "del",
+        "append",
+        "pttl",
+        "pexpire",
+        "evalsha",
+        "script|load",
+    ] {
         let (server, url) = server_with_user(&RIGHTS.replace(&format!(" +{right}"), "")).await;
         let error = RedisStore::connect(url.clone()).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Refused, "{right}: {error}");
-        assert!(error.to_string().contains(&format!("+{right}")), "{right}: {error}");
+        assert!(
+            error.to_string().contains(&format!("+{right}")),
+            "{right}: {error}"
+        );
         // On a connection of the application, too.
         let client = redis::Client::open(url).unwrap();
         let given = RedisStore::from_connection(client.get_connection_manager().await.unwrap());
@@ -255,7 +347,10 @@ async fn commands_that_are_disabled_or_renamed_are_refused() {
         let server = Server::start(&["--rename-command", command, "secret"]);
         let error = RedisStore::connect(server.url()).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Refused, "{command}: {error}");
-        assert!(error.to_string().contains(command) && error.to_string().contains("rename"), "{command}: {error}");
+        assert!(
+            error.to_string().contains(command) && error.to_string().contains("rename"),
+            "{command}: {error}"
+        );
     }
 }
 
@@ -267,13 +362,18 @@ async fn a_right_that_is_taken_away_stops_claims_at_the_next_connection_until_it
     let () = server.send(&["ACL", "SETUSER", "app", "-evalsha"]).await;
     let _: redis::Value = server.send(&["CLIENT", "KILL", "USER", "app"]).await;
     let refused = async || match store.claim(&claim("2")).await {
-        Err(error) => !error.is_unknown() && error.is_retryable() && error.to_string().contains("+evalsha"),
+        Err(error) => {
+            !error.is_unknown() && error.is_retryable() && error.to_string().contains("+evalsha")
+        }
         Ok(_) => panic!("a body would run, and its commit be refused"),
     };
     until("the refusal", || async { refused().await }).await;
     assert_eq!(server.get("idem:orders:2").await, None);
     let () = server.send(&["ACL", "SETUSER", "app", "+evalsha"]).await;
-    until("a claim", || async { store.claim(&claim("3")).await.is_ok() }).await;
+    until("a claim", || async {
+        store.claim(&claim("3")).await.is_ok()
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -287,7 +387,9 @@ async fn a_proxy_that_speaks_an_older_protocol_is_refused_with_what_is_needed() 
                 let mut read = [0; 4096];
                 while matches!(stream.read(&mut read).await, Ok(1..)) {
                     // The client sends three commands at once.
-                    let _ = stream.write_all(&b"-ERR unknown command 'HELLO'\r\n".repeat(3)).await;
+                    let _ = stream
+                        .write_all(&b"-ERR unknown command 'HELLO'\r\n".repeat(3))
+                        .await;
                 }
             });
         }
@@ -301,11 +403,21 @@ async fn a_proxy_that_speaks_an_older_protocol_is_refused_with_what_is_needed() 
 async fn databases_are_kept_apart() {
     let server = Server::start(&[]);
     let zero = RedisStore::connect(server.url()).await.unwrap();
-    let three = RedisStore::connect(format!("{}3", server.url())).await.unwrap();
+    let three = RedisStore::connect(format!("{}3", server.url()))
+        .await
+        .unwrap();
     zero.claim(&claim("1")).await.unwrap();
-    assert!(matches!(three.claim(&claim("1")).await.unwrap(), Claimed::Owned { .. }));
-    let error = RedisStore::connect(format!("{}99", server.url())).await.unwrap_err();
-    assert!(error.to_string().contains("database") || error.to_string().contains("DB"), "{error}");
+    assert!(matches!(
+        three.claim(&claim("1")).await.unwrap(),
+        Claimed::Owned { .. }
+    ));
+    let error = RedisStore::connect(format!("{}99", server.url()))
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("database") || error.to_string().contains("DB"),
+        "{error}"
+    );
 }
 
 #[cfg(unix)]
@@ -315,7 +427,9 @@ async fn unix_sockets_are_taken() {
     let path = socket.to_str().unwrap();
     let server = Server::start(&["--unixsocket", path]);
     until("the socket", || async { socket.exists() }).await;
-    let store = RedisStore::connect(format!("unix://{path}?db=2")).await.unwrap();
+    let store = RedisStore::connect(format!("unix://{path}?db=2"))
+        .await
+        .unwrap();
     use_everything(&server, &store).await;
     let _ = std::fs::remove_file(&socket);
 }

@@ -12,7 +12,10 @@ use crate::server::Server;
 use crate::{SECOND, claim, claim_for, commit, release, renewal, server_and_store};
 
 fn counts<const N: usize>(counts: [(&str, u64); N]) -> BTreeMap<String, u64> {
-    counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+    counts
+        .into_iter()
+        .map(|(name, count)| (name.to_owned(), count))
+        .collect()
 }
 
 #[tokio::test]
@@ -26,7 +29,14 @@ async fn a_first_execution_is_one_set_and_one_script_or_two_sets() {
     store.commit(&commit(&first, 1, "1")).await.unwrap();
     // The script's own GET and SET are counted too. It was loaded when the connection was made.
     let script = counts([("evalsha", 1), ("get", 1), ("set", 1)]);
-    assert_eq!(server.commands().await, if compares { counts([("set", 1)]) } else { script });
+    assert_eq!(
+        server.commands().await,
+        if compares {
+            counts([("set", 1)])
+        } else {
+            script
+        }
+    );
 }
 
 #[tokio::test]
@@ -37,7 +47,10 @@ async fn a_replay_is_one_set() {
     store.commit(&commit(&first, 1, "1")).await.unwrap();
     server.commands().await;
     for _ in 0..3 {
-        assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::Committed { .. }));
+        assert!(matches!(
+            store.claim(&claim("1")).await.unwrap(),
+            Claimed::Committed { .. }
+        ));
     }
     assert_eq!(server.commands().await, counts([("set", 3)]));
 }
@@ -47,9 +60,15 @@ async fn a_replay_from_aside_is_one_get_more() {
     let (server, store) = server_and_store().await;
     let first = claim("1");
     store.claim(&first).await.unwrap();
-    store.commit(&commit(&first, 1, "1").with_remember(600 * SECOND)).await.unwrap();
+    store
+        .commit(&commit(&first, 1, "1").with_remember(600 * SECOND))
+        .await
+        .unwrap();
     server.commands().await;
-    assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::Committed { .. }));
+    assert!(matches!(
+        store.claim(&claim("1")).await.unwrap(),
+        Claimed::Committed { .. }
+    ));
     assert_eq!(server.commands().await, counts([("set", 1), ("get", 1)]));
 }
 
@@ -60,14 +79,26 @@ async fn releases_and_takeovers_are_one_script_each() {
     store.claim(&first).await.unwrap();
     server.commands().await;
     store.release(&release(&first)).await.unwrap();
-    assert_eq!(server.commands().await, counts([("evalsha", 1), ("get", 1), ("set", 1)]));
+    assert_eq!(
+        server.commands().await,
+        counts([("evalsha", 1), ("get", 1), ("set", 1)])
+    );
     store.claim(&claim("1")).await.unwrap();
-    assert_eq!(server.commands().await, counts([("evalsha", 1), ("get", 1), ("set", 2)]));
+    assert_eq!(
+        server.commands().await,
+        counts([("evalsha", 1), ("get", 1), ("set", 2)])
+    );
 
     store.claim(&claim_for("2", Duration::ZERO)).await.unwrap();
     server.commands().await;
-    assert!(matches!(store.claim(&claim("2")).await.unwrap(), Claimed::Owned { attempt: 2, .. }));
-    assert_eq!(server.commands().await, counts([("evalsha", 1), ("get", 1), ("pttl", 1), ("set", 2)]));
+    assert!(matches!(
+        store.claim(&claim("2")).await.unwrap(),
+        Claimed::Owned { attempt: 2, .. }
+    ));
+    assert_eq!(
+        server.commands().await,
+        counts([("evalsha", 1), ("get", 1), ("pttl", 1), ("set", 2)])
+    );
 }
 
 #[tokio::test]
@@ -78,9 +109,18 @@ async fn renewals_are_few_scripts() {
         store.claim(claim).await.unwrap();
     }
     server.commands().await;
-    let answers = store.renew(&claims.iter().map(renewal).collect::<Vec<_>>()).await;
-    assert!(answers.into_iter().all(|answer| answer.unwrap() == Ownership::Held));
-    assert_eq!(server.commands().await, counts([("evalsha", 3), ("get", 700), ("pexpire", 700)]));
+    let answers = store
+        .renew(&claims.iter().map(renewal).collect::<Vec<_>>())
+        .await;
+    assert!(
+        answers
+            .into_iter()
+            .all(|answer| answer.unwrap() == Ownership::Held)
+    );
+    assert_eq!(
+        server.commands().await,
+        counts([("evalsha", 3), ("get", 700), ("pexpire", 700)])
+    );
 }
 
 #[tokio::test]
@@ -90,14 +130,25 @@ async fn very_many_renewals_do_not_wait_for_one_another() {
     let store = RedisStore::connect(proxy.url()).await.unwrap();
     let first = claim("1");
     store.claim(&first).await.unwrap();
-    let mut renewals: Vec<_> = (0..20_000).map(|n| renewal(&claim(&format!("gone{n}")))).collect();
+    let mut renewals: Vec<_> = (0..20_000)
+        .map(|n| renewal(&claim(&format!("gone{n}"))))
+        .collect();
     renewals.push(renewal(&first));
     // One after the other, they would take two seconds; a step has 900 ms.
     proxy.delay(Duration::from_millis(50));
-    let answers: Vec<_> = store.renew(&renewals).await.into_iter().map(Result::unwrap).collect();
+    let answers: Vec<_> = store
+        .renew(&renewals)
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
     assert_eq!(answers.len(), 20_001);
     assert_eq!(answers[20_000], Ownership::Held);
-    assert!(answers[..20_000].iter().all(|answer| *answer == Ownership::Lost));
+    assert!(
+        answers[..20_000]
+            .iter()
+            .all(|answer| *answer == Ownership::Lost)
+    );
 }
 
 /// A call with a token, and whether it ran its body or got the answer of before; `None` where it is
@@ -117,19 +168,43 @@ async fn a_token_is_one_set_to_issue_two_scripts_to_use_and_one_script_to_replay
     let idempotency = Idempotency::new(store);
     let compares = server.compares().await;
     server.commands().await;
-    let token = idempotency.operation("orders").issue("ada", 600 * SECOND).await.unwrap().to_string();
+    let token = idempotency
+        .operation("orders")
+        .issue("ada", 600 * SECOND)
+        .await
+        .unwrap()
+        .to_string();
     assert_eq!(server.commands().await, counts([("set", 1)]));
     assert_eq!(submit(&idempotency, &token, "ada").await, Some(true));
     // The scripts' own commands are counted too.
     let scripts = if compares { 1 } else { 2 };
-    assert_eq!(server.commands().await, counts([("evalsha", scripts), ("get", scripts), ("pttl", 1), ("set", 2)]));
+    assert_eq!(
+        server.commands().await,
+        counts([
+            ("evalsha", scripts),
+            ("get", scripts),
+            ("pttl", 1),
+            ("set", 2)
+        ])
+    );
     assert_eq!(submit(&idempotency, &token, "ada").await, Some(false));
-    assert_eq!(server.commands().await, counts([("evalsha", 1), ("get", 1)]));
+    assert_eq!(
+        server.commands().await,
+        counts([("evalsha", 1), ("get", 1)])
+    );
 
     let elsewhere = Idempotency::new(idem_core::MemoryStore::new());
-    let unknown = elsewhere.operation("orders").issue("ada", 600 * SECOND).await.unwrap().to_string();
+    let unknown = elsewhere
+        .operation("orders")
+        .issue("ada", 600 * SECOND)
+        .await
+        .unwrap()
+        .to_string();
     assert_eq!(submit(&idempotency, &unknown, "ada").await, None);
-    assert_eq!(server.commands().await, counts([("evalsha", 1), ("get", 1)]));
+    assert_eq!(
+        server.commands().await,
+        counts([("evalsha", 1), ("get", 1)])
+    );
     // The store is not asked for what can be told without it.
     assert_eq!(submit(&idempotency, &token, "grace").await, None);
     assert_eq!(submit(&idempotency, "no token at all", "ada").await, None);
@@ -140,14 +215,23 @@ async fn a_token_is_one_set_to_issue_two_scripts_to_use_and_one_script_to_replay
 async fn four_hundred_tokens_are_one_round_trip() {
     let server = Server::start(&[]);
     let proxy = Proxy::start(&server.url()).await.unwrap();
-    let store = RedisStore::builder().url(proxy.url()).time_limit(20 * SECOND).connect().await.unwrap();
+    let store = RedisStore::builder()
+        .url(proxy.url())
+        .time_limit(20 * SECOND)
+        .connect()
+        .await
+        .unwrap();
     let idempotency = Idempotency::new(store);
     let sets = proxy.passing(|words| words[0] == b"SET");
     let trip = SECOND / 2;
     proxy.delay(trip);
     let start = Instant::now();
     let subjects = std::iter::repeat_n("ada", 400);
-    let tokens = idempotency.operation("orders").issue_many(subjects, 600 * SECOND).await.unwrap();
+    let tokens = idempotency
+        .operation("orders")
+        .issue_many(subjects, 600 * SECOND)
+        .await
+        .unwrap();
     let took = start.elapsed();
     assert_eq!((tokens.len(), sets.calls()), (400, 400));
     // Replies that come in several pieces are held up one after the other.

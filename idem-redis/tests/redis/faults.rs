@@ -27,8 +27,15 @@ async fn assert_all_fail(store: &RedisStore) {
     let first = claim("1");
     let (commit, release, renewal) = (commit(&first, 1, "1"), release(&first), renewal(&first));
     let check = async |what: &str, start: Instant, error: StoreError| {
-        assert!(start.elapsed() < FAILS_WITHIN, "{what}: {:?}", start.elapsed());
-        assert!(error.is_unknown() && error.is_retryable(), "{what}: {error}");
+        assert!(
+            start.elapsed() < FAILS_WITHIN,
+            "{what}: {:?}",
+            start.elapsed()
+        );
+        assert!(
+            error.is_unknown() && error.is_retryable(),
+            "{what}: {error}"
+        );
     };
     let start = Instant::now();
     tokio::join!(
@@ -43,8 +50,22 @@ async fn assert_all_fail(store: &RedisStore) {
                 check("renew", start, answer.unwrap_err()).await;
             }
         },
-        async { check("wait", start, store.wait(&first.id, 1, 20 * SECOND).await.unwrap_err()).await },
-        async { check("inspect", start, store.inspect(&first.id).await.unwrap_err()).await },
+        async {
+            check(
+                "wait",
+                start,
+                store.wait(&first.id, 1, 20 * SECOND).await.unwrap_err(),
+            )
+            .await
+        },
+        async {
+            check(
+                "inspect",
+                start,
+                store.inspect(&first.id).await.unwrap_err(),
+            )
+            .await
+        },
         async { check("remove", start, store.remove(&first.id).await.unwrap_err()).await },
     );
 }
@@ -70,16 +91,25 @@ async fn a_server_that_forgets_its_scripts_is_told_again() {
     let first = claim("1");
     store.claim(&first).await.unwrap();
     flush().await;
-    assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::InFlight { .. }));
+    assert!(matches!(
+        store.claim(&claim("1")).await.unwrap(),
+        Claimed::InFlight { .. }
+    ));
     flush().await;
     let renewals = vec![renewal(&first); 600];
     for answer in store.renew(&renewals).await {
         assert_eq!(answer.unwrap(), Ownership::Held);
     }
     flush().await;
-    store.wait(&first.id, 1, Duration::from_millis(20)).await.unwrap();
+    store
+        .wait(&first.id, 1, Duration::from_millis(20))
+        .await
+        .unwrap();
     flush().await;
-    assert_eq!(store.commit(&commit(&first, 1, "1")).await.unwrap(), Ownership::Held);
+    assert_eq!(
+        store.commit(&commit(&first, 1, "1")).await.unwrap(),
+        Ownership::Held
+    );
     flush().await;
     assert!(store.inspect(&first.id).await.unwrap().is_some());
     flush().await;
@@ -87,7 +117,10 @@ async fn a_server_that_forgets_its_scripts_is_told_again() {
     let second = claim("2");
     store.claim(&second).await.unwrap();
     flush().await;
-    assert_eq!(store.release(&give_up(&second)).await.unwrap(), Ownership::Held);
+    assert_eq!(
+        store.release(&give_up(&second)).await.unwrap(),
+        Ownership::Held
+    );
 }
 
 #[tokio::test]
@@ -98,7 +131,12 @@ async fn on_a_stopped_server_every_call_fails_in_time_and_works_when_it_goes_on(
     Box::pin(assert_all_fail(&store)).await;
     let error = store.claim(&claim("2")).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Timeout);
-    assert!(error.to_string().contains(&format!("127.0.0.1:{}", server.port())), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("127.0.0.1:{}", server.port())),
+        "{error}"
+    );
     server.go_on();
     let took = until_usable(&store).await;
     assert!(took < BACK_WITHIN, "{took:?}");
@@ -131,13 +169,19 @@ async fn on_a_dead_server_every_call_fails_in_time_and_works_when_it_is_back() {
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     let cause = error.to_string();
     assert!(cause.contains("cannot connect"), "{cause}");
-    assert!(cause.contains("refused") || cause.contains("reset"), "{cause}");
+    assert!(
+        cause.contains("refused") || cause.contains("reset"),
+        "{cause}"
+    );
     server.restart();
     let took = until_usable(&store).await;
     assert!(took < BACK_WITHIN, "{took:?}");
     let first = claim("2");
     store.claim(&first).await.unwrap();
-    assert_eq!(store.commit(&commit(&first, 1, "1")).await.unwrap(), Ownership::Held);
+    assert_eq!(
+        store.commit(&commit(&first, 1, "1")).await.unwrap(),
+        Ownership::Held
+    );
 }
 
 #[tokio::test]
@@ -153,7 +197,10 @@ async fn a_restart_in_the_middle_is_not_seen_by_the_next_call() {
             Err(error) if error.is_unknown() => store.claim(&claim).await,
             claimed => claimed,
         };
-        assert!(matches!(claimed.unwrap(), Claimed::Owned { .. }), "round {round}");
+        assert!(
+            matches!(claimed.unwrap(), Claimed::Owned { .. }),
+            "round {round}"
+        );
     }
 }
 
@@ -166,10 +213,19 @@ async fn waiters_look_again_when_the_connection_is_lost() {
         let (store, id) = (store.clone(), first.id.clone());
         tokio::spawn(async move { store.wait(&id, 1, 20 * SECOND).await })
     };
-    let is_marked = || async { server.get("idem:orders:1").await.is_some_and(|record| record.ends_with('w')) };
+    let is_marked = || async {
+        server
+            .get("idem:orders:1")
+            .await
+            .is_some_and(|record| record.ends_with('w'))
+    };
     until("the waiter's mark", is_marked).await;
     server.kill();
-    timeout(FAILS_WITHIN, waiter).await.expect("woken").unwrap().unwrap();
+    timeout(FAILS_WITHIN, waiter)
+        .await
+        .expect("woken")
+        .unwrap()
+        .unwrap();
     server.restart();
     until_usable(&store).await;
     assert!(server.channels().await.is_empty(), "nobody waits any more");
@@ -179,9 +235,16 @@ async fn waiters_look_again_when_the_connection_is_lost() {
         let (store, id) = (store.clone(), first.id.clone());
         tokio::spawn(async move { store.wait(&id, 1, 20 * SECOND).await })
     };
-    until("the subscription", || async { !server.channels().await.is_empty() }).await;
+    until("the subscription", || async {
+        !server.channels().await.is_empty()
+    })
+    .await;
     store.commit(&commit(&first, 1, "1")).await.unwrap();
-    timeout(SECOND * 9 / 10, waiter).await.expect("woken").unwrap().unwrap();
+    timeout(SECOND * 9 / 10, waiter)
+        .await
+        .expect("woken")
+        .unwrap()
+        .unwrap();
 }
 
 /// A way to the server whose first connection carries nothing when that is said, and is never
@@ -194,7 +257,9 @@ pub(crate) async fn dying_way(server: &Server) -> (String, tokio::sync::watch::S
     tokio::spawn(async move {
         let mut first = true;
         while let Ok((mut inbound, _)) = listener.accept().await {
-            let mut outbound = TcpStream::connect(("127.0.0.1", server_port)).await.unwrap();
+            let mut outbound = TcpStream::connect(("127.0.0.1", server_port))
+                .await
+                .unwrap();
             let (mut is_cut, dies) = (is_cut.clone(), std::mem::take(&mut first));
             tokio::spawn(async move {
                 tokio::select! {
@@ -215,7 +280,10 @@ async fn a_connection_that_is_silently_dead_is_replaced() {
     store.claim(&claim("1")).await.unwrap();
     cut.send(true).unwrap();
     let start = Instant::now();
-    assert_eq!(store.claim(&claim("2")).await.unwrap_err().kind(), StoreErrorKind::Timeout);
+    assert_eq!(
+        store.claim(&claim("2")).await.unwrap_err().kind(),
+        StoreErrorKind::Timeout
+    );
     let took = until_usable(&store).await;
     assert!(took < 4 * SECOND, "{took:?} {:?}", start.elapsed());
 }
@@ -224,11 +292,28 @@ async fn a_connection_that_is_silently_dead_is_replaced() {
 async fn a_connection_that_is_lost_while_no_call_is_made_is_replaced() {
     let (server, store) = server_and_store().await;
     let mut admin = server.client().await;
-    let () = redis::cmd("CONFIG").arg("RESETSTAT").query_async(&mut admin).await.unwrap();
+    let () = redis::cmd("CONFIG")
+        .arg("RESETSTAT")
+        .query_async(&mut admin)
+        .await
+        .unwrap();
     let words = ["TYPE", "normal", "SKIPME", "yes"];
-    let () = redis::cmd("CLIENT").arg("KILL").arg(&words).query_async(&mut admin).await.unwrap();
-    let info = async || redis::cmd("INFO").query_async::<String>(&mut admin.clone()).await.unwrap();
-    until("the store connects", || async { info().await.contains("total_connections_received:1\r\n") }).await;
+    let () = redis::cmd("CLIENT")
+        .arg("KILL")
+        .arg(&words)
+        .query_async(&mut admin)
+        .await
+        .unwrap();
+    let info = async || {
+        redis::cmd("INFO")
+            .query_async::<String>(&mut admin.clone())
+            .await
+            .unwrap()
+    };
+    until("the store connects", || async {
+        info().await.contains("total_connections_received:1\r\n")
+    })
+    .await;
     store.claim(&claim("1")).await.unwrap();
 }
 
@@ -236,13 +321,29 @@ async fn a_connection_that_is_lost_while_no_call_is_made_is_replaced() {
 async fn a_server_that_was_only_slow_keeps_its_connection() {
     let (server, store) = server_and_store().await;
     let admin = server.client().await;
-    let info = async || redis::cmd("INFO").arg("all").query_async::<String>(&mut admin.clone()).await.unwrap();
+    let info = async || {
+        redis::cmd("INFO")
+            .arg("all")
+            .query_async::<String>(&mut admin.clone())
+            .await
+            .unwrap()
+    };
     store.claim(&claim("1")).await.unwrap();
-    let () = redis::cmd("CONFIG").arg("RESETSTAT").query_async(&mut admin.clone()).await.unwrap();
+    let () = redis::cmd("CONFIG")
+        .arg("RESETSTAT")
+        .query_async(&mut admin.clone())
+        .await
+        .unwrap();
     server.stop();
-    assert_eq!(store.claim(&claim("2")).await.unwrap_err().kind(), StoreErrorKind::Timeout);
+    assert_eq!(
+        store.claim(&claim("2")).await.unwrap_err().kind(),
+        StoreErrorKind::Timeout
+    );
     server.go_on();
-    until("it is asked whether it still answers", || async { info().await.contains("cmdstat_ping:") }).await;
+    until("it is asked whether it still answers", || async {
+        info().await.contains("cmdstat_ping:")
+    })
+    .await;
     // Their answers come after that to the question.
     for number in 0..20 {
         store.claim(&claim(&format!("a{number}"))).await.unwrap();
@@ -252,12 +353,17 @@ async fn a_server_that_was_only_slow_keeps_its_connection() {
 }
 
 #[tokio::test]
-async fn p12_in_an_outage_one_attempt_follows_another_however_many_calls_fail_and_one_warning_is_logged() {
+async fn p12_in_an_outage_one_attempt_follows_another_however_many_calls_fail_and_one_warning_is_logged()
+ {
     let mut server = Server::start(&[]);
-    let builder = RedisStore::builder().url(server.url()).time_limit(SECOND * 3 / 10);
+    let builder = RedisStore::builder()
+        .url(server.url())
+        .time_limit(SECOND * 3 / 10);
     let store = builder.connect().await.unwrap();
     server.kill();
-    let listener = TcpListener::bind(("127.0.0.1", server.port())).await.unwrap();
+    let listener = TcpListener::bind(("127.0.0.1", server.port()))
+        .await
+        .unwrap();
     let attempts = Cell::new(0);
     let start = Instant::now();
     let log = warnings(async {
@@ -271,7 +377,10 @@ async fn p12_in_an_outage_one_attempt_follows_another_however_many_calls_fail_an
             while attempts.get() < 24 {
                 assert!(start.elapsed() < 60 * SECOND, "{attempts:?} attempts");
                 let error = store.claim(&claim("1")).await.unwrap_err();
-                assert!(!error.to_string().contains("accepted"), "it refuses nobody: {error}");
+                assert!(
+                    !error.to_string().contains("accepted"),
+                    "it refuses nobody: {error}"
+                );
             }
         };
         tokio::select! { () = accept => {} () = calls => {} }
@@ -279,20 +388,32 @@ async fn p12_in_an_outage_one_attempt_follows_another_however_many_calls_fail_an
     .await;
     // Six within the first 155 ms, and then one in 125 ms at most.
     let most = 7 + start.elapsed().as_millis() / 125;
-    assert!(attempts.get() <= most, "{attempts:?} attempts in {:?}", start.elapsed());
+    assert!(
+        attempts.get() <= most,
+        "{attempts:?} attempts in {:?}",
+        start.elapsed()
+    );
     assert_eq!(log.matches("cannot be replaced yet").count(), 1, "{log}");
 }
 
 #[tokio::test]
 async fn a_server_that_asks_for_a_password_and_then_takes_it_works_again() {
     let (server, store) = server_and_store().await;
-    let () = server.send(&["CONFIG", "SET", "requirepass", "hunter2"]).await;
+    let () = server
+        .send(&["CONFIG", "SET", "requirepass", "hunter2"])
+        .await;
     let mut admin = redis::Client::open(format!("redis://:hunter2@127.0.0.1:{}", server.port()))
         .unwrap()
         .get_multiplexed_async_connection()
         .await
         .unwrap();
-    let () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query_async(&mut admin).await.unwrap();
+    let () = redis::cmd("CLIENT")
+        .arg("KILL")
+        .arg("TYPE")
+        .arg("normal")
+        .query_async(&mut admin)
+        .await
+        .unwrap();
     // It may be a password that is being changed, so the same call may succeed later; and nothing
     // was sent.
     let refused = async || {
@@ -303,8 +424,18 @@ async fn a_server_that_asks_for_a_password_and_then_takes_it_works_again() {
     };
     until("the refusal", || async { refused().await }).await;
     let start = Instant::now();
-    assert!(refused().await && start.elapsed() < Duration::from_millis(300), "said at once: {:?}", start.elapsed());
-    let () = redis::cmd("CONFIG").arg("SET").arg("requirepass").arg("").query_async(&mut admin).await.unwrap();
+    assert!(
+        refused().await && start.elapsed() < Duration::from_millis(300),
+        "said at once: {:?}",
+        start.elapsed()
+    );
+    let () = redis::cmd("CONFIG")
+        .arg("SET")
+        .arg("requirepass")
+        .arg("")
+        .query_async(&mut admin)
+        .await
+        .unwrap();
     until("an end of the refusal", || async { !refused().await }).await;
     until_usable(&store).await;
 }
@@ -325,20 +456,50 @@ async fn a_full_server_begins_nothing_new_and_finishes_what_was_begun() {
 
     let error = store.claim(&claim("5")).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Full);
-    assert!(!error.is_unknown() && error.to_string().contains("maxmemory"), "{error}");
+    assert!(
+        !error.is_unknown() && error.to_string().contains("maxmemory"),
+        "{error}"
+    );
     assert_eq!(server.get("idem:orders:5").await, None);
-    assert_eq!(store.claim(&claim("3")).await.unwrap_err().kind(), StoreErrorKind::Full, "a take-over begins a body");
+    assert_eq!(
+        store.claim(&claim("3")).await.unwrap_err().kind(),
+        StoreErrorKind::Full,
+        "a take-over begins a body"
+    );
 
-    assert!(matches!(store.claim(&claim("4")).await.unwrap(), Claimed::Committed { .. }));
-    assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::InFlight { .. }));
-    assert!(matches!(store.claim(&first).await.unwrap(), Claimed::Owned { attempt: 1, .. }));
-    assert_eq!(*store.renew(&[renewal(&first)]).await[0].as_ref().unwrap(), Ownership::Held);
-    store.wait(&first.id, 1, Duration::from_millis(20)).await.unwrap();
+    assert!(matches!(
+        store.claim(&claim("4")).await.unwrap(),
+        Claimed::Committed { .. }
+    ));
+    assert!(matches!(
+        store.claim(&claim("1")).await.unwrap(),
+        Claimed::InFlight { .. }
+    ));
+    assert!(matches!(
+        store.claim(&first).await.unwrap(),
+        Claimed::Owned { attempt: 1, .. }
+    ));
+    assert_eq!(
+        *store.renew(&[renewal(&first)]).await[0].as_ref().unwrap(),
+        Ownership::Held
+    );
+    store
+        .wait(&first.id, 1, Duration::from_millis(20))
+        .await
+        .unwrap();
     let large = outcome("").with_payload("y".repeat(100_000).into());
-    let kept = commit(&first, 1, "").with_outcome(Some(large)).with_remember(600 * SECOND);
+    let kept = commit(&first, 1, "")
+        .with_outcome(Some(large))
+        .with_remember(600 * SECOND);
     assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
-    assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::Committed { .. }));
-    assert_eq!(store.release(&release(&second)).await.unwrap(), Ownership::Held);
+    assert!(matches!(
+        store.claim(&claim("1")).await.unwrap(),
+        Claimed::Committed { .. }
+    ));
+    assert_eq!(
+        store.release(&release(&second)).await.unwrap(),
+        Ownership::Held
+    );
     assert!(store.inspect(&id("2")).await.unwrap().is_some());
     store.remove(&id("2")).await.unwrap();
 }
@@ -347,7 +508,9 @@ async fn a_full_server_begins_nothing_new_and_finishes_what_was_begun() {
 async fn a_master_that_became_a_replica_is_unavailable_until_it_is_a_master_again() {
     let (server, store) = server_and_store().await;
     let master = Server::start(&[]);
-    let () = server.send(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]).await;
+    let () = server
+        .send(&["REPLICAOF", "127.0.0.1", &master.port().to_string()])
+        .await;
     let error = store.claim(&claim("1")).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     let () = server.send(&["REPLICAOF", "NO", "ONE"]).await;
@@ -361,24 +524,47 @@ async fn a_fail_over_behind_one_address_is_followed() {
     let address = Proxy::start(&old.url()).await.unwrap();
     let store = RedisStore::connect(address.url()).await.unwrap();
     address.lead_to(&new.url());
-    let () = old.send(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]).await;
+    let () = old
+        .send(&["REPLICAOF", "127.0.0.1", &new.port().to_string()])
+        .await;
     // Nothing ends the connection to the old master, which takes no claim.
-    until("the claim is taken", || async { store.claim(&claim("1")).await.is_ok() }).await;
+    until("the claim is taken", || async {
+        store.claim(&claim("1")).await.is_ok()
+    })
+    .await;
     assert!(new.get("idem:orders:1").await.is_some());
-    let clients = async || old.send::<String>(&["CLIENT", "LIST", "TYPE", "normal"]).await.lines().count();
-    until("the connection to the old master is closed", || async { clients().await == 1 }).await;
+    let clients = async || {
+        old.send::<String>(&["CLIENT", "LIST", "TYPE", "normal"])
+            .await
+            .lines()
+            .count()
+    };
+    until("the connection to the old master is closed", || async {
+        clients().await == 1
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_busy_server_is_unavailable() {
     let (server, store) = server_and_store().await;
-    let () = server.send(&["CONFIG", "SET", "busy-reply-threshold", "10"]).await;
+    let () = server
+        .send(&["CONFIG", "SET", "busy-reply-threshold", "10"])
+        .await;
     let mut client = server.client().await;
-    let busy =
-        tokio::spawn(
-            async move { redis::cmd("EVAL").arg("while true do end").arg(0).query_async::<()>(&mut client).await },
-        );
-    let unavailable = async || store.claim(&claim("1")).await.is_err_and(|e| e.kind() == StoreErrorKind::Unavailable);
+    let busy = tokio::spawn(async move {
+        redis::cmd("EVAL")
+            .arg("while true do end")
+            .arg(0)
+            .query_async::<()>(&mut client)
+            .await
+    });
+    let unavailable = async || {
+        store
+            .claim(&claim("1"))
+            .await
+            .is_err_and(|e| e.kind() == StoreErrorKind::Unavailable)
+    };
     until("the busy answer", || async { unavailable().await }).await;
     let () = server.send(&["SCRIPT", "KILL"]).await;
     let _ = busy.await;
@@ -399,18 +585,29 @@ async fn a_store_that_is_dropped_closes_its_connection() {
         let store = store.clone();
         async move { store.wait(&first.id, 1, 20 * SECOND).await }
     });
-    until("the subscription", || async { !server.channels().await.is_empty() }).await;
+    until("the subscription", || async {
+        !server.channels().await.is_empty()
+    })
+    .await;
     waiting.abort();
     let _ = waiting.await;
     drop(store);
     // One is the question's own; those of earlier questions may be on their way out.
-    until("the end of the connection", || async { clients().await == 1 }).await;
+    until("the end of the connection", || async {
+        clients().await == 1
+    })
+    .await;
 }
 
 #[test]
 fn a_store_whose_runtime_has_ended_connects_again_in_the_next_one() {
     let server = Server::start(&[]);
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
     let one = runtime();
     let store = one.block_on(RedisStore::connect(server.url())).unwrap();
     let first = claim("1");
@@ -434,7 +631,12 @@ async fn a_server_that_cannot_save_takes_nothing_and_goes_on_when_it_can() {
     std::fs::create_dir(&file).unwrap();
     let () = server.send(&["CONFIG", "SET", "save", "3600 1"]).await;
     let _: redis::RedisResult<redis::Value> = server.try_send(&["BGSAVE"]).await;
-    let fails = async || store.claim(&claim("2")).await.is_err_and(|error| error.to_string().contains("MISCONF"));
+    let fails = async || {
+        store
+            .claim(&claim("2"))
+            .await
+            .is_err_and(|error| error.to_string().contains("MISCONF"))
+    };
     until("the server's refusal", || async { fails().await }).await;
     for error in [
         store.claim(&claim("2")).await.unwrap_err(),
@@ -446,20 +648,32 @@ async fn a_server_that_cannot_save_takes_nothing_and_goes_on_when_it_can() {
     std::fs::remove_dir(&file).unwrap();
     let () = server.send(&["CONFIG", "SET", "save", ""]).await;
     until_usable(&store).await;
-    assert_eq!(store.commit(&commit(&first, 1, "1")).await.unwrap(), Ownership::Held);
+    assert_eq!(
+        store.commit(&commit(&first, 1, "1")).await.unwrap(),
+        Ownership::Held
+    );
 }
 
 #[tokio::test]
 async fn a_server_that_loads_its_data_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().to_str().unwrap();
-    let slow = ["--dir", dir, "--key-load-delay", "20000", "--loading-process-events-interval-bytes", "1024"];
+    let slow = [
+        "--dir",
+        dir,
+        "--key-load-delay",
+        "20000",
+        "--loading-process-events-interval-bytes",
+        "1024",
+    ];
     let mut server = Server::start(&slow);
     let store = RedisStore::connect(server.url()).await.unwrap();
     let done = claim("done");
     store.claim(&done).await.unwrap();
     store.commit(&commit(&done, 1, "1")).await.unwrap();
-    let filler: Vec<String> = (0..100).flat_map(|n| [format!("filler{n}"), "x".repeat(2000)]).collect();
+    let filler: Vec<String> = (0..100)
+        .flat_map(|n| [format!("filler{n}"), "x".repeat(2000)])
+        .collect();
     let mut words = vec!["MSET"];
     words.extend(filler.iter().map(String::as_str));
     let () = server.send(&words).await;
@@ -471,10 +685,16 @@ async fn a_server_that_loads_its_data_is_waited_for() {
     let answer = loop {
         match store.claim(&claim("done")).await {
             Ok(answer) => break answer,
-            Err(error) => assert!(error.is_retryable() && start.elapsed() < 10 * SECOND, "{error}"),
+            Err(error) => assert!(
+                error.is_retryable() && start.elapsed() < 10 * SECOND,
+                "{error}"
+            ),
         }
     };
-    assert!(matches!(answer, Claimed::Committed { attempt: 1, .. }), "{answer:?}: nothing was forgotten");
+    assert!(
+        matches!(answer, Claimed::Committed { attempt: 1, .. }),
+        "{answer:?}: nothing was forgotten"
+    );
 }
 
 #[tokio::test]
@@ -483,26 +703,52 @@ async fn what_a_flush_forgets_is_no_longer_the_owners() {
     let first = claim("1");
     store.claim(&first).await.unwrap();
     let () = server.send(&["FLUSHALL"]).await;
-    assert_eq!(*store.renew(&[renewal(&first)]).await[0].as_ref().unwrap(), Ownership::Lost);
+    assert_eq!(
+        *store.renew(&[renewal(&first)]).await[0].as_ref().unwrap(),
+        Ownership::Lost
+    );
     let second = claim("1");
-    assert!(matches!(store.claim(&second).await.unwrap(), Claimed::Owned { attempt: 1, .. }));
-    assert_eq!(store.commit(&commit(&first, 1, "1")).await.unwrap(), Ownership::Lost);
-    assert_eq!(store.release(&release(&first)).await.unwrap(), Ownership::Lost);
-    assert_eq!(store.commit(&commit(&second, 1, "2")).await.unwrap(), Ownership::Held);
+    assert!(matches!(
+        store.claim(&second).await.unwrap(),
+        Claimed::Owned { attempt: 1, .. }
+    ));
+    assert_eq!(
+        store.commit(&commit(&first, 1, "1")).await.unwrap(),
+        Ownership::Lost
+    );
+    assert_eq!(
+        store.release(&release(&first)).await.unwrap(),
+        Ownership::Lost
+    );
+    assert_eq!(
+        store.commit(&commit(&second, 1, "2")).await.unwrap(),
+        Ownership::Held
+    );
 }
 
 #[tokio::test]
 async fn thousands_of_callers_share_one_connection() {
     let server = Server::start(&[]);
     // Not a question of speed here.
-    let store = RedisStore::builder().url(server.url()).time_limit(20 * SECOND).connect().await.unwrap();
+    let store = RedisStore::builder()
+        .url(server.url())
+        .time_limit(20 * SECOND)
+        .connect()
+        .await
+        .unwrap();
     let mut tasks = tokio::task::JoinSet::new();
     for n in 0..5000 {
         let store = store.clone();
         tasks.spawn(async move {
             let claim: Claim = claim(&n.to_string());
-            assert!(matches!(store.claim(&claim).await.unwrap(), Claimed::Owned { .. }));
-            assert_eq!(store.commit(&commit(&claim, 1, "1")).await.unwrap(), Ownership::Held);
+            assert!(matches!(
+                store.claim(&claim).await.unwrap(),
+                Claimed::Owned { .. }
+            ));
+            assert_eq!(
+                store.commit(&commit(&claim, 1, "1")).await.unwrap(),
+                Ownership::Held
+            );
         });
     }
     tasks.join_all().await;
@@ -516,7 +762,11 @@ async fn p10_a_step_that_was_sent_is_of_unknown_fate_whoever_is_refused_since() 
     store.claim(&claim("1")).await.unwrap();
     let mut admin = server.client().await;
     let mut tell = async |words: &[&str]| -> redis::Value {
-        redis::cmd(words[0]).arg(&words[1..]).query_async(&mut admin).await.unwrap()
+        redis::cmd(words[0])
+            .arg(&words[1..])
+            .query_async(&mut admin)
+            .await
+            .unwrap()
     };
     // The claim is held back at the server. Then its connection is lost, and no other is let in.
     tell(&["CLIENT", "PAUSE", "60000", "WRITE"]).await;
@@ -524,7 +774,12 @@ async fn p10_a_step_that_was_sent_is_of_unknown_fate_whoever_is_refused_since() 
         let store = store.clone();
         async move { store.claim(&claim("2")).await }
     });
-    let is_held_back = async || server.send::<String>(&["INFO", "clients"]).await.contains("blocked_clients:1");
+    let is_held_back = async || {
+        server
+            .send::<String>(&["INFO", "clients"])
+            .await
+            .contains("blocked_clients:1")
+    };
     until("the claim has arrived", is_held_back).await;
     tell(&["CONFIG", "SET", "requirepass", "secret"]).await;
     tell(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;

@@ -20,7 +20,11 @@ pub(crate) struct Says {
     pub(crate) refuses: bool,
 }
 
-pub(crate) const VALKEY_8_1: Says = Says { redis: "7.2.4", valkey: Some("8.1.0"), refuses: false };
+pub(crate) const VALKEY_8_1: Says = Says {
+    redis: "7.2.4",
+    valkey: Some("8.1.0"),
+    refuses: false,
+};
 
 /// The front, which lives as long as the tokio runtime in which it was started.
 pub(crate) struct Front {
@@ -33,7 +37,10 @@ impl Front {
     pub(crate) async fn start(server: u16, says: Says) -> Self {
         let emulates = !has_the_command(server).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (port, says) = (listener.local_addr().unwrap().port(), Arc::new(Mutex::new(says)));
+        let (port, says) = (
+            listener.local_addr().unwrap().port(),
+            Arc::new(Mutex::new(says)),
+        );
         let current = says.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -57,18 +64,35 @@ impl Front {
 
 async fn has_the_command(server: u16) -> bool {
     let mut stream = TcpStream::connect(("127.0.0.1", server)).await.unwrap();
-    stream.write_all(&request(&["SET", "front:probe", "", "IFEQ", "nothing", "PX", "1"])).await.unwrap();
+    stream
+        .write_all(&request(&[
+            "SET",
+            "front:probe",
+            "",
+            "IFEQ",
+            "nothing",
+            "PX",
+            "1",
+        ]))
+        .await
+        .unwrap();
     stream.read_u8().await.unwrap() != b'-'
 }
 
 async fn pass_on(client: TcpStream, server: u16, says: Says, emulates: bool) {
-    let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await else { return };
+    let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await else {
+        return;
+    };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
     let requests = async {
         let mut read = Vec::new();
-        while from_client.read_buf(&mut read).await.is_ok_and(|length| length > 0) {
+        while from_client
+            .read_buf(&mut read)
+            .await
+            .is_ok_and(|length| length > 0)
+        {
             let (mut ready, mut at) = (Vec::new(), 0);
             while let Some((words, length)) = first_request(&read[at..]) {
                 let instead = in_place_of(&words, says, emulates);
@@ -117,9 +141,15 @@ fn in_place_of(words: &[&[u8]], says: Says, emulates: bool) -> Option<Vec<u8>> {
             Some(request(&[&fixed, &[valkey][..], sections].concat()))
         }
         [b"SET", _, _, b"IFEQ", ..] if says.refuses => Some(request(&["EVAL", REFUSE, "0"])),
-        &[b"SET", key, value, b"IFEQ", expected, b"PX", ms] if emulates => {
-            Some(request(&[b"EVAL", COMPARE.as_bytes(), b"1", key, value, expected, ms]))
-        }
+        &[b"SET", key, value, b"IFEQ", expected, b"PX", ms] if emulates => Some(request(&[
+            b"EVAL",
+            COMPARE.as_bytes(),
+            b"1",
+            key,
+            value,
+            expected,
+            ms,
+        ])),
         _ => None,
     }
 }

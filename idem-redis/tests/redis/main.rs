@@ -3,7 +3,12 @@
 //! The conformance suite of `idem-testkit` tests the duties of every store; these tests cover the
 //! mistakes that only a Redis store can make. Tests and helpers measure time, and panic if they
 //! cannot continue.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic
+)]
 
 #[cfg(target_os = "linux")]
 mod clock;
@@ -15,10 +20,8 @@ mod foreign;
 mod front;
 mod issued;
 mod life;
-mod rolling;
 mod runtimes;
 mod server;
-mod side_by_side;
 #[cfg(feature = "tls")]
 mod tls;
 mod waking;
@@ -26,8 +29,10 @@ mod waking;
 use std::time::Duration;
 
 use bytes::Bytes;
-use idem_core::record::{Claim, Commit, Encoded, Issue, Origin, Owner, RecordId, Release, ReleaseTo, Renewal};
-use idem_core::{CodecId, Fingerprint, Key};
+use idem_core::record::{
+    Claim, Commit, Encoded, Issue, Origin, Owner, RecordId, Release, ReleaseTo, Renewal,
+};
+use idem_core::{CodecId, Key};
 use idem_redis::RedisStore;
 
 use crate::server::Server;
@@ -63,23 +68,29 @@ fn claim_for(key: &str, lease: Duration) -> Claim {
     claim(key).with_lease(lease)
 }
 
-fn with_print(claim: Claim, of: &str) -> Claim {
-    claim.with_fingerprint(Fingerprint::of(of).ok())
-}
-
 fn outcome(json: &'static str) -> Encoded {
     Encoded::new(CodecId::JSON, Bytes::from_static(json.as_bytes()))
 }
 
 /// A commit by a claim's owner, kept for 60 s and remembered no longer.
 fn commit(claim: &Claim, attempt: u64, json: &'static str) -> Commit {
-    Commit::new(claim.id.clone(), claim.owner, attempt, Some(outcome(json)), 60 * SECOND)
-        .with_fingerprint(claim.fingerprint)
-        .with_as_claimed((attempt == 1).then(|| claim.as_claimed(Origin::Nothing)))
+    Commit::new(
+        claim.id.clone(),
+        claim.owner,
+        attempt,
+        Some(outcome(json)),
+        60 * SECOND,
+    )
+    .with_fingerprint(claim.fingerprint)
+    .with_as_claimed((attempt == 1).then(|| claim.as_claimed(Origin::Nothing)))
 }
 
 fn release(claim: &Claim) -> Release {
-    Release::new(claim.id.clone(), claim.owner, ReleaseTo::Released { keep: 60 * SECOND })
+    Release::new(
+        claim.id.clone(),
+        claim.owner,
+        ReleaseTo::Released { keep: 60 * SECOND },
+    )
 }
 
 fn give_up(claim: &Claim) -> Release {

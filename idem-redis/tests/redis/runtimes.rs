@@ -19,7 +19,11 @@ fn parked() -> Runtime {
 }
 
 fn running() -> Runtime {
-    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap()
 }
 
 #[test]
@@ -44,7 +48,9 @@ fn asks_from_a_runtime_that(ends: impl FnOnce(Runtime)) {
             info.contains("state=online") && !info.contains("offset=0,")
         })
         .await;
-        let builder = RedisStore::builder().url(server.url()).replicas(1, Duration::from_millis(700));
+        let builder = RedisStore::builder()
+            .url(server.url())
+            .replicas(1, Duration::from_millis(700));
         builder.connect().await.unwrap()
     });
     replica.stop();
@@ -54,10 +60,14 @@ fn asks_from_a_runtime_that(ends: impl FnOnce(Runtime)) {
         let second = async {
             until("the question", || async {
                 let clients: String = server.send(&["CLIENT", "LIST"]).await;
-                clients.lines().any(|client| client.contains(" flags=b ") && client.contains(" cmd=wait "))
+                clients
+                    .lines()
+                    .any(|client| client.contains(" flags=b ") && client.contains(" cmd=wait "))
             })
             .await;
-            timeout(Duration::from_millis(75), store.claim(&second)).await.unwrap_err()
+            timeout(Duration::from_millis(75), store.claim(&second))
+                .await
+                .unwrap_err()
         };
         tokio::select! {
             biased;
@@ -71,8 +81,17 @@ fn asks_from_a_runtime_that(ends: impl FnOnce(Runtime)) {
         until("the replica's acknowledgement", || async {
             // On one connection: it waits for its own writes.
             let mut seen = redis::pipe();
-            seen.cmd("SET").arg("seen").arg("1").ignore().cmd("WAIT").arg(1).arg(100);
-            seen.query_async::<(i64,)>(&mut server.client().await).await.unwrap() == (1,)
+            seen.cmd("SET")
+                .arg("seen")
+                .arg("1")
+                .ignore()
+                .cmd("WAIT")
+                .arg(1)
+                .arg(100);
+            seen.query_async::<(i64,)>(&mut server.client().await)
+                .await
+                .unwrap()
+                == (1,)
         })
         .await;
         for number in 0..10 {
@@ -92,7 +111,10 @@ fn a_silent_connection_is_replaced_although_whoever_noticed_it_is_gone() {
         (store, cut)
     });
     cut.send(true).unwrap();
-    assert_eq!(two.block_on(store.claim(&claim("2"))).unwrap_err().kind(), StoreErrorKind::Timeout);
+    assert_eq!(
+        two.block_on(store.claim(&claim("2"))).unwrap_err().kind(),
+        StoreErrorKind::Timeout
+    );
     drop(two);
     let took = one.block_on(until_usable(&store));
     assert!(took < 5 * SECOND, "{took:?}");
@@ -132,9 +154,15 @@ fn connections_leave_a_runtime_that_runs_nothing() {
         until_usable(&store).await;
     });
     // And the first one goes on as a caller like any other.
-    assert!(matches!(one.block_on(store.claim(&claim("3"))).unwrap(), Claimed::Owned { attempt: 1, .. }));
+    assert!(matches!(
+        one.block_on(store.claim(&claim("3"))).unwrap(),
+        Claimed::Owned { attempt: 1, .. }
+    ));
     drop(one);
-    assert!(matches!(two.block_on(store.claim(&claim("4"))).unwrap(), Claimed::Owned { attempt: 1, .. }));
+    assert!(matches!(
+        two.block_on(store.claim(&claim("4"))).unwrap(),
+        Claimed::Owned { attempt: 1, .. }
+    ));
 }
 
 #[test]
@@ -155,12 +183,16 @@ fn reconnects_from_a_runtime_that(ends: impl FnOnce(Runtime)) {
     server.kill();
     // An attempt says that the loss is known.
     one.block_on(async {
-        let listener = TcpListener::bind(("127.0.0.1", server.port())).await.unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", server.port()))
+            .await
+            .unwrap();
         listener.accept().await.unwrap();
     });
     ends(one);
     server.restart();
-    two.block_on(until("the connection is replaced", || async { store.claim(&claim("2")).await.is_ok() }));
+    two.block_on(until("the connection is replaced", || async {
+        store.claim(&claim("2")).await.is_ok()
+    }));
 }
 
 #[test]
@@ -174,7 +206,10 @@ fn the_clock_is_looked_at_after_the_runtime_of_the_store_has_ended() {
         server.commands().await;
         let start = Instant::now();
         while !server.commands().await.contains_key("time") {
-            assert!(start.elapsed() < 7 * SECOND, "the watch ended with its runtime");
+            assert!(
+                start.elapsed() < 7 * SECOND,
+                "the watch ended with its runtime"
+            );
             sleep(SECOND / 5).await;
         }
     });
@@ -197,10 +232,22 @@ fn waiters_are_woken_after_the_runtime_of_the_store_has_ended() {
             let (store, id) = (store.clone(), first.id.clone());
             async move { store.wait(&id, 1, 20 * SECOND).await }
         });
-        until("the subscription", || async { !server.channels().await.is_empty() }).await;
-        let is_marked = || async { server.get("idem:orders:1").await.is_some_and(|record| record.ends_with('w')) };
+        until("the subscription", || async {
+            !server.channels().await.is_empty()
+        })
+        .await;
+        let is_marked = || async {
+            server
+                .get("idem:orders:1")
+                .await
+                .is_some_and(|record| record.ends_with('w'))
+        };
         until("the waiter's mark", is_marked).await;
         store.commit(&crate::commit(&first, 1, "1")).await.unwrap();
-        timeout(SECOND * 9 / 10, waiting).await.expect("woken").unwrap().unwrap();
+        timeout(SECOND * 9 / 10, waiting)
+            .await
+            .expect("woken")
+            .unwrap()
+            .unwrap();
     });
 }

@@ -22,16 +22,30 @@ fn tls_is_spoken_and_the_servers_certificate_is_checked() {
     let dir = std::env::temp_dir().join(format!("idem-redis-tls-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let (known, other) = (certificate(&dir, "known"), certificate(&dir, "other"));
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
     let port_text = port.to_string();
-    let tls = ["--tls-port", &port_text, "--tls-cert-file", &known, "--tls-key-file", &format!("{known}.key")];
+    let tls = [
+        "--tls-port",
+        &port_text,
+        "--tls-cert-file",
+        &known,
+        "--tls-key-file",
+        &format!("{known}.key"),
+    ];
     let server = Server::start(&[&tls[..], &["--tls-auth-clients", "no"]].concat());
 
     let url = |host: &str| format!("rediss://:hunter2@{host}:{port}/");
     assert_eq!(said(&known, &url("localhost")), "connected");
     for (trusted, url) in [(&other, url("localhost")), (&known, url("127.0.0.1"))] {
         let error = said(trusted, &url);
-        assert!(error.contains("certificate") && !error.contains("hunter2"), "{error}");
+        assert!(
+            error.contains("certificate") && !error.contains("hunter2"),
+            "{error}"
+        );
     }
     let plain = said(&known, &format!("rediss://localhost:{}/", server.port()));
     assert!(plain.contains("cannot connect"), "{plain}");
@@ -55,7 +69,10 @@ fn said(trusted: &str, url: &str) -> String {
 }
 
 fn connect(url: &str) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         match RedisStore::connect(url).await {
             Ok(store) => {
@@ -71,12 +88,31 @@ fn connect(url: &str) {
 fn certificate(dir: &Path, name: &str) -> String {
     let file = dir.join(name).to_str().unwrap().to_owned();
     let made = Command::new("openssl")
-        .args(["req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-days", "2"])
-        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"])
+        .args([
+            "req",
+            "-x509",
+            "-nodes",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-days",
+            "2",
+        ])
+        .args([
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost",
+        ])
         .args(["-addext", "basicConstraints=critical,CA:FALSE"])
         .args(["-out", &file, "-keyout", &format!("{file}.key")])
         .output()
         .expect("openssl is installed");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
     file
 }

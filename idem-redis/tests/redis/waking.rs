@@ -26,7 +26,10 @@ fn waiter(store: &RedisStore, key: &str) -> JoinHandle<Instant> {
 async fn until_marked(server: &Server, key: &str) {
     let key = format!("idem:orders:{key}");
     until("the mark of a waiter", || async {
-        server.get(&key).await.is_some_and(|text| text.as_bytes().ends_with(b".w"))
+        server
+            .get(&key)
+            .await
+            .is_some_and(|text| text.as_bytes().ends_with(b".w"))
     })
     .await;
 }
@@ -64,7 +67,10 @@ async fn waiting_does_not_poll_and_one_subscription_serves_all_waiters_of_a_proc
     server.commands().await;
     let began = Instant::now();
     let waiters: Vec<_> = (0..5).map(|_| waiter(&other, "1")).collect();
-    until("the subscription", || async { server.channels().await == ["idem:orders:1"] }).await;
+    until("the subscription", || async {
+        server.channels().await == ["idem:orders:1"]
+    })
+    .await;
     until_marked(&server, "1").await;
     // Long enough for a poll to show, and on an idle machine short enough that no waiter makes its
     // regular look, which is once a second.
@@ -74,13 +80,24 @@ async fn waiting_does_not_poll_and_one_subscription_serves_all_waiters_of_a_proc
         waiter.await.unwrap();
     }
     let regular = 5 * began.elapsed().as_secs();
-    until("the end of the subscription", || async { server.channels().await.is_empty() }).await;
+    until("the end of the subscription", || async {
+        server.channels().await.is_empty()
+    })
+    .await;
     let commands = server.commands().await;
     let count = |name: &str| commands.get(name).copied().unwrap_or_default();
     // A look for each waiter, and the commit.
-    assert!((6..=6 + regular).contains(&count("evalsha")), "{regular} regular looks, {commands:?}");
+    assert!(
+        (6..=6 + regular).contains(&count("evalsha")),
+        "{regular} regular looks, {commands:?}"
+    );
     assert_eq!(
-        (count("subscribe"), count("unsubscribe"), count("publish"), count("append")),
+        (
+            count("subscribe"),
+            count("unsubscribe"),
+            count("publish"),
+            count("append")
+        ),
         (1, 1, 1, 1),
         "{commands:?}"
     );
@@ -90,7 +107,10 @@ async fn waiting_does_not_poll_and_one_subscription_serves_all_waiters_of_a_proc
 async fn waiting_for_what_is_not_in_flight_returns_at_once() {
     let (server, store) = server_and_store().await;
     let at_once = async |key: &str, attempt| {
-        timeout(SOON, store.wait(&id(key), attempt, 20 * SECOND)).await.expect("at once").unwrap();
+        timeout(SOON, store.wait(&id(key), attempt, 20 * SECOND))
+            .await
+            .expect("at once")
+            .unwrap();
     };
     at_once("nothing", 1).await;
     let first = claim("1");
@@ -101,7 +121,14 @@ async fn waiting_for_what_is_not_in_flight_returns_at_once() {
     store.commit(&commit(&first, 1, "1")).await.unwrap();
     at_once("1", 1).await;
     for key in ["1", "2"] {
-        assert!(!server.get(&format!("idem:orders:{key}")).await.unwrap().as_bytes().ends_with(b".w"));
+        assert!(
+            !server
+                .get(&format!("idem:orders:{key}"))
+                .await
+                .unwrap()
+                .as_bytes()
+                .ends_with(b".w")
+        );
     }
 }
 
@@ -110,15 +137,27 @@ async fn a_wait_ends_with_its_limit_or_with_the_lease() {
     let (_server, store) = server_and_store().await;
     store.claim(&claim("1")).await.unwrap();
     let start = Instant::now();
-    store.wait(&id("1"), 1, Duration::from_millis(150)).await.unwrap();
+    store
+        .wait(&id("1"), 1, Duration::from_millis(150))
+        .await
+        .unwrap();
     let took = start.elapsed();
-    assert!(took >= Duration::from_millis(149) && took < SOON, "{took:?}");
+    assert!(
+        took >= Duration::from_millis(149) && took < SOON,
+        "{took:?}"
+    );
 
-    store.claim(&claim_for("2", Duration::from_millis(200))).await.unwrap();
+    store
+        .claim(&claim_for("2", Duration::from_millis(200)))
+        .await
+        .unwrap();
     let start = Instant::now();
     store.wait(&id("2"), 1, 20 * SECOND).await.unwrap();
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
-    assert_eq!(store.inspect(&id("2")).await.unwrap().unwrap().state, RecordState::Abandoned);
+    assert_eq!(
+        store.inspect(&id("2")).await.unwrap().unwrap().state,
+        RecordState::Abandoned
+    );
 }
 
 #[tokio::test]
@@ -130,11 +169,24 @@ async fn a_waiter_that_gives_up_changes_nothing_and_leaves_no_subscription() {
     until_marked(&server, "1").await;
     one.abort();
     let _ = one.await;
-    assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::InFlight { attempt: 1, .. }));
-    assert_eq!(server.channels().await, ["idem:orders:1"], "the other one still waits");
+    assert!(matches!(
+        store.claim(&claim("1")).await.unwrap(),
+        Claimed::InFlight { attempt: 1, .. }
+    ));
+    assert_eq!(
+        server.channels().await,
+        ["idem:orders:1"],
+        "the other one still waits"
+    );
     two.abort();
-    until("the end of the subscription", || async { server.channels().await.is_empty() }).await;
-    assert!(matches!(store.claim(&first).await.unwrap(), Claimed::Owned { attempt: 1, .. }));
+    until("the end of the subscription", || async {
+        server.channels().await.is_empty()
+    })
+    .await;
+    assert!(matches!(
+        store.claim(&first).await.unwrap(),
+        Claimed::Owned { attempt: 1, .. }
+    ));
     store.commit(&commit(&first, 1, "1")).await.unwrap();
 }
 
@@ -147,7 +199,11 @@ async fn a_waiter_that_comes_while_the_last_one_leaves_is_woken() {
         let first = claim(&key);
         owner.claim(&first).await.unwrap();
         // Cut off at some moment of its subscribing, waiting and leaving.
-        let _ = timeout(Duration::from_micros(50 * (round % 40)), other.wait(&first.id, 1, 20 * SECOND)).await;
+        let _ = timeout(
+            Duration::from_micros(50 * (round % 40)),
+            other.wait(&first.id, 1, 20 * SECOND),
+        )
+        .await;
         let next = waiter(&other, &key);
         until_marked(&server, &key).await;
         let before = Instant::now();
@@ -155,7 +211,10 @@ async fn a_waiter_that_comes_while_the_last_one_leaves_is_woken() {
         let took = next.await.unwrap().saturating_duration_since(before);
         assert!(took < SOON, "round {round}: {took:?}");
     }
-    until("the end of all subscriptions", || async { server.channels().await.is_empty() }).await;
+    until("the end of all subscriptions", || async {
+        server.channels().await.is_empty()
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -180,10 +239,16 @@ async fn no_wake_up_is_lost_however_waits_and_commits_meet() {
             owner.release(&release(&first)).await.unwrap();
         }
         while let Some(waited) = waiters.join_next().await {
-            waited.unwrap().unwrap_or_else(|_| panic!("round {round}: a wake-up was lost")).unwrap();
+            waited
+                .unwrap()
+                .unwrap_or_else(|_| panic!("round {round}: a wake-up was lost"))
+                .unwrap();
         }
     }
-    until("the end of all subscriptions", || async { server.channels().await.is_empty() }).await;
+    until("the end of all subscriptions", || async {
+        server.channels().await.is_empty()
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -194,15 +259,24 @@ async fn many_keys_are_waited_for_at_once() {
     for claim in &claims {
         owner.claim(claim).await.unwrap();
     }
-    let waiters: Vec<_> = claims.iter().map(|claim| waiter(&other, claim.id.key())).collect();
-    until("the subscriptions", || async { server.channels().await.len() == 500 }).await;
+    let waiters: Vec<_> = claims
+        .iter()
+        .map(|claim| waiter(&other, claim.id.key()))
+        .collect();
+    until("the subscriptions", || async {
+        server.channels().await.len() == 500
+    })
+    .await;
     for claim in &claims {
         owner.commit(&commit(claim, 1, "1")).await.unwrap();
     }
     for waiter in waiters {
         timeout(20 * SECOND, waiter).await.expect("woken").unwrap();
     }
-    until("the end of all subscriptions", || async { server.channels().await.is_empty() }).await;
+    until("the end of all subscriptions", || async {
+        server.channels().await.is_empty()
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -215,9 +289,19 @@ async fn a_store_on_the_applications_connection_polls_and_leaves_no_mark() {
     store.claim(&first).await.unwrap();
     let before = server.scripts().await;
     let woken = waiter(&store, "1");
-    until("two looks", || async { server.scripts().await >= before + 2 }).await;
+    until("two looks", || async {
+        server.scripts().await >= before + 2
+    })
+    .await;
     assert!(server.channels().await.is_empty());
-    assert!(!server.get("idem:orders:1").await.unwrap().as_bytes().ends_with(b".w"));
+    assert!(
+        !server
+            .get("idem:orders:1")
+            .await
+            .unwrap()
+            .as_bytes()
+            .ends_with(b".w")
+    );
     let before = Instant::now();
     store.commit(&commit(&first, 1, "1")).await.unwrap();
     assert!(woken.await.unwrap().saturating_duration_since(before) < SOON);
@@ -228,7 +312,12 @@ async fn a_store_on_the_applications_connection_is_woken_on_a_second_one() {
     let server = Server::start(&[]);
     let client = redis::Client::open(server.url()).unwrap();
     let connection = client.get_multiplexed_async_connection().await.unwrap();
-    let store = RedisStore::builder().connection(connection).wake_url(server.url()).connect().await.unwrap();
+    let store = RedisStore::builder()
+        .connection(connection)
+        .wake_url(server.url())
+        .connect()
+        .await
+        .unwrap();
     let first = claim("1");
     store.claim(&first).await.unwrap();
     let woken = waiter(&store, "1");
@@ -236,13 +325,23 @@ async fn a_store_on_the_applications_connection_is_woken_on_a_second_one() {
     let before = Instant::now();
     store.commit(&commit(&first, 1, "1")).await.unwrap();
     assert!(woken.await.unwrap().saturating_duration_since(before) < SOON);
-    until("the end of the subscription", || async { server.channels().await.is_empty() }).await;
+    until("the end of the subscription", || async {
+        server.channels().await.is_empty()
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn replies_are_not_cut_off_by_the_limit_of_clients_that_subscribe() {
     let (server, store) = server_and_store().await;
-    let () = server.send(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 32kb 32kb 1"]).await;
+    let () = server
+        .send(&[
+            "CONFIG",
+            "SET",
+            "client-output-buffer-limit",
+            "pubsub 32kb 32kb 1",
+        ])
+        .await;
     let (done, held) = (claim("done"), claim("held"));
     store.claim(&done).await.unwrap();
     let large = crate::outcome("").with_payload("y".repeat(4_000_000).into());
@@ -250,7 +349,10 @@ async fn replies_are_not_cut_off_by_the_limit_of_clients_that_subscribe() {
     store.commit(&large).await.unwrap();
     store.claim(&held).await.unwrap();
     let waiting = waiter(&store, "held");
-    until("the subscription", || async { !server.channels().await.is_empty() }).await;
+    until("the subscription", || async {
+        !server.channels().await.is_empty()
+    })
+    .await;
     for _ in 0..10 {
         let claim = claim("done");
         let claims = (0..4).map(|_| store.claim(&claim));
@@ -271,7 +373,10 @@ async fn a_store_that_nobody_waits_on_has_one_connection() {
     };
     store.claim(&claim("1")).await.unwrap();
     // The other is the question's own.
-    until("one connection", || async { clients("normal").await == 2 && clients("pubsub").await == 0 }).await;
+    until("one connection", || async {
+        clients("normal").await == 2 && clients("pubsub").await == 0
+    })
+    .await;
     let waiting = waiter(&store, "1");
     until("a second one", || async { clients("pubsub").await == 1 }).await;
     waiting.abort();
@@ -288,7 +393,10 @@ async fn waiters_are_woken_after_their_connection_was_lost() {
         until_marked(&server, &key).await;
         let _: i64 = server.send(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
         // It looks again; the record is unchanged, and the caller gets that.
-        timeout(SOON, waiting).await.expect("it looks again").unwrap();
+        timeout(SOON, waiting)
+            .await
+            .expect("it looks again")
+            .unwrap();
         let before = server.scripts().await;
         let waiting = waiter(&store, &key);
         // It subscribes before it looks.
@@ -309,17 +417,27 @@ async fn waits_among_many() {
     let url = std::env::var("IDEM_TEST_URL").unwrap();
     let mut calls = JoinSet::new();
     for _ in 0..MANY[1] {
-        let idempotency = idem_core::Idempotency::new(RedisStore::connect(url.clone()).await.unwrap());
+        let idempotency =
+            idem_core::Idempotency::new(RedisStore::connect(url.clone()).await.unwrap());
         for _ in 0..MANY[2] {
-            let call = idempotency.operation("orders").key("many").wait(60 * SECOND);
-            calls.spawn(call.run(async || Ok::<_, idem_core::Error>(format!("by {}", std::process::id()))));
+            let call = idempotency
+                .operation("orders")
+                .key("many")
+                .wait(60 * SECOND);
+            calls.spawn(
+                call.run(async || Ok::<_, idem_core::Error>(format!("by {}", std::process::id()))),
+            );
         }
     }
     println!("\nwaits");
     while let Some(call) = calls.join_next().await {
         match call.unwrap() {
             Ok(outcome) => {
-                let how = if outcome.is_replayed() { "replay" } else { "body" };
+                let how = if outcome.is_replayed() {
+                    "replay"
+                } else {
+                    "body"
+                };
                 println!("{how} {}", outcome.into_inner());
             }
             Err(error) => println!("error {error}"),
@@ -328,14 +446,20 @@ async fn waits_among_many() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn p2_p11_of_a_thousand_waiters_in_several_processes_one_runs_what_was_released_and_all_get_its_outcome() {
+async fn p2_p11_of_a_thousand_waiters_in_several_processes_one_runs_what_was_released_and_all_get_its_outcome()
+ {
     let (server, owner) = server_and_store().await;
     let first = claim("many");
     owner.claim(&first).await.unwrap();
     let processes: Vec<_> = (0..MANY[0])
         .map(|_| {
             tokio::process::Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "waking::waits_among_many", "--ignored", "--nocapture"])
+                .args([
+                    "--exact",
+                    "waking::waits_among_many",
+                    "--ignored",
+                    "--nocapture",
+                ])
                 .env("IDEM_TEST_URL", server.url())
                 .stdout(std::process::Stdio::piped())
                 .kill_on_drop(true)
@@ -345,12 +469,22 @@ async fn p2_p11_of_a_thousand_waiters_in_several_processes_one_runs_what_was_rel
         .collect();
     let channel = "idem:orders:many";
     let all_wait = async {
-        while server.send::<(String, u32)>(&["PUBSUB", "NUMSUB", channel]).await.1 < MANY[0] * MANY[1] {
+        while server
+            .send::<(String, u32)>(&["PUBSUB", "NUMSUB", channel])
+            .await
+            .1
+            < MANY[0] * MANY[1]
+        {
             tokio::time::sleep(SECOND / 50).await;
         }
     };
-    timeout(30 * SECOND, all_wait).await.expect("every store is subscribed");
-    assert_eq!(owner.release(&release(&first)).await.unwrap(), Ownership::Held);
+    timeout(30 * SECOND, all_wait)
+        .await
+        .expect("every store is subscribed");
+    assert_eq!(
+        owner.release(&release(&first)).await.unwrap(),
+        Ownership::Held
+    );
     let (mut bodies, mut outcomes) = (0, Vec::new());
     for process in processes {
         let output = process.wait_with_output().await.unwrap();
@@ -367,5 +501,8 @@ async fn p2_p11_of_a_thousand_waiters_in_several_processes_one_runs_what_was_rel
         }
     }
     assert_eq!((bodies, outcomes.len()), (1, 1_000));
-    assert!(outcomes.iter().all(|outcome| *outcome == outcomes[0]), "{outcomes:?}");
+    assert!(
+        outcomes.iter().all(|outcome| *outcome == outcomes[0]),
+        "{outcomes:?}"
+    );
 }

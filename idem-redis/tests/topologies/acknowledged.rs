@@ -9,38 +9,65 @@ use idem_core::{Error, Idempotency, Store as _, StoreErrorKind};
 use idem_redis::RedisStore;
 use idem_testkit::{RedisCluster, RedisSentinels, RedisServer, Reply};
 
-use crate::{FAILS_WITHIN, OWNED_AS_ISSUED, call, claim, claim_issued, commit, id, issue, redis_key, until};
+use crate::{
+    FAILS_WITHIN, OWNED_AS_ISSUED, call, claim, claim_issued, commit, id, issue, redis_key, until,
+};
 
 const WITHIN: Duration = Duration::from_millis(300);
 
 /// A master and one replica, without failover.
 async fn pair() -> (RedisServer, RedisServer) {
-    let master = RedisServer::builder().arg("--repl-diskless-sync-delay").arg("0").start().await.unwrap();
+    let master = RedisServer::builder()
+        .arg("--repl-diskless-sync-delay")
+        .arg("0")
+        .start()
+        .await
+        .unwrap();
     let replica = RedisServer::start().await.unwrap();
     follow(&replica, &master).await;
     (master, replica)
 }
 
 async fn follow(replica: &RedisServer, master: &RedisServer) {
-    replica.cli(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]).await.unwrap();
-    until("the replica follows", || async { is_followed(master).await }).await;
+    replica
+        .cli(&["REPLICAOF", "127.0.0.1", &master.port().to_string()])
+        .await
+        .unwrap();
+    until("the replica follows", || async {
+        is_followed(master).await
+    })
+    .await;
 }
 
 async fn is_followed(master: &RedisServer) -> bool {
     master.cli(&["SET", "x", "1"]).await.unwrap();
-    let info = master.cli(&["INFO", "replication"]).await.unwrap().to_string();
+    let info = master
+        .cli(&["INFO", "replication"])
+        .await
+        .unwrap()
+        .to_string();
     info.contains("state=online") && !info.contains("offset=0,")
 }
 
 async fn connect(url: String) -> RedisStore {
-    RedisStore::builder().url(url).replicas(1, WITHIN).connect().await.unwrap()
+    RedisStore::builder()
+        .url(url)
+        .replicas(1, WITHIN)
+        .connect()
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
 async fn a_master_without_enough_replicas_is_refused_at_the_start() {
     let (master, _replica) = pair().await;
     connect(master.url()).await;
-    let error = RedisStore::builder().url(master.url()).replicas(2, WITHIN).connect().await.unwrap_err();
+    let error = RedisStore::builder()
+        .url(master.url())
+        .replicas(2, WITHIN)
+        .connect()
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     assert!(error.to_string().contains("1 replicas answered"), "{error}");
 }
@@ -55,7 +82,10 @@ async fn a_claim_that_no_replica_has_starts_no_body_and_is_given_back() {
     let start = Instant::now();
     let error = call(&idempotency, "2", &bodies).await.unwrap_err();
     assert!(start.elapsed() < FAILS_WITHIN, "{:?}", start.elapsed());
-    assert!(matches!(error, Error::Store { .. }) && error.is_retryable(), "{error}");
+    assert!(
+        matches!(error, Error::Store { .. }) && error.is_retryable(),
+        "{error}"
+    );
     assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
     assert_eq!(bodies.load(Ordering::SeqCst), 1);
     until("the claim is given back", || async {
@@ -65,7 +95,10 @@ async fn a_claim_that_no_replica_has_starts_no_body_and_is_given_back() {
     // The record there is replayed all the same.
     assert_eq!(call(&idempotency, "1", &bodies).await.unwrap(), 1);
     replica.resume().unwrap();
-    until("calls go on", || async { call(&idempotency, "2", &bodies).await.is_ok() }).await;
+    until("calls go on", || async {
+        call(&idempotency, "2", &bodies).await.is_ok()
+    })
+    .await;
     assert_eq!(bodies.load(Ordering::SeqCst), 2);
 }
 
@@ -86,11 +119,23 @@ async fn a_claim_that_is_sent_again_waits_again_on_a_new_connection_too() {
         assert!(error.is_unknown(), "{error}");
     }
     // It stands there, and is replayed: only its fate at a failover is open.
-    assert!(matches!(one.claim(&claim("2")).await.unwrap(), Claimed::Committed { .. }));
+    assert!(matches!(
+        one.claim(&claim("2")).await.unwrap(),
+        Claimed::Committed { .. }
+    ));
     replica.resume().unwrap();
-    until("the claim is acknowledged", || async { other.claim(&first).await.is_ok() }).await;
-    assert!(matches!(one.claim(&first).await.unwrap(), Claimed::Owned { attempt: 1, .. }));
-    assert_eq!(other.commit(&commit(&commits)).await.unwrap(), Ownership::Held);
+    until("the claim is acknowledged", || async {
+        other.claim(&first).await.is_ok()
+    })
+    .await;
+    assert!(matches!(
+        one.claim(&first).await.unwrap(),
+        Claimed::Owned { attempt: 1, .. }
+    ));
+    assert_eq!(
+        other.commit(&commit(&commits)).await.unwrap(),
+        Ownership::Held
+    );
     // Each has written something, without which a newer server's WAIT would look at what the
     // connection wrote before, perhaps nothing.
     for (again, wrote) in [(true, 2), (false, 1)] {
@@ -100,8 +145,15 @@ async fn a_claim_that_is_sent_again_waits_again_on_a_new_connection_too() {
         } else {
             one.commit(&commit(&commits)).await.unwrap();
         }
-        let stats = master.cli(&["INFO", "commandstats"]).await.unwrap().to_string();
-        assert!(stats.contains(&format!("cmdstat_set:calls={wrote},")), "{stats}");
+        let stats = master
+            .cli(&["INFO", "commandstats"])
+            .await
+            .unwrap()
+            .to_string();
+        assert!(
+            stats.contains(&format!("cmdstat_set:calls={wrote},")),
+            "{stats}"
+        );
     }
 }
 
@@ -111,16 +163,27 @@ async fn p13_the_use_of_a_token_that_no_replica_has_starts_no_body_and_is_given_
     let store = connect(master.url()).await;
     let idempotency = Idempotency::new(store.clone());
     let bodies = Arc::new(AtomicU64::new(0));
-    let token = idempotency.operation("orders").issue("ada", 60 * crate::SECOND).await.unwrap();
+    let token = idempotency
+        .operation("orders")
+        .issue("ada", 60 * crate::SECOND)
+        .await
+        .unwrap();
     let submit = async || {
         let bodies = bodies.clone();
         let call = idempotency.operation("orders").token(&token, "ada");
-        call.run(async move || Ok::<_, Error>(bodies.fetch_add(1, Ordering::SeqCst))).await
+        call.run(async move || Ok::<_, Error>(bodies.fetch_add(1, Ordering::SeqCst)))
+            .await
     };
-    assert_eq!(*store.issue(&[issue("1")]).await[0].as_ref().unwrap(), Issued::Issued);
+    assert_eq!(
+        *store.issue(&[issue("1")]).await[0].as_ref().unwrap(),
+        Issued::Issued
+    );
     replica.pause().unwrap();
     let error = submit().await.unwrap_err();
-    assert!(matches!(error, Error::Store { .. }) && error.is_retryable(), "{error}");
+    assert!(
+        matches!(error, Error::Store { .. }) && error.is_retryable(),
+        "{error}"
+    );
     assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
     assert_eq!(bodies.load(Ordering::SeqCst), 0);
     // Sent again, it waits again.
@@ -130,12 +193,18 @@ async fn p13_the_use_of_a_token_that_no_replica_has_starts_no_body_and_is_given_
         assert!(error.is_unknown(), "{error}");
     }
     // What is refused writes nothing that could be waited for.
-    assert_eq!(store.claim(&claim_issued("2")).await.unwrap(), Claimed::NotIssued);
+    assert_eq!(
+        store.claim(&claim_issued("2")).await.unwrap(),
+        Claimed::NotIssued
+    );
     replica.resume().unwrap();
     until("the token can be used", || async { submit().await.is_ok() }).await;
     assert!(submit().await.unwrap().is_replayed());
     assert_eq!(bodies.load(Ordering::SeqCst), 1);
-    until("the claim is acknowledged", || async { store.claim(&first).await.is_ok() }).await;
+    until("the claim is acknowledged", || async {
+        store.claim(&first).await.is_ok()
+    })
+    .await;
     assert_eq!(store.claim(&first).await.unwrap(), OWNED_AS_ISSUED);
 }
 
@@ -163,11 +232,30 @@ async fn the_caller_of_a_commit_that_no_replica_has_gets_its_value_and_it_is_tri
         }
     };
     let start = Instant::now();
-    assert_eq!(idempotency.operation("orders").key("1").run(body).await.unwrap().into_inner(), 7);
-    assert!((WITHIN..FAILS_WITHIN).contains(&start.elapsed()), "{:?}", start.elapsed());
+    assert_eq!(
+        idempotency
+            .operation("orders")
+            .key("1")
+            .run(body)
+            .await
+            .unwrap()
+            .into_inner(),
+        7
+    );
+    assert!(
+        (WITHIN..FAILS_WITHIN).contains(&start.elapsed()),
+        "{:?}",
+        start.elapsed()
+    );
     replica.resume().unwrap();
-    let is_replicated =
-        || async { replica.cli(&["GET", &redis_key("1")]).await.unwrap().to_string().starts_with("i1c") };
+    let is_replicated = || async {
+        replica
+            .cli(&["GET", &redis_key("1")])
+            .await
+            .unwrap()
+            .to_string()
+            .starts_with("i1c")
+    };
     until("the replica has the outcome", is_replicated).await;
     assert_eq!(call(&idempotency, "1", &bodies).await.unwrap(), 7);
     assert_eq!(bodies.load(Ordering::SeqCst), 0);
@@ -185,15 +273,27 @@ async fn calls_at_the_same_time_share_one_wait() {
     for claim in claims.collect::<Vec<_>>() {
         claim.await.unwrap();
     }
-    let stats = master.cli(&["INFO", "commandstats"]).await.unwrap().to_string();
-    let waits = stats.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls=")?.split(',').next()).unwrap();
+    let stats = master
+        .cli(&["INFO", "commandstats"])
+        .await
+        .unwrap()
+        .to_string();
+    let waits = stats
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_wait:calls=")?.split(',').next())
+        .unwrap();
     assert!(waits.parse::<u32>().unwrap() < 50, "{waits}");
 }
 
 #[tokio::test]
 async fn no_acknowledged_commit_is_lost_at_a_fail_over() {
     let redis = RedisSentinels::start().await.unwrap();
-    let store = RedisStore::builder().url(redis.url()).replicas(1, WITHIN).connect().await.unwrap();
+    let store = RedisStore::builder()
+        .url(redis.url())
+        .replicas(1, WITHIN)
+        .connect()
+        .await
+        .unwrap();
     let idempotency = Idempotency::new(store);
     let bodies = Arc::new(AtomicU64::new(0));
     let mut kept = Vec::new();
@@ -204,7 +304,10 @@ async fn no_acknowledged_commit_is_lost_at_a_fail_over() {
     redis.servers()[0].kill().unwrap();
     redis.failed_over(0).await.unwrap();
     let ran = bodies.load(Ordering::SeqCst);
-    until("calls go on", || async { call(&idempotency, &kept[0].1, &bodies).await.is_ok() }).await;
+    until("calls go on", || async {
+        call(&idempotency, &kept[0].1, &bodies).await.is_ok()
+    })
+    .await;
     for (value, key) in &kept {
         assert_eq!(call(&idempotency, key, &bodies).await.unwrap(), *value);
     }
@@ -220,7 +323,11 @@ async fn in_a_cluster_each_master_is_asked_for_its_own_replicas() {
     let port = format!("port={}", replica.port());
     let mut master = 0;
     for index in 0..3 {
-        let info = cluster.nodes()[index].cli(&["INFO", "replication"]).await.unwrap().to_string();
+        let info = cluster.nodes()[index]
+            .cli(&["INFO", "replication"])
+            .await
+            .unwrap()
+            .to_string();
         if info.contains(&port) {
             master = index;
         }
@@ -228,10 +335,20 @@ async fn in_a_cluster_each_master_is_asked_for_its_own_replicas() {
     for number in 0..100 {
         let key = format!("k{number}");
         let at = cluster.master_of(&redis_key(&key)).await.unwrap();
-        *(if at == master { &mut without } else { &mut with }) = Some(key);
+        *(if at == master {
+            &mut without
+        } else {
+            &mut with
+        }) = Some(key);
     }
     replica.pause().unwrap();
-    assert!(store.claim(&claim(&without.unwrap())).await.unwrap_err().is_unknown());
+    assert!(
+        store
+            .claim(&claim(&without.unwrap()))
+            .await
+            .unwrap_err()
+            .is_unknown()
+    );
     let with = with.unwrap();
     store.claim(&claim(&with)).await.unwrap();
     assert!(store.inspect(&id(&with)).await.unwrap().is_some());

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use idem_core::record::{Claimed, Encoded, Issue, Issued, Owner, Ownership, RecordState, Removed, Renewal};
+use idem_core::record::{
+    Claimed, Encoded, Issue, Issued, Owner, Ownership, RecordState, Removed, Renewal,
+};
 use idem_core::{CodecId, Store as _, StoreErrorKind};
 use idem_redis::RedisStore;
 use idem_redis::redis::cluster_routing::Slot;
@@ -12,15 +14,22 @@ use idem_testkit::{RedisCluster, RedisServer, Reply};
 use tokio::time::sleep;
 
 use crate::{
-    BUSY, FAILS_WITHIN, OWNED_AS_ISSUED, RIGHTS, SECOND, allow, call, calls_go_on, claim, claim_issued, commit, id,
-    idempotency, issue, redis_key, until, use_everything,
+    BUSY, FAILS_WITHIN, OWNED_AS_ISSUED, RIGHTS, SECOND, allow, call, calls_go_on, claim,
+    claim_issued, commit, id, idempotency, issue, redis_key, until, use_everything,
 };
 
 /// How often a server carried out a command in scripts or not.
 async fn count(server: &RedisServer, command: &str) -> u64 {
-    let stats = server.cli(&["INFO", "commandstats"]).await.unwrap().to_string();
-    let line =
-        stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls="))?.split(',').next());
+    let stats = server
+        .cli(&["INFO", "commandstats"])
+        .await
+        .unwrap()
+        .to_string();
+    let line = stats.lines().find_map(|line| {
+        line.strip_prefix(&format!("cmdstat_{command}:calls="))?
+            .split(',')
+            .next()
+    });
     line.map_or(0, |count| count.parse().unwrap())
 }
 
@@ -60,7 +69,10 @@ async fn a_stopped_master_costs_the_calls_of_its_keys_alone() {
     }
     cluster.nodes()[0].pause().unwrap();
     // Before the cluster notices; it serves nothing while one of its masters has failed.
-    let (dead, alive): (Vec<_>, Vec<_>) = keys.iter().zip(&masters).partition(|(_, master)| **master == 0);
+    let (dead, alive): (Vec<_>, Vec<_>) = keys
+        .iter()
+        .zip(&masters)
+        .partition(|(_, master)| **master == 0);
     assert!(!dead.is_empty() && !alive.is_empty());
     let silent = claim(dead[0].0);
     let (failed, ()) = tokio::join!(store.claim(&silent), async {
@@ -74,7 +86,10 @@ async fn a_stopped_master_costs_the_calls_of_its_keys_alone() {
     let new = cluster.failed_over(&redis_key(dead[0].0), 0).await.unwrap();
     assert_ne!(new, 0);
     let start = Instant::now();
-    until("the keys of the stopped node are served", || async { store.claim(&silent).await.is_ok() }).await;
+    until("the keys of the stopped node are served", || async {
+        store.claim(&silent).await.is_ok()
+    })
+    .await;
     assert!(start.elapsed() < 2 * SECOND + BUSY, "{:?}", start.elapsed());
     cluster.nodes()[0].resume().unwrap();
     cluster.settled().await.unwrap();
@@ -94,7 +109,11 @@ async fn a_cluster_that_is_gone_fails_in_time_and_is_found_when_it_is_back() {
     for _ in 0..3 {
         let start = Instant::now();
         let error = store.claim(&claim("1")).await.unwrap_err();
-        assert!(error.is_unknown() && start.elapsed() < FAILS_WITHIN / 2, "{error}: {:?}", start.elapsed());
+        assert!(
+            error.is_unknown() && start.elapsed() < FAILS_WITHIN / 2,
+            "{error}: {:?}",
+            start.elapsed()
+        );
     }
     let error = RedisStore::connect(cluster.url()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
@@ -103,7 +122,10 @@ async fn a_cluster_that_is_gone_fails_in_time_and_is_found_when_it_is_back() {
     }
     cluster.settled().await.unwrap();
     let start = Instant::now();
-    until("the cluster is found", || async { store.claim(&claim("2")).await.is_ok() }).await;
+    until("the cluster is found", || async {
+        store.claim(&claim("2")).await.is_ok()
+    })
+    .await;
     assert!(start.elapsed() < SECOND + BUSY, "{:?}", start.elapsed());
 }
 
@@ -120,18 +142,33 @@ struct Migration<'a> {
 async fn migrate<'a>(cluster: &'a RedisCluster, key: &str) -> Migration<'a> {
     let from = cluster.master_of(key).await.unwrap();
     let (from, to) = (&cluster.nodes()[from], &cluster.nodes()[(from + 1) % 3]);
-    let slot = from.cli(&["CLUSTER", "KEYSLOT", key]).await.unwrap().to_string();
-    let ids = [from.cli(&["CLUSTER", "MYID"]).await.unwrap(), to.cli(&["CLUSTER", "MYID"]).await.unwrap()];
+    let slot = from
+        .cli(&["CLUSTER", "KEYSLOT", key])
+        .await
+        .unwrap()
+        .to_string();
+    let ids = [
+        from.cli(&["CLUSTER", "MYID"]).await.unwrap(),
+        to.cli(&["CLUSTER", "MYID"]).await.unwrap(),
+    ];
     let [from_id, to_id] = ids.map(|id| id.to_string());
     tell(to, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).await;
     tell(from, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).await;
-    Migration { from, to, slot, to_id }
+    Migration {
+        from,
+        to,
+        slot,
+        to_id,
+    }
 }
 
 /// Another key whose record is in the same slot.
 fn neighbour(of: &str) -> String {
     let slot = Slot::for_key(redis_key(of));
-    (0..1_000_000).map(|number| format!("neighbour{number}")).find(|key| Slot::for_key(redis_key(key)) == slot).unwrap()
+    (0..1_000_000)
+        .map(|number| format!("neighbour{number}"))
+        .find(|key| Slot::for_key(redis_key(key)) == slot)
+        .unwrap()
 }
 
 #[tokio::test]
@@ -146,9 +183,16 @@ async fn leases_are_renewed_while_their_slot_moves() {
     for claim in &claims[1..] {
         store.claim(claim).await.unwrap();
     }
-    assert!(matches!(to.cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot]).await.unwrap(), Reply::Number(1)));
-    let renewals: Vec<_> =
-        claims.iter().map(|claim| Renewal::new(claim.id.clone(), claim.owner, 900 * SECOND)).collect();
+    assert!(matches!(
+        to.cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot])
+            .await
+            .unwrap(),
+        Reply::Number(1)
+    ));
+    let renewals: Vec<_> = claims
+        .iter()
+        .map(|claim| Renewal::new(claim.id.clone(), claim.owner, 900 * SECOND))
+        .collect();
     for round in 0..3 {
         if round == 2 {
             // The script has to be made known again, to that node too.
@@ -165,7 +209,12 @@ async fn leases_are_renewed_while_their_slot_moves() {
 #[tokio::test]
 async fn an_outcome_that_would_be_kept_aside_is_recorded_read_and_removed_while_its_slot_moves() {
     let cluster = RedisCluster::start().await.unwrap();
-    let store = RedisStore::builder().url(cluster.url()).replicas(1, SECOND / 2).connect().await.unwrap();
+    let store = RedisStore::builder()
+        .url(cluster.url())
+        .replicas(1, SECOND / 2)
+        .connect()
+        .await
+        .unwrap();
     let (stays, gone) = (claim("1"), claim(&neighbour("1")));
     store.claim(&stays).await.unwrap();
     let before = claim("before");
@@ -175,14 +224,20 @@ async fn an_outcome_that_would_be_kept_aside_is_recorded_read_and_removed_while_
     for first in [&stays, &gone, &before] {
         let kept = commit(first).with_remember(900 * SECOND);
         let outcome = Encoded::new(CodecId::JSON, "2".into());
-        let strange = kept.clone().with_owner(Owner::generate()).with_outcome(Some(outcome));
+        let strange = kept
+            .clone()
+            .with_owner(Owner::generate())
+            .with_outcome(Some(outcome));
         assert_eq!(store.commit(&strange).await.unwrap(), Ownership::Lost);
         let start = Instant::now();
         assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
         assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
         assert_eq!(store.commit(&strange).await.unwrap(), Ownership::Lost);
         assert!(start.elapsed() < SECOND / 2 + BUSY, "{:?}", start.elapsed());
-        let duplicate = store.claim(&first.clone().with_owner(Owner::generate())).await.unwrap();
+        let duplicate = store
+            .claim(&first.clone().with_owner(Owner::generate()))
+            .await
+            .unwrap();
         assert!(
             matches!(&duplicate, Claimed::Committed { attempt: 1, outcome } if outcome.payload == "1"),
             "{duplicate:?}"
@@ -202,7 +257,11 @@ async fn an_outcome_that_would_be_kept_aside_is_recorded_read_and_removed_while_
 
 /// How many keys a node has in a slot.
 async fn keys(node: &RedisServer, slot: &str) -> i64 {
-    match node.cli(&["CLUSTER", "COUNTKEYSINSLOT", slot]).await.unwrap() {
+    match node
+        .cli(&["CLUSTER", "COUNTKEYSINSLOT", slot])
+        .await
+        .unwrap()
+    {
         Reply::Number(count) => count,
         other => panic!("{other}"),
     }
@@ -211,15 +270,31 @@ async fn keys(node: &RedisServer, slot: &str) -> i64 {
 #[tokio::test]
 async fn a_slot_that_moves_is_followed_without_an_error() {
     let cluster = RedisCluster::start().await.unwrap();
-    let (store, idempotency) = (RedisStore::connect(cluster.url()).await.unwrap(), idempotency(cluster.url()).await);
+    let (store, idempotency) = (
+        RedisStore::connect(cluster.url()).await.unwrap(),
+        idempotency(cluster.url()).await,
+    );
     let (first, bodies) = (claim("1"), Arc::new(AtomicU64::new(0)));
     let key = redis_key("1");
-    let Migration { from, to, slot, to_id } = migrate(&cluster, &key).await;
+    let Migration {
+        from,
+        to,
+        slot,
+        to_id,
+    } = migrate(&cluster, &key).await;
     // A new key of a slot that is on its way: ASK.
     store.claim(&first).await.unwrap();
-    assert!(matches!(to.cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot]).await.unwrap(), Reply::Number(1)));
+    assert!(matches!(
+        to.cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot])
+            .await
+            .unwrap(),
+        Reply::Number(1)
+    ));
     let renewal = Renewal::new(first.id.clone(), first.owner, first.hold);
-    assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::InFlight { attempt: 1, .. }));
+    assert!(matches!(
+        store.claim(&claim("1")).await.unwrap(),
+        Claimed::InFlight { attempt: 1, .. }
+    ));
     assert!(store.inspect(&first.id).await.unwrap().is_some());
     let start = Instant::now();
     let waited = tokio::join!(
@@ -233,15 +308,26 @@ async fn a_slot_that_moves_is_followed_without_an_error() {
             }
             // MOVED.
             let answers = store.renew(&[renewal]).await;
-            assert_eq!(answers.into_iter().next().unwrap().unwrap(), Ownership::Held);
-            assert_eq!(store.commit(&commit(&first)).await.unwrap(), Ownership::Held);
+            assert_eq!(
+                answers.into_iter().next().unwrap().unwrap(),
+                Ownership::Held
+            );
+            assert_eq!(
+                store.commit(&commit(&first)).await.unwrap(),
+                Ownership::Held
+            );
         }
     );
     assert!(waited.0 < 2 * SECOND + BUSY, "{waited:?}");
-    assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::Committed { .. }));
+    assert!(matches!(
+        store.claim(&claim("1")).await.unwrap(),
+        Claimed::Committed { .. }
+    ));
     let moved = count(from, "set").await;
     for number in 0..20 {
-        call(&idempotency, &format!("n{number}"), &bodies).await.unwrap();
+        call(&idempotency, &format!("n{number}"), &bodies)
+            .await
+            .unwrap();
         store.claim(&claim("1")).await.unwrap();
     }
     assert_eq!(bodies.load(Ordering::SeqCst), 20);
@@ -252,7 +338,9 @@ async fn a_slot_that_moves_is_followed_without_an_error() {
 async fn thousands_of_leases_are_renewed_in_few_round_trips_to_each_node() {
     let cluster = RedisCluster::start().await.unwrap();
     let store = RedisStore::connect(cluster.url()).await.unwrap();
-    let claims: Vec<_> = (0..2000).map(|number| claim(&format!("lease{number}"))).collect();
+    let claims: Vec<_> = (0..2000)
+        .map(|number| claim(&format!("lease{number}")))
+        .collect();
     for claims in claims.chunks(200) {
         let claims = claims.iter().cloned().map(|claim| {
             let store = store.clone();
@@ -265,7 +353,10 @@ async fn thousands_of_leases_are_renewed_in_few_round_trips_to_each_node() {
     for node in &cluster.nodes()[..3] {
         tell(node, &["SCRIPT", "FLUSH", "SYNC"]).await;
     }
-    let renewals: Vec<_> = claims.iter().map(|claim| Renewal::new(claim.id.clone(), claim.owner, claim.hold)).collect();
+    let renewals: Vec<_> = claims
+        .iter()
+        .map(|claim| Renewal::new(claim.id.clone(), claim.owner, claim.hold))
+        .collect();
     let start = Instant::now();
     let answers = store.renew(&renewals).await;
     assert!(start.elapsed() < SECOND + BUSY, "{:?}", start.elapsed());
@@ -282,21 +373,44 @@ async fn keys_of_all_nodes_are_issued_in_one_batch_and_claimed_by_scripts_that_a
     let mut issues: Vec<Issue> = keys.iter().map(|key| issue(key)).collect();
     // One is taken.
     issues[700].grace = SECOND;
-    assert_eq!(*store.issue(&[issue("k700")]).await[0].as_ref().unwrap(), Issued::Issued);
+    assert_eq!(
+        *store.issue(&[issue("k700")]).await[0].as_ref().unwrap(),
+        Issued::Issued
+    );
     let start = Instant::now();
     let answers = store.issue(&issues).await;
     assert!(start.elapsed() < SECOND + BUSY, "{:?}", start.elapsed());
     for (number, answer) in answers.into_iter().enumerate() {
-        assert_eq!(answer.unwrap(), if number == 700 { Issued::Taken } else { Issued::Issued }, "{number}");
+        assert_eq!(
+            answer.unwrap(),
+            if number == 700 {
+                Issued::Taken
+            } else {
+                Issued::Issued
+            },
+            "{number}"
+        );
     }
     for node in &cluster.nodes()[..3] {
         let keys = node.cli(&["DBSIZE"]).await.unwrap().number().unwrap();
-        assert!((200..600).contains(&keys), "{keys} of 1200 are at one of three nodes");
+        assert!(
+            (200..600).contains(&keys),
+            "{keys} of 1200 are at one of three nodes"
+        );
         tell(node, &["SCRIPT", "FLUSH", "SYNC"]).await;
     }
     for key in &keys[..60] {
-        assert_eq!(store.claim(&claim_issued(key)).await.unwrap(), OWNED_AS_ISSUED);
-        assert_eq!(store.claim(&claim_issued(&format!("no{key}"))).await.unwrap(), Claimed::NotIssued);
+        assert_eq!(
+            store.claim(&claim_issued(key)).await.unwrap(),
+            OWNED_AS_ISSUED
+        );
+        assert_eq!(
+            store
+                .claim(&claim_issued(&format!("no{key}")))
+                .await
+                .unwrap(),
+            Claimed::NotIssued
+        );
     }
 }
 
@@ -312,7 +426,12 @@ async fn keys_are_issued_and_claimed_while_their_slot_moves() {
     // One that has not gone yet, one that has, and others.
     let (stays, gone) = (issue("1"), issue(&neighbour("1")));
     all_issued(std::slice::from_ref(&stays)).await;
-    let Migration { from, to, slot, to_id } = migrate(&cluster, &redis_key("1")).await;
+    let Migration {
+        from,
+        to,
+        slot,
+        to_id,
+    } = migrate(&cluster, &redis_key("1")).await;
     let mut all = vec![stays, gone];
     all.extend((0..20).map(|number| issue(&format!("other{number}"))));
     for _ in 0..2 {
@@ -329,9 +448,18 @@ async fn keys_are_issued_and_claimed_while_their_slot_moves() {
         assert_eq!(store.claim(&first).await.unwrap(), OWNED_AS_ISSUED);
         assert_eq!(store.claim(&first).await.unwrap(), OWNED_AS_ISSUED);
         let other = first.clone().with_owner(Owner::generate());
-        assert!(matches!(store.claim(&other).await.unwrap(), Claimed::InFlight { attempt: 1, .. }));
-        assert_eq!(store.commit(&commit(&first)).await.unwrap(), Ownership::Held);
-        assert!(matches!(store.claim(&other).await.unwrap(), Claimed::Committed { attempt: 1, .. }));
+        assert!(matches!(
+            store.claim(&other).await.unwrap(),
+            Claimed::InFlight { attempt: 1, .. }
+        ));
+        assert_eq!(
+            store.commit(&commit(&first)).await.unwrap(),
+            Ownership::Held
+        );
+        assert!(matches!(
+            store.claim(&other).await.unwrap(),
+            Claimed::Committed { attempt: 1, .. }
+        ));
     }
     assert_eq!(store.remove(&all[0].id).await.unwrap(), Removed::Removed);
     for node in [to, from] {
@@ -347,20 +475,31 @@ async fn keys_are_issued_and_claimed_while_their_slot_moves() {
 #[tokio::test]
 async fn a_waiter_is_woken_by_a_commit_through_another_connection() {
     let cluster = RedisCluster::start().await.unwrap();
-    let (one, other) =
-        (RedisStore::connect(cluster.url()).await.unwrap(), RedisStore::connect(cluster.url()).await.unwrap());
+    let (one, other) = (
+        RedisStore::connect(cluster.url()).await.unwrap(),
+        RedisStore::connect(cluster.url()).await.unwrap(),
+    );
     for key in ["a", "b", "c", "d", "e", "f"] {
         let first = claim(key);
         one.claim(&first).await.unwrap();
         let master = &cluster.nodes()[cluster.master_of(&redis_key(key)).await.unwrap()];
-        let ((), committed) = tokio::join!(async { other.wait(&id(key), 1, 10 * SECOND).await.unwrap() }, async {
-            let is_marked =
-                || async { master.cli(&["GET", &redis_key(key)]).await.unwrap().to_string().ends_with('w') };
-            until("the waiter has left its mark", is_marked).await;
-            let start = Instant::now();
-            one.commit(&commit(&first)).await.unwrap();
-            start
-        });
+        let ((), committed) = tokio::join!(
+            async { other.wait(&id(key), 1, 10 * SECOND).await.unwrap() },
+            async {
+                let is_marked = || async {
+                    master
+                        .cli(&["GET", &redis_key(key)])
+                        .await
+                        .unwrap()
+                        .to_string()
+                        .ends_with('w')
+                };
+                until("the waiter has left its mark", is_marked).await;
+                let start = Instant::now();
+                one.commit(&commit(&first)).await.unwrap();
+                start
+            }
+        );
         assert!(committed.elapsed() < SECOND, "{:?}", committed.elapsed());
     }
 }
@@ -368,18 +507,30 @@ async fn a_waiter_is_woken_by_a_commit_through_another_connection() {
 #[tokio::test]
 async fn urls_of_the_wrong_form_say_which_to_write_and_the_rights_that_are_documented_are_enough() {
     let cluster = RedisCluster::start().await.unwrap();
-    let error = RedisStore::connect(cluster.nodes()[0].url()).await.unwrap_err();
+    let error = RedisStore::connect(cluster.nodes()[0].url())
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Refused);
     assert!(error.to_string().contains("redis+cluster://"), "{error}");
     let single = RedisServer::start().await.unwrap();
-    let error = RedisStore::connect(single.url().replace("redis://", "redis+cluster://")).await.unwrap_err();
+    let error = RedisStore::connect(single.url().replace("redis://", "redis+cluster://"))
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
     assert!(error.to_string().contains("`redis://`"), "{error}");
     for node in cluster.nodes() {
         allow(node, &format!("{RIGHTS} +cluster|slots +asking +wait")).await;
     }
     let url = |password: &str| cluster.url().replace("://", &format!("://app:{password}@"));
-    use_everything(&RedisStore::builder().url(url("secret")).replicas(1, SECOND / 2).connect().await.unwrap()).await;
+    use_everything(
+        &RedisStore::builder()
+            .url(url("secret"))
+            .replicas(1, SECOND / 2)
+            .connect()
+            .await
+            .unwrap(),
+    )
+    .await;
     let error = RedisStore::connect(url("wrong")).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
 }
@@ -405,22 +556,35 @@ async fn while_all_nodes_are_connected_no_call_has_them_asked_for_their_slots() 
     }
     // A question or two may still have been under way.
     let after = asked().await;
-    assert!(after - before <= 2 * cluster.nodes().len() as u64, "{before} {after}");
+    assert!(
+        after - before <= 2 * cluster.nodes().len() as u64,
+        "{before} {after}"
+    );
 }
 
 #[tokio::test]
 async fn a_slot_that_no_node_has_is_named_at_once_and_nothing_was_sent() {
-    let partly = RedisCluster::builder().arg("--cluster-require-full-coverage").arg("no").replicas(0).start();
+    let partly = RedisCluster::builder()
+        .arg("--cluster-require-full-coverage")
+        .arg("no")
+        .replicas(0)
+        .start();
     let cluster = partly.await.unwrap();
     let store = RedisStore::connect(cluster.url()).await.unwrap();
     let key = redis_key("1");
-    let slot = cluster.nodes()[0].cli(&["CLUSTER", "KEYSLOT", &key]).await.unwrap().to_string();
+    let slot = cluster.nodes()[0]
+        .cli(&["CLUSTER", "KEYSLOT", &key])
+        .await
+        .unwrap()
+        .to_string();
     for node in cluster.nodes() {
         tell(node, &["CLUSTER", "DELSLOTS", &slot]).await;
     }
     until("it is known", || async {
         let error = store.claim(&claim("1")).await.unwrap_err();
-        error.is_retryable() && !error.is_unknown() && error.to_string().contains(&format!("slot {slot}"))
+        error.is_retryable()
+            && !error.is_unknown()
+            && error.to_string().contains(&format!("slot {slot}"))
     })
     .await;
     // Other slots are served.
@@ -429,7 +593,10 @@ async fn a_slot_that_no_node_has_is_named_at_once_and_nothing_was_sent() {
     store.claim(&claim(&other.unwrap())).await.unwrap();
     let error = RedisStore::connect(cluster.url()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-    assert!(error.to_string().contains(&format!("slot {slot}")), "{error}");
+    assert!(
+        error.to_string().contains(&format!("slot {slot}")),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -450,12 +617,29 @@ async fn a_restart_of_all_nodes_under_load_costs_retryable_errors_alone() {
 
 #[test]
 fn nodes_are_kept_in_the_runtime_of_the_store_whoever_comes_to_them_first() {
-    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let (one, two) = (runtime(), tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
-    let cluster = one.block_on(RedisCluster::builder().replicas(0).start()).unwrap();
+    let runtime = || {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let (one, two) = (
+        runtime(),
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap(),
+    );
+    let cluster = one
+        .block_on(RedisCluster::builder().replicas(0).start())
+        .unwrap();
     let store = one.block_on(RedisStore::connect(cluster.url())).unwrap();
     for node in cluster.nodes() {
-        one.block_on(tell(node, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]));
+        one.block_on(tell(
+            node,
+            &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"],
+        ));
     }
     // All nodes are come to from a runtime that then stands still.
     two.block_on(async {
@@ -468,7 +652,10 @@ fn nodes_are_kept_in_the_runtime_of_the_store_whoever_comes_to_them_first() {
         let start = Instant::now();
         for number in 0..20 {
             let claim = claim(&format!("b{number}"));
-            until("it is claimed", || async { store.claim(&claim).await.is_ok() }).await;
+            until("it is claimed", || async {
+                store.claim(&claim).await.is_ok()
+            })
+            .await;
         }
         assert!(start.elapsed() < 2 * SECOND, "{:?}", start.elapsed());
     });
@@ -480,7 +667,10 @@ fn nodes_are_kept_in_the_runtime_of_the_store_whoever_comes_to_them_first() {
             before.push(count(node, "time").await);
         }
         for (node, before) in cluster.nodes().iter().zip(before) {
-            until("its clock is looked at", || async { count(node, "time").await > before }).await;
+            until("its clock is looked at", || async {
+                count(node, "time").await > before
+            })
+            .await;
         }
     });
 }

@@ -38,20 +38,34 @@ impl Subject for Topology {
             Self::Sentinel | Self::Cluster => RedisStore::connect(url).await?,
             Self::Replicated => {
                 let within = std::time::Duration::from_millis(400);
-                RedisStore::builder().url(url).replicas(1, within).connect().await?
+                RedisStore::builder()
+                    .url(url)
+                    .replicas(1, within)
+                    .connect()
+                    .await?
             }
             #[cfg(feature = "cluster-connection")]
             Self::ApplicationsCluster => {
-                let nodes = RedisCluster::shared().await?.nodes().iter().map(RedisServer::url);
+                let nodes = RedisCluster::shared()
+                    .await?
+                    .nodes()
+                    .iter()
+                    .map(RedisServer::url);
                 let client = idem_redis::redis::cluster::ClusterClient::new(nodes)?;
-                RedisStore::builder().connection(client.get_async_connection().await?).connect().await?
+                RedisStore::builder()
+                    .connection(client.get_async_connection().await?)
+                    .connect()
+                    .await?
             }
         })
     }
 
     async fn plant(&self, id: &RecordId, value: &[u8]) -> Result<bool, BoxError> {
         let key = format!("idem:{}", id.as_str());
-        self.server(&key).await?.cli(&[b"SET", key.as_bytes(), value, b"PX", b"60000"]).await?;
+        self.server(&key)
+            .await?
+            .cli(&[b"SET", key.as_bytes(), value, b"PX", b"60000"])
+            .await?;
         Ok(true)
     }
 }
@@ -59,22 +73,30 @@ impl Subject for Topology {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_suite_passes_under_sentinel() {
     suite::run_all(|| Topology::Sentinel).await.assert_passed();
-    suite::run_all_admin(|| Topology::Sentinel).await.assert_passed();
+    suite::run_all_admin(|| Topology::Sentinel)
+        .await
+        .assert_passed();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_suite_passes_in_a_cluster() {
     suite::run_all(|| Topology::Cluster).await.assert_passed();
-    suite::run_all_admin(|| Topology::Cluster).await.assert_passed();
+    suite::run_all_admin(|| Topology::Cluster)
+        .await
+        .assert_passed();
 }
 
 #[cfg(feature = "cluster-connection")]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_suite_passes_in_a_cluster_by_the_applications_connection() {
-    suite::run_all(|| Topology::ApplicationsCluster).await.assert_passed();
+    suite::run_all(|| Topology::ApplicationsCluster)
+        .await
+        .assert_passed();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_suite_passes_where_replicas_acknowledge() {
-    suite::run_all(|| Topology::Replicated).await.assert_passed();
+    suite::run_all(|| Topology::Replicated)
+        .await
+        .assert_passed();
 }

@@ -1,20 +1,27 @@
 //! `RedisStore` over Sentinel and Cluster: what every store must do, and what happens when servers
 //! are lost.
 // Tests measure how long things take, and stop where they cannot go on: the helpers too.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic
+)]
 
 mod acknowledged;
 mod cluster;
 mod conformance;
-mod hearsay;
 mod sentinel;
+mod stale_sentinel;
 
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use idem_core::record::{Claim, Claimed, Commit, Encoded, Issue, Issued, Origin, Owner, Ownership, RecordId, Renewal};
+use idem_core::record::{
+    Claim, Claimed, Commit, Encoded, Issue, Issued, Origin, Owner, Ownership, RecordId, Renewal,
+};
 use idem_core::{CodecId, Error, Idempotency, Key, Outcome, Store as _};
 use idem_redis::RedisStore;
 use idem_testkit::{RedisServer, Reply};
@@ -32,7 +39,9 @@ const RIGHTS: &str = "~idem:* &idem:* +set +get +del +append +pttl +pexpire +eva
 
 /// Makes a user of these rights, whose password is `secret`.
 async fn allow(server: &RedisServer, rights: &str) {
-    let words = ["ACL", "SETUSER", "app", "reset", "on", ">secret"].into_iter().chain(rights.split(' '));
+    let words = ["ACL", "SETUSER", "app", "reset", "on", ">secret"]
+        .into_iter()
+        .chain(rights.split(' '));
     let reply = server.cli(&words.collect::<Vec<_>>()).await.unwrap();
     assert_eq!(reply, Reply::Status("OK".into()));
 }
@@ -45,19 +54,34 @@ async fn use_everything(store: &RedisStore) {
     store.claim(&second).await.unwrap();
     store.wait(&first.id, 1, SECOND / 100).await.unwrap();
     let renewal = Renewal::new(first.id.clone(), first.owner, first.hold);
-    assert_eq!(*store.renew(&[renewal]).await[0].as_ref().unwrap(), Ownership::Held);
+    assert_eq!(
+        *store.renew(&[renewal]).await[0].as_ref().unwrap(),
+        Ownership::Held
+    );
     let kept = commit(&first).with_remember(600 * SECOND);
     assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
     assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
-    assert!(matches!(store.claim(&claim("1")).await.unwrap(), Claimed::Committed { .. }));
+    assert!(matches!(
+        store.claim(&claim("1")).await.unwrap(),
+        Claimed::Committed { .. }
+    ));
     assert!(store.inspect(&first.id).await.unwrap().is_some());
     store.remove(&first.id).await.unwrap();
-    assert_eq!(*store.issue(&[issue("3")]).await[0].as_ref().unwrap(), Issued::Issued);
-    assert_eq!(store.claim(&claim_issued("3")).await.unwrap(), OWNED_AS_ISSUED);
+    assert_eq!(
+        *store.issue(&[issue("3")]).await[0].as_ref().unwrap(),
+        Issued::Issued
+    );
+    assert_eq!(
+        store.claim(&claim_issued("3")).await.unwrap(),
+        OWNED_AS_ISSUED
+    );
 }
 
 /// The result of a claim of an issued key.
-const OWNED_AS_ISSUED: Claimed = Claimed::Owned { attempt: 1, from: Origin::Issued };
+const OWNED_AS_ISSUED: Claimed = Claimed::Owned {
+    attempt: 1,
+    from: Origin::Issued,
+};
 
 fn issue(key: &str) -> Issue {
     Issue::new(id(key), 300 * SECOND).with_grace(300 * SECOND)
@@ -81,20 +105,35 @@ fn claim(key: &str) -> Claim {
 }
 
 fn commit(claim: &Claim) -> Commit {
-    Commit::new(claim.id.clone(), claim.owner, 1, Some(Encoded::new(CodecId::JSON, "1".into())), 300 * SECOND)
-        .with_as_claimed(Some(claim.as_claimed(Origin::Nothing)))
+    Commit::new(
+        claim.id.clone(),
+        claim.owner,
+        1,
+        Some(Encoded::new(CodecId::JSON, "1".into())),
+        300 * SECOND,
+    )
+    .with_as_claimed(Some(claim.as_claimed(Origin::Nothing)))
 }
 
 /// One call with a key, whose body counts.
 async fn call(idempotency: &Idempotency, key: &str, bodies: &Arc<AtomicU64>) -> Result<u64, Error> {
     let bodies = bodies.clone();
     let body = || async move { Ok::<_, Error>(bodies.fetch_add(1, Ordering::SeqCst) + 1) };
-    idempotency.operation("orders").key(key).run(body).await.map(Outcome::into_inner)
+    idempotency
+        .operation("orders")
+        .key(key)
+        .run(body)
+        .await
+        .map(Outcome::into_inner)
 }
 
 /// Calls with ever new keys, one after the other, until they have succeeded for some time. No error
 /// but one that may pass is seen. Gives how long the longest time without a success was.
-async fn calls_go_on(idempotency: &Idempotency, prefix: &str, trouble: impl Future<Output = ()>) -> Duration {
+async fn calls_go_on(
+    idempotency: &Idempotency,
+    prefix: &str,
+    trouble: impl Future<Output = ()>,
+) -> Duration {
     let bodies = Arc::new(AtomicU64::new(0));
     let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
     let mut trouble = std::pin::pin!(trouble);

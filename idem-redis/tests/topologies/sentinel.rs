@@ -8,7 +8,10 @@ use idem_core::{Store as _, StoreErrorKind};
 use idem_redis::RedisStore;
 use idem_testkit::{RedisSentinels, Reply};
 
-use crate::{BUSY, RIGHTS, SECOND, allow, call, calls_go_on, claim, commit, id, idempotency, until, use_everything};
+use crate::{
+    BUSY, RIGHTS, SECOND, allow, call, calls_go_on, claim, commit, id, idempotency, until,
+    use_everything,
+};
 
 #[tokio::test]
 async fn a_dead_master_costs_retryable_errors_until_there_is_another() {
@@ -58,7 +61,11 @@ async fn a_fail_over_by_hand_is_followed() {
     assert_eq!(call(&idempotency, "kept", &bodies).await.unwrap(), 1);
     calls_go_on(&idempotency, "a", async {
         until("the Sentinel begins", || async {
-            redis.sentinels()[0].cli(&["SENTINEL", "FAILOVER", "main"]).await.unwrap() == Reply::Status("OK".into())
+            redis.sentinels()[0]
+                .cli(&["SENTINEL", "FAILOVER", "main"])
+                .await
+                .unwrap()
+                == Reply::Status("OK".into())
         })
         .await;
         redis.failed_over(0).await.unwrap();
@@ -75,7 +82,11 @@ async fn sentinels_that_are_dead_or_silent_are_passed_over() {
     redis.sentinels()[1].kill().unwrap();
     let start = Instant::now();
     let store = RedisStore::connect(redis.url()).await.unwrap();
-    assert!(start.elapsed() < Duration::from_millis(800) + BUSY, "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_millis(800) + BUSY,
+        "{:?}",
+        start.elapsed()
+    );
     store.claim(&claim("1")).await.unwrap();
     redis.sentinels()[2].kill().unwrap();
     // Whoever is connected does not need them.
@@ -95,24 +106,44 @@ async fn the_rights_that_are_documented_are_enough_and_what_is_wrong_is_refused(
         allow(server, &format!("{RIGHTS} +role +wait")).await;
     }
     for sentinel in redis.sentinels() {
-        allow(sentinel, "+sentinel|get-master-addr-by-name +subscribe +ping &+switch-master").await;
+        allow(
+            sentinel,
+            "+sentinel|get-master-addr-by-name +subscribe +ping &+switch-master",
+        )
+        .await;
     }
     let url = |data: &str, sentinel: &str| {
         let url = redis.url().replace("://", &format!("://app:{data}@"));
         format!("{url}?sentinel_user=app&sentinel_password={sentinel}")
     };
-    let store = RedisStore::builder().url(url("secret", "secret")).replicas(1, SECOND / 2).connect().await.unwrap();
+    let store = RedisStore::builder()
+        .url(url("secret", "secret"))
+        .replicas(1, SECOND / 2)
+        .connect()
+        .await
+        .unwrap();
     use_everything(&store).await;
     let listeners = async || {
         let mut listeners = 0;
         for sentinel in redis.sentinels() {
-            let clients = sentinel.cli(&["CLIENT", "LIST", "TYPE", "PUBSUB"]).await.unwrap().to_string();
+            let clients = sentinel
+                .cli(&["CLIENT", "LIST", "TYPE", "PUBSUB"])
+                .await
+                .unwrap()
+                .to_string();
             listeners += clients.matches("user=app").count();
         }
         listeners
     };
-    until("it listens to a Sentinel", || async { listeners().await == 1 }).await;
-    let clients = redis.servers()[0].cli(&["CLIENT", "LIST"]).await.unwrap().to_string();
+    until("it listens to a Sentinel", || async {
+        listeners().await == 1
+    })
+    .await;
+    let clients = redis.servers()[0]
+        .cli(&["CLIENT", "LIST"])
+        .await
+        .unwrap()
+        .to_string();
     assert!(clients.contains("user=app"), "{clients}");
     for (data, sentinel) in [("wrong", "secret"), ("secret", "wrong")] {
         let error = RedisStore::connect(url(data, sentinel)).await.unwrap_err();
@@ -124,19 +155,26 @@ async fn the_rights_that_are_documented_are_enough_and_what_is_wrong_is_refused(
     let sentinel = format!("redis://127.0.0.1:{}", redis.sentinels()[0].port());
     let error = RedisStore::connect(sentinel).await.unwrap_err();
     assert!(error.to_string().contains("redis+sentinel://"), "{error}");
-    let error = RedisStore::connect(redis.servers()[1].url()).await.unwrap_err();
+    let error = RedisStore::connect(redis.servers()[1].url())
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("is a replica"), "{error}");
 }
 
 #[tokio::test]
 async fn waiters_are_woken_after_a_fail_over() {
     let redis = RedisSentinels::start().await.unwrap();
-    let (one, other) =
-        (RedisStore::connect(redis.url()).await.unwrap(), RedisStore::connect(redis.url()).await.unwrap());
+    let (one, other) = (
+        RedisStore::connect(redis.url()).await.unwrap(),
+        RedisStore::connect(redis.url()).await.unwrap(),
+    );
     redis.servers()[0].kill().unwrap();
     redis.failed_over(0).await.unwrap();
     let first = claim("1");
-    until("it goes on", || async { one.claim(&first).await.is_ok() && other.inspect(&id("1")).await.is_ok() }).await;
+    until("it goes on", || async {
+        one.claim(&first).await.is_ok() && other.inspect(&id("1")).await.is_ok()
+    })
+    .await;
     let (waited, committed) = tokio::join!(
         async {
             let start = Instant::now();
@@ -146,7 +184,11 @@ async fn waiters_are_woken_after_a_fail_over() {
         async {
             let master = &redis.servers()[redis.master().await.unwrap()];
             let is_marked = || async {
-                let record = master.cli(&["GET", &crate::redis_key("1")]).await.unwrap().to_string();
+                let record = master
+                    .cli(&["GET", &crate::redis_key("1")])
+                    .await
+                    .unwrap()
+                    .to_string();
                 record.ends_with('w')
             };
             until("the waiter has left its mark", is_marked).await;
@@ -155,5 +197,9 @@ async fn waiters_are_woken_after_a_fail_over() {
             start
         }
     );
-    assert!(committed.elapsed() < SECOND, "{waited:?} {:?}", committed.elapsed());
+    assert!(
+        committed.elapsed() < SECOND,
+        "{waited:?} {:?}",
+        committed.elapsed()
+    );
 }

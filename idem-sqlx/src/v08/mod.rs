@@ -1,5 +1,6 @@
 //! The same stores, for sqlx 0.8.
 
+#[doc(no_inline)]
 pub use ::sqlx08 as sqlx;
 
 /// A statement's text, as this version of sqlx takes it.
@@ -17,11 +18,7 @@ pub(crate) fn fixed(text: &'static str) -> std::borrow::Cow<'static, str> {
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) use ::sqlx_core08::transaction::TransactionManager;
 
-/// What is tested with one version of sqlx alone: with the other one.
-macro_rules! tests_of_one {
-    ($($module:item)*) => {};
-}
-
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 #[path = "../driver/mod.rs"]
 mod driver;
 

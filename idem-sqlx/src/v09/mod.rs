@@ -1,5 +1,6 @@
 //! The stores, for sqlx 0.9.
 
+#[doc(no_inline)]
 pub use ::sqlx;
 
 /// A statement's text, as this version of sqlx takes it. All of it is ours; the table's name is a
@@ -18,13 +19,14 @@ pub(crate) fn fixed(text: &'static str) -> sqlx::SqlStr {
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) use ::sqlx_core::transaction::TransactionManager;
 
-/// What is tested with one version of sqlx alone.
-macro_rules! tests_of_one {
-    ($($module:item)*) => { $($module)* };
-}
-
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 #[path = "../driver/mod.rs"]
 mod driver;
+
+/// Tests for one version of sqlx alone.
+#[cfg(all(test, feature = "postgres", feature = "mysql", feature = "sqlite"))]
+#[path = "../driver/executor/tests/mod.rs"]
+mod tests;
 
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub use self::driver::*;

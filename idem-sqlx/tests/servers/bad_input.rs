@@ -10,7 +10,10 @@ over_both_servers! {
         let store = S::connect(&server.url()).await.unwrap();
         let error = fails_in_time(&store).await;
         assert_eq!(error.kind(), StoreErrorKind::Refused);
-        assert!(error.to_string().contains("`migrate()`") && error.to_string().contains("SCHEMA"), "{error}");
+        assert!(
+            error.to_string().contains("`migrate()`") && error.to_string().contains("SCHEMA"),
+            "{error}"
+        );
         S::migrate(&store).await.unwrap();
         recovers(&store).await;
         // Known to be there, and dropped since.
@@ -25,14 +28,26 @@ over_both_servers! {
         let error = S::connect(&url).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
         assert!(error.to_string().contains("password"), "{error}");
-        assert!(!format!("{error} {error:?}").contains("hush-hush"), "{error:?}");
+        assert!(
+            !format!("{error} {error:?}").contains("hush-hush"),
+            "{error:?}"
+        );
     }
 
     async fn a_malformed_url_is_refused_and_not_shown<S: Server>() {
-        for url in ["", "hush-hush", "http://user:hush-hush@host/", "postgres://user:hush-hush@host:port/x", "mysql://u:hush-hush@h:99999/x"] {
+        for url in [
+            "",
+            "hush-hush",
+            "http://user:hush-hush@host/",
+            "postgres://user:hush-hush@host:port/x",
+            "mysql://u:hush-hush@h:99999/x",
+        ] {
             let error = S::connect(url).await.unwrap_err();
             assert_eq!(error.kind(), StoreErrorKind::Refused, "{url}: {error}");
-            assert!(!format!("{error} {error:?}").contains("hush-hush"), "{error:?}");
+            assert!(
+                !format!("{error} {error:?}").contains("hush-hush"),
+                "{error:?}"
+            );
         }
     }
 
@@ -48,7 +63,10 @@ over_both_servers! {
         let server = S::start().await;
         let error = fails_in_time(&server.with_table("records; DROP TABLE users").await).await;
         assert_eq!(error.kind(), StoreErrorKind::Refused);
-        assert!(error.to_string().contains("not a valid table name"), "{error}");
+        assert!(
+            error.to_string().contains("not a valid table name"),
+            "{error}"
+        );
     }
 
     async fn a_damaged_row_is_unreadable_names_the_column_and_stays<S: Server>() {
@@ -62,17 +80,39 @@ over_both_servers! {
         assert!(error.to_string().contains("`codec`"), "{error}");
         server.execute("UPDATE idem_records SET codec = 'j'").await;
         assert_eq!(order(&idempotency, "k", 9).await.unwrap().into_inner(), 7);
-        server.execute("UPDATE idem_records SET state = 'later'").await;
-        assert_eq!(store.inspect(&id("k")).await.unwrap_err().kind(), StoreErrorKind::Unreadable);
+        server
+            .execute("UPDATE idem_records SET state = 'later'")
+            .await;
+        assert_eq!(
+            store.inspect(&id("k")).await.unwrap_err().kind(),
+            StoreErrorKind::Unreadable
+        );
     }
 
     /// MySQL's usual collations fold case and ignore trailing spaces.
     async fn keys_that_differ_in_case_alone_are_two<S: Server>() {
         let server = S::start().await;
         let idempotency = runtime(server.store().await);
-        for (number, key) in ["straße", "Straße", "strasse", "a", "a ", "A", "ä", "\u{1F600}", "\u{1F601}"].into_iter().enumerate() {
+        for (number, key) in [
+            "straße",
+            "Straße",
+            "strasse",
+            "a",
+            "a ",
+            "A",
+            "ä",
+            "\u{1F600}",
+            "\u{1F601}",
+        ]
+        .into_iter()
+        .enumerate()
+        {
             let number = u32::try_from(number).unwrap();
-            assert_eq!(order(&idempotency, key, number).await.unwrap().into_inner(), number, "{key:?}");
+            assert_eq!(
+                order(&idempotency, key, number).await.unwrap().into_inner(),
+                number,
+                "{key:?}"
+            );
         }
     }
 
@@ -83,7 +123,12 @@ over_both_servers! {
         for name in &names {
             for length in [255, 256, 257, 100_000] {
                 for key in ["k".repeat(length), "\u{1F600}".repeat(length - 192)] {
-                    let call = || idempotency.operation(name).key(&key).run(async || Ok::<_, idem_core::Error>(length));
+                    let call = || {
+                        idempotency
+                            .operation(name)
+                            .key(&key)
+                            .run(async || Ok::<_, idem_core::Error>(length))
+                    };
                     assert!(!call().await.unwrap().is_replayed(), "{name} {length}");
                     assert!(call().await.unwrap().is_replayed(), "{name} {length}");
                 }
@@ -95,7 +140,12 @@ over_both_servers! {
         let server = S::start().await;
         let idempotency = runtime(server.store().await);
         let text = "x".repeat(3 << 20);
-        let call = || idempotency.operation("orders").key("k").run(async || Ok::<_, idem_core::Error>(text.clone()));
+        let call = || {
+            idempotency
+                .operation("orders")
+                .key("k")
+                .run(async || Ok::<_, idem_core::Error>(text.clone()))
+        };
         assert_eq!(call().await.unwrap().into_inner(), text);
         let again = call().await.unwrap();
         assert!(again.is_replayed() && again.into_inner() == text);

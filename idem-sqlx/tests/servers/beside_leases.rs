@@ -8,8 +8,8 @@ use idem_core::{Error, Idempotency};
 use idem_sqlx::sqlx::{MySqlTransaction, PgTransaction, SqliteTransaction};
 use tokio::sync::oneshot;
 
+use crate::databases::{mariadb, postgres, sqlite};
 use crate::failed::Failed;
-use crate::transactions::{mariadb, postgres, sqlite};
 
 const LEASE: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(20);
@@ -24,7 +24,13 @@ macro_rules! over {
                 let (pool, store) = $setup().await;
                 let idempotency = Idempotency::new(store);
                 let runs = AtomicU32::new(0);
-                let operation = || idempotency.operation("beside.library").key("k").lease(LEASE).wait(LONG);
+                let operation = || {
+                    idempotency
+                        .operation("beside.library")
+                        .key("k")
+                        .lease(LEASE)
+                        .wait(LONG)
+                };
                 let (begun, has_begun) = oneshot::channel();
                 let owner = operation().run(async || {
                     runs.fetch_add(1, Ordering::SeqCst);
@@ -42,15 +48,25 @@ macro_rules! over {
                     operation().transaction(&pool, body).await
                 };
                 let (owner, duplicate) = tokio::join!(owner, duplicate);
-                assert_eq!((owner.unwrap().into_inner(), duplicate.unwrap().into_inner()), (1, 1));
+                assert_eq!(
+                    (owner.unwrap().into_inner(), duplicate.unwrap().into_inner()),
+                    (1, 1)
+                );
                 assert_eq!(runs.load(Ordering::SeqCst), 1);
             }
 
             #[tokio::test]
-            async fn p11_a_callers_transaction_waits_for_a_lease_only_if_its_owner_can_write_meanwhile() {
+            async fn p11_a_callers_transaction_waits_for_a_lease_only_if_its_owner_can_write_meanwhile()
+             {
                 let (pool, store) = $setup().await;
                 let idempotency = Idempotency::new(store);
-                let operation = || idempotency.operation("beside.caller").key("k").lease(LEASE).wait(LONG);
+                let operation = || {
+                    idempotency
+                        .operation("beside.caller")
+                        .key("k")
+                        .lease(LEASE)
+                        .wait(LONG)
+                };
                 let (begun, has_begun) = oneshot::channel();
                 let (rejected, is_rejected) = oneshot::channel::<()>();
                 let owner = operation().run(async || {
@@ -62,12 +78,19 @@ macro_rules! over {
                 let duplicate = async {
                     has_begun.await.unwrap();
                     let mut tx = pool.begin_with($begin).await.unwrap();
-                    let ran = operation().run_in(&mut tx, async |_| Ok::<_, Failed>(2_u32)).await;
+                    let ran = operation()
+                        .run_in(&mut tx, async |_| Ok::<_, Failed>(2_u32))
+                        .await;
                     tx.rollback().await.unwrap();
                     match ran {
-                        Ok(outcome) => assert!($waits && outcome.is_replayed() && outcome.into_inner() == 1),
+                        Ok(outcome) => {
+                            assert!($waits && outcome.is_replayed() && outcome.into_inner() == 1)
+                        }
                         Err(error) => {
-                            assert!(!$waits && matches!(error, Failed::Idem(Error::InFlight { .. })), "{error}")
+                            assert!(
+                                !$waits && matches!(error, Failed::Idem(Error::InFlight { .. })),
+                                "{error}"
+                            )
                         }
                     }
                     drop(rejected);
@@ -81,4 +104,10 @@ macro_rules! over {
 
 over!(on_postgres, postgres, PgTransaction, "BEGIN", true);
 over!(on_mariadb, mariadb, MySqlTransaction, "BEGIN", false);
-over!(on_sqlite, sqlite, SqliteTransaction, "BEGIN IMMEDIATE", false);
+over!(
+    on_sqlite,
+    sqlite,
+    SqliteTransaction,
+    "BEGIN IMMEDIATE",
+    false
+);

@@ -13,7 +13,12 @@ over_both_servers! {
         let mut calls = JoinSet::new();
         for number in (0..600).chain(0..400) {
             let idempotency = idempotency.clone();
-            calls.spawn(async move { (number, order(&idempotency, &number.to_string(), number).await) });
+            calls.spawn(async move {
+                (
+                    number,
+                    order(&idempotency, &number.to_string(), number).await,
+                )
+            });
         }
         while let Some(call) = calls.join_next().await {
             let (number, answer) = call.unwrap();
@@ -38,6 +43,11 @@ over_both_servers! {
         assert!(begun.elapsed() < TWO_SECONDS, "{:?}", begun.elapsed());
         server.resume();
         recovers(&store).await;
-        assert!(idem_core::Store::inspect(&store, &id("k")).await.unwrap().is_none());
+        assert!(
+            idem_core::Store::inspect(&store, &id("k"))
+                .await
+                .unwrap()
+                .is_none()
+        );
     }
 }

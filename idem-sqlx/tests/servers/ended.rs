@@ -1,7 +1,7 @@
 //! Connections that the server has ended, and servers that take no statement just now: a step goes
 //! on another connection, and nobody notices.
 
-use idem_core::store::record::Removed;
+use idem_core::store::record::{Claim, Owner, Ownership, Removed, Renewal};
 use idem_core::{Error, Store as _};
 use idem_sqlx::sqlx;
 use idem_sqlx::sqlx::mysql::{MySqlPool, MySqlPoolOptions};
@@ -10,7 +10,7 @@ use idem_sqlx::{MySqlStore, PostgresStore};
 use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer};
 
 use crate::failed::Failed;
-use crate::{Server, id, order, runtime, until};
+use crate::{LONG, Server, id, order, runtime, until};
 
 /// How many connections are idle at once.
 const CONNECTIONS: u32 = 4;
@@ -34,7 +34,9 @@ macro_rules! over {
             use super::*;
 
             async fn pool_of(server: &$Server, connections: u32) -> $Pool {
-                let options = $PoolOptions::new().max_connections(connections).test_before_acquire(false);
+                let options = $PoolOptions::new()
+                    .max_connections(connections)
+                    .test_before_acquire(false);
                 options.connect(&server.url()).await.unwrap()
             }
 
@@ -46,7 +48,10 @@ macro_rules! over {
                 }
                 drop(all);
                 let are_idle = async || {
-                    until("they are idle", async || pool.num_idle() == CONNECTIONS as usize).await;
+                    until("they are idle", async || {
+                        pool.num_idle() == CONNECTIONS as usize
+                    })
+                    .await;
                 };
                 match ends {
                     Ends::InTime(_) => {}
@@ -59,7 +64,12 @@ macro_rules! over {
                         return server.restart().await.unwrap();
                     }
                 }
-                let left = async || sqlx::query_scalar::<_, i64>($others).fetch_one(admin).await.unwrap();
+                let left = async || {
+                    sqlx::query_scalar::<_, i64>($others)
+                        .fetch_one(admin)
+                        .await
+                        .unwrap()
+                };
                 until("the server has ended them", async || left().await == 0).await;
             }
 
@@ -86,6 +96,12 @@ macro_rules! over {
                     assert!(order(&fresh, "k", 3).await.unwrap().is_replayed());
                     again().await;
                     assert_eq!(store.remove(&id("k")).await.unwrap(), Removed::Removed);
+                    let claim = Claim::new(id("renewed"), Owner::generate(), LONG, LONG);
+                    store.claim(&claim).await.unwrap();
+                    again().await;
+                    let renewal = Renewal::new(claim.id, claim.owner, LONG);
+                    let renewed = store.renew(&[renewal]).await;
+                    assert!(matches!(renewed[..], [Ok(Ownership::Held)]), "{renewed:?}");
                     again().await;
                     let operation = idempotency.operation("orders").key("k");
                     let transaction = operation.transaction(&pool, async |_| Ok::<_, Failed>(4));
@@ -117,7 +133,10 @@ macro_rules! over {
                         Server::execute(&server, &statement.replace("REFUSAL", refusal)).await;
                     }
                     let outcome = order(&idempotency, refusal, 2).await;
-                    assert!(outcome.as_ref().is_ok_and(|outcome| !outcome.is_replayed()), "{refusal}: {outcome:?}");
+                    assert!(
+                        outcome.as_ref().is_ok_and(|outcome| !outcome.is_replayed()),
+                        "{refusal}: {outcome:?}"
+                    );
                 }
             }
         }
@@ -126,10 +145,12 @@ macro_rules! over {
 
 over!(
     on_postgres, PostgresServer, PostgresStore, PgPool, PgPoolOptions,
-    others: "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()",
+    others: "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid \
+        <> pg_backend_pid()",
     ends: [
         Ends::InTime("ALTER DATABASE postgres SET idle_session_timeout = '1s'"),
-        Ends::Now("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"),
+        Ends::Now("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> \
+            pg_backend_pid()"),
         Ends::Restart,
     ],
     note: "INSERT INTO refused SELECT pid FROM pg_stat_activity",
@@ -137,32 +158,37 @@ over!(
         "CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
            IF EXISTS (SELECT FROM refused WHERE connection = pg_backend_pid()) \
            THEN RAISE EXCEPTION 'refused' USING ERRCODE = 'REFUSAL'; END IF; RETURN NEW; END $$",
-        "CREATE OR REPLACE TRIGGER refuse BEFORE INSERT ON idem_records FOR EACH ROW EXECUTE FUNCTION refuse()",
+        "CREATE OR REPLACE TRIGGER refuse BEFORE INSERT ON idem_records FOR EACH ROW EXECUTE \
+         FUNCTION refuse()",
     ],
     refusals: ["57P05", "57P01", "57P02", "57P04", "25P04"]
 );
 over!(
     on_mariadb, MariaDbServer, MySqlStore, MySqlPool, MySqlPoolOptions,
-    others: "SELECT count(*) FROM information_schema.processlist WHERE user = 'idem' AND id <> CONNECTION_ID()",
+    others: "SELECT count(*) FROM information_schema.processlist WHERE user = 'idem' AND id <> \
+        CONNECTION_ID()",
     ends: [Ends::InTime("SET GLOBAL wait_timeout = 1"), Ends::Restart],
     note: "INSERT INTO refused SELECT CONNECTION_ID()",
     trigger: [
         "DROP TRIGGER IF EXISTS refuse",
         "CREATE TRIGGER refuse BEFORE INSERT ON idem_records FOR EACH ROW \
-           IF CONNECTION_ID() < (SELECT MAX(connection) FROM refused) AND NOT @refused <=> REFUSAL THEN \
+           IF CONNECTION_ID() < (SELECT MAX(connection) FROM refused) AND NOT @refused <=> REFUSAL \
+           THEN \
            SET @refused = REFUSAL; SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = REFUSAL; END IF",
     ],
     refusals: ["1047", "1053", "1412", "1927", "2006", "2013", "3101", "3169", "4031"]
 );
 over!(
     real_mysql, MySqlServer, MySqlStore, MySqlPool, MySqlPoolOptions,
-    others: "SELECT count(*) FROM information_schema.processlist WHERE user = 'idem' AND id <> CONNECTION_ID()",
+    others: "SELECT count(*) FROM information_schema.processlist WHERE user = 'idem' AND id <> \
+        CONNECTION_ID()",
     ends: [Ends::InTime("SET GLOBAL wait_timeout = 1"), Ends::Restart],
     note: "INSERT INTO refused SELECT CONNECTION_ID()",
     trigger: [
         "DROP TRIGGER IF EXISTS refuse",
         "CREATE TRIGGER refuse BEFORE INSERT ON idem_records FOR EACH ROW \
-           IF CONNECTION_ID() < (SELECT MAX(connection) FROM refused) AND NOT @refused <=> REFUSAL THEN \
+           IF CONNECTION_ID() < (SELECT MAX(connection) FROM refused) AND NOT @refused <=> REFUSAL \
+           THEN \
            SET @refused = REFUSAL; SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = REFUSAL; END IF",
     ],
     refusals: ["1047", "1053", "1412", "1927", "2006", "2013", "3101", "3169", "4031"]

@@ -54,5 +54,9 @@ impl From<tokio_postgres::Error> for FailedBy<tokio_postgres::Error> {
 
 /// The policy for them.
 pub(crate) fn action<E>(error: &FailedBy<E>) -> ErrorAction {
-    if matches!(error, FailedBy::Declined) { ErrorAction::Keep } else { ErrorAction::Release }
+    if matches!(error, FailedBy::Declined) {
+        ErrorAction::Keep
+    } else {
+        ErrorAction::Release
+    }
 }

@@ -14,7 +14,12 @@ over_both_servers! {
         let (store, held) = S::on_pool_of_one(&server.url()).await;
         let error = fails_in_time(&store).await;
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-        assert!(error.to_string().contains("all connections of the pool are in use"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("all connections of the pool are in use"),
+            "{error}"
+        );
         drop(held);
         recovers(&store).await;
     }
@@ -27,7 +32,14 @@ over_both_servers! {
         // More often than the pool has connections: none of them may be lost to the store.
         for _ in 0..3 {
             fails_in_time(&store).await;
-            let many: Vec<_> = (0..8).map(|_| tokio::spawn({ let store = store.clone(); async move { fails_in_time(&store).await } })).collect();
+            let many: Vec<_> = (0..8)
+                .map(|_| {
+                    tokio::spawn({
+                        let store = store.clone();
+                        async move { fails_in_time(&store).await }
+                    })
+                })
+                .collect();
             for one in many {
                 one.await.unwrap();
             }
@@ -43,7 +55,10 @@ over_both_servers! {
         order(&idempotency, "k", 1).await.unwrap();
         server.kill();
         fails_in_time(&store).await;
-        assert!(order(&idempotency, "other", 2).await.is_err(), "a body ran without its claim");
+        assert!(
+            order(&idempotency, "other", 2).await.is_err(),
+            "a body ran without its claim"
+        );
         server.restart().await;
         recovers(&store).await;
         assert_eq!(order(&idempotency, "k", 3).await.unwrap().into_inner(), 1);
@@ -71,18 +86,37 @@ over_both_servers! {
     async fn a_commit_whose_reply_was_lost_is_settled<S: Server>() {
         let server = S::start().await;
         server.store().await;
-        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port())).await.unwrap();
-        let through = runtime(S::connect(&server.url_through(proxy.address().port())).await.unwrap());
+        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port()))
+            .await
+            .unwrap();
+        let through = runtime(
+            S::connect(&server.url_through(proxy.address().port()))
+                .await
+                .unwrap(),
+        );
         let direct = runtime(S::connect(&server.url()).await.unwrap());
         let run = through.operation("orders").key("k").run(async || {
             proxy.swallow_replies(true);
             Ok::<_, idem_core::Error>(7)
         });
-        assert_eq!(tokio::time::timeout(LONG, run).await.unwrap().unwrap().into_inner(), 7);
+        assert_eq!(
+            tokio::time::timeout(LONG, run)
+                .await
+                .unwrap()
+                .unwrap()
+                .into_inner(),
+            7
+        );
         // Carried out, or never sent, since no connection could be had: then it is tried on in the
         // background.
         proxy.restore();
-        let again = direct.operation("orders").key("k").wait(LONG).run(async || Ok::<_, idem_core::Error>(8)).await.unwrap();
+        let again = direct
+            .operation("orders")
+            .key("k")
+            .wait(LONG)
+            .run(async || Ok::<_, idem_core::Error>(8))
+            .await
+            .unwrap();
         assert!(again.is_replayed() && again.into_inner() == 7);
         let again = order(&through, "k", 9).await.unwrap();
         assert!(again.is_replayed() && again.into_inner() == 7);
@@ -90,23 +124,36 @@ over_both_servers! {
 
     /// As with a slow handshake of TLS. The limit of each step ends before its own connection is
     /// open.
-    async fn a_connection_that_takes_longer_to_open_than_a_step_may_serves_a_later_step<S: Server>() {
+    async fn a_connection_that_takes_longer_to_open_than_a_step_may_serves_a_later_step<
+        S: Server,
+    >() {
         let server = S::start().await;
         server.store().await;
-        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port())).await.unwrap();
-        let store = S::connect(&server.url_through(proxy.address().port())).await.unwrap();
+        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port()))
+            .await
+            .unwrap();
+        let store = S::connect(&server.url_through(proxy.address().port()))
+            .await
+            .unwrap();
         proxy.delay_connections(Duration::from_millis(1300));
         let error = fails_in_time(&store).await;
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-        assert!(error.to_string().contains("check that the database runs"), "{error}");
+        assert!(
+            error.to_string().contains("check that the database runs"),
+            "{error}"
+        );
         recovers(&store).await;
     }
 
     async fn a_cut_network_is_an_error_in_time<S: Server>() {
         let server = S::start().await;
         server.store().await;
-        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port())).await.unwrap();
-        let store = S::connect(&server.url_through(proxy.address().port())).await.unwrap();
+        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port()))
+            .await
+            .unwrap();
+        let store = S::connect(&server.url_through(proxy.address().port()))
+            .await
+            .unwrap();
         recovers(&store).await;
         proxy.cut();
         fails_in_time(&store).await;
@@ -128,12 +175,20 @@ async fn a_killed_postgres_finishes_nothing() {
     let pool = sqlx::PgPool::connect(&server.url()).await.unwrap();
     let busy = tokio::spawn({
         let pool = pool.clone();
-        async move { sqlx::query("SELECT count(*) FROM generate_series(1, 20000000)").execute(&pool).await }
+        async move {
+            sqlx::query("SELECT count(*) FROM generate_series(1, 20000000)")
+                .execute(&pool)
+                .await
+        }
     });
     until("the query runs", async || {
-        let running =
-            "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT count(*) FROM generate_series(1, 20000000)'";
-        sqlx::query_scalar::<_, i64>(running).fetch_one(&pool).await.unwrap() == 1
+        let running = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT count(*) FROM \
+             generate_series(1, 20000000)'";
+        sqlx::query_scalar::<_, i64>(running)
+            .fetch_one(&pool)
+            .await
+            .unwrap()
+            == 1
     })
     .await;
     server.kill().unwrap();
@@ -142,15 +197,23 @@ async fn a_killed_postgres_finishes_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_of_postgres_is_unavailable_and_takes_over_when_it_is_promoted() {
-    let primary = idem_testkit::PostgresServer::start_with(&["-c", "synchronous_standby_names=standby"]).await.unwrap();
+    let primary =
+        idem_testkit::PostgresServer::start_with(&["-c", "synchronous_standby_names=standby"])
+            .await
+            .unwrap();
     let replica = primary.start_standby(&[]).await.unwrap();
     let store = Server::store(&primary).await;
     order(&runtime(store), "k", 1).await.unwrap();
-    let store = idem_sqlx::PostgresStore::connect(replica.url()).await.unwrap();
+    let store = idem_sqlx::PostgresStore::connect(replica.url())
+        .await
+        .unwrap();
     let idempotency = runtime(store.clone());
     for key in ["k", "new"] {
         let error = order(&idempotency, key, 2).await.unwrap_err();
-        assert!(error.to_string().contains("replica") && error.is_retryable(), "{error}");
+        assert!(
+            error.to_string().contains("replica") && error.is_retryable(),
+            "{error}"
+        );
     }
     primary.kill().unwrap();
     replica.promote().await.unwrap();
@@ -169,27 +232,42 @@ async fn a_full_disk_of_postgres_takes_no_new_key_and_loses_nothing() {
     Server::execute(
         &server,
         "CREATE FUNCTION is_full() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
-           RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$",
+           RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = \
+           '53100'; END $$",
     )
     .await;
     let meanwhile = idempotency.operation("orders").key("meanwhile").run(async || {
         // After an insert, since before one it would be called for rows that are there.
         let full =
-            "CREATE TRIGGER is_full AFTER INSERT OR UPDATE ON idem_records FOR EACH ROW EXECUTE FUNCTION is_full()";
+            "CREATE TRIGGER is_full AFTER INSERT OR UPDATE ON idem_records FOR EACH ROW EXECUTE \
+             FUNCTION is_full()";
         Server::execute(&server, full).await;
         Ok::<_, idem_core::Error>(2)
     });
     // Its caller has the value, and the record is written when there is space again.
     assert_eq!(meanwhile.await.unwrap().into_inner(), 2);
-    let idem_core::Error::Store { source, .. } = order(&idempotency, "new", 3).await.unwrap_err() else {
+    let idem_core::Error::Store { source, .. } = order(&idempotency, "new", 3).await.unwrap_err()
+    else {
         panic!("another error")
     };
-    assert!(source.kind() == StoreErrorKind::Full && source.to_string().contains("space"), "{source}");
-    assert!(order(&idempotency, "before", 4).await.unwrap().is_replayed());
+    assert!(
+        source.kind() == StoreErrorKind::Full && source.to_string().contains("space"),
+        "{source}"
+    );
+    assert!(
+        order(&idempotency, "before", 4)
+            .await
+            .unwrap()
+            .is_replayed()
+    );
     Server::execute(&server, "DROP TRIGGER is_full ON idem_records").await;
     order(&idempotency, "new", 5).await.unwrap();
     let direct = runtime(Server::store(&server).await);
-    let again = direct.operation("orders").key("meanwhile").wait(LONG).run(async || Ok::<_, idem_core::Error>(6));
+    let again = direct
+        .operation("orders")
+        .key("meanwhile")
+        .wait(LONG)
+        .run(async || Ok::<_, idem_core::Error>(6));
     let again = again.await.unwrap();
     assert!(again.is_replayed() && again.into_inner() == 2);
 }
@@ -198,14 +276,20 @@ async fn a_full_disk_of_postgres_takes_no_new_key_and_loses_nothing() {
 async fn a_full_disk_of_mariadb_takes_no_new_key_and_loses_nothing() {
     // All tables in one file, which does not grow beyond this.
     let file = "--innodb-data-file-path=ibdata1:12M:autoextend:max:24M";
-    let server = idem_testkit::MariaDbServer::start_with(&["--innodb-file-per-table=0", file]).await.unwrap();
+    let server = idem_testkit::MariaDbServer::start_with(&["--innodb-file-per-table=0", file])
+        .await
+        .unwrap();
     let idempotency = runtime(Server::store(&server).await);
     order(&idempotency, "before", 1).await.unwrap();
-    let (mut length, mut full) = (1 << 20, None);
+    let mut length = 1 << 20;
+    let mut full = None;
     for number in 0..2000 {
         let operation = || idempotency.operation("texts").key(&number);
         // What does not fit any more is a commit, and then a claim.
-        match operation().run(async || Ok::<_, idem_core::Error>("x".repeat(length))).await {
+        match operation()
+            .run(async || Ok::<_, idem_core::Error>("x".repeat(length)))
+            .await
+        {
             Ok(outcome) => assert_eq!(outcome.into_inner().len(), length),
             Err(error) => full = Some(error),
         }
@@ -216,24 +300,48 @@ async fn a_full_disk_of_mariadb_takes_no_new_key_and_loses_nothing() {
             break;
         }
         // The pages of a text that did not fit are free for shorter ones, until those are used up.
-        if operation().inspect().await.unwrap().is_none_or(|found| found.state != RecordState::Committed) {
+        if operation()
+            .inspect()
+            .await
+            .unwrap()
+            .is_none_or(|found| found.state != RecordState::Committed)
+        {
             length = (length / 2).max(1 << 10);
         }
     }
     let full = full.expect("it was never full");
-    let idem_core::Error::Store { source, .. } = &full else { panic!("{full}") };
-    assert!(source.kind() == StoreErrorKind::Full && source.to_string().contains("space"), "{source}");
-    assert!(order(&idempotency, "before", 2).await.unwrap().is_replayed());
+    let idem_core::Error::Store { source, .. } = &full else {
+        panic!("{full}")
+    };
+    assert!(
+        source.kind() == StoreErrorKind::Full && source.to_string().contains("space"),
+        "{source}"
+    );
+    assert!(
+        order(&idempotency, "before", 2)
+            .await
+            .unwrap()
+            .is_replayed()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_only_postgres_is_unavailable_and_says_why() {
     let server = idem_testkit::PostgresServer::start().await.unwrap();
     let store = Server::store(&server).await;
-    Server::execute(&server, "ALTER DATABASE postgres SET default_transaction_read_only = on").await;
-    let store_after = idem_sqlx::PostgresStore::connect(server.url()).await.unwrap();
+    Server::execute(
+        &server,
+        "ALTER DATABASE postgres SET default_transaction_read_only = on",
+    )
+    .await;
+    let store_after = idem_sqlx::PostgresStore::connect(server.url())
+        .await
+        .unwrap();
     let error = order(&runtime(store_after), "k", 1).await.unwrap_err();
-    assert!(error.to_string().contains("replica") && error.is_retryable(), "{error}");
+    assert!(
+        error.to_string().contains("replica") && error.is_retryable(),
+        "{error}"
+    );
     recovers(&store).await;
 }
 
@@ -244,12 +352,20 @@ async fn a_read_only_mariadb_is_unavailable_and_says_why() {
     // Not for the user of the tests, who may do everything.
     Server::execute(
         &server,
-        "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'wordpass'; GRANT SELECT, INSERT, UPDATE, DELETE ON idem.* TO app@'127.0.0.1'; SET GLOBAL read_only = 1",
+        "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'wordpass'; GRANT SELECT, INSERT, UPDATE, \
+         DELETE ON idem.* TO app@'127.0.0.1'; SET GLOBAL read_only = 1",
     )
     .await;
-    let app = runtime(idem_sqlx::MySqlStore::connect(server.url().replace("idem:", "app:")).await.unwrap());
+    let app = runtime(
+        idem_sqlx::MySqlStore::connect(server.url().replace("idem:", "app:"))
+            .await
+            .unwrap(),
+    );
     let error = order(&app, "k", 1).await.unwrap_err();
-    assert!(error.to_string().contains("read-only") && error.is_retryable(), "{error}");
+    assert!(
+        error.to_string().contains("read-only") && error.is_retryable(),
+        "{error}"
+    );
     Server::execute(&server, "SET GLOBAL read_only = 0").await;
     order(&app, "k", 2).await.unwrap();
 }

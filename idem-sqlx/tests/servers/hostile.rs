@@ -1,5 +1,5 @@
-//! Bodies that do with their transaction what they should not, and calls that are given up anywhere:
-//! rows and record, or neither, and a connection that the next caller can use.
+//! Bodies that do with their transaction what they should not, and calls that are given up
+//! anywhere: rows and record, or neither, and a connection that the next caller can use.
 
 use idem_core::{Error, Idempotency};
 use idem_sqlx::sqlx::mysql::MySqlPool;
@@ -9,9 +9,9 @@ use idem_sqlx::sqlx::{self, AssertSqlSafe, Connection as _, MySql, Postgres, Sql
 use idem_testkit::{MariaDbServer, PostgresServer};
 
 use crate::LONG;
-use crate::events::rows::{on_mariadb, on_postgres, on_sqlite};
+use crate::databases::{insert, polled};
+use crate::databases::{on_mariadb, on_postgres, on_sqlite};
 use crate::failed::{Failed, action};
-use crate::transactions::{insert, polled};
 
 macro_rules! hostile {
     ($module:ident, $Db:ty, $Pool:ty, $connect:path, $begin:literal, $url:expr) => {
@@ -30,10 +30,18 @@ macro_rules! hostile {
             impl World {
                 async fn new() -> Self {
                     let dir = tempfile::tempdir().unwrap();
-                    let (pool, idempotency) = $connect(&$url(dir.path()).await, "READ COMMITTED").await;
+                    let (pool, idempotency) =
+                        $connect(&$url(dir.path()).await, "READ COMMITTED").await;
                     let one = pool.options().clone().max_connections(1);
-                    let pool = one.connect_with((*pool.connect_options()).clone()).await.unwrap();
-                    Self { pool, idempotency, _dir: dir }
+                    let pool = one
+                        .connect_with((*pool.connect_options()).clone())
+                        .await
+                        .unwrap();
+                    Self {
+                        pool,
+                        idempotency,
+                        _dir: dir,
+                    }
                 }
 
                 async fn begin(&self) -> Transaction<'static, $Db> {
@@ -41,12 +49,24 @@ macro_rules! hostile {
                 }
 
                 async fn rows(&self, name: &str) -> i64 {
-                    let text = AssertSqlSafe(format!("SELECT count(*) FROM business WHERE name = '{name}'"));
-                    sqlx::query_scalar(text).fetch_one(&self.pool).await.unwrap()
+                    let text = AssertSqlSafe(format!(
+                        "SELECT count(*) FROM business WHERE name = \
+                        '{name}'"
+                    ));
+                    sqlx::query_scalar(text)
+                        .fetch_one(&self.pool)
+                        .await
+                        .unwrap()
                 }
 
                 async fn is_recorded(&self, key: &str) -> bool {
-                    let found = self.idempotency.operation("hostile").key(key).inspect().await.unwrap();
+                    let found = self
+                        .idempotency
+                        .operation("hostile")
+                        .key(key)
+                        .inspect()
+                        .await
+                        .unwrap();
                     found.is_some_and(|found| found.state == idem_core::RecordState::Committed)
                 }
 
@@ -55,9 +75,16 @@ macro_rules! hostile {
                     let next = &format!("{key}, next");
                     let operation = self.idempotency.operation("hostile").key(next).wait(LONG);
                     let mut tx = self.begin().await;
-                    operation.run_in(&mut tx, async |tx| write(tx, next).await).await.unwrap();
+                    operation
+                        .run_in(&mut tx, async |tx| write(tx, next).await)
+                        .await
+                        .unwrap();
                     tx.commit().await.unwrap();
-                    assert_eq!((self.rows(next).await, self.is_recorded(next).await), (1, true), "{next}");
+                    assert_eq!(
+                        (self.rows(next).await, self.is_recorded(next).await),
+                        (1, true),
+                        "{next}"
+                    );
                 }
             }
 
@@ -71,12 +98,22 @@ macro_rules! hostile {
                 let world = World::new().await;
                 let mut tx = world.begin().await;
                 for replayed in [false, true] {
-                    let operation = world.idempotency.operation("hostile").key("twice").wait(LONG);
-                    let outcome = operation.run_in(&mut tx, async |tx| write(tx, "twice").await).await.unwrap();
+                    let operation = world
+                        .idempotency
+                        .operation("hostile")
+                        .key("twice")
+                        .wait(LONG);
+                    let outcome = operation
+                        .run_in(&mut tx, async |tx| write(tx, "twice").await)
+                        .await
+                        .unwrap();
                     assert_eq!((outcome.is_replayed(), outcome.into_inner()), (replayed, 7));
                 }
                 tx.commit().await.unwrap();
-                assert_eq!((world.rows("twice").await, world.is_recorded("twice").await), (1, true));
+                assert_eq!(
+                    (world.rows("twice").await, world.is_recorded("twice").await),
+                    (1, true)
+                );
                 world.goes_on("twice").await;
             }
 
@@ -86,7 +123,12 @@ macro_rules! hostile {
                 for is_kept in [false, true] {
                     let name = |what: &str| format!("savepoint {what}, {is_kept}");
                     let mut tx = world.begin().await;
-                    let operation = world.idempotency.operation("hostile").key(&name("key")).errors(action).wait(LONG);
+                    let operation = world
+                        .idempotency
+                        .operation("hostile")
+                        .key(&name("key"))
+                        .errors(action)
+                        .wait(LONG);
                     let called = operation.run_in(&mut tx, async |tx| {
                         let mut inner = tx.begin().await?;
                         write(&mut inner, &name("committed")).await?;
@@ -97,12 +139,20 @@ macro_rules! hostile {
                         let mut inner = tx.begin().await?;
                         write(&mut inner, &name("dropped")).await?;
                         drop(inner);
-                        if is_kept { Err(Failed::Declined) } else { Ok(7_u32) }
+                        if is_kept {
+                            Err(Failed::Declined)
+                        } else {
+                            Ok(7_u32)
+                        }
                     });
                     assert_eq!(called.await.is_err(), is_kept);
                     tx.commit().await.unwrap();
                     assert!(world.is_recorded(&name("key")).await);
-                    for (what, count) in [("committed", i64::from(!is_kept)), ("rolled back", 0), ("dropped", 0)] {
+                    for (what, count) in [
+                        ("committed", i64::from(!is_kept)),
+                        ("rolled back", 0),
+                        ("dropped", 0),
+                    ] {
                         assert_eq!(world.rows(&name(what)).await, count, "{}", name(what));
                     }
                     world.goes_on(&name("key")).await;
@@ -129,11 +179,15 @@ macro_rules! hostile {
                             operation.run_in(&mut tx, body).await
                         };
                         let error = called.unwrap_err();
-                        assert!(matches!(&error, Failed::Idem(Error::Store { .. })), "{key}: {error}");
+                        assert!(
+                            matches!(&error, Failed::Idem(Error::Store { .. })),
+                            "{key}: {error}"
+                        );
                         // Whoever commits all the same.
                         let _ = tx.commit().await;
                         let is_done = world.is_recorded(key).await;
-                        // A claim is a row like the others: what a body commits itself is committed.
+                        // A claim is a row like the others: what a body commits itself is
+                        // committed.
                         assert_eq!(world.rows(key).await, i64::from(end == "COMMIT"), "{key}");
                         assert_eq!(is_done, end == "COMMIT", "{key}");
                         world.goes_on(key).await;
@@ -142,21 +196,32 @@ macro_rules! hostile {
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn a_transaction_of_the_library_dropped_at_any_poll_leaves_rows_and_record_or_neither() {
+            async fn a_transaction_of_the_library_dropped_at_any_poll_leaves_rows_and_record_or_neither()
+             {
                 let world = World::new().await;
                 for polls in 0.. {
                     let key = &format!("dropped at {polls}");
                     let operation = world.idempotency.operation("hostile").key(key).wait(LONG);
-                    let called = operation.transaction(&world.pool, async |tx| write(tx, key).await);
+                    let called =
+                        operation.transaction(&world.pool, async |tx| write(tx, key).await);
                     let has_ended = polled(called, polls).await;
-                    // The next statement on the only connection comes after what was going on there.
+                    // The next statement on the only connection comes after what was going on
+                    // there.
                     let is_written = world.rows(key).await == 1;
                     assert_eq!(world.is_recorded(key).await, is_written, "{key}");
                     let operation = world.idempotency.operation("hostile").key(key).wait(LONG);
-                    let again = operation.transaction(&world.pool, async |tx| write(tx, key).await).await.unwrap();
-                    assert_eq!((again.is_replayed(), world.rows(key).await), (is_written, 1), "{key}");
+                    let again = operation
+                        .transaction(&world.pool, async |tx| write(tx, key).await)
+                        .await
+                        .unwrap();
+                    assert_eq!(
+                        (again.is_replayed(), world.rows(key).await),
+                        (is_written, 1),
+                        "{key}"
+                    );
                     if has_ended {
-                        // How many polls it takes is the scheduler's matter: one may find several answers.
+                        // How many polls it takes is the scheduler's matter: one may find several
+                        // answers.
                         assert!(is_written && polls > 0, "{key}");
                         break;
                     }
@@ -179,6 +244,20 @@ async fn sqlite_url(dir: &std::path::Path) -> String {
     format!("sqlite://{}/shop.db", dir.display())
 }
 
-hostile!(postgres, Postgres, PgPool, on_postgres, "BEGIN", postgres_url);
+hostile!(
+    postgres,
+    Postgres,
+    PgPool,
+    on_postgres,
+    "BEGIN",
+    postgres_url
+);
 hostile!(mariadb, MySql, MySqlPool, on_mariadb, "BEGIN", mariadb_url);
-hostile!(sqlite, Sqlite, SqlitePool, on_sqlite, "BEGIN IMMEDIATE", sqlite_url);
+hostile!(
+    sqlite,
+    Sqlite,
+    SqlitePool,
+    on_sqlite,
+    "BEGIN IMMEDIATE",
+    sqlite_url
+);

@@ -21,10 +21,12 @@ macro_rules! over {
             use super::*;
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn a_call_in_a_transaction_waits_for_longer_than_its_connection_lets_statements_take() {
+            async fn a_call_in_a_transaction_waits_for_longer_than_its_connection_lets_statements_take()
+             {
                 let server = <$Server>::start().await.unwrap();
-                let limited = $PoolOptions::new()
-                    .after_connect(|on, _| Box::pin(async move { on.execute(sqlx::raw_sql($limit)).await.map(drop) }));
+                let limited = $PoolOptions::new().after_connect(|on, _| {
+                    Box::pin(async move { on.execute(sqlx::raw_sql($limit)).await.map(drop) })
+                });
                 let pool = limited.connect(&server.url()).await.unwrap();
                 let store = $Store::new(pool.clone());
                 store.migrate().await.unwrap();
@@ -32,21 +34,38 @@ macro_rules! over {
                 let operation = |key| idempotency.operation("orders").key(key).wait(LONG);
                 for key in ["one", "two"] {
                     let mut owner = pool.begin().await.unwrap();
-                    operation(key).run_in(&mut owner, async |_| Ok::<_, Failed>(1)).await.unwrap();
+                    operation(key)
+                        .run_in(&mut owner, async |_| Ok::<_, Failed>(1))
+                        .await
+                        .unwrap();
                     let mut gives_up = pool.begin().await.unwrap();
-                    let soon = operation(key).wait(HELD / 2).run_in(&mut gives_up, async |_| Ok::<_, Failed>(2));
+                    let soon = operation(key)
+                        .wait(HELD / 2)
+                        .run_in(&mut gives_up, async |_| Ok::<_, Failed>(2));
                     let error = soon.await.unwrap_err();
-                    assert!(matches!(error, Failed::Idem(Error::InFlight { .. })), "{error}");
+                    assert!(
+                        matches!(error, Failed::Idem(Error::InFlight { .. })),
+                        "{error}"
+                    );
                     // The transaction goes on.
-                    operation("other").run_in(&mut gives_up, async |_| Ok::<_, Failed>(3)).await.unwrap();
+                    operation("other")
+                        .run_in(&mut gives_up, async |_| Ok::<_, Failed>(3))
+                        .await
+                        .unwrap();
                     gives_up.rollback().await.unwrap();
                     let ends = async {
                         tokio::time::sleep(HELD).await;
-                        if key == "one" { owner.commit().await } else { owner.rollback().await }
+                        if key == "one" {
+                            owner.commit().await
+                        } else {
+                            owner.rollback().await
+                        }
                     };
                     let callers = async {
                         let mut tx = pool.begin().await.unwrap();
-                        let outcome = operation(key).run_in(&mut tx, async |_| Ok::<_, Failed>(4)).await;
+                        let outcome = operation(key)
+                            .run_in(&mut tx, async |_| Ok::<_, Failed>(4))
+                            .await;
                         tx.commit().await.unwrap();
                         outcome
                     };
@@ -60,7 +79,8 @@ macro_rules! over {
                 }
             }
 
-            /// The server does not notice that the caller has gone while a statement waits for a lock.
+            /// The server does not notice that the caller has gone while a statement waits for a
+            /// lock.
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn a_claim_that_was_given_up_is_not_carried_out_when_its_lock_is_free() {
                 let server = <$Server>::start().await.unwrap();
@@ -71,17 +91,31 @@ macro_rules! over {
                 for key in ["new", "released"] {
                     if key == "released" {
                         let released = idempotency.operation("orders").key(key);
-                        released.run(async || Err::<u32, _>(Failed::Down)).await.unwrap_err();
+                        released
+                            .run(async || Err::<u32, _>(Failed::Down))
+                            .await
+                            .unwrap_err();
                     }
                     let mut owner = pool.begin().await.unwrap();
                     let operation = || idempotency.operation("orders").key(key);
-                    operation().run_in(&mut owner, async |_| Ok::<_, Failed>(1)).await.unwrap();
+                    operation()
+                        .run_in(&mut owner, async |_| Ok::<_, Failed>(1))
+                        .await
+                        .unwrap();
                     assert!(order(&idempotency, key, 2).await.is_err());
                     // A caller that has gone is noticed as soon as that.
-                    let busy = async || sqlx::query_scalar::<_, i64>($busy).fetch_one(&pool).await.unwrap();
+                    let busy = async || {
+                        sqlx::query_scalar::<_, i64>($busy)
+                            .fetch_one(&pool)
+                            .await
+                            .unwrap()
+                    };
                     until("the server has given it up", async || busy().await == 0).await;
                     owner.rollback().await.unwrap();
-                    let free = operation().in_flight(InFlight::Reject).run(async || Ok::<_, Error>(3)).await;
+                    let free = operation()
+                        .in_flight(InFlight::Reject)
+                        .run(async || Ok::<_, Error>(3))
+                        .await;
                     assert_eq!(free.unwrap().into_inner(), 3, "{key}");
                 }
             }
@@ -103,7 +137,8 @@ over!(
     MySqlStore,
     MySqlPoolOptions,
     "SET SESSION max_statement_time = 0.3",
-    "SELECT count(*) FROM information_schema.processlist WHERE info LIKE '%idem_records%' AND id <> CONNECTION_ID()"
+    "SELECT count(*) FROM information_schema.processlist WHERE info LIKE '%idem_records%' AND id \
+     <> CONNECTION_ID()"
 );
 
 over!(
@@ -112,7 +147,8 @@ over!(
     MySqlStore,
     MySqlPoolOptions,
     "SET SESSION max_execution_time = 300",
-    "SELECT count(*) FROM information_schema.processlist WHERE info LIKE '%idem_records%' AND id <> CONNECTION_ID()"
+    "SELECT count(*) FROM information_schema.processlist WHERE info LIKE '%idem_records%' AND id \
+     <> CONNECTION_ID()"
 );
 
 /// A claim writes its row, and then may not read it.
@@ -129,9 +165,17 @@ async fn a_claim_that_may_write_and_not_read_leaves_nothing() {
     .await;
     let url = server.url().replace("idem:", "app:");
     let pool = MySqlPoolOptions::new().connect(&url).await.unwrap();
-    for app in [MySqlStore::connect(url).await.unwrap(), MySqlStore::new(pool)] {
+    for app in [
+        MySqlStore::connect(url).await.unwrap(),
+        MySqlStore::new(pool),
+    ] {
         let error = order(&runtime(app), "k", 1).await.unwrap_err();
         assert!(error.to_string().contains("needs SELECT"), "{error}");
-        assert!(idem_core::Store::inspect(&store, &crate::id("k")).await.unwrap().is_none());
+        assert!(
+            idem_core::Store::inspect(&store, &crate::id("k"))
+                .await
+                .unwrap()
+                .is_none()
+        );
     }
 }

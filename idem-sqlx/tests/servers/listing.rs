@@ -15,7 +15,8 @@ use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer};
 
 /// One statement for every database, but for the words in braces. Twenty rows are of the operation
 /// `mails.send`, and two are abandoned.
-const FILL: &str = "INSERT INTO idem_records (operation, {key}, state, attempt, owner, origin, leased_at, \
+const FILL: &str = "INSERT INTO idem_records (operation, {key}, state, attempt, owner, origin, \
+    leased_at, \
     lease_until, expires_at, codec, outcome, revision) \
     WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) \
     SELECT CASE WHEN i % 1000 = 0 THEN 'mails.send' ELSE 'orders.create' END, {text}, \
@@ -28,24 +29,40 @@ const ROWS: i64 = 20_000;
 const FEW: i64 = 1000;
 
 fn fill(words: [(&str, &str); 6]) -> AssertSqlSafe<String> {
-    let fill = words.iter().fold(FILL.to_owned(), |text, (word, by)| text.replace(&format!("{{{word}}}"), by));
+    let fill = words.iter().fold(FILL.to_owned(), |text, (word, by)| {
+        text.replace(&format!("{{{word}}}"), by)
+    });
     AssertSqlSafe(fill)
 }
 
 /// Goes through every listing, and compares how many rows were read.
 async fn reads_few_rows(store: impl AdminStore, rows_read: impl AsyncFn() -> i64) {
-    let first = store.list(&Listing::all().operation("mails.send").limit(1)).await.unwrap();
+    let first = store
+        .list(&Listing::all().operation("mails.send").limit(1))
+        .await
+        .unwrap();
     let digest = first.records[0].id.digest();
     for (listing, records, most) in [
         (Listing::all().limit(200), ROWS, ROWS * 3 / 2),
-        (Listing::all().operation("orders.create").limit(1000), ROWS - 20, 6 * ROWS),
+        (
+            Listing::all().operation("orders.create").limit(1000),
+            ROWS - 20,
+            6 * ROWS,
+        ),
         (Listing::all().operation("mails.send").limit(5), 20, FEW),
         (Listing::all().operation("none.such"), 0, FEW),
         (Listing::all().state(RecordState::Abandoned), 2, FEW),
-        (Listing::all().state(RecordState::Abandoned).operation("mails.send"), 2, FEW),
+        (
+            Listing::all()
+                .state(RecordState::Abandoned)
+                .operation("mails.send"),
+            2,
+            FEW,
+        ),
         (Listing::all().digest(digest), 1, ROWS * 3 / 2),
     ] {
-        let (mut found, mut looked_at) = (0, 0);
+        let mut found = 0;
+        let mut looked_at = 0;
         let before = rows_read().await;
         let mut page = store.list(&listing).await.unwrap();
         loop {
@@ -57,8 +74,14 @@ async fn reads_few_rows(store: impl AdminStore, rows_read: impl AsyncFn() -> i64
         let read = rows_read().await - before;
         println!("{read} of {most}: {listing:?}");
         assert_eq!(found, records, "{listing:?}");
-        assert!((records..=ROWS).contains(&looked_at), "looked at {looked_at}: {listing:?}");
-        assert!(read <= most, "{read} rows were read, and {most} would do: {listing:?}");
+        assert!(
+            (records..=ROWS).contains(&looked_at),
+            "looked at {looked_at}: {listing:?}"
+        );
+        assert!(
+            read <= most,
+            "{read} rows were read, and {most} would do: {listing:?}"
+        );
     }
 }
 
@@ -73,10 +96,13 @@ async fn a_listing_of_sqlite_reads_each_row_once_or_fewer() {
     let pool = SqlitePoolOptions::new().after_connect(move |connection, _| {
         let counted = counted.clone();
         Box::pin(async move {
-            connection.lock_handle().await?.set_progress_handler(100, move || {
-                counted.fetch_add(1, Ordering::Relaxed);
-                true
-            });
+            connection
+                .lock_handle()
+                .await?
+                .set_progress_handler(100, move || {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                    true
+                });
             Ok(())
         })
     });
@@ -90,29 +116,49 @@ async fn a_listing_of_sqlite_reads_each_row_once_or_fewer() {
         ("outcome", "CAST('7' AS BLOB)"),
     ];
     sqlx::raw_sql(fill(words)).execute(&pool).await.unwrap();
-    reads_few_rows(SqliteStore::builder(pool).build(), async || hundreds.load(Ordering::Relaxed)).await;
+    reads_few_rows(SqliteStore::builder(pool).build(), async || {
+        hundreds.load(Ordering::Relaxed)
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_listing_of_postgres_reads_each_row_once_or_fewer() {
     let server = PostgresServer::start().await.unwrap();
     // One connection, so that what it read can be asked on it.
-    let pool = PgPoolOptions::new().max_connections(1).connect(&server.url()).await.unwrap();
+    let pool = PgPoolOptions::new()
+        .max_connections(1)
+        .connect(&server.url())
+        .await
+        .unwrap();
     let store = PostgresStore::builder(pool.clone()).build();
     store.migrate().await.unwrap();
     let words = [
         ("key", "key"),
-        ("text", "'o-' || lpad((i::bigint * 7919 % 1000003)::text, 8, '0')"),
+        (
+            "text",
+            "'o-' || lpad((i::bigint * 7919 % 1000003)::text, 8, '0')",
+        ),
         ("owner", "decode(md5(i::text), 'hex')"),
         ("before", "now() - interval '5 s'"),
-        ("later", "now() + interval '1 day' + i * interval '1 millisecond'"),
+        (
+            "later",
+            "now() + interval '1 day' + i * interval '1 millisecond'",
+        ),
         ("outcome", "'7'::bytea"),
     ];
     sqlx::raw_sql(fill(words)).execute(&pool).await.unwrap();
-    sqlx::raw_sql("VACUUM ANALYZE idem_records").execute(&pool).await.unwrap();
+    sqlx::raw_sql("VACUUM ANALYZE idem_records")
+        .execute(&pool)
+        .await
+        .unwrap();
     reads_few_rows(store, async || {
-        sqlx::raw_sql("SELECT pg_stat_force_next_flush()").execute(&pool).await.unwrap();
-        let rows = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'idem_records'";
+        sqlx::raw_sql("SELECT pg_stat_force_next_flush()")
+            .execute(&pool)
+            .await
+            .unwrap();
+        let rows = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = \
+            'idem_records'";
         sqlx::query_scalar(rows).fetch_one(&pool).await.unwrap()
     })
     .await;
@@ -127,17 +173,32 @@ async fn reads_few_rows_of_mysql(url: &str, recursion: &'static str) {
         ("text", "CONCAT('o-', LPAD(i * 7919 % 1000003, 8, '0'))"),
         ("owner", "UNHEX(LPAD(i, 32, '0'))"),
         ("before", "UTC_TIMESTAMP(6) - INTERVAL 5 SECOND"),
-        ("later", "UTC_TIMESTAMP(6) + INTERVAL 1 DAY + INTERVAL 1000 * i MICROSECOND"),
+        (
+            "later",
+            "UTC_TIMESTAMP(6) + INTERVAL 1 DAY + INTERVAL 1000 * i MICROSECOND",
+        ),
         ("outcome", "'7'"),
     ];
     let mut connection = pool.acquire().await.unwrap();
-    sqlx::raw_sql(recursion).execute(&mut *connection).await.unwrap();
-    sqlx::raw_sql(fill(words)).execute(&mut *connection).await.unwrap();
+    sqlx::raw_sql(recursion)
+        .execute(&mut *connection)
+        .await
+        .unwrap();
+    sqlx::raw_sql(fill(words))
+        .execute(&mut *connection)
+        .await
+        .unwrap();
     drop(connection);
     reads_few_rows(store, async || {
         let counters: Vec<(String, String)> =
-            sqlx::query_as("SHOW GLOBAL STATUS LIKE 'Handler_read%'").fetch_all(&pool).await.unwrap();
-        counters.iter().map(|(_, count)| count.parse::<i64>().unwrap()).sum()
+            sqlx::query_as("SHOW GLOBAL STATUS LIKE 'Handler_read%'")
+                .fetch_all(&pool)
+                .await
+                .unwrap();
+        counters
+            .iter()
+            .map(|(_, count)| count.parse::<i64>().unwrap())
+            .sum()
     })
     .await;
 }

@@ -1,12 +1,17 @@
-//! The stores of PostgreSQL and MariaDB against real servers, one for each test: what only a server
-//! can get wrong.
+//! The stores of PostgreSQL and MariaDB against real servers: what only a server can get wrong.
 // Tests measure how long things take, and stop where they cannot go on: the helpers too.
-#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic
+)]
 #![cfg(all(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 
 mod bad_input;
 mod beside_leases;
 mod burst;
+mod databases;
 mod dropped;
 mod ended;
 mod events;
@@ -19,6 +24,7 @@ mod listing;
 mod mysql;
 mod observing;
 mod other_driver;
+mod postgres;
 mod proxied;
 mod recorded;
 mod renewing;
@@ -124,7 +130,9 @@ macro_rules! server {
             }
 
             async fn on_pool_of_one(url: &str) -> ($Store, Box<dyn Send>) {
-                let pool = $PoolOptions::new().max_connections(1).test_before_acquire(false);
+                let pool = $PoolOptions::new()
+                    .max_connections(1)
+                    .test_before_acquire(false);
                 let pool = pool.connect(url).await.unwrap();
                 $Store::new(pool.clone()).migrate().await.unwrap();
                 let held = pool.acquire().await.unwrap();
@@ -138,7 +146,10 @@ macro_rules! server {
 
             async fn execute(&self, statement: &str) {
                 let pool = $Pool::connect(&self.url()).await.unwrap();
-                sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(&pool).await.unwrap();
+                sqlx::raw_sql(AssertSqlSafe(statement.to_owned()))
+                    .execute(&pool)
+                    .await
+                    .unwrap();
                 pool.close().await;
             }
         }
@@ -151,7 +162,7 @@ server!(MySqlServer, MySqlStore, MySqlPool, MySqlPoolOptions);
 
 /// Writes each test once, and runs it over both servers.
 macro_rules! over_both_servers {
-    ($($(#[doc = $doc:literal])* async fn $name:ident<S: Server>() $body:block)*) => {
+    ($($(#[doc = $doc:literal])* async fn $name:ident<S: Server $(,)?>() $body:block)*) => {
         $($(#[doc = $doc])* async fn $name<S: crate::Server>() $body)*
 
         mod postgres {
@@ -180,23 +191,40 @@ fn runtime<S: Store>(store: S) -> Idempotency {
 }
 
 /// Runs a body that returns a number, under a key.
-async fn order(idempotency: &Idempotency, key: &str, number: u32) -> Result<idem_core::Outcome<u32>, idem_core::Error> {
-    idempotency.operation("orders").key(key).run(async || Ok::<_, idem_core::Error>(number)).await
+async fn order(
+    idempotency: &Idempotency,
+    key: &str,
+    number: u32,
+) -> Result<idem_core::Outcome<u32>, idem_core::Error> {
+    idempotency
+        .operation("orders")
+        .key(key)
+        .run(async || Ok::<_, idem_core::Error>(number))
+        .await
 }
 
 /// A step of the store that changes nothing, which must fail within two seconds.
 async fn fails_in_time<S: Store>(store: &S) -> StoreError {
     let begun = Instant::now();
-    let error = tokio::time::timeout(LONG, store.inspect(&id("probe"))).await.expect("the step hung").unwrap_err();
+    let error = tokio::time::timeout(LONG, store.inspect(&id("probe")))
+        .await
+        .expect("the step hung")
+        .unwrap_err();
     let took = begun.elapsed();
     assert!(took < TWO_SECONDS, "took {took:?}: {error}");
-    assert!(!error.to_string().contains("wordpass"), "the password is shown: {error}");
+    assert!(
+        !error.to_string().contains("wordpass"),
+        "the password is shown: {error}"
+    );
     error
 }
 
 /// Waits until a step succeeds, without help for the store.
 async fn recovers<S: Store>(store: &S) {
-    until("the store recovers", async || matches!(store.remove(&id("probe")).await, Ok(Removed::Nothing))).await;
+    until("the store recovers", async || {
+        matches!(store.remove(&id("probe")).await, Ok(Removed::Nothing))
+    })
+    .await;
 }
 
 /// Waits until something is so, and says what was waited for if it never is.
@@ -206,7 +234,9 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(LONG, looking).await.unwrap_or_else(|_| panic!("not within {LONG:?}: {what}"));
+    tokio::time::timeout(LONG, looking)
+        .await
+        .unwrap_or_else(|_| panic!("not within {LONG:?}: {what}"));
 }
 
 /// How many connections a pool has lent.

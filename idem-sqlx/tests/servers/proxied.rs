@@ -18,15 +18,22 @@ async fn a_proxy_that_mixes_up_prepared_statements_is_refused_with_advice() {
     Server::store(&server).await;
     let ignores = ["ignore_startup_parameters = extra_float_digits,options"];
     for settings in [&[][..], &ignores[..]] {
-        let proxy = PgBouncerServer::start_with(&server, settings).await.unwrap();
+        let proxy = PgBouncerServer::start_with(&server, settings)
+            .await
+            .unwrap();
         let begun = Instant::now();
         let error = PostgresStore::connect(proxy.url()).await.unwrap_err();
         assert!(begun.elapsed() < TWO_SECONDS, "{:?}", begun.elapsed());
         assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
-        assert!(error.to_string().contains("`max_prepared_statements`"), "{error}");
+        assert!(
+            error.to_string().contains("`max_prepared_statements`"),
+            "{error}"
+        );
     }
     let settings = ["ignore_startup_parameters = extra_float_digits"];
-    let proxy = PgBouncerServer::start_with(&server, &settings).await.unwrap();
+    let proxy = PgBouncerServer::start_with(&server, &settings)
+        .await
+        .unwrap();
     let pool = PgPool::connect(&proxy.url()).await.unwrap();
     let idempotency = runtime(PostgresStore::new(pool));
     let calls = (0..20).map(|number| {
@@ -36,7 +43,10 @@ async fn a_proxy_that_mixes_up_prepared_statements_is_refused_with_advice() {
     let mut refused = 0;
     for call in calls.collect::<Vec<_>>() {
         if let Err(error) = call.await.unwrap() {
-            assert!(error.to_string().contains("`max_prepared_statements`"), "{error}");
+            assert!(
+                error.to_string().contains("`max_prepared_statements`"),
+                "{error}"
+            );
             refused += 1;
         }
     }
@@ -46,7 +56,9 @@ async fn a_proxy_that_mixes_up_prepared_statements_is_refused_with_advice() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_proxy_that_pools_sessions_carries_everything() {
     let server = PostgresServer::start().await.unwrap();
-    let proxy = PgBouncerServer::start_with(&server, &["pool_mode = session"]).await.unwrap();
+    let proxy = PgBouncerServer::start_with(&server, &["pool_mode = session"])
+        .await
+        .unwrap();
     let store = PostgresStore::connect(proxy.url()).await.unwrap();
     store.migrate().await.unwrap();
     let idempotency = runtime(store);
@@ -60,9 +72,18 @@ async fn a_waiter_behind_a_proxy_without_messages_polls() {
     let server = PostgresServer::start().await.unwrap();
     let owner = runtime(Server::store(&server).await);
     // All clients are on one connection of the server, so one of them may prepare statements.
-    let settings = ["ignore_startup_parameters = extra_float_digits", "default_pool_size = 1"];
-    let proxy = PgBouncerServer::start_with(&server, &settings).await.unwrap();
-    let pool = PgPoolOptions::new().max_connections(1).connect(&proxy.url()).await.unwrap();
+    let settings = [
+        "ignore_startup_parameters = extra_float_digits",
+        "default_pool_size = 1",
+    ];
+    let proxy = PgBouncerServer::start_with(&server, &settings)
+        .await
+        .unwrap();
+    let pool = PgPoolOptions::new()
+        .max_connections(1)
+        .connect(&proxy.url())
+        .await
+        .unwrap();
     let waiter = runtime(PostgresStore::new(pool));
     for key in ["one", "two", "three"] {
         // Soon after the look that a waiter takes which trusts in messages.
@@ -79,7 +100,10 @@ async fn real_mysql_takes_a_password_without_tls() {
     let user = "CREATE USER app@'127.0.0.1' IDENTIFIED WITH caching_sha2_password BY 'wordpass'; \
                 GRANT ALL ON idem.* TO app@'127.0.0.1'";
     Server::execute(&server, user).await;
-    let url = format!("mysql://app:wordpass@127.0.0.1:{}/idem?ssl-mode=DISABLED", server.port());
+    let url = format!(
+        "mysql://app:wordpass@127.0.0.1:{}/idem?ssl-mode=DISABLED",
+        server.port()
+    );
     let store = MySqlStore::connect(url).await.unwrap();
     order(&runtime(store), "k", 1).await.unwrap();
 }

@@ -4,16 +4,19 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use idem_core::{Begin, Error, ErrorAction, Idempotency, Lookup, Outcome, RecordState, Retry, UnkeptAction, current};
+use idem_core::{
+    Begin, Error, ErrorAction, Idempotency, Lookup, Outcome, RecordState, Retry, UnkeptAction,
+    current,
+};
 use idem_sqlx::sqlx::{self, AssertSqlSafe, SqliteTransaction};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 use serde::ser::Error as _;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::LONG;
+use crate::databases::{insert, mariadb, postgres, sqlite};
 use crate::failed::{Failed, action};
 use crate::observing::Log;
-use crate::transactions::{insert, mariadb, postgres, sqlite};
 
 /// A third of it is soon over, and a busy machine renews it in time.
 const LEASE: Duration = Duration::from_millis(900);
@@ -47,14 +50,24 @@ macro_rules! over {
             /// As after a pause that was longer than the lease: another process owns the key.
             async fn taken_over(pool: &Pool, operation: &'static str) {
                 let forget = format!("DELETE FROM idem_records WHERE operation = '{operation}'");
-                sqlx::raw_sql(AssertSqlSafe(forget)).execute(pool).await.unwrap();
+                sqlx::raw_sql(AssertSqlSafe(forget))
+                    .execute(pool)
+                    .await
+                    .unwrap();
                 let other = Idempotency::new($Store::new(pool.clone()));
-                let ran = other.operation(operation).key("k").run(async || Ok::<u32, Failed>(2)).await;
+                let ran = other
+                    .operation(operation)
+                    .key("k")
+                    .run(async || Ok::<u32, Failed>(2))
+                    .await;
                 assert!(!ran.unwrap().is_replayed());
             }
 
             async fn rows(pool: &Pool, name: &str) -> i64 {
-                let text = AssertSqlSafe(format!("SELECT count(*) FROM business WHERE name = '{name}'"));
+                let text = AssertSqlSafe(format!(
+                    "SELECT count(*) FROM business WHERE name = \
+                    '{name}'"
+                ));
                 sqlx::query_scalar(text).fetch_one(pool).await.unwrap()
             }
 
@@ -62,7 +75,12 @@ macro_rules! over {
                 pool: &Pool,
                 idempotency: &Idempotency,
             ) {
-                let operation = || idempotency.operation("recorded").key("goes on").lease(LEASE);
+                let operation = || {
+                    idempotency
+                        .operation("recorded")
+                        .key("goes on")
+                        .lease(LEASE)
+                };
                 let (owns, is_owned) = tokio::sync::oneshot::channel();
                 let (joined, goes_on) = tokio::sync::oneshot::channel();
                 let (answered, ends) = tokio::sync::oneshot::channel();
@@ -82,15 +100,21 @@ macro_rules! over {
                 // commit, nor who comes after it.
                 let duplicates = async {
                     is_owned.await.unwrap();
-                    let mut earlier = pin!(operation().wait(LONG).run(async || Ok::<u32, Failed>(2)));
+                    let mut earlier =
+                        pin!(operation().wait(LONG).run(async || Ok::<u32, Failed>(2)));
                     tokio::select! {
                         biased;
                         earlier = &mut earlier => panic!("there is an owner: {earlier:?}"),
                         () = std::future::ready(()) => joined.send(()).unwrap(),
                     }
-                    let earlier = tokio::time::timeout(LONG / 2, earlier).await.expect("it waits for the body");
+                    let earlier = tokio::time::timeout(LONG / 2, earlier)
+                        .await
+                        .expect("it waits for the body");
                     assert_eq!(earlier.unwrap().into_inner(), 1);
-                    let later = operation().wait(LONG).run(async || Ok::<u32, Failed>(2)).await;
+                    let later = operation()
+                        .wait(LONG)
+                        .run(async || Ok::<u32, Failed>(2))
+                        .await;
                     answered.send(()).unwrap();
                     later
                 };
@@ -104,8 +128,16 @@ macro_rules! over {
                 pool: &Pool,
                 idempotency: &Idempotency,
             ) {
-                let begun = idempotency.operation("recorded").key("by hand").lease(LEASE).begin().await.unwrap();
-                let Begin::Execute(lease) = begun else { panic!("a replay") };
+                let begun = idempotency
+                    .operation("recorded")
+                    .key("by hand")
+                    .lease(LEASE)
+                    .begin()
+                    .await
+                    .unwrap();
+                let Begin::Execute(lease) = begun else {
+                    panic!("a replay")
+                };
                 let mut tx = pool.begin_with($begin).await.unwrap();
                 lease.commit_in(&mut tx, &1_u32).await.unwrap();
                 tx.commit().await.unwrap();
@@ -117,7 +149,12 @@ macro_rules! over {
                 pool: &Pool,
                 idempotency: &Idempotency,
             ) {
-                let operation = || idempotency.operation("recorded.rolled_back").key("k").lease(LEASE);
+                let operation = || {
+                    idempotency
+                        .operation("recorded.rolled_back")
+                        .key("k")
+                        .lease(LEASE)
+                };
                 let (rolled_back, is_rolled_back) = tokio::sync::oneshot::channel();
                 let ran = operation().run(async || {
                     let mut tx = pool.begin_with($begin).await?;
@@ -132,7 +169,10 @@ macro_rules! over {
                 };
                 let (ran, ()) = tokio::join!(tokio::time::timeout(LONG, ran), another);
                 let lost = ran.expect("it is stopped").unwrap_err();
-                assert!(matches!(lost, Failed::Idem(Error::LeaseLost { .. })), "{lost}");
+                assert!(
+                    matches!(lost, Failed::Idem(Error::LeaseLost { .. })),
+                    "{lost}"
+                );
             }
 
             async fn p2_a_body_whose_outcome_a_transaction_recorded_is_not_retried(
@@ -140,10 +180,21 @@ macro_rules! over {
                 idempotency: &Idempotency,
             ) {
                 for is_committed in [true, false] {
-                    let key = if is_committed { "committed" } else { "rolled back" };
-                    let operation = || idempotency.operation("recorded.retried").key(key).lease(LONG);
+                    let key = if is_committed {
+                        "committed"
+                    } else {
+                        "rolled back"
+                    };
+                    let operation = || {
+                        idempotency
+                            .operation("recorded.retried")
+                            .key(key)
+                            .lease(LONG)
+                    };
                     let runs = AtomicU32::new(0);
-                    let again = |_: &Failed| UnkeptAction::Retry(Retry::new(1).backoff(Duration::from_millis(1)));
+                    let again = |_: &Failed| {
+                        UnkeptAction::Retry(Retry::new(1).backoff(Duration::from_millis(1)))
+                    };
                     let ran = operation().errors(again).run(async || {
                         let run = runs.fetch_add(1, Ordering::SeqCst) + 1;
                         let mut tx = pool.begin_with($begin).await?;
@@ -154,8 +205,12 @@ macro_rules! over {
                         }
                         if run == 1 { Err(Failed::Down) } else { Ok(run) }
                     });
-                    let (ran, runs) = (ran.await.map(Outcome::into_inner), runs.load(Ordering::SeqCst));
-                    let Lookup::Outcome(recorded) = operation().lookup::<u32>().await.unwrap() else {
+                    let (ran, runs) = (
+                        ran.await.map(Outcome::into_inner),
+                        runs.load(Ordering::SeqCst),
+                    );
+                    let Lookup::Outcome(recorded) = operation().lookup::<u32>().await.unwrap()
+                    else {
                         panic!("it is recorded")
                     };
                     if is_committed {
@@ -171,10 +226,20 @@ macro_rules! over {
                 pool: &Pool,
                 idempotency: &Idempotency,
             ) {
-                let operation = || idempotency.operation("recorded.observed").key("k").lease(LONG).observe();
+                let operation = || {
+                    idempotency
+                        .operation("recorded.observed")
+                        .key("k")
+                        .lease(LONG)
+                        .observe()
+                };
                 for by_hand in [false, true] {
                     let _ = operation().forget().await;
-                    let begun = if by_hand { Some(operation().begin().await.unwrap()) } else { None };
+                    let begun = if by_hand {
+                        Some(operation().begin().await.unwrap())
+                    } else {
+                        None
+                    };
                     let work = async || {
                         taken_over(pool, "recorded.observed").await;
                         let mut tx = pool.begin_with($begin).await?;
@@ -188,10 +253,17 @@ macro_rules! over {
                         Ok::<_, Failed>(1_u32)
                     };
                     let before = rows(pool, "observed").await;
-                    let done =
-                        if by_hand { work().await } else { operation().run(work).await.map(Outcome::into_inner) };
+                    let done = if by_hand {
+                        work().await
+                    } else {
+                        operation().run(work).await.map(Outcome::into_inner)
+                    };
                     assert_eq!(done.unwrap(), 1);
-                    assert_eq!(rows(pool, "observed").await, before + 1, "by hand: {by_hand}");
+                    assert_eq!(
+                        rows(pool, "observed").await,
+                        before + 1,
+                        "by hand: {by_hand}"
+                    );
                 }
             }
 
@@ -215,14 +287,22 @@ macro_rules! over {
                 let found = operation().inspect().await.unwrap().unwrap();
                 assert_eq!((found.state, found.outcome), (RecordState::Done, None));
                 let duplicate = operation().run(async || Ok::<_, Failed>(secret())).await;
-                assert!(matches!(duplicate, Err(Failed::Idem(Error::AlreadyDone { .. }))), "{duplicate:?}");
+                assert!(
+                    matches!(duplicate, Err(Failed::Idem(Error::AlreadyDone { .. }))),
+                    "{duplicate:?}"
+                );
             }
 
-            async fn p6_an_error_after_a_step_that_failed_is_not_kept(pool: &Pool, idempotency: &Idempotency) {
+            async fn p6_an_error_after_a_step_that_failed_is_not_kept(
+                pool: &Pool,
+                idempotency: &Idempotency,
+            ) {
                 let inner = || idempotency.operation("recorded.inner").key("k").begin();
                 let outer = || idempotency.operation("recorded.outer").key("k");
                 for is_released in [true, false] {
-                    let Begin::Execute(late) = inner().await.unwrap() else { panic!("a replay") };
+                    let Begin::Execute(late) = inner().await.unwrap() else {
+                        panic!("a replay")
+                    };
                     if is_released {
                         late.release().await.unwrap();
                     }
@@ -303,9 +383,21 @@ async fn an_error_after_the_transaction_that_recorded_an_outcome_is_reported_as_
     });
     assert!(matches!(ran.await, Err(Failed::Down)));
     let decisions = log.decisions();
-    let [refused] = &decisions[..] else { panic!("{decisions:?}") };
-    assert!(refused.starts_with("release_refused: ") && refused.contains("`commit_in`"), "{refused}");
-    assert_eq!(operation().run(async || Ok::<u32, Failed>(2)).await.unwrap().into_inner(), 1);
+    let [refused] = &decisions[..] else {
+        panic!("{decisions:?}")
+    };
+    assert!(
+        refused.starts_with("release_refused: ") && refused.contains("`commit_in`"),
+        "{refused}"
+    );
+    assert_eq!(
+        operation()
+            .run(async || Ok::<u32, Failed>(2))
+            .await
+            .unwrap()
+            .into_inner(),
+        1
+    );
 }
 
 /// As the record of a call with a lease: the token stays known for as long as it would be valid.
@@ -314,21 +406,41 @@ async fn p13_a_token_whose_error_is_kept_for_a_moment_is_done_after_that_and_not
     const MOMENT: Duration = Duration::from_millis(300);
     let (pool, store) = sqlite().await;
     let idempotency = Idempotency::new(store);
-    let operation = || idempotency.operation("recorded.token").errors(|_: &Failed| ErrorAction::KeepFor(MOMENT));
+    let operation = || {
+        idempotency
+            .operation("recorded.token")
+            .errors(|_: &Failed| ErrorAction::KeepFor(MOMENT))
+    };
     for in_transaction in [true, false] {
-        let token = idempotency.operation("recorded.token").issue("alice", LONG).await.unwrap();
+        let token = idempotency
+            .operation("recorded.token")
+            .issue("alice", LONG)
+            .await
+            .unwrap();
         let declined = if in_transaction {
             let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
             let body = async |_: &mut SqliteTransaction<'_>| Err::<u32, _>(Failed::Declined);
-            let declined = operation().token(&token, "alice").run_in(&mut tx, body).await;
+            let declined = operation()
+                .token(&token, "alice")
+                .run_in(&mut tx, body)
+                .await;
             tx.commit().await.unwrap();
             declined
         } else {
-            operation().token(&token, "alice").run(async || Err::<u32, _>(Failed::Declined)).await
+            operation()
+                .token(&token, "alice")
+                .run(async || Err::<u32, _>(Failed::Declined))
+                .await
         };
         assert!(matches!(declined, Err(Failed::Declined)), "{declined:?}");
         tokio::time::sleep(MOMENT * 2).await;
-        let again = operation().token(&token, "alice").run(async || Ok::<u32, Failed>(1)).await;
-        assert!(matches!(again, Err(Failed::Idem(Error::AlreadyDone { .. }))), "{in_transaction}: {again:?}");
+        let again = operation()
+            .token(&token, "alice")
+            .run(async || Ok::<u32, Failed>(1))
+            .await;
+        assert!(
+            matches!(again, Err(Failed::Idem(Error::AlreadyDone { .. }))),
+            "{in_transaction}: {again:?}"
+        );
     }
 }

@@ -36,32 +36,51 @@ macro_rules! over {
                     };
                     // An update of the record, and one that changes nothing.
                     for change in ["+ 1", ""] {
-                        let (first, locked, last) = tokio::join!(claimed("a"), claimed("b"), claimed("c"));
+                        let (first, locked, last) =
+                            tokio::join!(claimed("a"), claimed("b"), claimed("c"));
                         let gone = Renewal::new(first.id.clone(), Owner::generate(), LONG);
                         let late = Renewal::new(locked.id.clone(), Owner::generate(), LONG);
                         let mut tx = pool.begin().await.unwrap();
                         let lock = format!(
-                            "UPDATE idem_records SET attempt = attempt {change} WHERE operation = 'orders' AND {} = '{}'",
+                            "UPDATE idem_records SET attempt = attempt {change} WHERE operation = \
+                             'orders' AND {} = '{}'",
                             $key,
                             locked.id.key()
                         );
-                        tx.execute(sqlx::raw_sql(AssertSqlSafe(lock))).await.unwrap();
+                        tx.execute(sqlx::raw_sql(AssertSqlSafe(lock)))
+                            .await
+                            .unwrap();
                         let all = [first, locked, gone, late, last];
                         let renewed = store.renew(&all).await;
-                        let [Ok(Ownership::Held), Err(error), Ok(Ownership::Lost), Ok(Ownership::Lost), Ok(Ownership::Held)] =
-                            &renewed[..]
+                        let [
+                            Ok(Ownership::Held),
+                            Err(error),
+                            Ok(Ownership::Lost),
+                            Ok(Ownership::Lost),
+                            Ok(Ownership::Held),
+                        ] = &renewed[..]
                         else {
                             panic!("{level}: {renewed:?}")
                         };
                         assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
-                        for (renewal, is_renewed) in [(&all[0], true), (&all[1], false), (&all[4], true)] {
-                            let left = store.inspect(&renewal.id).await.unwrap().unwrap().expires_in;
+                        for (renewal, is_renewed) in
+                            [(&all[0], true), (&all[1], false), (&all[4], true)]
+                        {
+                            let left = store
+                                .inspect(&renewal.id)
+                                .await
+                                .unwrap()
+                                .unwrap()
+                                .expires_in;
                             assert_eq!(left > LONG * 2, is_renewed, "{level}: {left:?}");
                         }
                         tx.rollback().await.unwrap();
                         let again = store.renew(&all[1..2]).await;
                         assert!(matches!(again[..], [Ok(Ownership::Held)]), "{again:?}");
-                        sqlx::raw_sql("DELETE FROM idem_records").execute(&pool).await.unwrap();
+                        sqlx::raw_sql("DELETE FROM idem_records")
+                            .execute(&pool)
+                            .await
+                            .unwrap();
                     }
                 }
             }
@@ -77,4 +96,11 @@ over!(
     "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {}",
     "key"
 );
-over!(on_mariadb, MySqlStore, MySqlPoolOptions, MariaDbServer, "SET SESSION TRANSACTION ISOLATION LEVEL {}", "`key`");
+over!(
+    on_mariadb,
+    MySqlStore,
+    MySqlPoolOptions,
+    MariaDbServer,
+    "SET SESSION TRANSACTION ISOLATION LEVEL {}",
+    "`key`"
+);

@@ -5,7 +5,11 @@ use std::time::Duration;
 use crate::{fails_in_time, order, over_both_servers, runtime};
 
 fn another() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap()
 }
 
 over_both_servers! {

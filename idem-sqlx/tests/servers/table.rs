@@ -32,7 +32,10 @@ over_both_servers! {
 
     async fn a_table_of_another_name_is_another_set_of_records<S: Server>() {
         let server = S::start().await;
-        let (one, two) = (server.store().await, server.with_table("shop_records").await);
+        let (one, two) = (
+            server.store().await,
+            server.with_table("shop_records").await,
+        );
         S::migrate(&two).await.unwrap();
         order(&runtime(one), "k", 1).await.unwrap();
         assert_eq!(order(&runtime(two), "k", 2).await.unwrap().into_inner(), 2);
@@ -43,14 +46,31 @@ over_both_servers! {
         let store = server.store().await;
         let idempotency = runtime(store.clone());
         let ms = Duration::from_millis;
-        for (key, ttl, remember) in [("short", ms(50), ms(50)), ("remembered", ms(50), ms(60_000)), ("long", ms(60_000), ms(60_000))] {
-            let call = idempotency.operation("orders").key(key).ttl(ttl).remember(remember);
-            call.run(async || Ok::<_, idem_core::Error>(1)).await.unwrap();
+        for (key, ttl, remember) in [
+            ("short", ms(50), ms(50)),
+            ("remembered", ms(50), ms(60_000)),
+            ("long", ms(60_000), ms(60_000)),
+        ] {
+            let call = idempotency
+                .operation("orders")
+                .key(key)
+                .ttl(ttl)
+                .remember(remember);
+            call.run(async || Ok::<_, idem_core::Error>(1))
+                .await
+                .unwrap();
         }
-        let state = async |key: &str| store.inspect(&id(key)).await.unwrap().map(|info| info.state);
+        let state = async |key: &str| {
+            store
+                .inspect(&id(key))
+                .await
+                .unwrap()
+                .map(|info| info.state)
+        };
         until("two have expired", async || {
             state("short").await.is_none() && state("remembered").await == Some(RecordState::Done)
-        }).await;
+        })
+        .await;
         S::sweep(&store).await;
         assert_eq!(S::sweep(&store).await, 0, "there was more");
         assert_eq!(state("remembered").await, Some(RecordState::Done));
@@ -63,11 +83,19 @@ over_both_servers! {
         let server = S::start().await;
         let store = server.store().await;
         order(&runtime(store.clone()), "k", 1).await.unwrap();
-        let recursive = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900) SELECT i FROM n";
-        let key = if server.url().starts_with("mysql") { "`key`" } else { "key" };
-        server.execute(&format!(
-            "INSERT INTO idem_records (operation, {key}, state, attempt, expires_at, revision) SELECT 'old', i, 'released', 1, '2001-01-01', 1 FROM ({recursive}) AS n"
-        )).await;
+        let recursive = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < \
+            900) SELECT i FROM n";
+        let key = if server.url().starts_with("mysql") {
+            "`key`"
+        } else {
+            "key"
+        };
+        server
+            .execute(&format!(
+                "INSERT INTO idem_records (operation, {key}, state, attempt, expires_at, revision) \
+             SELECT 'old', i, 'released', 1, '2001-01-01', 1 FROM ({recursive}) AS n"
+            ))
+            .await;
         assert_eq!(S::sweep(&store).await, 900);
         assert!(store.inspect(&id("k")).await.unwrap().is_some());
     }
@@ -78,21 +106,33 @@ async fn a_table_marked_as_another_version_is_refused() {
     let server = idem_testkit::PostgresServer::start().await.unwrap();
     Server::store(&server).await;
     Server::execute(&server, "COMMENT ON TABLE idem_records IS 'idem schema 2'").await;
-    let store = idem_sqlx::PostgresStore::connect(server.url()).await.unwrap();
+    let store = idem_sqlx::PostgresStore::connect(server.url())
+        .await
+        .unwrap();
     let error = crate::fails_in_time(&store).await;
     let said = error.to_string();
     // It would create a table where there is none.
-    assert!(said.contains("idem schema 2") && !said.contains("migrate"), "{said}");
+    assert!(
+        said.contains("idem schema 2") && !said.contains("migrate"),
+        "{said}"
+    );
     assert!(store.migrate().await.is_err());
 
     let server = idem_testkit::MariaDbServer::start().await.unwrap();
     Server::store(&server).await;
-    Server::execute(&server, "ALTER TABLE idem_records COMMENT = 'idem schema 2'").await;
+    Server::execute(
+        &server,
+        "ALTER TABLE idem_records COMMENT = 'idem schema 2'",
+    )
+    .await;
     let store = idem_sqlx::MySqlStore::connect(server.url()).await.unwrap();
     let error = crate::fails_in_time(&store).await;
     let said = error.to_string();
     // It would create a table where there is none.
-    assert!(said.contains("idem schema 2") && !said.contains("migrate"), "{said}");
+    assert!(
+        said.contains("idem schema 2") && !said.contains("migrate"),
+        "{said}"
+    );
 }
 
 /// In a transaction, the table is looked at before the first claim.
@@ -105,13 +145,22 @@ macro_rules! refused_in_a_transaction {
         }
         let idempotency = runtime(<$Store>::new(pool.clone()));
         let operation = || idempotency.operation("orders").key("k");
-        let refused = operation().transaction(&pool, async |_| Ok::<u32, Error>(1)).await.unwrap_err();
+        let refused = operation()
+            .transaction(&pool, async |_| Ok::<u32, Error>(1))
+            .await
+            .unwrap_err();
         assert!(refused.to_string().contains("idem schema 2"), "{refused}");
         let mut tx = pool.begin().await.unwrap();
-        let refused = operation().run_in(&mut tx, async |_| Ok::<u32, Error>(1)).await.unwrap_err();
+        let refused = operation()
+            .run_in(&mut tx, async |_| Ok::<u32, Error>(1))
+            .await
+            .unwrap_err();
         assert!(refused.to_string().contains("idem schema 2"), "{refused}");
         // The transaction goes on.
-        let rows = sqlx::raw_sql("SELECT * FROM idem_records").fetch_all(&mut *tx).await.unwrap();
+        let rows = sqlx::raw_sql("SELECT * FROM idem_records")
+            .fetch_all(&mut *tx)
+            .await
+            .unwrap();
         assert_eq!(rows.len(), 0);
     };
 }
@@ -128,7 +177,10 @@ async fn a_table_marked_as_another_version_is_refused_in_a_transaction() {
 
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/shop.db?mode=rwc", dir.path().display());
-    let mark = ["DROP TABLE idem_records", "CREATE TABLE idem_records ( -- idem schema 2\n operation TEXT)"];
+    let mark = [
+        "DROP TABLE idem_records",
+        "CREATE TABLE idem_records ( -- idem schema 2\n operation TEXT)",
+    ];
     refused_in_a_transaction!(&url, SqlitePool, idem_sqlx::SqliteStore, mark);
 }
 
@@ -148,7 +200,17 @@ async fn a_table_in_a_schema_of_postgres() {
     order(&runtime(store), "k", 1).await.unwrap();
     // The statements that teams run themselves.
     Server::execute(&server, idem_sqlx::PostgresStore::SCHEMA).await;
-    order(&runtime(idem_sqlx::PostgresStore::connect(server.url()).await.unwrap()), "k", 2).await.unwrap();
+    order(
+        &runtime(
+            idem_sqlx::PostgresStore::connect(server.url())
+                .await
+                .unwrap(),
+        ),
+        "k",
+        2,
+    )
+    .await
+    .unwrap();
 }
 
 /// Rows of several partitions have the same place in their partition.
@@ -159,7 +221,8 @@ async fn a_table_in_partitions_is_swept_of_what_expired_and_of_nothing_else() {
     Server::execute(
         &server,
         "ALTER TABLE idem_records RENAME TO whole; \
-         CREATE TABLE idem_records (LIKE whole INCLUDING DEFAULTS, PRIMARY KEY (operation, key)) PARTITION BY HASH (operation, key); \
+         CREATE TABLE idem_records (LIKE whole INCLUDING DEFAULTS, PRIMARY KEY (operation, key)) \
+         PARTITION BY HASH (operation, key); \
          COMMENT ON TABLE idem_records IS 'idem schema 1'; \
          CREATE TABLE part_0 PARTITION OF idem_records FOR VALUES WITH (MODULUS 3, REMAINDER 0); \
          CREATE TABLE part_1 PARTITION OF idem_records FOR VALUES WITH (MODULUS 3, REMAINDER 1); \
@@ -171,17 +234,33 @@ async fn a_table_in_partitions_is_swept_of_what_expired_and_of_nothing_else() {
         let key = number.to_string();
         let lives = number % 2 == 0;
         let kept = Duration::from_millis(if lives { 60_000 } else { 1 });
-        let call = idempotency.operation("orders").key(&key).ttl(kept).remember(Duration::from_secs(60));
-        call.run(async || Ok::<_, idem_core::Error>(number)).await.unwrap();
+        let call = idempotency
+            .operation("orders")
+            .key(&key)
+            .ttl(kept)
+            .remember(Duration::from_secs(60));
+        call.run(async || Ok::<_, idem_core::Error>(number))
+            .await
+            .unwrap();
     }
     let old = "INSERT INTO idem_records (operation, key, state, attempt, expires_at, revision) \
-               SELECT 'old', i, 'released', 1, '2001-01-01', 1 FROM generate_series(1, 60) AS n (i)";
+               SELECT 'old', i, 'released', 1, '2001-01-01', 1 FROM generate_series(1, 60) AS n \
+               (i)";
     Server::execute(&server, old).await;
     store.sweep().await.unwrap();
     assert_eq!(store.sweep().await.unwrap(), 0, "there was more");
     for number in 0..60 {
-        let state = store.inspect(&id(&number.to_string())).await.unwrap().unwrap().state;
-        let expected = if number % 2 == 0 { RecordState::Committed } else { RecordState::Done };
+        let state = store
+            .inspect(&id(&number.to_string()))
+            .await
+            .unwrap()
+            .unwrap()
+            .state;
+        let expected = if number % 2 == 0 {
+            RecordState::Committed
+        } else {
+            RecordState::Done
+        };
         assert_eq!(state, expected, "{number}");
     }
     assert!(order(&idempotency, "0", 99).await.unwrap().is_replayed());
@@ -194,38 +273,58 @@ async fn each_step_finds_its_row_by_its_key_however_many_are_in_flight() {
     Server::store(&server).await;
     // The statistics stay those of an empty table.
     let in_flight = "ALTER TABLE idem_records SET (autovacuum_enabled = off); \
-         INSERT INTO idem_records (operation, key, state, attempt, owner, leased_at, lease_until, expires_at, revision) \
-         SELECT 'orders', 'other-' || i, 'in_flight', 1, '\\x01', now(), now() + interval '1 hour', now() + interval '1 day', i \
+         INSERT INTO idem_records (operation, key, state, attempt, owner, leased_at, lease_until, \
+         expires_at, revision) \
+         SELECT 'orders', 'other-' || i, 'in_flight', 1, '\\x01', now(), now() + interval '1 \
+         hour', now() + interval '1 day', i \
          FROM generate_series(1, 2000) AS n (i)";
     Server::execute(&server, in_flight).await;
     let looking = PgPool::connect(&server.url()).await.unwrap();
     let options: PgConnectOptions = server.url().parse().unwrap();
-    let pool = PgPool::connect_with(options.application_name("steps")).await.unwrap();
+    let pool = PgPool::connect_with(options.application_name("steps"))
+        .await
+        .unwrap();
     let idempotency = runtime(idem_sqlx::PostgresStore::new(pool.clone()));
     let elsewhere = runtime(idem_sqlx::PostgresStore::new(pool.clone()));
 
     let row = async || -> (i64, bool) {
-        let select = "SELECT revision, waited FROM idem_records WHERE operation = 'orders' AND key = 'k'";
+        let select =
+            "SELECT revision, waited FROM idem_records WHERE operation = 'orders' AND key = 'k'";
         sqlx::query_as(select).fetch_one(&looking).await.unwrap()
     };
     let runs = Notify::new();
-    let first = idempotency.operation("orders").key("k").lease(Duration::from_secs(3)).run(async || {
-        let claimed = row().await;
-        runs.notify_one();
-        until("the lease is renewed, and a duplicate waits", async || {
-            let now = row().await;
-            now.0 != claimed.0 && now.1
-        })
-        .await;
-        Ok::<_, idem_core::Error>(1)
-    });
+    let first = idempotency
+        .operation("orders")
+        .key("k")
+        .lease(Duration::from_secs(3))
+        .run(async || {
+            let claimed = row().await;
+            runs.notify_one();
+            until("the lease is renewed, and a duplicate waits", async || {
+                let now = row().await;
+                now.0 != claimed.0 && now.1
+            })
+            .await;
+            Ok::<_, idem_core::Error>(1)
+        });
     let duplicate = async {
         runs.notified().await;
-        elsewhere.operation("orders").key("k").wait(LONG).run(async || Ok::<_, idem_core::Error>(2)).await
+        elsewhere
+            .operation("orders")
+            .key("k")
+            .wait(LONG)
+            .run(async || Ok::<_, idem_core::Error>(2))
+            .await
     };
     let (first, duplicate) = tokio::join!(first, duplicate);
-    assert_eq!((first.unwrap().into_inner(), duplicate.unwrap().into_inner()), (1, 1));
-    let released = idempotency.operation("orders").key("l").run(async || Err::<i64, _>("no".into()));
+    assert_eq!(
+        (first.unwrap().into_inner(), duplicate.unwrap().into_inner()),
+        (1, 1)
+    );
+    let released = idempotency
+        .operation("orders")
+        .key("l")
+        .run(async || Err::<i64, _>("no".into()));
     let _: Box<dyn std::error::Error + Send + Sync> = released.await.unwrap_err();
 
     // A connection that ends reports what it did. That of the messages ends with its store.
@@ -233,13 +332,24 @@ async fn each_step_finds_its_row_by_its_key_however_many_are_in_flight() {
     pool.close().await;
     until("the connections have ended", async || {
         let select = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'steps'";
-        sqlx::query_scalar::<_, i64>(select).fetch_one(&looking).await.unwrap() == 0
+        sqlx::query_scalar::<_, i64>(select)
+            .fetch_one(&looking)
+            .await
+            .unwrap()
+            == 0
     })
     .await;
-    let select = "SELECT indexrelname::text FROM pg_stat_user_indexes WHERE relname = 'idem_records' AND idx_scan > 0";
+    let select = "SELECT indexrelname::text FROM pg_stat_user_indexes WHERE relname = \
+        'idem_records' AND idx_scan > 0";
     until("the steps are counted", async || {
-        let used: Vec<String> = sqlx::query_scalar(select).fetch_all(&looking).await.unwrap();
-        assert!(!used.contains(&"idem_records_in_flight".to_owned()), "{used:?}");
+        let used: Vec<String> = sqlx::query_scalar(select)
+            .fetch_all(&looking)
+            .await
+            .unwrap();
+        assert!(
+            !used.contains(&"idem_records_in_flight".to_owned()),
+            "{used:?}"
+        );
         used == ["idem_records_pkey"]
     })
     .await;
@@ -253,8 +363,10 @@ async fn a_batch_of_a_sweep_reads_its_own_rows_however_many_have_expired() {
     Server::store(&server).await;
     let rows = format!(
         "ALTER TABLE idem_records SET (autovacuum_enabled = off); \
-         INSERT INTO idem_records (operation, key, state, attempt, valid_until, expires_at, revision) \
-         SELECT 'orders', i, CASE WHEN i % 2 = 0 THEN 'committed' ELSE 'done' END, 1, CASE WHEN i % 2 = 0 THEN now() + interval '1 day' END, \
+         INSERT INTO idem_records (operation, key, state, attempt, valid_until, expires_at, \
+         revision) \
+         SELECT 'orders', i, CASE WHEN i % 2 = 0 THEN 'committed' ELSE 'done' END, 1, CASE WHEN i \
+         % 2 = 0 THEN now() + interval '1 day' END, \
          now() + interval '2 days', i FROM generate_series(1, {ROWS}) AS n (i); \
          ANALYZE idem_records"
     );
@@ -262,19 +374,39 @@ async fn a_batch_of_a_sweep_reads_its_own_rows_however_many_have_expired() {
     let looking = PgPool::connect(&server.url()).await.unwrap();
     let read = async |index: &str| -> i64 {
         let select = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = $1";
-        sqlx::query_scalar(select).bind(format!("idem_records_{index}")).fetch_one(&looking).await.unwrap()
+        sqlx::query_scalar(select)
+            .bind(format!("idem_records_{index}"))
+            .fetch_one(&looking)
+            .await
+            .unwrap()
     };
-    for (index, outage) in [("valid_until", "valid_until = now()"), ("expires_at", "expires_at = now()")] {
-        Server::execute(&server, &format!("UPDATE idem_records SET {outage} WHERE {index} IS NOT NULL")).await;
+    for (index, outage) in [
+        ("valid_until", "valid_until = now()"),
+        ("expires_at", "expires_at = now()"),
+    ] {
+        Server::execute(
+            &server,
+            &format!("UPDATE idem_records SET {outage} WHERE {index} IS NOT NULL"),
+        )
+        .await;
         let before = read(index).await;
         let pool = PgPool::connect(&server.url()).await.unwrap();
-        idem_sqlx::PostgresStore::new(pool.clone()).sweep().await.unwrap();
+        idem_sqlx::PostgresStore::new(pool.clone())
+            .sweep()
+            .await
+            .unwrap();
         pool.close().await;
-        until("the sweep is counted", async || read(index).await - before >= ROWS / 2).await;
+        until("the sweep is counted", async || {
+            read(index).await - before >= ROWS / 2
+        })
+        .await;
         // A row that is gone may be read once more before its entry is marked.
         let all = read(index).await - before;
         assert!(all <= ROWS * 3, "{index}: {all}");
     }
-    let left: i64 = sqlx::query_scalar("SELECT count(*) FROM idem_records").fetch_one(&looking).await.unwrap();
+    let left: i64 = sqlx::query_scalar("SELECT count(*) FROM idem_records")
+        .fetch_one(&looking)
+        .await
+        .unwrap();
     assert_eq!(left, 0);
 }

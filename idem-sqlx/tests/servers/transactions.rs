@@ -5,72 +5,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use idem_core::{Begin, Error, Idempotency, InFlight, MemoryStore, Outcome, RecordState};
-use idem_sqlx::sqlx::mysql::{MySqlPool, MySqlPoolOptions};
-use idem_sqlx::sqlx::postgres::{PgPool, PgPoolOptions};
-use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
+use idem_sqlx::sqlx::mysql::MySqlPool;
+use idem_sqlx::sqlx::postgres::PgPool;
+use idem_sqlx::sqlx::sqlite::SqlitePool;
 use idem_sqlx::sqlx::{self, AssertSqlSafe, MySql, Postgres, Sqlite, Transaction};
-use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
-use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer};
 
+use crate::databases::{insert, mariadb, postgres, real_mysql, sqlite};
 use crate::failed::{Failed, action};
-use crate::{TWO_SECONDS, in_use, until};
-
-pub(crate) const CREATE: &str =
-    "CREATE TABLE IF NOT EXISTS business (name varchar(100) NOT NULL, number bigint NOT NULL)";
-
-pub(crate) fn insert(name: &str) -> AssertSqlSafe<String> {
-    AssertSqlSafe(format!("INSERT INTO business VALUES ('{name}', 1)"))
-}
-
-pub(crate) async fn postgres() -> (PgPool, PostgresStore) {
-    let pool =
-        PgPoolOptions::new().max_connections(30).connect(&PostgresServer::shared().await.unwrap().url()).await.unwrap();
-    let store = PostgresStore::new(pool.clone());
-    store.migrate().await.unwrap();
-    let _ = sqlx::raw_sql(CREATE).execute(&pool).await;
-    (pool, store)
-}
-
-pub(crate) async fn mariadb() -> (MySqlPool, MySqlStore) {
-    mysql_at(&MariaDbServer::shared().await.unwrap().url()).await
-}
-
-async fn real_mysql() -> (MySqlPool, MySqlStore) {
-    mysql_at(&MySqlServer::shared().await.unwrap().url()).await
-}
-
-async fn mysql_at(url: &str) -> (MySqlPool, MySqlStore) {
-    let pool = MySqlPoolOptions::new().max_connections(30).connect(url).await.unwrap();
-    let store = MySqlStore::new(pool.clone());
-    store.migrate().await.unwrap();
-    sqlx::raw_sql(CREATE).execute(&pool).await.unwrap();
-    (pool, store)
-}
-
-pub(crate) async fn sqlite() -> (SqlitePool, SqliteStore) {
-    let dir = tempfile::tempdir().unwrap().keep();
-    let options = SqliteConnectOptions::new().filename(dir.join("shop.db")).create_if_missing(true);
-    let options = options.journal_mode(SqliteJournalMode::Wal).busy_timeout(Duration::from_secs(5));
-    let pool = SqlitePoolOptions::new().max_connections(10).connect_with(options).await.unwrap();
-    let store = SqliteStore::new(pool.clone());
-    store.migrate().await.unwrap();
-    sqlx::raw_sql(CREATE).execute(&pool).await.unwrap();
-    (pool, store)
-}
-
-/// Polls a future so many times, drops it, and says whether it had ended.
-pub(crate) async fn polled<F: Future>(future: F, polls: usize) -> bool {
-    let mut future = std::pin::pin!(future);
-    let mut left = polls;
-    let poll = |context: &mut std::task::Context<'_>| match left.checked_sub(1) {
-        None => std::task::Poll::Ready(false),
-        Some(fewer) => {
-            left = fewer;
-            future.as_mut().poll(context).map(|_| true)
-        }
-    };
-    std::future::poll_fn(poll).await
-}
+use crate::{in_use, until};
 
 macro_rules! over {
     ($module:ident, $Db:ty, $Pool:ty, $setup:path, $begin:literal, $levels:expr) => {
@@ -95,7 +37,10 @@ macro_rules! over {
             }
 
             async fn rows(pool: &$Pool, name: &str) -> i64 {
-                let text = AssertSqlSafe(format!("SELECT count(*) FROM business WHERE name = '{name}'"));
+                let text = AssertSqlSafe(format!(
+                    "SELECT count(*) FROM business WHERE name = \
+                    '{name}'"
+                ));
                 sqlx::query_scalar(text).fetch_one(pool).await.unwrap()
             }
 
@@ -104,7 +49,11 @@ macro_rules! over {
                 tx: &mut Transaction<'_, $Db>,
                 key: &str,
             ) -> Result<Outcome<u32>, Failed> {
-                idempotency.operation("tx").key(key).run_in(tx, async |tx| write(tx, key).await).await
+                idempotency
+                    .operation("tx")
+                    .key(key)
+                    .run_in(tx, async |tx| write(tx, key).await)
+                    .await
             }
 
             #[tokio::test]
@@ -120,7 +69,12 @@ macro_rules! over {
                     }
                     assert_eq!(rows(&pool, key).await, 1);
                     // An ordinary record.
-                    let outcome = idempotency.operation("tx").key(key).run(async || Ok::<u32, Error>(0)).await.unwrap();
+                    let outcome = idempotency
+                        .operation("tx")
+                        .key(key)
+                        .run(async || Ok::<u32, Error>(0))
+                        .await
+                        .unwrap();
                     assert_eq!(outcome.into_inner(), 7);
                 }
             }
@@ -129,7 +83,13 @@ macro_rules! over {
             async fn a_body_that_takes_longer_than_its_record_is_kept_is_recorded() {
                 let (pool, idempotency) = setup().await;
                 let short = Duration::from_millis(100);
-                let operation = || idempotency.operation("tx").key("slow").ttl(short).lease(short);
+                let operation = || {
+                    idempotency
+                        .operation("tx")
+                        .key("slow")
+                        .ttl(short)
+                        .lease(short)
+                };
                 let operation = || operation().abandoned(idem_core::Abandoned::Rerun);
                 let mut tx = begin(&pool).await;
                 let slow = operation().run_in(&mut tx, async |tx| {
@@ -148,22 +108,54 @@ macro_rules! over {
                 call(&idempotency, &mut tx, "rolled back").await.unwrap();
                 tx.rollback().await.unwrap();
                 assert_eq!(rows(&pool, "rolled back").await, 0);
-                assert!(idempotency.operation("tx").key("rolled back").inspect().await.unwrap().is_none());
+                assert!(
+                    idempotency
+                        .operation("tx")
+                        .key("rolled back")
+                        .inspect()
+                        .await
+                        .unwrap()
+                        .is_none()
+                );
             }
 
             #[tokio::test]
-            async fn a_released_error_leaves_neither_rows_nor_record_and_the_transaction_stays_usable() {
+            async fn a_released_error_leaves_neither_rows_nor_record_and_the_transaction_stays_usable()
+             {
                 let (pool, idempotency) = setup().await;
                 let mut tx = begin(&pool).await;
-                let failed = idempotency.operation("tx").key("released").errors(action).run_in(&mut tx, async |tx| {
-                    write(tx, "released").await?;
-                    Err::<u32, _>(Failed::Down)
-                });
+                let failed = idempotency
+                    .operation("tx")
+                    .key("released")
+                    .errors(action)
+                    .run_in(&mut tx, async |tx| {
+                        write(tx, "released").await?;
+                        Err::<u32, _>(Failed::Down)
+                    });
                 assert!(matches!(failed.await, Err(Failed::Down)));
                 write(&mut tx, "released, after").await.unwrap();
                 tx.commit().await.unwrap();
-                assert_eq!((rows(&pool, "released").await, rows(&pool, "released, after").await), (0, 1));
-                assert!(idempotency.operation("tx").key("released").inspect().await.unwrap().is_none());
+                assert_eq!(
+                    (
+                        rows(&pool, "released").await,
+                        rows(
+                            &pool,
+                            "released, \
+                    after"
+                        )
+                        .await
+                    ),
+                    (0, 1)
+                );
+                assert!(
+                    idempotency
+                        .operation("tx")
+                        .key("released")
+                        .inspect()
+                        .await
+                        .unwrap()
+                        .is_none()
+                );
             }
 
             #[tokio::test]
@@ -171,16 +163,29 @@ macro_rules! over {
                 let (pool, idempotency) = setup().await;
                 for _ in 0..2 {
                     let mut tx = begin(&pool).await;
-                    let failed = idempotency.operation("tx").key("kept").errors(action).run_in(&mut tx, async |tx| {
-                        write(tx, "kept").await?;
-                        Err::<u32, _>(Failed::Declined)
-                    });
+                    let failed = idempotency
+                        .operation("tx")
+                        .key("kept")
+                        .errors(action)
+                        .run_in(&mut tx, async |tx| {
+                            write(tx, "kept").await?;
+                            Err::<u32, _>(Failed::Declined)
+                        });
                     assert!(matches!(failed.await, Err(Failed::Declined)));
                     tx.commit().await.unwrap();
                 }
                 assert_eq!(rows(&pool, "kept").await, 0);
-                let found = idempotency.operation("tx").key("kept").inspect().await.unwrap().unwrap();
-                assert_eq!((found.state, found.is_error), (RecordState::Committed, true));
+                let found = idempotency
+                    .operation("tx")
+                    .key("kept")
+                    .inspect()
+                    .await
+                    .unwrap()
+                    .unwrap();
+                assert_eq!(
+                    (found.state, found.is_error),
+                    (RecordState::Committed, true)
+                );
             }
 
             #[tokio::test]
@@ -191,60 +196,108 @@ macro_rules! over {
                     write(tx, "dropped").await?;
                     std::future::pending::<Result<u32, Failed>>().await
                 };
-                let called = idempotency.operation("tx").key("dropped").run_in(&mut tx, body);
-                assert!(tokio::time::timeout(Duration::from_millis(300), called).await.is_err());
+                let called = idempotency
+                    .operation("tx")
+                    .key("dropped")
+                    .run_in(&mut tx, body);
+                assert!(
+                    tokio::time::timeout(Duration::from_millis(300), called)
+                        .await
+                        .is_err()
+                );
                 write(&mut tx, "dropped, after").await.unwrap();
                 tx.commit().await.unwrap();
-                assert_eq!((rows(&pool, "dropped").await, rows(&pool, "dropped, after").await), (0, 1));
-                assert!(idempotency.operation("tx").key("dropped").inspect().await.unwrap().is_none());
+                assert_eq!(
+                    (
+                        rows(&pool, "dropped").await,
+                        rows(&pool, "dropped, after").await
+                    ),
+                    (0, 1)
+                );
+                assert!(
+                    idempotency
+                        .operation("tx")
+                        .key("dropped")
+                        .inspect()
+                        .await
+                        .unwrap()
+                        .is_none()
+                );
             }
 
             #[tokio::test]
-            async fn a_call_dropped_at_any_poll_leaves_rows_and_record_or_neither_and_a_usable_connection() {
+            async fn a_call_dropped_at_any_poll_leaves_rows_and_record_or_neither_and_a_usable_connection()
+             {
                 let (pool, idempotency) = setup().await;
                 let one = pool.options().clone().max_connections(1);
-                let one = one.connect_with((*pool.connect_options()).clone()).await.unwrap();
+                let one = one
+                    .connect_with((*pool.connect_options()).clone())
+                    .await
+                    .unwrap();
                 for errors in [false, true] {
                     for polls in 0..30 {
                         let key = &format!("dropped at {polls}, {errors}");
                         let mut tx = begin(&one).await;
                         let operation = idempotency.operation("tx").key(key).errors(action);
-                        let called = operation.run_in(&mut tx, async |tx| match write(tx, key).await {
-                            Ok(_) if errors => Err(Failed::Declined),
-                            written => written,
-                        });
-                        let ended = polled(called, polls).await;
+                        let called =
+                            operation.run_in(&mut tx, async |tx| match write(tx, key).await {
+                                Ok(_) if errors => Err(Failed::Declined),
+                                written => written,
+                            });
+                        let ended = crate::databases::polled(called, polls).await;
                         // Whoever commits all the same.
                         let _ = tx.commit().await;
-                        let found = idempotency.operation("tx").key(key).inspect().await.unwrap();
-                        let is_recorded = found.is_some_and(|found| found.state == RecordState::Committed);
+                        let found = idempotency
+                            .operation("tx")
+                            .key(key)
+                            .inspect()
+                            .await
+                            .unwrap();
+                        let is_recorded =
+                            found.is_some_and(|found| found.state == RecordState::Committed);
                         let is_written = rows(&one, key).await == 1;
                         assert_eq!(is_written, is_recorded && !errors, "{key}");
                         assert!(is_recorded || !ended, "{key}");
                         // A duplicate, which rolls back to its savepoint, and whose caller goes.
                         let mut tx = begin(&one).await;
                         let operation = idempotency.operation("tx").key(key).errors(action);
-                        let again = operation.run_in(&mut tx, async |_| Err::<u32, _>(Failed::Down));
-                        polled(again, polls).await;
+                        let again =
+                            operation.run_in(&mut tx, async |_| Err::<u32, _>(Failed::Down));
+                        crate::databases::polled(again, polls).await;
                         drop(tx);
                     }
                 }
             }
 
             #[tokio::test]
-            async fn a_key_of_an_open_transaction_is_in_flight_after_the_wait_and_the_caller_goes_on() {
+            async fn a_key_of_an_open_transaction_is_in_flight_after_the_wait_and_the_caller_goes_on()
+             {
                 let (pool, idempotency) = setup().await;
                 let mut owner = begin(&pool).await;
                 call(&idempotency, &mut owner, "open").await.unwrap();
                 for in_flight in [InFlight::Reject, InFlight::Wait] {
                     // Not one that writes from its beginning: in SQLite, that would wait there.
                     let mut tx = pool.begin().await.unwrap();
-                    let duplicate =
-                        idempotency.operation("tx").key("open").wait(Duration::from_secs(1)).in_flight(in_flight);
-                    let refused = duplicate.run_in(&mut tx, async |tx| write(tx, "open").await).await.unwrap_err();
-                    assert!(matches!(refused, Failed::Idem(Error::InFlight { .. })), "{refused}");
-                    let one: i64 =
-                        sqlx::query_scalar("SELECT count(*) FROM business").fetch_one(&mut *tx).await.unwrap();
+                    let duplicate = idempotency
+                        .operation("tx")
+                        .key("open")
+                        .wait(Duration::from_secs(1))
+                        .in_flight(in_flight);
+                    let refused = duplicate
+                        .run_in(&mut tx, async |tx| write(tx, "open").await)
+                        .await
+                        .unwrap_err();
+                    assert!(
+                        matches!(refused, Failed::Idem(Error::InFlight { .. })),
+                        "{refused}"
+                    );
+                    let one: i64 = sqlx::query_scalar(
+                        "SELECT count(*) FROM \
+                            business",
+                    )
+                    .fetch_one(&mut *tx)
+                    .await
+                    .unwrap();
                     assert!(one >= 0);
                     tx.rollback().await.unwrap();
                 }
@@ -260,9 +313,13 @@ macro_rules! over {
                 let ran = Arc::new(AtomicU32::new(0));
                 let waiters: Vec<_> = (0..8)
                     .map(|_| {
-                        let (pool, idempotency, ran) = (pool.clone(), idempotency.clone(), ran.clone());
+                        let (pool, idempotency, ran) =
+                            (pool.clone(), idempotency.clone(), ran.clone());
                         tokio::spawn(async move {
-                            let operation = idempotency.operation("tx").key(key).wait(Duration::from_secs(20));
+                            let operation = idempotency
+                                .operation("tx")
+                                .key(key)
+                                .wait(Duration::from_secs(20));
                             operation
                                 .transaction(&pool, async |tx| {
                                     ran.fetch_add(1, Ordering::Relaxed);
@@ -315,10 +372,13 @@ macro_rules! over {
                 let begun = Instant::now();
                 let calls: Vec<_> = (0..24)
                     .map(|_| {
-                        let (small, idempotency) = (small.clone(), idempotency.clone());
+                        let small = small.clone();
+                        let idempotency = idempotency.clone();
                         tokio::spawn(async move {
                             let operation = idempotency.operation("tx").key("crowd");
-                            operation.transaction(&small, async |tx| write(tx, "crowd").await).await
+                            operation
+                                .transaction(&small, async |tx| write(tx, "crowd").await)
+                                .await
                         })
                     })
                     .collect();
@@ -333,21 +393,36 @@ macro_rules! over {
             async fn nested_calls_undo_their_own_rows_alone() {
                 let (pool, idempotency) = setup().await;
                 let mut tx = begin(&pool).await;
-                let outer = idempotency.operation("tx").key("outer").run_in(&mut tx, async |tx| {
-                    write(tx, "outer").await?;
-                    let inner = idempotency.operation("tx").key("inner").run_in(tx, async |tx| {
-                        write(tx, "inner").await?;
-                        Err::<u32, _>(Failed::Down)
+                let outer = idempotency
+                    .operation("tx")
+                    .key("outer")
+                    .run_in(&mut tx, async |tx| {
+                        write(tx, "outer").await?;
+                        let inner =
+                            idempotency
+                                .operation("tx")
+                                .key("inner")
+                                .run_in(tx, async |tx| {
+                                    write(tx, "inner").await?;
+                                    Err::<u32, _>(Failed::Down)
+                                });
+                        assert!(matches!(inner.await, Err(Failed::Down)));
+                        let again = idempotency
+                            .operation("tx")
+                            .key("outer")
+                            .run_in(tx, async |tx| write(tx, "outer").await);
+                        assert!(matches!(
+                            again.await,
+                            Err(Failed::Idem(Error::Reentrant { .. }))
+                        ));
+                        Ok::<_, Failed>(1)
                     });
-                    assert!(matches!(inner.await, Err(Failed::Down)));
-                    let again =
-                        idempotency.operation("tx").key("outer").run_in(tx, async |tx| write(tx, "outer").await);
-                    assert!(matches!(again.await, Err(Failed::Idem(Error::Reentrant { .. }))));
-                    Ok::<_, Failed>(1)
-                });
                 outer.await.unwrap();
                 tx.commit().await.unwrap();
-                assert_eq!((rows(&pool, "outer").await, rows(&pool, "inner").await), (1, 0));
+                assert_eq!(
+                    (rows(&pool, "outer").await, rows(&pool, "inner").await),
+                    (1, 0)
+                );
             }
 
             #[tokio::test]
@@ -355,24 +430,45 @@ macro_rules! over {
                 let (pool, idempotency) = setup().await;
                 // What is left of the late owner's transaction is met by the next one.
                 let one = pool.options().clone().max_connections(1);
-                let pool = one.connect_with((*pool.connect_options()).clone()).await.unwrap();
+                let pool = one
+                    .connect_with((*pool.connect_options()).clone())
+                    .await
+                    .unwrap();
                 let outcome = idempotency.operation("tx").key("external").run(async || {
                     let mut tx = begin(&pool).await;
                     write(&mut tx, "external").await?;
-                    idem_core::current().unwrap().commit_in(&mut tx, &9_u32).await?;
+                    idem_core::current()
+                        .unwrap()
+                        .commit_in(&mut tx, &9_u32)
+                        .await?;
                     tx.commit().await?;
                     Ok::<_, Failed>(9_u32)
                 });
                 assert!(!outcome.await.unwrap().is_replayed());
-                let again =
-                    idempotency.operation("tx").key("external").run(async || Ok::<u32, Error>(0)).await.unwrap();
-                assert_eq!((again.is_replayed(), again.into_inner(), rows(&pool, "external").await), (true, 9, 1));
+                let again = idempotency
+                    .operation("tx")
+                    .key("external")
+                    .run(async || Ok::<u32, Error>(0))
+                    .await
+                    .unwrap();
+                assert_eq!(
+                    (
+                        again.is_replayed(),
+                        again.into_inner(),
+                        rows(&pool, "external").await
+                    ),
+                    (true, 9, 1)
+                );
 
                 let lease = Duration::from_secs(10);
                 let begin_call = || idempotency.operation("tx").key("late").lease(lease).begin();
-                let Begin::Execute(late) = begin_call().await.unwrap() else { panic!("a replay") };
+                let Begin::Execute(late) = begin_call().await.unwrap() else {
+                    panic!("a replay")
+                };
                 late.release().await.unwrap();
-                let Begin::Execute(owner) = begin_call().await.unwrap() else { panic!("a replay") };
+                let Begin::Execute(owner) = begin_call().await.unwrap() else {
+                    panic!("a replay")
+                };
                 let mut tx = begin(&pool).await;
                 write(&mut tx, "late").await.unwrap();
                 let refused = late.commit_in(&mut tx, &1_u32).await.unwrap_err();
@@ -380,7 +476,10 @@ macro_rules! over {
                 // Whoever does not look at the error.
                 let _ = write(&mut tx, "late, after").await;
                 let _ = tx.commit().await;
-                assert_eq!((rows(&pool, "late").await, rows(&pool, "late, after").await), (0, 0));
+                assert_eq!(
+                    (rows(&pool, "late").await, rows(&pool, "late, after").await),
+                    (0, 0)
+                );
                 let mut tx = begin(&pool).await;
                 write(&mut tx, "late").await.unwrap();
                 owner.commit_in(&mut tx, &2_u32).await.unwrap();
@@ -392,8 +491,13 @@ macro_rules! over {
             async fn a_runtime_with_another_store_is_a_configuration_error() {
                 let (pool, _) = setup().await;
                 let mut tx = begin(&pool).await;
-                let error = call(&Idempotency::new(MemoryStore::new()), &mut tx, "other").await.unwrap_err();
-                assert!(matches!(error, Failed::Idem(Error::Config { .. })), "{error}");
+                let error = call(&Idempotency::new(MemoryStore::new()), &mut tx, "other")
+                    .await
+                    .unwrap_err();
+                assert!(
+                    matches!(error, Failed::Idem(Error::Config { .. })),
+                    "{error}"
+                );
             }
         }
     };
@@ -412,61 +516,19 @@ over!(
     ]
 );
 over!(on_mariadb, MySql, MySqlPool, mariadb, "BEGIN", ["BEGIN"]);
-over!(on_real_mysql, MySql, MySqlPool, real_mysql, "BEGIN", ["BEGIN"]);
-over!(on_sqlite, Sqlite, SqlitePool, sqlite, "BEGIN IMMEDIATE", ["BEGIN IMMEDIATE", "BEGIN"]);
-
-#[tokio::test]
-async fn a_commit_that_a_deferred_constraint_refuses_is_an_error_and_nothing_is_recorded() {
-    let (pool, store) = postgres().await;
-    let idempotency = Idempotency::builder(store).local_cache(100).build();
-    let ddl = "CREATE TABLE IF NOT EXISTS deferred (id int PRIMARY KEY, next int REFERENCES deferred DEFERRABLE INITIALLY DEFERRED)";
-    sqlx::raw_sql(ddl).execute(&pool).await.unwrap();
-    let failed = idempotency.operation("tx").key("deferred").transaction(&pool, async |tx| {
-        sqlx::query("INSERT INTO deferred VALUES (1, 2)").execute(&mut **tx).await?;
-        Ok::<u32, Failed>(1)
-    });
-    let error = failed.await.unwrap_err();
-    assert!(matches!(&error, Failed::Idem(error @ Error::Store { .. }) if !error.is_retryable()), "{error}");
-    assert!(idempotency.operation("tx").key("deferred").inspect().await.unwrap().is_none());
-    let outcome = idempotency.operation("tx").key("deferred").run(async || Ok::<u32, Error>(5)).await.unwrap();
-    assert!(!outcome.is_replayed());
-}
-
-/// The connection that is being opened takes up the pool, which then looks as if it were in use.
-#[tokio::test]
-async fn an_unreachable_database_is_an_error_in_time_for_a_pool_of_one_connection_too() {
-    // Connections are made, and nobody says anything.
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("postgres://idem@{}/shop", silent.local_addr().unwrap());
-    let pool = PgPoolOptions::new().max_connections(1).connect_lazy(&url).unwrap();
-    let idempotency = Idempotency::new(PostgresStore::new(pool.clone()));
-    let called = idempotency.operation("tx").key("unreachable").transaction(&pool, async |_| Ok::<u32, Error>(1));
-    let error = tokio::time::timeout(TWO_SECONDS * 2, called).await.expect("it waits as for a busy pool").unwrap_err();
-    assert!(error.is_retryable() && error.to_string().contains("check that the database runs"), "{error}");
-}
-
-/// An annotated function in the caller's transaction.
-#[idem_macros::idempotent(key = name, name = "tx.annotated", transaction = tx, crate = "::idem_core")]
-async fn annotated(tx: &mut Transaction<'_, Postgres>, name: &str) -> Result<u32, Failed> {
-    sqlx::raw_sql(insert(name)).execute(&mut **tx).await?;
-    Ok(7)
-}
-
-#[tokio::test]
-async fn an_annotated_function_records_in_the_transaction_and_can_be_spawned() {
-    let (pool, store) = postgres().await;
-    let idempotency = Idempotency::new(store);
-    for _ in 0..2 {
-        let (pool, idempotency) = (pool.clone(), idempotency.clone());
-        let called = tokio::spawn(idem_core::scope(idempotency, async move {
-            let mut tx = pool.begin().await?;
-            let number = annotated(&mut tx, "annotated").await?;
-            tx.commit().await?;
-            Ok::<_, Failed>(number)
-        }));
-        assert_eq!(called.await.unwrap().unwrap(), 7);
-    }
-    let rows: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM business WHERE name = 'annotated'").fetch_one(&pool).await.unwrap();
-    assert_eq!(rows, 1);
-}
+over!(
+    on_real_mysql,
+    MySql,
+    MySqlPool,
+    real_mysql,
+    "BEGIN",
+    ["BEGIN"]
+);
+over!(
+    on_sqlite,
+    Sqlite,
+    SqlitePool,
+    sqlite,
+    "BEGIN IMMEDIATE",
+    ["BEGIN IMMEDIATE", "BEGIN"]
+);

@@ -11,7 +11,12 @@ const HELD: Duration = Duration::from_millis(700);
 
 /// One process holds a key for a while, and another one waits for it; how long the answer took from
 /// the end of the body on.
-pub(crate) async fn answered_after(owner: &Idempotency, waiter: &Idempotency, key: &str, held: Duration) -> Duration {
+pub(crate) async fn answered_after(
+    owner: &Idempotency,
+    waiter: &Idempotency,
+    key: &str,
+    held: Duration,
+) -> Duration {
     let (begun, begins) = tokio::sync::oneshot::channel();
     let owner = owner.operation("orders").key(key).run(async move || {
         let _ = begun.send(());
@@ -20,7 +25,12 @@ pub(crate) async fn answered_after(owner: &Idempotency, waiter: &Idempotency, ke
     });
     let waiting = async {
         begins.await.unwrap();
-        let answer = waiter.operation("orders").key(key).wait(LONG).run(async || Ok::<_, idem_core::Error>(2)).await;
+        let answer = waiter
+            .operation("orders")
+            .key(key)
+            .wait(LONG)
+            .run(async || Ok::<_, idem_core::Error>(2))
+            .await;
         assert_eq!(answer.unwrap().into_inner(), 1);
         Instant::now()
     };
@@ -35,7 +45,8 @@ pub(crate) async fn answered_after(owner: &Idempotency, waiter: &Idempotency, ke
 over_both_servers! {
     async fn a_waiter_in_another_process_learns_of_a_commit_within_the_bound<S: Server>() {
         let server = S::start().await;
-        let (owner, waiter) = (runtime(server.store().await), runtime(server.store().await));
+        let owner = runtime(server.store().await);
+        let waiter = runtime(server.store().await);
         for key in ["one", "two", "three"] {
             let took = answered_after(&owner, &waiter, key, HELD).await;
             // The bound is 250 ms; the rest is the machine's.
@@ -47,10 +58,17 @@ over_both_servers! {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_connection_for_messages_is_replaced() {
     let server = idem_testkit::PostgresServer::start().await.unwrap();
-    let (owner, waiter) = (runtime(Server::store(&server).await), runtime(Server::store(&server).await));
+    let (owner, waiter) = (
+        runtime(Server::store(&server).await),
+        runtime(Server::store(&server).await),
+    );
     let listeners = "FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
     answered_after(&owner, &waiter, "first", HELD).await;
-    Server::execute(&server, &format!("SELECT pg_terminate_backend(pid) {listeners}")).await;
+    Server::execute(
+        &server,
+        &format!("SELECT pg_terminate_backend(pid) {listeners}"),
+    )
+    .await;
     answered_after(&owner, &waiter, "second", HELD).await;
     // One connection again, for the one store that has waited.
     until("one listens again", async || one_listens(&server).await).await;
@@ -61,7 +79,11 @@ async fn one_listens(server: &idem_testkit::PostgresServer) -> bool {
 
     let mut on = sqlx::PgConnection::connect(&server.url()).await.unwrap();
     let count = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
-    sqlx::query_scalar::<_, i64>(count).fetch_one(&mut on).await.unwrap() == 1
+    sqlx::query_scalar::<_, i64>(count)
+        .fetch_one(&mut on)
+        .await
+        .unwrap()
+        == 1
 }
 
 /// A queue of gigabytes is not filled here: `pg_notify` fails as it does then, and so does the
@@ -72,7 +94,8 @@ async fn p9_a_full_queue_of_notify_loses_no_outcome() {
     Server::store(&server).await;
     let full = [
         "CREATE FUNCTION pg_notify(text, text) RETURNS void LANGUAGE plpgsql AS \
-         $$ BEGIN RAISE EXCEPTION 'too many notifications in the NOTIFY queue' USING ERRCODE = '54000'; END $$",
+         $$ BEGIN RAISE EXCEPTION 'too many notifications in the NOTIFY queue' USING ERRCODE = \
+         '54000'; END $$",
         "ALTER DATABASE postgres SET search_path = public, pg_catalog",
     ];
     for statement in full {
@@ -86,7 +109,10 @@ async fn p9_a_full_queue_of_notify_loses_no_outcome() {
     }
     let store = Server::store(&server).await;
     for key in ["one", "two"] {
-        let found = idem_core::Store::inspect(&store, &crate::id(key)).await.unwrap().unwrap();
+        let found = idem_core::Store::inspect(&store, &crate::id(key))
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(found.state, idem_core::RecordState::Committed);
     }
 }

@@ -7,33 +7,380 @@ use std::time::Duration;
 use idem_core::record::{Claim, Claimed, Origin, Ownership, RecordState, Removed};
 use tokio::sync::Barrier;
 
-use super::trials;
 use crate::bench::{Bench, Given, LONG, Task, abandon, claim, commit, print, release, renewal};
 use crate::check::{Failure, Verdict, broken, holds, same};
 use crate::handle::Handle;
-use crate::trial::Trial;
+use crate::trial::{Trial, code};
 
-pub(super) const TRIALS: &[Trial] = trials!(
-    concurrency,
-    [
-        of_many_claims_of_nothing_one_is_owned,
-        of_many_claims_of_a_released_key_one_is_owned,
-        of_many_take_overs_one_is_owned,
-        of_claims_by_two_handles_one_is_owned,
-        of_claims_with_two_fingerprints_one_is_owned,
-        ones_own_claim_sent_twice_is_owned_twice,
-        claims_beside_a_commit_see_the_lease_or_the_outcome,
-        a_commit_or_a_take_over_wins,
-        a_renewal_or_a_take_over_wins,
-        a_renewal_or_a_removal_wins,
-        a_release_or_a_take_over_wins,
-        a_removal_and_a_take_over_come_one_after_the_other,
-        a_commit_sent_twice_is_held_twice,
-        a_wait_beside_a_commit_loses_no_wake_up,
-        a_wait_beside_a_release_loses_no_wake_up,
-        a_wait_beside_a_release_to_abandoned_loses_no_wake_up,
-    ]
-);
+pub(super) const TRIALS: &[Trial] = &[
+    code("concurrency::of_many_claims_of_nothing_one_is_owned", |t| {
+        Box::pin(async move {
+            for _ in 0..4 {
+                let id = t.id()?;
+                let claims = (0..MANY).map(|_| claim(&id)).collect();
+                one_is_owned(std::slice::from_ref(&t.store), claims, 1, Origin::Nothing).await?;
+            }
+            Ok(())
+        })
+    }),
+    code(
+        "concurrency::of_many_claims_of_a_released_key_one_is_owned",
+        |t| {
+            Box::pin(async move {
+                for _ in 0..4 {
+                    let given = t.given(RecordState::Released).await?;
+                    let claims = (0..MANY).map(|_| claim(&given.id)).collect();
+                    one_is_owned(std::slice::from_ref(&t.store), claims, 2, Origin::Released)
+                        .await?;
+                }
+                Ok(())
+            })
+        },
+    ),
+    code("concurrency::of_many_take_overs_one_is_owned", |t| {
+        Box::pin(async move {
+            for _ in 0..4 {
+                let given = t.given(RecordState::Abandoned).await?;
+                let claims = (0..MANY).map(|_| claim(&given.id)).collect();
+                one_is_owned(std::slice::from_ref(&t.store), claims, 2, Origin::Abandoned).await?;
+            }
+            Ok(())
+        })
+    }),
+    code("concurrency::of_claims_by_two_handles_one_is_owned", |t| {
+        Box::pin(async move {
+            let handles = [t.store.clone(), t.second().await?];
+            let (new, old) = (t.id()?, t.given(RecordState::Abandoned).await?);
+            one_is_owned(
+                &handles,
+                (0..MANY).map(|_| claim(&new)).collect(),
+                1,
+                Origin::Nothing,
+            )
+            .await?;
+            one_is_owned(
+                &handles,
+                (0..MANY).map(|_| claim(&old.id)).collect(),
+                2,
+                Origin::Abandoned,
+            )
+            .await
+        })
+    }),
+    code(
+        "concurrency::of_claims_with_two_fingerprints_one_is_owned",
+        |t| {
+            Box::pin(async move {
+                let (id, one, two) = (t.id()?, print("one")?, print("two")?);
+                let step = |number: usize| {
+                    let claim = claim(&id).with_fingerprint(if number.is_multiple_of(2) {
+                        one
+                    } else {
+                        two
+                    });
+                    let store = t.store.clone();
+                    async move { Ok((claim.fingerprint, store.claim(&claim).await?)) }
+                };
+                let answers = together((0..MANY).map(step)).await?;
+                let owned: Vec<_> = answers
+                    .iter()
+                    .filter(|(_, answer)| matches!(answer, Claimed::Owned { .. }))
+                    .collect();
+                let [(winner, _)] = owned.as_slice() else {
+                    return Err(broken(format!(
+                        "those that own the key: wanted one, got {owned:?}"
+                    )));
+                };
+                let mismatches = |(print, answer): &&(_, Claimed)| {
+                    print != winner && *answer == Claimed::Mismatch
+                };
+                same(
+                    "how many mismatch",
+                    answers.iter().filter(mismatches).count(),
+                    MANY / 2,
+                )
+            })
+        },
+    ),
+    code(
+        "concurrency::ones_own_claim_sent_twice_is_owned_twice",
+        |t| {
+            Box::pin(async move {
+                for round in 0..ROUNDS {
+                    let claim = claim(&t.id()?);
+                    let (one, two, same_claim) = (t.store.clone(), t.store.clone(), claim.clone());
+                    let sent = both(round, async move { one.claim(&claim).await }, async move {
+                        two.claim(&same_claim).await
+                    });
+                    let owned = Claimed::Owned {
+                        attempt: 1,
+                        from: Origin::Nothing,
+                    };
+                    same(
+                        "the answers to one claim, sent twice",
+                        sent.await?,
+                        (owned.clone(), owned),
+                    )?;
+                }
+                Ok(())
+            })
+        },
+    ),
+    code(
+        "concurrency::claims_beside_a_commit_see_the_lease_or_the_outcome",
+        |t| {
+            Box::pin(async move {
+                for _ in 0..10 {
+                    let given = t.given(RecordState::InFlight).await?;
+                    let outcome = given.commit.outcome.clone();
+                    let step = |number: usize| {
+                        let (store, claim, commit) =
+                            (t.store.clone(), claim(&given.id), given.commit.clone());
+                        async move {
+                            if number == 8 {
+                                same("the commit", store.commit(&commit).await?, Ownership::Held)?;
+                            }
+                            store.claim(&claim).await
+                        }
+                    };
+                    for answer in together((0..16).map(step)).await? {
+                        let right = match &answer {
+                            Claimed::InFlight { attempt: 1, .. } => true,
+                            Claimed::Committed {
+                                attempt: 1,
+                                outcome: found,
+                            } => Some(found) == outcome.as_ref(),
+                            _ => false,
+                        };
+                        holds(
+                            &format!("wanted InFlight or the outcome, got {answer:?}"),
+                            right,
+                        )?;
+                    }
+                }
+                Ok(())
+            })
+        },
+    ),
+    code("concurrency::a_commit_or_a_take_over_wins", |t| {
+        Box::pin(async move {
+            for (round, Given { commit, .. }) in abandoned(t, Duration::from_millis(1))
+                .await?
+                .into_iter()
+                .enumerate()
+            {
+                let (one, two, second) = (t.store.clone(), t.store.clone(), claim(&commit.id));
+                let id = commit.id.clone();
+                let (committed, claimed) = both(
+                    round,
+                    async move { one.commit(&commit).await },
+                    async move { two.claim(&second).await },
+                )
+                .await?;
+                let (right, then) = match (committed, &claimed) {
+                    (Ownership::Held, Claimed::Committed { attempt: 1, .. }) => {
+                        (true, RecordState::Committed)
+                    }
+                    (Ownership::Lost, Claimed::Owned { attempt: 2, .. }) => {
+                        (true, RecordState::InFlight)
+                    }
+                    _ => (false, RecordState::InFlight),
+                };
+                holds(
+                    &format!("a commit beside a take-over: {committed:?} and {claimed:?}"),
+                    right,
+                )?;
+                same("the state then", t.state(&id).await?, Some(then))?;
+            }
+            Ok(())
+        })
+    }),
+    code("concurrency::a_renewal_or_a_take_over_wins", |t| {
+        Box::pin(async move {
+            for (
+                round,
+                Given {
+                    id, claim: first, ..
+                },
+            ) in abandoned(t, t.unit()).await?.into_iter().enumerate()
+            {
+                let (one, two, second) = (t.store.clone(), t.store.clone(), claim(&id));
+                let steps = both(
+                    round,
+                    async move { one.renew(renewal(&first)).await },
+                    async move { two.claim(&second).await },
+                );
+                let (raced, (renewed, claimed)) = t.timed(steps).await?;
+                let right = match renewed {
+                    Ownership::Held => matches!(claimed, Claimed::InFlight { attempt: 1, .. }),
+                    Ownership::Lost => matches!(claimed, Claimed::Owned { attempt: 2, .. }),
+                };
+                let what = format!("a renewal beside a take-over: {renewed:?} and {claimed:?}");
+                t.within(t.unit(), raced, holds(&what, right))?;
+            }
+            Ok(())
+        })
+    }),
+    code("concurrency::a_renewal_or_a_removal_wins", |t| {
+        Box::pin(async move {
+            for (
+                round,
+                Given {
+                    id, claim: first, ..
+                },
+            ) in abandoned(t, t.unit()).await?.into_iter().enumerate()
+            {
+                let (one, two) = (t.store.clone(), t.store.clone());
+                let steps = both(
+                    round,
+                    async move { one.renew(renewal(&first)).await },
+                    async move { two.remove(&id).await },
+                );
+                let (raced, (renewed, removed)) = t.timed(steps).await?;
+                let right = match renewed {
+                    Ownership::Held => matches!(removed, Removed::InFlight { .. }),
+                    Ownership::Lost => removed == Removed::Removed,
+                };
+                let what = format!("a renewal beside a removal: {renewed:?} and {removed:?}");
+                t.within(t.unit(), raced, holds(&what, right))?;
+            }
+            Ok(())
+        })
+    }),
+    code("concurrency::a_release_or_a_take_over_wins", |t| {
+        Box::pin(async move {
+            for (
+                round,
+                Given {
+                    id, claim: first, ..
+                },
+            ) in abandoned(t, Duration::from_millis(1))
+                .await?
+                .into_iter()
+                .enumerate()
+            {
+                let (one, two, second) = (t.store.clone(), t.store.clone(), claim(&id));
+                let (released, claimed) = both(
+                    round,
+                    async move { one.release(&release(&first)).await },
+                    async move { two.claim(&second).await },
+                )
+                .await?;
+                // The claim is owned in both orders, and what it found tells which it was.
+                let found = if released == Ownership::Held {
+                    Origin::Released
+                } else {
+                    Origin::Abandoned
+                };
+                let what = format!("a claim beside a release that was {released:?}");
+                same(
+                    &what,
+                    claimed,
+                    Claimed::Owned {
+                        attempt: 2,
+                        from: found,
+                    },
+                )?;
+                same(
+                    "the state then",
+                    t.state(&id).await?,
+                    Some(RecordState::InFlight),
+                )?;
+            }
+            Ok(())
+        })
+    }),
+    code(
+        "concurrency::a_removal_and_a_take_over_come_one_after_the_other",
+        |t| {
+            Box::pin(async move {
+                for (round, Given { id, .. }) in abandoned(t, Duration::from_millis(1))
+                    .await?
+                    .into_iter()
+                    .enumerate()
+                {
+                    let (one, two, second) = (t.store.clone(), t.store.clone(), claim(&id));
+                    let (removed, claimed) =
+                        both(round, async move { one.remove(&id).await }, async move {
+                            two.claim(&second).await
+                        })
+                        .await?;
+                    let right = match removed {
+                        Removed::Removed => {
+                            claimed
+                                == Claimed::Owned {
+                                    attempt: 1,
+                                    from: Origin::Nothing,
+                                }
+                        }
+                        Removed::InFlight { .. } => {
+                            claimed
+                                == Claimed::Owned {
+                                    attempt: 2,
+                                    from: Origin::Abandoned,
+                                }
+                        }
+                        Removed::Nothing => false,
+                    };
+                    holds(
+                        &format!("a removal beside a take-over: {removed:?} and {claimed:?}"),
+                        right,
+                    )?;
+                }
+                Ok(())
+            })
+        },
+    ),
+    code("concurrency::a_commit_sent_twice_is_held_twice", |t| {
+        Box::pin(async move {
+            for round in 0..ROUNDS {
+                let given = t.given(RecordState::InFlight).await?;
+                let (one, two, again) = (t.store.clone(), t.store.clone(), given.commit.clone());
+                let sent = both(
+                    round,
+                    async move { one.commit(&given.commit).await },
+                    async move { two.commit(&again).await },
+                );
+                same(
+                    "the answers to one commit, sent twice",
+                    sent.await?,
+                    (Ownership::Held, Ownership::Held),
+                )?;
+            }
+            Ok(())
+        })
+    }),
+    code(
+        "concurrency::a_wait_beside_a_commit_loses_no_wake_up",
+        |t| {
+            Box::pin(async move {
+                let end =
+                    async |store: &Handle, claim: &Claim| store.commit(&commit(claim, 1)).await;
+                no_wake_up_is_lost(t, end).await
+            })
+        },
+    ),
+    code(
+        "concurrency::a_wait_beside_a_release_loses_no_wake_up",
+        |t| {
+            Box::pin(async move {
+                let end =
+                    async |store: &Handle, claim: &Claim| store.release(&release(claim)).await;
+                no_wake_up_is_lost(t, end).await
+            })
+        },
+    ),
+    code(
+        "concurrency::a_wait_beside_a_release_to_abandoned_loses_no_wake_up",
+        |t| {
+            Box::pin(async move {
+                let end =
+                    async |store: &Handle, claim: &Claim| store.release(&abandon(claim)).await;
+                no_wake_up_is_lost(t, end).await
+            })
+        },
+    ),
+];
 
 /// How many callers there are at once.
 pub(super) const MANY: usize = 64;
@@ -78,7 +425,10 @@ where
         yield_for(round / 5 % 5).await;
         two.await
     });
-    Ok((one.ends_soon("a step").await?, two.ends_soon("a step at the same time").await?))
+    Ok((
+        one.ends_soon("a step").await?,
+        two.ends_soon("a step at the same time").await?,
+    ))
 }
 
 async fn yield_for(times: usize) {
@@ -88,103 +438,34 @@ async fn yield_for(times: usize) {
 }
 
 /// Claims, of which one must be owned as an attempt; all others find it in flight.
-async fn one_is_owned(handles: &[Handle], claims: Vec<Claim>, attempt: u64, from: Origin) -> Verdict {
+async fn one_is_owned(
+    handles: &[Handle],
+    claims: Vec<Claim>,
+    attempt: u64,
+    from: Origin,
+) -> Verdict {
     let step = |(number, claim): (usize, Claim)| {
         let handle = handles[number % handles.len()].clone();
         async move { handle.claim(&claim).await }
     };
     let answers = together(claims.into_iter().enumerate().map(step)).await?;
-    let owned: Vec<_> = answers.iter().filter(|answer| matches!(answer, Claimed::Owned { .. })).collect();
-    same("those that own the key", owned, vec![&Claimed::Owned { attempt, from }])?;
-    let others =
-        answers.iter().filter(|answer| matches!(answer, Claimed::InFlight { attempt: of, .. } if *of == attempt));
-    same("how many of the others find it in flight", others.count(), answers.len() - 1)
-}
-
-async fn of_many_claims_of_nothing_one_is_owned(t: &Bench) -> Verdict {
-    for _ in 0..4 {
-        let id = t.id()?;
-        let claims = (0..MANY).map(|_| claim(&id)).collect();
-        one_is_owned(std::slice::from_ref(&t.store), claims, 1, Origin::Nothing).await?;
-    }
-    Ok(())
-}
-
-async fn of_many_claims_of_a_released_key_one_is_owned(t: &Bench) -> Verdict {
-    for _ in 0..4 {
-        let given = t.given(RecordState::Released).await?;
-        let claims = (0..MANY).map(|_| claim(&given.id)).collect();
-        one_is_owned(std::slice::from_ref(&t.store), claims, 2, Origin::Released).await?;
-    }
-    Ok(())
-}
-
-async fn of_many_take_overs_one_is_owned(t: &Bench) -> Verdict {
-    for _ in 0..4 {
-        let given = t.given(RecordState::Abandoned).await?;
-        let claims = (0..MANY).map(|_| claim(&given.id)).collect();
-        one_is_owned(std::slice::from_ref(&t.store), claims, 2, Origin::Abandoned).await?;
-    }
-    Ok(())
-}
-
-async fn of_claims_by_two_handles_one_is_owned(t: &Bench) -> Verdict {
-    let handles = [t.store.clone(), t.second().await?];
-    let (new, old) = (t.id()?, t.given(RecordState::Abandoned).await?);
-    one_is_owned(&handles, (0..MANY).map(|_| claim(&new)).collect(), 1, Origin::Nothing).await?;
-    one_is_owned(&handles, (0..MANY).map(|_| claim(&old.id)).collect(), 2, Origin::Abandoned).await
-}
-
-async fn of_claims_with_two_fingerprints_one_is_owned(t: &Bench) -> Verdict {
-    let (id, one, two) = (t.id()?, print("one")?, print("two")?);
-    let step = |number: usize| {
-        let claim = claim(&id).with_fingerprint(if number.is_multiple_of(2) { one } else { two });
-        let store = t.store.clone();
-        async move { Ok((claim.fingerprint, store.claim(&claim).await?)) }
-    };
-    let answers = together((0..MANY).map(step)).await?;
-    let owned: Vec<_> = answers.iter().filter(|(_, answer)| matches!(answer, Claimed::Owned { .. })).collect();
-    let [(winner, _)] = owned.as_slice() else {
-        return Err(broken(format!("those that own the key: wanted one, got {owned:?}")));
-    };
-    let mismatches = |(print, answer): &&(_, Claimed)| print != winner && *answer == Claimed::Mismatch;
-    same("how many mismatch", answers.iter().filter(mismatches).count(), MANY / 2)
-}
-
-async fn ones_own_claim_sent_twice_is_owned_twice(t: &Bench) -> Verdict {
-    for round in 0..ROUNDS {
-        let claim = claim(&t.id()?);
-        let (one, two, same_claim) = (t.store.clone(), t.store.clone(), claim.clone());
-        let sent = both(round, async move { one.claim(&claim).await }, async move { two.claim(&same_claim).await });
-        let owned = Claimed::Owned { attempt: 1, from: Origin::Nothing };
-        same("the answers to one claim, sent twice", sent.await?, (owned.clone(), owned))?;
-    }
-    Ok(())
-}
-
-async fn claims_beside_a_commit_see_the_lease_or_the_outcome(t: &Bench) -> Verdict {
-    for _ in 0..10 {
-        let given = t.given(RecordState::InFlight).await?;
-        let outcome = given.commit.outcome.clone();
-        let step = |number: usize| {
-            let (store, claim, commit) = (t.store.clone(), claim(&given.id), given.commit.clone());
-            async move {
-                if number == 8 {
-                    same("the commit", store.commit(&commit).await?, Ownership::Held)?;
-                }
-                store.claim(&claim).await
-            }
-        };
-        for answer in together((0..16).map(step)).await? {
-            let right = match &answer {
-                Claimed::InFlight { attempt: 1, .. } => true,
-                Claimed::Committed { attempt: 1, outcome: found } => Some(found) == outcome.as_ref(),
-                _ => false,
-            };
-            holds(&format!("a claim beside a commit: wanted InFlight or the outcome, got {answer:?}"), right)?;
-        }
-    }
-    Ok(())
+    let owned: Vec<_> = answers
+        .iter()
+        .filter(|answer| matches!(answer, Claimed::Owned { .. }))
+        .collect();
+    same(
+        "those that own the key",
+        owned,
+        vec![&Claimed::Owned { attempt, from }],
+    )?;
+    let others = answers
+        .iter()
+        .filter(|answer| matches!(answer, Claimed::InFlight { attempt: of, .. } if *of == attempt));
+    same(
+        "how many of the others find it in flight",
+        others.count(),
+        answers.len() - 1,
+    )
 }
 
 /// Records whose leases are of a length, all abandoned.
@@ -193,118 +474,21 @@ async fn abandoned(t: &Bench, lease: Duration) -> Result<Vec<Given>, Failure> {
     for _ in 0..ROUNDS {
         let claim = claim(&t.id()?).with_lease(lease);
         t.own(&claim).await?;
-        all.push(Given { id: claim.id.clone(), commit: commit(&claim, 1), claim });
+        all.push(Given {
+            id: claim.id.clone(),
+            commit: commit(&claim, 1),
+            claim,
+        });
     }
     t.pass(lease).await;
     Ok(all)
 }
 
-async fn a_commit_or_a_take_over_wins(t: &Bench) -> Verdict {
-    for (round, Given { commit, .. }) in abandoned(t, Duration::from_millis(1)).await?.into_iter().enumerate() {
-        let (one, two, second) = (t.store.clone(), t.store.clone(), claim(&commit.id));
-        let id = commit.id.clone();
-        let (committed, claimed) =
-            both(round, async move { one.commit(&commit).await }, async move { two.claim(&second).await }).await?;
-        let (right, then) = match (committed, &claimed) {
-            (Ownership::Held, Claimed::Committed { attempt: 1, .. }) => (true, RecordState::Committed),
-            (Ownership::Lost, Claimed::Owned { attempt: 2, .. }) => (true, RecordState::InFlight),
-            _ => (false, RecordState::InFlight),
-        };
-        holds(&format!("a commit beside a take-over: {committed:?} and {claimed:?}"), right)?;
-        same("the state then", t.state(&id).await?, Some(then))?;
-    }
-    Ok(())
-}
-
-async fn a_renewal_or_a_take_over_wins(t: &Bench) -> Verdict {
-    for (round, Given { id, claim: first, .. }) in abandoned(t, t.unit()).await?.into_iter().enumerate() {
-        let (one, two, second) = (t.store.clone(), t.store.clone(), claim(&id));
-        let steps =
-            both(round, async move { one.renew(renewal(&first)).await }, async move { two.claim(&second).await });
-        let (raced, (renewed, claimed)) = t.timed(steps).await?;
-        let right = match renewed {
-            Ownership::Held => matches!(claimed, Claimed::InFlight { attempt: 1, .. }),
-            Ownership::Lost => matches!(claimed, Claimed::Owned { attempt: 2, .. }),
-        };
-        let what = format!("a renewal beside a take-over: {renewed:?} and {claimed:?}");
-        t.within(t.unit(), raced, holds(&what, right))?;
-    }
-    Ok(())
-}
-
-async fn a_renewal_or_a_removal_wins(t: &Bench) -> Verdict {
-    for (round, Given { id, claim: first, .. }) in abandoned(t, t.unit()).await?.into_iter().enumerate() {
-        let (one, two) = (t.store.clone(), t.store.clone());
-        let steps = both(round, async move { one.renew(renewal(&first)).await }, async move { two.remove(&id).await });
-        let (raced, (renewed, removed)) = t.timed(steps).await?;
-        let right = match renewed {
-            Ownership::Held => matches!(removed, Removed::InFlight { .. }),
-            Ownership::Lost => removed == Removed::Removed,
-        };
-        let what = format!("a renewal beside a removal: {renewed:?} and {removed:?}");
-        t.within(t.unit(), raced, holds(&what, right))?;
-    }
-    Ok(())
-}
-
-async fn a_release_or_a_take_over_wins(t: &Bench) -> Verdict {
-    for (round, Given { id, claim: first, .. }) in abandoned(t, Duration::from_millis(1)).await?.into_iter().enumerate()
-    {
-        let (one, two, second) = (t.store.clone(), t.store.clone(), claim(&id));
-        let (released, claimed) =
-            both(round, async move { one.release(&release(&first)).await }, async move { two.claim(&second).await })
-                .await?;
-        // The claim is owned in both orders, and what it found tells which it was.
-        let found = if released == Ownership::Held { Origin::Released } else { Origin::Abandoned };
-        let what = format!("a claim beside a release that was {released:?}");
-        same(&what, claimed, Claimed::Owned { attempt: 2, from: found })?;
-        same("the state then", t.state(&id).await?, Some(RecordState::InFlight))?;
-    }
-    Ok(())
-}
-
-async fn a_removal_and_a_take_over_come_one_after_the_other(t: &Bench) -> Verdict {
-    for (round, Given { id, .. }) in abandoned(t, Duration::from_millis(1)).await?.into_iter().enumerate() {
-        let (one, two, second) = (t.store.clone(), t.store.clone(), claim(&id));
-        let (removed, claimed) =
-            both(round, async move { one.remove(&id).await }, async move { two.claim(&second).await }).await?;
-        let right = match removed {
-            Removed::Removed => claimed == Claimed::Owned { attempt: 1, from: Origin::Nothing },
-            Removed::InFlight { .. } => claimed == Claimed::Owned { attempt: 2, from: Origin::Abandoned },
-            Removed::Nothing => false,
-        };
-        holds(&format!("a removal beside a take-over: {removed:?} and {claimed:?}"), right)?;
-    }
-    Ok(())
-}
-
-async fn a_commit_sent_twice_is_held_twice(t: &Bench) -> Verdict {
-    for round in 0..ROUNDS {
-        let given = t.given(RecordState::InFlight).await?;
-        let (one, two, again) = (t.store.clone(), t.store.clone(), given.commit.clone());
-        let sent = both(round, async move { one.commit(&given.commit).await }, async move { two.commit(&again).await });
-        same("the answers to one commit, sent twice", sent.await?, (Ownership::Held, Ownership::Held))?;
-    }
-    Ok(())
-}
-
-async fn a_wait_beside_a_commit_loses_no_wake_up(t: &Bench) -> Verdict {
-    let end = async |store: &Handle, claim: &Claim| store.commit(&commit(claim, 1)).await;
-    no_wake_up_is_lost(t, end).await
-}
-
-async fn a_wait_beside_a_release_loses_no_wake_up(t: &Bench) -> Verdict {
-    let end = async |store: &Handle, claim: &Claim| store.release(&release(claim)).await;
-    no_wake_up_is_lost(t, end).await
-}
-
-async fn a_wait_beside_a_release_to_abandoned_loses_no_wake_up(t: &Bench) -> Verdict {
-    let end = async |store: &Handle, claim: &Claim| store.release(&abandon(claim)).await;
-    no_wake_up_is_lost(t, end).await
-}
-
 /// Hundreds of waits, each of which begins a little earlier or later beside what must wake it.
-async fn no_wake_up_is_lost(t: &Bench, end: impl AsyncFn(&Handle, &Claim) -> Result<Ownership, Failure>) -> Verdict {
+async fn no_wake_up_is_lost(
+    t: &Bench,
+    end: impl AsyncFn(&Handle, &Claim) -> Result<Ownership, Failure>,
+) -> Verdict {
     for round in 0..ROUNDS * 3 {
         let claim = claim(&t.id()?);
         t.own(&claim).await?;
@@ -314,8 +498,14 @@ async fn no_wake_up_is_lost(t: &Bench, end: impl AsyncFn(&Handle, &Claim) -> Res
         if round % 50 == 49 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        same("the end of the attempt", end(&t.store, &claim).await?, Ownership::Held)?;
-        waiter.ends_soon(&format!("the wait of round {round}")).await?;
+        same(
+            "the end of the attempt",
+            end(&t.store, &claim).await?,
+            Ownership::Held,
+        )?;
+        waiter
+            .ends_soon(&format!("the wait of round {round}"))
+            .await?;
     }
     Ok(())
 }

@@ -5,31 +5,174 @@ use std::fmt::Debug;
 use idem_core::record::RecordId;
 use idem_core::{StoreError, StoreErrorKind};
 
-use super::trials;
-use crate::bench::{Bench, LONG, abandon, claim, claim_issued, commit, issue, release, renewal, undo};
+use crate::bench::{
+    Bench, LONG, abandon, claim, claim_issued, commit, issue, release, renewal, undo,
+};
 use crate::check::{Verdict, broken, same};
 use crate::handle::soon;
-use crate::trial::Trial;
+use crate::trial::{Trial, code};
 
-pub(super) const TRIALS: &[Trial] = trials!(
-    foreign,
-    [
-        is_unreadable_to_a_claim,
-        is_unreadable_to_a_claim_that_must_be_issued,
-        is_unreadable_to_an_issue,
-        is_unreadable_to_a_commit,
-        is_unreadable_to_a_release,
-        is_unreadable_to_a_renewal,
-        is_unreadable_to_a_wait,
-        is_unreadable_to_an_inspection,
-        is_unreadable_to_a_removal,
-        does_not_spoil_a_batch_of_renewals,
-        does_not_spoil_a_batch_of_issues,
-    ]
-);
+pub(super) const TRIALS: &[Trial] = &[
+    code("foreign::is_unreadable_to_a_claim", |t| {
+        Box::pin(async move {
+            for id in planted(t).await? {
+                unreadable("a claim", t.store.try_claim(&claim(&id)).await?)?;
+                untouched(t, &id).await?;
+            }
+            Ok(())
+        })
+    }),
+    code(
+        "foreign::is_unreadable_to_a_claim_that_must_be_issued",
+        |t| {
+            Box::pin(async move {
+                for id in planted(t).await? {
+                    unreadable("a claim", t.store.try_claim(&claim_issued(&id)).await?)?;
+                    untouched(t, &id).await?;
+                }
+                Ok(())
+            })
+        },
+    ),
+    code("foreign::is_unreadable_to_an_issue", |t| {
+        Box::pin(async move {
+            for id in planted(t).await? {
+                for answer in t.store.issue_all(&[issue(&id)]).await? {
+                    unreadable("an issue", answer)?;
+                }
+                untouched(t, &id).await?;
+            }
+            Ok(())
+        })
+    }),
+    code("foreign::is_unreadable_to_a_commit", |t| {
+        Box::pin(async move {
+            for id in planted(t).await? {
+                unreadable(
+                    "a commit",
+                    t.store.try_commit(&commit(&claim(&id), 1)).await?,
+                )?;
+                untouched(t, &id).await?;
+            }
+            Ok(())
+        })
+    }),
+    code("foreign::is_unreadable_to_a_release", |t| {
+        Box::pin(async move {
+            for id in planted(t).await? {
+                let claim = claim(&id);
+                unreadable("a release", t.store.try_release(&release(&claim)).await?)?;
+                unreadable(
+                    "a release to abandoned",
+                    t.store.try_release(&abandon(&claim)).await?,
+                )?;
+                unreadable(
+                    "a release to undone",
+                    t.store.try_release(&undo(&claim)).await?,
+                )?;
+                untouched(t, &id).await?;
+            }
+            Ok(())
+        })
+    }),
+    code("foreign::is_unreadable_to_a_renewal", |t| {
+        Box::pin(async move {
+            for id in planted(t).await? {
+                let answers = t.store.renew_all(&[renewal(&claim(&id))]).await?;
+                for answer in answers {
+                    unreadable("a renewal", answer)?;
+                }
+                untouched(t, &id).await?;
+            }
+            Ok(())
+        })
+    }),
+    code("foreign::is_unreadable_to_a_wait", |t| {
+        Box::pin(async move {
+            for id in planted(t).await? {
+                unreadable(
+                    "a wait",
+                    soon(
+                        "a wait for what is no record",
+                        t.store.try_wait(&id, 1, LONG),
+                    )
+                    .await??,
+                )?;
+                untouched(t, &id).await?;
+            }
+            Ok(())
+        })
+    }),
+    code("foreign::is_unreadable_to_an_inspection", |t| {
+        Box::pin(async move {
+            for id in planted(t).await? {
+                untouched(t, &id).await?;
+            }
+            Ok(())
+        })
+    }),
+    code("foreign::is_unreadable_to_a_removal", |t| {
+        Box::pin(async move {
+            for id in planted(t).await? {
+                unreadable("a removal", t.store.try_remove(&id).await?)?;
+                untouched(t, &id).await?;
+            }
+            Ok(())
+        })
+    }),
+    code("foreign::does_not_spoil_a_batch_of_renewals", |t| {
+        Box::pin(async move {
+            let (one, other) = (claim(&t.id()?), claim(&t.id()?));
+            t.own(&one).await?;
+            t.own(&other).await?;
+            let foreign = t.id()?;
+            t.plant(&foreign, b"hello").await?;
+            let answers = t
+                .store
+                .renew_all(&[renewal(&one), renewal(&claim(&foreign)), renewal(&other)])
+                .await?;
+            let kinds = answers
+                .into_iter()
+                .map(|answer| answer.map_err(|error| error.kind()))
+                .collect::<Vec<_>>();
+            let held = Ok(idem_core::record::Ownership::Held);
+            same(
+                "the answers",
+                kinds,
+                vec![held, Err(StoreErrorKind::Unreadable), held],
+            )
+        })
+    }),
+    code("foreign::does_not_spoil_a_batch_of_issues", |t| {
+        Box::pin(async move {
+            let foreign = t.id()?;
+            t.plant(&foreign, b"hello").await?;
+            let answers = t
+                .store
+                .issue_all(&[issue(&t.id()?), issue(&foreign), issue(&t.id()?)])
+                .await?;
+            let kinds = answers
+                .into_iter()
+                .map(|answer| answer.map_err(|error| error.kind()))
+                .collect::<Vec<_>>();
+            let issued = Ok(idem_core::record::Issued::Issued);
+            same(
+                "the answers",
+                kinds,
+                vec![issued, Err(StoreErrorKind::Unreadable), issued],
+            )
+        })
+    }),
+];
 
 /// Somebody else's data, an empty value, and records that are cut short or of a later version.
-const VALUES: [&[u8]; 5] = [b"hello", b"", b"{\"a\":1}", b"\xff\x00\xfe", b"i9z the future"];
+const VALUES: [&[u8]; 5] = [
+    b"hello",
+    b"",
+    b"{\"a\":1}",
+    b"\xff\x00\xfe",
+    b"i9z the future",
+];
 
 /// Ids at which foreign values stand.
 async fn planted(t: &Bench) -> Result<Vec<RecordId>, crate::check::Failure> {
@@ -51,104 +194,4 @@ fn unreadable<T: Debug>(what: &str, answer: Result<T, StoreError>) -> Verdict {
 
 async fn untouched(t: &Bench, id: &RecordId) -> Verdict {
     unreadable("the value then", t.store.try_inspect(id).await?)
-}
-
-async fn is_unreadable_to_a_claim(t: &Bench) -> Verdict {
-    for id in planted(t).await? {
-        unreadable("a claim", t.store.try_claim(&claim(&id)).await?)?;
-        untouched(t, &id).await?;
-    }
-    Ok(())
-}
-
-async fn is_unreadable_to_a_claim_that_must_be_issued(t: &Bench) -> Verdict {
-    for id in planted(t).await? {
-        unreadable("a claim", t.store.try_claim(&claim_issued(&id)).await?)?;
-        untouched(t, &id).await?;
-    }
-    Ok(())
-}
-
-async fn is_unreadable_to_an_issue(t: &Bench) -> Verdict {
-    for id in planted(t).await? {
-        for answer in t.store.issue_all(&[issue(&id)]).await? {
-            unreadable("an issue", answer)?;
-        }
-        untouched(t, &id).await?;
-    }
-    Ok(())
-}
-
-async fn is_unreadable_to_a_commit(t: &Bench) -> Verdict {
-    for id in planted(t).await? {
-        unreadable("a commit", t.store.try_commit(&commit(&claim(&id), 1)).await?)?;
-        untouched(t, &id).await?;
-    }
-    Ok(())
-}
-
-async fn is_unreadable_to_a_release(t: &Bench) -> Verdict {
-    for id in planted(t).await? {
-        let claim = claim(&id);
-        unreadable("a release", t.store.try_release(&release(&claim)).await?)?;
-        unreadable("a release to abandoned", t.store.try_release(&abandon(&claim)).await?)?;
-        unreadable("a release to undone", t.store.try_release(&undo(&claim)).await?)?;
-        untouched(t, &id).await?;
-    }
-    Ok(())
-}
-
-async fn is_unreadable_to_a_renewal(t: &Bench) -> Verdict {
-    for id in planted(t).await? {
-        let answers = t.store.renew_all(&[renewal(&claim(&id))]).await?;
-        for answer in answers {
-            unreadable("a renewal", answer)?;
-        }
-        untouched(t, &id).await?;
-    }
-    Ok(())
-}
-
-async fn is_unreadable_to_a_wait(t: &Bench) -> Verdict {
-    for id in planted(t).await? {
-        unreadable("a wait", soon("a wait for what is no record", t.store.try_wait(&id, 1, LONG)).await??)?;
-        untouched(t, &id).await?;
-    }
-    Ok(())
-}
-
-async fn is_unreadable_to_an_inspection(t: &Bench) -> Verdict {
-    for id in planted(t).await? {
-        untouched(t, &id).await?;
-    }
-    Ok(())
-}
-
-async fn is_unreadable_to_a_removal(t: &Bench) -> Verdict {
-    for id in planted(t).await? {
-        unreadable("a removal", t.store.try_remove(&id).await?)?;
-        untouched(t, &id).await?;
-    }
-    Ok(())
-}
-
-async fn does_not_spoil_a_batch_of_renewals(t: &Bench) -> Verdict {
-    let (one, other) = (claim(&t.id()?), claim(&t.id()?));
-    t.own(&one).await?;
-    t.own(&other).await?;
-    let foreign = t.id()?;
-    t.plant(&foreign, b"hello").await?;
-    let answers = t.store.renew_all(&[renewal(&one), renewal(&claim(&foreign)), renewal(&other)]).await?;
-    let kinds = answers.into_iter().map(|answer| answer.map_err(|error| error.kind())).collect::<Vec<_>>();
-    let held = Ok(idem_core::record::Ownership::Held);
-    same("the answers", kinds, vec![held, Err(StoreErrorKind::Unreadable), held])
-}
-
-async fn does_not_spoil_a_batch_of_issues(t: &Bench) -> Verdict {
-    let foreign = t.id()?;
-    t.plant(&foreign, b"hello").await?;
-    let answers = t.store.issue_all(&[issue(&t.id()?), issue(&foreign), issue(&t.id()?)]).await?;
-    let kinds = answers.into_iter().map(|answer| answer.map_err(|error| error.kind())).collect::<Vec<_>>();
-    let issued = Ok(idem_core::record::Issued::Issued);
-    same("the answers", kinds, vec![issued, Err(StoreErrorKind::Unreadable), issued])
 }

@@ -1,5 +1,10 @@
-//! The trials. Each is a few lines; what a table of the contract says of many states is tried in
-//! each of them.
+//! The trials, by what they try. A trial is a row of the table of its file, by [`lines`] or by
+//! [`code`], and nothing else names it. A trial by lines says what callers do and what the store
+//! answers; [`script`] plays it.
+//!
+//! [`lines`]: crate::trial::lines
+//! [`code`]: crate::trial::code
+//! [`script`]: crate::script
 
 mod claim;
 mod commit;
@@ -26,6 +31,8 @@ mod wait;
 
 use crate::trial::Trial;
 
+// A file that is left out here is dead code, which the compiler finds.
+
 /// All of them, by subject.
 pub(crate) const ALL: &[&[Trial]] = &[
     claim::TRIALS,
@@ -51,15 +58,3 @@ pub(crate) const ALL: &[&[Trial]] = &[
 
 /// Those of stores that can list.
 pub(crate) const ADMIN: &[&[Trial]] = &[list::TRIALS, intervene::TRIALS, replace::TRIALS];
-
-/// The list of a file's trials. A trial that is left out is dead code, which the compiler finds.
-macro_rules! trials {
-    ($group:ident, [$($name:ident),* $(,)?]) => {
-        &[$($crate::trial::Trial {
-            name: concat!(stringify!($group), "::", stringify!($name)),
-            run: |bench| Box::pin($name(bench)),
-        }),*]
-    };
-}
-
-use trials;

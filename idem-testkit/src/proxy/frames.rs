@@ -43,7 +43,10 @@ pub(super) fn request(bytes: &[u8]) -> Frame<Words<'_>> {
 pub(super) fn reply(bytes: &[u8]) -> Frame<ReplyKind> {
     match bytes.first() {
         None => return Frame::Part,
-        Some(b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' | b'$' | b'!' | b'=' | b'*' | b'~' | b'>' | b'%') => {}
+        Some(
+            b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' | b'$' | b'!' | b'=' | b'*' | b'~'
+            | b'>' | b'%',
+        ) => {}
         Some(_) => return Frame::Unknown,
     }
     match end_of_reply(bytes) {
@@ -56,12 +59,20 @@ pub(super) fn reply(bytes: &[u8]) -> Frame<ReplyKind> {
 struct NotRedis;
 
 fn words(bytes: &[u8]) -> Result<Option<(Words<'_>, usize)>, NotRedis> {
-    let Some((head, mut at)) = line(bytes, 0) else { return Ok(None) };
+    let Some((head, mut at)) = line(bytes, 0) else {
+        return Ok(None);
+    };
     let mut words = Vec::new();
     for _ in 0..length(head)?.unwrap_or_default() {
-        let Some((head, end)) = line(bytes, at) else { return Ok(None) };
-        let Some(length) = length(head)? else { return Err(NotRedis) };
-        let Some(word) = bytes.get(end..end + length) else { return Ok(None) };
+        let Some((head, end)) = line(bytes, at) else {
+            return Ok(None);
+        };
+        let Some(length) = length(head)? else {
+            return Err(NotRedis);
+        };
+        let Some(word) = bytes.get(end..end + length) else {
+            return Ok(None);
+        };
         words.push(word);
         at = end + length + 2;
     }
@@ -71,7 +82,9 @@ fn words(bytes: &[u8]) -> Result<Option<(Words<'_>, usize)>, NotRedis> {
 fn end_of_reply(bytes: &[u8]) -> Result<Option<usize>, NotRedis> {
     let (mut at, mut left) = (0, 1);
     while left > 0 {
-        let Some((head, end)) = line(bytes, at) else { return Ok(None) };
+        let Some((head, end)) = line(bytes, at) else {
+            return Ok(None);
+        };
         left -= 1;
         at = end;
         match head.first() {
@@ -90,7 +103,9 @@ fn kind_of_reply(bytes: &[u8]) -> ReplyKind {
     if bytes.first() != Some(&b'>') {
         return ReplyKind::Reply;
     }
-    let kind = line(bytes, 0).and_then(|(_, at)| line(bytes, at)).and_then(|(_, at)| line(bytes, at));
+    let kind = line(bytes, 0)
+        .and_then(|(_, at)| line(bytes, at))
+        .and_then(|(_, at)| line(bytes, at));
     match kind {
         Some((kind, _)) if kind.ends_with(b"subscribe") => ReplyKind::Reply,
         _ => ReplyKind::Message,
@@ -106,7 +121,10 @@ fn line(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
 
 /// The number behind a line's first character; `None` for the length of nothing, which is -1.
 fn length(head: &[u8]) -> Result<Option<usize>, NotRedis> {
-    let number = head.get(1..).and_then(|digits| std::str::from_utf8(digits).ok()).ok_or(NotRedis)?;
+    let number = head
+        .get(1..)
+        .and_then(|digits| std::str::from_utf8(digits).ok())
+        .ok_or(NotRedis)?;
     Ok(usize::try_from(number.parse::<i64>().map_err(|_| NotRedis)?).ok())
 }
 
@@ -121,20 +139,39 @@ mod tests {
         for end in 0..length {
             assert_eq!(request(&whole[..end]), Frame::Part, "{end}");
         }
-        assert_eq!(request(whole), Frame::Whole(vec![&b"SET"[..], b"k", b"\r\n\r\n"], length));
-        assert_eq!(request(&whole[length..]), Frame::Whole(vec![&b"PING"[..]], 6));
+        assert_eq!(
+            request(whole),
+            Frame::Whole(vec![&b"SET"[..], b"k", b"\r\n\r\n"], length)
+        );
+        assert_eq!(
+            request(&whole[length..]),
+            Frame::Whole(vec![&b"PING"[..]], 6)
+        );
         assert_eq!(request(b"\x16\x03\x01"), Frame::Unknown);
     }
 
     #[test]
     fn a_reply_is_known_when_all_of_it_is_there() {
-        for whole in
-            ["+OK\r\n", "-ERR x\r\n", "$-1\r\n", "_\r\n", "*2\r\n$1\r\na\r\n*1\r\n:1\r\n", "%1\r\n+a\r\n$0\r\n\r\n"]
-        {
+        for whole in [
+            "+OK\r\n",
+            "-ERR x\r\n",
+            "$-1\r\n",
+            "_\r\n",
+            "*2\r\n$1\r\na\r\n*1\r\n:1\r\n",
+            "%1\r\n+a\r\n$0\r\n\r\n",
+        ] {
             for end in 0..whole.len() {
-                assert_eq!(reply(&whole.as_bytes()[..end]), Frame::Part, "{whole:?} {end}");
+                assert_eq!(
+                    reply(&whole.as_bytes()[..end]),
+                    Frame::Part,
+                    "{whole:?} {end}"
+                );
             }
-            assert_eq!(reply(whole.as_bytes()), Frame::Whole(ReplyKind::Reply, whole.len()), "{whole:?}");
+            assert_eq!(
+                reply(whole.as_bytes()),
+                Frame::Whole(ReplyKind::Reply, whole.len()),
+                "{whole:?}"
+            );
         }
         assert_eq!(reply(b"\x15\x03"), Frame::Unknown);
     }
@@ -142,8 +179,14 @@ mod tests {
     #[test]
     fn what_is_pushed_answers_nothing_unless_it_confirms() {
         let message = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$0\r\n\r\n";
-        assert_eq!(reply(message), Frame::Whole(ReplyKind::Message, message.len()));
+        assert_eq!(
+            reply(message),
+            Frame::Whole(ReplyKind::Message, message.len())
+        );
         let confirmed = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n";
-        assert_eq!(reply(confirmed), Frame::Whole(ReplyKind::Reply, confirmed.len()));
+        assert_eq!(
+            reply(confirmed),
+            Frame::Whole(ReplyKind::Reply, confirmed.len())
+        );
     }
 }

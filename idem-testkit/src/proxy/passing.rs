@@ -49,7 +49,11 @@ struct Inner {
 
 impl Passing {
     pub(super) fn new(is_one: impl Fn(&[&[u8]]) -> bool + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Inner { is_one: Box::new(is_one), script: Mutex::default(), calls: watch::Sender::new(0) }))
+        Self(Arc::new(Inner {
+            is_one: Box::new(is_one),
+            script: Mutex::default(),
+            calls: watch::Sender::new(0),
+        }))
     }
 
     /// The next request for which nothing else is scripted yet has this mishap.
@@ -84,7 +88,11 @@ impl Passing {
             return None;
         }
         let mut script = self.script();
-        let mishap = script.0.pop_front().or_else(|| script.1.clone()).unwrap_or(Mishap::Pass);
+        let mishap = script
+            .0
+            .pop_front()
+            .or_else(|| script.1.clone())
+            .unwrap_or(Mishap::Pass);
         // Counted under the lock, so that who sees the count scripts the next request, not this
         // one.
         self.0.calls.send_modify(|calls| *calls += 1);
@@ -98,6 +106,8 @@ impl Passing {
 
 impl fmt::Debug for Passing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Passing").field("calls", &self.calls()).finish_non_exhaustive()
+        f.debug_struct("Passing")
+            .field("calls", &self.calls())
+            .finish_non_exhaustive()
     }
 }

@@ -27,21 +27,31 @@ const TLS: &[u8] = &80_877_103u32.to_be_bytes();
 /// Reads a request to PostgreSQL: the messages up to the one that the server waits for.
 pub(super) fn postgres(bytes: &[u8], session: &mut Conversation) -> Frame<Words> {
     if !session.begun {
-        let Some(length) = big_endian(bytes, 0) else { return Frame::Part };
-        let Some(message) = bytes.get(4..length) else { return Frame::Part };
+        let Some(length) = big_endian(bytes, 0) else {
+            return Frame::Part;
+        };
+        let Some(message) = bytes.get(4..length) else {
+            return Frame::Part;
+        };
         session.begun = message != TLS;
         return Frame::Whole(Words::new(), length);
     }
     let (mut at, mut words) = (0, Words::new());
     loop {
-        let (Some(kind), Some(length)) = (bytes.get(at), big_endian(bytes, at + 1)) else { return Frame::Part };
-        let Some(body) = bytes.get(at + 5..at + 1 + length) else { return Frame::Part };
+        let (Some(kind), Some(length)) = (bytes.get(at), big_endian(bytes, at + 1)) else {
+            return Frame::Part;
+        };
+        let Some(body) = bytes.get(at + 5..at + 1 + length) else {
+            return Frame::Part;
+        };
         at += 1 + length;
         match kind {
             b'Q' => return Frame::Whole(vec![text(body).0.to_vec()], at),
             b'P' => {
                 let (name, rest) = text(body);
-                session.statements.insert(name.to_vec(), text(rest).0.to_vec());
+                session
+                    .statements
+                    .insert(name.to_vec(), text(rest).0.to_vec());
             }
             b'B' => words = bound(body, session).unwrap_or_default(),
             // The server answers after these.
@@ -63,7 +73,11 @@ fn bound(body: &[u8], session: &Conversation) -> Option<Words> {
     for _ in 0..parameters {
         // `NULL` has the length -1.
         let length = big_endian(rest, 0)?;
-        let length = if i32::try_from(length).is_ok() { length } else { 0 };
+        let length = if i32::try_from(length).is_ok() {
+            length
+        } else {
+            0
+        };
         words.push(rest.get(4..4 + length)?.to_vec());
         rest = rest.get(4 + length..)?;
     }
@@ -75,11 +89,21 @@ pub(super) fn mysql(bytes: &[u8], session: &mut Conversation) -> Frame<Words> {
     const LONGEST: usize = 0xff_ffff;
 
     let (mut at, mut payload) = (0, Vec::new());
-    let Some(number) = bytes.get(3).copied() else { return Frame::Part };
+    let Some(number) = bytes.get(3).copied() else {
+        return Frame::Part;
+    };
     loop {
-        let Some(head) = bytes.get(at..at + 4) else { return Frame::Part };
-        let length = head.iter().take(3).rev().fold(0, |length, byte| length << 8 | usize::from(*byte));
-        let Some(part) = bytes.get(at + 4..at + 4 + length) else { return Frame::Part };
+        let Some(head) = bytes.get(at..at + 4) else {
+            return Frame::Part;
+        };
+        let length = head
+            .iter()
+            .take(3)
+            .rev()
+            .fold(0, |length, byte| length << 8 | usize::from(*byte));
+        let Some(part) = bytes.get(at + 4..at + 4 + length) else {
+            return Frame::Part;
+        };
         payload.extend_from_slice(part);
         at += 4 + length;
         if length < LONGEST {
@@ -102,7 +126,10 @@ pub(super) fn mysql(bytes: &[u8], session: &mut Conversation) -> Frame<Words> {
 /// The statement that is carried out, and all its parameters as they are sent.
 fn executed(rest: &[u8], session: &Conversation) -> Option<Words> {
     let (number, parameters) = rest.split_at_checked(4)?;
-    Some(vec![session.statements.get(number)?.clone(), parameters.to_vec()])
+    Some(vec![
+        session.statements.get(number)?.clone(),
+        parameters.to_vec(),
+    ])
 }
 
 /// Looks at what MySQL sends: the number of a statement that was to be prepared. `false`: more of
@@ -128,8 +155,14 @@ pub(super) fn mysql_reply(bytes: &[u8], session: &mut Conversation) -> bool {
 
 /// The text up to the next zero, and what comes after that.
 fn text(bytes: &[u8]) -> (&[u8], &[u8]) {
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    (bytes.get(..end).unwrap_or_default(), bytes.get(end + 1..).unwrap_or_default())
+    let end = bytes
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(bytes.len());
+    (
+        bytes.get(..end).unwrap_or_default(),
+        bytes.get(end + 1..).unwrap_or_default(),
+    )
 }
 
 fn short(bytes: &[u8]) -> Option<u16> {
@@ -155,30 +188,60 @@ mod tests {
         let tls = [&8u32.to_be_bytes()[..], TLS].concat();
         assert_eq!(postgres(&tls, &mut session), Frame::Whole(Words::new(), 8));
         let start = [&9u32.to_be_bytes()[..], &[0, 3, 0, 0, 0]].concat();
-        assert_eq!(postgres(&start, &mut session), Frame::Whole(Words::new(), 9));
-        let prepare = [message(b'P', b"s1\0SELECT $1\0\0\0"), message(b'D', b"Ss1\0"), message(b'S', b"")].concat();
-        assert_eq!(postgres(&prepare, &mut session), Frame::Whole(Words::new(), prepare.len()));
+        assert_eq!(
+            postgres(&start, &mut session),
+            Frame::Whole(Words::new(), 9)
+        );
+        let prepare = [
+            message(b'P', b"s1\0SELECT $1\0\0\0"),
+            message(b'D', b"Ss1\0"),
+            message(b'S', b""),
+        ]
+        .concat();
+        assert_eq!(
+            postgres(&prepare, &mut session),
+            Frame::Whole(Words::new(), prepare.len())
+        );
         let bind = b"\0s1\0\0\x01\0\x01\0\x02\0\0\0\x01k\xff\xff\xff\xff\0\0";
-        let run = [message(b'B', bind), message(b'E', b"\0\0\0\0\0"), message(b'S', b"")].concat();
+        let run = [
+            message(b'B', bind),
+            message(b'E', b"\0\0\0\0\0"),
+            message(b'S', b""),
+        ]
+        .concat();
         for end in 0..run.len() {
             assert_eq!(postgres(&run[..end], &mut session), Frame::Part, "{end}");
         }
         let words = vec![b"SELECT $1".to_vec(), b"k".to_vec(), Vec::new()];
         assert_eq!(postgres(&run, &mut session), Frame::Whole(words, run.len()));
         let plain = message(b'Q', b"LISTEN c\0");
-        assert_eq!(postgres(&plain, &mut session), Frame::Whole(vec![b"LISTEN c".to_vec()], plain.len()));
+        assert_eq!(
+            postgres(&plain, &mut session),
+            Frame::Whole(vec![b"LISTEN c".to_vec()], plain.len())
+        );
     }
 
     #[test]
     fn mysql_carries_out_the_statement_whose_number_the_server_gave() {
         let mut session = Conversation::default();
-        let packet =
-            |number: u8, payload: &[u8]| [&[u8::try_from(payload.len()).unwrap(), 0, 0, number], payload].concat();
+        let packet = |number: u8, payload: &[u8]| {
+            [
+                &[u8::try_from(payload.len()).unwrap(), 0, 0, number],
+                payload,
+            ]
+            .concat()
+        };
         // The answer to the greeting is not a command.
         let hello = packet(1, b"\x03SELECT 1");
-        assert_eq!(mysql(&hello, &mut session), Frame::Whole(Words::new(), hello.len()));
+        assert_eq!(
+            mysql(&hello, &mut session),
+            Frame::Whole(Words::new(), hello.len())
+        );
         let prepare = packet(0, b"\x16SELECT ?");
-        assert_eq!(mysql(&prepare, &mut session), Frame::Whole(Words::new(), prepare.len()));
+        assert_eq!(
+            mysql(&prepare, &mut session),
+            Frame::Whole(Words::new(), prepare.len())
+        );
         let reply = packet(1, b"\0\x07\0\0\0\x01\0");
         assert!(!mysql_reply(&reply[..8], &mut session));
         assert!(mysql_reply(&reply, &mut session));
@@ -189,6 +252,9 @@ mod tests {
         let words = vec![b"SELECT ?".to_vec(), b"rest".to_vec()];
         assert_eq!(mysql(&run, &mut session), Frame::Whole(words, run.len()));
         let plain = packet(0, b"\x03COMMIT");
-        assert_eq!(mysql(&plain, &mut session), Frame::Whole(vec![b"COMMIT".to_vec()], plain.len()));
+        assert_eq!(
+            mysql(&plain, &mut session),
+            Frame::Whole(vec![b"COMMIT".to_vec()], plain.len())
+        );
     }
 }

@@ -78,7 +78,11 @@ impl RedisCluster {
 
     /// For one with other settings.
     pub fn builder() -> RedisClusterBuilder {
-        RedisClusterBuilder { node: RedisServer::builder(), masters: 3, replicas: 1 }
+        RedisClusterBuilder {
+            node: RedisServer::builder(),
+            masters: 3,
+            replicas: 1,
+        }
     }
 
     /// One for all tests of this process, as [`RedisServer::shared`].
@@ -109,10 +113,14 @@ impl RedisCluster {
     pub async fn master_of(&self, key: &str) -> io::Result<usize> {
         let slot = most_say(&self.nodes, &["CLUSTER", "KEYSLOT", key], Reply::number).await?;
         let port = most_say(&self.nodes, &["CLUSTER", "SLOTS"], |reply| {
-            let Reply::List(ranges) = reply else { return None };
+            let Reply::List(ranges) = reply else {
+                return None;
+            };
             ranges.iter().find_map(|range| match range {
                 Reply::List(range) => match range.as_slice() {
-                    [first, last, Reply::List(master), ..] if (first.number()?..=last.number()?).contains(&slot) => {
+                    [first, last, Reply::List(master), ..]
+                        if (first.number()?..=last.number()?).contains(&slot) =>
+                    {
                         master.get(1)?.number()
                     }
                     _ => None,
@@ -150,7 +158,8 @@ impl RedisCluster {
     ///
     /// If that takes longer than 40 seconds, as it does while a node is stopped.
     pub async fn settled(&self) -> io::Result<()> {
-        let mut looks = Looks::at("the cluster serves all slots, and its replicas have their masters' data");
+        let mut looks =
+            Looks::at("the cluster serves all slots, and its replicas have their masters' data");
         while !self.is_settled().await {
             looks.again().await?;
         }
@@ -163,7 +172,13 @@ impl RedisCluster {
             if says(node, "replication", &["role:master"]).await {
                 masters += 1;
                 served += replicas(node).await;
-            } else if !says(node, "replication", &["role:slave", "master_link_status:up"]).await {
+            } else if !says(
+                node,
+                "replication",
+                &["role:slave", "master_link_status:up"],
+            )
+            .await
+            {
                 return false;
             }
             if !informed(node, &[SERVES]).await {
@@ -175,14 +190,23 @@ impl RedisCluster {
 
     /// Has the nodes meet, gives the masters their slots, and the replicas their masters.
     async fn join(&self, masters: usize) -> io::Result<()> {
-        let (first, others) = self.nodes.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let (first, others) = self
+            .nodes
+            .split_first()
+            .ok_or(io::ErrorKind::InvalidInput)?;
         for (index, master) in self.nodes[..masters].iter().enumerate() {
-            let range = [index * SLOTS / masters, (index + 1) * SLOTS / masters - 1].map(|slot| slot.to_string());
+            let range = [index * SLOTS / masters, (index + 1) * SLOTS / masters - 1]
+                .map(|slot| slot.to_string());
             tell(master, &["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]]).await?;
-            tell(master, &["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]).await?;
+            tell(
+                master,
+                &["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()],
+            )
+            .await?;
         }
         for node in others {
-            let [port, bus] = [node.port, node.bus.unwrap_or_default()].map(|port| port.to_string());
+            let [port, bus] =
+                [node.port, node.bus.unwrap_or_default()].map(|port| port.to_string());
             tell(first, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await?;
         }
         let known = format!("cluster_known_nodes:{}", self.nodes.len());
@@ -193,7 +217,9 @@ impl RedisCluster {
             }
         }
         for (index, replica) in self.nodes[masters..].iter().enumerate() {
-            let id = ask(&self.nodes[index % masters], &["CLUSTER", "MYID"]).await?.to_string();
+            let id = ask(&self.nodes[index % masters], &["CLUSTER", "MYID"])
+                .await?
+                .to_string();
             tell(replica, &["CLUSTER", "REPLICATE", &id]).await?;
         }
         self.settled().await
@@ -202,8 +228,13 @@ impl RedisCluster {
 
 /// Whether `CLUSTER INFO` has each of these lines.
 async fn informed(node: &RedisServer, lines: &[&str]) -> bool {
-    let info = ask(node, &["CLUSTER", "INFO"]).await.map(|info| info.to_string()).unwrap_or_default();
-    lines.iter().all(|wanted| info.lines().any(|line| line == *wanted))
+    let info = ask(node, &["CLUSTER", "INFO"])
+        .await
+        .map(|info| info.to_string())
+        .unwrap_or_default();
+    lines
+        .iter()
+        .all(|wanted| info.lines().any(|line| line == *wanted))
 }
 
 impl RedisClusterBuilder {

@@ -53,9 +53,16 @@ pub(super) struct Database {
 impl Database {
     /// Starts one, with these arguments besides.
     pub(super) async fn start<K: Kind>(args: &[&str]) -> io::Result<Self> {
-        let template = tokio::task::spawn_blocking(template::<K>).await.map_err(io::Error::other)??;
+        let template = tokio::task::spawn_blocking(template::<K>)
+            .await
+            .map_err(io::Error::other)??;
         // The copy keeps who owns it.
-        let copy = |dir: &Path| run(Command::new("cp").arg("-a").arg(template.join(".")).arg(dir));
+        let copy = |dir: &Path| {
+            run(Command::new("cp")
+                .arg("-a")
+                .arg(template.join("."))
+                .arg(dir))
+        };
         Self::start_on::<K>(copy, args).await
     }
 
@@ -71,7 +78,10 @@ impl Database {
         Self::start_on::<K>(make, args).await
     }
 
-    async fn start_on<K: Kind>(fill: impl Fn(&Path) -> io::Result<()>, args: &[&str]) -> io::Result<Self> {
+    async fn start_on<K: Kind>(
+        fill: impl Fn(&Path) -> io::Result<()>,
+        args: &[&str],
+    ) -> io::Result<Self> {
         let program = K::program()?;
         let mut tries = PORTS;
         loop {
@@ -101,7 +111,9 @@ impl Database {
     pub(super) fn signal(&self, signal: &str) -> io::Result<()> {
         match self.process().as_mut() {
             Some(process) => process.signal(signal),
-            None => Err(io::Error::other("the server was killed, and not started again")),
+            None => Err(io::Error::other(
+                "the server was killed, and not started again",
+            )),
         }
     }
 
@@ -120,31 +132,59 @@ impl Database {
         Ok(())
     }
 
-    fn prepare<K: Kind>(program: &Path, fill: impl Fn(&Path) -> io::Result<()>, args: &[&str]) -> io::Result<Self> {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let dir = tempfile::Builder::new().prefix(&format!("idem-{}-", K::NAME)).tempdir()?;
+    fn prepare<K: Kind>(
+        program: &Path,
+        fill: impl Fn(&Path) -> io::Result<()>,
+        args: &[&str],
+    ) -> io::Result<Self> {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+            .local_addr()?
+            .port();
+        let dir = tempfile::Builder::new()
+            .prefix(&format!("idem-{}-", K::NAME))
+            .tempdir()?;
         fill(dir.path())?;
         let mut all = K::arguments(dir.path(), port)?;
         all.extend(args.iter().map(OsString::from));
-        Ok(Self { program: program.to_owned(), args: all, port, process: Mutex::new(None), dir })
+        Ok(Self {
+            program: program.to_owned(),
+            args: all,
+            port,
+            process: Mutex::new(None),
+            dir,
+        })
     }
 
     fn spawn(&self) -> io::Result<Process> {
         let (program, before) = unprivileged(&self.program);
-        Process::spawn(&program, before.into_iter().chain(self.args.iter().cloned()), self.dir.path())
+        Process::spawn(
+            &program,
+            before.into_iter().chain(self.args.iter().cloned()),
+            self.dir.path(),
+        )
     }
 
     async fn ready(&self, process: &mut Process) -> io::Result<()> {
         for _ in 0..ASKED {
             tokio::time::sleep(PAUSE).await;
             if let Some(why) = process.death()? {
-                return Err(io::Error::other(format!("the server on port {} ended at once: {why}", self.port)));
+                return Err(io::Error::other(format!(
+                    "the server on port {} ended at once: {why}",
+                    self.port
+                )));
             }
-            if process.says_ready() && TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await.is_ok() {
+            if process.says_ready()
+                && TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))
+                    .await
+                    .is_ok()
+            {
                 return Ok(());
             }
         }
-        Err(io::Error::new(io::ErrorKind::TimedOut, "the server was not ready within 60 s of its start"))
+        Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the server was not ready within 60 s of its start",
+        ))
     }
 
     fn process(&self) -> MutexGuard<'_, Option<Process>> {
@@ -171,7 +211,9 @@ macro_rules! database_server {
             ///
             /// As [`start`](Self::start).
             pub async fn start_with(args: &[&str]) -> std::io::Result<Self> {
-                $crate::server::database::Database::start::<$Kind>(args).await.map(Self)
+                $crate::server::database::Database::start::<$Kind>(args)
+                    .await
+                    .map(Self)
             }
 
             /// One for all tests of this process. It is started at the first call, and killed when
@@ -252,7 +294,9 @@ fn template<K: Kind>() -> io::Result<PathBuf> {
     if fs::metadata(&path).is_ok_and(|found| found.uid() == owner()) {
         return Ok(path);
     }
-    let made = tempfile::Builder::new().prefix(&format!("idem-{}-made-", K::NAME)).tempdir()?;
+    let made = tempfile::Builder::new()
+        .prefix(&format!("idem-{}-made-", K::NAME))
+        .tempdir()?;
     own(made.path())?;
     run_unprivileged(&K::create(made.path())?, made.path())?;
     let made = made.keep();
@@ -266,13 +310,20 @@ fn template<K: Kind>() -> io::Result<PathBuf> {
 /// Gives a directory to whom the server runs as.
 fn own(dir: &Path) -> io::Result<()> {
     let is_root = fs::metadata("/proc/self")?.uid() == 0;
-    if is_root { chown(dir, Some(NOBODY), Some(NOBODY)) } else { Ok(()) }
+    if is_root {
+        chown(dir, Some(NOBODY), Some(NOBODY))
+    } else {
+        Ok(())
+    }
 }
 
 /// Runs a command in a directory as the server runs.
 fn run_unprivileged(command: &Command, dir: &Path) -> io::Result<()> {
     let (program, before) = unprivileged(Path::new(command.get_program()));
-    run(Command::new(program).args(before).args(command.get_args()).current_dir(dir))
+    run(Command::new(program)
+        .args(before)
+        .args(command.get_args())
+        .current_dir(dir))
 }
 
 /// Whose files those of a server are.
@@ -285,7 +336,16 @@ fn owner() -> u32 {
 fn unprivileged(program: &Path) -> (OsString, Vec<OsString>) {
     if fs::metadata("/proc/self").is_ok_and(|found| found.uid() == 0) {
         let (user, group) = (format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"));
-        ("setpriv".into(), vec![user.into(), group.into(), "--clear-groups".into(), "--".into(), program.into()])
+        (
+            "setpriv".into(),
+            vec![
+                user.into(),
+                group.into(),
+                "--clear-groups".into(),
+                "--".into(),
+                program.into(),
+            ],
+        )
     } else {
         (program.into(), Vec::new())
     }
@@ -298,7 +358,10 @@ pub(super) fn run(command: &mut Command) -> io::Result<()> {
         return Ok(());
     }
     let said = [output.stdout, output.stderr].concat();
-    Err(io::Error::other(format!("{command:?} failed: {}", String::from_utf8_lossy(&said))))
+    Err(io::Error::other(format!(
+        "{command:?} failed: {}",
+        String::from_utf8_lossy(&said)
+    )))
 }
 
 /// Looks for a program in `PATH`, then in other directories.

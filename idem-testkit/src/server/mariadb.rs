@@ -59,7 +59,11 @@ impl Kind for MariaDb {
         );
         fs::write(dir.join("init.sql"), init)?;
         let mut command = Command::new(tool("mariadb-install-db")?);
-        command.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
+        command.args([
+            "--no-defaults",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+        ]);
         command.args(["--innodb-log-file-size=4M", "--innodb-buffer-pool-size=16M"]);
         command.arg(format!("--datadir={}", dir.join("data").display()));
         Ok(command)
@@ -90,5 +94,9 @@ impl Kind for MariaDb {
 
 fn tool(program: &str) -> io::Result<PathBuf> {
     let directories = ["/usr/sbin", "/usr/local/sbin", "/usr/local/mysql/bin"].map(PathBuf::from);
-    find(program, &directories, "`apt-get install mariadb-server`, `brew install mariadb`")
+    find(
+        program,
+        &directories,
+        "`apt-get install mariadb-server`, `brew install mariadb`",
+    )
 }

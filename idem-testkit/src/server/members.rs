@@ -39,14 +39,17 @@ pub(super) async fn most_say<T: PartialEq>(
 ) -> io::Result<T> {
     let mut said: Vec<(T, usize)> = Vec::new();
     for server in servers {
-        let Some(answer) = ask(server, command).await.ok().as_ref().and_then(&read) else { continue };
+        let Some(answer) = ask(server, command).await.ok().as_ref().and_then(&read) else {
+            continue;
+        };
         match said.iter_mut().find(|(other, _)| *other == answer) {
             Some((_, times)) => *times += 1,
             None => said.push((answer, 1)),
         }
     }
     let most = said.into_iter().max_by_key(|(_, times)| *times);
-    most.map(|(answer, _)| answer).ok_or_else(|| io::Error::other(format!("no server knows: {}", command.join(" "))))
+    most.map(|(answer, _)| answer)
+        .ok_or_else(|| io::Error::other(format!("no server knows: {}", command.join(" "))))
 }
 
 /// Which of the servers listens at a port.
@@ -61,16 +64,23 @@ pub(super) fn index_of(servers: &[RedisServer], port: u16) -> io::Result<usize> 
 pub(super) async fn says(server: &RedisServer, section: &str, lines: &[&str]) -> bool {
     ask(server, &["INFO", section]).await.is_ok_and(|info| {
         let info = info.to_string();
-        lines.iter().all(|wanted| info.lines().any(|line| line == *wanted))
+        lines
+            .iter()
+            .all(|wanted| info.lines().any(|line| line == *wanted))
     })
 }
 
 /// How many replicas a server serves, as a master; one that has just come is counted when it has
 /// acknowledged its data.
 pub(super) async fn replicas(server: &RedisServer) -> usize {
-    let info = ask(server, &["INFO", "replication"]).await.map(|info| info.to_string()).unwrap_or_default();
+    let info = ask(server, &["INFO", "replication"])
+        .await
+        .map(|info| info.to_string())
+        .unwrap_or_default();
     let is_served = |line: &str| line.contains(",state=online,") && !line.contains(",offset=0,");
-    info.lines().filter(|line| line.starts_with("slave") && is_served(line)).count()
+    info.lines()
+        .filter(|line| line.starts_with("slave") && is_served(line))
+        .count()
 }
 
 /// Patience for something that comes true.
@@ -88,7 +98,12 @@ impl Looks {
 
     /// Waits a little, unless it has been long enough.
     pub(super) async fn again(&mut self) -> io::Result<()> {
-        let late = || io::Error::new(io::ErrorKind::TimedOut, format!("not within {:?}: {}", PAUSE * LOOKS, self.what));
+        let late = || {
+            io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("not within {:?}: {}", PAUSE * LOOKS, self.what),
+            )
+        };
         self.left = self.left.checked_sub(1).ok_or_else(late)?;
         sleep(PAUSE).await;
         Ok(())
@@ -97,6 +112,9 @@ impl Looks {
 
 /// `scheme://host:port,host:port`.
 pub(super) fn url(scheme: &str, servers: &[RedisServer]) -> String {
-    let hosts: Vec<_> = servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
+    let hosts: Vec<_> = servers
+        .iter()
+        .map(|server| format!("127.0.0.1:{}", server.port()))
+        .collect();
     format!("{scheme}://{}", hosts.join(","))
 }

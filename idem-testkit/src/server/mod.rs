@@ -99,7 +99,12 @@ impl RedisServer {
     /// `IDEM_REDIS_SERVER` names.
     pub fn builder() -> RedisServerBuilder {
         let program = std::env::var_os(PROGRAM).unwrap_or_else(|| "redis-server".into());
-        RedisServerBuilder { program, args: Vec::new(), config: None, bus: false }
+        RedisServerBuilder {
+            program,
+            args: Vec::new(),
+            config: None,
+            bus: false,
+        }
     }
 
     /// One for all tests of this process. It is started at the first call, and killed when the
@@ -181,7 +186,9 @@ impl RedisServer {
     fn signal(&self, signal: &str) -> io::Result<()> {
         match self.process().as_mut() {
             Some(process) => process.signal(signal),
-            None => Err(io::Error::other("the redis-server was killed, and not started again")),
+            None => Err(io::Error::other(
+                "the redis-server was killed, and not started again",
+            )),
         }
     }
 
@@ -191,13 +198,37 @@ impl RedisServer {
 
     fn spawn(&self) -> io::Result<Process> {
         let port = self.port.to_string();
-        let fixed =
-            ["--bind", "127.0.0.1", "--port", &port, "--save", "", "--appendonly", "no", "--logfile", "", "--dir"];
-        let fixed = fixed.into_iter().map(OsString::from).chain([self.dir.path().into()]);
-        let bus = self.bus.map(|bus| ["--cluster-port".into(), bus.to_string().into()]).into_iter().flatten();
+        let fixed = [
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            &port,
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--logfile",
+            "",
+            "--dir",
+        ];
+        let fixed = fixed
+            .into_iter()
+            .map(OsString::from)
+            .chain([self.dir.path().into()]);
+        let bus = self
+            .bus
+            .map(|bus| ["--cluster-port".into(), bus.to_string().into()])
+            .into_iter()
+            .flatten();
         // The file comes first, or is taken for a value. Later arguments win, so the caller's come
         // last.
-        let args = self.config.iter().map(OsString::from).chain(fixed).chain(bus).chain(self.args.iter().cloned());
+        let args = self
+            .config
+            .iter()
+            .map(OsString::from)
+            .chain(fixed)
+            .chain(bus)
+            .chain(self.args.iter().cloned());
         Process::spawn(&self.program, args, self.dir.path())
     }
 
@@ -205,14 +236,20 @@ impl RedisServer {
         for _ in 0..ASKED {
             tokio::time::sleep(PAUSE).await;
             if let Some(why) = process.death()? {
-                return Err(io::Error::other(format!("the redis-server on port {} ended at once: {why}", self.port)));
+                return Err(io::Error::other(format!(
+                    "the redis-server on port {} ended at once: {why}",
+                    self.port
+                )));
             }
             // Once this server says that it listens, no other one answers at the port.
             if process.says_ready() && resp::answers(self.port).await {
                 return Ok(());
             }
         }
-        Err(io::Error::new(io::ErrorKind::TimedOut, "the redis-server was not ready within 10 s of its start"))
+        Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the redis-server was not ready within 10 s of its start",
+        ))
     }
 }
 
@@ -246,7 +283,12 @@ impl RedisServerBuilder {
     }
 
     fn prepare(self) -> io::Result<RedisServer> {
-        let Self { program, args, config, bus } = self;
+        let Self {
+            program,
+            args,
+            config,
+            bus,
+        } = self;
         let [port, other] = free_ports()?;
         let dir = tempfile::Builder::new().prefix("idem-redis-").tempdir()?;
         let config = match config {
@@ -257,7 +299,15 @@ impl RedisServerBuilder {
             }
             None => None,
         };
-        Ok(RedisServer { program, args, port, bus: bus.then_some(other), config, process: Mutex::new(None), dir })
+        Ok(RedisServer {
+            program,
+            args,
+            port,
+            bus: bus.then_some(other),
+            config,
+            process: Mutex::new(None),
+            dir,
+        })
     }
 
     /// Starts it.
@@ -292,6 +342,9 @@ impl RedisServerBuilder {
 
 /// Two of them, so that they differ.
 fn free_ports() -> io::Result<[u16; 2]> {
-    let (one, two) = (TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?);
+    let (one, two) = (
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?,
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?,
+    );
     Ok([one.local_addr()?.port(), two.local_addr()?.port()])
 }

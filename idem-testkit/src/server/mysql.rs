@@ -69,7 +69,9 @@ impl Kind for MySql {
     const NAME: &'static str = "mysql";
 
     fn program() -> io::Result<PathBuf> {
-        let program = env::var_os(PROGRAM).map(PathBuf::from).filter(|program| program.is_file());
+        let program = env::var_os(PROGRAM)
+            .map(PathBuf::from)
+            .filter(|program| program.is_file());
         program.ok_or_else(|| {
             let why = format!(
                 "there is no real MySQL: `cargo xtask test` makes one, which {PROGRAM} then names, or have it name a `mysqld` 8.0 or newer"
@@ -105,6 +107,10 @@ impl Kind for MySql {
             // Written at each commit, and not waited for.
             "--innodb-flush-log-at-trx-commit=2".to_owned(),
         ];
-        Ok(SETTINGS.into_iter().map(OsString::from).chain(args.into_iter().map(OsString::from)).collect())
+        Ok(SETTINGS
+            .into_iter()
+            .map(OsString::from)
+            .chain(args.into_iter().map(OsString::from))
+            .collect())
     }
 }

@@ -110,7 +110,11 @@ impl Kind for Nats {
 
     fn program() -> io::Result<PathBuf> {
         let directories = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
-        find("nats-server", &directories, "`apt-get install nats-server`, `brew install nats-server`")
+        find(
+            "nats-server",
+            &directories,
+            "`apt-get install nats-server`, `brew install nats-server`",
+        )
     }
 
     fn create(_: &Path) -> io::Result<Command> {
@@ -119,7 +123,18 @@ impl Kind for Nats {
 
     fn arguments(dir: &Path, port: u16) -> io::Result<Vec<OsString>> {
         let port = port.to_string();
-        let args = ["--addr", "127.0.0.1", "--port", &port, "--jetstream", "--store_dir"].map(OsString::from);
-        Ok(args.into_iter().chain([dir.join("jetstream").into()]).collect())
+        let args = [
+            "--addr",
+            "127.0.0.1",
+            "--port",
+            &port,
+            "--jetstream",
+            "--store_dir",
+        ]
+        .map(OsString::from);
+        Ok(args
+            .into_iter()
+            .chain([dir.join("jetstream").into()])
+            .collect())
     }
 }

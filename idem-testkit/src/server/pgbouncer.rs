@@ -99,7 +99,11 @@ impl Kind for PgBouncer {
 
     fn program() -> io::Result<PathBuf> {
         let directories = ["/usr/sbin", "/usr/local/bin"].map(PathBuf::from);
-        find("pgbouncer", &directories, "`apt-get install pgbouncer`, `brew install pgbouncer`")
+        find(
+            "pgbouncer",
+            &directories,
+            "`apt-get install pgbouncer`, `brew install pgbouncer`",
+        )
     }
 
     fn create(_dir: &Path) -> io::Result<Command> {

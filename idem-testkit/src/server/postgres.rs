@@ -48,16 +48,27 @@ impl PostgresServer {
     ///
     /// As [`start`](Self::start).
     pub async fn start_standby(&self, args: &[&str]) -> io::Result<Self> {
-        let primary = format!("host=127.0.0.1 port={} user=postgres password={PASSWORD}", self.port());
+        let primary = format!(
+            "host=127.0.0.1 port={} user=postgres password={PASSWORD}",
+            self.port()
+        );
         let copy = |dir: &Path| {
             let mut command = Command::new(tool("pg_basebackup")?);
-            command.args(["--no-sync", "--checkpoint=fast", "--write-recovery-conf", "--dbname", &primary]);
+            command.args([
+                "--no-sync",
+                "--checkpoint=fast",
+                "--write-recovery-conf",
+                "--dbname",
+                &primary,
+            ]);
             command.arg("--pgdata").arg(dir.join("data"));
             Ok(command)
         };
         let follow = format!("primary_conninfo={primary} application_name=standby");
         let args = [&["-c", &follow], args].concat();
-        Database::start_made_by::<Postgres>(copy, &args).await.map(Self)
+        Database::start_made_by::<Postgres>(copy, &args)
+            .await
+            .map(Self)
     }
 
     /// Makes a standby a server of its own. It takes writes when this returns.
@@ -67,8 +78,12 @@ impl PostgresServer {
     /// If it is not a standby, or does not run.
     pub async fn promote(&self) -> io::Result<()> {
         let (program, url) = (tool("psql")?, self.url());
-        let promote = move || run(Command::new(program).args([&*url, "--no-psqlrc", "-c", "SELECT pg_promote()"]));
-        tokio::task::spawn_blocking(promote).await.map_err(io::Error::other)?
+        let promote = move || {
+            run(Command::new(program).args([&*url, "--no-psqlrc", "-c", "SELECT pg_promote()"]))
+        };
+        tokio::task::spawn_blocking(promote)
+            .await
+            .map_err(io::Error::other)?
     }
 
     /// Its URL through another port on this host, such as a proxy's.
@@ -92,17 +107,41 @@ impl Kind for Postgres {
         let mut command = Command::new(tool("initdb")?);
         // A password that is sent as it is, because hashing it takes a debug build a while for each
         // connection.
-        command.args(["--username=postgres", "--auth-local=trust", "--auth-host=password", "--no-sync"]);
+        command.args([
+            "--username=postgres",
+            "--auth-local=trust",
+            "--auth-host=password",
+            "--no-sync",
+        ]);
         command.args(["--encoding=UTF8", "--locale=C", "--no-instructions"]);
-        command.arg("--pwfile").arg(password).arg("--pgdata").arg(dir.join("data"));
+        command
+            .arg("--pwfile")
+            .arg(password)
+            .arg("--pgdata")
+            .arg(dir.join("data"));
         Ok(command)
     }
 
     fn arguments(dir: &Path, port: u16) -> io::Result<Vec<OsString>> {
-        let mut args: Vec<OsString> = vec!["-D".into(), dir.join("data").into(), "-p".into(), port.to_string().into()];
+        let mut args: Vec<OsString> = vec![
+            "-D".into(),
+            dir.join("data").into(),
+            "-p".into(),
+            port.to_string().into(),
+        ];
         let sockets = format!("unix_socket_directories={}", dir.display());
-        let fixed = ["listen_addresses=127.0.0.1", &sockets, "fsync=off", "shared_buffers=32MB", "max_connections=500"];
-        args.extend(fixed.into_iter().flat_map(|setting| [OsString::from("-c"), setting.into()]));
+        let fixed = [
+            "listen_addresses=127.0.0.1",
+            &sockets,
+            "fsync=off",
+            "shared_buffers=32MB",
+            "max_connections=500",
+        ];
+        args.extend(
+            fixed
+                .into_iter()
+                .flat_map(|setting| [OsString::from("-c"), setting.into()]),
+        );
         Ok(args)
     }
 }
@@ -117,9 +156,18 @@ fn tool(program: &str) -> io::Result<PathBuf> {
         .into_iter()
         .flatten()
         .flatten()
-        .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path().join("bin"))))
+        .filter_map(|entry| {
+            Some((
+                entry.file_name().to_str()?.parse().ok()?,
+                entry.path().join("bin"),
+            ))
+        })
         .collect();
     versions.sort_by_key(|(version, _)| std::cmp::Reverse(*version));
     let directories: Vec<_> = versions.into_iter().map(|(_, bin)| bin).collect();
-    find(program, &directories, "`apt-get install postgresql`, `brew install postgresql`")
+    find(
+        program,
+        &directories,
+        "`apt-get install postgresql`, `brew install postgresql`",
+    )
 }

@@ -59,7 +59,11 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn spawn(program: &OsStr, args: impl Iterator<Item = OsString>, dir: &Path) -> io::Result<Self> {
+    pub(super) fn spawn(
+        program: &OsStr,
+        args: impl Iterator<Item = OsString>,
+        dir: &Path,
+    ) -> io::Result<Self> {
         let log = dir.join("log");
         // An older log would say that the server is ready.
         fs::write(&log, "")?;
@@ -75,7 +79,12 @@ impl Process {
         let (Some(orders), Some(sent)) = (shell.stdin.take(), shell.stdout.take()) else {
             return Err(io::Error::other("the shell has no pipes"));
         };
-        Ok(Self { shell, orders: Some(orders), sent: BufReader::new(sent), log })
+        Ok(Self {
+            shell,
+            orders: Some(orders),
+            sent: BufReader::new(sent),
+            log,
+        })
     }
 
     /// Sends the server a signal. It was sent when this returns.
@@ -85,7 +94,10 @@ impl Process {
         }
         let mut line = String::new();
         match self.sent.read_line(&mut line)? {
-            0 => Err(io::Error::other(format!("the server has ended: {}", self.end_of_log()))),
+            0 => Err(io::Error::other(format!(
+                "the server has ended: {}",
+                self.end_of_log()
+            ))),
             _ => Ok(()),
         }
     }
@@ -119,11 +131,16 @@ impl Process {
     fn end_of_log(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().filter(|line| !line.is_empty()).collect();
-        lines.get(lines.len().saturating_sub(5)..).unwrap_or_default().join("\n")
+        lines
+            .get(lines.len().saturating_sub(5)..)
+            .unwrap_or_default()
+            .join("\n")
     }
 
     fn log(&self) -> String {
-        fs::read(&self.log).map(|log| String::from_utf8_lossy(&log).into_owned()).unwrap_or_default()
+        fs::read(&self.log)
+            .map(|log| String::from_utf8_lossy(&log).into_owned())
+            .unwrap_or_default()
     }
 }
 
@@ -137,7 +154,10 @@ impl Drop for Process {
 
 /// An error that says what to do unless a program can be started.
 pub(super) fn must_be_installed(program: &OsStr) -> io::Result<()> {
-    let version = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+    let version = Command::new(program)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .output();
     match version {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(io::Error::new(
             io::ErrorKind::NotFound,

@@ -152,9 +152,21 @@ impl Kind for RabbitMq {
     }
 
     fn arguments(dir: &Path, port: u16) -> io::Result<Vec<OsString>> {
-        fs::write(dir.join("rabbitmq.conf"), format!("{SETTINGS}listeners.tcp.1 = 127.0.0.1:{port}\n"))?;
-        let listeners = [TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?];
-        let mut args: Vec<OsString> = vec!["-c".into(), SCRIPT.into(), "sh".into(), server()?.into(), dir.into()];
+        fs::write(
+            dir.join("rabbitmq.conf"),
+            format!("{SETTINGS}listeners.tcp.1 = 127.0.0.1:{port}\n"),
+        )?;
+        let listeners = [
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?,
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?,
+        ];
+        let mut args: Vec<OsString> = vec![
+            "-c".into(),
+            SCRIPT.into(),
+            "sh".into(),
+            server()?.into(),
+            dir.into(),
+        ];
         args.push(port.to_string().into());
         for listener in listeners {
             args.push(listener.local_addr()?.port().to_string().into());
@@ -170,5 +182,9 @@ fn server() -> io::Result<PathBuf> {
         return Ok(debian);
     }
     let directories = ["/usr/local/sbin", "/opt/homebrew/sbin"].map(PathBuf::from);
-    find("rabbitmq-server", &directories, "`apt-get install rabbitmq-server`, `brew install rabbitmq`")
+    find(
+        "rabbitmq-server",
+        &directories,
+        "`apt-get install rabbitmq-server`, `brew install rabbitmq`",
+    )
 }

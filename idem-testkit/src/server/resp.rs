@@ -88,13 +88,17 @@ pub(super) async fn answers(port: u16) -> bool {
     }
 }
 
-fn read(stream: &mut BufReader<TcpStream>) -> Pin<Box<dyn Future<Output = io::Result<Reply>> + Send + '_>> {
+fn read(
+    stream: &mut BufReader<TcpStream>,
+) -> Pin<Box<dyn Future<Output = io::Result<Reply>> + Send + '_>> {
     // Boxed, since a list holds replies.
     Box::pin(async move {
         let mut line = String::new();
         stream.read_line(&mut line).await?;
         let line = line.trim_end();
-        let (kind, rest) = line.split_at_checked(1).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let (kind, rest) = line
+            .split_at_checked(1)
+            .ok_or(io::ErrorKind::UnexpectedEof)?;
         let number = || rest.parse::<i64>().map_err(|_| unknown(line));
         Ok(match kind {
             "+" => Reply::Status(rest.to_owned()),
@@ -125,5 +129,8 @@ fn read(stream: &mut BufReader<TcpStream>) -> Pin<Box<dyn Future<Output = io::Re
 }
 
 fn unknown(line: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("no reply that this client knows: {line:?}"))
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("no reply that this client knows: {line:?}"),
+    )
 }

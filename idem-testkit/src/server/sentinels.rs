@@ -12,8 +12,11 @@ use super::{RedisServer, RedisServerBuilder, Reply};
 const NAME: &str = "main";
 /// The settings of Sentinels that find a dead master within a second, and put another in its place
 /// a second or two later.
-const QUICK: &[[&str; 2]] =
-    &[["down-after-milliseconds", "1000"], ["failover-timeout", "3000"], ["parallel-syncs", "2"]];
+const QUICK: &[[&str; 2]] = &[
+    ["down-after-milliseconds", "1000"],
+    ["failover-timeout", "3000"],
+    ["parallel-syncs", "2"],
+];
 
 /// Servers under Redis Sentinel: one master, three Sentinels, and two replicas unless the
 /// [builder](Self::builder) says otherwise.
@@ -65,7 +68,11 @@ impl RedisSentinels {
 
     /// For other settings.
     pub fn builder() -> RedisSentinelsBuilder {
-        RedisSentinelsBuilder { server: RedisServer::builder(), replicas: 2, sentinels: 3 }
+        RedisSentinelsBuilder {
+            server: RedisServer::builder(),
+            replicas: 2,
+            sentinels: 3,
+        }
     }
 
     /// One set for all tests of this process, as [`RedisServer::shared`].
@@ -99,10 +106,14 @@ impl RedisSentinels {
     ///
     /// If no Sentinel answers.
     pub async fn master(&self) -> io::Result<usize> {
-        let port = most_say(&self.sentinels, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME], |reply| match reply {
-            Reply::List(address) => address.get(1)?.to_string().parse().ok(),
-            _ => None,
-        });
+        let port = most_say(
+            &self.sentinels,
+            &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME],
+            |reply| match reply {
+                Reply::List(address) => address.get(1)?.to_string().parse().ok(),
+                _ => None,
+            },
+        );
         index_of(&self.servers, port.await?)
     }
 
@@ -140,12 +151,18 @@ impl RedisSentinels {
     }
 
     async fn is_settled(&self) -> bool {
-        let Ok(master) = self.master().await else { return false };
+        let Ok(master) = self.master().await else {
+            return false;
+        };
         let port = self.servers[master].port();
         let master_port = format!("master_port:{port}");
         for (index, server) in self.servers.iter().enumerate() {
             let replica: &[&str] = &["role:slave", &master_port, "master_link_status:up"];
-            let lines = if index == master { &["role:master"] } else { replica };
+            let lines = if index == master {
+                &["role:master"]
+            } else {
+                replica
+            };
             if !says(server, "replication", lines).await {
                 return false;
             }
@@ -159,13 +176,22 @@ impl RedisSentinels {
     }
 
     async fn is_informed(&self, sentinel: &RedisServer, master: u16) -> bool {
-        let Ok(Reply::List(facts)) = ask(sentinel, &["SENTINEL", "MASTER", NAME]).await else { return false };
+        let Ok(Reply::List(facts)) = ask(sentinel, &["SENTINEL", "MASTER", NAME]).await else {
+            return false;
+        };
         let facts: Vec<String> = facts.iter().map(Reply::to_string).collect();
-        let is = |name: &str, value: &str| facts.chunks_exact(2).any(|fact| fact[0] == name && fact[1] == value);
+        let is = |name: &str, value: &str| {
+            facts
+                .chunks_exact(2)
+                .any(|fact| fact[0] == name && fact[1] == value)
+        };
         is("port", &master.to_string())
             && is("flags", "master")
             && is("num-slaves", &(self.servers.len() - 1).to_string())
-            && is("num-other-sentinels", &(self.sentinels.len() - 1).to_string())
+            && is(
+                "num-other-sentinels",
+                &(self.sentinels.len() - 1).to_string(),
+            )
     }
 }
 
@@ -192,14 +218,25 @@ impl RedisSentinelsBuilder {
     pub async fn start(self) -> io::Result<RedisSentinels> {
         // By default a master waits five seconds for more replicas before it sends the first its
         // data, and has news for them every ten seconds.
-        let server = self.server.arg("--repl-diskless-sync-delay").arg("0").arg("--repl-ping-replica-period").arg("1");
+        let server = self
+            .server
+            .arg("--repl-diskless-sync-delay")
+            .arg("0")
+            .arg("--repl-ping-replica-period")
+            .arg("1");
         // A file, although it is empty, so that a server that was given another role comes back in
         // it.
         let master = server.clone().config(String::new()).start().await?;
         let port = master.port();
         let mut servers = vec![master];
         for _ in 0..self.replicas {
-            servers.push(server.clone().config(format!("replicaof 127.0.0.1 {port}\n")).start().await?);
+            servers.push(
+                server
+                    .clone()
+                    .config(format!("replicaof 127.0.0.1 {port}\n"))
+                    .start()
+                    .await?,
+            );
         }
         let quorum = self.sentinels / 2 + 1;
         let mut config = format!("sentinel monitor {NAME} 127.0.0.1 {port} {quorum}\n");
@@ -208,11 +245,26 @@ impl RedisSentinelsBuilder {
         }
         let mut sentinels = Vec::new();
         for _ in 0..self.sentinels {
-            let sentinel = RedisServer::builder().config(config.clone()).arg("--sentinel").start().await?;
+            let sentinel = RedisServer::builder()
+                .config(config.clone())
+                .arg("--sentinel")
+                .start()
+                .await?;
             // They announce themselves, and ask the servers for their role, ten times as often as
             // usual. So they find each other at once, and a server that comes back is soon made a
             // replica.
-            tell(&sentinel, &["SENTINEL", "DEBUG", "PUBLISH-PERIOD", "200", "INFO-PERIOD", "500"]).await?;
+            tell(
+                &sentinel,
+                &[
+                    "SENTINEL",
+                    "DEBUG",
+                    "PUBLISH-PERIOD",
+                    "200",
+                    "INFO-PERIOD",
+                    "500",
+                ],
+            )
+            .await?;
             sentinels.push(sentinel);
         }
         let redis = RedisSentinels { sentinels, servers };

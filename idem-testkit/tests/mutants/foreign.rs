@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use idem_core::record::{
-    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
+    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed,
+    Renewal,
 };
 use idem_core::{MemoryStore, Store, StoreError, StoreErrorKind};
 use idem_testkit::{BoxError, Step, Subject};
@@ -23,17 +24,30 @@ pub(crate) struct Foreign {
 
 impl Foreign {
     pub(crate) fn new(blind: Option<Step>, spoils: bool) -> Self {
-        Self { inner: MemoryStore::new(), planted: Arc::default(), blind, spoils }
+        Self {
+            inner: MemoryStore::new(),
+            planted: Arc::default(),
+            blind,
+            spoils,
+        }
     }
 
     fn look(&self, id: &RecordId, step: Step) -> Result<(), StoreError> {
         let mut planted = self.planted.lock().unwrap();
-        if self.blind == Some(step) && matches!(step, Step::Claim | Step::Issue | Step::Commit | Step::Remove) {
+        if self.blind == Some(step)
+            && matches!(
+                step,
+                Step::Claim | Step::Issue | Step::Commit | Step::Remove
+            )
+        {
             // Written over.
             planted.remove(id);
         }
         if self.blind != Some(step) && planted.contains(id) {
-            return Err(StoreError::new(StoreErrorKind::Unreadable, "the value was not written by idem"));
+            return Err(StoreError::new(
+                StoreErrorKind::Unreadable,
+                "the value was not written by idem",
+            ));
         }
         Ok(())
     }
@@ -59,8 +73,14 @@ impl Store for Foreign {
 
     async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
         let mut answers = self.inner.issue(issues).await;
-        let looked: Vec<_> = issues.iter().map(|issue| self.look(&issue.id, Step::Issue)).collect();
-        let spoilt = looked.iter().find_map(|look| look.clone().err()).filter(|_| self.spoils);
+        let looked: Vec<_> = issues
+            .iter()
+            .map(|issue| self.look(&issue.id, Step::Issue))
+            .collect();
+        let spoilt = looked
+            .iter()
+            .find_map(|look| look.clone().err())
+            .filter(|_| self.spoils);
         for (answer, look) in answers.iter_mut().zip(looked) {
             if let Err(error) = spoilt.clone().map_or(look, Err) {
                 *answer = Err(error);
@@ -81,8 +101,14 @@ impl Store for Foreign {
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
         let mut answers = self.inner.renew(renewals).await;
-        let looked: Vec<_> = renewals.iter().map(|renewal| self.look(&renewal.id, Step::Renew)).collect();
-        let spoilt = looked.iter().find_map(|look| look.clone().err()).filter(|_| self.spoils);
+        let looked: Vec<_> = renewals
+            .iter()
+            .map(|renewal| self.look(&renewal.id, Step::Renew))
+            .collect();
+        let spoilt = looked
+            .iter()
+            .find_map(|look| look.clone().err())
+            .filter(|_| self.spoils);
         for (answer, look) in answers.iter_mut().zip(looked) {
             if let Err(error) = spoilt.clone().map_or(look, Err) {
                 *answer = Err(error);

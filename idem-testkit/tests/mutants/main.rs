@@ -28,7 +28,10 @@ struct Flawed {
 impl Flawed {
     fn new(flaw: Option<Flaw>) -> Self {
         let clock = ManualClock::new();
-        Self { store: FlawedStore::new(MemoryStore::with_clock(clock.clone()), flaw), clock }
+        Self {
+            store: FlawedStore::new(MemoryStore::with_clock(clock.clone()), flaw),
+            clock,
+        }
     }
 }
 
@@ -47,7 +50,9 @@ impl Subject for Flawed {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_flaw_every_trial_passes() {
     suite::run_all(|| Flawed::new(None)).await.assert_passed();
-    suite::run_all(|| Foreign::new(None, false)).await.assert_passed();
+    suite::run_all(|| Foreign::new(None, false))
+        .await
+        .assert_passed();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -67,7 +72,10 @@ async fn every_other_flaw_is_found() {
 
 fn is_about_abandoned(flaw: Flaw) -> bool {
     let name = format!("{flaw:?}");
-    ["Undo", "Question", "Silent"].iter().any(|begin| name.starts_with(begin)) && !is_about_issues(flaw)
+    ["Undo", "Question", "Silent"]
+        .iter()
+        .any(|begin| name.starts_with(begin))
+        && !is_about_issues(flaw)
 }
 
 fn is_about_issues(flaw: Flaw) -> bool {
@@ -83,7 +91,10 @@ async fn every_flaw_is_found(of: impl Fn(Flaw) -> bool) {
         let places = Arc::clone(&places);
         tasks.spawn(async move {
             let _place = places.acquire().await;
-            (format!("{flaw:?}"), names(&suite::run_all(move || Flawed::new(Some(flaw))).await))
+            (
+                format!("{flaw:?}"),
+                names(&suite::run_all(move || Flawed::new(Some(flaw))).await),
+            )
         });
     }
     all_found(tasks.join_all().await);
@@ -91,12 +102,23 @@ async fn every_flaw_is_found(of: impl Fn(Flaw) -> bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_blindness_to_foreign_values_is_found() {
-    let steps =
-        [Step::Claim, Step::Issue, Step::Commit, Step::Release, Step::Renew, Step::Wait, Step::Inspect, Step::Remove];
+    let steps = [
+        Step::Claim,
+        Step::Issue,
+        Step::Commit,
+        Step::Release,
+        Step::Renew,
+        Step::Wait,
+        Step::Inspect,
+        Step::Remove,
+    ];
     let mut found = Vec::new();
     for blind in steps {
         let report = suite::run_all(move || Foreign::new(Some(blind), false)).await;
-        found.push((format!("ForeignValuesAreNotSeenBy{blind:?}"), names(&report)));
+        found.push((
+            format!("ForeignValuesAreNotSeenBy{blind:?}"),
+            names(&report),
+        ));
     }
     let report = suite::run_all(|| Foreign::new(None, true)).await;
     found.push(("ForeignValuesSpoilABatch".to_owned(), names(&report)));
@@ -113,6 +135,10 @@ fn all_found(found: Vec<(String, Vec<&str>)>) {
     for (flaw, trials) in &found {
         println!("{flaw}: {}", trials.join(", "));
     }
-    let missed: Vec<_> = found.iter().filter(|(_, trials)| trials.is_empty()).map(|(flaw, _)| flaw).collect();
+    let missed: Vec<_> = found
+        .iter()
+        .filter(|(_, trials)| trials.is_empty())
+        .map(|(flaw, _)| flaw)
+        .collect();
     assert!(missed.is_empty(), "no trial found {missed:?}");
 }

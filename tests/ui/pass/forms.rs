@@ -57,7 +57,11 @@ async fn bare(req: &Req) -> Result<u64, Error> {
 
 #[tokio::test]
 async fn every_form_of_every_option_compiles_and_runs() {
-    let req = Req { tenant: "acme".to_owned(), order_id: OrderId(1), keep: 1 };
+    let req = Req {
+        tenant: "acme".to_owned(),
+        order_id: OrderId(1),
+        keep: 1,
+    };
     let idempotency = Idempotency::new(MemoryStore::new());
     for _ in 0..2 {
         assert_eq!(strings(idempotency.clone(), req.clone()).await.unwrap(), 1);

@@ -15,7 +15,12 @@ struct Req {
 
 impl Req {
     fn new() -> Self {
-        Self { order_id: 1, ids: vec![2, 3], tries: 3, kind: Kind::Parcel(4) }
+        Self {
+            order_id: 1,
+            ids: vec![2, 3],
+            tries: 3,
+            kind: Kind::Parcel(4),
+        }
     }
 }
 
@@ -193,29 +198,44 @@ mod borrows {
     }
 
     #[idempotent(key = id, detached)]
-    pub(super) async fn a_detached_body_without_what_is_borrowed(id: &str, number: u64) -> Result<u64> {
+    pub(super) async fn a_detached_body_without_what_is_borrowed(
+        id: &str,
+        number: u64,
+    ) -> Result<u64> {
         Ok(number)
     }
 
     #[idempotent(key = log.len(), errors(_ => retry(max = 1)))]
-    pub(super) async fn a_retried_body_without_what_is_exclusive(log: &mut [u64], number: u64) -> Result<u64> {
+    pub(super) async fn a_retried_body_without_what_is_exclusive(
+        log: &mut [u64],
+        number: u64,
+    ) -> Result<u64> {
         Ok(number)
     }
 
     #[idempotent(key = id, errors(_ => retry(max = 1)))]
-    pub(super) async fn a_retried_body_without_what_is_not_clone(id: u64, _job: NotClone) -> Result<u64> {
+    pub(super) async fn a_retried_body_without_what_is_not_clone(
+        id: u64,
+        _job: NotClone,
+    ) -> Result<u64> {
         Ok(id)
     }
 
     pub(super) struct NotClone;
 
     #[idempotent(key = id, errors(_ if *log == 0 => release, _ => keep))]
-    pub(super) async fn a_guard_that_uses_a_reference(id: u64, log: &u64) -> Result<u64, OrderError> {
+    pub(super) async fn a_guard_that_uses_a_reference(
+        id: u64,
+        log: &u64,
+    ) -> Result<u64, OrderError> {
         Ok(id + log)
     }
 
     #[idempotent(key = id, errors(_ if id == 0 => release, _ => retry(max = 1)))]
-    pub(super) async fn a_guard_that_uses_a_copy(id: u64, log: Vec<u64>) -> Result<u64, OrderError> {
+    pub(super) async fn a_guard_that_uses_a_copy(
+        id: u64,
+        log: Vec<u64>,
+    ) -> Result<u64, OrderError> {
         Ok(id + log.into_iter().sum::<u64>())
     }
 }
@@ -305,7 +325,10 @@ mod fields {
     use super::*;
 
     #[idempotent(key = id, errors(_ if req.ids.is_empty() => release, _ => keep))]
-    pub(super) async fn a_guard_and_a_body_with_a_field_each(id: u64, req: Req) -> Result<u32, OrderError> {
+    pub(super) async fn a_guard_and_a_body_with_a_field_each(
+        id: u64,
+        req: Req,
+    ) -> Result<u32, OrderError> {
         Ok(req.tries)
     }
 }
@@ -339,7 +362,9 @@ mod arms {
         Ok(id)
     }
 
-    #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize, thiserror::Error, ErrorPolicy)]
+    #[derive(
+        Debug, PartialEq, serde::Serialize, serde::Deserialize, thiserror::Error, ErrorPolicy,
+    )]
     pub(super) enum Boxed {
         #[error(transparent)]
         #[idem(inner)]
@@ -349,7 +374,9 @@ mod arms {
         Idempotency(String),
     }
 
-    #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize, thiserror::Error, ErrorPolicy)]
+    #[derive(
+        Debug, PartialEq, serde::Serialize, serde::Deserialize, thiserror::Error, ErrorPolicy,
+    )]
     #[error("plain")]
     #[idem(keep)]
     pub(super) struct Plain;
@@ -360,7 +387,9 @@ mod arms {
         }
     }
 
-    #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize, idem::KeyPart, ErrorPolicy)]
+    #[derive(
+        Debug, PartialEq, serde::Serialize, serde::Deserialize, idem::KeyPart, ErrorPolicy,
+    )]
     #[idem(crate = "::idem", dispose)]
     pub(super) enum KeyAndPolicy {
         #[idem(dead_letter)]
@@ -375,7 +404,9 @@ mod arms {
     }
 
     #[idempotent(key = id)]
-    pub(super) async fn any_error(id: u64) -> Result<u64, Box<dyn std::error::Error + Send + Sync>> {
+    pub(super) async fn any_error(
+        id: u64,
+    ) -> Result<u64, Box<dyn std::error::Error + Send + Sync>> {
         Ok(id)
     }
 }
@@ -452,31 +483,88 @@ async fn what_looks_like_a_mistake_and_is_none_runs() {
         for answer in keys::all().await {
             answer.unwrap();
         }
-        let mut service = borrows::Service { idempotency, last: 1 };
+        let mut service = borrows::Service {
+            idempotency,
+            last: 1,
+        };
         assert_eq!(service.a_detached_body_without_self(1).await.unwrap(), 1);
         assert_eq!(service.a_retried_body_without_self(1).await.unwrap(), 1);
-        assert_eq!(Arc::new(service).a_detached_body_of_an_arc(1).await.unwrap(), 2);
+        assert_eq!(
+            Arc::new(service)
+                .a_detached_body_of_an_arc(1)
+                .await
+                .unwrap(),
+            2
+        );
         assert_eq!(borrows::a_text_that_lives_for_ever("id").await.unwrap(), 2);
-        assert_eq!(borrows::a_detached_body_without_what_is_borrowed("id", 1).await.unwrap(), 1);
-        assert_eq!(borrows::a_retried_body_without_what_is_exclusive(&mut [1], 1).await.unwrap(), 1);
-        assert_eq!(borrows::a_retried_body_without_what_is_not_clone(1, borrows::NotClone).await.unwrap(), 1);
+        assert_eq!(
+            borrows::a_detached_body_without_what_is_borrowed("id", 1)
+                .await
+                .unwrap(),
+            1
+        );
+        assert_eq!(
+            borrows::a_retried_body_without_what_is_exclusive(&mut [1], 1)
+                .await
+                .unwrap(),
+            1
+        );
+        assert_eq!(
+            borrows::a_retried_body_without_what_is_not_clone(1, borrows::NotClone)
+                .await
+                .unwrap(),
+            1
+        );
         assert_eq!(borrows::a_guard_that_uses_a_reference(1, &2).await, Ok(3));
         assert_eq!(borrows::a_guard_that_uses_a_copy(1, vec![2]).await, Ok(3));
-        assert_eq!(same_names::of_a_function(1, same_names::Tenant(1)).await.unwrap(), 1);
-        assert_eq!(same_names::of_a_label(1, same_names::Tenant(1)).await.unwrap(), 4);
-        assert_eq!(same_names::of_a_text(1, same_names::Tenant(1)).await.unwrap(), 18);
-        assert_eq!(same_names::after_a_captured_lifetime(vec![1, 2]).await.unwrap(), 9);
+        assert_eq!(
+            same_names::of_a_function(1, same_names::Tenant(1))
+                .await
+                .unwrap(),
+            1
+        );
+        assert_eq!(
+            same_names::of_a_label(1, same_names::Tenant(1))
+                .await
+                .unwrap(),
+            4
+        );
+        assert_eq!(
+            same_names::of_a_text(1, same_names::Tenant(1))
+                .await
+                .unwrap(),
+            18
+        );
+        assert_eq!(
+            same_names::after_a_captured_lifetime(vec![1, 2])
+                .await
+                .unwrap(),
+            9
+        );
         assert_eq!(same_names::of_a_closure(&Req::new()).await.unwrap(), 1);
         assert_eq!(same_names::of_an_upgrade(1).await.unwrap(), 1);
         assert_eq!(same_names::of_a_name(1).await.unwrap(), 1);
-        assert_eq!(fields::a_guard_and_a_body_with_a_field_each(1, Req::new()).await, Ok(3));
+        assert_eq!(
+            fields::a_guard_and_a_body_with_a_field_each(1, Req::new()).await,
+            Ok(3)
+        );
         assert_eq!(arms::every_form(&Req::new()).await, Ok(1));
         assert_eq!(arms::one_name_for_all(1).await, Ok(1));
         assert_eq!(arms::a_policy_in_a_box(1).await, Ok(1));
-        assert_eq!(idem::Key::encode(&arms::KeyAndPolicy::Unreadable).unwrap().as_str(), "Unreadable");
+        assert_eq!(
+            idem::Key::encode(&arms::KeyAndPolicy::Unreadable)
+                .unwrap()
+                .as_str(),
+            "Unreadable"
+        );
         assert_ne!(arms::KeyAndPolicy::Down(1), arms::KeyAndPolicy::Unreadable);
         assert_eq!(arms::any_error(1).await.unwrap(), 1);
-        assert_eq!(under_async_trait::Bank { last: 50 }.charge(Req::new(), (1, 2)).await, Ok(4));
+        assert_eq!(
+            under_async_trait::Bank { last: 50 }
+                .charge(Req::new(), (1, 2))
+                .await,
+            Ok(4)
+        );
         assert_eq!(under_macro_rules::of_fragments(&Req::new()).await, Ok(1));
         assert_eq!(under_macro_rules::of_a_type(Req::new()).await, Ok(1));
     })

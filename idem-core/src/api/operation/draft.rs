@@ -53,7 +53,9 @@ impl<'a> Draft<'a> {
         if !is_valid_operation(&self.name) {
             self.misconfigured("its name is not valid: a name is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by `::`");
         } else if *self.name == *trail::OPERATION {
-            self.misconfigured("its name is reserved for the trail of operators' decisions; give it another one");
+            self.misconfigured(
+                "its name is reserved for the trail of operators' decisions; give it another one",
+            );
         }
     }
 
@@ -61,7 +63,9 @@ impl<'a> Draft<'a> {
     pub(crate) fn into_issuer(mut self) -> Result<(Option<Arc<Runtime>>, Cow<'a, str>), Error> {
         self.check_name();
         if self.id.is_some() {
-            self.misconfigured("a token that is issued is a key of its own: leave `key` and `token` out");
+            self.misconfigured(
+                "a token that is issued is a key of its own: leave `key` and `token` out",
+            );
         }
         match self.problem {
             Some(problem) => Err(problem),
@@ -71,15 +75,24 @@ impl<'a> Draft<'a> {
 
     pub(super) fn misconfigured(&mut self, reason: impl Into<Arc<str>>) {
         if self.problem.is_none() {
-            let operation =
-                if is_valid_operation(&self.name) { (*self.name).into() } else { shown_name(&self.name).into() };
-            self.problem = Some(Error::Config { operation, reason: reason.into() });
+            let operation = if is_valid_operation(&self.name) {
+                (*self.name).into()
+            } else {
+                shown_name(&self.name).into()
+            };
+            self.problem = Some(Error::Config {
+                operation,
+                reason: reason.into(),
+            });
         }
     }
 
     /// Refuses a call that runs a body and leaves out what the runtime's profile asks of each.
     pub(super) fn check_profile(&mut self) {
-        let is_strict = self.runtime.as_ref().is_some_and(|runtime| runtime.is_strict);
+        let is_strict = self
+            .runtime
+            .as_ref()
+            .is_some_and(|runtime| runtime.is_strict);
         if is_strict && self.fingerprint.is_none() && !self.has_no_fingerprint {
             self.misconfigured(
                 "the runtime is `strict`, and this operation does not state its fingerprint; write `fingerprint = \"..\"` with what must be equal when the key comes again, or `fingerprint = none` (by hand: `.fingerprint(..)` or `.no_fingerprint()`)",
@@ -115,15 +128,23 @@ impl<'a> Draft<'a> {
         if let Some(problem) = self.problem {
             return Prepared::Refused(problem);
         }
-        let Some(runtime) = self.runtime else { return Prepared::Unguarded(self.name, None) };
+        let Some(runtime) = self.runtime else {
+            return Prepared::Unguarded(self.name, None);
+        };
         // Those of the runtime were checked when it was built.
         if self.settings != runtime.settings
             && let Err(reason) = self.settings.check()
         {
-            return Prepared::Refused(Error::Config { operation: (*self.name).into(), reason: reason.0 });
+            return Prepared::Refused(Error::Config {
+                operation: (*self.name).into(),
+                reason: reason.0,
+            });
         }
         if let Some(Err(reason)) = self.versions.as_ref().map(|versions| versions.check()) {
-            return Prepared::Refused(Error::Config { operation: (*self.name).into(), reason: reason.into() });
+            return Prepared::Refused(Error::Config {
+                operation: (*self.name).into(),
+                reason: reason.into(),
+            });
         }
         if self.submission.is_some() && !self.settings.observes {
             // Nobody else could say whether the token counts.
@@ -131,12 +152,30 @@ impl<'a> Draft<'a> {
         }
         match (self.id, self.settings.missing_key) {
             (Some(id), _) => {
-                let Self { fingerprint, submission, settings, versions, .. } = self;
+                let Self {
+                    fingerprint,
+                    submission,
+                    settings,
+                    versions,
+                    ..
+                } = self;
                 let trace = runtime.trace.as_ref().map(CallTrace::new);
-                Prepared::Guarded(runtime, Request { id, fingerprint, submission, settings, versions, trace })
+                Prepared::Guarded(
+                    runtime,
+                    Request {
+                        id,
+                        fingerprint,
+                        submission,
+                        settings,
+                        versions,
+                        trace,
+                    },
+                )
             }
             (None, MissingKey::Run) => Prepared::Unguarded(self.name, Some(runtime)),
-            (None, MissingKey::Reject) => Prepared::Refused(Error::MissingKey { operation: (*self.name).into() }),
+            (None, MissingKey::Reject) => Prepared::Refused(Error::MissingKey {
+                operation: (*self.name).into(),
+            }),
         }
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub(crate) use self::draft::Draft;
 pub use self::transaction::{InTransactionPolicy, RerunWhen};
-use crate::call::keeping::{Keeper, KeepsErrors, Policy, has_ours};
+use crate::call::keeping::{ErrorCodec, KeepsErrors, Policy, has_ours};
 use crate::call::reconcile::Reconcile;
 use crate::encoding::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};
 use crate::encoding::key::{KeyDigest, KeyPart};
@@ -43,20 +43,29 @@ type ActionOf<E> = fn(&E) -> ErrorAction;
 /// The policy of [`Operation::errors`]: `P` gives an `A` for each `E`.
 pub struct Errors<P, E, A = ErrorAction> {
     policy: P,
-    keeper: Option<Keeper<E>>,
+    error_codec: Option<ErrorCodec<E>>,
     gives: PhantomData<fn() -> A>,
 }
 
 impl<P: Fn(&E) -> A, E, A: Action> Errors<P, E, A> {
     fn into_policy(self) -> Policy<impl Fn(&E) -> ErrorAction, E> {
-        let Self { policy, keeper, .. } = self;
-        Policy { action: move |error: &E| policy(error).into_action(), keeper }
+        let Self {
+            policy,
+            error_codec,
+            ..
+        } = self;
+        Policy {
+            action: move |error: &E| policy(error).into_action(),
+            error_codec,
+        }
     }
 }
 
 impl<P, E, A> fmt::Debug for Errors<P, E, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Errors").field("keeps", &self.keeper.is_some()).finish_non_exhaustive()
+        f.debug_struct("Errors")
+            .field("keeps", &self.error_codec.is_some())
+            .finish_non_exhaustive()
     }
 }
 
@@ -75,7 +84,9 @@ impl<'a> Operation<'a> {
     #[inline]
     pub(crate) fn new(idempotency: Idempotency, name: Cow<'a, str>) -> Self {
         let runtime = idempotency.runtime;
-        let settings = runtime.as_ref().map_or(Settings::DEFAULT, |runtime| runtime.settings.clone());
+        let settings = runtime
+            .as_ref()
+            .map_or(Settings::DEFAULT, |runtime| runtime.settings.clone());
         let mut draft = Draft {
             runtime,
             name,
@@ -88,10 +99,18 @@ impl<'a> Operation<'a> {
             audit: None,
             problem: None,
         };
-        if let Some(problem) = draft.runtime.as_ref().and_then(|runtime| runtime.problem.clone()) {
+        if let Some(problem) = draft
+            .runtime
+            .as_ref()
+            .and_then(|runtime| runtime.problem.clone())
+        {
             draft.misconfigured(problem.0);
         }
-        Self { draft, question: (), policy: () }
+        Self {
+            draft,
+            question: (),
+            policy: (),
+        }
     }
 
     /// A call that will fail.
@@ -129,12 +148,17 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         T: AsToken + ?Sized,
         S: KeyPart + ?Sized,
     {
-        if self.draft.wants_key(self.draft.id.is_some() && self.draft.submission.is_none()) {
+        if self
+            .draft
+            .wants_key(self.draft.id.is_some() && self.draft.submission.is_none())
+        {
             if let Some((id, submission)) = Submission::of(&self.draft.name, token, subject) {
                 self.draft.settings.least_secs = submission.ttl_secs;
                 (self.draft.id, self.draft.submission) = (Some(id), Some(Box::new(submission)));
             } else {
-                self.draft.problem = Some(Error::MissingSubject { operation: (*self.draft.name).into() });
+                self.draft.problem = Some(Error::MissingSubject {
+                    operation: (*self.draft.name).into(),
+                });
             }
         }
         self
@@ -155,7 +179,10 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     }
 
     #[inline]
-    fn fingerprinted(mut self, fingerprint: impl FnOnce() -> Result<Fingerprint, FingerprintError>) -> Self {
+    fn fingerprinted(
+        mut self,
+        fingerprint: impl FnOnce() -> Result<Fingerprint, FingerprintError>,
+    ) -> Self {
         if self.draft.runtime.is_some() && self.draft.problem.is_none() {
             match fingerprint() {
                 Ok(fingerprint) => self.draft.fingerprint = Some(fingerprint),
@@ -318,7 +345,11 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         R: FnOnce() -> Asked,
     {
         let Self { draft, policy, .. } = self.abandoned(Abandoned::Rerun).asks_first();
-        Operation { draft, question: Reconcile(reconcile), policy }
+        Operation {
+            draft,
+            question: Reconcile(reconcile),
+            policy,
+        }
     }
 
     /// The body itself asks what became of an abandoned attempt.
@@ -395,7 +426,7 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         F: Fn(&E) -> A,
         A: Action<Keeps: KeepsErrors<E>>,
     {
-        self.with_policy(policy, A::Keeps::keeper())
+        self.with_policy(policy, A::Keeps::error_codec())
     }
 
     /// Uses the policy of the error's type, its [`ErrorPolicy`].
@@ -429,12 +460,26 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     where
         E: ErrorPolicy<Keeps: KeepsErrors<E>>,
     {
-        self.with_policy(E::action as ActionOf<E>, E::Keeps::keeper())
+        self.with_policy(E::action as ActionOf<E>, E::Keeps::error_codec())
     }
 
-    fn with_policy<F, E, A>(self, policy: F, keeper: Option<Keeper<E>>) -> Operation<'a, Q, Errors<F, E, A>> {
-        let Self { draft, question, .. } = self;
-        Operation { draft, question, policy: Errors { policy, keeper, gives: PhantomData } }
+    fn with_policy<F, E, A>(
+        self,
+        policy: F,
+        error_codec: Option<ErrorCodec<E>>,
+    ) -> Operation<'a, Q, Errors<F, E, A>> {
+        let Self {
+            draft, question, ..
+        } = self;
+        Operation {
+            draft,
+            question,
+            policy: Errors {
+                policy,
+                error_codec,
+                gives: PhantomData,
+            },
+        }
     }
 }
 
@@ -482,8 +527,8 @@ impl<Q, P, E: std::error::Error, A> Operation<'_, Q, Errors<P, E, A>> {
     /// # }
     /// ```
     pub fn check_sources(mut self) -> Self {
-        if let Some(keeper) = &mut self.policy.keeper {
-            keeper.has_ours = has_ours;
+        if let Some(error_codec) = &mut self.policy.error_codec {
+            error_codec.has_ours = has_ours;
         }
         self
     }
@@ -491,7 +536,14 @@ impl<Q, P, E: std::error::Error, A> Operation<'_, Q, Errors<P, E, A>> {
 
 impl<Q, P> fmt::Debug for Operation<'_, Q, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Draft { name, settings, id, fingerprint, problem, .. } = &self.draft;
+        let Draft {
+            name,
+            settings,
+            id,
+            fingerprint,
+            problem,
+            ..
+        } = &self.draft;
         f.debug_struct("Operation")
             .field("name", name)
             .field("id", id)

@@ -4,10 +4,10 @@ use serde::de::DeserializeOwned;
 
 use super::Operation;
 use crate::call::audit::{By, Noting};
-use crate::call::claiming::Begun;
-use crate::call::held::Held;
 use crate::call::keeping::Keepable;
 use crate::call::lookup::Lookup;
+use crate::call::owned_record::OwnedRecord;
+use crate::call::start::CallStart;
 use crate::error::Error;
 use crate::observe::Decision;
 use crate::outcome::Storable;
@@ -67,12 +67,14 @@ impl Operation<'_> {
     ///
     /// Dropped, the record may have been removed or not.
     pub async fn forget(self) -> Result<bool, Error> {
-        self.try_forget().await.inspect_err(|_| current::trouble())
+        self.try_forget().await.inspect_err(|_| current::taint())
     }
 
     async fn try_forget(mut self) -> Result<bool, Error> {
         let by = self.draft.audit.take();
-        let Some((runtime, request)) = self.draft.prepare_by_hand()? else { return Ok(false) };
+        let Some((runtime, request)) = self.draft.prepare_by_hand()? else {
+            return Ok(false);
+        };
         let failed = |error| runtime.failed(&request.id, error);
         let found = match by {
             Some(_) => runtime.store.inspect(&request.id).await.map_err(failed)?,
@@ -81,8 +83,18 @@ impl Operation<'_> {
         if by.is_some() && found.is_none() {
             return Ok(false);
         }
-        let noting = Noting::begin(&runtime, &request.id, "forgotten", found.as_ref(), by.as_deref()).await?;
-        let _removing = runtime.cache.as_ref().map(|cache| cache.removing(&request.id));
+        let noting = Noting::begin(
+            &runtime,
+            &request.id,
+            "forgotten",
+            found.as_ref(),
+            by.as_deref(),
+        )
+        .await?;
+        let _removing = runtime
+            .cache
+            .as_ref()
+            .map(|cache| cache.removing(&request.id));
         let removed = match runtime.store.remove(&request.id).await {
             Ok(Removed::Removed) => Ok(true),
             Ok(Removed::Nothing) => Ok(false),
@@ -91,8 +103,14 @@ impl Operation<'_> {
         };
         if let Ok(true) = removed {
             match &by {
-                Some(by) => runtime.observer.decided_because(Decision::Forgotten, &request.id, 0, by),
-                None => runtime.observer.decided(Decision::Forgotten, &request.id, 0),
+                Some(by) => {
+                    runtime
+                        .observer
+                        .decided_because(Decision::Forgotten, &request.id, 0, by)
+                }
+                None => runtime
+                    .observer
+                    .decided(Decision::Forgotten, &request.id, 0),
             }
         }
         noting.end(removed.as_ref().copied()).await;
@@ -113,25 +131,44 @@ impl Operation<'_> {
     ///
     /// As [`settle`](Self::settle).
     pub async fn release(self) -> Result<bool, Error> {
-        self.try_release().await.inspect_err(|_| current::trouble())
+        self.try_release().await.inspect_err(|_| current::taint())
     }
 
     async fn try_release(mut self) -> Result<bool, Error> {
         let by = self.draft.audit.take();
-        let Some((runtime, mut request)) = self.draft.prepare_by_hand()? else { return Ok(false) };
-        let info = runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))?;
+        let Some((runtime, mut request)) = self.draft.prepare_by_hand()? else {
+            return Ok(false);
+        };
+        let info = runtime
+            .store
+            .inspect(&request.id)
+            .await
+            .map_err(|error| runtime.failed(&request.id, error))?;
         match info.as_ref().map(|info| (info.state, info.fingerprint)) {
-            None | Some((RecordState::Released | RecordState::Issued | RecordState::Expired, _)) => return Ok(false),
+            None
+            | Some((RecordState::Released | RecordState::Issued | RecordState::Expired, _)) => {
+                return Ok(false);
+            }
             // An operator need not give the fingerprint.
             Some((_, fingerprint)) => request.fingerprint = fingerprint,
         }
-        let noting = Noting::begin(&runtime, &request.id, "released", info.as_ref(), by.as_deref()).await?;
+        let noting = Noting::begin(
+            &runtime,
+            &request.id,
+            "released",
+            info.as_ref(),
+            by.as_deref(),
+        )
+        .await?;
         request.by_hand();
         forget_here(&runtime, &request.id);
         let released = match runtime.begin(&request).await {
-            Ok(Begun::Owner(owned)) => Held::new(&runtime, &request, owned).give_back(by).await.map(|()| true),
+            Ok(CallStart::Owner(owned)) => OwnedRecord::new(&runtime, &request, owned)
+                .give_back(by)
+                .await
+                .map(|()| true),
             // Neither happens: duplicates and store failures are rejected.
-            Ok(Begun::Replay(_) | Begun::Unguarded) => Ok(false),
+            Ok(CallStart::Replay(_) | CallStart::Unguarded) => Ok(false),
             Err(error) => Err(error),
         };
         noting.end(released.as_ref().copied()).await;
@@ -144,12 +181,18 @@ impl Operation<'_> {
     ///
     /// [`Error::Store`], [`Error::Codec`] and [`Error::MissingKey`].
     pub async fn inspect(self) -> Result<Option<RecordInfo>, Error> {
-        self.try_inspect().await.inspect_err(|_| current::trouble())
+        self.try_inspect().await.inspect_err(|_| current::taint())
     }
 
     async fn try_inspect(self) -> Result<Option<RecordInfo>, Error> {
-        let Some((runtime, request)) = self.draft.prepare_by_hand()? else { return Ok(None) };
-        runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))
+        let Some((runtime, request)) = self.draft.prepare_by_hand()? else {
+            return Ok(None);
+        };
+        runtime
+            .store
+            .inspect(&request.id)
+            .await
+            .map_err(|error| runtime.failed(&request.id, error))
     }
 
     /// Looks up the result of the call with this key, without claiming the key: for a caller that
@@ -199,11 +242,13 @@ impl Operation<'_> {
     /// # }
     /// ```
     pub async fn lookup<T: DeserializeOwned>(self) -> Result<Lookup<T>, Error> {
-        self.try_lookup().await.inspect_err(|_| current::trouble())
+        self.try_lookup().await.inspect_err(|_| current::taint())
     }
 
     async fn try_lookup<T: DeserializeOwned>(self) -> Result<Lookup<T>, Error> {
-        let Some((runtime, request)) = self.draft.prepare_by_hand()? else { return Ok(Lookup::Unknown) };
+        let Some((runtime, request)) = self.draft.prepare_by_hand()? else {
+            return Ok(Lookup::Unknown);
+        };
         runtime.lookup(&request).await?.decode()
     }
 
@@ -230,10 +275,13 @@ impl Operation<'_> {
     pub async fn settle<T: Storable<Via>, Via>(self, value: &T) -> Result<(), Error> {
         let settled = self
             .settle_with(|codec, id, attempt, label| {
-                codec.encode(CodecContext::of_value(id, attempt, label), &value.to_stored())
+                codec.encode(
+                    CodecContext::of_value(id, attempt, label),
+                    &value.to_stored(),
+                )
             })
             .await;
-        settled.inspect_err(|_| current::trouble())
+        settled.inspect_err(|_| current::taint())
     }
 
     /// Commits an error by hand, like [`settle`](Self::settle), for work that has certainly failed.
@@ -248,9 +296,11 @@ impl Operation<'_> {
     /// As [`settle`](Self::settle).
     pub async fn settle_error<E: Keepable>(self, error: &E) -> Result<(), Error> {
         let settled = self
-            .settle_with(|codec, id, attempt, label| codec.encode(CodecContext::of_error(id, attempt, label), error))
+            .settle_with(|codec, id, attempt, label| {
+                codec.encode(CodecContext::of_error(id, attempt, label), error)
+            })
             .await;
-        settled.inspect_err(|_| current::trouble())
+        settled.inspect_err(|_| current::taint())
     }
 
     async fn settle_with(
@@ -258,8 +308,13 @@ impl Operation<'_> {
         encode: impl Fn(&AnyCodec, &RecordId, u64, TypeLabel) -> Result<Encoded, CodecFailure>,
     ) -> Result<(), Error> {
         let by = self.draft.audit.take();
-        let Some((runtime, mut request)) = self.draft.prepare_by_hand()? else { return Ok(()) };
-        let label = TypeLabel { is_named: true, ..request.type_label() };
+        let Some((runtime, mut request)) = self.draft.prepare_by_hand()? else {
+            return Ok(());
+        };
+        let label = TypeLabel {
+            is_named: true,
+            ..request.type_label()
+        };
         let encode = |id: &RecordId, attempt| {
             encode(&runtime.codec, id, attempt, label).map_err(|error| Error::Config {
                 operation: id.operation().into(),
@@ -274,21 +329,36 @@ impl Operation<'_> {
         if request.fingerprint.is_none() || request.trace.is_some() || by.is_some() {
             // The fingerprint for later duplicates stays as it was, and the trace is that of the
             // call that was cut off.
-            found = runtime.store.inspect(&request.id).await.map_err(|error| runtime.failed(&request.id, error))?;
-            request.fingerprint = request.fingerprint.or(found.as_ref().and_then(|info| info.fingerprint));
+            found = runtime
+                .store
+                .inspect(&request.id)
+                .await
+                .map_err(|error| runtime.failed(&request.id, error))?;
+            request.fingerprint = request
+                .fingerprint
+                .or(found.as_ref().and_then(|info| info.fingerprint));
             if let Some(trace) = &request.trace {
                 trace.is_that_of(found.as_ref().and_then(|info| info.trace.clone()));
             }
         }
-        let noting = Noting::begin(&runtime, &request.id, "settled", found.as_ref(), by.as_deref()).await?;
+        let noting = Noting::begin(
+            &runtime,
+            &request.id,
+            "settled",
+            found.as_ref(),
+            by.as_deref(),
+        )
+        .await?;
         forget_here(&runtime, &request.id);
         let settled = match runtime.begin(&request).await {
-            Ok(Begun::Owner(owned)) => {
+            Ok(CallStart::Owner(owned)) => {
                 let outcome = encode(&request.id, owned.enrolled.term.attempt);
-                Held::new(&runtime, &request, owned).settle(outcome, by).await
+                OwnedRecord::new(&runtime, &request, owned)
+                    .settle(outcome, by)
+                    .await
             }
             // Neither happens: duplicates and store failures are rejected above.
-            Ok(Begun::Replay(_) | Begun::Unguarded) => Ok(()),
+            Ok(CallStart::Replay(_) | CallStart::Unguarded) => Ok(()),
             Err(error) => Err(error),
         };
         noting.end(settled.as_ref().map(|()| true)).await;

@@ -5,12 +5,13 @@ use std::pin::pin;
 
 use super::{Errors, Operation};
 use crate::api::lease::{Begin, Lease};
-use crate::call::claiming::Begun;
 use crate::call::execution::{Again, Execution};
-use crate::call::held::Held;
+use crate::call::finish::Handling;
 use crate::call::keeping::Policy;
+use crate::call::owned_record::OwnedRecord;
 use crate::call::prepared::Prepared;
 use crate::call::reconcile::{Question, asked};
+use crate::call::start::CallStart;
 use crate::call::witness::outcome_of;
 use crate::error::Error;
 use crate::outcome::{Outcome, Storable};
@@ -77,7 +78,12 @@ impl<Q> Operation<'_, Q> {
                 }
             }));
             let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::unlisted());
-            Execution { witness, policy, again: None::<fn() -> _> }.run(&prepared, body).await
+            Execution {
+                handling: Handling { witness, policy },
+                again: None::<fn() -> _>,
+            }
+            .run(&prepared, body)
+            .await
         }
     }
 
@@ -101,7 +107,9 @@ impl<Q> Operation<'_, Q> {
         E: From<Error> + Send + 'static,
         Via: 'static,
     {
-        let Self { draft, question, .. } = self;
+        let Self {
+            draft, question, ..
+        } = self;
         let body = async move {
             match asked(Some(question)).await {
                 Some(settled) => settled,
@@ -109,7 +117,12 @@ impl<Q> Operation<'_, Q> {
             }
         };
         let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::unlisted());
-        Execution { witness, policy, again: None::<fn() -> _> }.run_detached(draft.prepare(), body).await
+        Execution {
+            handling: Handling { witness, policy },
+            again: None::<fn() -> _>,
+        }
+        .run_detached(draft.prepare(), body)
+        .await
     }
 }
 
@@ -142,7 +155,11 @@ where
         T: Storable<Via>,
         E: From<Error>,
     {
-        let Self { draft, question, policy } = self;
+        let Self {
+            draft,
+            question,
+            policy,
+        } = self;
         let (body, mut question) = (Again::new(body), Some(question));
         let mut start = move || {
             let (question, body) = (question.take(), body.clone());
@@ -155,7 +172,12 @@ where
         };
         let first = pin!(Some(start()));
         let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), policy.into_policy());
-        Execution { witness, policy, again: Some(start) }.run(&draft.prepare(), first).await
+        Execution {
+            handling: Handling { witness, policy },
+            again: Some(start),
+        }
+        .run(&draft.prepare(), first)
+        .await
     }
 
     /// As [`run`](Self::run), with the body in a task of its own: a caller that is dropped does not
@@ -180,7 +202,11 @@ where
         E: From<Error> + Send + 'static,
         Via: 'static,
     {
-        let Self { draft, question, policy } = self;
+        let Self {
+            draft,
+            question,
+            policy,
+        } = self;
         let (body, mut question) = (Again::new(body), Some(question));
         let mut start = move || {
             let (question, body) = (question.take(), body.clone());
@@ -193,7 +219,12 @@ where
         };
         let first = start();
         let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), policy.into_policy());
-        Execution { witness, policy, again: Some(start) }.run_detached(draft.prepare(), first).await
+        Execution {
+            handling: Handling { witness, policy },
+            again: Some(start),
+        }
+        .run_detached(draft.prepare(), first)
+        .await
     }
 }
 
@@ -209,7 +240,7 @@ impl Operation<'_> {
     ///
     /// If the future is dropped, a claim that it may have made is undone.
     pub async fn begin(self) -> Result<Begin, Error> {
-        self.try_begin().await.inspect_err(|_| current::trouble())
+        self.try_begin().await.inspect_err(|_| current::taint())
     }
 
     async fn try_begin(mut self) -> Result<Begin, Error> {
@@ -220,8 +251,10 @@ impl Operation<'_> {
                 return Ok(Begin::Execute(Lease::unguarded()));
             };
             return Ok(Begin::Execute(match runtime.observe(&request).await {
-                Begun::Owner(owned) => Lease::new(Held::new(&runtime, &request, owned), &runtime).observing(),
-                Begun::Replay(_) | Begun::Unguarded => Lease::unguarded(),
+                CallStart::Owner(owned) => {
+                    Lease::new(OwnedRecord::new(&runtime, &request, owned), &runtime).observing()
+                }
+                CallStart::Replay(_) | CallStart::Unguarded => Lease::unguarded(),
             }));
         }
         self.draft.check_profile();
@@ -229,9 +262,12 @@ impl Operation<'_> {
             return Ok(Begin::Execute(Lease::unguarded()));
         };
         Ok(match runtime.begin(&request).await? {
-            Begun::Owner(owned) => Begin::Execute(Lease::new(Held::new(&runtime, &request, owned), &runtime)),
-            Begun::Replay(recorded) => Begin::Replay(recorded),
-            Begun::Unguarded => Begin::Execute(Lease::unguarded()),
+            CallStart::Owner(owned) => Begin::Execute(Lease::new(
+                OwnedRecord::new(&runtime, &request, owned),
+                &runtime,
+            )),
+            CallStart::Replay(recorded) => Begin::Replay(recorded),
+            CallStart::Unguarded => Begin::Execute(Lease::unguarded()),
         })
     }
 }

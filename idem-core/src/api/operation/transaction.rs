@@ -5,9 +5,11 @@ use std::future::Future;
 use std::marker::PhantomData;
 
 use super::{Errors, Operation};
+use crate::call::finish::Handling;
 use crate::call::keeping::Policy;
-use crate::call::transaction::{
-    AnyThread, AnyThreadOnce, InTransaction, OneThread, OneThreadOnce, RunsAgain, TransactionBody, sources,
+use crate::call::transaction::{InTransaction, sources};
+use crate::call::transaction_body::{
+    AnyThread, AnyThreadOnce, OneThread, OneThreadOnce, RunsAgain, TransactionBody,
 };
 use crate::call::witness::{Witness, outcome_of};
 use crate::error::Error;
@@ -70,19 +72,29 @@ impl<'a, P> Operation<'a, (), P> {
     /// at the wrong moment, PostgreSQL refuses the transaction's `COMMIT`, and MySQL may keep a
     /// lock until the connection closes: see the pitfalls in the guide on transactions. After a
     /// panic of the body the transaction is usable.
-    pub fn run_in<X, S, T, E, F, Via>(self, tx: &mut X, body: F) -> impl Future<Output = Result<Outcome<T>, E>> + Send
+    pub fn run_in<X, S, T, E, F, Via>(
+        self,
+        tx: &mut X,
+        body: F,
+    ) -> impl Future<Output = Result<Outcome<T>, E>> + Send
     where
         X: Transaction<S>,
         S: Store,
         P: InTransactionPolicy<E> + Send,
-        F: AsyncFnOnce(&mut X) -> Result<T, E> + for<'t> TransactionBody<&'t mut X, Result<T, E>> + Send,
+        F: AsyncFnOnce(&mut X) -> Result<T, E>
+            + for<'t> TransactionBody<&'t mut X, Result<T, E>>
+            + Send,
         T: Storable<Via> + Send,
         E: From<Error> + Send,
     {
         let (prepared, policy) = (self.draft.prepare(), self.policy.into_policy());
         let witness: Witness<_, T, E> = outcome_of::<Result<T, E>, Via>();
         async move {
-            let call = InTransaction { prepared: &prepared, witness, policy, store: PhantomData };
+            let call = InTransaction {
+                prepared: &prepared,
+                handling: Handling { witness, policy },
+                store: PhantomData,
+            };
             call.run_in(tx, AnyThreadOnce(Some(body))).await
         }
     }
@@ -97,7 +109,11 @@ impl<'a, P> Operation<'a, (), P> {
     /// # Cancellation safety
     ///
     /// As [`run_in`](Self::run_in).
-    pub fn run_in_local<X, S, T, E, F, Via>(self, tx: &mut X, body: F) -> impl Future<Output = Result<Outcome<T>, E>>
+    pub fn run_in_local<X, S, T, E, F, Via>(
+        self,
+        tx: &mut X,
+        body: F,
+    ) -> impl Future<Output = Result<Outcome<T>, E>>
     where
         X: Transaction<S>,
         S: Store,
@@ -109,7 +125,11 @@ impl<'a, P> Operation<'a, (), P> {
         let (prepared, policy) = (self.draft.prepare(), self.policy.into_policy());
         let witness: Witness<_, T, E> = outcome_of::<Result<T, E>, Via>();
         async move {
-            let call = InTransaction { prepared: &prepared, witness, policy, store: PhantomData };
+            let call = InTransaction {
+                prepared: &prepared,
+                handling: Handling { witness, policy },
+                store: PhantomData,
+            };
             call.run_in(tx, OneThreadOnce(Some(body))).await
         }
     }
@@ -153,7 +173,8 @@ impl<'a, P> Operation<'a, (), P> {
         T: Storable<Via> + Send,
         E: From<Error> + Send + std::error::Error + 'static,
     {
-        self.rerun_when(|error: &E| sources(Some(error), B::is_conflict)).transaction(begins, body)
+        self.rerun_when(|error: &E| sources(Some(error), B::is_conflict))
+            .transaction(begins, body)
     }
 
     /// As [`transaction`](Self::transaction), for a body that holds values that are not `Send`, or
@@ -180,7 +201,8 @@ impl<'a, P> Operation<'a, (), P> {
         T: Storable<Via>,
         E: From<Error> + std::error::Error + 'static,
     {
-        self.rerun_when(|error: &E| sources(Some(error), B::is_conflict)).transaction_local(begins, body)
+        self.rerun_when(|error: &E| sources(Some(error), B::is_conflict))
+            .transaction_local(begins, body)
     }
 
     /// Sets after which errors of the body the whole [transaction](Self::transaction) runs again,
@@ -201,7 +223,11 @@ impl<'a, P> Operation<'a, (), P> {
     ///     .rerun_when(|error: &OrderError| matches!(error, OrderError::Busy));
     /// ```
     pub fn rerun_when<E, W: Fn(&E) -> bool>(self, when: W) -> RerunWhen<'a, P, E, W> {
-        RerunWhen { operation: self, when, error: PhantomData }
+        RerunWhen {
+            operation: self,
+            when,
+            error: PhantomData,
+        }
     }
 }
 
@@ -223,7 +249,11 @@ impl<P, E, W: Fn(&E) -> bool> RerunWhen<'_, P, E, W> {
     /// # Cancellation safety
     ///
     /// As [`Operation::transaction`].
-    pub fn transaction<B, S, T, F, Via>(self, begins: &B, body: F) -> impl Future<Output = Result<Outcome<T>, E>> + Send
+    pub fn transaction<B, S, T, F, Via>(
+        self,
+        begins: &B,
+        body: F,
+    ) -> impl Future<Output = Result<Outcome<T>, E>> + Send
     where
         B: Transactions<S>,
         S: Store,
@@ -236,11 +266,19 @@ impl<P, E, W: Fn(&E) -> bool> RerunWhen<'_, P, E, W> {
         E: From<Error> + Send,
         W: Send,
     {
-        let Self { operation: Operation { draft, policy, .. }, when, .. } = self;
+        let Self {
+            operation: Operation { draft, policy, .. },
+            when,
+            ..
+        } = self;
         let (prepared, policy) = (draft.prepare(), policy.into_policy());
         let witness: Witness<_, T, E> = outcome_of::<Result<T, E>, Via>();
         async move {
-            let call = InTransaction { prepared: &prepared, witness, policy, store: PhantomData };
+            let call = InTransaction {
+                prepared: &prepared,
+                handling: Handling { witness, policy },
+                store: PhantomData,
+            };
             call.run(begins, AnyThread(body), when).await
         }
     }
@@ -254,7 +292,11 @@ impl<P, E, W: Fn(&E) -> bool> RerunWhen<'_, P, E, W> {
     /// # Cancellation safety
     ///
     /// As [`Operation::transaction`].
-    pub fn transaction_local<B, S, T, F, Via>(self, begins: &B, body: F) -> impl Future<Output = Result<Outcome<T>, E>>
+    pub fn transaction_local<B, S, T, F, Via>(
+        self,
+        begins: &B,
+        body: F,
+    ) -> impl Future<Output = Result<Outcome<T>, E>>
     where
         B: Transactions<S>,
         S: Store,
@@ -263,11 +305,19 @@ impl<P, E, W: Fn(&E) -> bool> RerunWhen<'_, P, E, W> {
         T: Storable<Via>,
         E: From<Error>,
     {
-        let Self { operation: Operation { draft, policy, .. }, when, .. } = self;
+        let Self {
+            operation: Operation { draft, policy, .. },
+            when,
+            ..
+        } = self;
         let (prepared, policy) = (draft.prepare(), policy.into_policy());
         let witness: Witness<_, T, E> = outcome_of::<Result<T, E>, Via>();
         async move {
-            let call = InTransaction { prepared: &prepared, witness, policy, store: PhantomData };
+            let call = InTransaction {
+                prepared: &prepared,
+                handling: Handling { witness, policy },
+                store: PhantomData,
+            };
             call.run(begins, OneThread(body), when).await
         }
     }
@@ -275,6 +325,8 @@ impl<P, E, W: Fn(&E) -> bool> RerunWhen<'_, P, E, W> {
 
 impl<P, E, W> fmt::Debug for RerunWhen<'_, P, E, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RerunWhen").field("operation", &self.operation).finish_non_exhaustive()
+        f.debug_struct("RerunWhen")
+            .field("operation", &self.operation)
+            .finish_non_exhaustive()
     }
 }

@@ -67,17 +67,28 @@ impl<Q, P> Operation<'_, Q, P> {
     ///
     /// `Old` is the outcome's type of version `from`, and must be `DeserializeOwned`. `upgrade`
     /// returns the current type.
-    pub fn upgrade<Old, New, Via>(mut self, from: u32, upgrade: impl Fn(Old) -> New + Send + Sync + 'static) -> Self
+    pub fn upgrade<Old, New, Via>(
+        mut self,
+        from: u32,
+        upgrade: impl Fn(Old) -> New + Send + Sync + 'static,
+    ) -> Self
     where
         Old: DeserializeOwned,
         New: Storable<Via>,
     {
-        let upgrade = move |codec: &AnyCodec, (id, attempt): (&RecordId, u64), outcome: &Encoded| {
-            let old = codec.decode::<Old>((id, attempt), outcome)?;
-            // The upgraded value is read at once, and never stored: its version is left out.
-            codec.encode(CodecContext::of_value(id, attempt, TypeLabel::default()), &upgrade(old).to_stored())
-        };
-        self.draft.versions.get_or_insert_default().upgrade(from, Arc::new(upgrade));
+        let upgrade =
+            move |codec: &AnyCodec, (id, attempt): (&RecordId, u64), outcome: &Encoded| {
+                let old = codec.decode::<Old>((id, attempt), outcome)?;
+                // The upgraded value is read at once, and never stored: its version is left out.
+                codec.encode(
+                    CodecContext::of_value(id, attempt, TypeLabel::default()),
+                    &upgrade(old).to_stored(),
+                )
+            };
+        self.draft
+            .versions
+            .get_or_insert_default()
+            .upgrade(from, Arc::new(upgrade));
         self
     }
 }

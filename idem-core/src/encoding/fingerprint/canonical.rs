@@ -63,7 +63,8 @@ pub(super) struct Canonical<'a> {
 impl Canonical<'_> {
     pub(super) fn sized(self, tag: u8, bytes: &[u8]) {
         self.out.push(tag);
-        self.out.extend_from_slice(&(bytes.len() as u64).to_be_bytes());
+        self.out
+            .extend_from_slice(&(bytes.len() as u64).to_be_bytes());
         self.out.extend_from_slice(bytes);
     }
 
@@ -106,7 +107,14 @@ impl<'a> ser::Serializer for Canonical<'a> {
 
     fn serialize_i128(self, value: i128) -> Written {
         // A natural number is the same whether its type has a sign or not.
-        self.integer(if value < 0 { tag::NEGATIVE } else { tag::NATURAL }, value.unsigned_abs());
+        self.integer(
+            if value < 0 {
+                tag::NEGATIVE
+            } else {
+                tag::NATURAL
+            },
+            value.unsigned_abs(),
+        );
         Ok(Wrote::Value)
     }
 
@@ -159,7 +167,9 @@ impl<'a> ser::Serializer for Canonical<'a> {
 
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Written {
         let start = self.out.len();
-        let wrote = value.serialize(Canonical { out: &mut *self.out })?;
+        let wrote = value.serialize(Canonical {
+            out: &mut *self.out,
+        })?;
         if wrote == Wrote::Value {
             return Ok(wrote);
         }
@@ -181,7 +191,11 @@ impl<'a> ser::Serializer for Canonical<'a> {
         self.serialize_unit()
     }
 
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, value: &T) -> Written {
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(
+        self,
+        _: &'static str,
+        value: &T,
+    ) -> Written {
         Ok(match value.serialize(self)? {
             Wrote::Nothing => Wrote::NothingInside,
             wrote => wrote,
@@ -208,7 +222,11 @@ impl<'a> ser::Serializer for Canonical<'a> {
         Ok(Sequence::new(self.out))
     }
 
-    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Sequence<'a>, FingerprintError> {
+    fn serialize_tuple_struct(
+        self,
+        _: &'static str,
+        _: usize,
+    ) -> Result<Sequence<'a>, FingerprintError> {
         Ok(Sequence::new(self.out))
     }
 
@@ -224,11 +242,29 @@ impl<'a> ser::Serializer for Canonical<'a> {
     }
 
     fn serialize_map(self, len: Option<usize>) -> Result<Entries<'a>, FingerprintError> {
-        Ok(Entries::new(self.out, if len.is_some() { Of::Map } else { Of::Flattened }))
+        Ok(Entries::new(
+            self.out,
+            if len.is_some() {
+                Of::Map
+            } else {
+                Of::Flattened
+            },
+        ))
     }
 
-    fn serialize_struct(self, name: &'static str, _: usize) -> Result<Entries<'a>, FingerprintError> {
-        Ok(Entries::new(self.out, if name == number::TOKEN { Of::Number } else { Of::Struct }))
+    fn serialize_struct(
+        self,
+        name: &'static str,
+        _: usize,
+    ) -> Result<Entries<'a>, FingerprintError> {
+        Ok(Entries::new(
+            self.out,
+            if name == number::TOKEN {
+                Of::Number
+            } else {
+                Of::Struct
+            },
+        ))
     }
 
     fn serialize_struct_variant(
@@ -309,7 +345,11 @@ pub(super) struct Entries<'a> {
 impl<'a> Entries<'a> {
     fn new(out: &'a mut Vec<u8>, of: Of) -> Self {
         out.push(tag::MAP);
-        Self { out, of, starts: Vec::with_capacity(8) }
+        Self {
+            out,
+            of,
+            starts: Vec::with_capacity(8),
+        }
     }
 
     fn key<K: Serialize + ?Sized>(&mut self, key: &K) -> Result<(), FingerprintError> {
@@ -341,11 +381,19 @@ impl<'a> Entries<'a> {
         }
         if let Some(&(first, _)) = starts.first() {
             let written = out.split_off(first);
-            let ends = starts.iter().skip(1).map(|(start, _)| start - first).chain([written.len()]);
+            let ends = starts
+                .iter()
+                .skip(1)
+                .map(|(start, _)| start - first)
+                .chain([written.len()]);
             let mut entries: Vec<(&[u8], &[u8])> = starts
                 .iter()
                 .zip(ends)
-                .filter_map(|((start, value), end)| written.get(start - first..end)?.split_at_checked(value - start))
+                .filter_map(|((start, value), end)| {
+                    written
+                        .get(start - first..end)?
+                        .split_at_checked(value - start)
+                })
                 .collect();
             match of {
                 // A hash map has no order, so entries with equal keys are ordered by their values.
@@ -371,7 +419,10 @@ impl ser::SerializeMap for Entries<'_> {
         self.key(key)
     }
 
-    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), FingerprintError> {
+    fn serialize_value<T: Serialize + ?Sized>(
+        &mut self,
+        value: &T,
+    ) -> Result<(), FingerprintError> {
         value.serialize(Canonical { out: self.out }).map(drop)
     }
 
@@ -435,7 +486,11 @@ impl ser::SerializeStructVariant for Entries<'_> {
 /// Replaces what was written from `start` on by the number whose text was written at `text`.
 fn rewrite(out: &mut Vec<u8>, start: usize, text: usize) {
     // A tag and a length are before the text itself.
-    let digits = out.get(text + 9..).and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default().to_owned();
+    let digits = out
+        .get(text + 9..)
+        .and_then(|bytes| std::str::from_utf8(bytes).ok())
+        .unwrap_or_default()
+        .to_owned();
     out.truncate(start);
     let out = Canonical { out };
     match Number::of(&digits) {

@@ -29,7 +29,11 @@ impl Number {
         let exact = Decimal::of(text);
         match text.parse::<f64>() {
             // Rust writes the fewest digits by which the float can be told from its neighbours.
-            Ok(float) if float.is_finite() && exact.is_some() && Decimal::of(&format!("{float:e}")) == exact => {
+            Ok(float)
+                if float.is_finite()
+                    && exact.is_some()
+                    && Decimal::of(&format!("{float:e}")) == exact =>
+            {
                 Self::Float(float)
             }
             _ => Self::Decimal(exact),
@@ -48,7 +52,9 @@ pub(super) struct Decimal {
 
 impl Decimal {
     fn of(text: &str) -> Option<Self> {
-        let (is_negative, text) = text.strip_prefix('-').map_or((false, text), |text| (true, text));
+        let (is_negative, text) = text
+            .strip_prefix('-')
+            .map_or((false, text), |text| (true, text));
         let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
         let all = [whole, fraction].concat();
@@ -58,14 +64,26 @@ impl Decimal {
         let digits = all.trim_end_matches('0');
         let dropped = i64::try_from(all.len() - digits.len()).ok()?;
         let exponent = exponent.parse::<i64>().ok()?;
-        let exponent = exponent.checked_sub(i64::try_from(fraction.len()).ok()?)?.checked_add(dropped)?;
+        let exponent = exponent
+            .checked_sub(i64::try_from(fraction.len()).ok()?)?
+            .checked_add(dropped)?;
         let digits = digits.trim_start_matches('0').to_owned();
-        Some(Self { is_negative, exponent: if digits.is_empty() { 0 } else { exponent }, digits })
+        Some(Self {
+            is_negative,
+            exponent: if digits.is_empty() { 0 } else { exponent },
+            digits,
+        })
     }
 }
 
 impl std::fmt::Display for Decimal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}{}e{}", if self.is_negative { "-" } else { "" }, self.digits, self.exponent)
+        write!(
+            f,
+            "{}{}e{}",
+            if self.is_negative { "-" } else { "" },
+            self.digits,
+            self.exponent
+        )
     }
 }

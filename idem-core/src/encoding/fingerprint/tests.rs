@@ -23,13 +23,27 @@ struct Reordered {
     id: String,
 }
 
-const ORDER: Order = Order { id: "o-1", amount: 1999, note: None, lines: Vec::new() };
+const ORDER: Order = Order {
+    id: "o-1",
+    amount: 1999,
+    note: None,
+    lines: Vec::new(),
+};
 
 /// The digest is stored next to live records: a change of these strings breaks every deployment in
 /// mid-flight.
 #[test]
 fn digests_are_pinned_for_ever() {
-    let all = [of(()), of(0u8), of(-1i64), of("text"), of(1.5f32), of(None::<u8>), of(vec![1u8, 2]), of(ORDER)];
+    let all = [
+        of(()),
+        of(0u8),
+        of(-1i64),
+        of("text"),
+        of(1.5f32),
+        of(None::<u8>),
+        of(vec![1u8, 2]),
+        of(ORDER),
+    ];
     assert_eq!(all, PINNED);
 }
 
@@ -47,8 +61,15 @@ const PINNED: [&str; 8] = [
 #[test]
 fn order_of_fields_width_of_numbers_and_new_optional_fields_do_not_matter() {
     assert_eq!(
-        of(Order { lines: vec![(1, 2.5)], ..ORDER }),
-        of(Reordered { id: "o-1".into(), amount: 1999, lines: vec![(1, 2.5)] })
+        of(Order {
+            lines: vec![(1, 2.5)],
+            ..ORDER
+        }),
+        of(Reordered {
+            id: "o-1".into(),
+            amount: 1999,
+            lines: vec![(1, 2.5)]
+        })
     );
 }
 
@@ -107,8 +128,12 @@ fn digests_of_nested_options_and_exact_numbers_are_pinned() {
     assert_eq!(all, PINNED_LATER);
 }
 
-const PINNED_LATER: [&str; 4] =
-    ["yB6sF9RA1eRD-QdyLutNZA", "dXMW5dxOiwywNpGOyGyVxA", "veUFx_XTcGXcOMUgJt7raQ", "qlaciZDtGYi7a-U9vTVZKA"];
+const PINNED_LATER: [&str; 4] = [
+    "yB6sF9RA1eRD-QdyLutNZA",
+    "dXMW5dxOiwywNpGOyGyVxA",
+    "veUFx_XTcGXcOMUgJt7raQ",
+    "qlaciZDtGYi7a-U9vTVZKA",
+];
 
 #[derive(Serialize)]
 #[allow(clippy::option_option)]
@@ -130,7 +155,13 @@ struct Empty {}
 
 #[test]
 fn an_explicit_null_differs_from_an_absent_field() {
-    let (absent, null, text) = (Patch { note: None }, Patch { note: Some(None) }, Patch { note: Some(Some("")) });
+    let (absent, null, text) = (
+        Patch { note: None },
+        Patch { note: Some(None) },
+        Patch {
+            note: Some(Some("")),
+        },
+    );
     assert_eq!(of(&absent), of(Empty {}));
     assert_ne!(of(&null), of(&absent));
     assert_ne!(of(&null), of(&text));
@@ -140,10 +171,25 @@ fn an_explicit_null_differs_from_an_absent_field() {
     assert_ne!(of(Some(Some(None::<u8>))), of(Some(None::<Option<u8>>)));
     // A newtype is a value, whatever is in it.
     assert_ne!(of(Named { note: Note(None) }), of(Empty {}));
-    assert_ne!(of(Named { note: Note(None) }), of(Named { note: Note(Some("")) }));
-    assert_eq!(of(Named { note: Note(Some("x")) }), of(Patch { note: Some(Some("x")) }));
+    assert_ne!(
+        of(Named { note: Note(None) }),
+        of(Named {
+            note: Note(Some(""))
+        })
+    );
+    assert_eq!(
+        of(Named {
+            note: Note(Some("x"))
+        }),
+        of(Patch {
+            note: Some(Some("x"))
+        })
+    );
     // `serde_json` has no absent fields.
-    assert_ne!(of(serde_json::json!({ "note": null })), of(serde_json::json!({})));
+    assert_ne!(
+        of(serde_json::json!({ "note": null })),
+        of(serde_json::json!({}))
+    );
 }
 
 #[derive(Serialize, Default)]
@@ -176,16 +222,53 @@ fn a_new_optional_field_changes_nothing_next_to_a_flattened_one_or_inside_it() {
     struct Before {
         number: u32,
     }
-    assert_eq!(of(Page { number: 1, ..Page::default() }), of(Before { number: 1 }));
-    assert_eq!(of(Page { number: 1, more: Some(Filter::default()), ..Page::default() }), of(Before { number: 1 }));
+    assert_eq!(
+        of(Page {
+            number: 1,
+            ..Page::default()
+        }),
+        of(Before { number: 1 })
+    );
+    assert_eq!(
+        of(Page {
+            number: 1,
+            more: Some(Filter::default()),
+            ..Page::default()
+        }),
+        of(Before { number: 1 })
+    );
     let set = [
-        Page { cursor: Some(2), ..Page::default() },
-        Page { filter: Filter { by: Some(2), ..Filter::default() }, ..Page::default() },
-        Page { filter: Filter { by: None, deeper: Deeper { name: Some(2) } }, ..Page::default() },
-        Page { rest: HashMap::from([("cursor".into(), Some(3))]), ..Page::default() },
+        Page {
+            cursor: Some(2),
+            ..Page::default()
+        },
+        Page {
+            filter: Filter {
+                by: Some(2),
+                ..Filter::default()
+            },
+            ..Page::default()
+        },
+        Page {
+            filter: Filter {
+                by: None,
+                deeper: Deeper { name: Some(2) },
+            },
+            ..Page::default()
+        },
+        Page {
+            rest: HashMap::from([("cursor".into(), Some(3))]),
+            ..Page::default()
+        },
         // A map has no optional fields: its keys are there, or not.
-        Page { rest: HashMap::from([("cursor".into(), None)]), ..Page::default() },
-        Page { rest: HashMap::from([("by".into(), None)]), ..Page::default() },
+        Page {
+            rest: HashMap::from([("cursor".into(), None)]),
+            ..Page::default()
+        },
+        Page {
+            rest: HashMap::from([("by".into(), None)]),
+            ..Page::default()
+        },
         Page::default(),
     ];
     let unique: std::collections::HashSet<_> = set.iter().map(of).collect();
@@ -239,10 +322,16 @@ fn arbitrary_precision_of_serde_json_changes_no_fingerprint() {
     ];
     for text in same {
         let plain: serde_json::Value = serde_json::from_str(text).unwrap();
-        assert!(!plain.is_string() && of(Number(text)) == of(&plain), "{text}");
+        assert!(
+            !plain.is_string() && of(Number(text)) == of(&plain),
+            "{text}"
+        );
     }
     assert_eq!(of([Number("7")]), of([7]));
-    assert_eq!(of(HashMap::from([("cents", Number("1999"))])), of(serde_json::json!({ "cents": 1999 })));
+    assert_eq!(
+        of(HashMap::from([("cents", Number("1999"))])),
+        of(serde_json::json!({ "cents": 1999 }))
+    );
 }
 
 #[test]
@@ -264,7 +353,10 @@ fn numbers_that_differ_beyond_what_a_float_holds_differ() {
     let unique: std::collections::HashSet<_> = distinct.into_iter().map(Number).map(of).collect();
     assert_eq!(unique.len(), distinct.len());
     // Equal numbers are equal, however they are written.
-    assert_eq!(of(Number("0.10000000000000000001")), of(Number("10000000000000000001E-20")));
+    assert_eq!(
+        of(Number("0.10000000000000000001")),
+        of(Number("10000000000000000001E-20"))
+    );
     assert_eq!(of(Number("10e399")), of(Number("1e+400")));
 }
 
@@ -276,7 +368,12 @@ fn of_two_equal_names_the_first_stays_first() {
         #[serde(flatten)]
         rest: BTreeMap<&'static str, u32>,
     }
-    let twice = |amount, other| of(Twice { amount, rest: BTreeMap::from([("amount", other)]) });
+    let twice = |amount, other| {
+        of(Twice {
+            amount,
+            rest: BTreeMap::from([("amount", other)]),
+        })
+    };
     assert_ne!(twice(1, 2), twice(2, 1));
 }
 
@@ -378,17 +475,27 @@ mod made_up {
                 Self::Optional(of) if random.bool() => Value::Some(of.boxed(random)),
                 Self::Optional(_) => Value::Nothing,
                 Self::Newtype(of) => Value::Newtype(of.boxed(random)),
-                Self::List(of) => Value::List((0..random.u8(0..3)).map(|_| of.value(random)).collect()),
+                Self::List(of) => {
+                    Value::List((0..random.u8(0..3)).map(|_| of.value(random)).collect())
+                }
                 Self::Pair(one, two) => Value::Pair(one.boxed(random), two.boxed(random)),
                 Self::Struct(one, two) => Value::Struct(Self::fields(one, two, random)),
                 Self::Map(of) => Value::Map(of.entries(random)),
                 Self::Flat(of) => {
                     let [own, one, two] = &**of;
                     let fields = Self::fields(one, two, random);
-                    Value::Flat(Box::new(Flat { own: own.value(random), fields, rest: one.entries(random) }))
+                    Value::Flat(Box::new(Flat {
+                        own: own.value(random),
+                        fields,
+                        rest: one.entries(random),
+                    }))
                 }
                 Self::Either(one, two) => {
-                    let (name, of) = if random.bool() { ("One", one) } else { ("Two", two) };
+                    let (name, of) = if random.bool() {
+                        ("One", one)
+                    } else {
+                        ("Two", two)
+                    };
                     Value::Variant(name, of.boxed(random))
                 }
             }
@@ -430,12 +537,18 @@ mod made_up {
                     rest: flat.rest.stripped(),
                 })),
                 Self::Variant(name, value) => Self::Variant(name, boxed(value)),
-                Self::Int(_) | Self::Text(_) | Self::Unit | Self::Nothing | Self::Absent => self.clone(),
+                Self::Int(_) | Self::Text(_) | Self::Unit | Self::Nothing | Self::Absent => {
+                    self.clone()
+                }
             }
         }
 
         fn stripped_field(&self) -> Option<Self> {
-            if matches!(self, Self::Nothing | Self::Absent) { None } else { Some(self.stripped()) }
+            if matches!(self, Self::Nothing | Self::Absent) {
+                None
+            } else {
+                Some(self.stripped())
+            }
         }
 
         /// The text of a stripped value: the specification. Newtypes have the text of their
@@ -456,10 +569,13 @@ mod made_up {
                 Self::Struct(_) | Self::Map(_) | Self::Flat(_) => {
                     let mut entries = self.entries();
                     entries.sort_by_key(|(name, _)| *name);
-                    entries.iter().fold(String::new(), |mut all, (name, value)| {
-                        write!(all, "{name}={};", value.says()).unwrap();
-                        all
-                    }) + "end"
+                    entries
+                        .iter()
+                        .fold(String::new(), |mut all, (name, value)| {
+                            write!(all, "{name}={};", value.says()).unwrap();
+                            all
+                        })
+                        + "end"
                 }
                 Self::Variant(name, value) => format!("{name}!{}", value.says()),
             }
@@ -483,7 +599,10 @@ mod made_up {
                 Self::Map(entries) => entries.list(),
                 Self::Flat(flat) => {
                     let own = Some(("own", &flat.own)).filter(|(_, own)| !own.is_absent());
-                    own.into_iter().chain(flat.fields.list()).chain(flat.rest.list()).collect()
+                    own.into_iter()
+                        .chain(flat.fields.list())
+                        .chain(flat.rest.list())
+                        .collect()
                 }
                 _ => Vec::new(),
             }
@@ -492,18 +611,30 @@ mod made_up {
 
     impl Fields {
         fn stripped(&self) -> Self {
-            Self(self.0.each_ref().map(|value| value.as_deref().and_then(Value::stripped_field).map(Box::new)))
+            Self(self.0.each_ref().map(|value| {
+                value
+                    .as_deref()
+                    .and_then(Value::stripped_field)
+                    .map(Box::new)
+            }))
         }
 
         fn list(&self) -> Vec<(&'static str, &Value)> {
             let named = FIELDS.into_iter().zip(&self.0);
-            named.filter_map(|(name, value)| Some((name, value.as_deref()?))).collect()
+            named
+                .filter_map(|(name, value)| Some((name, value.as_deref()?)))
+                .collect()
         }
     }
 
     impl Entries {
         fn stripped(&self) -> Self {
-            Self(self.0.iter().map(|(key, value)| (*key, value.stripped())).collect())
+            Self(
+                self.0
+                    .iter()
+                    .map(|(key, value)| (*key, value.stripped()))
+                    .collect(),
+            )
         }
 
         fn list(&self) -> Vec<(&'static str, &Value)> {
@@ -555,7 +686,9 @@ mod made_up {
                 Self::Struct(fields) => fields.serialize(serializer),
                 Self::Map(entries) => entries.serialize(serializer),
                 Self::Flat(flat) => flat.serialize(serializer),
-                Self::Variant(name, value) => serializer.serialize_newtype_variant("Either", 0, name, value),
+                Self::Variant(name, value) => {
+                    serializer.serialize_newtype_variant("Either", 0, name, value)
+                }
             }
         }
     }
@@ -569,15 +702,30 @@ mod made_up {
             let (one, two) = (shape.value(&mut random), shape.value(&mut random));
             let (one_stripped, two_stripped) = (one.stripped(), two.stripped());
             let digests = [&one, &two].map(of);
-            assert_eq!(digests[0], of(&one_stripped), "a field that is `None` is absent: {one:?}");
+            assert_eq!(
+                digests[0],
+                of(&one_stripped),
+                "a field that is `None` is absent: {one:?}"
+            );
             let is_same = one_stripped.says() == two_stripped.says();
-            assert_eq!(digests[0] == digests[1], is_same, "seed {seed}: {one:?} and {two:?}");
+            assert_eq!(
+                digests[0] == digests[1],
+                is_same,
+                "seed {seed}: {one:?} and {two:?}"
+            );
             // An independent check: different JSON is another payload.
-            let json = [&one_stripped, &two_stripped].map(|value| serde_json::to_string(value).unwrap());
-            assert!(json[0] == json[1] || digests[0] != digests[1], "seed {seed}: {json:?}");
+            let json =
+                [&one_stripped, &two_stripped].map(|value| serde_json::to_string(value).unwrap());
+            assert!(
+                json[0] == json[1] || digests[0] != digests[1],
+                "seed {seed}: {json:?}"
+            );
             pairs += 1;
             same += usize::from(is_same);
         }
-        assert!((pairs / 10..pairs / 2).contains(&same), "{same} of {pairs} pairs say the same");
+        assert!(
+            (pairs / 10..pairs / 2).contains(&same),
+            "{same} of {pairs} pairs say the same"
+        );
     }
 }

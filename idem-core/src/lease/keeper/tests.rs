@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::encoding::key::Key;
 use crate::error::StoreErrorKind;
-use crate::record::{Claim, Claimed, Commit, Issue, Issued, Owner, RecordId, RecordInfo, Release, Removed};
+use crate::record::{
+    Claim, Claimed, Commit, Issue, Issued, Owner, RecordId, RecordInfo, Release, Removed,
+};
 use crate::store::{MemoryStore, Store};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -22,7 +24,10 @@ impl Renews {
     }
 
     fn counts(&self) -> (usize, usize) {
-        (self.0.0.load(Ordering::SeqCst), self.0.1.load(Ordering::SeqCst))
+        (
+            self.0.0.load(Ordering::SeqCst),
+            self.0.1.load(Ordering::SeqCst),
+        )
     }
 }
 
@@ -34,8 +39,17 @@ impl Store for Renews {
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
         self.0.0.fetch_add(renewals.len(), Ordering::SeqCst);
         self.0.1.fetch_add(1, Ordering::SeqCst);
-        let fails = self.0.2.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
-        renewals.iter().map(|_| if fails { no() } else { Ok(Ownership::Held) }).collect()
+        let fails = self
+            .0
+            .2
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                left.checked_sub(1)
+            })
+            .is_ok();
+        renewals
+            .iter()
+            .map(|_| if fails { no() } else { Ok(Ownership::Held) })
+            .collect()
     }
     async fn claim(&self, _: &Claim) -> Result<Claimed, StoreError> {
         no()
@@ -82,7 +96,10 @@ async fn a_look_visits_the_leases_that_are_due_and_no_others() {
     tokio::time::sleep(Duration::from_secs(60)).await;
     let (leases, looks) = visits(&keepers);
     // The store knows nothing of it, so it is lost at its first renewal.
-    assert!(short.term.is_lost() && leases <= 2, "{leases} leases in {looks} looks");
+    assert!(
+        short.term.is_lost() && leases <= 2,
+        "{leases} leases in {looks} looks"
+    );
     drop(long);
 }
 
@@ -108,14 +125,29 @@ async fn a_keeper_that_has_ended_is_given_no_lease_whatever_its_id() {
     assert!(ended.state().leases.is_empty());
     // Found before it ended, and asked after that.
     assert!(ended.take(&Arc::new(term(HOUR))).is_none());
-    assert!(lease.keeper.as_ref().is_some_and(|keeper| !Arc::ptr_eq(keeper, &ended)));
-    assert!(keepers.known.another(None).is_some() && keepers.known.another(Some(Handle::current().id())).is_none());
+    assert!(
+        lease
+            .keeper
+            .as_ref()
+            .is_some_and(|keeper| !Arc::ptr_eq(keeper, &ended))
+    );
+    assert!(
+        keepers.known.another(None).is_some()
+            && keepers
+                .known
+                .another(Some(Handle::current().id()))
+                .is_none()
+    );
 }
 
 #[test]
 fn a_keeper_ends_with_its_tokio_runtime_which_is_no_place_for_work_then() {
     let keepers = keepers();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_time()
+        .build()
+        .unwrap();
     let handle = runtime.handle().clone();
     keepers.learn(&handle);
     assert!(keepers.known.another(None).is_some());
@@ -138,7 +170,10 @@ async fn p1_a_lease_is_renewed_in_time_however_short_and_whatever_the_keeper_was
         let before = store.counts().0;
         tokio::time::sleep(length * 10).await;
         let renewals = store.counts().0 - before;
-        assert!(!lease.term.is_lost() && (20..=30).contains(&renewals), "{length:?}: {renewals} renewals");
+        assert!(
+            !lease.term.is_lost() && (20..=30).contains(&renewals),
+            "{length:?}: {renewals} renewals"
+        );
     }
 }
 
@@ -153,21 +188,29 @@ async fn p1_a_keeper_of_many_leases_pauses_while_it_renews_them_and_loses_none()
             while store.counts().0 <= before {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            assert!(store.counts().0 < before + leases.len(), "{length:?}: it renewed all without a pause");
+            assert!(
+                store.counts().0 < before + leases.len(),
+                "{length:?}: it renewed all without a pause"
+            );
             while store.counts().0 < before + leases.len() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
         tokio::time::sleep(length * 2).await;
         let lost = leases.iter().filter(|lease| lease.term.is_lost()).count();
-        assert!(lost == 0 && store.counts().0 >= leases.len() * 5, "{length:?}: {lost} lost");
+        assert!(
+            lost == 0 && store.counts().0 >= leases.len() * 5,
+            "{length:?}: {lost} lost"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn p1_a_keeper_of_many_leases_loses_none_on_a_runtime_where_each_pause_takes_long() {
     let keepers = Renews::default().keepers();
-    let leases: Vec<_> = (0..30_000).map(|_| keepers.enrol(term(SECOND * 3))).collect();
+    let leases: Vec<_> = (0..30_000)
+        .map(|_| keepers.enrol(term(SECOND * 3)))
+        .collect();
     for _ in 0..60 {
         tokio::time::advance(SECOND / 10).await;
     }
@@ -211,7 +254,13 @@ async fn a_lease_that_is_given_up_is_not_renewed() {
     drop(keepers.enrol(term(SECOND)));
     tokio::time::sleep(SECOND * 10).await;
     assert!(store.counts() == (0, 0) && stopped.term.is_lost());
-    assert!(keepers.keeper_of(&Handle::current()).state().leases.is_empty());
+    assert!(
+        keepers
+            .keeper_of(&Handle::current())
+            .state()
+            .leases
+            .is_empty()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -225,7 +274,10 @@ async fn leases_that_were_claimed_shortly_after_one_another_are_renewed_by_one_s
     }
     tokio::time::sleep(SECOND * 12).await;
     let (renewals, steps) = store.counts();
-    assert!(renewals == 100 && steps <= 3, "{renewals} renewals in {steps} steps");
+    assert!(
+        renewals == 100 && steps <= 3,
+        "{renewals} renewals in {steps} steps"
+    );
     assert!(leases.iter().all(|lease| !lease.term.is_lost()));
 }
 
@@ -260,7 +312,10 @@ async fn a_keeper_ends_after_its_idempotency_runtime_and_its_last_lease_and_not_
     assert!(!has_ended().await, "more leases may come");
     let lease = keepers.enrol(term(SECOND));
     drop(keepers);
-    assert!(!has_ended().await && !lease.term.is_lost(), "its lease was forgotten");
+    assert!(
+        !has_ended().await && !lease.term.is_lost(),
+        "its lease was forgotten"
+    );
     drop(lease);
     assert!(has_ended().await);
     // At once, where there is none.
@@ -274,9 +329,23 @@ async fn a_keeper_ends_after_its_idempotency_runtime_and_its_last_lease_and_not_
 #[test]
 fn keepers_of_ended_tokio_runtimes_are_forgotten_and_no_others() {
     let keepers = keepers();
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap()
+    };
     let runtimes = [runtime(), runtime(), runtime()];
-    let ids = || -> Vec<_> { keepers.known.0.read().unwrap().iter().map(|(handle, _)| handle.id()).collect() };
+    let ids = || -> Vec<_> {
+        keepers
+            .known
+            .0
+            .read()
+            .unwrap()
+            .iter()
+            .map(|(handle, _)| handle.id())
+            .collect()
+    };
     let [one, two, three] = runtimes.each_ref().map(|runtime| runtime.handle().id());
     let [first, second, third] = runtimes;
     for runtime in [&first, &second] {
@@ -288,5 +357,8 @@ fn keepers_of_ended_tokio_runtimes_are_forgotten_and_no_others() {
     keepers.learn(third.handle());
     assert_eq!(ids(), [two, three]);
     let another = |than| keepers.known.another(than).map(|handle| handle.id());
-    assert_eq!((another(Some(two)), another(Some(three))), (Some(three), Some(two)));
+    assert_eq!(
+        (another(Some(two)), another(Some(three))),
+        (Some(three), Some(two))
+    );
 }

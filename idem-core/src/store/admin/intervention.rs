@@ -73,7 +73,14 @@ impl Intervention {
     /// # }
     /// ```
     pub fn settle(id: RecordId, outcome: Encoded) -> Self {
-        Self { id, wish: Wish::Settle { outcome, ttl: None }, force: false, attempt: None, state: None, by: None }
+        Self {
+            id,
+            wish: Wish::Settle { outcome, ttl: None },
+            force: false,
+            attempt: None,
+            state: None,
+            by: None,
+        }
     }
 
     /// Replaces an outcome that was settled by hand, if it still is the one that was
@@ -102,17 +109,34 @@ impl Intervention {
     /// # }
     /// ```
     pub fn replace(id: RecordId, seen: Encoded, outcome: Encoded) -> Self {
-        Self { wish: Wish::Replace { seen, outcome }, ..Self::forget(id) }
+        Self {
+            wish: Wish::Replace { seen, outcome },
+            ..Self::forget(id)
+        }
     }
 
     /// Releases a record.
     pub fn release(id: RecordId) -> Self {
-        Self { id, wish: Wish::Release, force: false, attempt: None, state: None, by: None }
+        Self {
+            id,
+            wish: Wish::Release,
+            force: false,
+            attempt: None,
+            state: None,
+            by: None,
+        }
     }
 
     /// Removes a record.
     pub fn forget(id: RecordId) -> Self {
-        Self { id, wish: Wish::Forget, force: false, attempt: None, state: None, by: None }
+        Self {
+            id,
+            wish: Wish::Forget,
+            force: false,
+            attempt: None,
+            state: None,
+            by: None,
+        }
     }
 
     /// Sets how long a settled outcome is kept, from now: 1 ms to 100 years. Anything else is taken
@@ -137,7 +161,12 @@ impl Intervention {
     }
 
     /// An outcome as this operator records it, with the trace of the call that was cut off.
-    fn made_by_hand(&self, outcome: &Encoded, trace: Option<&Arc<str>>, kept_for: Duration) -> Encoded {
+    fn made_by_hand(
+        &self,
+        outcome: &Encoded,
+        trace: Option<&Arc<str>>,
+        kept_for: Duration,
+    ) -> Encoded {
         let mut outcome = outcome.clone();
         if let Some(trace) = trace {
             outcome.describe(|metadata| metadata.trace = Some(trace.clone()));
@@ -239,7 +268,9 @@ impl Record {
         let attempt = self.attempt();
         let state = self.state_without_time();
         let is_other = |seen| kind(seen) != kind(state);
-        if intervention.attempt.is_some_and(|wanted| wanted != attempt) || intervention.state.is_some_and(is_other) {
+        if intervention.attempt.is_some_and(|wanted| wanted != attempt)
+            || intervention.state.is_some_and(is_other)
+        {
             return OnIntervention::Answer(Intervened::Changed { attempt });
         }
         let if_ran_out = !intervention.force;
@@ -247,36 +278,76 @@ impl Record {
             (Self::InFlight(_), Wish::Forget) => OnIntervention::Remove { if_ran_out },
             (_, Wish::Forget) => OnIntervention::Remove { if_ran_out: false },
             (Self::InFlight(held), Wish::Release) => {
-                let record = Self::Released { attempt, questions: held.questions };
+                let record = Self::Released {
+                    attempt,
+                    questions: held.questions,
+                };
                 let expires_in = held.hold.max(held.lease.saturating_mul(10));
-                OnIntervention::Put { record, expires_in, if_ran_out }
+                OnIntervention::Put {
+                    record,
+                    expires_in,
+                    if_ran_out,
+                }
             }
             (Self::InFlight(held), Wish::Settle { outcome, ttl }) => {
                 let expires_in = ttl.unwrap_or(held.hold);
                 // A replay links to the call that was cut off.
                 let outcome = intervention.made_by_hand(outcome, held.trace.as_ref(), expires_in);
-                let record = Self::Committed { attempt, fingerprint: held.fingerprint, outcome };
-                OnIntervention::Put { record, expires_in, if_ran_out }
+                let record = Self::Committed {
+                    attempt,
+                    fingerprint: held.fingerprint,
+                    outcome,
+                };
+                OnIntervention::Put {
+                    record,
+                    expires_in,
+                    if_ran_out,
+                }
             }
             // Callers may claim it: the operator must know that it is not abandoned.
-            (Self::Released { .. }, Wish::Settle { outcome, ttl }) if intervention.state == Some(state) => {
-                let expires_in = ttl.unwrap_or_else(|| left.max(settings::Settings::DEFAULT.hold()));
-                let outcome = intervention.made_by_hand(outcome, None, expires_in);
-                let record = Self::Committed { attempt, fingerprint: None, outcome };
-                OnIntervention::Put { record, expires_in, if_ran_out: false }
-            }
-            (Self::Committed { fingerprint, outcome: found, .. }, Wish::Replace { seen, outcome })
-                if found == seen && seen.audit().is_some() =>
+            (Self::Released { .. }, Wish::Settle { outcome, ttl })
+                if intervention.state == Some(state) =>
             {
-                let trace = found.metadata.as_ref().and_then(|metadata| metadata.trace.as_ref());
+                let expires_in =
+                    ttl.unwrap_or_else(|| left.max(settings::Settings::DEFAULT.hold()));
+                let outcome = intervention.made_by_hand(outcome, None, expires_in);
+                let record = Self::Committed {
+                    attempt,
+                    fingerprint: None,
+                    outcome,
+                };
+                OnIntervention::Put {
+                    record,
+                    expires_in,
+                    if_ran_out: false,
+                }
+            }
+            (
+                Self::Committed {
+                    fingerprint,
+                    outcome: found,
+                    ..
+                },
+                Wish::Replace { seen, outcome },
+            ) if found == seen && seen.audit().is_some() => {
+                let trace = found
+                    .metadata
+                    .as_ref()
+                    .and_then(|metadata| metadata.trace.as_ref());
                 let mut outcome = intervention.made_by_hand(outcome, trace, left);
                 if intervention.by.is_none() {
                     outcome.describe(|metadata| metadata.audit = seen.audit().cloned());
                 }
-                let record = Self::Committed { attempt, fingerprint: *fingerprint, outcome };
+                let record = Self::Committed {
+                    attempt,
+                    fingerprint: *fingerprint,
+                    outcome,
+                };
                 OnIntervention::Replace { record }
             }
-            (Self::Committed { .. } | Self::Done { .. }, Wish::Replace { seen, .. }) if seen.audit().is_some() => {
+            (Self::Committed { .. } | Self::Done { .. }, Wish::Replace { seen, .. })
+                if seen.audit().is_some() =>
+            {
                 OnIntervention::Answer(Intervened::Changed { attempt })
             }
             _ => OnIntervention::Answer(Intervened::NotAbandoned { state }),
@@ -320,7 +391,9 @@ mod tests {
             (Duration::from_secs(1), Duration::from_secs(1)),
             (Duration::MAX, settings::MAX_LENGTH),
         ] {
-            let Wish::Settle { ttl, .. } = Intervention::settle(id.clone(), outcome.clone()).keep_for(asked).wish
+            let Wish::Settle { ttl, .. } = Intervention::settle(id.clone(), outcome.clone())
+                .keep_for(asked)
+                .wish
             else {
                 panic!("another wish")
             };

@@ -5,7 +5,9 @@ use std::time::Duration;
 use super::{LockedStep, MemoryStore, lock};
 use crate::error::StoreError;
 use crate::record::RecordInfo;
-use crate::store::admin::{AdminStore, Cursor, Intervened, Intervention, Listed, Listing, OnIntervention, Page};
+use crate::store::admin::{
+    AdminStore, Cursor, Intervened, Intervention, Listed, Listing, OnIntervention, Page,
+};
 
 /// How many records a page looks at, at most, and those of one more shard.
 const MOST_LOOKED_AT: usize = 4096;
@@ -16,7 +18,10 @@ impl AdminStore for MemoryStore {
             None => (0, String::new()),
             Some(cursor) => {
                 let [shard, after] = cursor.fields()?;
-                (shard.parse::<usize>().map_err(|_| Cursor::foreign())?, after)
+                (
+                    shard.parse::<usize>().map_err(|_| Cursor::foreign())?,
+                    after,
+                )
             }
         };
         let limit = listing.limit.max(1);
@@ -27,7 +32,8 @@ impl AdminStore for MemoryStore {
             looked_at += locked.records.count();
             let slots = locked.records.slots(now, |id| id > after.as_bytes());
             drop(locked);
-            let describe = |slot: super::Slot| RecordInfo::new(&slot.record, slot.expires.saturating_sub(now));
+            let describe =
+                |slot: super::Slot| RecordInfo::new(&slot.record, slot.expires.saturating_sub(now));
             let mut here: Vec<Listed> = slots
                 .into_iter()
                 .filter(|(id, _)| listing.may_match(id))
@@ -38,7 +44,9 @@ impl AdminStore for MemoryStore {
             let left = limit - records.len();
             if here.len() > left {
                 here.truncate(left);
-                after = here.last().map_or(after, |last| last.id.as_str().to_owned());
+                after = here
+                    .last()
+                    .map_or(after, |last| last.id.as_str().to_owned());
                 records.extend(here);
                 return Ok(Page::new(records, Vec::new(), Some(at(shard, &after))));
             }
@@ -62,16 +70,31 @@ fn at(shard: usize, after: &str) -> Cursor {
 }
 
 fn intervene(step: &mut LockedStep<'_>, intervention: &Intervention) -> Intervened {
-    let Some((record, left)) = step.find() else { return Intervened::Nothing };
+    let Some((record, left)) = step.find() else {
+        return Intervened::Nothing;
+    };
     let (attempt, lease_left) = (record.attempt(), record.lease_left(left));
     let on_intervention = record.on_intervention(intervention, left);
     match (on_intervention, lease_left) {
         (OnIntervention::Answer(answer), _) => return answer,
         (
-            OnIntervention::Put { if_ran_out: true, .. } | OnIntervention::Remove { if_ran_out: true },
+            OnIntervention::Put {
+                if_ran_out: true, ..
+            }
+            | OnIntervention::Remove { if_ran_out: true },
             Some(lease_left),
-        ) => return Intervened::Alive { attempt, lease_left },
-        (OnIntervention::Put { record, expires_in, .. }, _) => step.put(record, expires_in, Duration::ZERO),
+        ) => {
+            return Intervened::Alive {
+                attempt,
+                lease_left,
+            };
+        }
+        (
+            OnIntervention::Put {
+                record, expires_in, ..
+            },
+            _,
+        ) => step.put(record, expires_in, Duration::ZERO),
         (OnIntervention::Replace { record }, _) => {
             let then_done = step.locked.records.then_done(step.target);
             step.put(record, left, then_done);

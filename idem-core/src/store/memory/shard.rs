@@ -153,7 +153,11 @@ impl Shared {
 
 impl Shard {
     /// The record as it is now, and the time until it changes by itself.
-    pub(super) fn find(&mut self, target: Target<'_>, shared: &Shared) -> Option<(FoundRecord<'_>, Duration)> {
+    pub(super) fn find(
+        &mut self,
+        target: Target<'_>,
+        shared: &Shared,
+    ) -> Option<(FoundRecord<'_>, Duration)> {
         let place = self.place(target)?;
         if place.pack == FRESH {
             if self.fresh[index(place.at)].of.slot.pass(target.now) {
@@ -161,7 +165,10 @@ impl Shard {
                 return None;
             }
             let slot = &self.fresh[index(place.at)].of.slot;
-            return Some((FoundRecord::Fresh(&slot.record), slot.expires.saturating_sub(target.now)));
+            return Some((
+                FoundRecord::Fresh(&slot.record),
+                slot.expires.saturating_sub(target.now),
+            ));
         }
         let bytes = &self.packs[index(place.pack)].bytes;
         let mut slot = Packed::at(bytes, index(place.at)).slot(bytes);
@@ -169,7 +176,10 @@ impl Shard {
             self.remove(target, shared);
             return None;
         }
-        Some((FoundRecord::Packed(slot.record), slot.expires.saturating_sub(target.now)))
+        Some((
+            FoundRecord::Packed(slot.record),
+            slot.expires.saturating_sub(target.now),
+        ))
     }
 
     /// How long the record stays as done after it has expired.
@@ -188,10 +198,15 @@ impl Shard {
     /// taken room.
     pub(super) fn put(&mut self, target: Target<'_>, slot: Slot, shared: &Shared) {
         self.earliest = self.earliest.min(slot.expires);
-        self.earliest_lease = self.earliest_lease.min(lease_ends(&slot, target.now).unwrap_or(Duration::MAX));
+        self.earliest_lease = self
+            .earliest_lease
+            .min(lease_ends(&slot, target.now).unwrap_or(Duration::MAX));
         let settled = settles(&slot.record);
         let place = self.place(target);
-        if let Some(fresh) = place.filter(|place| place.pack == FRESH).map(|place| &mut self.fresh[index(place.at)]) {
+        if let Some(fresh) = place
+            .filter(|place| place.pack == FRESH)
+            .map(|place| &mut self.fresh[index(place.at)])
+        {
             self.settled -= usize::from(fresh.settled);
             self.settled += usize::from(settled);
             fresh.settled = settled;
@@ -200,11 +215,28 @@ impl Shard {
         }
         self.settled += usize::from(settled);
         self.until_sweep = self.until_sweep.saturating_sub(1);
-        let of = Box::new(FreshRecord { id: target.id.clone(), slot });
-        let new = Place { pack: FRESH, at: narrow(self.fresh.insert(Fresh { settled, hash: target.hash, of })) };
+        let of = Box::new(FreshRecord {
+            id: target.id.clone(),
+            slot,
+        });
+        let new = Place {
+            pack: FRESH,
+            at: narrow(self.fresh.insert(Fresh {
+                settled,
+                hash: target.hash,
+                of,
+            })),
+        };
         let Some(old) = place else {
-            let Self { places, fresh, packs, .. } = self;
-            places.insert_unique(target.hash, new, |place| hash_of(*place, fresh, packs, shared));
+            let Self {
+                places,
+                fresh,
+                packs,
+                ..
+            } = self;
+            places.insert_unique(target.hash, new, |place| {
+                hash_of(*place, fresh, packs, shared)
+            });
             return;
         };
         if let Some(place) = self.places.find_mut(target.hash, |place| *place == old) {
@@ -214,7 +246,9 @@ impl Shard {
     }
 
     pub(super) fn remove(&mut self, target: Target<'_>, shared: &Shared) {
-        let Some(place) = self.place(target) else { return };
+        let Some(place) = self.place(target) else {
+            return;
+        };
         if let Ok(entry) = self.places.find_entry(target.hash, |found| *found == place) {
             entry.remove();
         }
@@ -264,7 +298,11 @@ impl Shard {
     }
 
     /// The records whose ids are wanted, as they are now, in no order.
-    pub(super) fn slots(&self, now: Duration, wanted: impl Fn(&[u8]) -> bool) -> Vec<(RecordId, Slot)> {
+    pub(super) fn slots(
+        &self,
+        now: Duration,
+        wanted: impl Fn(&[u8]) -> bool,
+    ) -> Vec<(RecordId, Slot)> {
         let slot_at = |place: &Place| {
             let (id, mut slot) = if place.pack == FRESH {
                 let FreshRecord { id, slot } = &*self.fresh[index(place.at)].of;
@@ -272,7 +310,11 @@ impl Shard {
             } else {
                 let bytes = &self.packs[index(place.pack)].bytes;
                 let packed = Packed::at(bytes, index(place.at));
-                let id = wanted(packed.id).then(|| std::str::from_utf8(packed.id).ok().and_then(RecordId::parse))??;
+                let id = wanted(packed.id).then(|| {
+                    std::str::from_utf8(packed.id)
+                        .ok()
+                        .and_then(RecordId::parse)
+                })??;
                 (id, packed.slot(bytes))
             };
             (!slot.pass(now)).then_some((id, slot))
@@ -299,7 +341,10 @@ impl Shard {
     /// Whether nothing is left of any record.
     #[cfg(test)]
     pub(super) fn is_bare(&self) -> bool {
-        self.places.is_empty() && self.fresh.is_empty() && self.packs.is_empty() && self.settled == 0
+        self.places.is_empty()
+            && self.fresh.is_empty()
+            && self.packs.is_empty()
+            && self.settled == 0
     }
 
     fn place(&self, target: Target<'_>) -> Option<Place> {
@@ -321,7 +366,11 @@ impl Shard {
     }
 
     fn pack_settled(&mut self) {
-        let settled = self.fresh.iter().filter(|(_, fresh)| fresh.settled).map(|(key, _)| key);
+        let settled = self
+            .fresh
+            .iter()
+            .filter(|(_, fresh)| fresh.settled)
+            .map(|(key, _)| key);
         let mut keys = Vec::with_capacity(self.settled);
         keys.extend(settled.take(self.settled));
         for keys in keys.chunks(PACK) {
@@ -333,7 +382,10 @@ impl Shard {
             for &key in keys {
                 let Fresh { hash, of, .. } = self.fresh.remove(key);
                 let FreshRecord { id, slot } = *of;
-                let old = Place { pack: FRESH, at: narrow(key) };
+                let old = Place {
+                    pack: FRESH,
+                    at: narrow(key),
+                };
                 if let Some(place) = self.places.find_mut(hash, |place| *place == old) {
                     *place = pack.add(id.as_str().as_bytes(), &slot);
                 }
@@ -351,12 +403,22 @@ impl Shard {
         {
             self.looked_at += before;
         }
-        let Self { places, fresh, packs, settled, .. } = self;
+        let Self {
+            places,
+            fresh,
+            packs,
+            settled,
+            ..
+        } = self;
         let (mut earliest, mut earliest_lease) = (Duration::MAX, Duration::MAX);
         packs.iter_mut().for_each(|(_, pack)| pack.used = 0);
         places.retain(|place| {
             let changes_at = if place.pack == FRESH {
-                let Fresh { settled: has_settled, of, .. } = &mut fresh[index(place.at)];
+                let Fresh {
+                    settled: has_settled,
+                    of,
+                    ..
+                } = &mut fresh[index(place.at)];
                 let slot = &mut of.slot;
                 if slot.pass(now) {
                     let gone = fresh.remove(index(place.at));
@@ -406,7 +468,9 @@ impl Shard {
     /// Writes what is in packs that are half empty, or small, into new ones.
     fn merge_thin(&mut self, now: Duration, taken: &mut Taken) {
         let is_thin = |pack: &Pack| pack.used < pack.bytes.len() / 2 || pack.records < PACK / 2;
-        let thin: Vec<bool> = (0..self.packs.capacity()).map(|key| self.packs.get(key).is_some_and(is_thin)).collect();
+        let thin: Vec<bool> = (0..self.packs.capacity())
+            .map(|key| self.packs.get(key).is_some_and(is_thin))
+            .collect();
         // A single one that is small could only be copied.
         let (mut count, mut gaps) = (0, 0);
         for (_, pack) in self.packs.iter().filter(|(_, pack)| is_thin(pack)) {
@@ -428,7 +492,9 @@ impl Shard {
             let mut slot = packed.slot(bytes);
             slot.pass(now);
             let most = PACK * (id.len() + payload_len(&slot.record) + MOST_OVERHEAD);
-            *place = packing.get_or_insert_with(|| Packing::new(packs, most)).add(id, &slot);
+            *place = packing
+                .get_or_insert_with(|| Packing::new(packs, most))
+                .add(id, &slot);
             if let Some(full) = packing.take_if(|packing| packing.records == PACK) {
                 full.end(packs);
             }
@@ -437,13 +503,20 @@ impl Shard {
             rest.end(packs);
         }
         for (key, _) in thin.iter().enumerate().filter(|(_, thin)| **thin) {
-            taken.packs.extend(packs.try_remove(key).map(|pack| pack.bytes));
+            taken
+                .packs
+                .extend(packs.try_remove(key).map(|pack| pack.bytes));
         }
     }
 
     /// Gives memory back after there were many more.
     fn shrink(&mut self, shared: &Shared) {
-        let Self { places, fresh, packs, .. } = self;
+        let Self {
+            places,
+            fresh,
+            packs,
+            ..
+        } = self;
         let len = places.len();
         if places.capacity() > 4 * len.max(LEAST_SWEPT) {
             places.shrink_to(2 * len, |place| hash_of(*place, fresh, packs, shared));
@@ -466,12 +539,19 @@ struct Packing {
 
 impl Packing {
     fn new(packs: &Slab<Pack>, room: usize) -> Self {
-        Self { key: packs.vacant_key(), bytes: Vec::with_capacity(room), records: 0 }
+        Self {
+            key: packs.vacant_key(),
+            bytes: Vec::with_capacity(room),
+            records: 0,
+        }
     }
 
     /// Adds a record, and says where it will be.
     fn add(&mut self, id: &[u8], slot: &Slot) -> Place {
-        let place = Place { pack: narrow(self.key), at: narrow(self.bytes.len()) };
+        let place = Place {
+            pack: narrow(self.key),
+            at: narrow(self.bytes.len()),
+        };
         slot.write(id, &mut self.bytes);
         self.records += 1;
         place
@@ -482,7 +562,11 @@ impl Packing {
         let used = self.bytes.len();
         // Not `Bytes::from`, which allocates when the first outcome is replayed.
         let bytes = Bytes::from_owner(self.bytes);
-        packs.insert(Pack { bytes, records: self.records, used });
+        packs.insert(Pack {
+            bytes,
+            records: self.records,
+            used,
+        });
     }
 }
 

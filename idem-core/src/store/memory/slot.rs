@@ -82,8 +82,16 @@ impl Slot {
         };
         let id_len = u32::try_from(id.len()).unwrap_or_default();
         let tag = state
-            | if fingerprint.is_some() { HAS_FINGERPRINT } else { 0 }
-            | if then_done.is_some() { HAS_THEN_DONE } else { 0 }
+            | if fingerprint.is_some() {
+                HAS_FINGERPRINT
+            } else {
+                0
+            }
+            | if then_done.is_some() {
+                HAS_THEN_DONE
+            } else {
+                0
+            }
             | if metadata.is_some() { HAS_METADATA } else { 0 };
         out.extend_from_slice(&id_len.to_le_bytes());
         out.push(tag);
@@ -130,10 +138,24 @@ impl<'a> Packed<'a> {
         let mut rest = Reader { pack, at: start };
         let id_len = u32::from_le_bytes(rest.array());
         let tag = rest.byte();
-        let expires = Duration::new(u64::from_le_bytes(rest.array()), u32::from_le_bytes(rest.array()));
+        let expires = Duration::new(
+            u64::from_le_bytes(rest.array()),
+            u32::from_le_bytes(rest.array()),
+        );
         let id = rest.take(id_len as usize);
-        let then_done = if tag & HAS_THEN_DONE == 0 { Duration::ZERO } else { rest.time() };
-        Self { tag, expires, then_done, id, start, rest }
+        let then_done = if tag & HAS_THEN_DONE == 0 {
+            Duration::ZERO
+        } else {
+            rest.time()
+        };
+        Self {
+            tag,
+            expires,
+            then_done,
+            id,
+            start,
+            rest,
+        }
     }
 
     /// The id of the record that was written at a place of a pack.
@@ -151,7 +173,11 @@ impl<'a> Packed<'a> {
 
     /// When it changes by itself for the next time.
     pub(super) fn changes_at(&self, now: Duration) -> Duration {
-        if now < self.expires { self.expires } else { self.expires.saturating_add(self.then_done) }
+        if now < self.expires {
+            self.expires
+        } else {
+            self.expires.saturating_add(self.then_done)
+        }
     }
 
     /// How many of its bytes are still needed: not the payload of one that is done by now.
@@ -159,7 +185,10 @@ impl<'a> Packed<'a> {
         let (start, expires) = (self.start, self.expires);
         let (_, payload) = self.rest_of_slot();
         let end = self.rest.at;
-        end - start - payload.filter(|_| now >= expires).map_or(0, |payload| payload.len())
+        end - start
+            - payload
+                .filter(|_| now >= expires)
+                .map_or(0, |payload| payload.len())
     }
 
     /// The whole, as it was written; `pack` is what it was read from. Its payload is a part of the
@@ -169,29 +198,55 @@ impl<'a> Packed<'a> {
         if let (Record::Committed { outcome, .. }, Some(payload)) = (&mut record, payload) {
             outcome.payload = pack.slice(payload);
         }
-        Slot { record, expires: self.expires, then_done: self.then_done }
+        Slot {
+            record,
+            expires: self.expires,
+            then_done: self.then_done,
+        }
     }
 
     /// The record without its payload, and where that is.
     fn rest_of_slot(&mut self) -> (Record, Option<std::ops::Range<usize>>) {
         let rest = &mut self.rest;
         let attempt = rest.number();
-        let fingerprint = (self.tag & HAS_FINGERPRINT != 0).then(|| Fingerprint::from_bytes(rest.array()));
+        let fingerprint =
+            (self.tag & HAS_FINGERPRINT != 0).then(|| Fingerprint::from_bytes(rest.array()));
         let record = match self.tag & STATE {
             ISSUED => Record::Issued { grace: rest.time() },
             IN_FLIGHT => Record::InFlight(rest.in_flight(attempt, fingerprint)),
-            RELEASED => Record::Released { attempt, questions: rest.number() },
-            DONE => Record::Done { attempt, fingerprint },
+            RELEASED => Record::Released {
+                attempt,
+                questions: rest.number(),
+            },
+            DONE => Record::Done {
+                attempt,
+                fingerprint,
+            },
             state => {
                 let codec = CodecId::parse(rest.bytes()).unwrap_or(CodecId::JSON);
                 let metadata = if self.tag & HAS_METADATA == 0 {
                     None
                 } else {
-                    std::str::from_utf8(rest.bytes()).ok().and_then(Metadata::parse).map(Arc::new)
+                    std::str::from_utf8(rest.bytes())
+                        .ok()
+                        .and_then(Metadata::parse)
+                        .map(Arc::new)
                 };
                 let len = rest.bytes().len();
-                let outcome = Encoded { is_error: state == COMMITTED_ERROR, codec, payload: Bytes::new(), metadata };
-                return (Record::Committed { attempt, fingerprint, outcome }, Some(rest.at - len..rest.at));
+                let outcome = Encoded {
+                    is_error: state == COMMITTED_ERROR,
+                    codec,
+                    payload: Bytes::new(),
+                    metadata,
+                };
+                return (
+                    Record::Committed {
+                        attempt,
+                        fingerprint,
+                        outcome,
+                    },
+                    Some(rest.at - len..rest.at),
+                );
             }
         };
         (record, None)
@@ -218,8 +273,14 @@ fn write_in_flight(held: &InFlight, out: &mut Vec<u8>) {
     write_time(held.hold, out);
     write_number(held.questions, out);
     write_bytes(held.trace.as_deref().unwrap_or_default().as_bytes(), out);
-    let Some(over) = &held.took_over else { return out.push(ALONE) };
-    out.push(if over.fingerprint.is_some() { OVER_WITH_FINGERPRINT } else { OVER_WITHOUT });
+    let Some(over) = &held.took_over else {
+        return out.push(ALONE);
+    };
+    out.push(if over.fingerprint.is_some() {
+        OVER_WITH_FINGERPRINT
+    } else {
+        OVER_WITHOUT
+    });
     write_number(over.attempt, out);
     if let Some(fingerprint) = over.fingerprint {
         out.extend_from_slice(fingerprint.as_bytes());
@@ -297,12 +358,16 @@ impl<'a> Reader<'a> {
             hold: self.time(),
             fingerprint,
             questions: self.number(),
-            trace: std::str::from_utf8(self.bytes()).ok().filter(|trace| !trace.is_empty()).map(Arc::from),
+            trace: std::str::from_utf8(self.bytes())
+                .ok()
+                .filter(|trace| !trace.is_empty())
+                .map(Arc::from),
             took_over: match self.byte() {
                 ALONE => None,
                 kind => {
                     let attempt = self.number();
-                    let print = (kind == OVER_WITH_FINGERPRINT).then(|| Fingerprint::from_bytes(self.array()));
+                    let print = (kind == OVER_WITH_FINGERPRINT)
+                        .then(|| Fingerprint::from_bytes(self.array()));
                     Some(Box::new(self.in_flight(attempt, print)))
                 }
             },
@@ -327,24 +392,55 @@ mod tests {
     fn records() -> Vec<Record> {
         let fingerprint = Some(Fingerprint::of("x").unwrap());
         let held = |origin, fingerprint| {
-            let (lease, hold, owner, attempt) = (Duration::MAX, Duration::MAX, Owner::generate(), u64::MAX);
+            let (lease, hold, owner, attempt) =
+                (Duration::MAX, Duration::MAX, Owner::generate(), u64::MAX);
             let trace = Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into());
-            InFlight { owner, attempt, origin, lease, hold, fingerprint, questions: u64::MAX, took_over: None, trace }
+            InFlight {
+                owner,
+                attempt,
+                origin,
+                lease,
+                hold,
+                fingerprint,
+                questions: u64::MAX,
+                took_over: None,
+                trace,
+            }
         };
         let in_flight = |origin, fingerprint| Record::InFlight(held(origin, fingerprint));
-        let longest = (0..MOST_TAKEN_OVER).fold(held(Origin::Nothing, fingerprint), |over, _| InFlight {
-            took_over: Some(Box::new(over)),
-            ..held(Origin::Abandoned, fingerprint)
-        });
+        let longest =
+            (0..MOST_TAKEN_OVER).fold(held(Origin::Nothing, fingerprint), |over, _| InFlight {
+                took_over: Some(Box::new(over)),
+                ..held(Origin::Abandoned, fingerprint)
+            });
         let committed = |is_error, codec: &[u8], payload: &'static [u8]| {
             let (codec, payload) = (CodecId::parse(codec).unwrap(), Bytes::from_static(payload));
-            let audit = crate::record::Audit::new("jane", "ticket 7", Duration::from_secs(1)).filter(|_| is_error);
-            let metadata = audit.map(|audit| Arc::new(Metadata { audit: Some(audit), ..Metadata::default() }));
-            Record::Committed { attempt: 300, fingerprint, outcome: Encoded { is_error, codec, payload, metadata } }
+            let audit = crate::record::Audit::new("jane", "ticket 7", Duration::from_secs(1))
+                .filter(|_| is_error);
+            let metadata = audit.map(|audit| {
+                Arc::new(Metadata {
+                    audit: Some(audit),
+                    ..Metadata::default()
+                })
+            });
+            Record::Committed {
+                attempt: 300,
+                fingerprint,
+                outcome: Encoded {
+                    is_error,
+                    codec,
+                    payload,
+                    metadata,
+                },
+            }
         };
         vec![
-            Record::Issued { grace: Duration::ZERO },
-            Record::Issued { grace: Duration::MAX },
+            Record::Issued {
+                grace: Duration::ZERO,
+            },
+            Record::Issued {
+                grace: Duration::MAX,
+            },
             in_flight(Origin::Nothing, fingerprint),
             in_flight(Origin::Issued, None),
             in_flight(Origin::Released, None),
@@ -354,21 +450,38 @@ mod tests {
                 took_over: Some(Box::new(held(Origin::Issued, None).with_trace(None))),
                 ..held(Origin::Abandoned, fingerprint).with_trace(None)
             }),
-            Record::Released { attempt: 1, questions: 1 },
+            Record::Released {
+                attempt: 1,
+                questions: 1,
+            },
             committed(false, b"j", b""),
             committed(true, b"abcdefgh", &[7; 300]),
-            Record::Done { attempt: 128, fingerprint },
-            Record::Done { attempt: 127, fingerprint: None },
+            Record::Done {
+                attempt: 128,
+                fingerprint,
+            },
+            Record::Done {
+                attempt: 127,
+                fingerprint: None,
+            },
         ]
     }
 
     #[test]
     fn every_state_reads_back_as_it_was_written() {
-        let times = [Duration::ZERO, Duration::new(86_400, 999_999_999), Duration::MAX];
+        let times = [
+            Duration::ZERO,
+            Duration::new(86_400, 999_999_999),
+            Duration::MAX,
+        ];
         let slots: Vec<Slot> = records()
             .into_iter()
             .flat_map(|record| {
-                let slot = move |expires, then_done| Slot { record: record.clone(), expires, then_done };
+                let slot = move |expires, then_done| Slot {
+                    record: record.clone(),
+                    expires,
+                    then_done,
+                };
                 times.into_iter().flat_map(move |one| {
                     let slot = slot.clone();
                     times.into_iter().map(move |other| slot(one, other))
@@ -395,7 +508,14 @@ mod tests {
             };
             assert!(written <= packed().id.len() + payload + MOST_OVERHEAD);
             let before = slot.expires.saturating_sub(Duration::from_nanos(1));
-            assert_eq!(packed().used(before), if before < slot.expires { written } else { written - payload });
+            assert_eq!(
+                packed().used(before),
+                if before < slot.expires {
+                    written
+                } else {
+                    written - payload
+                }
+            );
             assert_eq!(packed().used(slot.expires), written - payload);
         }
     }

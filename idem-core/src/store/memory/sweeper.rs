@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::{Inner, Swept};
 use crate::base::sync::atomic::{AtomicU64, Ordering};
 use crate::base::sync::{Condvar, Mutex, MutexGuard, spawn, wait_while};
-use crate::observe::outward;
+use crate::observe::catch_user_panic;
 
 /// A time that never comes, in nanoseconds of the store's clock.
 pub(super) const NEVER: u64 = u64::MAX;
@@ -63,7 +63,11 @@ pub(super) fn nanos(time: Duration) -> u64 {
 
 impl Sweeper {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { looks_at: AtomicU64::new(NEVER), state: Mutex::default(), changed: Condvar::new() })
+        Arc::new(Self {
+            looks_at: AtomicU64::new(NEVER),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        })
     }
 
     /// Whether the thread would look too late for what is due then.
@@ -84,7 +88,7 @@ impl Sweeper {
         let (sweeper, store) = (self.clone(), Arc::downgrade(store));
         if let Err(error) = spawn("idem-sweeper", move || sweeper.run(&store)) {
             // It stays marked as running, so that no call tries again. New keys sweep in passing.
-            outward(|| {
+            catch_user_panic(|| {
                 tracing::warn!(target: "idem", %error, "the memory store has no thread to drop expired records; calls drop them");
             });
         }
@@ -113,7 +117,11 @@ impl Sweeper {
                     state.is_running = false;
                     return;
                 }
-                let pause = if found.dropped * FEW < found.looked_at { AFTER_FEW } else { AFTER_A_FIND };
+                let pause = if found.dropped * FEW < found.looked_at {
+                    AFTER_FEW
+                } else {
+                    AFTER_A_FIND
+                };
                 let then = next.max(now.saturating_add(nanos(pause)));
                 self.looks_at.store(then, Ordering::SeqCst);
                 state = self.sleep(state, Duration::from_nanos(then - now));
@@ -140,7 +148,9 @@ impl Sweeper {
     }
 
     fn sleep<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
-        wait_while(&self.changed, state, time, |state| !state.is_called && !state.has_ended)
+        wait_while(&self.changed, state, time, |state| {
+            !state.is_called && !state.has_ended
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -175,7 +185,10 @@ impl Sweeper {
         while state.looks < enough && state.is_running {
             state.is_called = true;
             self.changed.notify_all();
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 }

@@ -51,10 +51,30 @@ fn claim(key: usize, hold: Duration) -> Claim {
 }
 
 fn commit(claim: &Claim, payload: usize, ttl: Duration, remember: Duration) -> Commit {
-    let Claim { id, owner, fingerprint, .. } = claim.clone();
+    let Claim {
+        id,
+        owner,
+        fingerprint,
+        ..
+    } = claim.clone();
     let payload = Bytes::from(vec![u8::try_from(payload % 256).unwrap(); payload]);
-    let outcome = Some(Encoded { is_error: payload.len() % 7 == 0, codec: CodecId::JSON, payload, metadata: None });
-    Commit { id, owner, attempt: 1, fingerprint, outcome, ttl, remember, as_claimed: None, trace: None }
+    let outcome = Some(Encoded {
+        is_error: payload.len() % 7 == 0,
+        codec: CodecId::JSON,
+        payload,
+        metadata: None,
+    });
+    Commit {
+        id,
+        owner,
+        attempt: 1,
+        fingerprint,
+        outcome,
+        ttl,
+        remember,
+        as_claimed: None,
+        trace: None,
+    }
 }
 
 fn now<T>(step: impl Future<Output = T>) -> T {
@@ -62,11 +82,22 @@ fn now<T>(step: impl Future<Output = T>) -> T {
 }
 
 fn looked_at(store: &MemoryStore) -> usize {
-    store.0.shards.iter().map(|shard| lock(shard).records.looked_at).sum()
+    store
+        .0
+        .shards
+        .iter()
+        .map(|shard| lock(shard).records.looked_at)
+        .sum()
 }
 
 fn largest(store: &MemoryStore) -> usize {
-    store.0.shards.iter().map(|shard| lock(shard).records.len()).max().unwrap()
+    store
+        .0
+        .shards
+        .iter()
+        .map(|shard| lock(shard).records.len())
+        .max()
+        .unwrap()
 }
 
 #[test]
@@ -119,9 +150,15 @@ fn while_all_records_expire_a_call_frees_and_writes_no_more_than_a_shard_has() {
     assert_eq!(store.len(), RECORDS, "all that had expired were found");
     // Two shards at the most: one that is full looks for room in others, and finds it in the first
     // of them.
-    assert!((300..=1_400).contains(&most_looked_at), "{most_looked_at} records looked at");
+    assert!(
+        (300..=1_400).contains(&most_looked_at),
+        "{most_looked_at} records looked at"
+    );
     // A pack of sixteen is two allocations.
-    assert!((50..=260).contains(&most_freed), "{most_freed} allocations freed");
+    assert!(
+        (50..=260).contains(&most_freed),
+        "{most_freed} allocations freed"
+    );
     assert!(most_made <= 32, "{most_made} allocations made");
     assert!(most_bytes <= 64 * 1024, "{most_bytes} bytes allocated");
 }
@@ -137,8 +174,9 @@ fn what_a_sweep_takes_out_is_freed_without_the_lock() {
         now(store.commit(&commit(&claim, 200, SECOND, SECOND))).unwrap();
     }
     clock.advance(SECOND);
-    let freed =
-        |info: allocation_counter::AllocationInfo| i64::try_from(info.count_total).unwrap() - info.count_current;
+    let freed = |info: allocation_counter::AllocationInfo| {
+        i64::try_from(info.count_total).unwrap() - info.count_current
+    };
     let (mut taken, mut guarded) = (None, lock(&store.0.shards[0]));
     let locked = allocation_counter::measure(|| {
         taken = Some(guarded.records.make_room(clock.elapsed(), &store.0.shared));
@@ -179,7 +217,11 @@ fn what_has_expired_leaves_no_memory_behind() {
     let info = allocation_counter::measure(|| {
         let store = MemoryStore::with_shards(8, 100_000, Box::new(clock.clone()), None);
         for key in 0..ALIVE * ROUNDS {
-            let ttl = if key % 16 == 0 { 100_000 * SECOND } else { 5_000 * SECOND };
+            let ttl = if key % 16 == 0 {
+                100_000 * SECOND
+            } else {
+                5_000 * SECOND
+            };
             let claim = claim(key, ttl);
             now(store.claim(&claim)).unwrap();
             now(store.commit(&commit(&claim, 200, ttl, ttl))).unwrap();
@@ -206,11 +248,22 @@ fn a_full_store_finds_the_one_that_has_expired_wherever_it_is() {
                 now(store.commit(&commit(&claim, 10, hold, hold))).unwrap();
             }
         }
-        assert!(now(store.claim(&claim(200, SECOND))).unwrap_err().to_string().contains("full"));
+        assert!(
+            now(store.claim(&claim(200, SECOND)))
+                .unwrap_err()
+                .to_string()
+                .contains("full")
+        );
         clock.advance(SECOND);
-        let owned = Claimed::Owned { attempt: 1, from: Origin::Nothing };
+        let owned = Claimed::Owned {
+            attempt: 1,
+            from: Origin::Nothing,
+        };
         assert_eq!(now(store.claim(&claim(201, 100 * SECOND))).unwrap(), owned);
-        assert!(now(store.claim(&claim(202, SECOND))).is_err(), "there was no more room");
+        assert!(
+            now(store.claim(&claim(202, SECOND))).is_err(),
+            "there was no more room"
+        );
         assert_eq!(store.len(), 200);
     }
 }
@@ -250,10 +303,16 @@ fn a_refused_key_looks_at_a_bounded_number_of_records() {
         let before = looked_at(&store);
         assert!(now(store.claim(&claim(RECORDS + key, SECOND))).is_err());
         let looked_at = looked_at(&store) - before;
-        assert!(looked_at <= MOST_LOOKED_AT + 2 * largest(&store), "{looked_at}");
+        assert!(
+            looked_at <= MOST_LOOKED_AT + 2 * largest(&store),
+            "{looked_at}"
+        );
         all += looked_at;
     }
-    assert!((RECORDS / 2..=2 * RECORDS).contains(&all), "each shard is looked at once: {all}");
+    assert!(
+        (RECORDS / 2..=2 * RECORDS).contains(&all),
+        "each shard is looked at once: {all}"
+    );
     clock.advance(100 * SECOND);
     now(store.claim(&claim(RECORDS, SECOND))).unwrap();
 }
@@ -266,23 +325,42 @@ async fn a_thread_drops_what_has_expired_although_nobody_calls_and_ends_when_not
     let sweeper = store.0.sweeper.clone().unwrap();
     assert!(!sweeper.is_running(), "an empty store has no thread");
     for key in 0..10_000 {
-        let ttl = if key % 10 == 0 { 1_000 * SECOND } else { Duration::from_millis(1) };
+        let ttl = if key % 10 == 0 {
+            1_000 * SECOND
+        } else {
+            Duration::from_millis(1)
+        };
         let claim = claim(key, ttl);
         now(store.claim(&claim)).unwrap();
         now(store.commit(&commit(&claim, 200, ttl, ttl))).unwrap();
     }
     sweeper.look_now();
-    assert_eq!(store.len(), 10_000, "nothing has expired by the clock of the store");
+    assert_eq!(
+        store.len(),
+        10_000,
+        "nothing has expired by the clock of the store"
+    );
     tokio::time::advance(SECOND).await;
     sweeper.look_now();
     assert_eq!(store.len(), 1_000);
     assert!(sweeper.is_running());
     tokio::time::advance(1_000 * SECOND).await;
     sweeper.look_now();
-    assert!(store.is_empty() && store.0.shards.iter().all(|shard| lock(shard).records.is_bare()));
+    assert!(
+        store.is_empty()
+            && store
+                .0
+                .shards
+                .iter()
+                .all(|shard| lock(shard).records.is_bare())
+    );
     eventually("the thread ends", || !sweeper.is_running());
     // It begins again, and ends without a look at the clock when its last record is removed.
-    now(store.claim(&Claim { lease: Duration::ZERO, ..claim(1, 1_000 * SECOND) })).unwrap();
+    now(store.claim(&Claim {
+        lease: Duration::ZERO,
+        ..claim(1, 1_000 * SECOND)
+    }))
+    .unwrap();
     assert!(sweeper.is_running());
     assert_eq!(now(store.remove(&id(1))).unwrap(), Removed::Removed);
     sweeper.look_now();
@@ -295,9 +373,13 @@ async fn a_record_that_expires_earlier_than_the_others_wakes_the_thread() {
     let sweeper = store.0.sweeper.clone().unwrap();
     let late = |seconds: u64| sweeper.is_late_for(nanos(Duration::from_secs(seconds)));
     now(store.claim(&claim(1, 1_000 * SECOND))).unwrap();
-    eventually("the thread waits for the first record", || late(500) && !late(1_000));
+    eventually("the thread waits for the first record", || {
+        late(500) && !late(1_000)
+    });
     now(store.claim(&claim(2, 500 * SECOND))).unwrap();
-    eventually("the thread waits for the second record", || late(100) && !late(500));
+    eventually("the thread waits for the second record", || {
+        late(100) && !late(500)
+    });
     // One that hardly differs is not worth a wake-up.
     now(store.claim(&claim(3, 499 * SECOND))).unwrap();
     assert!(!late(499));
@@ -310,7 +392,10 @@ fn the_thread_ends_with_the_store() {
     let sweeper = store.0.sweeper.clone().unwrap();
     assert!(sweeper.is_running());
     drop(store);
-    eventually("the thread has let go of what it shared with the store", || Arc::strong_count(&sweeper) == 1);
+    eventually(
+        "the thread has let go of what it shared with the store",
+        || Arc::strong_count(&sweeper) == 1,
+    );
 }
 
 fn eventually(what: &str, happens: impl Fn() -> bool) {
@@ -326,7 +411,10 @@ fn eventually(what: &str, happens: impl Fn() -> bool) {
 #[test]
 fn a_shard_is_as_large_as_can_be_swept_in_passing() {
     let shards = |capacity| MemoryStore::with_capacity(capacity).0.shards.len();
-    assert_eq!([0, 100, 1_000_000, 10_000_000].map(shards), [32, 32, 1024, 16_384]);
+    assert_eq!(
+        [0, 100, 1_000_000, 10_000_000].map(shards),
+        [32, 32, 1024, 16_384]
+    );
     assert_eq!(shards(usize::MAX), MOST_SHARDS);
 }
 
@@ -339,14 +427,21 @@ impl Plain {
         if self.0.get_mut(id)?.pass(now) {
             self.0.remove(id);
         }
-        self.0.get(id).map(|slot| (slot.record.clone(), slot.expires.saturating_sub(now)))
+        self.0
+            .get(id)
+            .map(|slot| (slot.record.clone(), slot.expires.saturating_sub(now)))
     }
 
     fn claim(&mut self, claim: &Claim, now: Duration) -> Claimed {
         let found = self.find(&claim.id, now);
         let (on_claim, left, lease_left, age) = match &found {
             None => (claim.on_nothing(), Duration::ZERO, None, Duration::ZERO),
-            Some((record, left)) => (record.on_claim(claim), *left, record.lease_left(*left), record.lease_age(*left)),
+            Some((record, left)) => (
+                record.on_claim(claim),
+                *left,
+                record.lease_left(*left),
+                record.lease_age(*left),
+            ),
         };
         let next = match (on_claim, lease_left) {
             (OnClaim::Answer(answer), _) => return answer,
@@ -355,13 +450,25 @@ impl Plain {
                 Err(answer) => return answer,
             },
             (OnClaim::IfLeaseRanOut { attempt, .. }, Some(lease_left)) => {
-                return Claimed::InFlight { attempt, lease_left };
+                return Claimed::InFlight {
+                    attempt,
+                    lease_left,
+                };
             }
-            (OnClaim::IfIssueLives { grace, .. }, _) if left <= grace => return Claimed::IssueExpired,
+            (OnClaim::IfIssueLives { grace, .. }, _) if left <= grace => {
+                return Claimed::IssueExpired;
+            }
             (OnClaim::IfIssueLives { then: next, .. } | OnClaim::Take(next), _) => next,
         };
-        let owned = Claimed::Owned { attempt: next.attempt, from: next.origin };
-        let slot = Slot { record: Record::InFlight(next), expires: now + claim.hold, then_done: Duration::ZERO };
+        let owned = Claimed::Owned {
+            attempt: next.attempt,
+            from: next.origin,
+        };
+        let slot = Slot {
+            record: Record::InFlight(next),
+            expires: now + claim.hold,
+            then_done: Duration::ZERO,
+        };
         self.0.insert(claim.id.clone(), slot);
         owned
     }
@@ -370,26 +477,50 @@ impl Plain {
         if let Some((record, _)) = self.find(&issue.id, now) {
             return record.on_issue(issue);
         }
-        let slot = Slot { record: issue.record(), expires: now + issue.expires_in(), then_done: Duration::ZERO };
+        let slot = Slot {
+            record: issue.record(),
+            expires: now + issue.expires_in(),
+            then_done: Duration::ZERO,
+        };
         self.0.insert(issue.id.clone(), slot);
         Issued::Issued
     }
 
-    fn step(&mut self, id: &RecordId, now: Duration, on: impl FnOnce(&Record) -> OnStep) -> Ownership {
-        let Some((record, left)) = self.find(id, now) else { return Ownership::Lost };
+    fn step(
+        &mut self,
+        id: &RecordId,
+        now: Duration,
+        on: impl FnOnce(&Record) -> OnStep,
+    ) -> Ownership {
+        let Some((record, left)) = self.find(id, now) else {
+            return Ownership::Lost;
+        };
         match on(&record) {
             OnStep::Answer(answer) => return answer,
             OnStep::Remove => drop(self.0.remove(id)),
-            OnStep::Put { record, expires_in, then_done } => {
+            OnStep::Put {
+                record,
+                expires_in,
+                then_done,
+            } => {
                 let expires = now + expires_in.unwrap_or(left);
-                self.0.insert(id.clone(), Slot { record, expires, then_done });
+                self.0.insert(
+                    id.clone(),
+                    Slot {
+                        record,
+                        expires,
+                        then_done,
+                    },
+                );
             }
         }
         Ownership::Held
     }
 
     fn remove(&mut self, id: &RecordId, now: Duration) -> Removed {
-        let Some((record, left)) = self.find(id, now) else { return Removed::Nothing };
+        let Some((record, left)) = self.find(id, now) else {
+            return Removed::Nothing;
+        };
         let removed = record.on_remove(left);
         if removed == Removed::Removed {
             self.0.remove(id);
@@ -414,17 +545,31 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
             clock.advance(Duration::from_millis(random.u64(0..20)));
             let at = clock.elapsed();
             let key = random.usize(0..KEYS);
-            let last = owners.get(&key).cloned().unwrap_or_else(|| claim(key, SECOND));
+            let last = owners
+                .get(&key)
+                .cloned()
+                .unwrap_or_else(|| claim(key, SECOND));
             match random.u8(0..14) {
                 0..5 => {
-                    let fingerprint = random.bool().then(|| Fingerprint::of(&random.u8(0..2)).unwrap());
+                    let fingerprint = random
+                        .bool()
+                        .then(|| Fingerprint::of(&random.u8(0..2)).unwrap());
                     let take_over = random.bool();
                     let max_attempts = random.bool().then_some(3);
                     let hold = random.u32(1..40) * SECOND;
                     let must_be_issued = random.u8(0..4) == 0;
                     let take_over_after = random.bool().then(|| random.u32(1..40) * SECOND);
-                    let claim = Claim { fingerprint, take_over, take_over_after, ..claim(key, hold) };
-                    let claim = Claim { max_attempts, must_be_issued, ..claim };
+                    let claim = Claim {
+                        fingerprint,
+                        take_over,
+                        take_over_after,
+                        ..claim(key, hold)
+                    };
+                    let claim = Claim {
+                        max_attempts,
+                        must_be_issued,
+                        ..claim
+                    };
                     let answer = now(store.claim(&claim)).unwrap();
                     assert_eq!(answer, plain.claim(&claim, at));
                     if let Claimed::Owned { .. } = answer {
@@ -434,7 +579,8 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
                 5..8 => {
                     let ttl = random.u32(1..40) * SECOND;
                     let payload = [1, 30, 200, 1_000, 2_000][random.usize(0..5)];
-                    let mut commit = commit(&last, payload, ttl, ttl + random.u32(0..2) * 20 * SECOND);
+                    let mut commit =
+                        commit(&last, payload, ttl, ttl + random.u32(0..2) * 20 * SECOND);
                     if random.u8(0..5) == 0 {
                         commit.outcome = None;
                     }
@@ -445,30 +591,59 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
                 }
                 8 => {
                     let keep = 20 * SECOND;
-                    let (released, undone) = (ReleaseTo::Released { keep }, ReleaseTo::Undone { keep });
-                    let all = [released, ReleaseTo::Abandoned, ReleaseTo::Unanswered, undone];
-                    let release = Release { id: last.id, owner: last.owner, to: all[random.usize(0..4)] };
+                    let (released, undone) =
+                        (ReleaseTo::Released { keep }, ReleaseTo::Undone { keep });
+                    let all = [
+                        released,
+                        ReleaseTo::Abandoned,
+                        ReleaseTo::Unanswered,
+                        undone,
+                    ];
+                    let release = Release {
+                        id: last.id,
+                        owner: last.owner,
+                        to: all[random.usize(0..4)],
+                    };
                     assert_eq!(
                         now(store.release(&release)).unwrap(),
                         plain.step(&release.id, at, |record| record.on_release(&release))
                     );
                 }
                 9 => {
-                    let renewal = Renewal { id: last.id, owner: last.owner, hold: last.hold };
+                    let renewal = Renewal {
+                        id: last.id,
+                        owner: last.owner,
+                        hold: last.hold,
+                    };
                     assert_eq!(
-                        now(store.renew(std::slice::from_ref(&renewal))).pop().unwrap().unwrap(),
+                        now(store.renew(std::slice::from_ref(&renewal)))
+                            .pop()
+                            .unwrap()
+                            .unwrap(),
                         plain.step(&renewal.id, at, |record| record.on_renew(&renewal))
                     );
                 }
                 10..12 => {
                     let (ttl, grace) = (random.u32(1..20) * SECOND, random.u32(0..20) * SECOND);
-                    let issue = Issue { id: last.id.clone(), ttl, grace };
+                    let issue = Issue {
+                        id: last.id.clone(),
+                        ttl,
+                        grace,
+                    };
                     let answers = now(store.issue(std::slice::from_ref(&issue)));
-                    assert_eq!(answers.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [plain.issue(&issue, at)]);
+                    assert_eq!(
+                        answers.into_iter().map(Result::unwrap).collect::<Vec<_>>(),
+                        [plain.issue(&issue, at)]
+                    );
                 }
-                12 => assert_eq!(now(store.remove(&last.id)).unwrap(), plain.remove(&last.id, at)),
+                12 => assert_eq!(
+                    now(store.remove(&last.id)).unwrap(),
+                    plain.remove(&last.id, at)
+                ),
                 _ => {
-                    let found = plain.find(&last.id, at).map(|(record, left)| RecordInfo::new(&record, left));
+                    let found = plain
+                        .find(&last.id, at)
+                        .map(|(record, left)| RecordInfo::new(&record, left));
                     assert_eq!(now(store.inspect(&last.id)).unwrap(), found);
                 }
             }
@@ -476,7 +651,11 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
             assert_eq!(store.len(), locked.records.len());
             packs = packs.max(locked.records.packs());
         }
-        assert!(looked_at(&store) > 1_000 && packs > 2, "{} looked at, at most {packs} packs", looked_at(&store));
+        assert!(
+            looked_at(&store) > 1_000 && packs > 2,
+            "{} looked at, at most {packs} packs",
+            looked_at(&store)
+        );
         // When all has expired, nothing is left: no place, no pack.
         clock.advance(1_000 * SECOND);
         let mut locked = lock(&store.0.shards[0]);

@@ -40,7 +40,8 @@ impl Waiters {
     }
 
     fn place(&mut self, id: &RecordId, hash: u64) -> Entry<'_, WaitedFor> {
-        self.0.entry(hash, |waited| waited.id == *id, |waited| waited.hash)
+        self.0
+            .entry(hash, |waited| waited.id == *id, |waited| waited.hash)
     }
 }
 
@@ -56,16 +57,35 @@ impl<'a> Waiter<'a> {
     pub(super) fn new(store: &'a MemoryStore, id: &'a RecordId) -> Self {
         let hash = store.0.shared.hash(id.as_str().as_bytes());
         let mut locked = store.locked(hash);
-        let new = || WaitedFor { id: id.clone(), hash, notify: Arc::default(), count: 0 };
-        let waited = locked.waiters.place(id, hash).or_insert_with(new).into_mut();
+        let new = || WaitedFor {
+            id: id.clone(),
+            hash,
+            notify: Arc::default(),
+            count: 0,
+        };
+        let waited = locked
+            .waiters
+            .place(id, hash)
+            .or_insert_with(new)
+            .into_mut();
         waited.count += 1;
-        Self { store, id, hash, notify: waited.notify.clone() }
+        Self {
+            store,
+            id,
+            hash,
+            notify: waited.notify.clone(),
+        }
     }
 }
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        if let Entry::Occupied(mut place) = self.store.locked(self.hash).waiters.place(self.id, self.hash) {
+        if let Entry::Occupied(mut place) = self
+            .store
+            .locked(self.hash)
+            .waiters
+            .place(self.id, self.hash)
+        {
             // Others may wait there by now, if these were woken.
             let waited = place.get_mut();
             if Arc::ptr_eq(&waited.notify, &self.notify) {

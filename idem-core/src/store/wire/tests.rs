@@ -20,7 +20,10 @@ fn samples() -> Vec<Record> {
     let traced = |held: InFlight| held.with_trace(Some(TRACE.into()));
     let over = |questions, over: InFlight| InFlight {
         questions,
-        took_over: Some(Box::new(InFlight { lease: Duration::ZERO, ..over })),
+        took_over: Some(Box::new(InFlight {
+            lease: Duration::ZERO,
+            ..over
+        })),
         ..held(None)
     };
     let outcome = |payload: &'static [u8]| Encoded {
@@ -30,32 +33,81 @@ fn samples() -> Vec<Record> {
         metadata: None,
     };
     let audit = crate::record::Audit::new("jane", "ticket 7", Duration::from_secs(60));
-    let metadata = Some(Arc::new(Metadata { version: Some(2), audit, ..Metadata::default() }));
+    let metadata = Some(Arc::new(Metadata {
+        version: Some(2),
+        audit,
+        ..Metadata::default()
+    }));
     vec![
-        Record::Issued { grace: Duration::ZERO },
+        Record::Issued {
+            grace: Duration::ZERO,
+        },
         Record::InFlight(held(None)),
         Record::InFlight(held(Some(print))),
-        Record::Released { attempt: u64::MAX, questions: 0 },
-        Record::Committed { attempt: 1, fingerprint: None, outcome: outcome(b"{\"a\":\"b c\"}") },
-        Record::Committed { attempt: 1, fingerprint: Some(print), outcome: outcome(b"") },
-        Record::Committed { attempt: 1, fingerprint: None, outcome: outcome(&[0, 255, b' ', b'\n']) },
-        Record::Done { attempt: 2, fingerprint: None },
-        Record::Done { attempt: 2, fingerprint: Some(print) },
-        Record::Committed { attempt: 3, fingerprint: None, outcome: Encoded { is_error: true, ..outcome(b"\"no\"") } },
-        Record::Issued { grace: Duration::from_hours(1) },
-        Record::InFlight(InFlight { questions: 2, ..held(Some(print)) }),
-        Record::InFlight(over(0, held(Some(print)))),
-        Record::InFlight(over(1, over(1, over(0, held(None))))),
-        Record::Released { attempt: 3, questions: 1 },
-        Record::Committed {
-            attempt: 1,
-            fingerprint: Some(print),
-            outcome: Encoded { metadata: metadata.clone(), ..outcome(b"{}") },
+        Record::Released {
+            attempt: u64::MAX,
+            questions: 0,
         },
         Record::Committed {
             attempt: 1,
             fingerprint: None,
-            outcome: Encoded { is_error: true, metadata, ..outcome(b"x y") },
+            outcome: outcome(b"{\"a\":\"b c\"}"),
+        },
+        Record::Committed {
+            attempt: 1,
+            fingerprint: Some(print),
+            outcome: outcome(b""),
+        },
+        Record::Committed {
+            attempt: 1,
+            fingerprint: None,
+            outcome: outcome(&[0, 255, b' ', b'\n']),
+        },
+        Record::Done {
+            attempt: 2,
+            fingerprint: None,
+        },
+        Record::Done {
+            attempt: 2,
+            fingerprint: Some(print),
+        },
+        Record::Committed {
+            attempt: 3,
+            fingerprint: None,
+            outcome: Encoded {
+                is_error: true,
+                ..outcome(b"\"no\"")
+            },
+        },
+        Record::Issued {
+            grace: Duration::from_hours(1),
+        },
+        Record::InFlight(InFlight {
+            questions: 2,
+            ..held(Some(print))
+        }),
+        Record::InFlight(over(0, held(Some(print)))),
+        Record::InFlight(over(1, over(1, over(0, held(None))))),
+        Record::Released {
+            attempt: 3,
+            questions: 1,
+        },
+        Record::Committed {
+            attempt: 1,
+            fingerprint: Some(print),
+            outcome: Encoded {
+                metadata: metadata.clone(),
+                ..outcome(b"{}")
+            },
+        },
+        Record::Committed {
+            attempt: 1,
+            fingerprint: None,
+            outcome: Encoded {
+                is_error: true,
+                metadata,
+                ..outcome(b"x y")
+            },
         },
         Record::InFlight(traced(held(Some(print)))),
         Record::InFlight(traced(over(1, held(None)))),
@@ -73,7 +125,13 @@ fn every_state_reads_back_as_it_was_written() {
         assert_eq!(read(&encode(&record)), Ok(Parsed::Record(record)));
     }
     let print = Fingerprint::of("x").ok();
-    assert_eq!(read(&encode_aside(4, print)), Ok(Parsed::Aside { attempt: 4, fingerprint: print }));
+    assert_eq!(
+        read(&encode_aside(4, print)),
+        Ok(Parsed::Aside {
+            attempt: 4,
+            fingerprint: print
+        })
+    );
 }
 
 #[test]
@@ -81,22 +139,37 @@ fn a_record_cut_short_anywhere_is_damaged_never_another_record() {
     for record in samples() {
         let whole = encode(&record);
         for end in 2..whole.len() {
-            assert_eq!(read(&whole[..end]), Err(WireError::Damaged), "{:?}", String::from_utf8_lossy(&whole[..end]));
+            assert_eq!(
+                read(&whole[..end]),
+                Err(WireError::Damaged),
+                "{:?}",
+                String::from_utf8_lossy(&whole[..end])
+            );
         }
-        assert_eq!(read(&[whole.as_slice(), b"x"].concat()), Err(WireError::Damaged));
+        assert_eq!(
+            read(&[whole.as_slice(), b"x"].concat()),
+            Err(WireError::Damaged)
+        );
     }
 }
 
 #[test]
 fn a_committed_record_with_any_byte_changed_is_not_read() {
-    for record in samples().into_iter().filter(|record| matches!(record, Record::Committed { .. })) {
+    for record in samples()
+        .into_iter()
+        .filter(|record| matches!(record, Record::Committed { .. }))
+    {
         let whole = encode(&record);
         for at in 0..whole.len() {
             for bit in 0..8 {
                 let mut changed = whole.clone();
                 changed[at] ^= 1 << bit;
                 assert_ne!(read(&changed), Ok(Parsed::Record(record.clone())));
-                assert!(read(&changed).is_err(), "{:?}", String::from_utf8_lossy(&changed));
+                assert!(
+                    read(&changed).is_err(),
+                    "{:?}",
+                    String::from_utf8_lossy(&changed)
+                );
             }
         }
     }
@@ -105,7 +178,11 @@ fn a_committed_record_with_any_byte_changed_is_not_read() {
 #[test]
 fn foreign_values_and_other_versions_are_told_apart() {
     for foreign in ["", "hello", "{\"a\":1}", "i", "idem", "1"] {
-        assert_eq!(read(foreign.as_bytes()), Err(WireError::Foreign), "{foreign}");
+        assert_eq!(
+            read(foreign.as_bytes()),
+            Err(WireError::Foreign),
+            "{foreign}"
+        );
     }
     for later in ["i2c 1 j - aaaaaa {}", "i3r.", "i2i.", "i9"] {
         assert_eq!(read(later.as_bytes()), Err(WireError::Version), "{later}");
@@ -113,7 +190,10 @@ fn foreign_values_and_other_versions_are_told_apart() {
     let group = "BwcHBwcHBwcHBwcHBwcHBwa 3 0 2 - 1";
     let chain = |length| format!("i2f{}.", [group].repeat(length).join("<"));
     assert!(read(chain(MOST_TAKEN_OVER + 1).as_bytes()).is_ok());
-    assert_eq!(read(chain(MOST_TAKEN_OVER + 2).as_bytes()), Err(WireError::Damaged));
+    assert_eq!(
+        read(chain(MOST_TAKEN_OVER + 2).as_bytes()),
+        Err(WireError::Damaged)
+    );
     for damaged in [
         "i1",
         "i1x 1.",
@@ -141,7 +221,11 @@ fn foreign_values_and_other_versions_are_told_apart() {
         &format!("i2fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1 {TRACE}."),
         &format!("i3fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1 {TRACE} 1."),
     ] {
-        assert_eq!(read(damaged.as_bytes()), Err(WireError::Damaged), "{damaged}");
+        assert_eq!(
+            read(damaged.as_bytes()),
+            Err(WireError::Damaged),
+            "{damaged}"
+        );
     }
 }
 
@@ -153,14 +237,20 @@ fn the_mark_of_waiters_is_part_of_no_field() {
         assert_eq!(read(&waited), read(&held));
         assert_eq!(without_waited(&waited), held);
         assert_eq!(without_waited(&held), held);
-        assert_eq!(waited[2..25], owner_prefix(Owner::from_bytes([7; 16])).as_bytes()[2..]);
+        assert_eq!(
+            waited[2..25],
+            owner_prefix(Owner::from_bytes([7; 16])).as_bytes()[2..]
+        );
     }
 }
 
 /// Records outlive deployments: a change of these texts needs a new version of the format.
 #[test]
 fn the_format_is_pinned() {
-    let texts: Vec<_> = samples().iter().map(|record| String::from_utf8_lossy(&encode(record)).into_owned()).collect();
+    let texts: Vec<_> = samples()
+        .iter()
+        .map(|record| String::from_utf8_lossy(&encode(record)).into_owned())
+        .collect();
     assert_eq!(texts[0], "i1i.");
     assert_eq!(texts[10], "i1i 3600000.");
     assert_eq!(texts[1], "i1fBwcHBwcHBwcHBwcHBwcHBwa 3 30000 86400000 -.");
@@ -170,6 +260,8 @@ fn the_format_is_pinned() {
     assert_eq!(texts[9], "i1e 3 j - lZUZQw \"no\"");
     assert_eq!(
         texts[18],
-        format!("i3fBwcHBwcHBwcHBwcHBwcHBwa 3 30000 86400000 - 1 {TRACE}<BwcHBwcHBwcHBwcHBwcHBwa 3 0 86400000 - 0.")
+        format!(
+            "i3fBwcHBwcHBwcHBwcHBwcHBwa 3 30000 86400000 - 1 {TRACE}<BwcHBwcHBwcHBwcHBwcHBwa 3 0 86400000 - 0."
+        )
     );
 }

@@ -30,10 +30,18 @@ impl Clocked {
     async fn faster_by(hundredths: u32) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
-        let (library, set_by, program) = (path("set_clock.so"), path("set_by"), path("redis-server"));
+        let (library, set_by, program) =
+            (path("set_clock.so"), path("set_by"), path("redis-server"));
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/redis/clock/set_clock.c");
-        let built = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source).status();
-        assert!(built.unwrap().success(), "the C compiler that links Rust programs builds the clock");
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .arg(&library)
+            .arg(source)
+            .status();
+        assert!(
+            built.unwrap().success(),
+            "the C compiler that links Rust programs builds the clock"
+        );
         std::fs::write(&set_by, "0").unwrap();
         let script = format!(
             "#!/bin/sh\nCLOCK_FASTER_BY={hundredths} CLOCK_SET_BY={} LD_PRELOAD={} exec redis-server \"$@\"\n",
@@ -42,8 +50,16 @@ impl Clocked {
         );
         std::fs::write(&program, script).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let server = RedisServer::builder().program(program).start().await.unwrap();
-        Self { server, set_by, _dir: dir }
+        let server = RedisServer::builder()
+            .program(program)
+            .start()
+            .await
+            .unwrap();
+        Self {
+            server,
+            set_by,
+            _dir: dir,
+        }
     }
 
     async fn store(&self) -> RedisStore {
@@ -63,7 +79,11 @@ impl Clocked {
 async fn claims_in_the_end(store: &RedisStore, key: &str) -> Result<(u64, Duration), StoreError> {
     let begun = std::time::Instant::now();
     loop {
-        if let Claimed::Owned { attempt, from: Origin::Abandoned } = store.claim(&claim_for(key, LEASE)).await? {
+        if let Claimed::Owned {
+            attempt,
+            from: Origin::Abandoned,
+        } = store.claim(&claim_for(key, LEASE)).await?
+        {
             return Ok((attempt, begun.elapsed()));
         }
         assert!(begun.elapsed() < 20 * SECOND, "the key is locked for ever");
@@ -81,13 +101,25 @@ async fn p1_no_key_of_a_living_owner_is_taken_over_when_the_clock_is_set_ahead()
     server.set_by(200);
     for _ in 0..3 {
         let answer = other.claim(&claim("k")).await.unwrap();
-        assert!(matches!(answer, Claimed::InFlight { attempt: 1, .. }), "{answer:?}");
+        assert!(
+            matches!(answer, Claimed::InFlight { attempt: 1, .. }),
+            "{answer:?}"
+        );
         let removed = other.remove(&id("k")).await.unwrap();
         assert!(matches!(removed, Removed::InFlight { .. }), "{removed:?}");
     }
-    assert!(matches!(owner.renew(&[renewal(&held)]).await.as_slice(), [Ok(Ownership::Held)]));
-    assert_eq!(owner.commit(&commit(&held, 1, "1")).await.unwrap(), Ownership::Held);
-    assert!(matches!(other.claim(&claim("k")).await.unwrap(), Claimed::Committed { attempt: 1, .. }));
+    assert!(matches!(
+        owner.renew(&[renewal(&held)]).await.as_slice(),
+        [Ok(Ownership::Held)]
+    ));
+    assert_eq!(
+        owner.commit(&commit(&held, 1, "1")).await.unwrap(),
+        Ownership::Held
+    );
+    assert!(matches!(
+        other.claim(&claim("k")).await.unwrap(),
+        Claimed::Committed { attempt: 1, .. }
+    ));
 }
 
 #[tokio::test]
@@ -98,13 +130,19 @@ async fn p1_a_small_jump_does_not_hide_a_large_one() {
     for set_by in [200, 202] {
         server.set_by(set_by);
         // A new connection looks at the clock.
-        let _ = server.server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+        let _ = server
+            .server
+            .cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
+            .await;
         let answer = loop {
             if let Ok(answer) = other.claim(&claim("k")).await {
                 break answer;
             }
         };
-        assert!(matches!(answer, Claimed::InFlight { attempt: 1, .. }), "{set_by}: {answer:?}");
+        assert!(
+            matches!(answer, Claimed::InFlight { attempt: 1, .. }),
+            "{set_by}: {answer:?}"
+        );
     }
 }
 
@@ -116,13 +154,19 @@ async fn p1_several_jumps_count_together() {
     owner.claim(&claim_for("k", 30 * SECOND)).await.unwrap();
     for jumps in 1..=20 {
         server.set_by(2 * jumps);
-        let _ = server.server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+        let _ = server
+            .server
+            .cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
+            .await;
         let answer = loop {
             if let Ok(answer) = other.claim(&claim("k")).await {
                 break answer;
             }
         };
-        assert!(matches!(answer, Claimed::InFlight { attempt: 1, .. }), "{jumps}: {answer:?}");
+        assert!(
+            matches!(answer, Claimed::InFlight { attempt: 1, .. }),
+            "{jumps}: {answer:?}"
+        );
     }
 }
 
@@ -132,7 +176,10 @@ async fn p1_it_is_noticed_in_a_removal_too() {
     let (owner, other) = (server.store().await, server.store().await);
     owner.claim(&claim_for("k", 30 * SECOND)).await.unwrap();
     server.set_by(200);
-    assert!(matches!(other.remove(&id("k")).await.unwrap(), Removed::InFlight { .. }));
+    assert!(matches!(
+        other.remove(&id("k")).await.unwrap(),
+        Removed::InFlight { .. }
+    ));
 }
 
 #[tokio::test]
@@ -143,7 +190,10 @@ async fn p5_an_abandoned_key_is_taken_over_a_lease_after_the_clock_was_set_ahead
     server.set_by(200);
     let (attempt, waited) = claims_in_the_end(&other, "k").await.unwrap();
     assert_eq!(attempt, 2);
-    assert!(waited >= LEASE * 9 / 10, "{waited:?}: its owner, if it were alive, would still run");
+    assert!(
+        waited >= LEASE * 9 / 10,
+        "{waited:?}: its owner, if it were alive, would still run"
+    );
     // What is claimed after the jump is as old as it looks, a lease later.
     let (attempt, waited) = claims_in_the_end(&other, "k").await.unwrap();
     assert_eq!(attempt, 3);
@@ -166,7 +216,10 @@ async fn p5_beside_a_clock_that_is_as_fast_as_is_promised_an_abandoned_key_is_ta
 async fn what_was_given_up_waits_for_no_clock() {
     let server = Clocked::start().await;
     let (owner, other) = (server.store().await, server.store().await);
-    for (key, step) in [("released", release(&claim("released"))), ("abandoned", give_up(&claim("abandoned")))] {
+    for (key, step) in [
+        ("released", release(&claim("released"))),
+        ("abandoned", give_up(&claim("abandoned"))),
+    ] {
         let held = claim(key);
         owner.claim(&held).await.unwrap();
         owner.release(&step.with_owner(held.owner)).await.unwrap();
@@ -174,7 +227,10 @@ async fn what_was_given_up_waits_for_no_clock() {
     server.set_by(20);
     for key in ["released", "abandoned"] {
         let answer = other.claim(&claim(key)).await.unwrap();
-        assert!(matches!(answer, Claimed::Owned { attempt: 2, .. }), "{key}: {answer:?}");
+        assert!(
+            matches!(answer, Claimed::Owned { attempt: 2, .. }),
+            "{key}: {answer:?}"
+        );
     }
 }
 
@@ -185,8 +241,14 @@ async fn p1_a_clock_that_is_set_back_takes_no_key_from_anybody() {
     let held = claim_for("k", LEASE);
     owner.claim(&held).await.unwrap();
     server.set_by(-5);
-    assert!(matches!(other.claim(&claim("k")).await.unwrap(), Claimed::InFlight { attempt: 1, .. }));
-    assert_eq!(owner.commit(&commit(&held, 1, "1")).await.unwrap(), Ownership::Held);
+    assert!(matches!(
+        other.claim(&claim("k")).await.unwrap(),
+        Claimed::InFlight { attempt: 1, .. }
+    ));
+    assert_eq!(
+        owner.commit(&commit(&held, 1, "1")).await.unwrap(),
+        Ownership::Held
+    );
     // The record of an owner that is gone stays so much longer, and no longer.
     server.set_by(0);
     owner.claim(&claim_for("other", LEASE)).await.unwrap();

@@ -16,8 +16,8 @@ const LONGEST: usize = 100;
 ///
 /// It recognises the errors of sqlx, also inside an [`Error::Store`](idem_core::Error::Store). Use
 /// it where you begin and commit the transaction yourself, such as around an annotated function
-/// with `transaction = tx`. [`Operation::transaction`](idem_core::Operation::transaction) runs again
-/// by itself.
+/// with `transaction = tx`. [`Operation::transaction`](idem_core::Operation::transaction) runs
+/// again by itself.
 ///
 /// # Examples
 ///
@@ -36,16 +36,25 @@ pub fn is_conflict(error: &(dyn Error + 'static)) -> bool {
 /// Each database has codes of its own, so the error's type decides which of them are meant.
 fn is_one(error: &dyn DatabaseError) -> bool {
     #[cfg(feature = "postgres")]
-    if error.try_downcast_ref::<sqlx::postgres::PgDatabaseError>().is_some() {
-        return super::super::postgres::Postgresql::is_conflict(error);
+    if error
+        .try_downcast_ref::<sqlx::postgres::PgDatabaseError>()
+        .is_some()
+    {
+        return super::super::dialect::postgres::Postgresql::is_conflict(error);
     }
     #[cfg(feature = "mysql")]
-    if error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>().is_some() {
-        return super::super::mysql::Mysql::is_conflict(error);
+    if error
+        .try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()
+        .is_some()
+    {
+        return super::super::dialect::mysql::Mysql::is_conflict(error);
     }
     #[cfg(feature = "sqlite")]
-    if error.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some() {
-        return super::super::sqlite::SqliteFile::is_conflict(error);
+    if error
+        .try_downcast_ref::<sqlx::sqlite::SqliteError>()
+        .is_some()
+    {
+        return super::super::dialect::sqlite::SqliteFile::is_conflict(error);
     }
     let _ = error;
     false

@@ -93,7 +93,10 @@ impl States {
     /// Names the table (`orders` or `shop.orders`), the column of its id, and the column of its
     /// state.
     pub const fn new(table: &'static str, id: &'static str, state: &'static str) -> Self {
-        Self { rows: Rows::new(table, id), state }
+        Self {
+            rows: Rows::new(table, id),
+            state,
+        }
     }
 
     /// Moves a row from one of several states to another.
@@ -119,13 +122,17 @@ impl States {
         let [first, second] = DB::PARAMETERS;
         let [text, _] = DB::TYPES;
         self.rows.write_lock(tx).await?;
-        let select: Arc<str> =
-            format!("SELECT CAST({state} AS {text}) FROM {table} WHERE {key} = {first}{}", DB::LOCK).into();
+        let select: Arc<str> = format!(
+            "SELECT CAST({state} AS {text}) FROM {table} WHERE {key} = {first}{}",
+            DB::LOCK
+        )
+        .into();
         Ok(match DB::text(&mut **tx, &select, id.clone()).await? {
             None => Transition::NoRow,
             Some(found) if found == to => Transition::AlreadyMade,
             Some(found) if from.contains(&found.as_str()) => {
-                let update: Arc<str> = format!("UPDATE {table} SET {state} = {first} WHERE {key} = {second}").into();
+                let update: Arc<str> =
+                    format!("UPDATE {table} SET {state} = {first} WHERE {key} = {second}").into();
                 DB::write(&mut **tx, &update, to, id).await?;
                 Transition::Made
             }
@@ -174,11 +181,17 @@ impl States {
         let Names { table, id } = self.rows.names::<DB>()?;
         let column = column::<DB>(self.state)?;
         let [first, _] = DB::PARAMETERS;
-        let skip = if DB::LOCK.is_empty() { "" } else { " SKIP LOCKED" };
+        let skip = if DB::LOCK.is_empty() {
+            ""
+        } else {
+            " SKIP LOCKED"
+        };
         self.rows.write_lock(tx).await?;
-        let select: Arc<str> =
-            format!("SELECT {id} FROM {table} WHERE {column} = {first} ORDER BY {id} LIMIT {limit}{}{skip}", DB::LOCK)
-                .into();
+        let select: Arc<str> = format!(
+            "SELECT {id} FROM {table} WHERE {column} = {first} ORDER BY {id} LIMIT {limit}{}{skip}",
+            DB::LOCK
+        )
+        .into();
         DB::ids(&mut **tx, &select, state).await
     }
 }
@@ -213,8 +226,17 @@ pub enum Version {
 impl Versions {
     /// Names the table, the column of its id, the column of the version, and the column of the key
     /// that made that version.
-    pub const fn new(table: &'static str, id: &'static str, version: &'static str, made_by: &'static str) -> Self {
-        Self { rows: Rows::new(table, id), version, made_by }
+    pub const fn new(
+        table: &'static str,
+        id: &'static str,
+        version: &'static str,
+        made_by: &'static str,
+    ) -> Self {
+        Self {
+            rows: Rows::new(table, id),
+            version,
+            made_by,
+        }
     }
 
     /// Raises a row's version by one, if it is the version that was read.
@@ -260,12 +282,14 @@ impl Versions {
         key: &str,
     ) -> Result<Version, Error> {
         let Names { table, id: row } = self.rows.names::<DB>()?;
-        let (version, made_by) = (column::<DB>(self.version)?, column::<DB>(self.made_by)?);
+        let version = column::<DB>(self.version)?;
+        let made_by = column::<DB>(self.made_by)?;
         let [first, second] = DB::PARAMETERS;
         let [text, number] = DB::TYPES;
         self.rows.write_lock(tx).await?;
         let select: Arc<str> = format!(
-            "SELECT CAST({version} AS {number}), CAST({made_by} AS {text}) FROM {table} WHERE {row} = {first}{}",
+            "SELECT CAST({version} AS {number}), CAST({made_by} AS {text}) FROM {table} WHERE \
+             {row} = {first}{}",
             DB::LOCK
         )
         .into();
@@ -273,14 +297,20 @@ impl Versions {
             return Ok(Version::NoRow);
         };
         if found == read {
-            let update: Arc<str> =
-                format!("UPDATE {table} SET {version} = {version} + 1, {made_by} = {first} WHERE {row} = {second}")
-                    .into();
+            let update: Arc<str> = format!(
+                "UPDATE {table} SET {version} = {version} + 1, {made_by} = {first} WHERE \
+                    {row} = {second}"
+            )
+            .into();
             DB::write(&mut **tx, &update, key, id).await?;
             return Ok(Version::Made(found.saturating_add(1)));
         }
         let is_mine = last.as_deref() == Some(key) && read.checked_add(1) == Some(found);
-        Ok(if is_mine { Version::AlreadyMade(found) } else { Version::Stale { found } })
+        Ok(if is_mine {
+            Version::AlreadyMade(found)
+        } else {
+            Version::Stale { found }
+        })
     }
 }
 
@@ -349,15 +379,24 @@ impl Rows {
         let Names { table, id: row } = self.names::<DB>()?;
         let [first, _] = DB::PARAMETERS;
         let [_, number] = DB::TYPES;
-        let now = if wait.is_zero() && !DB::LOCK.is_empty() { " NOWAIT" } else { "" };
-        let select: Arc<str> =
-            format!("SELECT CAST(1 AS {number}) FROM {table} WHERE {row} = {first}{}{now}", DB::LOCK).into();
+        let now = if wait.is_zero() && !DB::LOCK.is_empty() {
+            " NOWAIT"
+        } else {
+            ""
+        };
+        let select: Arc<str> = format!(
+            "SELECT CAST(1 AS {number}) FROM {table} WHERE {row} = {first}{}{now}",
+            DB::LOCK
+        )
+        .into();
         let file = DB::LOCK.is_empty().then(|| write_nothing(&table, &row));
-        Ok(match DB::number_within(&mut **tx, file.as_ref(), &select, id, wait).await? {
-            Waited::Over(Some(_)) => Locked::Held,
-            Waited::Over(None) => Locked::NoRow,
-            Waited::Locked => Locked::Busy,
-        })
+        Ok(
+            match DB::number_within(&mut **tx, file.as_ref(), &select, id, wait).await? {
+                Waited::Over(Some(_)) => Locked::Held,
+                Waited::Over(None) => Locked::NoRow,
+                Waited::Locked => Locked::Busy,
+            },
+        )
     }
 
     /// Becomes the writer of the file, in a database without row locks.
@@ -371,7 +410,10 @@ impl Rows {
 
     fn names<DB: Supported>(&self) -> Result<Names, Error> {
         let table = Table::parse(self.table).ok_or_else(|| invalid(self.table))?;
-        Ok(Names { table: table.quoted(DB::MARK), id: column::<DB>(self.id)? })
+        Ok(Names {
+            table: table.quoted(DB::MARK),
+            id: column::<DB>(self.id)?,
+        })
     }
 }
 
@@ -388,12 +430,17 @@ fn write_nothing(table: &str, column: &str) -> Arc<str> {
 
 fn column<DB: Supported>(name: &'static str) -> Result<String, Error> {
     let mark = DB::MARK;
-    if is_identifier(name) { Ok(format!("{mark}{name}{mark}")) } else { Err(invalid(name)) }
+    if is_identifier(name) {
+        Ok(format!("{mark}{name}{mark}"))
+    } else {
+        Err(invalid(name))
+    }
 }
 
 fn invalid(name: &str) -> Error {
     let message = format!(
-        "`{name}` cannot name a table or a column here; use letters, digits and `_`, at most 63, not beginning with a digit"
+        "`{name}` cannot name a table or a column here; use letters, digits and `_`, at most 63, \
+         not beginning with a digit"
     );
     Error::Configuration(message.into())
 }

@@ -33,7 +33,10 @@ pub trait Supported: Database + Sized {
     const LOCK: &'static str;
 
     /// Carries out a statement without parameters.
-    fn execute(on: &mut Self::Connection, text: &Arc<str>) -> impl Future<Output = Result<(), Error>> + Send;
+    fn execute(
+        on: &mut Self::Connection,
+        text: &Arc<str>,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Selects a text, by a row's id.
     fn text<I: Id<Self>>(
@@ -77,13 +80,11 @@ pub trait Supported: Database + Sized {
 
 /// A savepoint, which is rolled back if the future is dropped. Otherwise sqlx would take the end of
 /// the caller's transaction for its own, and return the connection with an open transaction.
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 struct Savepoint<'c, D: Dialect> {
     on: &'c mut Conn<D>,
     is_open: bool,
 }
 
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 impl<'c, D: Dialect> Savepoint<'c, D> {
     async fn begin(on: &'c mut Conn<D>) -> Result<Self, Error> {
         Manager::<D>::begin(on, None).await?;
@@ -104,7 +105,6 @@ impl<'c, D: Dialect> Savepoint<'c, D> {
     }
 }
 
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 impl<D: Dialect> Drop for Savepoint<'_, D> {
     fn drop(&mut self) {
         if self.is_open {
@@ -113,7 +113,6 @@ impl<D: Dialect> Drop for Savepoint<'_, D> {
     }
 }
 
-#[cfg_attr(not(any(feature = "postgres", feature = "mysql", feature = "sqlite")), allow(unused_macros))]
 macro_rules! supported {
     ($Db:ty, $Dialect:ty, $mark:literal, $parameters:expr, $types:expr, $lock:literal) => {
         impl Supported for $Db {
@@ -141,7 +140,8 @@ macro_rules! supported {
                 id: I,
             ) -> Result<Option<(i64, Option<String>)>, Error> {
                 let row = sqlx::query(sql(text)).bind(id).fetch_optional(on).await?;
-                row.map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose()
+                row.map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
+                    .transpose()
             }
 
             async fn write<I: Id<Self>>(
@@ -150,7 +150,12 @@ macro_rules! supported {
                 value: &str,
                 id: I,
             ) -> Result<(), Error> {
-                sqlx::query(sql(text)).bind(value.to_owned()).bind(id).execute(on).await.map(drop)
+                sqlx::query(sql(text))
+                    .bind(value.to_owned())
+                    .bind(id)
+                    .execute(on)
+                    .await
+                    .map(drop)
             }
 
             async fn ids<I: Id<Self> + for<'r> Decode<'r, Self> + Unpin>(
@@ -158,7 +163,10 @@ macro_rules! supported {
                 text: &Arc<str>,
                 value: &str,
             ) -> Result<Vec<I>, Error> {
-                let rows = sqlx::query(sql(text)).bind(value.to_owned()).fetch_all(on).await?;
+                let rows = sqlx::query(sql(text))
+                    .bind(value.to_owned())
+                    .fetch_all(on)
+                    .await?;
                 rows.iter().map(|row| row.try_get(0)).collect()
             }
 
@@ -172,20 +180,25 @@ macro_rules! supported {
                 // An error ends a transaction of PostgreSQL, but for a savepoint. It restores the
                 // limit as well.
                 let savepoint = Savepoint::<$Dialect>::begin(on).await?;
-                let mut limited = Limited::<$Dialect>::new(savepoint.on, wait).await?;
+                let mut limited = LockLimit::<$Dialect>::set(savepoint.on, wait).await?;
                 let mut selected = match before {
-                    Some(before) => Self::execute(limited.connection(), before).await.map(|()| None),
+                    Some(before) => Self::execute(limited.connection(), before)
+                        .await
+                        .map(|()| None),
                     None => Ok(None),
                 };
                 if selected.is_ok() {
-                    let row = sqlx::query(sql(text)).bind(id).fetch_optional(limited.connection()).await;
+                    let row = sqlx::query(sql(text))
+                        .bind(id)
+                        .fetch_optional(limited.connection())
+                        .await;
                     selected = row.and_then(|row| row.map(|row| row.try_get(0)).transpose());
                 }
                 let is_locked = match &selected {
-                    Err(Error::Database(error)) => <$Dialect>::is_locked(&**error),
+                    Err(Error::Database(error)) => <$Dialect>::is_lock_timeout(&**error),
                     _ => false,
                 };
-                let ended = limited.end().await;
+                let ended = limited.restore().await;
                 if selected.is_ok() {
                     ended?;
                     savepoint.release().await?;
@@ -204,20 +217,19 @@ macro_rules! supported {
     };
 }
 
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 use {
     self::sqlx::Row as _,
     super::super::super::TransactionManager as _,
     super::super::super::sql,
+    super::super::dialect::lock_limit::LockLimit,
     super::super::dialect::{Conn, Dialect},
-    super::super::limited::Limited,
     super::super::transaction::{Manager, roll_back, roll_back_later},
 };
 
 #[cfg(feature = "postgres")]
 supported!(
     sqlx::Postgres,
-    super::super::postgres::Postgresql,
+    super::super::dialect::postgres::Postgresql,
     '"',
     ["$1", "$2"],
     ["text", "bigint"],
@@ -225,6 +237,20 @@ supported!(
     " FOR NO KEY UPDATE"
 );
 #[cfg(feature = "mysql")]
-supported!(sqlx::MySql, super::super::mysql::Mysql, '`', ["?", "?"], ["CHAR", "SIGNED"], " FOR UPDATE");
+supported!(
+    sqlx::MySql,
+    super::super::dialect::mysql::Mysql,
+    '`',
+    ["?", "?"],
+    ["CHAR", "SIGNED"],
+    " FOR UPDATE"
+);
 #[cfg(feature = "sqlite")]
-supported!(sqlx::Sqlite, super::super::sqlite::SqliteFile, '"', ["?1", "?2"], ["TEXT", "INTEGER"], "");
+supported!(
+    sqlx::Sqlite,
+    super::super::dialect::sqlite::SqliteFile,
+    '"',
+    ["?1", "?2"],
+    ["TEXT", "INTEGER"],
+    ""
+);

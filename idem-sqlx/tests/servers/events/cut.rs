@@ -46,11 +46,17 @@ impl Cutter {
     pub(super) async fn start(upstream: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (plan, done) = (Arc::new(Mutex::new(Plan::default())), Arc::new(Notify::new()));
-        let (its, told) = (plan.clone(), done.clone());
+        let (plan, done) = (
+            Arc::new(Mutex::new(Plan::default())),
+            Arc::new(Notify::new()),
+        );
+        let its = plan.clone();
+        let told = done.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let server = TcpStream::connect((Ipv4Addr::LOCALHOST, upstream)).await.unwrap();
+                let server = TcpStream::connect((Ipv4Addr::LOCALHOST, upstream))
+                    .await
+                    .unwrap();
                 tokio::spawn(pass(client, server, its.clone(), told.clone()));
             }
         });
@@ -62,7 +68,11 @@ impl Cutter {
     }
 
     pub(super) fn cut(&self, at: At, heard: Heard, holds: bool) {
-        *self.plan.lock().unwrap() = Plan { next: Some((at, heard)), messages: 0, holds };
+        *self.plan.lock().unwrap() = Plan {
+            next: Some((at, heard)),
+            messages: 0,
+            holds,
+        };
     }
 
     /// Whether it was cut since.
@@ -71,8 +81,14 @@ impl Cutter {
     }
 }
 
-async fn pass(mut client: TcpStream, mut server: TcpStream, plan: Arc<Mutex<Plan>>, done: Arc<Notify>) {
-    let (mut said, mut answered) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+async fn pass(
+    mut client: TcpStream,
+    mut server: TcpStream,
+    plan: Arc<Mutex<Plan>>,
+    done: Arc<Notify>,
+) {
+    let mut said = vec![0; 1 << 16];
+    let mut answered = vec![0; 1 << 16];
     loop {
         tokio::select! {
             length = client.read(&mut said) => {
@@ -120,15 +136,24 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, plan: Arc<Mutex<Plan
 macro_rules! cuts {
     ($name:ident, $module:ident, $level:literal) => {
         /// A call whose connection is cut at one message. Returns whether there was that message.
-        async fn $name(url: &str, through: &str, cutter: &Cutter, (at, heard): (At, Heard)) -> bool {
+        async fn $name(
+            url: &str,
+            through: &str,
+            cutter: &Cutter,
+            (at, heard): (At, Heard),
+        ) -> bool {
             let key = &format!("cut at {at:?}, heard: {heard:?}");
-            let (direct, cut) =
-                ($module::World::new(url, $level, "BEGIN").await, $module::World::new(through, $level, "BEGIN").await);
+            let (direct, cut) = (
+                $module::World::new(url, $level, "BEGIN").await,
+                $module::World::new(through, $level, "BEGIN").await,
+            );
             // Connected, and its table checked.
             cut.answer(&format!("{key}, before")).await;
             cutter.cut(at, heard, false);
             let operation = cut.idempotency.operation("events").key(key);
-            let called = operation.transaction(&cut.pool, async |tx| $module::write(tx, key).await).await;
+            let called = operation
+                .transaction(&cut.pool, async |tx| $module::write(tx, key).await)
+                .await;
             let was_cut = cutter.has_cut();
             cutter.cut(At::Message(usize::MAX), heard, false);
             // Rows and record, or neither. While the server still undoes the call, it is neither.
@@ -138,7 +163,10 @@ macro_rules! cuts {
                 Ok(_) => assert!(is_done, "{key}"),
                 Err(Failed::Idem(Error::Store { .. }) | Failed::Sql(_)) => {
                     assert!(was_cut, "{key}: a failure without a cut");
-                    assert!(heard == Heard::Yes || !is_done, "{key}: what the server has not heard is done");
+                    assert!(
+                        heard == Heard::Yes || !is_done,
+                        "{key}: what the server has not heard is done"
+                    );
                 }
                 Err(error) => panic!("{key}: {error}"),
             }
@@ -159,9 +187,19 @@ async fn a_connection_cut_at_any_message_of_a_call_leaves_rows_and_record_or_nei
     let cutter = Cutter::start(server.port()).await;
     let through = server.url_through(cutter.port());
     for heard in [Heard::Yes, Heard::No] {
-        assert!(cut_on_postgres(&server.url(), &through, &cutter, (At::Commit, heard)).await, "there is a COMMIT");
+        assert!(
+            cut_on_postgres(&server.url(), &through, &cutter, (At::Commit, heard)).await,
+            "there is a COMMIT"
+        );
         let mut message = 0;
-        while cut_on_postgres(&server.url(), &through, &cutter, (At::Message(message), heard)).await {
+        while cut_on_postgres(
+            &server.url(),
+            &through,
+            &cutter,
+            (At::Message(message), heard),
+        )
+        .await
+        {
             message += 1;
         }
         assert!(message > 4, "a call has {message} messages");
@@ -174,9 +212,19 @@ async fn a_connection_cut_at_any_message_of_a_call_leaves_rows_and_record_or_nei
     let cutter = Cutter::start(server.port()).await;
     let through = server.url_through(cutter.port());
     for heard in [Heard::Yes, Heard::No] {
-        assert!(cut_on_mariadb(&server.url(), &through, &cutter, (At::Commit, heard)).await, "there is a COMMIT");
+        assert!(
+            cut_on_mariadb(&server.url(), &through, &cutter, (At::Commit, heard)).await,
+            "there is a COMMIT"
+        );
         let mut message = 0;
-        while cut_on_mariadb(&server.url(), &through, &cutter, (At::Message(message), heard)).await {
+        while cut_on_mariadb(
+            &server.url(),
+            &through,
+            &cutter,
+            (At::Message(message), heard),
+        )
+        .await
+        {
             message += 1;
         }
         assert!(message > 4, "a call has {message} messages");

@@ -5,67 +5,24 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use idem_core::{Error, Idempotency, InFlight, Outcome, RecordState};
-use idem_sqlx::sqlx::mysql::{MySqlPool, MySqlPoolOptions};
-use idem_sqlx::sqlx::postgres::{PgPool, PgPoolOptions};
-use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
-use idem_sqlx::sqlx::{self, AssertSqlSafe, Connection as _, Executor as _, MySql, Postgres, Sqlite, Transaction};
-use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
+use idem_sqlx::sqlx::mysql::MySqlPool;
+use idem_sqlx::sqlx::postgres::PgPool;
+use idem_sqlx::sqlx::sqlite::SqlitePool;
+use idem_sqlx::sqlx::{self, AssertSqlSafe, Connection as _, MySql, Postgres, Sqlite, Transaction};
 use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer};
 use tokio::sync::{Barrier, Notify};
 
+use crate::databases::{insert, on_mariadb, on_postgres, on_sqlite};
 use crate::failed::{Failed, action};
-use crate::transactions::{CREATE, insert};
 use crate::{LONG, in_use, until};
 
 /// How many calls wait for a key.
 const WAITERS: u32 = 4;
-/// Two rows that transactions of the application lock.
-const ACCOUNTS: &str = "CREATE TABLE IF NOT EXISTS accounts (id int PRIMARY KEY, cents bigint NOT NULL)";
 
 fn add(account: u32) -> AssertSqlSafe<String> {
-    AssertSqlSafe(format!("UPDATE accounts SET cents = cents + 1 WHERE id = {account}"))
-}
-
-pub(crate) async fn on_postgres(url: &str, level: &str) -> (PgPool, Idempotency) {
-    let set = format!("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {level}");
-    let options = PgPoolOptions::new().max_connections(30).after_connect(move |on, _| {
-        let set = AssertSqlSafe(set.clone());
-        Box::pin(async move { on.execute(sqlx::raw_sql(set)).await.map(drop) })
-    });
-    let pool = options.connect(url).await.unwrap();
-    let store = PostgresStore::new(pool.clone());
-    store.migrate().await.unwrap();
-    for table in [CREATE, ACCOUNTS, "INSERT INTO accounts VALUES (1, 0), (2, 0) ON CONFLICT DO NOTHING"] {
-        let _ = sqlx::raw_sql(table).execute(&pool).await;
-    }
-    (pool, Idempotency::new(store))
-}
-
-pub(crate) async fn on_mariadb(url: &str, level: &str) -> (MySqlPool, Idempotency) {
-    let set = format!("SET SESSION TRANSACTION ISOLATION LEVEL {level}");
-    let options = MySqlPoolOptions::new().max_connections(30).after_connect(move |on, _| {
-        let set = AssertSqlSafe(set.clone());
-        Box::pin(async move { on.execute(sqlx::raw_sql(set)).await.map(drop) })
-    });
-    let pool = options.connect(url).await.unwrap();
-    let store = MySqlStore::new(pool.clone());
-    store.migrate().await.unwrap();
-    for table in [CREATE, ACCOUNTS, "INSERT IGNORE INTO accounts VALUES (1, 0), (2, 0)"] {
-        sqlx::raw_sql(table).execute(&pool).await.unwrap();
-    }
-    (pool, Idempotency::new(store))
-}
-
-pub(crate) async fn on_sqlite(url: &str, _: &str) -> (SqlitePool, Idempotency) {
-    let options: SqliteConnectOptions = url.parse().unwrap();
-    let options = options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal).busy_timeout(LONG);
-    let pool = SqlitePoolOptions::new().max_connections(40).connect_with(options).await.unwrap();
-    let store = SqliteStore::new(pool.clone());
-    store.migrate().await.unwrap();
-    for table in [CREATE, ACCOUNTS, "INSERT OR IGNORE INTO accounts VALUES (1, 0), (2, 0)"] {
-        sqlx::raw_sql(table).execute(&pool).await.unwrap();
-    }
-    (pool, Idempotency::new(store))
+    AssertSqlSafe(format!(
+        "UPDATE accounts SET cents = cents + 1 WHERE id = {account}"
+    ))
 }
 
 /// The rows of the table, for one database.
@@ -85,9 +42,18 @@ macro_rules! rows {
             }
 
             impl World {
-                pub(crate) async fn new(url: &str, level: &'static str, begin: &'static str) -> Self {
+                pub(crate) async fn new(
+                    url: &str,
+                    level: &'static str,
+                    begin: &'static str,
+                ) -> Self {
                     let (pool, idempotency) = $connect(url, level).await;
-                    Self { pool, idempotency, level, begin }
+                    Self {
+                        pool,
+                        idempotency,
+                        level,
+                        begin,
+                    }
                 }
 
                 fn key(&self, row: &str) -> String {
@@ -98,7 +64,11 @@ macro_rules! rows {
                     self.pool.begin_with(self.begin).await.unwrap()
                 }
 
-                async fn call(&self, tx: &mut Transaction<'_, $Db>, key: &str) -> Result<Outcome<u32>, Failed> {
+                async fn call(
+                    &self,
+                    tx: &mut Transaction<'_, $Db>,
+                    key: &str,
+                ) -> Result<Outcome<u32>, Failed> {
                     let operation = self.idempotency.operation("events").key(key).wait(LONG);
                     operation.run_in(tx, async |tx| write(tx, key).await).await
                 }
@@ -132,19 +102,41 @@ macro_rules! rows {
                 }
 
                 async fn rows_and_record(&self, key: &str) -> (i64, bool) {
-                    let text = AssertSqlSafe(format!("SELECT count(*) FROM business WHERE name = '{key}'"));
-                    let rows: i64 = sqlx::query_scalar(text).fetch_one(&self.pool).await.unwrap();
-                    let found = self.idempotency.operation("events").key(key).inspect().await.unwrap();
-                    (rows, found.is_some_and(|found| found.state == RecordState::Committed))
+                    let text = AssertSqlSafe(format!(
+                        "SELECT count(*) FROM business WHERE name = \
+                        '{key}'"
+                    ));
+                    let rows: i64 = sqlx::query_scalar(text)
+                        .fetch_one(&self.pool)
+                        .await
+                        .unwrap();
+                    let found = self
+                        .idempotency
+                        .operation("events")
+                        .key(key)
+                        .inspect()
+                        .await
+                        .unwrap();
+                    (
+                        rows,
+                        found.is_some_and(|found| found.state == RecordState::Committed),
+                    )
                 }
 
                 /// Calls of other connections, which wait for the owner of the key where the
                 /// database can tell.
-                async fn waiters(&self, key: &str, ran: &Arc<AtomicU32>) -> Vec<tokio::task::JoinHandle<Outcome<u32>>> {
+                async fn waiters(
+                    &self,
+                    key: &str,
+                    ran: &Arc<AtomicU32>,
+                ) -> Vec<tokio::task::JoinHandle<Outcome<u32>>> {
                     let calls = (0..WAITERS).map(|_| {
-                        let (world, key, ran) = (self.clone(), key.to_owned(), ran.clone());
+                        let world = self.clone();
+                        let key = key.to_owned();
+                        let ran = ran.clone();
                         tokio::spawn(async move {
-                            let operation = world.idempotency.operation("events").key(&key).wait(LONG);
+                            let operation =
+                                world.idempotency.operation("events").key(&key).wait(LONG);
                             let answer = operation.transaction(&world.pool, async |tx| {
                                 ran.fetch_add(1, Ordering::Relaxed);
                                 write(tx, &key).await
@@ -158,27 +150,34 @@ macro_rules! rows {
                 }
 
                 /// Waits until another connection is in a claim. Statements do not show their keys.
-                /// Where nobody can see a claim, because it waits for a file: until this pool has lent
-                /// more connections than the test itself holds.
+                /// Where nobody can see a claim, because it waits for a file: until this pool has
+                /// lent more connections than the test itself holds.
                 pub(crate) async fn waits(&self, key: &str, held: usize) {
                     let claims = async || {
                         if $one_writer {
                             return in_use(&self.pool) > held;
                         }
-                        let claiming: i64 = sqlx::query_scalar($claiming).fetch_one(&self.pool).await.unwrap();
+                        let claiming: i64 = sqlx::query_scalar($claiming)
+                            .fetch_one(&self.pool)
+                            .await
+                            .unwrap();
                         claiming > 0
                     };
                     until(&format!("{key}: somebody waits"), claims).await;
                 }
             }
 
-            pub(crate) async fn write(tx: &mut Transaction<'_, $Db>, name: &str) -> Result<u32, Failed> {
+            pub(crate) async fn write(
+                tx: &mut Transaction<'_, $Db>,
+                name: &str,
+            ) -> Result<u32, Failed> {
                 sqlx::raw_sql(insert(name)).execute(&mut **tx).await?;
                 Ok(7)
             }
 
             /// All rows at once, each at a key of its own. Serializable transactions meet also over
-            /// keys that are near each other, and SQLite has one writer: there it is one after the other.
+            /// keys that are near each other, and SQLite has one writer: there it is one after the
+            /// other.
             pub(crate) async fn all(world: &World) {
                 if world.level == "SERIALIZABLE" || $one_writer {
                     an_open_key(world).await;
@@ -213,10 +212,19 @@ macro_rules! rows {
                 for in_flight in [InFlight::Reject, InFlight::Wait] {
                     // A transaction that writes from its beginning would wait there in SQLite.
                     let mut tx = world.pool.begin_with("BEGIN").await.unwrap();
-                    let operation = world.idempotency.operation("events").key(key).wait(Duration::from_millis(300));
-                    let refused = operation.in_flight(in_flight).run_in(&mut tx, async |tx| write(tx, key).await);
+                    let operation = world
+                        .idempotency
+                        .operation("events")
+                        .key(key)
+                        .wait(Duration::from_millis(300));
+                    let refused = operation
+                        .in_flight(in_flight)
+                        .run_in(&mut tx, async |tx| write(tx, key).await);
                     let refused = refused.await.unwrap_err();
-                    assert!(matches!(refused, Failed::Idem(Error::InFlight { .. })), "{key}: {refused}");
+                    assert!(
+                        matches!(refused, Failed::Idem(Error::InFlight { .. })),
+                        "{key}: {refused}"
+                    );
                     // The transaction goes on.
                     if !$one_writer {
                         write(&mut tx, &format!("{key}, after")).await.unwrap();
@@ -228,7 +236,8 @@ macro_rules! rows {
             }
 
             async fn a_key_that_is_committed(world: &World) {
-                let (key, ran) = (&world.key("committed"), Arc::default());
+                let key = &world.key("committed");
+                let ran = Arc::default();
                 let mut owner = world.begin().await;
                 world.call(&mut owner, key).await.unwrap();
                 let waiters = world.waiters(key, &ran).await;
@@ -243,7 +252,8 @@ macro_rules! rows {
             }
 
             async fn a_key_that_is_rolled_back(world: &World) {
-                let (key, ran) = (&world.key("rolled back"), Arc::default());
+                let key = &world.key("rolled back");
+                let ran = Arc::default();
                 let mut owner = world.begin().await;
                 world.call(&mut owner, key).await.unwrap();
                 let waiters = world.waiters(key, &ran).await;
@@ -252,7 +262,8 @@ macro_rules! rows {
             }
 
             async fn a_key_whose_connection_dies(world: &World) {
-                let (key, ran) = (&world.key("dead"), Arc::default());
+                let key = &world.key("dead");
+                let ran = Arc::default();
                 if $one_writer {
                     // The connection is a file, which nobody else can cut. Its process can close
                     // it, or be killed as in `workers.rs`.
@@ -267,14 +278,21 @@ macro_rules! rows {
                 let mut owner = world.begin().await;
                 world.call(&mut owner, key).await.unwrap();
                 let [own, kill] = $kill;
-                let id: i64 = sqlx::query_scalar(own).fetch_one(&mut *owner).await.unwrap();
+                let id: i64 = sqlx::query_scalar(own)
+                    .fetch_one(&mut *owner)
+                    .await
+                    .unwrap();
                 let waiters = world.waiters(key, &ran).await;
                 let kill = AssertSqlSafe(kill.replace("{}", &id.to_string()));
                 sqlx::raw_sql(kill).execute(&world.pool).await.unwrap();
                 one_of_them_runs(world, key, waiters).await;
             }
 
-            async fn one_of_them_runs(world: &World, key: &str, waiters: Vec<tokio::task::JoinHandle<Outcome<u32>>>) {
+            async fn one_of_them_runs(
+                world: &World,
+                key: &str,
+                waiters: Vec<tokio::task::JoinHandle<Outcome<u32>>>,
+            ) {
                 let mut executed = 0;
                 for waiter in waiters {
                     executed += u32::from(!waiter.await.unwrap().is_replayed());
@@ -286,7 +304,12 @@ macro_rules! rows {
             async fn a_released_error(world: &World) {
                 let key = &world.key("released");
                 let mut tx = world.begin().await;
-                let operation = world.idempotency.operation("events").key(key).errors(action).wait(LONG);
+                let operation = world
+                    .idempotency
+                    .operation("events")
+                    .key(key)
+                    .errors(action)
+                    .wait(LONG);
                 let failed = operation.run_in(&mut tx, async |tx| {
                     write(tx, key).await?;
                     Err::<u32, _>(Failed::Down)
@@ -303,7 +326,12 @@ macro_rules! rows {
                 let key = &world.key("kept");
                 for _ in 0..2 {
                     let mut tx = world.begin().await;
-                    let operation = world.idempotency.operation("events").key(key).errors(action).wait(LONG);
+                    let operation = world
+                        .idempotency
+                        .operation("events")
+                        .key(key)
+                        .errors(action)
+                        .wait(LONG);
                     let failed = operation.run_in(&mut tx, async |tx| {
                         write(tx, key).await?;
                         Err::<u32, _>(Failed::Declined)
@@ -311,16 +339,34 @@ macro_rules! rows {
                     assert!(matches!(failed.await, Err(Failed::Declined)), "{key}");
                     tx.commit().await.unwrap();
                 }
-                let found = world.idempotency.operation("events").key(key).inspect().await.unwrap().unwrap();
-                assert_eq!((found.state, found.is_error), (RecordState::Committed, true), "{key}");
-                let text = AssertSqlSafe(format!("SELECT count(*) FROM business WHERE name = '{key}'"));
-                let rows: i64 = sqlx::query_scalar(text).fetch_one(&world.pool).await.unwrap();
+                let found = world
+                    .idempotency
+                    .operation("events")
+                    .key(key)
+                    .inspect()
+                    .await
+                    .unwrap()
+                    .unwrap();
+                assert_eq!(
+                    (found.state, found.is_error),
+                    (RecordState::Committed, true),
+                    "{key}"
+                );
+                let text = AssertSqlSafe(format!(
+                    "SELECT count(*) FROM business WHERE name = \
+                    '{key}'"
+                ));
+                let rows: i64 = sqlx::query_scalar(text)
+                    .fetch_one(&world.pool)
+                    .await
+                    .unwrap();
                 assert_eq!(rows, 0, "{key}");
             }
 
             async fn a_panic(world: &World) {
                 let key = &world.key("panic");
-                let (its, name) = (world.clone(), key.clone());
+                let its = world.clone();
+                let name = key.clone();
                 let panics = tokio::spawn(async move {
                     let mut tx = its.begin().await;
                     let operation = its.idempotency.operation("events").key(&name).wait(LONG);
@@ -367,12 +413,19 @@ macro_rules! rows {
             /// A transaction that has read, and finds that another one has written since: it can
             /// never write.
             async fn a_writer_too_late(world: &World) {
-                let (key, other) = (&world.key("too late"), &world.key("in time"));
+                let key = &world.key("too late");
+                let other = &world.key("in time");
                 let mut tx = world.pool.begin_with("BEGIN").await.unwrap();
-                sqlx::query("SELECT count(*) FROM business").fetch_one(&mut *tx).await.unwrap();
+                sqlx::query("SELECT count(*) FROM business")
+                    .fetch_one(&mut *tx)
+                    .await
+                    .unwrap();
                 assert!(!world.answer(other).await.is_replayed());
                 let refused = world.call(&mut tx, key).await.unwrap_err();
-                assert!(matches!(&refused, Failed::Idem(error @ Error::Store { .. }) if error.is_retryable()), "{refused}");
+                assert!(
+                    matches!(&refused, Failed::Idem(error @ Error::Store { .. }) if error.is_retryable()),
+                    "{refused}"
+                );
                 // It commits all the same.
                 let _ = tx.commit().await;
                 assert!(!world.is_done(key).await);
@@ -405,14 +458,19 @@ macro_rules! rows {
                 // One holds the key and wants the row, the other one holds the row and wants the
                 // key.
                 let key = &world.key("key and row");
-                let (mut one, mut other) = (world.begin().await, world.begin().await);
+                let mut one = world.begin().await;
+                let mut other = world.begin().await;
                 sqlx::raw_sql(add(1)).execute(&mut *other).await.unwrap();
                 world.call(&mut one, key).await.unwrap();
                 let (one, other) = tokio::join!(
                     async {
                         world.waits(key, 2).await;
                         let added = sqlx::raw_sql(add(1)).execute(&mut *one).await;
-                        if added.is_ok() { one.commit().await } else { added.map(drop) }
+                        if added.is_ok() {
+                            one.commit().await
+                        } else {
+                            added.map(drop)
+                        }
                     },
                     async {
                         let called = world.call(&mut other, key).await;
@@ -445,8 +503,12 @@ rows!(
     PgPool,
     on_postgres,
     false,
-    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
-    ["SELECT pg_backend_pid()::bigint", "SELECT pg_terminate_backend({})"]
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type \
+     = 'Lock'",
+    [
+        "SELECT pg_backend_pid()::bigint",
+        "SELECT pg_terminate_backend({})"
+    ]
 );
 rows!(
     mariadb,
@@ -454,32 +516,54 @@ rows!(
     MySqlPool,
     on_mariadb,
     false,
-    "SELECT count(*) FROM information_schema.processlist WHERE id <> connection_id() AND info LIKE '%@idem\\_locked%'",
+    "SELECT count(*) FROM information_schema.processlist WHERE id <> connection_id() AND info LIKE \
+     '%@idem\\_locked%'",
     ["SELECT CAST(connection_id() AS SIGNED)", "KILL {}"]
 );
 rows!(sqlite, Sqlite, SqlitePool, on_sqlite, true, "", ["", ""]);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_event_in_a_transaction_has_its_result_at_each_isolation_level_of_postgres() {
-    let server = PostgresServer::start_with(&["-c", "deadlock_timeout=100ms"]).await.unwrap();
+    let server = PostgresServer::start_with(&["-c", "deadlock_timeout=100ms"])
+        .await
+        .unwrap();
     for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
-        Box::pin(postgres::all(&postgres::World::new(&server.url(), level, "BEGIN").await)).await;
+        Box::pin(postgres::all(
+            &postgres::World::new(&server.url(), level, "BEGIN").await,
+        ))
+        .await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_event_in_a_transaction_has_its_result_at_each_isolation_level_of_mariadb() {
     let url = MariaDbServer::shared().await.unwrap().url();
-    for level in ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
-        Box::pin(mariadb::all(&mariadb::World::new(&url, level, "BEGIN").await)).await;
+    for level in [
+        "READ UNCOMMITTED",
+        "READ COMMITTED",
+        "REPEATABLE READ",
+        "SERIALIZABLE",
+    ] {
+        Box::pin(mariadb::all(
+            &mariadb::World::new(&url, level, "BEGIN").await,
+        ))
+        .await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_event_in_a_transaction_has_its_result_at_each_isolation_level_of_real_mysql() {
     let url = MySqlServer::shared().await.unwrap().url();
-    for level in ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
-        Box::pin(mariadb::all(&mariadb::World::new(&url, level, "BEGIN").await)).await;
+    for level in [
+        "READ UNCOMMITTED",
+        "READ COMMITTED",
+        "REPEATABLE READ",
+        "SERIALIZABLE",
+    ] {
+        Box::pin(mariadb::all(
+            &mariadb::World::new(&url, level, "BEGIN").await,
+        ))
+        .await;
     }
 }
 

@@ -20,7 +20,12 @@ impl Worker {
     /// Starts one that does this with the key.
     fn start(url: &str, what: &str, key: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "events::workers::worker", "--ignored", "--nocapture"])
+            .args([
+                "--exact",
+                "events::workers::worker",
+                "--ignored",
+                "--nocapture",
+            ])
             .env("EVENTS_URL", url)
             .env("EVENTS_DO", what)
             .env("EVENTS_KEY", key)
@@ -35,8 +40,11 @@ impl Worker {
 
     /// Waits until it says this.
     async fn says(&mut self, word: &str) {
-        let lines = async { while self.said.next_line().await.unwrap().expect("it ended") != word {} };
-        tokio::time::timeout(LONG, lines).await.expect("the worker hung");
+        let lines =
+            async { while self.said.next_line().await.unwrap().expect("it ended") != word {} };
+        tokio::time::timeout(LONG, lines)
+            .await
+            .expect("the worker hung");
     }
 
     async fn kill(mut self) {
@@ -52,7 +60,9 @@ fn says(word: &str) {
 #[ignore = "this is another process of the tests beside it, which start it"]
 async fn worker() {
     let variable = |name: &str| std::env::var(format!("EVENTS_{name}")).unwrap();
-    let (url, what, key) = (variable("URL"), variable("DO"), variable("KEY"));
+    let url = variable("URL");
+    let what = variable("DO");
+    let key = variable("KEY");
     match url.split(':').next() {
         Some("postgres") => works_on_postgres(&url, &what, &key).await,
         Some("mysql") => works_on_mariadb(&url, &what, &key).await,
@@ -90,11 +100,15 @@ macro_rules! works {
                     world.answer(&format!("{key}, before")).await;
                     says("ready");
                     let mut go = String::new();
-                    tokio::io::AsyncBufReadExt::read_line(&mut BufReader::new(tokio::io::stdin()), &mut go)
-                        .await
-                        .unwrap();
+                    tokio::io::AsyncBufReadExt::read_line(
+                        &mut BufReader::new(tokio::io::stdin()),
+                        &mut go,
+                    )
+                    .await
+                    .unwrap();
                     let operation = world.idempotency.operation("events").key(key);
-                    let called = operation.transaction(&world.pool, async |tx| $module::write(tx, key).await);
+                    let called = operation
+                        .transaction(&world.pool, async |tx| $module::write(tx, key).await);
                     let _ = called.await;
                     stay("done").await;
                 }
@@ -119,12 +133,16 @@ macro_rules! works {
                 let mut worker = Worker::start(url, what, &key);
                 worker.says(what).await;
                 let waiter = tokio::spawn({
-                    let (world, key) = (world.clone(), key.clone());
+                    let world = world.clone();
+                    let key = key.clone();
                     async move { world.answer(&key).await.is_replayed() }
                 });
                 if matches!(what, "in the body" | "after the call") {
                     world.waits(&key, 0).await;
-                    assert!(!waiter.is_finished(), "{what}: it waits for the other process");
+                    assert!(
+                        !waiter.is_finished(),
+                        "{what}: it waits for the other process"
+                    );
                 }
                 worker.kill().await;
                 assert_eq!(waiter.await.unwrap(), what == "committed", "{what}");
@@ -137,7 +155,8 @@ macro_rules! works {
             let world = $module::World::new(url, $level, $begin).await;
             for round in 0..ROUNDS {
                 let key = format!("storm {round}");
-                let mut workers: Vec<_> = (0..3).map(|_| Worker::start(url, "storm", &key)).collect();
+                let mut workers: Vec<_> =
+                    (0..3).map(|_| Worker::start(url, "storm", &key)).collect();
                 for worker in &mut workers {
                     worker.says("storm").await;
                 }
@@ -163,9 +182,30 @@ async fn stay(what: &str) {
     std::future::pending::<()>().await;
 }
 
-works!(works_on_postgres, dies_on_postgres, stormed_on_postgres, postgres, "REPEATABLE READ", "BEGIN");
-works!(works_on_mariadb, dies_on_mariadb, stormed_on_mariadb, mariadb, "REPEATABLE READ", "BEGIN");
-works!(works_on_sqlite, dies_on_sqlite, stormed_on_sqlite, sqlite, "", "BEGIN IMMEDIATE");
+works!(
+    works_on_postgres,
+    dies_on_postgres,
+    stormed_on_postgres,
+    postgres,
+    "REPEATABLE READ",
+    "BEGIN"
+);
+works!(
+    works_on_mariadb,
+    dies_on_mariadb,
+    stormed_on_mariadb,
+    mariadb,
+    "REPEATABLE READ",
+    "BEGIN"
+);
+works!(
+    works_on_sqlite,
+    dies_on_sqlite,
+    stormed_on_sqlite,
+    sqlite,
+    "",
+    "BEGIN IMMEDIATE"
+);
 
 /// Whoever waits for a process that dies runs the body, or gets its outcome.
 mod a_waiter_of_another_process_goes_on_when_that_is_killed {
@@ -202,7 +242,8 @@ mod thorough {
                 for heard in [Heard::Yes, Heard::No] {
                     for message in 0.. {
                         let key = format!("killed at {message}, heard: {heard:?}");
-                        let mut worker = Worker::start(&server.url_through(cutter.port()), "ready", &key);
+                        let mut worker =
+                            Worker::start(&server.url_through(cutter.port()), "ready", &key);
                         worker.says("ready").await;
                         cutter.cut(At::Message(message), heard, true);
                         drop(worker.child.stdin.take());

@@ -35,12 +35,16 @@ impl<C: GenericClient + Send + Sync> Tx<C> {
 
     /// Writes over the row that was read, if it is still that one.
     async fn put(&self, claim: &Claim, then: &InFlight, revision: i64) -> Result<bool, StoreError> {
-        let update = "UPDATE idem_records SET state = 'in_flight', attempt = $3, owner = $4, origin = $5, \
-             leased_at = statement_timestamp(), lease_until = statement_timestamp() + $6::bigint * interval '1 ms', \
-             expires_at = statement_timestamp() + $7::bigint * interval '1 ms', valid_until = NULL, fingerprint = $8, \
+        let update = "UPDATE idem_records SET state = 'in_flight', attempt = $3, owner = $4, \
+            origin = $5, \
+             leased_at = statement_timestamp(), lease_until = statement_timestamp() + $6::bigint * \
+             interval '1 ms', \
+             expires_at = statement_timestamp() + $7::bigint * interval '1 ms', valid_until = \
+             NULL, fingerprint = $8, \
              is_error = false, codec = NULL, outcome = NULL, revision = $9, waited = false \
              WHERE operation = $1 AND key = $2 AND revision = $10";
-        let (operation, key) = (claim.id.operation(), claim.id.key());
+        let operation = claim.id.operation();
+        let key = claim.id.key();
         let fingerprint = then.fingerprint.map(|fingerprint| fingerprint.to_string());
         let rows = self
             .client
@@ -66,10 +70,13 @@ impl<C: GenericClient + Send + Sync> Tx<C> {
 
     /// Inserts the row where there is none.
     async fn insert(&self, claim: &Claim, first: &InFlight) -> Result<bool, tokio_postgres::Error> {
-        let insert = "INSERT INTO idem_records (operation, key, state, attempt, owner, origin, leased_at, lease_until, expires_at, fingerprint, revision) \
-             VALUES ($1, $2, 'in_flight', $3, $4, $5, statement_timestamp(), statement_timestamp() + $6::bigint * interval '1 ms', \
+        let insert = "INSERT INTO idem_records (operation, key, state, attempt, owner, origin, \
+            leased_at, lease_until, expires_at, fingerprint, revision) \
+             VALUES ($1, $2, 'in_flight', $3, $4, $5, statement_timestamp(), statement_timestamp() \
+             + $6::bigint * interval '1 ms', \
              statement_timestamp() + $7::bigint * interval '1 ms', $8, $9) ON CONFLICT DO NOTHING";
-        let (operation, key) = (claim.id.operation(), claim.id.key());
+        let operation = claim.id.operation();
+        let key = claim.id.key();
         let fingerprint = first.fingerprint.map(|fingerprint| fingerprint.to_string());
         let rows = self
             .client
@@ -93,21 +100,34 @@ impl<C: GenericClient + Send + Sync> Tx<C> {
 
     async fn read(&self, operation: &str, key: &str) -> Result<Option<Row>, StoreError> {
         let select = "SELECT state, attempt, owner, origin, \
-             (extract(epoch FROM lease_until - leased_at) * 1000)::bigint, (extract(epoch FROM expires_at - leased_at) * 1000)::bigint, \
+             (extract(epoch FROM lease_until - leased_at) * 1000)::bigint, (extract(epoch FROM \
+             expires_at - leased_at) * 1000)::bigint, \
              ceil(extract(epoch FROM expires_at - statement_timestamp()) * 1000)::bigint, \
-             (extract(epoch FROM expires_at - valid_until) * 1000)::bigint, fingerprint, is_error, codec, outcome, questions, revision \
+             (extract(epoch FROM expires_at - valid_until) * 1000)::bigint, fingerprint, is_error, \
+             codec, outcome, questions, revision \
              FROM idem_records WHERE operation = $1 AND key = $2";
-        self.client.query_opt(select, &[&operation, &key]).await.map_err(failed)
+        self.client
+            .query_opt(select, &[&operation, &key])
+            .await
+            .map_err(failed)
     }
 
     async fn claimed(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         for _ in 0..16 {
             if let OnClaim::Take(first) = claim.on_nothing() {
                 match self.insert(claim, &first).await {
-                    Ok(true) => return Ok(Claimed::Owned { attempt: first.attempt, from: first.origin }),
+                    Ok(true) => {
+                        return Ok(Claimed::Owned {
+                            attempt: first.attempt,
+                            from: first.origin,
+                        });
+                    }
                     Ok(false) => {}
                     Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
-                        return Ok(Claimed::InFlight { attempt: 0, lease_left: Duration::from_secs(1) });
+                        return Ok(Claimed::InFlight {
+                            attempt: 0,
+                            lease_left: Duration::from_secs(1),
+                        });
                     }
                     Err(error) => return Err(failed(error)),
                 }
@@ -119,26 +139,42 @@ impl<C: GenericClient + Send + Sync> Tx<C> {
                 }
             };
             let (record, left) = found(&row)?;
-            let then = match record.as_ref().map_or_else(|| claim.on_nothing(), |record| record.on_claim(claim)) {
+            let then = match record
+                .as_ref()
+                .map_or_else(|| claim.on_nothing(), |record| record.on_claim(claim))
+            {
                 OnClaim::Answer(claimed) => return Ok(claimed),
                 OnClaim::IfLeaseRanOut { attempt, then } => {
-                    if let Some(lease_left) = record.as_ref().and_then(|record| record.lease_left(left)) {
-                        return Ok(Claimed::InFlight { attempt, lease_left });
+                    if let Some(lease_left) =
+                        record.as_ref().and_then(|record| record.lease_left(left))
+                    {
+                        return Ok(Claimed::InFlight {
+                            attempt,
+                            lease_left,
+                        });
                     }
-                    match then.at_age(record.map_or(Duration::ZERO, |record| record.lease_age(left))) {
+                    match then
+                        .at_age(record.map_or(Duration::ZERO, |record| record.lease_age(left)))
+                    {
                         Ok(then) => then,
                         Err(claimed) => return Ok(claimed),
                     }
                 }
-                OnClaim::IfIssueLives { grace, .. } if left <= grace => return Ok(Claimed::IssueExpired),
+                OnClaim::IfIssueLives { grace, .. } if left <= grace => {
+                    return Ok(Claimed::IssueExpired);
+                }
                 OnClaim::Take(then) | OnClaim::IfIssueLives { then, .. } => then,
             };
-            let (attempt, from) = (then.attempt, then.origin);
+            let attempt = then.attempt;
+            let from = then.origin;
             if self.put(claim, &then, row.get(13)).await? {
                 return Ok(Claimed::Owned { attempt, from });
             }
         }
-        Err(StoreError::new(StoreErrorKind::Unavailable, "the row changes all the time; call again"))
+        Err(StoreError::new(
+            StoreErrorKind::Unavailable,
+            "the row changes all the time; call again",
+        ))
     }
 }
 
@@ -150,14 +186,18 @@ impl<C: GenericClient + Send + Sync> Transaction<PostgresStore> for Tx<C> {
     }
 
     async fn release(&mut self) -> Result<(), StoreError> {
-        self.run(&format!("RELEASE SAVEPOINT idem_{}", self.depth - 1)).await?;
+        self.run(&format!("RELEASE SAVEPOINT idem_{}", self.depth - 1))
+            .await?;
         self.depth -= 1;
         Ok(())
     }
 
     async fn roll_back(&mut self) -> Result<(), StoreError> {
         let name = format!("idem_{}", self.depth - 1);
-        self.run(&format!("ROLLBACK TO SAVEPOINT {name}; RELEASE SAVEPOINT {name}")).await?;
+        self.run(&format!(
+            "ROLLBACK TO SAVEPOINT {name}; RELEASE SAVEPOINT {name}"
+        ))
+        .await?;
         self.depth -= 1;
         Ok(())
     }
@@ -168,45 +208,85 @@ impl<C: GenericClient + Send + Sync> Transaction<PostgresStore> for Tx<C> {
         let statements = format!("ROLLBACK TO SAVEPOINT {name}; RELEASE SAVEPOINT {name}");
         // tokio-postgres queues a request when its future is polled first, and sends all requests
         // in their order: whatever comes later comes after this.
-        let _ = pin!(self.client.batch_execute(&statements)).poll(&mut Context::from_waker(Waker::noop()));
+        let _ = pin!(self.client.batch_execute(&statements))
+            .poll(&mut Context::from_waker(Waker::noop()));
     }
 
-    async fn doom(&mut self) -> Result<(), StoreError> {
+    async fn force_rollback(&mut self) -> Result<(), StoreError> {
         self.depth = 0;
         self.run("ROLLBACK; BEGIN").await?;
         // An aborted transaction takes no statement, and its COMMIT is a ROLLBACK.
-        let _ = self.run("DO $$ BEGIN RAISE EXCEPTION 'this transaction must not be committed'; END $$").await;
+        let _ = self
+            .run("DO $$ BEGIN RAISE EXCEPTION 'this transaction must not be committed'; END $$")
+            .await;
         Ok(())
     }
 
-    async fn claim(&mut self, _: &PostgresStore, claim: &Claim, wait: Duration) -> Result<Claimed, StoreError> {
-        // Zero would be no limit, and less than asked for would end the wait before the caller's does.
-        // After an error, the roll-back restores it.
-        let limit = format!("{}ms", wait.as_micros().div_ceil(1000).clamp(1, 2_000_000_000));
+    async fn claim(
+        &mut self,
+        _: &PostgresStore,
+        claim: &Claim,
+        wait: Duration,
+    ) -> Result<Claimed, StoreError> {
+        // Zero would be no limit, and less than asked for would end the wait before the caller's
+        // does. After an error, the roll-back restores it.
+        let limit = format!(
+            "{}ms",
+            wait.as_micros().div_ceil(1000).clamp(1, 2_000_000_000)
+        );
         let select = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', $1, true)";
-        let before: String = self.client.query_one(select, &[&limit]).await.map_err(failed)?.get(0);
+        let before: String = self
+            .client
+            .query_one(select, &[&limit])
+            .await
+            .map_err(failed)?
+            .get(0);
         let claimed = self.claimed(claim).await?;
         if !matches!(claimed, Claimed::InFlight { .. }) {
             let select = "SELECT set_config('lock_timeout', $1, true)";
-            self.client.query_one(select, &[&before]).await.map_err(failed)?;
+            self.client
+                .query_one(select, &[&before])
+                .await
+                .map_err(failed)?;
         }
         Ok(claimed)
     }
 
-    async fn commit(&mut self, _: &PostgresStore, commit: &Commit) -> Result<Ownership, StoreError> {
-        let held = InFlight::new(commit.owner, commit.attempt, Origin::Nothing, Duration::ZERO, Duration::ZERO);
+    async fn commit(
+        &mut self,
+        _: &PostgresStore,
+        commit: &Commit,
+    ) -> Result<Ownership, StoreError> {
+        let held = InFlight::new(
+            commit.owner,
+            commit.attempt,
+            Origin::Nothing,
+            Duration::ZERO,
+            Duration::ZERO,
+        );
         let held = Record::InFlight(held.with_fingerprint(commit.fingerprint));
-        let OnStep::Put { record, expires_in, then_done } = held.on_commit(commit) else { return Ok(Ownership::Lost) };
+        let OnStep::Put {
+            record,
+            expires_in,
+            then_done,
+        } = held.on_commit(commit)
+        else {
+            return Ok(Ownership::Lost);
+        };
         let (state, outcome) = match &record {
             Record::Committed { outcome, .. } => ("committed", Some(outcome)),
             _ => ("done", None),
         };
-        let update = "UPDATE idem_records SET state = $3, owner = NULL, origin = NULL, leased_at = NULL, lease_until = NULL, \
+        let update = "UPDATE idem_records SET state = $3, owner = NULL, origin = NULL, leased_at = \
+            NULL, lease_until = NULL, \
              expires_at = statement_timestamp() + ($4::bigint + $5::bigint) * interval '1 ms', \
-             valid_until = CASE WHEN $5::bigint > 0 THEN statement_timestamp() + $4::bigint * interval '1 ms' END, \
+             valid_until = CASE WHEN $5::bigint > 0 THEN statement_timestamp() + $4::bigint * \
+             interval '1 ms' END, \
              is_error = $6, codec = $7, outcome = $8, took_over = NULL, revision = $9 \
-             WHERE operation = $1 AND key = $2 AND owner = $10 AND state = 'in_flight' RETURNING waited";
-        let (operation, key) = (commit.id.operation(), commit.id.key());
+             WHERE operation = $1 AND key = $2 AND owner = $10 AND state = 'in_flight' RETURNING \
+             waited";
+        let operation = commit.id.operation();
+        let key = commit.id.key();
         let written = self
             .client
             .query_opt(
@@ -226,10 +306,15 @@ impl<C: GenericClient + Send + Sync> Transaction<PostgresStore> for Tx<C> {
             )
             .await
             .map_err(failed)?;
-        let Some(row) = written else { return Ok(Ownership::Lost) };
+        let Some(row) = written else {
+            return Ok(Ownership::Lost);
+        };
         if row.get(0) {
             let notify = "SELECT pg_notify('idem.idem_records', $1)";
-            self.client.query_one(notify, &[&commit.id.as_str()]).await.map_err(failed)?;
+            self.client
+                .query_one(notify, &[&commit.id.as_str()])
+                .await
+                .map_err(failed)?;
         }
         Ok(Ownership::Held)
     }
@@ -257,7 +342,8 @@ impl Transactions<PostgresStore> for Connecting {
     }
 
     fn is_conflict(error: &(dyn StdError + 'static)) -> bool {
-        // An error type with `#[error(transparent)]` has the source of the driver's error, and not it.
+        // An error type with `#[error(transparent)]` has the source of the driver's error, and not
+        // it.
         let code = match error.downcast_ref::<tokio_postgres::Error>() {
             Some(error) => error.code(),
             None => error.downcast_ref::<DbError>().map(DbError::code),
@@ -267,7 +353,13 @@ impl Transactions<PostgresStore> for Connecting {
 }
 
 fn has_met_another(code: Option<&SqlState>) -> bool {
-    code.is_some_and(|code| [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(code))
+    code.is_some_and(|code| {
+        [
+            SqlState::T_R_SERIALIZATION_FAILURE,
+            SqlState::T_R_DEADLOCK_DETECTED,
+        ]
+        .contains(code)
+    })
 }
 
 fn failed(error: tokio_postgres::Error) -> StoreError {
@@ -281,36 +373,64 @@ fn failed(error: tokio_postgres::Error) -> StoreError {
 
 /// The record that a row is, `None` if it has expired, and how long it is that.
 fn found(row: &Row) -> Result<(Option<Record>, Duration), StoreError> {
-    let damaged = |column: &str| StoreError::new(StoreErrorKind::Unreadable, format!("the column {column}"));
-    let length = |millis: i64| u64::try_from(millis).map(Duration::from_millis).unwrap_or_default();
+    let damaged =
+        |column: &str| StoreError::new(StoreErrorKind::Unreadable, format!("the column {column}"));
+    let length = |millis: i64| {
+        u64::try_from(millis)
+            .map(Duration::from_millis)
+            .unwrap_or_default()
+    };
     let left = length(row.get(6));
     if left.is_zero() {
         return Ok((None, left));
     }
-    let fingerprint = row.get::<_, Option<&str>>(8).and_then(|text| Fingerprint::parse(text.as_bytes()));
+    let fingerprint = row
+        .get::<_, Option<&str>>(8)
+        .and_then(|text| Fingerprint::parse(text.as_bytes()));
     let attempt = u64::try_from(row.get::<_, i64>(1)).map_err(|_| damaged("attempt"))?;
     let questions = u64::try_from(row.get::<_, i64>(12)).map_err(|_| damaged("questions"))?;
     let fade = length(row.get::<_, Option<i64>>(7).unwrap_or_default());
     let record = match row.get(0) {
         "issued" => Record::Issued { grace: fade },
         "in_flight" => {
-            let owner = row.get::<_, &[u8]>(2).try_into().map_err(|_| damaged("owner"))?;
+            let owner = row
+                .get::<_, &[u8]>(2)
+                .try_into()
+                .map_err(|_| damaged("owner"))?;
             let origin = match row.get(3) {
                 "nothing" => Origin::Nothing,
                 "issued" => Origin::Issued,
                 "released" => Origin::Released,
                 _ => Origin::Abandoned,
             };
-            let held = InFlight::new(Owner::from_bytes(owner), attempt, origin, length(row.get(4)), length(row.get(5)));
+            let held = InFlight::new(
+                Owner::from_bytes(owner),
+                attempt,
+                origin,
+                length(row.get(4)),
+                length(row.get(5)),
+            );
             Record::InFlight(held.with_fingerprint(fingerprint).with_questions(questions))
         }
         "released" => Record::Released { attempt, questions },
         "committed" if left > fade => {
-            let codec = CodecId::parse(row.get::<_, &str>(10).as_bytes()).ok_or_else(|| damaged("codec"))?;
-            let outcome = Encoded::new(codec, row.get::<_, Vec<u8>>(11).into()).with_is_error(row.get(9));
-            return Ok((Some(Record::Committed { attempt, fingerprint, outcome }), left.saturating_sub(fade)));
+            let codec = CodecId::parse(row.get::<_, &str>(10).as_bytes())
+                .ok_or_else(|| damaged("codec"))?;
+            let outcome =
+                Encoded::new(codec, row.get::<_, Vec<u8>>(11).into()).with_is_error(row.get(9));
+            return Ok((
+                Some(Record::Committed {
+                    attempt,
+                    fingerprint,
+                    outcome,
+                }),
+                left.saturating_sub(fade),
+            ));
         }
-        "committed" | "done" => Record::Done { attempt, fingerprint },
+        "committed" | "done" => Record::Done {
+            attempt,
+            fingerprint,
+        },
         _ => return Err(damaged("state")),
     };
     Ok((Some(record), left))

@@ -12,8 +12,8 @@ use tokio_postgres::{Client, Config, GenericClient, NoTls};
 
 use self::adapter::{Connecting, Tx};
 use crate::LONG;
+use crate::databases::insert;
 use crate::failed::{FailedBy, action};
-use crate::transactions::insert;
 
 type Failed = FailedBy<tokio_postgres::Error>;
 
@@ -24,7 +24,10 @@ async fn setup() -> (Config, Client, Idempotency) {
     let config: Config = url.parse().unwrap();
     let (client, connection) = config.connect(NoTls).await.unwrap();
     tokio::spawn(connection);
-    client.batch_execute(crate::transactions::CREATE).await.unwrap();
+    client
+        .batch_execute(crate::databases::CREATE)
+        .await
+        .unwrap();
     (config, client, Idempotency::new(store))
 }
 
@@ -34,7 +37,11 @@ async fn write<C: GenericClient + Sync>(tx: &Tx<C>, name: &str) -> Result<u32, F
 }
 
 async fn rows(client: &Client, name: &str) -> i64 {
-    client.query_one("SELECT count(*) FROM business WHERE name = $1", &[&name]).await.unwrap().get(0)
+    client
+        .query_one("SELECT count(*) FROM business WHERE name = $1", &[&name])
+        .await
+        .unwrap()
+        .get(0)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -43,26 +50,44 @@ async fn a_transaction_of_another_driver_holds_rows_and_record_and_duplicates_ch
     for replayed in [false, true] {
         let mut tx = Tx::new(client.transaction().await.unwrap());
         let operation = idempotency.operation("other").key("k").fingerprint(&1_u8);
-        let outcome = operation.run_in(&mut tx, async |tx| write(tx, "k").await).await.unwrap();
+        let outcome = operation
+            .run_in(&mut tx, async |tx| write(tx, "k").await)
+            .await
+            .unwrap();
         assert_eq!((outcome.is_replayed(), outcome.into_inner()), (replayed, 7));
         tx.client.commit().await.unwrap();
     }
     assert_eq!(rows(&client, "k").await, 1);
     // An ordinary record, for calls with a lease too; and another payload is refused.
     let operation = idempotency.operation("other").key("k");
-    assert!(operation.run(async || Ok::<u32, Error>(0)).await.unwrap().is_replayed());
+    assert!(
+        operation
+            .run(async || Ok::<u32, Error>(0))
+            .await
+            .unwrap()
+            .is_replayed()
+    );
     let mut tx = Tx::new(client.transaction().await.unwrap());
     let operation = idempotency.operation("other").key("k").fingerprint(&2_u8);
-    let refused = operation.run_in(&mut tx, async |tx| write(tx, "k").await).await;
-    assert!(matches!(refused, Err(Failed::Idem(Error::FingerprintMismatch { .. }))));
+    let refused = operation
+        .run_in(&mut tx, async |tx| write(tx, "k").await)
+        .await;
+    assert!(matches!(
+        refused,
+        Err(Failed::Idem(Error::FingerprintMismatch { .. }))
+    ));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_calls_over_another_driver_run_one_body() {
     let (config, client, idempotency) = setup().await;
-    let (connecting, ran) = (Connecting(config), AtomicU32::new(0));
+    let connecting = Connecting(config);
+    let ran = AtomicU32::new(0);
     let call = async || {
-        let operation = idempotency.operation("other").key("crowd of another driver").wait(LONG);
+        let operation = idempotency
+            .operation("other")
+            .key("crowd of another driver")
+            .wait(LONG);
         let outcome = operation.transaction(&connecting, async |tx| {
             ran.fetch_add(1, Ordering::Relaxed);
             write(tx, "crowd of another driver").await
@@ -71,7 +96,13 @@ async fn concurrent_calls_over_another_driver_run_one_body() {
     };
     let answers = tokio::join!(call(), call(), call(), call(), call(), call());
     assert_eq!(answers, (7, 7, 7, 7, 7, 7));
-    assert_eq!((rows(&client, "crowd of another driver").await, ran.load(Ordering::Relaxed)), (1, 1));
+    assert_eq!(
+        (
+            rows(&client, "crowd of another driver").await,
+            ran.load(Ordering::Relaxed)
+        ),
+        (1, 1)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -94,35 +125,56 @@ async fn errors_drops_and_roll_backs_over_another_driver_leave_what_they_should(
         write(tx, "dropped").await?;
         std::future::pending::<Result<u32, Failed>>().await
     });
-    assert!(tokio::time::timeout(Duration::from_millis(300), dropped).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(300), dropped)
+            .await
+            .is_err()
+    );
     write(&tx, "after").await.unwrap();
     tx.client.commit().await.unwrap();
 
     let (_, mut client, _) = setup().await;
-    for (key, count, state) in
-        [("released", 0, None), ("kept", 0, Some(RecordState::Committed)), ("dropped", 0, None), ("after", 1, None)]
-    {
+    for (key, count, state) in [
+        ("released", 0, None),
+        ("kept", 0, Some(RecordState::Committed)),
+        ("dropped", 0, None),
+        ("after", 1, None),
+    ] {
         assert_eq!(rows(&client, key).await, count, "{key}");
-        let found = idempotency.operation("other").key(key).inspect().await.unwrap();
+        let found = idempotency
+            .operation("other")
+            .key(key)
+            .inspect()
+            .await
+            .unwrap();
         assert_eq!(found.map(|found| found.state), state, "{key}");
     }
     let mut tx = Tx::new(client.transaction().await.unwrap());
-    let again = operation("kept").run_in(&mut tx, async |tx| write(tx, "kept").await).await;
+    let again = operation("kept")
+        .run_in(&mut tx, async |tx| write(tx, "kept").await)
+        .await;
     assert!(matches!(again, Err(Failed::Declined)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_of_two_drivers_wait_for_each_other() {
     let (config, client, idempotency) = setup().await;
-    let pool = idem_sqlx::sqlx::PgPool::connect(&PostgresServer::shared().await.unwrap().url()).await.unwrap();
+    let pool = idem_sqlx::sqlx::PgPool::connect(&PostgresServer::shared().await.unwrap().url())
+        .await
+        .unwrap();
     let mut owner = pool.begin().await.unwrap();
     let operation = idempotency.operation("other").key("both");
     let body = async |_: &mut idem_sqlx::sqlx::PgTransaction<'_>| Ok::<u32, Error>(1);
     operation.run_in(&mut owner, body).await.unwrap();
 
     let connecting = Connecting(config);
-    let refused = idempotency.operation("other").key("both").in_flight(idem_core::InFlight::Reject);
-    let refused = refused.transaction(&connecting, async |tx| write(tx, "both").await).await;
+    let refused = idempotency
+        .operation("other")
+        .key("both")
+        .in_flight(idem_core::InFlight::Reject);
+    let refused = refused
+        .transaction(&connecting, async |tx| write(tx, "both").await)
+        .await;
     assert!(matches!(refused, Err(Failed::Idem(Error::InFlight { .. }))));
     let waiting = idempotency.operation("other").key("both").wait(LONG);
     let waiting = waiting.transaction(&connecting, async |tx| write(tx, "both").await);

@@ -1,0 +1,104 @@
+//! What is measured beside what: the floor, and the library in its two forms.
+
+use anyhow::{Context as _, Result, ensure};
+use idem::{Error, Idempotency};
+use idem_bench::{KEY_BYTES, RESULT_BYTES, annotated, plain, result};
+
+use crate::floor::Floor;
+use crate::report::Kind;
+use crate::target::Target;
+
+/// The names, in the order in which they are shown. The first is what the others are held against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Subject {
+    Floor,
+    PlainFloor,
+    ByHand,
+    Annotated,
+}
+
+/// All of them, connected to one server.
+pub(crate) struct Subjects {
+    floor: Floor,
+    pub(crate) idempotency: Idempotency,
+    result: String,
+    /// The prefix of all keys of this run, so that runs on one server do not collide.
+    run: String,
+}
+
+impl Subject {
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Floor, Self::PlainFloor, Self::ByHand, Self::Annotated];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Floor => "floor",
+            Self::PlainFloor => "floor with a plain SET XX",
+            Self::ByHand => "idem by hand",
+            Self::Annotated => "#[idempotent]",
+        }
+    }
+
+    /// Whether it is the library.
+    pub(crate) fn is_ours(self) -> bool {
+        matches!(self, Self::ByHand | Self::Annotated)
+    }
+
+    /// Whether it does anything of its own in such a call: the floors' replays are the same.
+    pub(crate) fn has(self, kind: Kind) -> bool {
+        self != Self::PlainFloor || kind == Kind::First
+    }
+}
+
+impl Subjects {
+    pub(crate) async fn connect(target: &Target) -> Result<Self> {
+        let idempotency = target.idempotency(target.store().await?);
+        // Annotated functions use the installed runtime.
+        idem::install(idempotency.clone()).context("a runtime is installed already")?;
+        let floor = Floor::connect(target.url(), target.ttl_ms()).await?;
+        Ok(Self {
+            floor,
+            idempotency,
+            result: result(),
+            run: target.run.clone(),
+        })
+    }
+
+    /// A key of this run, which differs by subject and number.
+    pub(crate) fn key(&self, subject: Subject, number: u64) -> String {
+        let width = KEY_BYTES - self.run.len() - 1;
+        format!("{}{}{number:0width$}", self.run, subject as u8)
+    }
+
+    /// One call.
+    pub(crate) async fn call(&self, subject: Subject, kind: Kind, key: &str) -> Result<()> {
+        match (subject, kind) {
+            (Subject::Floor, Kind::First) => self.floor.first(key, &self.result).await,
+            (Subject::PlainFloor, Kind::First) => {
+                self.floor.first_unchecked(key, &self.result).await
+            }
+            (Subject::Floor | Subject::PlainFloor, Kind::Replay) => {
+                let length = self.floor.replay(key).await?;
+                ensure!(length == RESULT_BYTES, "{length} bytes are no outcome");
+                Ok(())
+            }
+            (Subject::ByHand, _) => by_hand(&self.idempotency, key, &self.result).await,
+            (Subject::Annotated, _) => {
+                let outcome = annotated(key, &self.result).await?;
+                ensure!(outcome.len() == RESULT_BYTES, "not the outcome");
+                Ok(())
+            }
+        }
+    }
+}
+
+async fn by_hand(idempotency: &Idempotency, key: &str, result: &str) -> Result<()> {
+    let outcome = idempotency
+        .operation("bench")
+        .key(key)
+        .run(|| plain(result))
+        .await;
+    let outcome: Result<_, Error> = outcome.map(idem::Outcome::into_inner);
+    ensure!(outcome?.len() == RESULT_BYTES, "not the outcome");
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! The checkout that the chores work on, and cargo in it.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use xshell::{Cmd, Shell, cmd};
+
+/// The facade's package: the one that users name.
+pub(crate) const FACADE: &str = "idem-rs";
+
+/// The workspace, with a shell that stands in its root.
+pub(crate) struct Workspace {
+    shell: Shell,
+}
+
+/// A member of the workspace, as `cargo metadata` tells it.
+#[derive(Deserialize)]
+pub(crate) struct Package {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) rust_version: Option<String>,
+    manifest_path: PathBuf,
+    features: BTreeMap<String, Vec<String>>,
+    /// The registries it may go to: `None` is any, an empty list is `publish = false`.
+    publish: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+    target_directory: PathBuf,
+}
+
+/// A target that cargo has built, as cargo reports it.
+#[derive(Deserialize)]
+struct Built {
+    manifest_path: PathBuf,
+    target: Target,
+    profile: Profile,
+    executable: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+impl Target {
+    fn is_bench(&self) -> bool {
+        self.kind == ["bench"]
+    }
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+/// A test that cargo has built.
+pub(crate) struct TestProgram {
+    /// The directory of the package, in which cargo runs its tests.
+    pub(crate) dir: PathBuf,
+    target: String,
+    pub(crate) path: PathBuf,
+}
+
+impl TestProgram {
+    /// Whether it is this target of the package in this directory.
+    pub(crate) fn is(&self, package: &str, target: &str) -> bool {
+        self.dir.ends_with(package) && self.target == target
+    }
+}
+
+impl Workspace {
+    pub(crate) fn open() -> Result<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .ancestors()
+            .nth(2)
+            .context("xtask is not inside a workspace")?;
+        let shell = Shell::new()?;
+        shell.change_dir(root);
+        Ok(Self { shell })
+    }
+
+    pub(crate) fn shell(&self) -> &Shell {
+        &self.shell
+    }
+
+    /// A cargo command in the root.
+    pub(crate) fn cargo(&self) -> Cmd<'_> {
+        env::vars_os()
+            .map(|(name, _)| name)
+            // `cargo run` set these for xtask itself. Build scripts that watch them would run again
+            // each time that cargo is called from here and by hand in turn.
+            .filter(|name| {
+                name.to_str().is_some_and(|name| {
+                    name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+                })
+            })
+            .fold(cmd!(self.shell, "cargo"), Cmd::env_remove)
+    }
+
+    /// The members that are meant for users.
+    pub(crate) fn published(&self) -> Result<Vec<Package>> {
+        let members = self.members()?;
+        Ok(members
+            .into_iter()
+            .filter(|package| package.publish != Some(Vec::new()))
+            .collect())
+    }
+
+    pub(crate) fn members(&self) -> Result<Vec<Package>> {
+        Ok(self.metadata(&["--no-deps"])?.packages)
+    }
+
+    /// The members, and all that the lock file names.
+    pub(crate) fn locked(&self) -> Result<Vec<Package>> {
+        Ok(self.metadata(&["--all-features"])?.packages)
+    }
+
+    pub(crate) fn target_dir(&self) -> Result<PathBuf> {
+        Ok(self.metadata(&["--no-deps"])?.target_directory)
+    }
+
+    /// The programs that `build` makes, by the names of their targets.
+    pub(crate) fn programs(&self, args: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
+        let messages = self
+            .cargo()
+            .arg("build")
+            .args(args)
+            .arg("--message-format=json-render-diagnostics")
+            .read()?;
+        let built = messages
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Built>(line).ok());
+        // Cargo builds a benchmark with the profile of tests.
+        let built = built.filter(|built| !built.profile.test || built.target.is_bench());
+        Ok(built
+            .filter_map(|built| Some((built.target.name, built.executable?)))
+            .collect())
+    }
+
+    /// The test programs that `cargo test` makes, without packages that are left out.
+    pub(crate) fn test_programs(&self, left_out: &[&str]) -> Result<Vec<TestProgram>> {
+        let cargo = self
+            .cargo()
+            .args(["test", "--no-run", "--workspace", "--all-features"])
+            .args(left_out);
+        let messages = cargo
+            .arg("--message-format=json-render-diagnostics")
+            .read()?;
+        let built = messages
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Built>(line).ok());
+        let built = built.filter(|built| built.profile.test);
+        let program = |built: Built| {
+            let dir = built.manifest_path.parent()?.to_owned();
+            Some(TestProgram {
+                dir,
+                target: built.target.name,
+                path: built.executable?,
+            })
+        };
+        Ok(built.filter_map(program).collect())
+    }
+
+    fn metadata(&self, args: &[&str]) -> Result<Metadata> {
+        let json = self
+            .cargo()
+            .args(["metadata", "--format-version=1"])
+            .args(args)
+            .quiet()
+            .read()?;
+        serde_json::from_str(&json).context("cannot read the output of cargo metadata")
+    }
+}
+
+impl Package {
+    /// The names of its features, without the set of defaults.
+    pub(crate) fn features(&self) -> impl Iterator<Item = &str> {
+        self.features
+            .keys()
+            .map(String::as_str)
+            .filter(|feature| *feature != "default")
+    }
+
+    /// Returns the name of the folder that it is packed into.
+    pub(crate) fn folder(&self) -> String {
+        format!("{}-{}", self.name, self.version)
+    }
+
+    /// Returns the directory of its manifest.
+    pub(crate) fn dir(&self) -> Result<&Path> {
+        self.manifest_path
+            .parent()
+            .context("a manifest lies in no folder")
+    }
+}

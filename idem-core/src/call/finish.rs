@@ -1,0 +1,208 @@
+//! What the end of a body means: for its record, and for its caller. It is decided here for every
+//! kind of call.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::call::keeping::Policy;
+use crate::call::ownership::Ownership;
+use crate::call::plan::{AfterTry, Answer, GiveUp, Over, Panic, RecordPlan, TryEnd, Verdict};
+use crate::call::recorded::Recorded;
+use crate::call::witness::Witness;
+use crate::error::Error;
+use crate::observe::Decision;
+use crate::outcome::codec::{CodecFailure, caught};
+use crate::policy::errors::{ErrorAction, Next, Then, Tries};
+use crate::record::Encoded;
+use crate::runtime::outcome_writer::OutcomeWriter;
+use crate::task::current::{self, Call};
+use crate::task::watch::{self, Seen};
+
+/// How the results of a body are handled: as its type allows, and as its author says of errors.
+pub(crate) struct Handling<R, T, E, P> {
+    pub(crate) witness: Witness<R, T, E>,
+    pub(crate) policy: Policy<P, E>,
+}
+
+impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
+    /// Fails with an error of ours, which a body around this call may pass on.
+    fn fail(&self, error: Error) -> E {
+        current::taint();
+        (self.witness.fail)(error)
+    }
+
+    /// Fails without a body or a recorded outcome.
+    pub(crate) fn refuse(&self, error: Error) -> E {
+        watch::note(Seen::Failed);
+        self.fail(error)
+    }
+
+    /// Decodes a recorded outcome: a value or a kept error.
+    pub(crate) fn decoded(&self, recorded: &Recorded) -> Result<Result<T, E>, Error> {
+        match &self.policy.error_codec {
+            Some(error_codec) if recorded.is_error() => (error_codec.decode)(recorded).map(Err),
+            _ => (self.witness.decode)(recorded).map(Ok),
+        }
+    }
+
+    /// As [`decoded`](Self::decoded), as the answer of the call.
+    pub(crate) fn replay(&self, recorded: &Recorded) -> Result<Result<T, E>, Error> {
+        self.decoded(recorded)
+            .inspect(|_| watch::note(Seen::Replayed))
+    }
+
+    /// Decides what the end of a try means.
+    pub(crate) fn judge<O: Ownership<R>>(
+        &self,
+        owner: &O,
+        tries: &mut Tries,
+        can_retry: bool,
+        end: TryEnd<R>,
+    ) -> AfterTry<T, E> {
+        let call = owner.call();
+        let is_unreconciled = call.is_some_and(Call::is_unreconciled);
+        // An earlier try of this call may have an unknown outcome.
+        let give_up = if is_unreconciled {
+            GiveUp::Unanswered
+        } else {
+            GiveUp::abandon_if(tries.is_outcome_unknown())
+        };
+        let panics = |panic: Panic| {
+            owner.report(Decision::Panicked, None);
+            AfterTry::Over(Over {
+                verdict: Verdict::GiveUp(give_up),
+                answer: Answer::Panics(panic),
+            })
+        };
+        let returns = |verdict, returned| {
+            AfterTry::Over(Over {
+                verdict,
+                answer: Answer::Returns(returned),
+            })
+        };
+        let error = match end {
+            TryEnd::Stopped(error) => return returns(Verdict::AsPlanned, Err(self.fail(error))),
+            TryEnd::Panicked(panic) => return panics(panic),
+            TryEnd::Returned(returned) => match (self.witness.split)(returned) {
+                Ok(value) => return returns(verdict_on_value(owner, call), Ok(value)),
+                Err(error) => error,
+            },
+        };
+        // An error of `reconcile` is not the body's own: the record stays abandoned, whatever the
+        // policy says of such an error. Without a record, only a retry is left to decide.
+        if is_unreconciled || (call.is_none() && !can_retry) {
+            return returns(Verdict::GiveUp(give_up), Err(error));
+        }
+        let action = match catch_unwind(AssertUnwindSafe(|| (self.policy.action)(&error))) {
+            Ok(action) => action,
+            // The policy is the author's code: to the caller, its panic is one of the body.
+            Err(panic) => return panics(panic),
+        };
+        let is_retry = matches!(action, ErrorAction::Retry(_));
+        let then = match tries.next(action) {
+            Next::Retry { pause, then } if can_retry => {
+                let why = format_args!("try {} in {pause:.0?}", tries.count());
+                owner.report(Decision::Retried, Some(&why));
+                return AfterTry::Retry {
+                    pause,
+                    give_up: GiveUp::abandon_if(
+                        give_up == GiveUp::Abandon || then == Then::Abandon,
+                    ),
+                    error,
+                };
+            }
+            _ if is_retry && !owner.can_replace_retry() => Then::Release,
+            Next::Retry { then, .. } | Next::Then(then) => then,
+        };
+        let verdict = match then {
+            Then::Release => Verdict::GiveUp(give_up),
+            Then::Abandon => Verdict::GiveUp(GiveUp::Abandon),
+            Then::Keep(kept_for) => Verdict::KeepError {
+                kept_for,
+                else_give_up: give_up,
+            },
+        };
+        returns(verdict, Err(error))
+    }
+
+    /// Encodes what the verdict says is recorded. `None`: what was planned stays planned.
+    pub(crate) fn plan<O: Ownership<R>>(
+        &self,
+        owner: &O,
+        verdict: Verdict,
+        answer: &Answer<T, E>,
+    ) -> Option<RecordPlan> {
+        let Some(writer) = owner.writer() else {
+            return Some(RecordPlan::Nothing);
+        };
+        Some(match (verdict, answer) {
+            (Verdict::AsPlanned, _) => return None,
+            (Verdict::RecordedInTransaction, _) => RecordPlan::RecordedInTransaction,
+            (Verdict::CommitValue, Answer::Returns(Ok(value))) => RecordPlan::Commit {
+                outcome: writer
+                    .value(|codec, context| (self.witness.encode)(codec, context, value)),
+                kept_for: None,
+            },
+            (Verdict::CommitValue | Verdict::CommitWithoutValue, _) => RecordPlan::Commit {
+                outcome: None,
+                kept_for: None,
+            },
+            (
+                Verdict::KeepError {
+                    kept_for,
+                    else_give_up,
+                },
+                Answer::Returns(Err(error)),
+            ) => match self.encoded_error(owner.call(), &writer, error) {
+                Ok(encoded) => RecordPlan::Commit {
+                    outcome: Some(encoded),
+                    kept_for,
+                },
+                Err(failure) => {
+                    owner.report(Decision::ErrorNotKept, Some(&failure));
+                    RecordPlan::GiveUp(else_give_up)
+                }
+            },
+            (Verdict::KeepError { else_give_up, .. }, _) => RecordPlan::GiveUp(else_give_up),
+            (Verdict::GiveUp(give_up), _) => RecordPlan::GiveUp(give_up),
+        })
+    }
+
+    fn encoded_error(
+        &self,
+        call: Option<&Call>,
+        writer: &OutcomeWriter<'_>,
+        error: &E,
+    ) -> Result<Encoded, CodecFailure> {
+        let Some(error_codec) = &self.policy.error_codec else {
+            return Err("its policy says that no error of this type is kept".into());
+        };
+        if call.is_some_and(Call::is_tainted) {
+            return Err(
+                "a guarded call inside of it failed with an error of idem, which is never kept"
+                    .into(),
+            );
+        }
+        caught(|| {
+            if (error_codec.has_ours)(error) {
+                return Err("an error of idem is among its sources, and is never kept".into());
+            }
+            writer.error(|codec, context| (error_codec.encode)(codec, context, error))
+        })
+    }
+}
+
+fn verdict_on_value<R, O: Ownership<R>>(owner: &O, call: Option<&Call>) -> Verdict {
+    let Some(call) = call else {
+        return Verdict::AsPlanned;
+    };
+    if call.is_reconciled() {
+        owner.report(Decision::Reconciled, None);
+    }
+    if call.is_recorded() {
+        Verdict::RecordedInTransaction
+    } else if call.omits_outcome() {
+        Verdict::CommitWithoutValue
+    } else {
+        Verdict::CommitValue
+    }
+}

@@ -1,0 +1,164 @@
+//! A call whose record is held by a lease.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::base::race::first;
+use crate::call::body::{self, BodyExit};
+use crate::call::owned_record::OwnedRecord;
+use crate::call::ownership::Ownership;
+use crate::call::plan::{RecordPlan, TryEnd};
+use crate::error::Error;
+use crate::lease::term::Term;
+use crate::observe::{BodyWatch, Decision, Observer};
+use crate::policy::settings::Settings;
+use crate::runtime::Runtime;
+use crate::runtime::outcome_writer::OutcomeWriter;
+use crate::task::current::{AskMode, Call};
+use crate::task::watch::{self, Seen};
+
+/// How an owner runs its body.
+#[derive(Clone, Copy)]
+pub(crate) struct RunMode {
+    asks: AskMode,
+    /// It runs to its end, whatever becomes of the lease.
+    observes: bool,
+}
+
+impl RunMode {
+    pub(crate) fn of(settings: &Settings) -> Self {
+        let observes = settings.observes;
+        let asks = match (settings.reconciles, observes) {
+            (false, _) => AskMode::Nothing,
+            (true, false) => AskMode::First,
+            (true, true) => AskMode::Skips,
+        };
+        Self { asks, observes }
+    }
+}
+
+/// A record that is held by a lease, with the body that runs under it.
+pub(crate) struct Leased<'a, Body> {
+    held: &'a mut OwnedRecord,
+    call: Call,
+    observer: Observer,
+    observes: bool,
+    body: Pin<&'a mut Option<Body>>,
+}
+
+impl<'a, Body> Leased<'a, Body> {
+    pub(crate) fn new(
+        runtime: &Arc<Runtime>,
+        mode: RunMode,
+        held: &'a mut OwnedRecord,
+        body: Pin<&'a mut Option<Body>>,
+    ) -> Self {
+        let RunMode { asks, observes } = mode;
+        let term = held.term();
+        let call = Call::new(
+            term.id.clone(),
+            term.attempt,
+            held.after_abandoned(),
+            asks,
+            runtime.identity(),
+        )
+        .recorder(held.recorder(observes))
+        .stopped_by((!observes).then_some(term));
+        Self {
+            observer: runtime.observer,
+            held,
+            call,
+            observes,
+            body,
+        }
+    }
+
+    /// Takes the body of the next try.
+    pub(crate) fn begin_next_try(&mut self, body: Body) {
+        self.held.goes_on();
+        self.body.set(Some(body));
+    }
+
+    fn report_lost(&self, observer: Observer) {
+        let term = self.held.term();
+        observer.decided_because(
+            Decision::LeaseLost,
+            &term.id,
+            term.attempt,
+            &term.why_lost(),
+        );
+    }
+}
+
+impl<R, Body: Future<Output = R>> Ownership<R> for Leased<'_, Body> {
+    fn call(&self) -> Option<&Call> {
+        Some(&self.call)
+    }
+
+    fn writer(&self) -> Option<OutcomeWriter<'_>> {
+        self.held.writer()
+    }
+
+    fn report(&self, decision: Decision, why: Option<&dyn Display>) {
+        let term = self.held.term();
+        match why {
+            Some(why) => self
+                .observer
+                .decided_because(decision, &term.id, term.attempt, &why),
+            None => self.observer.decided(decision, &term.id, term.attempt),
+        }
+    }
+
+    async fn run_body(&mut self) -> TryEnd<R> {
+        let watch = BodyWatch::start();
+        let stops_with: Option<&Term> = (!self.observes).then(|| &**self.held.term());
+        let end = self
+            .call
+            .around(body::run(stops_with, self.body.as_mut()))
+            .await;
+        watch.stop(&self.held.term().id);
+        match end {
+            BodyExit::Returned(returned) => TryEnd::Returned(returned),
+            BodyExit::Panicked(panic) => TryEnd::Panicked(panic),
+            BodyExit::Lost => TryEnd::Stopped(self.held.lost()),
+        }
+    }
+
+    async fn wait_for_next_try(&mut self, pause: Duration) -> bool {
+        if self.observes {
+            tokio::time::sleep(pause).await;
+            return true;
+        }
+        // A transaction of this try may have recorded the outcome. Then no body runs again, and what
+        // remains to be done is refused.
+        if self.call.is_recorded() && !self.held.is_in_flight().await {
+            return false;
+        }
+        let term = self.held.term();
+        first(term.lost(), tokio::time::sleep(pause)).await;
+        if term.is_lost() {
+            // No body is cut: the remaining step is tried, and refused if another caller is the
+            // owner now.
+            self.report_lost(self.observer);
+            return false;
+        }
+        true
+    }
+
+    fn plan(&mut self, plan: RecordPlan) {
+        self.held.plan(plan);
+    }
+
+    async fn carry_out(&mut self) -> Result<(), Error> {
+        if self.observes && self.held.term().is_lost() {
+            self.report_lost(self.observer.observing(true));
+        }
+        if !self.held.carry_out().await {
+            watch::note(Seen::Unrecorded);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+//! Running a body to its end: the one flow of every kind of call.
+
+use std::future::Future;
+use std::ops::Deref;
+
+use crate::call::finish::Handling;
+use crate::call::ownership::Ownership;
+use crate::call::plan::{AfterTry, Answer, RecordPlan, Verdict};
+use crate::error::Error;
+use crate::policy::errors::{ErrorAction, Tries};
+use crate::task::current::Call;
+
+/// A call that has ended.
+pub(crate) struct Finished<T, E> {
+    pub(crate) answer: Answer<T, E>,
+    /// An error is what the caller gets instead.
+    pub(crate) carried_out: Result<(), Error>,
+    /// The body's error is the outcome.
+    pub(crate) is_error_kept: bool,
+}
+
+/// Runs the body, again where its policy says so, and records what came of it. A body that can run
+/// only once has no next try.
+///
+/// No `async fn`: what it is given would be in its future twice.
+pub(crate) fn run<R, T, E, P, H, O, A>(
+    handling: H,
+    mut owner: O,
+    mut tries: Tries,
+    mut begin_next_try: Option<A>,
+) -> impl Future<Output = Finished<T, E>> + use<R, T, E, P, H, O, A>
+where
+    P: Fn(&E) -> ErrorAction,
+    // A policy need not be `Sync`: a task of its own has an exclusive reference.
+    H: Deref<Target = Handling<R, T, E, P>>,
+    O: Ownership<R>,
+    A: FnMut(&mut O),
+{
+    async move {
+        // Beside the answer and not with it: the future holds it only until the record is planned.
+        let verdict;
+        let answer = loop {
+            let end = owner.run_body().await;
+            let after = handling.judge(&owner, &mut tries, begin_next_try.is_some(), end);
+            match after {
+                AfterTry::Over(over) => {
+                    verdict = over.verdict;
+                    break over.answer;
+                }
+                AfterTry::Retry {
+                    pause,
+                    give_up,
+                    error,
+                } => {
+                    // Between two tries no body is cut: if the call ends here, the key is given up.
+                    owner.plan(RecordPlan::GiveUp(give_up));
+                    // In a box: few calls come here, and the future of each would have room for it.
+                    if !Box::pin(owner.wait_for_next_try(pause)).await {
+                        verdict = Verdict::AsPlanned;
+                        break Answer::Returns(Err(error));
+                    }
+                    drop(error);
+                    if let Some(begin) = &mut begin_next_try {
+                        begin(&mut owner);
+                    }
+                }
+            }
+        };
+        // A body that panicked may have left anything: nothing is claimed after it.
+        if let Answer::Returns(_) = answer {
+            owner.claim_after_body(verdict).await;
+        }
+        if let Some(plan) = handling.plan(&owner, verdict, &answer) {
+            owner.plan(plan);
+        }
+        let carried_out = owner.carry_out().await;
+        if let (Answer::Returns(Err(_)), Some(call)) = (&answer, owner.call()) {
+            // The error goes to the body around this call.
+            Call::pass_on_taint(call);
+        }
+        Finished {
+            answer,
+            carried_out,
+            is_error_kept: owner.is_error_kept(),
+        }
+    }
+}

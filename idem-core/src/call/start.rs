@@ -1,0 +1,570 @@
+//! How a call claims its key, waits for another call, or replays its outcome.
+//!
+//! At each await here the process may die, the future may be dropped, the reply may be lost, or the
+//! lease may expire. In short: the same owner sends a claim of unknown fate once more and, if that
+//! fails, undoes it. The lease counts from before the claim was sent. The steps after the claim
+//! belong to [`OwnedRecord`](crate::call::owned_record::OwnedRecord).
+
+// `sent` and `seat` are the words of `flight.rs`.
+#![allow(clippy::similar_names)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::base::clock;
+use crate::call::orphan::Orphan;
+use crate::call::owned_record::ClaimedLease;
+use crate::call::recorded::Recorded;
+use crate::call::rejected::Rejected;
+use crate::call::request::Request;
+use crate::error::{Error, StoreError};
+use crate::lease::term::Term;
+use crate::observe::{self, Decision, catch_user_panic};
+use crate::policy::settings::{Abandoned, Duplicate, InFlight, Settings, StoreFailure};
+use crate::record::{Claimed, Encoded, Origin, Owner};
+use crate::runtime::Runtime;
+use crate::runtime::flight::{FlightSeat, FlightStep, Joined, SharedAnswer};
+use crate::runtime::trace;
+use crate::task::current;
+use crate::token::Flaw;
+
+/// The store's clock and the waiter's may differ a little; a look just before a lease runs out
+/// would only have to be repeated.
+const PAST_THE_LEASE: Duration = Duration::from_millis(5);
+/// How long a waiter that cannot wait at the store sleeps before it asks again.
+const WAIT_WITHOUT_STORE: Duration = Duration::from_millis(100);
+
+/// The next step of a call.
+pub(crate) enum CallStart {
+    /// Run the body, and commit or release.
+    Owner(ClaimedLease),
+    /// Give this outcome.
+    Replay(Recorded),
+    /// Run the body, unguarded.
+    Unguarded,
+}
+
+/// The result of a claim.
+enum AfterClaim {
+    /// The call has something to do, or fails.
+    Over(Result<CallStart, Error>),
+    /// Somebody else is the owner, for this long unless the lease is renewed.
+    InFlight {
+        attempt: u64,
+        lease_left: Duration,
+        seat: Option<Box<FlightSeat>>,
+    },
+}
+
+impl Runtime {
+    /// Claims the key of a call, waiting and replaying as its settings say.
+    ///
+    /// The common path is here; waiting has a separate, boxed future.
+    pub(crate) async fn begin(self: &Arc<Self>, request: &Request) -> Result<CallStart, Error> {
+        let began = clock::now();
+        if let Some(known) = self.without_the_store(request, began)? {
+            return Ok(known);
+        }
+        let seat = if self.store.is_local() {
+            None
+        } else {
+            match self.flights.join(&request.id, request.fingerprint) {
+                Joined::First(seat) => Some(Box::new(seat)),
+                Joined::Behind(seat) => {
+                    return Box::pin(self.share(request, began, Box::new(seat))).await;
+                }
+            }
+        };
+        self.lead(request, began, seat).await
+    }
+
+    /// What this process knows by itself: a call inside its own body, a token that cannot count, an
+    /// outcome in the local cache.
+    fn without_the_store(
+        self: &Arc<Self>,
+        request: &Request,
+        began: Instant,
+    ) -> Result<Option<CallStart>, Error> {
+        if current::is_reentrant(&request.id, self.identity()) {
+            return Err(self.reject(request, &Rejected::Reentrant));
+        }
+        if let Some(submission) = &request.submission {
+            self.admit(request, submission, began)?;
+        }
+        let found = self
+            .cache
+            .as_ref()
+            .and_then(|cache| cache.find(&request.id, request.fingerprint, began));
+        found
+            .map(|found| self.replay(request, found).map(CallStart::Replay))
+            .transpose()
+    }
+
+    /// Claims the key of a call that only observes. It does not wait, and shares no flight: if it
+    /// does not become the owner, its body runs at once, without a record. The decision of a
+    /// guarded call is reported.
+    pub(crate) async fn observe(self: &Arc<Self>, request: &Request) -> CallStart {
+        Box::pin(self.try_to_own(request))
+            .await
+            .unwrap_or(CallStart::Unguarded)
+    }
+
+    async fn try_to_own(self: &Arc<Self>, request: &Request) -> Result<CallStart, Error> {
+        let began = clock::now();
+        if let Some(known) = self.without_the_store(request, began)? {
+            return Ok(known);
+        }
+        let owner = self.store.owner();
+        let answer = self.claim(request, owner).await;
+        match self.after_claim(request, owner, began, answer, None) {
+            AfterClaim::Over(answer) => answer,
+            AfterClaim::InFlight { lease_left, .. }
+                if request.settings.in_flight == InFlight::Reject =>
+            {
+                Err(self.reject(request, &Rejected::InFlight(lease_left)))
+            }
+            AfterClaim::InFlight { attempt, .. } => {
+                self.reporter(request)
+                    .decided(Decision::Waited, &request.id, attempt);
+                Ok(CallStart::Unguarded)
+            }
+        }
+    }
+
+    /// Shares claims, waits and answers with the other calls of this process that have this key.
+    async fn share(
+        self: &Arc<Self>,
+        request: &Request,
+        began: Instant,
+        mut seat: Box<FlightSeat>,
+    ) -> Result<CallStart, Error> {
+        let wait_until = request.wait_until(began);
+        let mut pause = Pause::default();
+        loop {
+            let entered = clock::now();
+            let (turn, has_waited) = seat.turn(request.fingerprint, wait_until).await;
+            if has_waited && wait_until.is_some() && !matches!(turn, FlightStep::Mismatch) {
+                self.waited(request, entered);
+            }
+            let shared = match turn {
+                FlightStep::Ask => Some(seat),
+                FlightStep::Alone | FlightStep::Answer(SharedAnswer::Unshared) => {
+                    drop(seat);
+                    None
+                }
+                FlightStep::Wait {
+                    attempt,
+                    until: lease_until,
+                } => {
+                    pause.before_waiting_again(attempt).await;
+                    let lease_left = lease_until.saturating_duration_since(clock::now());
+                    let until = wait_until.unwrap_or(entered);
+                    seat.while_waiting(self.wait_for(request, attempt, until, lease_left))
+                        .await;
+                    seat.waited();
+                    continue;
+                }
+                FlightStep::Answer(SharedAnswer::Committed { attempt, outcome }) => {
+                    return self
+                        .replay(request, (attempt, outcome))
+                        .map(CallStart::Replay);
+                }
+                FlightStep::Answer(SharedAnswer::Done) => {
+                    return Err(self.reject(request, &Rejected::Done));
+                }
+                FlightStep::Answer(SharedAnswer::InFlight { until, .. }) => {
+                    let left = until.saturating_duration_since(clock::now());
+                    return Err(self.reject(request, &Rejected::InFlight(left)));
+                }
+                FlightStep::Answer(SharedAnswer::Failed(error)) => {
+                    return self.without_store(request, error);
+                }
+                FlightStep::Mismatch => return Err(self.reject(request, &Rejected::Mismatch)),
+                FlightStep::InFlight(left) => {
+                    return Err(self.reject(request, &Rejected::InFlight(left)));
+                }
+            };
+            let (sent, owner) = (clock::now(), self.store.owner());
+            let claim = self.claim(request, owner);
+            let answer = match &shared {
+                Some(seat) => seat.while_asking(claim).await,
+                None => claim.await,
+            };
+            match self.after_claim(request, owner, sent, answer, shared) {
+                AfterClaim::Over(answer) => return answer,
+                AfterClaim::InFlight {
+                    seat: Some(still), ..
+                } => seat = still,
+                AfterClaim::InFlight {
+                    attempt,
+                    lease_left,
+                    seat: None,
+                } => {
+                    return self
+                        .stand_in_line(request, began, (attempt, lease_left))
+                        .await;
+                }
+            }
+        }
+    }
+
+    /// Asks the store first, and then waits as it says.
+    ///
+    /// No `async fn`: what it is given would be in its future twice.
+    fn lead<'a>(
+        self: &'a Arc<Self>,
+        request: &'a Request,
+        sent: Instant,
+        seat: Option<Box<FlightSeat>>,
+    ) -> impl Future<Output = Result<CallStart, Error>> + use<'a> {
+        let owner = self.store.owner();
+        async move {
+            let answer = self.claim(request, owner).await;
+            match self.after_claim(request, owner, sent, answer, seat) {
+                AfterClaim::Over(answer) => answer,
+                AfterClaim::InFlight {
+                    seat: Some(seat), ..
+                } => Box::pin(self.share(request, sent, seat)).await,
+                AfterClaim::InFlight {
+                    attempt,
+                    lease_left,
+                    seat: None,
+                } => Box::pin(self.stand_in_line(request, sent, (attempt, lease_left))).await,
+            }
+        }
+    }
+
+    /// Waits for the owner, and claims again, until the call has an answer: for a call that shares
+    /// with no other.
+    async fn stand_in_line(
+        self: &Arc<Self>,
+        request: &Request,
+        began: Instant,
+        (mut attempt, mut lease_left): (u64, Duration),
+    ) -> Result<CallStart, Error> {
+        let wait_until = request.wait_until(began);
+        let mut pause = Pause::default();
+        loop {
+            let Some(until) = wait_until.filter(|until| !has_passed(*until)) else {
+                return Err(self.reject(request, &Rejected::InFlight(lease_left)));
+            };
+            pause.before_waiting_again(attempt).await;
+            self.wait_for(request, attempt, until, lease_left).await;
+            let (sent, owner) = (clock::now(), self.store.owner());
+            let answer = self.claim(request, owner).await;
+            match self.after_claim(request, owner, sent, answer, None) {
+                AfterClaim::Over(answer) => return answer,
+                AfterClaim::InFlight {
+                    attempt: now,
+                    lease_left: left,
+                    ..
+                } => (attempt, lease_left) = (now, left),
+            }
+        }
+    }
+
+    /// Applies the store's answer to a claim, for this call and for its followers.
+    fn after_claim(
+        self: &Arc<Self>,
+        request: &Request,
+        owner: Owner,
+        sent: Instant,
+        answer: Result<Claimed, StoreError>,
+        mut seat: Option<Box<FlightSeat>>,
+    ) -> AfterClaim {
+        let fingerprint = request.fingerprint;
+        let mut tell = |ending| {
+            if let Some(seat) = &mut seat {
+                seat.answered(fingerprint, ending);
+            }
+        };
+        let (ending, why) = match answer {
+            Ok(Claimed::Owned { attempt, from }) => {
+                return AfterClaim::Over(
+                    self.own(request, owner, (attempt, from), sent, seat)
+                        .map(CallStart::Owner),
+                );
+            }
+            Ok(Claimed::InFlight {
+                attempt,
+                lease_left,
+            }) => {
+                tell(SharedAnswer::InFlight {
+                    attempt,
+                    until: clock::after(clock::now(), lease_left),
+                });
+                return AfterClaim::InFlight {
+                    attempt,
+                    lease_left,
+                    seat,
+                };
+            }
+            Ok(Claimed::Committed { attempt, outcome }) => {
+                tell(SharedAnswer::Committed {
+                    attempt,
+                    outcome: outcome.clone(),
+                });
+                return AfterClaim::Over(
+                    self.replay(request, (attempt, outcome))
+                        .map(CallStart::Replay),
+                );
+            }
+            Err(error) => {
+                tell(SharedAnswer::Failed(error.clone()));
+                return AfterClaim::Over(self.without_store(request, error));
+            }
+            Ok(Claimed::Done { .. }) => (SharedAnswer::Done, Rejected::Done),
+            Ok(Claimed::Mismatch) => (SharedAnswer::Unshared, Rejected::Mismatch),
+            Ok(Claimed::Abandoned { attempt }) => {
+                (SharedAnswer::Unshared, Rejected::Abandoned(attempt))
+            }
+            Ok(Claimed::Exhausted { attempts }) => {
+                (SharedAnswer::Unshared, Rejected::Exhausted(attempts))
+            }
+            Ok(Claimed::NotIssued) => (SharedAnswer::Unshared, Rejected::Token(Flaw::Unknown)),
+            Ok(Claimed::IssueExpired) => (SharedAnswer::Unshared, Rejected::Token(Flaw::Expired)),
+        };
+        tell(ending);
+        AfterClaim::Over(Err(self.reject(request, &why)))
+    }
+
+    /// Waits until the record may have changed, the lease may have run out, or the call's own time
+    /// is up.
+    pub(super) async fn wait_for(
+        &self,
+        request: &Request,
+        attempt: u64,
+        until: Instant,
+        lease_left: Duration,
+    ) {
+        let entered = clock::now();
+        let limit = until
+            .saturating_duration_since(entered)
+            .min(lease_left + PAST_THE_LEASE);
+        if let Err(error) = self.store.wait(&request.id, attempt, limit).await {
+            self.observer
+                .decided_because(Decision::StoreFailed, &request.id, attempt, &error);
+            tokio::time::sleep(limit.min(WAIT_WITHOUT_STORE)).await;
+        }
+        self.waited(request, entered);
+    }
+
+    /// Sends a claim; once more if its fate is unknown, as the same owner, who is recognised.
+    async fn claim(
+        self: &Arc<Self>,
+        request: &Request,
+        owner: Owner,
+    ) -> Result<Claimed, StoreError> {
+        // Whenever this future ends without a clear answer, dropped included, what it may have
+        // claimed is given back.
+        let mut orphan = Orphan::new(self, request, owner);
+        let mut is_resent = false;
+        loop {
+            match self.store.claim(request.claim(owner)).await {
+                Err(error) if error.is_unknown() && !is_resent => {
+                    self.observer
+                        .decided_because(Decision::ClaimResent, &request.id, 0, &error);
+                    is_resent = true;
+                }
+                answer => {
+                    // Sent twice, only owning it says that neither of the two is on its way yet.
+                    if !is_resent || matches!(answer, Ok(Claimed::Owned { .. })) {
+                        orphan.adopt();
+                    }
+                    return answer;
+                }
+            }
+        }
+    }
+
+    fn own(
+        self: &Arc<Self>,
+        request: &Request,
+        owner: Owner,
+        (attempt, from): (u64, Origin),
+        sent: Instant,
+        seat: Option<Box<FlightSeat>>,
+    ) -> Result<ClaimedLease, Error> {
+        let Settings { lease, .. } = request.settings;
+        let term = Term::new(
+            request.id.clone(),
+            owner,
+            attempt,
+            (lease, request.settings.in_flight_expiry()),
+            sent,
+        );
+        let now = clock::now();
+        if term.is_lost_at(now) {
+            // The answer took as long as the lease: by now, the key may have another owner.
+            drop(Orphan::new(self, request, owner));
+            return Err(self.reject(request, &Rejected::TooLate(attempt)));
+        }
+        self.keepers
+            .round_trips()
+            .took(&request.id, attempt, lease, (sent, now));
+        if from == Origin::Abandoned {
+            self.took_over(request, attempt);
+        }
+        Ok(ClaimedLease {
+            enrolled: self.keepers.enrol(term),
+            origin: from,
+            seat,
+        })
+    }
+
+    /// The attempt before this one was cut off, and its record is taken over.
+    pub(crate) fn took_over(&self, request: &Request, attempt: u64) {
+        self.observer
+            .decided(Decision::TakenOver, &request.id, attempt);
+        if request.settings.abandoned == Abandoned::Reject {
+            let why = format!(
+                "the key was not settled within its `hold`, {:?}: the call runs although attempt {} was cut off",
+                request.settings.hold(),
+                attempt.saturating_sub(1)
+            );
+            self.observer
+                .decided_because(Decision::HoldEnded, &request.id, attempt, &why);
+        }
+    }
+
+    fn without_store(&self, request: &Request, error: StoreError) -> Result<CallStart, Error> {
+        match (
+            self.failed(&request.id, error),
+            request.settings.store_failure,
+        ) {
+            (Error::Store { .. }, StoreFailure::Run) => {
+                self.observer
+                    .decided(Decision::RanUnguarded, &request.id, 0);
+                Ok(CallStart::Unguarded)
+            }
+            (error, _) => {
+                if request.settings.observes {
+                    let unreadable = matches!(error, Error::Codec { .. });
+                    let would = if unreadable {
+                        Decision::Unreadable
+                    } else {
+                        Decision::StoreFailed
+                    };
+                    self.reporter(request).decided(would, &request.id, 0);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) fn replay(
+        &self,
+        request: &Request,
+        (attempt, outcome): (u64, Encoded),
+    ) -> Result<Recorded, Error> {
+        match request.settings.duplicate {
+            Duplicate::Reject => Err(self.reject(request, &Rejected::Duplicate)),
+            Duplicate::Replay => {
+                let observer = self.reporter(request);
+                match outcome
+                    .metadata
+                    .as_ref()
+                    .and_then(|metadata| metadata.trace.as_ref())
+                {
+                    Some(trace) => {
+                        if !request.settings.observes {
+                            catch_user_panic(|| trace::link(trace));
+                        }
+                        // Not in a variable of its own: Rust 1.88 lets none outlive its line.
+                        observer.decided_because(
+                            Decision::Replayed,
+                            &request.id,
+                            0,
+                            &format_args!("the call that ran has the trace {trace}"),
+                        );
+                    }
+                    None => observer.decided(Decision::Replayed, &request.id, 0),
+                }
+                let (id, codec, versions) = (
+                    request.id.clone(),
+                    self.codec.clone(),
+                    request.versions.clone(),
+                );
+                Ok(Recorded {
+                    id,
+                    attempt,
+                    outcome,
+                    codec,
+                    versions,
+                    observer,
+                })
+            }
+        }
+    }
+
+    pub(crate) fn waited(&self, request: &Request, since: Instant) {
+        self.observer.decided(Decision::Waited, &request.id, 0);
+        observe::wait_took(&request.id, clock::now().saturating_duration_since(since));
+    }
+}
+
+/// A store may end a wait for no reason. A waiter that finds the same attempt in flight again at
+/// once, and again, slows down.
+#[derive(Default)]
+pub(super) struct Pause {
+    seen: Option<(u64, Instant)>,
+    length: Duration,
+}
+
+impl Pause {
+    pub(super) async fn before_waiting_again(&mut self, attempt: u64) {
+        const EARLY: Duration = Duration::from_millis(5);
+        let early = self
+            .seen
+            .is_some_and(|(seen, at)| seen == attempt && clock::now() < clock::after(at, EARLY));
+        if early {
+            self.length = (self.length * 2).clamp(EARLY, WAIT_WITHOUT_STORE);
+            tokio::time::sleep(self.length).await;
+        } else {
+            self.length = Duration::ZERO;
+        }
+        self.seen = Some((attempt, clock::now()));
+    }
+}
+
+fn has_passed(instant: Instant) -> bool {
+    clock::now() >= instant
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_that_finds_the_same_attempt_at_once_again_and_again_slows_down() {
+        let mut pause = Pause::default();
+        for (attempt, millis) in [
+            (1, 0),
+            (1, 5),
+            (1, 10),
+            (1, 20),
+            (1, 40),
+            (1, 80),
+            (1, 100),
+            (1, 100),
+            (2, 0),
+            (2, 5),
+        ] {
+            let before = clock::now();
+            pause.before_waiting_again(attempt).await;
+            let took = clock::now().saturating_duration_since(before).as_millis();
+            // Timers may be a millisecond late.
+            assert!(
+                (millis..=millis + 1).contains(&took),
+                "{took} ms, not {millis}"
+            );
+        }
+        // A wait that lasted did not end for no reason.
+        tokio::time::advance(Duration::from_millis(5)).await;
+        let before = clock::now();
+        pause.before_waiting_again(2).await;
+        assert_eq!(clock::now(), before);
+    }
+}

@@ -1,0 +1,143 @@
+//! An outcome that a transaction of the body records.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::encoding::fingerprint::Fingerprint;
+use crate::error::Error;
+use crate::lease::term::Term;
+use crate::observe::Decision;
+use crate::outcome::Storable;
+use crate::outcome::codec::TypeLabel;
+use crate::record::{Commit, Encoded, Ownership};
+use crate::runtime::Runtime;
+use crate::runtime::outcome_writer::OutcomeWriter;
+use crate::runtime::trace::CallTrace;
+use crate::store::{Store, Transaction};
+
+/// The parts that the owner of a key needs to record its outcome.
+pub(crate) struct TransactionRecorder {
+    pub(crate) runtime: Arc<Runtime>,
+    pub(crate) term: Arc<Term>,
+    pub(crate) fingerprint: Option<Fingerprint>,
+    pub(crate) ttl: Duration,
+    pub(crate) remember: Duration,
+    /// What the record says of the outcome's type.
+    pub(crate) label: TypeLabel,
+    pub(crate) trace: Option<Arc<CallTrace>>,
+    /// The call only observes: no failure of ours is one of its transaction.
+    pub(crate) observes: bool,
+}
+
+impl TransactionRecorder {
+    /// Writes the outcome in a transaction, if the record still is the owner's; `None`: that there
+    /// was one. If it is not the owner's, nothing of the transaction is ever written. `false`:
+    /// nothing was written of an observing call, and its transaction is as it was.
+    pub(crate) async fn commit_in<X, S, T, Via>(
+        &self,
+        tx: &mut X,
+        value: Option<&T>,
+    ) -> Result<bool, Error>
+    where
+        X: Transaction<S>,
+        S: Store,
+        T: Storable<Via>,
+    {
+        let Self { runtime, term, .. } = self;
+        let writer = OutcomeWriter {
+            runtime,
+            id: &term.id,
+            attempt: term.attempt,
+            label: self.label,
+            trace: self.trace.as_ref(),
+        };
+        let encoded = value.and_then(|value| {
+            writer.value(|codec, context| codec.encode(context, &value.to_stored()))
+        });
+        self.try_commit_in(tx, encoded).await
+    }
+
+    async fn try_commit_in<X, S>(&self, tx: &mut X, outcome: Option<Encoded>) -> Result<bool, Error>
+    where
+        X: Transaction<S>,
+        S: Store,
+    {
+        let Self {
+            runtime,
+            term,
+            fingerprint,
+            ttl,
+            remember,
+            ..
+        } = self;
+        let Some(store) = runtime.store.of::<S>() else {
+            if self.observes {
+                return Ok(false);
+            }
+            return Err(Error::other_store::<S>(term.id.operation()));
+        };
+        let commit = Commit {
+            id: term.id.clone(),
+            owner: term.owner,
+            attempt: term.attempt,
+            fingerprint: *fingerprint,
+            outcome,
+            ttl: *ttl,
+            remember: *remember,
+            as_claimed: None,
+            trace: None,
+        };
+        if self.observes {
+            return self.observe(tx, store, &commit).await;
+        }
+        match tx.commit(store, &commit).await {
+            Ok(Ownership::Held) => {
+                self.is_written(&commit);
+                Ok(true)
+            }
+            Ok(Ownership::Lost) => {
+                // If this fails too, the connection is lost, and with it the transaction.
+                let _ = tx.force_rollback().await;
+                let why = "the transaction that was to record it is rolled back";
+                runtime.observer.decided_because(
+                    Decision::CommitRefused,
+                    &term.id,
+                    term.attempt,
+                    &why,
+                );
+                Err(term.lost_error())
+            }
+            Err(error) => {
+                let _ = tx.force_rollback().await;
+                Err(runtime.failed(&term.id, error))
+            }
+        }
+    }
+
+    fn is_written(&self, commit: &Commit) {
+        self.term.is_recorded_in_transaction(
+            commit
+                .outcome
+                .as_ref()
+                .map(|outcome| outcome.payload.clone()),
+        );
+    }
+
+    /// Writes the outcome behind a savepoint, to which what fails is rolled back.
+    async fn observe<X, S>(&self, tx: &mut X, store: &S, commit: &Commit) -> Result<bool, Error>
+    where
+        X: Transaction<S>,
+        S: Store,
+    {
+        // If the transaction is lost, its caller must not take it for committed.
+        let lost = |error| self.runtime.failed(&self.term.id, error);
+        tx.savepoint().await.map_err(lost)?;
+        if let Ok(Ownership::Held) = tx.commit(store, commit).await {
+            tx.release().await.map_err(lost)?;
+            self.is_written(commit);
+            return Ok(true);
+        }
+        tx.roll_back().await.map_err(lost)?;
+        Ok(false)
+    }
+}

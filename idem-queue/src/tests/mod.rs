@@ -1,0 +1,6 @@
+//! Tests of the consumer's loop, with a broker in memory.
+
+mod events;
+mod fake;
+mod panics;
+mod time_limits;

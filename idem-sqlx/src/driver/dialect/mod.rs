@@ -1,0 +1,450 @@
+//! The differences between the databases: the statements, and the meaning of their errors.
+
+pub(crate) mod lock_limit;
+#[cfg(feature = "mysql")]
+pub(crate) mod mysql;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
+#[cfg(feature = "sqlite")]
+pub(crate) mod sqlite;
+mod statements;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use idem_core::store::record::{Owner, RecordId};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use self::sqlx::error::DatabaseError;
+use self::sqlx::{Connection, Database, Pool};
+use super::super::sqlx;
+use crate::row::{Columns, Row};
+use crate::table::Table;
+use crate::waiters::LocalWaiters;
+
+/// How long opening a connection may take in all.
+pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// How many leases are renewed in one step.
+pub(crate) const RENEWALS: usize = 200;
+
+/// A connection of a dialect's database.
+pub(crate) type Conn<D> = <<D as Dialect>::Db as Database>::Connection;
+/// How to connect to it.
+pub(crate) type Options<D> = <Conn<D> as Connection>::Options;
+
+/// The condition on a row for overwriting it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Guard {
+    /// It is in flight, by this owner.
+    Owner(Owner),
+    /// It is as it was read.
+    Revision(i64),
+    /// It is as it was read, and its lease has run out.
+    RanOut(i64),
+}
+
+/// What was found out about a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(not(feature = "mysql"), allow(dead_code))]
+pub(crate) enum Schema {
+    Missing,
+    /// Its mark: see [`VERSION`](crate::table::VERSION).
+    Marked(String),
+    /// Something about the connection makes the table unusable, for this reason.
+    Unusable(&'static str),
+}
+
+/// The meaning of a database error for the step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(dead_code))]
+pub(crate) enum ErrorClass {
+    /// Not carried out: it met another transaction. It can be sent again at once.
+    Conflict,
+    /// The connection is unusable. Whether the step was carried out is unknown.
+    Lost,
+    /// Not carried out: the server had ended the connection, or accepts no statements, for this
+    /// reason. Another connection may work.
+    Ended(&'static str),
+    /// Not carried out: perhaps the table or a column is missing.
+    Schema,
+    /// Not carried out, because the database cannot write now; for this reason.
+    Unavailable(&'static str),
+    /// Not carried out in time.
+    Timeout,
+    /// Not carried out: no space is left.
+    Full,
+    /// Not carried out: the outcome is too large for the database, for this reason.
+    TooLarge(&'static str),
+    /// Not carried out. The text says what to do.
+    Refused(&'static str),
+}
+
+/// The position of a listing: after this row, in the order of expiry, operation and key.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Position {
+    /// In the dialect's unit.
+    pub(crate) expires_at: i64,
+    pub(crate) operation: String,
+    pub(crate) key: String,
+}
+
+/// The rows that a window of a listing covers.
+#[derive(Debug, Clone)]
+pub(crate) enum ListScope {
+    All,
+    /// All of these states. A dialect may return rows in other states too.
+    InStates(&'static [&'static str]),
+    InFlight,
+    /// Those of an operation that has few rows.
+    OfOperation(Box<str>),
+}
+
+/// A part of a listing.
+pub(crate) struct Window {
+    pub(crate) rows: Vec<ListedRow>,
+    /// How many rows the database left out.
+    pub(crate) left_out: usize,
+    /// The last position that it covers. `None`: it covers the rest of the table.
+    pub(crate) end: Option<Position>,
+}
+
+impl Window {
+    /// Returns the window of all rows that a statement with this limit has read.
+    fn of_all(rows: Vec<ListedRow>, limit: i64) -> Self {
+        let is_full = usize::try_from(limit).is_ok_and(|limit| rows.len() >= limit);
+        let last = rows.last().filter(|_| is_full);
+        let end = last.map(|row| row.position.clone());
+        Self {
+            rows,
+            left_out: 0,
+            end,
+        }
+    }
+}
+
+/// A row of a listing, without its outcome.
+pub(crate) struct ListedRow {
+    pub(crate) position: Position,
+    pub(crate) row: Row,
+}
+
+/// The task that receives a database's messages.
+pub(crate) struct MessageTask {
+    pub(crate) task: JoinHandle<()>,
+    /// Whether messages arrive now.
+    pub(crate) is_connected: watch::Receiver<bool>,
+}
+
+/// The result of an insert in the caller's transaction.
+#[derive(Debug)]
+pub(crate) enum InsertResult {
+    /// The row that is there now.
+    Row(Box<Row>),
+    /// There was a row that this statement cannot see.
+    NotVisible,
+    /// Another transaction has locked the row for as long as this one may wait.
+    #[cfg_attr(not(feature = "mysql"), allow(dead_code))]
+    Locked,
+}
+
+/// A lease to renew: its owner, and the hold from now.
+#[derive(Debug, Clone)]
+pub(crate) struct LeaseRenewal {
+    pub(crate) id: RecordId,
+    pub(crate) owner: Owner,
+    pub(crate) hold: i64,
+}
+
+/// The statements of a database. Each is a transaction of its own.
+pub(crate) trait Dialect: Send + Sync + Sized + 'static {
+    type Db: Database;
+
+    /// The database, as errors call it.
+    const NAME: &'static str;
+
+    /// Whether only one connection can write at a time. Then steps that may write run one after the
+    /// other, and each transaction begins as the writer.
+    const ONE_WRITER: bool = false;
+
+    /// Whether a transaction whose claim found a record in flight keeps the row or the file locked
+    /// until it ends.
+    const HOLDS_UP_OWNERS: bool = false;
+
+    /// The statement that begins a transaction that may write, where it waits until it may. How
+    /// long it does is a setting of the connection.
+    const BEGIN_AS_WRITER: Option<&'static str> = None;
+
+    /// Creates the dialect of separate steps. A claim waits for locks no longer than `lock_limit`,
+    /// which is given if connections have no such limit. Otherwise a claim whose caller is gone
+    /// could be carried out much later, and nobody would own its key.
+    fn new(table: &Table, lock_limit: Option<Duration>) -> Self;
+
+    /// Creates the dialect of steps in a caller's transaction. Their futures may be dropped at any
+    /// poll, and the connection continues with the caller's next statement. Nobody else sees a
+    /// claim there, so it does not expire, however long the transaction takes.
+    fn within_transactions(table: &Table) -> Self;
+
+    /// Returns the database's address, without the password.
+    fn place(options: &Options<Self>) -> String;
+
+    /// Writes a row if there is none, and reads the row that is there then. `None`: it was removed
+    /// in between, or is not visible yet.
+    fn insert(
+        &self,
+        on: &mut Conn<Self>,
+        id: &RecordId,
+        columns: &Columns,
+    ) -> impl Future<Output = Result<Option<Row>, sqlx::Error>> + Send;
+
+    /// Writes each row where there is none, and returns the revisions of those that were written.
+    fn insert_all(
+        &self,
+        on: &mut Conn<Self>,
+        rows: &[(RecordId, Columns)],
+    ) -> impl Future<Output = Result<HashSet<i64>, sqlx::Error>> + Send;
+
+    fn read(
+        &self,
+        on: &mut Conn<Self>,
+        id: &RecordId,
+    ) -> impl Future<Output = Result<Option<Row>, sqlx::Error>> + Send;
+
+    /// Overwrites a row and wakes its waiters. The row has not expired, or was found expired.
+    /// `false`: the guard did not hold.
+    fn put(
+        &self,
+        on: &mut Conn<Self>,
+        id: &RecordId,
+        guard: Guard,
+        columns: &Columns,
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+
+    /// Removes the row that was read and wakes its waiters. `false`: it has changed.
+    fn remove(
+        &self,
+        on: &mut Conn<Self>,
+        id: &RecordId,
+        revision: i64,
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+
+    /// Reads rows that have not expired in the order of their expiry, operation and key, after a
+    /// place, without their outcomes. Looks at no more than `limit`.
+    fn window(
+        &self,
+        on: &mut Conn<Self>,
+        scope: &ListScope,
+        after: &Position,
+        limit: i64,
+    ) -> impl Future<Output = Result<Window, sqlx::Error>> + Send;
+
+    /// Whether an operation has more rows than so many, expired ones among them.
+    fn has_more(
+        &self,
+        on: &mut Conn<Self>,
+        operation: &str,
+        rows: i64,
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+
+    /// Reads the operations and keys of rows, expired ones among them, in the order of both, after
+    /// a place: at most `limit`. The index of the primary key has both.
+    fn ids(
+        &self,
+        on: &mut Conn<Self>,
+        after: &Position,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<(String, String)>, sqlx::Error>> + Send;
+
+    /// Renews leases. `true` for each that still belonged to its owner, and that no other
+    /// transaction had locked.
+    fn renew(
+        &self,
+        on: &mut Conn<Self>,
+        leases: &[&LeaseRenewal],
+    ) -> impl Future<Output = Result<Vec<bool>, sqlx::Error>> + Send;
+
+    /// Deletes expired rows and outcomes, at most `limit` of each. Returns how many.
+    fn sweep(
+        &self,
+        on: &mut Conn<Self>,
+        limit: i64,
+    ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
+
+    /// The database's time since 1970.
+    fn time(
+        &self,
+        on: &mut Conn<Self>,
+    ) -> impl Future<Output = Result<Duration, sqlx::Error>> + Send;
+
+    fn schema(
+        &self,
+        on: &mut Conn<Self>,
+    ) -> impl Future<Output = Result<Schema, sqlx::Error>> + Send;
+
+    /// Creates the table, if it does not exist.
+    fn create(&self, on: &mut Conn<Self>) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    fn classify(error: &dyn DatabaseError) -> ErrorClass;
+
+    /// As [`insert`](Self::insert), in the caller's transaction: waits for locks for at most
+    /// `wait`, and leaves the transaction's own limit as it was.
+    fn insert_within(
+        &self,
+        on: &mut Conn<Self>,
+        id: &RecordId,
+        columns: &Columns,
+        wait: Duration,
+    ) -> impl Future<Output = Result<InsertResult, sqlx::Error>> + Send;
+
+    /// Reads the row of a key that is never inserted, in the caller's transaction: as it is now,
+    /// whatever this transaction has read before. Waits as [`insert_within`](Self::insert_within)
+    /// does.
+    fn read_within(
+        &self,
+        on: &mut Conn<Self>,
+        id: &RecordId,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<Row>, sqlx::Error>> + Send {
+        let _ = wait;
+        self.read(on, id)
+    }
+
+    /// Reads how long statements wait for locks, if the database does not remember it itself.
+    fn lock_limit(on: &mut Conn<Self>) -> impl Future<Output = Result<i64, sqlx::Error>> + Send {
+        let _ = on;
+        async { Ok(0) }
+    }
+
+    /// Limits how long statements wait for locks. See [`LockLimit`](lock_limit::LockLimit).
+    fn limit_locks(
+        on: &mut Conn<Self>,
+        wait: Duration,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// Restores the previous limit.
+    fn restore_lock_limit(
+        on: &mut Conn<Self>,
+        before: i64,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// The same from a `Drop`, if the roll-back that follows does not do it.
+    fn restore_lock_limit_later(on: &mut Conn<Self>, before: i64) {
+        let _ = (on, before);
+    }
+
+    /// Rolls back what may be left of a transaction, and replaces it by one that can never commit a
+    /// write.
+    fn force_rollback(on: &mut Conn<Self>) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// Rolls back what may be left of a transaction, and begins another one with this statement in
+    /// it.
+    fn restart(
+        on: &mut Conn<Self>,
+        statement: &str,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// The same for a transaction that is lost: the new one can never commit a write, if the
+    /// database supports that with a statement in it.
+    fn restart_lost(
+        on: &mut Conn<Self>,
+        statement: &str,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        Self::restart(on, statement)
+    }
+
+    /// Rolls back to a savepoint, which stays.
+    fn roll_back_to(
+        on: &mut Conn<Self>,
+        savepoint: &str,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// Changes every statement.
+    #[cfg(test)]
+    #[allow(dead_code, reason = "used with one version of sqlx alone")]
+    fn rewrite(&mut self, change: &dyn Fn(&str) -> String);
+
+    /// Whether a statement waited for a lock until its limit.
+    fn is_lock_timeout(error: &dyn DatabaseError) -> bool;
+
+    /// Whether a statement exceeded the connection's limit for statements.
+    fn is_statement_timeout(error: &dyn DatabaseError) -> bool {
+        let _ = error;
+        false
+    }
+
+    /// Whether the transaction met another one, so that the whole transaction can run again.
+    fn is_conflict(error: &dyn DatabaseError) -> bool {
+        Self::classify(error) == ErrorClass::Conflict
+    }
+
+    /// Asks for a message when this attempt ends, if the database sends messages. See
+    /// [`listen`](Self::listen).
+    fn mark(
+        &self,
+        on: &mut Conn<Self>,
+        id: &RecordId,
+        attempt: i64,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        let _ = (on, id, attempt);
+        async { Ok(()) }
+    }
+
+    /// Starts the task that receives messages and wakes waiters. `None`: this database sends none.
+    fn listen(&self, pool: &Pool<Self::Db>, waiters: Arc<LocalWaiters>) -> Option<MessageTask> {
+        let _ = (pool, waiters);
+        None
+    }
+}
+
+/// Reads a row whose columns are in the order of `Row`.
+macro_rules! read_row {
+    ($row:expr) => {{
+        use self::sqlx::Row as _;
+        let row = $row;
+        Ok::<_, self::sqlx::Error>($crate::row::Row {
+            state: row.try_get(0)?,
+            attempt: row.try_get(1)?,
+            lease: $crate::row::RowLease {
+                owner: row.try_get(2)?,
+                origin: row.try_get(3)?,
+                length: row.try_get(4)?,
+                hold: row.try_get(5)?,
+            },
+            left: row.try_get(6)?,
+            fade: row.try_get(7)?,
+            fingerprint: row.try_get(8)?,
+            outcome: $crate::row::RowOutcome {
+                is_error: row.try_get(9)?,
+                codec: row.try_get(10)?,
+                payload: row.try_get(11)?,
+            },
+            questions: row.try_get(12)?,
+            took_over: row.try_get(13)?,
+            revision: row.try_get(14)?,
+        })
+    }};
+}
+use read_row;
+
+/// Reads the rows of a listing: after those columns, the operation, the key and the expiry.
+macro_rules! read_window {
+    ($rows:expr) => {
+        $rows
+            .into_iter()
+            .map(|row| {
+                use self::sqlx::Row as _;
+                let position = super::Position {
+                    operation: row.try_get(15)?,
+                    key: row.try_get(16)?,
+                    expires_at: row.try_get(17)?,
+                };
+                Ok(super::ListedRow {
+                    position,
+                    row: super::read_row!(row)?,
+                })
+            })
+            .collect::<Result<Vec<_>, self::sqlx::Error>>()
+    };
+}
+use read_window;

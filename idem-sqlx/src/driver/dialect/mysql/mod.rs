@@ -1,0 +1,487 @@
+//! MySQL and MariaDB.
+
+mod errors;
+mod statements;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use idem_core::store::record::RecordId;
+
+use self::sqlx::error::DatabaseError;
+use self::sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlRow};
+use self::sqlx::query::Query;
+use self::sqlx::{Executor as _, MySql, Row as _};
+use self::statements::{Statements, within};
+use super::super::super::{sql, sqlx};
+use super::statements::WriteStatements;
+use super::{
+    Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, ListScope, Position, Schema, Window,
+};
+use crate::row::{Columns, LeaseColumns, Row};
+use crate::table::Table;
+
+/// The dialect.
+pub(crate) struct Mysql {
+    statements: Statements,
+    /// Whether it is for a caller's transaction, where each statement is one message of text. sqlx
+    /// does not know how to go on after a future that was dropped while its statement was being
+    /// prepared: it takes the rest of that answer for the answer to the next statement.
+    in_text: bool,
+    /// How long claims wait for locks, where the connection does not say.
+    lock_limit: Option<Duration>,
+}
+
+impl Mysql {
+    /// Sets the variables of the session that the statements of [`within`] refer to.
+    async fn set(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        outcome: Option<&[u8]>,
+    ) -> Result<(), sqlx::Error> {
+        let texts = self.statements.set(id, outcome);
+        for text in &texts {
+            on.execute(sqlx::raw_sql(sql(text))).await?;
+        }
+        let Some(outcome) = outcome.filter(|_| texts.len() > 1) else {
+            return Ok(());
+        };
+        let arrived: Option<i64> = on
+            .fetch_one(sqlx::raw_sql(within::ARRIVED))
+            .await?
+            .try_get(0)?;
+        if arrived.is_some_and(|length| {
+            usize::try_from(length).is_ok_and(|length| length == outcome.len())
+        }) {
+            return Ok(());
+        }
+        Err(sqlx::Error::Encode(
+            "the outcome is larger than `max_allowed_packet` of the server".into(),
+        ))
+    }
+
+    /// Returns a row that was read outside of any transaction. If that read may have seen more than
+    /// what is committed, reads it again.
+    async fn committed(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        row: MySqlRow,
+    ) -> Result<Option<Row>, sqlx::Error> {
+        if !row.try_get::<bool, _>(READS_UNCOMMITTED)? {
+            return super::read_row!(row).map(Some);
+        }
+        let text = self.statements.read_committed(id);
+        on.fetch_optional(sqlx::raw_sql(sql(&text)))
+            .await?
+            .map(|row| super::read_row!(row))
+            .transpose()
+    }
+}
+
+/// The column after those of `Row`: whether the session reads what is not committed.
+const READS_UNCOMMITTED: usize = 15;
+
+impl Dialect for Mysql {
+    type Db = MySql;
+
+    const NAME: &'static str = "MySQL";
+
+    /// The lock of the insert that found the row stays until the transaction ends, whatever is
+    /// rolled back.
+    const HOLDS_UP_OWNERS: bool = true;
+
+    fn new(table: &Table, lock_limit: Option<Duration>) -> Self {
+        Self {
+            statements: Statements::new(table),
+            in_text: false,
+            lock_limit,
+        }
+    }
+
+    fn within_transactions(table: &Table) -> Self {
+        Self {
+            statements: Statements::within_transactions(table),
+            in_text: true,
+            ..Self::new(table, None)
+        }
+    }
+
+    fn place(options: &MySqlConnectOptions) -> String {
+        format!(
+            "{}:{}/{}",
+            options.get_host(),
+            options.get_port(),
+            options.get_database().unwrap_or_default()
+        )
+    }
+
+    async fn insert(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        columns: &Columns,
+    ) -> Result<Option<Row>, sqlx::Error> {
+        // Several statements in one message, which only the text protocol takes: so a claim and a
+        // replay are one round trip each.
+        let text = self.statements.insert(id, columns, self.lock_limit);
+        match on.fetch_all(sqlx::raw_sql(sql(&text))).await {
+            Ok(rows) => rows.first().map(|row| super::read_row!(row)).transpose(),
+            Err(error) => Err(self.undo(on, error).await),
+        }
+    }
+
+    async fn insert_all(
+        &self,
+        on: &mut MySqlConnection,
+        rows: &[(RecordId, Columns)],
+    ) -> Result<HashSet<i64>, sqlx::Error> {
+        let text = self.statements.insert_all(rows);
+        let standing = on.fetch_all(sqlx::raw_sql(sql(&text))).await?;
+        standing.iter().map(|row| row.try_get(0)).collect()
+    }
+
+    async fn read(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+    ) -> Result<Option<Row>, sqlx::Error> {
+        if self.in_text {
+            self.set(on, id, None).await?;
+            let text = self.statements.read_now(id);
+            return on
+                .fetch_optional(sqlx::raw_sql(sql(&text)))
+                .await?
+                .map(|row| super::read_row!(row))
+                .transpose();
+        }
+        let query = sqlx::query(sql(&self.statements.read))
+            .bind(id.operation())
+            .bind(id.key());
+        let Some(row) = query.fetch_optional(&mut *on).await? else {
+            return Ok(None);
+        };
+        self.committed(on, id, row).await
+    }
+
+    async fn window(
+        &self,
+        on: &mut MySqlConnection,
+        scope: &ListScope,
+        after: &Position,
+        limit: i64,
+    ) -> Result<Window, sqlx::Error> {
+        let query = sqlx::query(sql(self.statements.listing.window(scope)));
+        let query = query.bind(after.expires_at).bind(after.expires_at);
+        let query = query
+            .bind(after.operation.as_str())
+            .bind(after.key.as_str());
+        let query = match scope {
+            ListScope::OfOperation(operation) => query.bind(&**operation).bind(limit),
+            ListScope::All | ListScope::InStates(_) | ListScope::InFlight => query.bind(limit),
+        };
+        let rows = super::read_window!(query.fetch_all(on).await?)?;
+        Ok(Window::of_all(rows, limit))
+    }
+
+    async fn has_more(
+        &self,
+        on: &mut MySqlConnection,
+        operation: &str,
+        rows: i64,
+    ) -> Result<bool, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.listing.has_more))
+            .bind(operation)
+            .bind(rows);
+        Ok(query.fetch_optional(on).await?.is_some())
+    }
+
+    async fn ids(
+        &self,
+        on: &mut MySqlConnection,
+        after: &Position,
+        limit: i64,
+    ) -> Result<Vec<(String, String)>, sqlx::Error> {
+        let query = sqlx::query_as(sql(&self.statements.listing.ids));
+        let operation = after.operation.as_str();
+        let query = query
+            .bind(operation)
+            .bind(after.key.as_str())
+            .bind(operation)
+            .bind(limit);
+        query.fetch_all(on).await
+    }
+
+    async fn put(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        guard: Guard,
+        columns: &Columns,
+    ) -> Result<bool, sqlx::Error> {
+        if self.in_text {
+            self.set(on, id, columns.outcome.payload.as_deref()).await?;
+            let text = self.statements.put_within(id, guard, columns);
+            return Ok(on.execute(sqlx::raw_sql(sql(&text))).await?.rows_affected() > 0);
+        }
+        if let (Some(limit), Guard::Revision(_) | Guard::RanOut(_)) = (self.lock_limit, guard) {
+            let text = self.statements.put_limited(id, guard, columns, limit);
+            return match on.execute(sqlx::raw_sql(sql(&text))).await {
+                Ok(done) => Ok(done.rows_affected() > 0),
+                Err(error) => Err(self.undo(on, error).await),
+            };
+        }
+        let WriteStatements {
+            put_owned,
+            put_as_read,
+            ..
+        } = &self.statements.writes;
+        let query = match guard {
+            Guard::Owner(owner) => {
+                bind(sqlx::query(sql(put_owned)), id, columns).bind(owner.to_bytes().to_vec())
+            }
+            Guard::Revision(revision) => bind(sqlx::query(sql(put_as_read)), id, columns)
+                .bind(revision)
+                .bind(false),
+            Guard::RanOut(revision) => bind(sqlx::query(sql(put_as_read)), id, columns)
+                .bind(revision)
+                .bind(true),
+        };
+        Ok(query.execute(on).await?.rows_affected() > 0)
+    }
+
+    async fn remove(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        revision: i64,
+    ) -> Result<bool, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.writes.remove))
+            .bind(id.operation())
+            .bind(id.key())
+            .bind(revision);
+        Ok(query.execute(on).await?.rows_affected() > 0)
+    }
+
+    async fn renew(
+        &self,
+        on: &mut MySqlConnection,
+        leases: &[&LeaseRenewal],
+    ) -> Result<Vec<bool>, sqlx::Error> {
+        let revision = fastrand::i64(..);
+        let text = self.statements.renew(leases, revision);
+        let renewed = on.execute(sqlx::raw_sql(sql(&text))).await?.rows_affected();
+        if usize::try_from(renewed).is_ok_and(|renewed| renewed == leases.len()) {
+            return Ok(vec![true; leases.len()]);
+        }
+        let text = self.statements.renewed(leases, revision);
+        let rows = on.fetch_all(sqlx::raw_sql(sql(&text))).await?;
+        let owners = rows
+            .iter()
+            .map(|row| row.try_get(0))
+            .collect::<Result<HashSet<Vec<u8>>, _>>()?;
+        Ok(leases
+            .iter()
+            .map(|lease| owners.contains(lease.owner.to_bytes().as_slice()))
+            .collect())
+    }
+
+    async fn sweep(&self, on: &mut MySqlConnection, limit: i64) -> Result<u64, sqlx::Error> {
+        let expired = sqlx::query(sql(&self.statements.upkeep.sweep))
+            .bind(limit)
+            .execute(&mut *on)
+            .await?
+            .rows_affected();
+        let query = sqlx::query(sql(&self.statements.upkeep.sweep_outcomes))
+            .bind(fastrand::i64(..))
+            .bind(limit);
+        Ok(expired.max(query.execute(on).await?.rows_affected()))
+    }
+
+    async fn time(&self, on: &mut MySqlConnection) -> Result<Duration, sqlx::Error> {
+        // As text: in a caller's transaction, nothing is prepared.
+        let row = on
+            .fetch_one(sqlx::raw_sql(sql(&self.statements.upkeep.time)))
+            .await?;
+        Ok(Duration::from_micros(
+            row.try_get::<i64, _>(0)?.unsigned_abs(),
+        ))
+    }
+
+    async fn schema(&self, on: &mut MySqlConnection) -> Result<Schema, sqlx::Error> {
+        let row = on
+            .fetch_one(sqlx::raw_sql(sql(&self.statements.table.schema)))
+            .await?;
+        // A caller's transaction commits by itself.
+        if !self.in_text && row.try_get::<i64, _>(0)? == 0 {
+            return Ok(Schema::Unusable(
+                "the connection has `autocommit` switched off, so that no step would ever be \
+                 committed; give the store connections with `autocommit`",
+            ));
+        }
+        Ok(row
+            .try_get::<Option<String>, _>(1)?
+            .map_or(Schema::Missing, Schema::Marked))
+    }
+
+    async fn create(&self, on: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+        on.execute(sqlx::raw_sql(sql(&self.statements.table.create)))
+            .await
+            .map(drop)
+    }
+
+    async fn insert_within(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        columns: &Columns,
+        wait: Duration,
+    ) -> Result<InsertResult, sqlx::Error> {
+        self.set(on, id, None).await?;
+        // One message: nothing can come between taking the server's lock and giving it back, but an
+        // error.
+        let text = self.statements.insert_within(id, columns, wait);
+        let rows = match on.fetch_all(sqlx::raw_sql(sql(&text))).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                let _ = on
+                    .execute(sqlx::raw_sql(sql(&Arc::from(within::unlock()))))
+                    .await;
+                return Err(error);
+            }
+        };
+        let row = rows
+            .iter()
+            .find(|row| row.len() > 2)
+            .map(|row| super::read_row!(row))
+            .transpose()?;
+        let is_locked = rows
+            .iter()
+            .find(|row| row.len() <= 2)
+            .map(|row| row.try_get::<i64, _>(0))
+            .transpose()?
+            == Some(0);
+        Ok(match row {
+            _ if is_locked => InsertResult::Locked,
+            Some(row) => InsertResult::Row(Box::new(row)),
+            None => InsertResult::NotVisible,
+        })
+    }
+
+    async fn read_within(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        wait: Duration,
+    ) -> Result<Option<Row>, sqlx::Error> {
+        self.set(on, id, None).await?;
+        let text = self.statements.read_within(id, wait);
+        let rows = match on.fetch_all(sqlx::raw_sql(sql(&text))).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                let _ = Self::restore_lock_limit(on, 0).await;
+                return Err(error);
+            }
+        };
+        rows.first().map(|row| super::read_row!(row)).transpose()
+    }
+
+    async fn limit_locks(on: &mut MySqlConnection, wait: Duration) -> Result<(), sqlx::Error> {
+        on.execute(sqlx::raw_sql(sql(&Arc::from(within::limit(wait)))))
+            .await
+            .map(drop)
+    }
+
+    async fn restore_lock_limit(on: &mut MySqlConnection, _: i64) -> Result<(), sqlx::Error> {
+        on.execute(sqlx::raw_sql(within::UNLIMIT)).await.map(drop)
+    }
+
+    async fn force_rollback(on: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+        Self::restart_lost(on, "SELECT 1").await
+    }
+
+    async fn restart(on: &mut MySqlConnection, statement: &str) -> Result<(), sqlx::Error> {
+        let text = format!("ROLLBACK; START TRANSACTION; {statement}");
+        on.execute(sqlx::raw_sql(sql(&Arc::from(text))))
+            .await
+            .map(drop)
+    }
+
+    async fn restart_lost(on: &mut MySqlConnection, statement: &str) -> Result<(), sqlx::Error> {
+        let text = format!("ROLLBACK; START TRANSACTION READ ONLY; {statement}");
+        on.execute(sqlx::raw_sql(sql(&Arc::from(text))))
+            .await
+            .map(drop)
+    }
+
+    async fn roll_back_to(on: &mut MySqlConnection, savepoint: &str) -> Result<(), sqlx::Error> {
+        let text = format!("ROLLBACK TO SAVEPOINT {savepoint}");
+        on.execute(sqlx::raw_sql(sql(&Arc::from(text))))
+            .await
+            .map(drop)
+    }
+
+    #[cfg(test)]
+    fn rewrite(&mut self, change: &dyn Fn(&str) -> String) {
+        self.statements.rewrite(change);
+    }
+
+    fn is_statement_timeout(error: &dyn DatabaseError) -> bool {
+        matches!(errors::number(error), 1969 | 3024)
+    }
+
+    fn is_lock_timeout(error: &dyn DatabaseError) -> bool {
+        matches!(errors::number(error), 1205 | 3572)
+    }
+
+    fn classify(error: &dyn DatabaseError) -> ErrorClass {
+        errors::classify(error)
+    }
+}
+
+impl Mysql {
+    /// Ends what a failed message has begun. If this fails too, the connection is lost.
+    async fn undo(&self, on: &mut MySqlConnection, error: sqlx::Error) -> sqlx::Error {
+        let text = statements::undo(self.lock_limit);
+        let _ = on.execute(sqlx::raw_sql(sql(&text))).await;
+        error
+    }
+}
+
+/// Binds the values of a row, in the order of the statements.
+fn bind<'q>(
+    query: Query<'q, MySql, MySqlArguments>,
+    id: &'q RecordId,
+    columns: &'q Columns,
+) -> Query<'q, MySql, MySqlArguments> {
+    let Columns {
+        expires_in, fade, ..
+    } = *columns;
+    let LeaseColumns { hold, length, .. } = columns.lease;
+    // In this order: a column that was set has its new value further on in the statement. The
+    // expiry comes last.
+    query
+        .bind(columns.state)
+        .bind(columns.attempt)
+        .bind(columns.lease.owner.map(|owner| owner.to_vec()))
+        .bind(columns.lease.origin)
+        .bind(expires_in)
+        .bind(hold)
+        .bind(expires_in)
+        .bind(hold)
+        .bind(length)
+        .bind(expires_in)
+        .bind(fade)
+        .bind(expires_in)
+        .bind(columns.fingerprint.as_deref())
+        .bind(columns.outcome.is_error)
+        .bind(columns.outcome.codec.as_deref())
+        .bind(columns.outcome.payload.as_deref())
+        .bind(columns.questions)
+        .bind(columns.took_over.as_deref())
+        .bind(columns.revision)
+        .bind(id.operation())
+        .bind(id.key())
+}

@@ -1,0 +1,442 @@
+//! The statements of MySQL and MariaDB.
+//!
+//! Time is `UTC_TIMESTAMP(6)`, the start of the statement. A statement that had to wait for another
+//! one counts from before it waited, as its caller does.
+
+pub(super) mod within;
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use idem_core::store::record::RecordId;
+
+use self::within::{UNLIMIT, limit};
+use super::super::statements::{
+    ListStatements, TableStatements, UpkeepStatements, WriteStatements,
+};
+use super::super::{Guard, LeaseRenewal, RENEWALS};
+use crate::row::Columns;
+use crate::table::Table;
+
+pub(super) struct Statements {
+    /// The table's quoted name.
+    table_name: String,
+    inserts: InsertParts,
+    then_read: Arc<str>,
+    then_read_revisions: Arc<str>,
+    pub(super) read: Arc<str>,
+    pub(super) writes: WriteStatements,
+    renewal: RenewalParts,
+    pub(super) listing: ListStatements,
+    pub(super) upkeep: UpkeepStatements,
+    pub(super) table: TableStatements,
+}
+
+/// What comes before the values of an insert.
+struct InsertParts {
+    insert: Arc<str>,
+    insert_ignoring: Arc<str>,
+    insert_or_lock: Arc<str>,
+}
+
+/// What comes between the values of a renewal.
+struct RenewalParts {
+    select: Arc<str>,
+    update: Arc<str>,
+    read_owners: Arc<str>,
+}
+
+const COLUMNS: &str = "operation, `key`, state, attempt, owner, origin, \
+    leased_at, lease_until, valid_until, expires_at, \
+    fingerprint, is_error, codec, outcome, questions, took_over, revision";
+
+/// The columns of `Row`, in the order in which it is read. The time left is rounded up, so that a
+/// lease never ends early.
+const ROW: &str = "state, attempt, owner, origin, \
+    TIMESTAMPDIFF(MICROSECOND, leased_at, lease_until) DIV 1000, \
+    TIMESTAMPDIFF(MICROSECOND, leased_at, expires_at) DIV 1000, \
+    (TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at) + 999) DIV 1000, \
+    TIMESTAMPDIFF(MICROSECOND, valid_until, expires_at) DIV 1000, \
+    fingerprint, is_error, codec, outcome, questions, took_over, revision";
+
+/// The isolation level of the session, for each of the two servers.
+const LEVEL: &str = "/*M! @@tx_isolation */ /*!80000 @@transaction_isolation */";
+
+/// Whether the session's plain reads see what is not committed, and may never be.
+const READS_UNCOMMITTED: &str =
+    "/*M! @@tx_isolation */ /*!80000 @@transaction_isolation */ = 'READ-UNCOMMITTED'";
+
+/// Keeps an existing row. `INSERT IGNORE` would turn errors into warnings.
+const IF_NONE: &str = " ON DUPLICATE KEY UPDATE operation = VALUES(operation); ";
+
+const AT: &str = "operation = ? AND `key` = ?";
+
+/// A parameter in milliseconds as an interval.
+const MS: &str = "INTERVAL ? * 1000 MICROSECOND";
+
+impl Statements {
+    pub(super) fn new(table: &Table) -> Self {
+        Self::of(
+            table,
+            "owner = ? AND state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6)",
+        )
+    }
+
+    /// Of steps in a caller's transaction. Nobody else sees a claim there, so that it has not
+    /// expired, however long the transaction takes.
+    pub(super) fn within_transactions(table: &Table) -> Self {
+        Self::of(table, "owner = ? AND state = 'in_flight'")
+    }
+
+    fn of(table: &Table, if_owned: &str) -> Self {
+        let t = &table.quoted('`');
+        Self {
+            table_name: t.clone(),
+            inserts: InsertParts {
+                insert: format!("INSERT INTO {t} ({COLUMNS}) VALUES ").into(),
+                insert_ignoring: format!("INSERT IGNORE INTO {t} ({COLUMNS}) SELECT ").into(),
+                insert_or_lock: format!("INSERT INTO {t} ({COLUMNS}) SELECT ").into(),
+            },
+            then_read: format!("SELECT {ROW}, {READS_UNCOMMITTED} FROM {t} WHERE ").into(),
+            then_read_revisions: format!("SELECT revision FROM {t} WHERE false").into(),
+            read: format!("SELECT {ROW}, {READS_UNCOMMITTED} FROM {t} WHERE {AT}").into(),
+            writes: writes(t, if_owned),
+            renewal: renewal(t),
+            listing: listing(t),
+            upkeep: upkeep(t),
+            table: TableStatements {
+                schema: schema(table).into(),
+                create: create(table).into(),
+            },
+        }
+    }
+
+    /// Writes a row where there is none, and reads the row that is there then. Each value is a
+    /// number or hexadecimal, so that nothing can be taken for SQL, whatever the settings of the
+    /// session are. In a transaction, so that nothing is left of a claim whose read fails.
+    pub(super) fn insert(
+        &self,
+        id: &RecordId,
+        columns: &Columns,
+        lock_limit: Option<Duration>,
+    ) -> Arc<str> {
+        let mut text = String::with_capacity(2048);
+        if let Some(wait) = lock_limit {
+            let _ = write!(text, "{}; ", limit(wait));
+        }
+        text.push_str("START TRANSACTION; ");
+        text.push_str(&self.inserts.insert);
+        push_row(&mut text, id, columns);
+        text.push_str(IF_NONE);
+        text.push_str(&self.then_read);
+        push_id(&mut text, id);
+        text.push_str("; COMMIT");
+        if lock_limit.is_some() {
+            let _ = write!(text, "; {UNLIMIT}");
+        }
+        text.into()
+    }
+
+    /// As `put_as_read`, with its values in the text, and with a limit for locks around it.
+    pub(super) fn put_limited(
+        &self,
+        id: &RecordId,
+        guard: Guard,
+        columns: &Columns,
+        wait: Duration,
+    ) -> Arc<str> {
+        let mut key = String::new();
+        push_text(&mut key, Some(id.key().as_bytes()));
+        let mut outcome = String::new();
+        push_bytes(&mut outcome, columns.outcome.payload.as_deref());
+        let put = self.put_in_text(id, guard, columns, [key, outcome]);
+        format!("{}; {put}; {UNLIMIT}", limit(wait)).into()
+    }
+
+    /// Reads what is committed, at the isolation level that sees more. The level is that of the
+    /// next transaction, which this read is.
+    pub(super) fn read_committed(&self, id: &RecordId) -> Arc<str> {
+        let mut text = format!(
+            "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; {}",
+            self.then_read
+        );
+        push_id(&mut text, id);
+        text.into()
+    }
+
+    /// Writes each row where there is none, and reads the revisions that are there then.
+    pub(super) fn insert_all(&self, rows: &[(RecordId, Columns)]) -> Arc<str> {
+        let mut text = self.inserts.insert.to_string();
+        for (index, (id, columns)) in rows.iter().enumerate() {
+            if index > 0 {
+                text.push_str(", ");
+            }
+            push_row(&mut text, id, columns);
+        }
+        text.push_str(IF_NONE);
+        text.push_str(&self.then_read_revisions);
+        for (id, _) in rows {
+            text.push_str(" OR (");
+            push_id(&mut text, id);
+            text.push(')');
+        }
+        text.into()
+    }
+}
+
+fn writes(t: &str, if_owned: &str) -> WriteStatements {
+    let expires = format!("COALESCE(UTC_TIMESTAMP(6) + {MS}, expires_at)");
+    // The guard is compared before the columns are set: a condition sees the row as it is.
+    let put = |guard: &str| {
+        Arc::from(format!(
+            "UPDATE {t} SET state = ?, attempt = ?, owner = ?, origin = ?, \
+             leased_at = {expires} - {MS}, lease_until = {expires} - {MS} + {MS}, \
+             valid_until = {expires} - {MS}, expires_at = {expires}, \
+             fingerprint = ?, is_error = ?, codec = ?, outcome = ?, questions = ?, \
+             took_over = ?, revision = ? WHERE {AT} AND {guard}"
+        ))
+    };
+    WriteStatements {
+        put_owned: put(if_owned),
+        put_as_read: put("revision = ? AND (NOT ? OR lease_until <= UTC_TIMESTAMP(6))"),
+        remove: format!("DELETE FROM {t} WHERE {AT} AND revision = ?").into(),
+    }
+}
+
+/// Skips locked rows. With another index or in another order, it would lock rows of others. Because
+/// of the limit, the optimizer cannot merge the inner select into the update.
+fn renewal(t: &str) -> RenewalParts {
+    RenewalParts {
+        select: format!(
+            " END AS hold, TIMESTAMPDIFF(MICROSECOND, leased_at, lease_until) AS lease \
+             FROM {t} FORCE INDEX (PRIMARY) \
+             WHERE state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6) AND ("
+        )
+        .into(),
+        update: format!(
+            ") LIMIT {RENEWALS} FOR UPDATE SKIP LOCKED) AS free \
+             STRAIGHT_JOIN {t} AS r FORCE INDEX (PRIMARY) \
+             ON r.operation = free.operation AND r.`key` = free.`key` \
+             SET r.leased_at = UTC_TIMESTAMP(6), \
+             r.lease_until = UTC_TIMESTAMP(6) + INTERVAL free.lease MICROSECOND, \
+             r.expires_at = UTC_TIMESTAMP(6) + INTERVAL 1000 * free.hold MICROSECOND, \
+             r.revision = "
+        )
+        .into(),
+        read_owners: format!("SELECT owner FROM {t} WHERE revision = ").into(),
+    }
+}
+
+fn listing(t: &str) -> ListStatements {
+    let row = ROW.replace("outcome,", "CAST('' AS BINARY),");
+    let from = "(TIMESTAMP('1970-01-01') + INTERVAL ? MICROSECOND)";
+    let window = |index: &str, only: &str| {
+        Arc::from(format!(
+            "SELECT {row}, operation, `key`, \
+             TIMESTAMPDIFF(MICROSECOND, TIMESTAMP('1970-01-01'), expires_at) FROM {t}{index} \
+             WHERE expires_at > UTC_TIMESTAMP(6) AND expires_at >= {from} \
+             AND (expires_at, operation, `key`) > ({from}, ?, ?) {only}\
+             ORDER BY expires_at, operation, `key` LIMIT ?"
+        ))
+    };
+    ListStatements {
+        window: window("", ""),
+        window_in_flight: window("", "AND state = 'in_flight' "),
+        window_of_operation: window(" FORCE INDEX (PRIMARY)", "AND operation = ? "),
+        has_more: format!(
+            "SELECT 1 FROM {t} FORCE INDEX (PRIMARY) WHERE operation = ? LIMIT 1 OFFSET ?"
+        )
+        .into(),
+        // Two ranges, because MySQL does not seek by a row of two columns.
+        ids: format!(
+            "SELECT operation, `key` FROM {t} FORCE INDEX (PRIMARY) \
+             WHERE (operation = ? AND `key` > ?) OR operation > ? \
+             ORDER BY operation, `key` LIMIT ?"
+        )
+        .into(),
+    }
+}
+
+fn upkeep(t: &str) -> UpkeepStatements {
+    UpkeepStatements {
+        sweep: format!(
+            "DELETE FROM {t} WHERE expires_at <= UTC_TIMESTAMP(6) ORDER BY expires_at LIMIT ?"
+        )
+        .into(),
+        sweep_outcomes: format!(
+            "UPDATE {t} SET state = 'done', valid_until = NULL, is_error = false, codec = NULL, \
+             outcome = NULL, took_over = NULL, revision = ? \
+             WHERE state = 'committed' AND valid_until <= UTC_TIMESTAMP(6) \
+             ORDER BY valid_until LIMIT ?"
+        )
+        .into(),
+        time: "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))".into(),
+    }
+}
+
+/// As text, also where a step prepares its statements: see `Mysql::in_text`.
+fn schema(table: &Table) -> String {
+    let name = table.name();
+    let schema = table
+        .schema()
+        .map_or_else(|| "NULL".to_owned(), |schema| format!("'{schema}'"));
+    format!(
+        "SELECT CAST(@@autocommit AS SIGNED), \
+         (SELECT CAST(table_comment AS CHAR) FROM information_schema.tables \
+         WHERE table_schema = COALESCE({schema}, DATABASE()) AND table_name = '{name}')"
+    )
+}
+
+#[cfg(test)]
+impl Statements {
+    /// Changes every text.
+    pub(super) fn rewrite(&mut self, change: &dyn Fn(&str) -> String) {
+        let texts = [
+            &mut self.inserts.insert,
+            &mut self.then_read,
+            &mut self.read,
+            &mut self.renewal.select,
+            &mut self.renewal.update,
+            &mut self.renewal.read_owners,
+        ];
+        super::super::statements::rewrite(texts, change);
+        self.writes.rewrite(change);
+        self.listing.rewrite(change);
+        self.upkeep.rewrite(change);
+    }
+}
+
+/// Returns the text that ends what is left of a claim of which a statement failed.
+pub(super) fn undo(lock_limit: Option<Duration>) -> Arc<str> {
+    if lock_limit.is_some() {
+        format!("ROLLBACK; {UNLIMIT}").into()
+    } else {
+        "ROLLBACK".into()
+    }
+}
+
+/// A row in brackets.
+fn push_row(text: &mut String, id: &RecordId, columns: &Columns) {
+    text.push('(');
+    push_text(text, Some(id.operation().as_bytes()));
+    text.push_str(", ");
+    push_text(text, Some(id.key().as_bytes()));
+    push_values(text, columns);
+    text.push(')');
+}
+
+/// The values of the columns after the key.
+fn push_values(text: &mut String, columns: &Columns) {
+    text.push_str(", ");
+    push_text(text, Some(columns.state.as_bytes()));
+    let _ = write!(text, ", {}, ", columns.attempt);
+    push_bytes(text, columns.lease.owner.as_ref().map(<[u8; 16]>::as_slice));
+    text.push_str(", ");
+    push_text(text, columns.lease.origin.map(str::as_bytes));
+    let lease = &columns.lease;
+    let expires = columns.expires_in.unwrap_or_default();
+    let lengths = [
+        lease.hold.map(|hold| expires - hold),
+        lease
+            .hold
+            .zip(lease.length)
+            .map(|(hold, length)| expires - hold + length),
+        columns.fade.map(|fade| expires - fade),
+        Some(expires),
+    ];
+    for length in lengths {
+        let _ = match length {
+            Some(length) => write!(
+                text,
+                ", UTC_TIMESTAMP(6) + INTERVAL {length} * 1000 MICROSECOND"
+            ),
+            None => write!(text, ", NULL"),
+        };
+    }
+    text.push_str(", ");
+    push_text(text, columns.fingerprint.as_deref().map(str::as_bytes));
+    let _ = write!(text, ", {}, ", u8::from(columns.outcome.is_error));
+    push_text(text, columns.outcome.codec.as_deref().map(str::as_bytes));
+    text.push_str(", ");
+    push_bytes(text, columns.outcome.payload.as_deref());
+    let _ = write!(text, ", {}, ", columns.questions);
+    push_text(text, columns.took_over.as_deref().map(str::as_bytes));
+    let _ = write!(text, ", {}", columns.revision);
+}
+
+fn push_id(text: &mut String, id: &RecordId) {
+    text.push_str("operation = ");
+    push_text(text, Some(id.operation().as_bytes()));
+    text.push_str(" AND `key` = ");
+    push_text(text, Some(id.key().as_bytes()));
+}
+
+impl Statements {
+    /// Renews the leases whose rows are not locked. In one statement, because each statement waits
+    /// for the disk.
+    pub(super) fn renew(&self, leases: &[&LeaseRenewal], revision: i64) -> Arc<str> {
+        let mut text = "UPDATE (SELECT operation, `key`, CASE owner".to_owned();
+        for lease in leases {
+            text.push_str(" WHEN ");
+            push_bytes(&mut text, Some(&lease.owner.to_bytes()));
+            let _ = write!(text, " THEN {}", lease.hold);
+        }
+        text.push_str(&self.renewal.select);
+        push_leases(&mut text, leases);
+        let _ = write!(text, "{}{revision}", self.renewal.update);
+        text.into()
+    }
+
+    /// Reads the owners of the leases that were renewed with this revision.
+    pub(super) fn renewed(&self, leases: &[&LeaseRenewal], revision: i64) -> Arc<str> {
+        let mut text = format!("{}{revision} AND (", self.renewal.read_owners);
+        push_leases(&mut text, leases);
+        text.push(')');
+        text.into()
+    }
+}
+
+fn push_leases(text: &mut String, leases: &[&LeaseRenewal]) {
+    text.push_str("false");
+    for lease in leases {
+        text.push_str(" OR (");
+        push_id(text, &lease.id);
+        text.push_str(" AND owner = ");
+        push_bytes(text, Some(&lease.owner.to_bytes()));
+        text.push(')');
+    }
+}
+
+fn push_text(text: &mut String, value: Option<&[u8]>) {
+    if value.is_some() {
+        text.push_str("_utf8mb4 ");
+    }
+    push_bytes(text, value);
+}
+
+fn push_bytes(text: &mut String, value: Option<&[u8]>) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
+    let Some(value) = value else {
+        text.push_str("NULL");
+        return;
+    };
+    let digit = |half: u8| {
+        DIGITS
+            .get(usize::from(half))
+            .copied()
+            .map_or('0', char::from)
+    };
+    text.push_str("x'");
+    for byte in value {
+        text.push(digit(byte >> 4));
+        text.push(digit(byte & 15));
+    }
+    text.push('\'');
+}
+
+fn create(table: &Table) -> String {
+    include_str!("../../schema/mysql.sql")
+        .replace("`idem_records` (", &format!("{} (", table.quoted('`')))
+}

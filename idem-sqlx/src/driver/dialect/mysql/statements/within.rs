@@ -1,0 +1,274 @@
+//! The statements of steps in a caller's transaction.
+//!
+//! They are texts, not prepared statements: see `Mysql::in_text`. sqlx logs the text of each
+//! statement that is slow, and these wait for locks. So the key and the outcome are in variables of
+//! the session, which a statement that waits for nothing sets before.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use idem_core::store::record::RecordId;
+
+use super::super::super::Guard;
+use super::{IF_NONE, InsertParts, LEVEL, Statements, push_bytes, push_text, push_values};
+use crate::row::{Columns, LeaseColumns};
+
+/// Larger outcomes are sent in four pieces. In hexadecimal, each of them is half as long as the
+/// outcome, which may be as long as a message (`max_allowed_packet`).
+const PIECE: usize = 16 * 1024;
+
+/// Reads how many bytes of the outcome have arrived: none, if it is larger than
+/// `max_allowed_packet`.
+pub(in super::super) const ARRIVED: &str = "SELECT CAST(LENGTH(@idem_outcome) AS SIGNED)";
+
+/// Sets the limit that the session had before [`limit`].
+pub(in super::super) const UNLIMIT: &str = "SET SESSION innodb_lock_wait_timeout = \
+    COALESCE(@idem_lock_wait, @@SESSION.innodb_lock_wait_timeout)";
+
+/// Undoes what an insert has left behind that failed.
+pub(in super::super) fn unlock() -> String {
+    format!("DO RELEASE_LOCK(@idem_lock); {UNLIMIT}")
+}
+
+/// Limits how long statements wait for locks: `InnoDB` counts whole seconds. `MariaDB` takes zero
+/// for not at all, and `MySQL` makes it one.
+pub(in super::super) fn limit(wait: Duration) -> String {
+    format!(
+        "SET @idem_lock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION \
+         innodb_lock_wait_timeout = {}",
+        whole_seconds(wait)
+    )
+}
+
+fn whole_seconds(wait: Duration) -> u64 {
+    wait.as_secs()
+        .saturating_add(u64::from(wait.subsec_nanos() > 0))
+        .min(1_000_000)
+}
+
+/// Begins statements that undo this if one of them fails, also where nobody reads the error because
+/// the future was dropped. `MariaDB` alone can; for `MySQL` it is a comment.
+fn begin_undoing(undo: &str) -> String {
+    format!(
+        "/*M! BEGIN NOT ATOMIC DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN {undo}; RESIGNAL; END; \
+         */"
+    )
+}
+
+/// Ends them.
+const END: &str = "/*M!; END */";
+
+/// What a claim overwrites if it finds it. `@idem_takes` says that the row looks so, to a read that
+/// takes no lock. Then the row is locked exclusively from the start: two transactions with a shared
+/// lock that both want to overwrite it are a deadlock. Other rows are locked together with those
+/// that replay them too. A wrong guess costs a wait or a deadlock, never more.
+const TAKEN: &str = "(expires_at <= UTC_TIMESTAMP(6) OR state IN ('released', 'issued') \
+    OR state = 'in_flight' AND lease_until <= UTC_TIMESTAMP(6))";
+
+impl Statements {
+    /// Sets the variables that the statements here use: the key, the name of the server's lock for
+    /// it, and the outcome.
+    ///
+    /// Names of locks belong to the whole server, so the database is in them. They have at most 64
+    /// characters. They are made of bytes, because a name of a database and a key need not have a
+    /// character set in common.
+    pub(in super::super) fn set(&self, id: &RecordId, outcome: Option<&[u8]>) -> Vec<Arc<str>> {
+        let mut text = "SET @idem_key = ".to_owned();
+        push_text(&mut text, Some(id.key().as_bytes()));
+        text.push_str(
+            " COLLATE utf8mb4_bin, @idem_lock = CONCAT('idem.', \
+            SUBSTR(SHA2(CONCAT_WS('.', CAST(DATABASE() AS BINARY), ",
+        );
+        push_bytes(&mut text, Some(self.table_name.as_bytes()));
+        text.push_str(", ");
+        push_bytes(&mut text, Some(id.as_str().as_bytes()));
+        text.push_str("), 256), 1, 48))");
+        let Some(outcome) = outcome else {
+            return vec![text.into()];
+        };
+        let length = if outcome.len() > PIECE {
+            outcome.len().div_ceil(4)
+        } else {
+            PIECE
+        };
+        let mut pieces = outcome.chunks(length);
+        text.push_str(", @idem_outcome = ");
+        push_bytes(&mut text, Some(pieces.next().unwrap_or_default()));
+        let mut texts = vec![text.into()];
+        for piece in pieces {
+            let mut text = "SET @idem_outcome = CONCAT(@idem_outcome, ".to_owned();
+            push_bytes(&mut text, Some(piece));
+            text.push(')');
+            texts.push(text.into());
+        }
+        texts
+    }
+
+    /// Writes a row where there is none, and reads the one that stands there then, whatever this
+    /// transaction has read before.
+    ///
+    /// Of several inserts that wait for one row, all but one meet a deadlock when its owner rolls
+    /// back. So they queue for a lock of the server, which is given back as soon as the insert is
+    /// over.
+    pub(in super::super) fn insert_within(
+        &self,
+        id: &RecordId,
+        columns: &Columns,
+        wait: Duration,
+    ) -> Arc<str> {
+        let mut row = String::with_capacity(1024);
+        push_text(&mut row, Some(id.operation().as_bytes()));
+        row.push_str(", @idem_key");
+        push_values(&mut row, columns);
+        let table = &self.table_name;
+        let unlock = unlock();
+        let begin = begin_undoing(&unlock);
+        let limit = limit(wait);
+        let seconds = whole_seconds(wait);
+        let at = at(id);
+        let then_read = &self.then_read;
+        let InsertParts {
+            insert_ignoring,
+            insert_or_lock,
+            ..
+        } = &self.inserts;
+        format!(
+            "{begin} {limit}; \
+             SELECT COUNT(*) + ({LEVEL} = 'SERIALIZABLE') INTO @idem_takes FROM {table} \
+             WHERE {at} AND {LEVEL} <> 'SERIALIZABLE' AND {TAKEN}; \
+             SELECT @idem_locked := COALESCE(GET_LOCK(@idem_lock, {seconds}), 0); \
+             {insert_ignoring}{row} FROM DUAL WHERE @idem_locked = 1 AND @idem_takes = 0; \
+             {insert_or_lock}{row} FROM DUAL WHERE @idem_locked = 1 AND @idem_takes = 1{IF_NONE}\
+             {then_read}{at} AND @idem_locked = 1 LOCK IN SHARE MODE; {unlock} {END}"
+        )
+        .into()
+    }
+
+    /// Reads the row of a key that is never inserted, whatever this transaction has read before.
+    pub(in super::super) fn read_within(&self, id: &RecordId, wait: Duration) -> Arc<str> {
+        let table = &self.table_name;
+        let then_read = &self.then_read;
+        let begin = begin_undoing(UNLIMIT);
+        let limit = limit(wait);
+        let at = at(id);
+        format!(
+            "{begin} {limit}; SELECT 1 - COUNT(*) INTO @idem_takes FROM {table} WHERE {at} AND NOT \
+             {TAKEN}; \
+             {then_read}{at} AND @idem_takes = 1 FOR UPDATE; {then_read}{at} AND @idem_takes = 0 \
+             LOCK IN SHARE MODE; \
+             {UNLIMIT} {END}"
+        )
+        .into()
+    }
+
+    /// Reads a row as it is now.
+    pub(in super::super) fn read_now(&self, id: &RecordId) -> Arc<str> {
+        format!("{}{} LOCK IN SHARE MODE", self.then_read, at(id)).into()
+    }
+
+    /// As `put_owned` or `put_as_read`.
+    pub(in super::super) fn put_within(
+        &self,
+        id: &RecordId,
+        guard: Guard,
+        columns: &Columns,
+    ) -> Arc<str> {
+        let outcome = columns
+            .outcome
+            .payload
+            .as_ref()
+            .map_or("NULL", |_| "@idem_outcome")
+            .to_owned();
+        let put = self.put_in_text(id, guard, columns, ["@idem_key".to_owned(), outcome]);
+        // The session need not keep it.
+        format!("{put}; SET @idem_outcome = NULL").into()
+    }
+
+    /// The same, with the key and the outcome as they are given.
+    pub(super) fn put_in_text(
+        &self,
+        id: &RecordId,
+        guard: Guard,
+        columns: &Columns,
+        [key, outcome]: [String; 2],
+    ) -> String {
+        let statement = match guard {
+            Guard::Owner(_) => &self.writes.put_owned,
+            Guard::Revision(_) | Guard::RanOut(_) => &self.writes.put_as_read,
+        };
+        let Columns {
+            expires_in, fade, ..
+        } = *columns;
+        let LeaseColumns { hold, length, .. } = columns.lease;
+        let mut values = Values(Vec::with_capacity(24));
+        // In the order in which they are bound otherwise.
+        values.text(Some(columns.state));
+        values.number(Some(columns.attempt));
+        values.bytes(columns.lease.owner.as_ref().map(<[u8; 16]>::as_slice));
+        values.text(columns.lease.origin);
+        for time in [
+            expires_in, hold, expires_in, hold, length, expires_in, fade, expires_in,
+        ] {
+            values.number(time);
+        }
+        values.text(columns.fingerprint.as_deref());
+        values.number(Some(i64::from(columns.outcome.is_error)));
+        values.text(columns.outcome.codec.as_deref());
+        values.0.push(outcome);
+        values.number(Some(columns.questions));
+        values.text(columns.took_over.as_deref());
+        values.number(Some(columns.revision));
+        values.text(Some(id.operation()));
+        values.0.push(key);
+        match guard {
+            Guard::Owner(owner) => values.bytes(Some(&owner.to_bytes())),
+            Guard::Revision(revision) | Guard::RanOut(revision) => {
+                values.number(Some(revision));
+                values.number(Some(i64::from(matches!(guard, Guard::RanOut(_)))));
+            }
+        }
+        values.put_into(statement)
+    }
+}
+
+fn at(id: &RecordId) -> String {
+    let mut text = "operation = ".to_owned();
+    push_text(&mut text, Some(id.operation().as_bytes()));
+    text.push_str(" AND `key` = @idem_key");
+    text
+}
+
+/// The values of a statement, as text.
+struct Values(Vec<String>);
+
+impl Values {
+    fn number(&mut self, value: Option<i64>) {
+        self.0
+            .push(value.map_or_else(|| "NULL".to_owned(), |value| value.to_string()));
+    }
+
+    fn text(&mut self, value: Option<&str>) {
+        let mut text = String::new();
+        push_text(&mut text, value.map(str::as_bytes));
+        self.0.push(text);
+    }
+
+    fn bytes(&mut self, value: Option<&[u8]>) {
+        let mut text = String::new();
+        push_bytes(&mut text, value);
+        self.0.push(text);
+    }
+
+    /// In place of the question marks. No table's name has one.
+    fn put_into(self, statement: &str) -> String {
+        let mut text = String::with_capacity(2048);
+        let mut values = self.0.iter();
+        for (index, part) in statement.split('?').enumerate() {
+            if index > 0 {
+                text.push_str(values.next().map_or("NULL", String::as_str));
+            }
+            text.push_str(part);
+        }
+        text
+    }
+}

@@ -1,0 +1,87 @@
+//! Receives the database's messages about changed rows, on one connection for each store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use idem_core::adapter::catch_user_panic;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use self::sqlx::Executor as _;
+use self::sqlx::postgres::{PgConnectOptions, PgListener, PgPool, PgPoolOptions};
+use super::super::super::super::{sql, sqlx};
+use super::super::{CONNECT_LIMIT, MessageTask};
+use crate::waiters::LocalWaiters;
+
+/// The first pause before another attempt to connect. It doubles, and is spread by half.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Starts the task that receives messages.
+pub(super) fn start(
+    options: PgConnectOptions,
+    channel: String,
+    waiters: Arc<LocalWaiters>,
+) -> MessageTask {
+    let (sets_connected, is_connected) = watch::channel(false);
+    MessageTask {
+        task: tokio::spawn(listen(options, channel, waiters, sets_connected)),
+        is_connected,
+    }
+}
+
+async fn listen(
+    options: PgConnectOptions,
+    channel: String,
+    waiters: Arc<LocalWaiters>,
+    sets_connected: watch::Sender<bool>,
+) {
+    // A separate pool: if the application's pool had no connection left, no waiter would be woken.
+    let pool = PgPoolOptions::new()
+        .max_connections(2)
+        .acquire_timeout(CONNECT_LIMIT)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .connect_lazy_with(options);
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match PgListener::connect_with(&pool).await {
+            Ok(mut listener) => {
+                listener.eager_reconnect(false);
+                if listener.listen(&channel).await.is_ok() {
+                    pause = FIRST_PAUSE;
+                    let probe = tokio::spawn(send_probe(pool.clone(), channel.clone()));
+                    while let Ok(Some(message)) = listener.try_recv().await {
+                        sets_connected.send_replace(true);
+                        waiters.wake(message.payload());
+                    }
+                    probe.abort();
+                }
+            }
+            Err(error) => {
+                catch_user_panic(|| {
+                    tracing::debug!(target: "idem", %error, "no connection for messages; \
+                        waiters look again and again meanwhile")
+                });
+            }
+        }
+        sets_connected.send_replace(false);
+        // Messages in between are lost, so all waiters read their records.
+        waiters.wake_all();
+        sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Sends a message from another connection. Only its arrival shows that others arrive too: a proxy
+/// may accept `LISTEN` without forwarding messages.
+async fn send_probe(pool: PgPool, channel: String) {
+    if let Ok(mut connection) = pool.acquire().await {
+        // The channel's name contains no quotation mark.
+        let text = format!("SELECT pg_notify('{channel}', '')");
+        let _ = connection
+            .execute(sqlx::raw_sql(sql(&Arc::from(text))))
+            .await;
+        drop(connection.detach());
+    }
+}

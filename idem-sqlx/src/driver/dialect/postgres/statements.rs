@@ -1,0 +1,351 @@
+//! The statements of PostgreSQL.
+//!
+//! Time is `statement_timestamp()`: that of the transaction would be as old as the transaction. A
+//! statement that had to wait for another one counts from before it waited, as its caller does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::statements::{
+    ListStatements, TableStatements, UpkeepStatements, WriteStatements,
+};
+use crate::table::Table;
+
+pub(super) struct Statements {
+    /// The table's quoted name.
+    pub(super) table_name: String,
+    pub(super) inserts: InsertStatements,
+    pub(super) read: Arc<str>,
+    pub(super) writes: WriteStatements,
+    pub(super) renew: Arc<str>,
+    pub(super) mark: Arc<str>,
+    pub(super) listing: ListStatements,
+    pub(super) upkeep: UpkeepStatements,
+    pub(super) table: TableStatements,
+}
+
+pub(super) struct InsertStatements {
+    pub(super) insert: Arc<str>,
+    pub(super) insert_within: Arc<str>,
+    pub(super) insert_all: Arc<str>,
+}
+
+/// The columns of `Row`, in the order in which it is read. The time left is rounded up, so that a
+/// lease never ends early.
+const ROW: &str = "state, attempt, owner, origin, \
+    round(extract(epoch FROM lease_until - leased_at) * 1000)::bigint, \
+    round(extract(epoch FROM expires_at - leased_at) * 1000)::bigint, \
+    ceil(extract(epoch FROM expires_at - statement_timestamp()) * 1000)::bigint, \
+    round(extract(epoch FROM expires_at - valid_until) * 1000)::bigint, \
+    fingerprint, is_error, codec, outcome, questions, took_over, revision";
+
+const MS: &str = "interval '1 millisecond'";
+
+const AT: &str = "operation = $1 AND key = $2";
+
+/// The columns of time.
+const TIMES: &str = "leased_at, lease_until, valid_until, expires_at";
+
+/// Matches rows that are in flight, and not expired. Only the index of the key fits this condition.
+/// The planner takes the index of records in flight for empty, and would scan all of it, with its
+/// dead entries.
+fn held_now(table: &str) -> String {
+    format!(
+        "{table}state || '' = 'in_flight' AND {table}expires_at - statement_timestamp() > interval \
+         '0'"
+    )
+}
+
+/// Wakes the waiters for a row, unless the queue of messages is nearly full: then the statement, or
+/// the caller's COMMIT, would fail. Waiters also poll.
+fn notify(channel: &str, id: &str) -> String {
+    format!(
+        "CASE WHEN waited AND {channel} <> '' AND pg_notification_queue_usage() < 0.9 \
+         THEN pg_notify({channel}, {id})::text END"
+    )
+}
+
+impl Statements {
+    /// Creates the statements of separate steps. A claim waits for locks no longer than `limit`,
+    /// which is given if the connection has no such limit. Otherwise a claim whose caller is gone
+    /// could be carried out much later, and nobody would own its key.
+    pub(super) fn new(table: &Table, limit: Option<Duration>) -> Self {
+        Self::of(table, limit, &format!("owner = $18 AND {}", held_now("")))
+    }
+
+    /// Of steps in a caller's transaction. Nobody else sees a claim there, so that it has not
+    /// expired, however long the transaction takes.
+    pub(super) fn within_transactions(table: &Table) -> Self {
+        Self::of(table, None, "owner = $18 AND state = 'in_flight'")
+    }
+
+    fn of(table: &Table, limit: Option<Duration>, if_owned: &str) -> Self {
+        let t = &table.quoted('"');
+        let limited = limit.map_or("true".to_owned(), |limit| {
+            let limit = milliseconds(limit);
+            format!("set_config('lock_timeout', '{limit}', true) IS NOT NULL")
+        });
+        let held_now = held_now("");
+        Self {
+            table_name: t.clone(),
+            inserts: inserts(t, &limited),
+            read: format!("SELECT {ROW} FROM {t} WHERE {AT}").into(),
+            writes: writes(t, if_owned, &limited),
+            renew: renew(t),
+            mark: format!(
+                "UPDATE {t} SET waited = true \
+                 WHERE {AT} AND attempt = $3 AND NOT waited AND {held_now} \
+                 AND lease_until > statement_timestamp()"
+            )
+            .into(),
+            listing: listing(t),
+            upkeep: upkeep(t),
+            table: TableStatements {
+                schema: "SELECT to_regclass($1) IS NOT NULL, \
+                    obj_description(to_regclass($1), 'pg_class')"
+                    .into(),
+                create: create(table).into(),
+            },
+        }
+    }
+}
+
+/// The values of the columns of time, if the row expires at this expression.
+fn times(expires: &str) -> String {
+    format!(
+        "{expires} - $7::bigint * {MS}, {expires} - $7::bigint * {MS} + $8::bigint * {MS}, \
+         {expires} - $10::bigint * {MS}, {expires}"
+    )
+}
+
+fn inserts(t: &str, limited: &str) -> InsertStatements {
+    let insert = format!(
+        "INSERT INTO {t} (operation, key, state, attempt, owner, origin, {TIMES}, \
+         fingerprint, is_error, codec, outcome, questions, took_over, revision)"
+    );
+    let values = format!(
+        "$1, $2, $3, $4, $5, $6, {}, $11, $12, $13, $14, $15, $16, $17",
+        times(&format!("(statement_timestamp() + $9::bigint * {MS})"))
+    );
+    let or_nothing = format!("ON CONFLICT (operation, key) DO NOTHING RETURNING {ROW}");
+    let if_none = "NOT EXISTS (SELECT 1 FROM written)";
+    InsertStatements {
+        // If there is a row, nothing is written: no new version, no lock.
+        insert: format!(
+            "WITH written AS ({insert} SELECT {values} WHERE {limited} {or_nothing}) \
+             SELECT * FROM written UNION ALL SELECT {ROW} FROM {t} WHERE {AT} AND {if_none}",
+        )
+        .into(),
+        // Sets the limit for locks before there is a row to insert, and restores the transaction's
+        // own limit when the row has been read.
+        insert_within: format!(
+            "WITH limited AS MATERIALIZED (SELECT {LIMIT} AS limits), \
+             written AS ({insert} SELECT {values} FROM limited WHERE limits IS NOT NULL \
+             {or_nothing}) \
+             SELECT *, {UNLIMIT} FROM written \
+             UNION ALL SELECT {ROW}, {UNLIMIT} FROM {t} WHERE {AT} AND {if_none}",
+        )
+        .into(),
+        insert_all: format!(
+            "INSERT INTO {t} (operation, key, state, attempt, valid_until, expires_at, revision) \
+             SELECT operation, key, state, 0, statement_timestamp() + (length - fade) * {MS}, \
+             statement_timestamp() + length * {MS}, revision \
+             FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], \
+             $6::bigint[]) AS r (operation, key, state, length, fade, revision) \
+             ON CONFLICT (operation, key) DO NOTHING RETURNING revision"
+        )
+        .into(),
+    }
+}
+
+fn writes(t: &str, if_owned: &str, limited: &str) -> WriteStatements {
+    let times = times(&format!(
+        "coalesce(statement_timestamp() + $9::bigint * {MS}, expires_at)"
+    ));
+    // A committed record keeps `waited`, so that `RETURNING` returns what it was.
+    let put = |guard: &str, channel: &str, id: &str| {
+        let notify = notify(channel, id);
+        Arc::from(format!(
+            "WITH put AS (UPDATE {t} SET state = $3, attempt = $4, owner = $5, origin = $6, \
+             ({TIMES}) = ROW ({times}), fingerprint = $11, is_error = $12, codec = $13, \
+             outcome = $14, questions = $15, took_over = $16, revision = $17, \
+             waited = waited AND $3 <> 'in_flight' \
+             WHERE {AT} AND {guard} RETURNING waited) \
+             SELECT {notify} FROM put"
+        ))
+    };
+    let as_read = format!(
+        "revision = $18 AND (NOT $19 OR lease_until <= statement_timestamp()) AND {limited}"
+    );
+    let notify = notify("$4", "$5");
+    WriteStatements {
+        put_owned: put(if_owned, "$19", "$20"),
+        put_as_read: put(&as_read, "$20", "$21"),
+        remove: format!(
+            "WITH removed AS (DELETE FROM {t} WHERE {AT} AND revision = $3 RETURNING waited) \
+             SELECT {notify} FROM removed"
+        )
+        .into(),
+    }
+}
+
+/// Skips locked rows, so that the other leases do not wait for them.
+fn renew(t: &str) -> Arc<str> {
+    let held_now = held_now("r.");
+    Arc::from(format!(
+        "WITH free AS MATERIALIZED (SELECT r.operation, r.key, renewed.hold \
+         FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[]) \
+         AS renewed (operation, key, owner, hold), {t} AS r \
+         WHERE r.operation = renewed.operation AND r.key = renewed.key \
+         AND r.owner = renewed.owner AND {held_now} FOR NO KEY UPDATE OF r SKIP LOCKED) \
+         UPDATE {t} AS r SET leased_at = statement_timestamp(), \
+         lease_until = statement_timestamp() + (r.lease_until - r.leased_at), \
+         expires_at = statement_timestamp() + free.hold * {MS}, revision = $5 FROM free \
+         WHERE r.operation = free.operation AND r.key = free.key RETURNING r.owner"
+    ))
+}
+
+fn listing(t: &str) -> ListStatements {
+    ListStatements {
+        window: window(t, "expires_at", ""),
+        window_in_flight: window(t, "expires_at", "AND state = 'in_flight' "),
+        // Only the index of the key fits this expression.
+        window_of_operation: window(t, "(expires_at + interval '0')", "AND operation = $5 "),
+        has_more: format!("SELECT 1 FROM {t} WHERE operation = $1 LIMIT 1 OFFSET $2").into(),
+        ids: format!(
+            "SELECT operation, key FROM {t} WHERE (operation, key) > ($1, $2) \
+             ORDER BY operation, key LIMIT $3"
+        )
+        .into(),
+    }
+}
+
+fn upkeep(t: &str) -> UpkeepStatements {
+    UpkeepStatements {
+        // In a table with partitions, rows of several of them share a `ctid`, so each row is
+        // compared again. No index fits `IS TRUE`. With old statistics, the planner expects few
+        // expired rows, and would compare each of them with the list.
+        sweep: format!(
+            "DELETE FROM {t} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {t} \
+             WHERE expires_at <= statement_timestamp() \
+             ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)) \
+             AND (expires_at <= statement_timestamp()) IS TRUE"
+        )
+        .into(),
+        sweep_outcomes: format!(
+            "UPDATE {t} SET state = 'done', valid_until = NULL, is_error = false, codec = NULL, \
+             outcome = NULL, took_over = NULL, revision = $2 \
+             WHERE ctid = ANY (ARRAY(SELECT ctid FROM {t} \
+             WHERE state = 'committed' AND valid_until <= statement_timestamp() \
+             ORDER BY valid_until LIMIT $1 FOR UPDATE SKIP LOCKED)) \
+             AND (state = 'committed' AND valid_until <= statement_timestamp()) IS TRUE"
+        )
+        .into(),
+        time: "SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint".into(),
+    }
+}
+
+/// Reads the rows of a listing, in the order of this expression.
+fn window(table: &str, expires_at: &str, only: &str) -> Arc<str> {
+    let from = "(timestamptz 'epoch' + $1::bigint * interval '1 microsecond')";
+    let row = ROW.replace("outcome,", "''::bytea,");
+    Arc::from(format!(
+        "SELECT {row}, operation, key, (extract(epoch FROM expires_at) * 1000000)::bigint FROM \
+         {table} \
+         WHERE {expires_at} > statement_timestamp() AND {expires_at} >= {from} \
+         AND ({expires_at}, operation, key) > ({from}, $2, $3) {only}\
+         ORDER BY {expires_at}, operation, key LIMIT $4"
+    ))
+}
+
+#[cfg(test)]
+impl Statements {
+    /// Changes every text.
+    pub(super) fn rewrite(&mut self, change: &dyn Fn(&str) -> String) {
+        let texts = [
+            &mut self.inserts.insert,
+            &mut self.inserts.insert_within,
+            &mut self.inserts.insert_all,
+            &mut self.read,
+            &mut self.renew,
+            &mut self.mark,
+        ];
+        super::super::statements::rewrite(texts, change);
+        self.writes.rewrite(change);
+        self.listing.rewrite(change);
+        self.upkeep.rewrite(change);
+    }
+}
+
+/// Limits how long the transaction waits for locks, and saves its previous limit.
+const LIMIT: &str = "set_config('idem.lock_timeout', current_setting('lock_timeout'), true) \
+    || set_config('lock_timeout', $18, true)";
+
+/// Restores the limit that was saved.
+const UNLIMIT: &str = "set_config('lock_timeout', current_setting('idem.lock_timeout'), true)";
+
+/// [`UNLIMIT`] as a statement.
+pub(super) fn unlimit() -> String {
+    format!("SELECT {UNLIMIT}")
+}
+
+/// [`LIMIT`] as a statement.
+pub(super) fn limit(wait: Duration) -> String {
+    format!(
+        "SELECT {}",
+        LIMIT.replace("$18", &format!("'{}'", milliseconds(wait)))
+    )
+}
+
+/// Returns a limit for locks, rounded up so that it never ends before the caller's own. Zero would
+/// mean no limit.
+pub(super) fn milliseconds(wait: Duration) -> String {
+    format!(
+        "{}ms",
+        wait.as_micros().div_ceil(1000).clamp(1, 2_000_000_000)
+    )
+}
+
+/// Returns the channel for changes of a table's rows. If two tables share one, waiters are only
+/// woken more often.
+pub(super) fn channel(table: &Table) -> String {
+    // Identifiers are plain ASCII; a channel's name has at most 63 bytes.
+    let name = format!("idem.{}", table.name());
+    name.get(..63).unwrap_or(&name).to_owned()
+}
+
+fn create(table: &Table) -> String {
+    let ddl = include_str!("../schema/postgres.sql");
+    let ddl = ddl.replace(
+        "EXISTS idem_records (",
+        &format!("EXISTS {} (", table.quoted('"')),
+    );
+    let ddl = ddl.replace("ON idem_records (", &format!("ON {} (", table.quoted('"')));
+    let ddl = ddl.replace(
+        "ON TABLE idem_records ",
+        &format!("ON TABLE {} ", table.quoted('"')),
+    );
+    // An index is in the schema of its table.
+    let ddl = ddl.replace(
+        "idem_records_expires_at",
+        &format!("\"{}\"", index(table, "expires_at")),
+    );
+    let ddl = ddl.replace(
+        "idem_records_in_flight",
+        &format!("\"{}\"", index(table, "in_flight")),
+    );
+    let ddl = ddl.replace(
+        "idem_records_valid_until",
+        &format!("\"{}\"", index(table, "valid_until")),
+    );
+    format!(
+        "SELECT pg_advisory_xact_lock(hashtext('idem.{}'));\n{ddl}",
+        table.name()
+    )
+}
+
+fn index(table: &Table, column: &str) -> String {
+    let name = table.name();
+    let name = name.get(..63 - 1 - column.len()).unwrap_or(name);
+    format!("{name}_{column}")
+}

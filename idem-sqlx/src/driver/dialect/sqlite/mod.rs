@@ -1,0 +1,510 @@
+//! SQLite.
+
+mod statements;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use idem_core::store::record::RecordId;
+
+use self::sqlx::error::DatabaseError;
+use self::sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use self::sqlx::{Executor as _, Row as _, Sqlite};
+use self::statements::Statements;
+use super::super::super::{sql, sqlx};
+use super::lock_limit::LockLimit;
+use super::statements::WriteStatements;
+use super::{
+    Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, ListScope, Position, Schema, Window,
+};
+use crate::row::{Columns, Row, millis};
+use crate::table::Table;
+
+/// Makes the `COMMIT` of a transaction fail, because a row refers to another one that is not there.
+/// SQLite has no transaction that only reads. A setting that forbids writes would stay with the
+/// connection; this table goes with the transaction. Without `foreign_keys`, which is on by default
+/// in sqlx, nothing is checked.
+const CANNOT_COMMIT: &str = "CREATE TEMP TABLE IF NOT EXISTS idem_uncommittable \
+    (id INTEGER PRIMARY KEY, \
+    other INTEGER REFERENCES idem_uncommittable DEFERRABLE INITIALLY DEFERRED); \
+    INSERT OR IGNORE INTO temp.idem_uncommittable VALUES (1, 2)";
+
+/// `?1` to `?17`.
+macro_rules! bind {
+    ($query:expr, $id:expr, $columns:expr) => {
+        $query
+            .bind($id.operation())
+            .bind($id.key())
+            .bind($columns.state)
+            .bind($columns.attempt)
+            .bind($columns.lease.owner.map(|owner| owner.to_vec()))
+            .bind($columns.lease.origin)
+            .bind($columns.lease.hold)
+            .bind($columns.lease.length)
+            .bind($columns.expires_in)
+            .bind($columns.fade)
+            .bind($columns.fingerprint.as_deref())
+            .bind($columns.outcome.is_error)
+            .bind($columns.outcome.codec.as_deref())
+            .bind($columns.outcome.payload.as_deref())
+            .bind($columns.questions)
+            .bind($columns.took_over.as_deref())
+            .bind($columns.revision)
+    };
+}
+
+impl SqliteFile {
+    /// Reads the rows of a window that are in some states. A row costs far more to hand over than
+    /// to pass by, so the end of the window is looked for first.
+    async fn window_in_states(
+        &self,
+        on: &mut SqliteConnection,
+        states: &[&str],
+        after: &Position,
+        limit: i64,
+    ) -> Result<Window, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.window_end))
+            .bind(after.expires_at)
+            .bind(after.operation.as_str())
+            .bind(after.key.as_str())
+            .bind(limit.saturating_sub(1));
+        let mut end = None;
+        if let Some(row) = query.fetch_optional(&mut *on).await? {
+            end = Some(Position {
+                expires_at: row.try_get(0)?,
+                operation: row.try_get(1)?,
+                key: row.try_get(2)?,
+            });
+        }
+        let last = end.clone().unwrap_or_else(|| Position {
+            expires_at: i64::MAX,
+            ..Position::default()
+        });
+        let query = sqlx::query(sql(&self.statements.window_in_states))
+            .bind(after.expires_at)
+            .bind(after.operation.as_str())
+            .bind(after.key.as_str())
+            .bind(last.expires_at)
+            .bind(last.operation)
+            .bind(last.key)
+            .bind(states.first().copied())
+            .bind(states.last().copied());
+        let rows = super::read_window!(query.fetch_all(on).await?)?;
+        let window = usize::try_from(limit).unwrap_or_default();
+        let left_out = match &end {
+            Some(_) => window.saturating_sub(rows.len()),
+            None => 0,
+        };
+        Ok(Window {
+            rows,
+            left_out,
+            end,
+        })
+    }
+
+    async fn insert_each(
+        &self,
+        on: &mut SqliteConnection,
+        rows: &[(RecordId, Columns)],
+    ) -> Result<HashSet<i64>, sqlx::Error> {
+        let mut written = HashSet::with_capacity(rows.len());
+        for (id, columns) in rows {
+            let query = bind!(sqlx::query(sql(&self.statements.insert_only)), id, columns);
+            if query.execute(&mut *on).await?.rows_affected() > 0 {
+                written.insert(columns.revision);
+            }
+        }
+        Ok(written)
+    }
+
+    async fn renew_each(
+        &self,
+        on: &mut SqliteConnection,
+        leases: &[&LeaseRenewal],
+    ) -> Result<Vec<bool>, sqlx::Error> {
+        let mut held = Vec::with_capacity(leases.len());
+        for lease in leases {
+            let query = sqlx::query(sql(&self.statements.renew))
+                .bind(lease.id.operation())
+                .bind(lease.id.key())
+                .bind(lease.owner.to_bytes().to_vec())
+                .bind(lease.hold)
+                .bind(fastrand::i64(..));
+            held.push(query.execute(&mut *on).await?.rows_affected() > 0);
+        }
+        Ok(held)
+    }
+}
+
+/// Commits a transaction if its work succeeded, and rolls it back otherwise.
+async fn end<T>(on: &mut SqliteConnection, work: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
+    let end = if work.is_ok() { "COMMIT" } else { "ROLLBACK" };
+    on.execute(sqlx::raw_sql(end)).await?;
+    work
+}
+
+/// The dialect.
+pub(crate) struct SqliteFile {
+    statements: Statements,
+    name: String,
+    /// The schema of an attached file.
+    attached: Option<String>,
+}
+
+const NOT_ATOMIC: &str = "the table is in an attached file, and SQLite commits the two files of a \
+    transaction one after the other, because one of them has no rollback journal (WAL has none): \
+    after a crash, rows could be there without their record; keep the table in the file of the \
+    connection (`main`), or set `PRAGMA journal_mode = DELETE` for both files";
+
+impl Dialect for SqliteFile {
+    type Db = Sqlite;
+
+    const NAME: &'static str = "SQLite";
+
+    /// A second writer would poll, and could be overtaken forever. In the queue, writers come first
+    /// come first served.
+    const ONE_WRITER: bool = true;
+    const HOLDS_UP_OWNERS: bool = true;
+
+    /// A transaction that has read could not write if another one has written since.
+    const BEGIN_AS_WRITER: Option<&'static str> = Some("BEGIN IMMEDIATE");
+
+    /// Its claims are carried out by threads of this process, each within its `busy_timeout`.
+    fn new(table: &Table, _: Option<Duration>) -> Self {
+        let attached = table
+            .schema()
+            .filter(|schema| !schema.eq_ignore_ascii_case("main"));
+        Self {
+            statements: Statements::new(table),
+            name: table.name().to_owned(),
+            attached: attached.map(str::to_owned),
+        }
+    }
+
+    fn within_transactions(table: &Table) -> Self {
+        Self {
+            statements: Statements::within_transactions(table),
+            ..Self::new(table, None)
+        }
+    }
+
+    fn place(options: &SqliteConnectOptions) -> String {
+        options.get_filename().display().to_string()
+    }
+
+    async fn insert(
+        &self,
+        on: &mut SqliteConnection,
+        id: &RecordId,
+        columns: &Columns,
+    ) -> Result<Option<Row>, sqlx::Error> {
+        let query = bind!(sqlx::query(sql(&self.statements.insert)), id, columns);
+        query
+            .fetch_optional(on)
+            .await?
+            .map(|row| super::read_row!(row))
+            .transpose()
+    }
+
+    async fn insert_all(
+        &self,
+        on: &mut SqliteConnection,
+        rows: &[(RecordId, Columns)],
+    ) -> Result<HashSet<i64>, sqlx::Error> {
+        on.execute(sqlx::raw_sql("BEGIN IMMEDIATE")).await?;
+        let written = self.insert_each(on, rows).await;
+        end(on, written).await
+    }
+
+    async fn read(
+        &self,
+        on: &mut SqliteConnection,
+        id: &RecordId,
+    ) -> Result<Option<Row>, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.read))
+            .bind(id.operation())
+            .bind(id.key());
+        query
+            .fetch_optional(on)
+            .await?
+            .map(|row| super::read_row!(row))
+            .transpose()
+    }
+
+    async fn window(
+        &self,
+        on: &mut SqliteConnection,
+        scope: &ListScope,
+        after: &Position,
+        limit: i64,
+    ) -> Result<Window, sqlx::Error> {
+        if let ListScope::InStates(states) = scope {
+            return self.window_in_states(on, states, after, limit).await;
+        }
+        let query = sqlx::query(sql(self.statements.listing.window(scope)));
+        let query = query.bind(after.expires_at);
+        let query = query
+            .bind(after.operation.as_str())
+            .bind(after.key.as_str());
+        let query = match scope {
+            ListScope::OfOperation(operation) => query.bind(limit).bind(&**operation),
+            ListScope::All | ListScope::InStates(_) | ListScope::InFlight => query.bind(limit),
+        };
+        let rows = super::read_window!(query.fetch_all(on).await?)?;
+        Ok(Window::of_all(rows, limit))
+    }
+
+    async fn has_more(
+        &self,
+        on: &mut SqliteConnection,
+        operation: &str,
+        rows: i64,
+    ) -> Result<bool, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.listing.has_more))
+            .bind(operation)
+            .bind(rows);
+        Ok(query.fetch_optional(on).await?.is_some())
+    }
+
+    async fn ids(
+        &self,
+        on: &mut SqliteConnection,
+        after: &Position,
+        limit: i64,
+    ) -> Result<Vec<(String, String)>, sqlx::Error> {
+        let query = sqlx::query_as(sql(&self.statements.listing.ids));
+        let query = query
+            .bind(after.operation.as_str())
+            .bind(after.key.as_str())
+            .bind(limit);
+        query.fetch_all(on).await
+    }
+
+    async fn put(
+        &self,
+        on: &mut SqliteConnection,
+        id: &RecordId,
+        guard: Guard,
+        columns: &Columns,
+    ) -> Result<bool, sqlx::Error> {
+        let WriteStatements {
+            put_owned,
+            put_as_read,
+            ..
+        } = &self.statements.writes;
+        let written = match guard {
+            Guard::Owner(owner) => {
+                bind!(sqlx::query(sql(put_owned)), id, columns)
+                    .bind(owner.to_bytes().to_vec())
+                    .execute(on)
+                    .await?
+            }
+            Guard::Revision(revision) => {
+                bind!(sqlx::query(sql(put_as_read)), id, columns)
+                    .bind(revision)
+                    .bind(false)
+                    .execute(on)
+                    .await?
+            }
+            Guard::RanOut(revision) => {
+                bind!(sqlx::query(sql(put_as_read)), id, columns)
+                    .bind(revision)
+                    .bind(true)
+                    .execute(on)
+                    .await?
+            }
+        };
+        Ok(written.rows_affected() > 0)
+    }
+
+    async fn remove(
+        &self,
+        on: &mut SqliteConnection,
+        id: &RecordId,
+        revision: i64,
+    ) -> Result<bool, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.writes.remove))
+            .bind(id.operation())
+            .bind(id.key())
+            .bind(revision);
+        Ok(query.execute(on).await?.rows_affected() > 0)
+    }
+
+    async fn renew(
+        &self,
+        on: &mut SqliteConnection,
+        leases: &[&LeaseRenewal],
+    ) -> Result<Vec<bool>, sqlx::Error> {
+        // One transaction: each of its own would wait for the disk. A connection that is dropped in
+        // between is closed, which rolls back.
+        on.execute(sqlx::raw_sql("BEGIN IMMEDIATE")).await?;
+        let renewed = self.renew_each(on, leases).await;
+        end(on, renewed).await
+    }
+
+    async fn sweep(&self, on: &mut SqliteConnection, limit: i64) -> Result<u64, sqlx::Error> {
+        let expired = sqlx::query(sql(&self.statements.upkeep.sweep))
+            .bind(limit)
+            .execute(&mut *on)
+            .await?
+            .rows_affected();
+        let query = sqlx::query(sql(&self.statements.upkeep.sweep_outcomes))
+            .bind(limit)
+            .bind(fastrand::i64(..));
+        Ok(expired.max(query.execute(on).await?.rows_affected()))
+    }
+
+    async fn time(&self, on: &mut SqliteConnection) -> Result<Duration, sqlx::Error> {
+        let row = sqlx::query(sql(&self.statements.upkeep.time))
+            .fetch_one(on)
+            .await?;
+        Ok(Duration::from_millis(
+            row.try_get::<i64, _>(0)?.unsigned_abs(),
+        ))
+    }
+
+    async fn schema(&self, on: &mut SqliteConnection) -> Result<Schema, sqlx::Error> {
+        if let Some(attached) = &self.attached {
+            for file in ["main", attached] {
+                let text = Arc::from(format!("PRAGMA \"{file}\".journal_mode"));
+                let mode: String = on.fetch_one(sqlx::raw_sql(sql(&text))).await?.try_get(0)?;
+                if !matches!(mode.as_str(), "delete" | "truncate" | "persist") {
+                    return Ok(Schema::Unusable(NOT_ATOMIC));
+                }
+            }
+        }
+        let query = sqlx::query(sql(&self.statements.table.schema)).bind(self.name.as_str());
+        let Some(row) = query.fetch_optional(on).await? else {
+            return Ok(Schema::Missing);
+        };
+        let text: String = row.try_get(0)?;
+        Ok(Schema::Marked(statements::mark(&text)))
+    }
+
+    async fn create(&self, on: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+        let created = on
+            .execute(sqlx::raw_sql(sql(&self.statements.table.create)))
+            .await
+            .map(drop);
+        if created.is_err() {
+            // If the transaction failed to begin, there is nothing to roll back.
+            let _ = on.execute(sqlx::raw_sql("ROLLBACK")).await;
+        }
+        created
+    }
+
+    async fn insert_within(
+        &self,
+        on: &mut SqliteConnection,
+        id: &RecordId,
+        columns: &Columns,
+        wait: Duration,
+    ) -> Result<InsertResult, sqlx::Error> {
+        let mut limited = LockLimit::<Self>::set(on, wait).await?;
+        let inserted = self.insert(limited.connection(), id, columns).await;
+        limited.restore().await?;
+        Ok(inserted?.map_or(InsertResult::NotVisible, |row| {
+            InsertResult::Row(Box::new(row))
+        }))
+    }
+
+    async fn lock_limit(on: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
+        on.fetch_one(sqlx::raw_sql("PRAGMA busy_timeout"))
+            .await?
+            .try_get(0)
+    }
+
+    async fn limit_locks(on: &mut SqliteConnection, wait: Duration) -> Result<(), sqlx::Error> {
+        Self::restore_lock_limit_later(on, millis(wait));
+        Ok(())
+    }
+
+    async fn restore_lock_limit(on: &mut SqliteConnection, before: i64) -> Result<(), sqlx::Error> {
+        Self::restore_lock_limit_later(on, before);
+        Ok(())
+    }
+
+    fn restore_lock_limit_later(on: &mut SqliteConnection, before: i64) {
+        let text = Arc::from(busy_timeout(before));
+        let mut setting = on.execute(sqlx::raw_sql(sql(&text)));
+        // The first poll hands the statement to the connection's thread. That carries it out in its
+        // turn, and it does not fail: nobody needs to wait for the answer.
+        let _ = setting
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
+    }
+
+    async fn force_rollback(on: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+        Self::restart_lost(on, "SELECT 1").await
+    }
+
+    async fn restart(on: &mut SqliteConnection, statement: &str) -> Result<(), sqlx::Error> {
+        // An error if the database has ended the transaction.
+        let _ = on.execute(sqlx::raw_sql("ROLLBACK")).await;
+        let text = format!("BEGIN; {statement}");
+        on.execute(sqlx::raw_sql(sql(&Arc::from(text))))
+            .await
+            .map(drop)
+    }
+
+    async fn restart_lost(on: &mut SqliteConnection, statement: &str) -> Result<(), sqlx::Error> {
+        Self::restart(on, &format!("{CANNOT_COMMIT}; {statement}")).await
+    }
+
+    async fn roll_back_to(on: &mut SqliteConnection, savepoint: &str) -> Result<(), sqlx::Error> {
+        let text = format!("ROLLBACK TO SAVEPOINT {savepoint}");
+        on.execute(sqlx::raw_sql(sql(&Arc::from(text))))
+            .await
+            .map(drop)
+    }
+
+    #[cfg(test)]
+    fn rewrite(&mut self, change: &dyn Fn(&str) -> String) {
+        self.statements.rewrite(change);
+    }
+
+    fn is_lock_timeout(error: &dyn DatabaseError) -> bool {
+        // `SQLITE_BUSY`. Not `SQLITE_BUSY_SNAPSHOT`: that transaction can never write.
+        error.code().is_some_and(|code| code == "5")
+    }
+
+    fn is_conflict(error: &dyn DatabaseError) -> bool {
+        let code = error
+            .code()
+            .and_then(|code| code.parse::<i32>().ok())
+            .unwrap_or_default();
+        matches!(code & 0xff, 5 | 6)
+    }
+
+    fn classify(error: &dyn DatabaseError) -> ErrorClass {
+        let code = error
+            .code()
+            .and_then(|code| code.parse::<i32>().ok())
+            .unwrap_or_default();
+        // Extended codes have the primary one in their lowest byte.
+        match code & 0xff {
+            // `SQLITE_ERROR`: a missing table, among others. `SQLITE_SCHEMA`.
+            1 | 17 => ErrorClass::Schema,
+            3 | 14 | 23 => ErrorClass::Refused(
+                "; check the path, and the rights to the file and to its directory",
+            ),
+            5 | 6 => ErrorClass::Timeout,
+            8 => ErrorClass::Refused("; the file, its directory or the database is read-only"),
+            10 => ErrorClass::Unavailable("; reading or writing the file failed"),
+            11 | 26 => ErrorClass::Refused("; the file is damaged, or no SQLite database"),
+            13 => ErrorClass::Full,
+            18 => ErrorClass::TooLarge("; the outcome is larger than SQLite's limit for a row"),
+            _ => ErrorClass::Refused(""),
+        }
+    }
+}
+
+/// Sets how long a statement waits for other connections, in milliseconds.
+fn busy_timeout(millis: i64) -> String {
+    format!(
+        "PRAGMA busy_timeout = {}",
+        millis.clamp(0, i64::from(i32::MAX))
+    )
+}

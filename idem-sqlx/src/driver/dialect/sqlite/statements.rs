@@ -1,0 +1,231 @@
+//! The statements of SQLite. Times are milliseconds since 1970, which each version of SQLite can
+//! tell.
+
+use std::sync::Arc;
+
+use super::super::statements::{
+    ListStatements, TableStatements, UpkeepStatements, WriteStatements,
+};
+use crate::table::Table;
+
+pub(super) struct Statements {
+    pub(super) insert: Arc<str>,
+    pub(super) insert_only: Arc<str>,
+    pub(super) read: Arc<str>,
+    pub(super) writes: WriteStatements,
+    pub(super) renew: Arc<str>,
+    pub(super) listing: ListStatements,
+    pub(super) window_end: Arc<str>,
+    pub(super) window_in_states: Arc<str>,
+    pub(super) upkeep: UpkeepStatements,
+    pub(super) table: TableStatements,
+}
+
+const AT: &str = "operation = ?1 AND key = ?2";
+
+/// The same time throughout a statement.
+const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)";
+
+impl Statements {
+    pub(super) fn new(table: &Table) -> Self {
+        Self::of(
+            table,
+            &format!("state = 'in_flight' AND owner = ?18 AND expires_at > {NOW}"),
+        )
+    }
+
+    /// Of steps in a caller's transaction. Nobody else sees a claim there, so that it has not
+    /// expired, however long the transaction takes.
+    pub(super) fn within_transactions(table: &Table) -> Self {
+        Self::of(table, "state = 'in_flight' AND owner = ?18")
+    }
+
+    fn of(table: &Table, if_owned: &str) -> Self {
+        let t = &table.quoted('"');
+        let insert = format!(
+            "INSERT INTO {t} (operation, key, state, attempt, owner, origin, \
+             leased_at, lease_until, valid_until, expires_at, \
+             fingerprint, is_error, codec, outcome, questions, took_over, revision) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, {NOW} + ?9 - ?7, {NOW} + ?9 - ?7 + ?8, \
+             {NOW} + ?9 - ?10, {NOW} + ?9, ?11, ?12, ?13, ?14, ?15, ?16, ?17) \
+             ON CONFLICT (operation, key) DO NOTHING"
+        );
+        let read = format!("SELECT {} FROM {t} WHERE {AT}", row("outcome"));
+        Self {
+            insert: format!("{insert}; {read}").into(),
+            insert_only: insert.into(),
+            read: read.into(),
+            writes: writes(t, if_owned),
+            renew: format!(
+                "UPDATE {t} SET leased_at = {NOW}, lease_until = {NOW} + lease_until - leased_at, \
+                 expires_at = {NOW} + ?4, revision = ?5 \
+                 WHERE {AT} AND state = 'in_flight' AND owner = ?3 AND expires_at > {NOW}"
+            )
+            .into(),
+            listing: listing(t),
+            window_end: window_end(t),
+            window_in_states: window_in_states(t),
+            upkeep: upkeep(t),
+            table: TableStatements {
+                schema: schema(table).into(),
+                create: create(table).into(),
+            },
+        }
+    }
+}
+
+/// The columns of `Row`, in the order in which it is read.
+fn row(outcome: &str) -> String {
+    format!(
+        "state, attempt, owner, origin, lease_until - leased_at, expires_at - leased_at, \
+         expires_at - {NOW}, expires_at - valid_until, \
+         fingerprint, is_error, codec, {outcome}, questions, took_over, revision"
+    )
+}
+
+fn writes(t: &str, if_owned: &str) -> WriteStatements {
+    let expires = format!("coalesce({NOW} + ?9, expires_at)");
+    let put = |guard: &str| {
+        Arc::from(format!(
+            "UPDATE {t} SET state = ?3, attempt = ?4, owner = ?5, origin = ?6, \
+             leased_at = {expires} - ?7, lease_until = {expires} - ?7 + ?8, \
+             valid_until = {expires} - ?10, expires_at = {expires}, \
+             fingerprint = ?11, is_error = ?12, codec = ?13, outcome = ?14, questions = ?15, \
+             took_over = ?16, revision = ?17 WHERE {AT} AND {guard}"
+        ))
+    };
+    WriteStatements {
+        put_owned: put(if_owned),
+        put_as_read: put(&format!(
+            "revision = ?18 AND (NOT ?19 OR lease_until <= {NOW})"
+        )),
+        remove: format!("DELETE FROM {t} WHERE {AT} AND revision = ?3").into(),
+    }
+}
+
+fn listing(t: &str) -> ListStatements {
+    let row = row("x''");
+    let window = |expires_at: &str, only: &str| {
+        let after = after_position(expires_at);
+        Arc::from(format!(
+            "SELECT {row}, operation, key, expires_at FROM {t} WHERE {after} {only}\
+             ORDER BY {expires_at}, operation, key LIMIT ?4"
+        ))
+    };
+    ListStatements {
+        window: window("expires_at", ""),
+        window_in_flight: window("expires_at", "AND state = 'in_flight' "),
+        window_of_operation: window("+expires_at", "AND operation = ?5 "),
+        has_more: format!("SELECT 1 FROM {t} WHERE operation = ?1 LIMIT 1 OFFSET ?2").into(),
+        ids: format!(
+            "SELECT operation, key FROM {t} WHERE (operation, key) > (?1, ?2) \
+             ORDER BY operation, key LIMIT ?3"
+        )
+        .into(),
+    }
+}
+
+/// The rows of a listing after a position. With two bounds on the expiry, SQLite would seek by one
+/// and filter by the other: each window would go through all rows of the windows before it. So there
+/// is one bound. A `+` hides a column from the planner.
+fn after_position(expires_at: &str) -> String {
+    format!("{expires_at} >= max(?1, {NOW} + 1) AND (+expires_at, operation, key) > (?1, ?2, ?3)")
+}
+
+/// Reads the last position of a window.
+fn window_end(t: &str) -> Arc<str> {
+    let after = after_position("expires_at");
+    Arc::from(format!(
+        "SELECT expires_at, operation, key FROM {t} WHERE {after} \
+         ORDER BY expires_at, operation, key LIMIT 1 OFFSET ?4"
+    ))
+}
+
+/// Reads the rows of a window that are in one of two states, or in none that is known.
+fn window_in_states(t: &str) -> Arc<str> {
+    let row = row("x''");
+    let after = after_position("expires_at");
+    Arc::from(format!(
+        "SELECT {row}, operation, key, expires_at FROM {t} WHERE {after} \
+         AND expires_at <= ?4 AND (+expires_at, operation, key) <= (?4, ?5, ?6) \
+         AND (state IN (?7, ?8) \
+         OR state NOT IN ('issued', 'in_flight', 'released', 'committed', 'done')) \
+         ORDER BY expires_at, operation, key"
+    ))
+}
+
+fn upkeep(t: &str) -> UpkeepStatements {
+    UpkeepStatements {
+        sweep: format!(
+            "DELETE FROM {t} WHERE rowid IN (SELECT rowid FROM {t} \
+             WHERE expires_at <= {NOW} ORDER BY expires_at LIMIT ?1)"
+        )
+        .into(),
+        sweep_outcomes: format!(
+            "UPDATE {t} SET state = 'done', valid_until = NULL, is_error = 0, codec = NULL, \
+             outcome = NULL, took_over = NULL, revision = ?2 \
+             WHERE rowid IN (SELECT rowid FROM {t} \
+             WHERE state = 'committed' AND valid_until IS NOT NULL AND valid_until <= {NOW} \
+             ORDER BY valid_until LIMIT ?1)"
+        )
+        .into(),
+        time: format!("SELECT {NOW}").into(),
+    }
+}
+
+#[cfg(test)]
+impl Statements {
+    /// Changes every text.
+    pub(super) fn rewrite(&mut self, change: &dyn Fn(&str) -> String) {
+        let texts = [
+            &mut self.insert,
+            &mut self.insert_only,
+            &mut self.read,
+            &mut self.renew,
+            &mut self.window_end,
+            &mut self.window_in_states,
+        ];
+        super::super::statements::rewrite(texts, change);
+        self.writes.rewrite(change);
+        self.listing.rewrite(change);
+        self.upkeep.rewrite(change);
+    }
+}
+
+fn schema(table: &Table) -> String {
+    let master = match table.schema() {
+        Some(schema) => format!("\"{schema}\".sqlite_master"),
+        None => "sqlite_master".to_owned(),
+    };
+    format!("SELECT sql FROM {master} WHERE type = 'table' AND name = ?1")
+}
+
+/// Returns the mark in the statement that created a table. SQLite keeps its text with comments.
+pub(super) fn mark(created_by: &str) -> String {
+    let mark = created_by
+        .split_once("-- idem schema ")
+        .map(|(_, rest)| rest);
+    let version = mark.and_then(|rest| rest.split_whitespace().next());
+    version
+        .map(|version| format!("idem schema {version}"))
+        .unwrap_or_default()
+}
+
+fn create(table: &Table) -> String {
+    let ddl = include_str!("../schema/sqlite.sql");
+    let ddl = ddl.replace(
+        "EXISTS idem_records (",
+        &format!("EXISTS {} (", table.quoted('"')),
+    );
+    let ddl = ddl.replace("ON idem_records (", &format!("ON \"{}\" (", table.name()));
+    let index = |column: &str| match table.schema() {
+        // An index names the schema itself, and its table is in the same.
+        Some(schema) => format!("\"{schema}\".\"{}_{column}\"", table.name()),
+        None => format!("\"{}_{column}\"", table.name()),
+    };
+    let ddl = ddl.replace("idem_records_expires_at", &index("expires_at"));
+    let ddl = ddl.replace("idem_records_in_flight", &index("in_flight"));
+    let ddl = ddl.replace("idem_records_valid_until", &index("valid_until"));
+    // At once as the writer: two that create one table at the same time come one after the other.
+    format!("BEGIN IMMEDIATE;\n{ddl}\nCOMMIT;")
+}

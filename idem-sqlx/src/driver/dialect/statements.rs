@@ -1,0 +1,89 @@
+//! Groups of statements that each database has.
+
+use std::sync::Arc;
+
+use super::ListScope;
+
+/// Overwrites and removals of a row that the step owns, or has read.
+pub(super) struct WriteStatements {
+    pub(super) put_owned: Arc<str>,
+    pub(super) put_as_read: Arc<str>,
+    pub(super) remove: Arc<str>,
+}
+
+/// The reads of listings.
+pub(super) struct ListStatements {
+    pub(super) window: Arc<str>,
+    pub(super) window_in_flight: Arc<str>,
+    pub(super) window_of_operation: Arc<str>,
+    pub(super) has_more: Arc<str>,
+    pub(super) ids: Arc<str>,
+}
+
+impl ListStatements {
+    pub(super) fn window(&self, scope: &ListScope) -> &Arc<str> {
+        match scope {
+            ListScope::All | ListScope::InStates(_) => &self.window,
+            ListScope::InFlight => &self.window_in_flight,
+            ListScope::OfOperation(_) => &self.window_of_operation,
+        }
+    }
+}
+
+/// What the store does in the background.
+pub(super) struct UpkeepStatements {
+    pub(super) sweep: Arc<str>,
+    pub(super) sweep_outcomes: Arc<str>,
+    pub(super) time: Arc<str>,
+}
+
+/// The check and the creation of the table.
+pub(super) struct TableStatements {
+    pub(super) schema: Arc<str>,
+    pub(super) create: Arc<str>,
+}
+
+/// Changes each of these texts.
+#[cfg(test)]
+#[allow(dead_code, reason = "used with one version of sqlx alone")]
+pub(super) fn rewrite<'s>(
+    texts: impl IntoIterator<Item = &'s mut Arc<str>>,
+    change: &dyn Fn(&str) -> String,
+) {
+    for text in texts {
+        *text = change(text).into();
+    }
+}
+
+#[cfg(test)]
+#[allow(dead_code, reason = "used with one version of sqlx alone")]
+impl WriteStatements {
+    pub(super) fn rewrite(&mut self, change: &dyn Fn(&str) -> String) {
+        let texts = [&mut self.put_owned, &mut self.put_as_read, &mut self.remove];
+        rewrite(texts, change);
+    }
+}
+
+#[cfg(test)]
+#[allow(dead_code, reason = "used with one version of sqlx alone")]
+impl ListStatements {
+    pub(super) fn rewrite(&mut self, change: &dyn Fn(&str) -> String) {
+        let texts = [
+            &mut self.window,
+            &mut self.window_in_flight,
+            &mut self.window_of_operation,
+            &mut self.has_more,
+            &mut self.ids,
+        ];
+        rewrite(texts, change);
+    }
+}
+
+#[cfg(test)]
+#[allow(dead_code, reason = "used with one version of sqlx alone")]
+impl UpkeepStatements {
+    pub(super) fn rewrite(&mut self, change: &dyn Fn(&str) -> String) {
+        let texts = [&mut self.sweep, &mut self.sweep_outcomes, &mut self.time];
+        rewrite(texts, change);
+    }
+}

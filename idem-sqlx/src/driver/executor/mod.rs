@@ -1,0 +1,527 @@
+//! Carries out the steps of a store on its pool.
+//!
+//! A step runs in a task of the store's runtime. So neither the end of the caller's runtime nor a
+//! dropped future interrupts it.
+
+mod background;
+pub(crate) mod clock;
+mod connect;
+pub(crate) mod errors;
+mod idle;
+mod pool;
+mod queue;
+mod settings;
+pub(crate) mod sweep;
+mod table_check;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use idem_core::{StoreError, StoreErrorKind};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use self::background::BackgroundTasks;
+use self::clock::DatabaseClock;
+use self::errors::{StepError, classify, failed};
+use self::pool::{ConnectionPool, PooledConnection};
+use self::queue::{StepPermit, StepQueue};
+pub(crate) use self::settings::{Settings, TIME_LIMIT};
+use self::sqlx::Pool;
+use self::sweep::Sweep;
+use self::table_check::TableCheck;
+use super::super::sqlx;
+use super::dialect::{Conn, Dialect, ErrorClass, Schema};
+use crate::table::Table;
+use crate::waiters::LocalWaiters;
+
+/// How long connecting may take at the start, and for a transaction: nobody waits longer there.
+pub(crate) const CONNECT_WAIT: Duration = Duration::from_millis(1800);
+/// How much longer the caller waits for the runtime that carries the step out.
+const GRACE: Duration = Duration::from_millis(100);
+/// How often a step is sent again after a conflict with another transaction.
+const CONFLICTS: u32 = 20;
+
+/// The rest of a method, boxed in this crate so that programs that call it need not compile all of
+/// it again.
+pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// A step's work on a connection.
+pub(crate) type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, StepError>> + Send + 'c>>;
+
+/// The pool, the statements and the background tasks of one store.
+pub(crate) struct Executor<D: Dialect> {
+    pub(crate) dialect: D,
+    /// The dialect of steps in a caller's transaction.
+    pub(crate) within: D,
+    pub(crate) waiters: Arc<LocalWaiters>,
+    pub(crate) clock: Arc<DatabaseClock>,
+    pub(crate) limit: Duration,
+    pub(crate) connections: ConnectionPool<D>,
+    table: TableCheck,
+    steps: StepQueue,
+    /// The queue of steps that only read, where steps that may write come one at a time.
+    reads: StepQueue,
+    background: BackgroundTasks,
+}
+
+/// Where a step waits until it may run.
+#[derive(Debug, Clone, Copy)]
+enum Queue {
+    Steps,
+    Reads,
+}
+
+/// Whether work may be sent again when nobody knows whether it was carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Resend {
+    /// A second time changes nothing.
+    Harmless,
+    Never,
+}
+
+/// How a step is carried out.
+#[derive(Debug, Clone, Copy)]
+struct StepOptions {
+    queue: Queue,
+    /// Whether the table must be ours.
+    checks_table: bool,
+    resend: Resend,
+}
+
+impl StepOptions {
+    fn new(resend: Resend) -> Self {
+        Self {
+            queue: Queue::Steps,
+            checks_table: true,
+            resend,
+        }
+    }
+}
+
+impl<D: Dialect> Executor<D> {
+    pub(crate) fn new(pool: Pool<D::Db>, settings: &Settings) -> Arc<Self> {
+        Self::with_dialect(pool, settings, |_| {})
+    }
+
+    /// Creates an executor whose dialect is changed first.
+    pub(crate) fn with_dialect(
+        pool: Pool<D::Db>,
+        settings: &Settings,
+        change: impl FnOnce(&mut D),
+    ) -> Arc<Self> {
+        let parsed = Table::parse(&settings.table);
+        let check = TableCheck::new(&settings.table, parsed.as_ref());
+        // With an invalid name, no statement is ever sent.
+        let table = parsed.unwrap_or_default();
+        // Shorter than the step's own limit, so that the database can still answer that the step
+        // was not carried out.
+        let lock_limit = (!settings.is_limited).then_some(settings.limit / 4 * 3);
+        let mut dialect = D::new(&table, lock_limit);
+        change(&mut dialect);
+        let connections = ConnectionPool::new(pool, settings);
+        let size = connections.size_limit();
+        let writers = if D::ONE_WRITER { 1 } else { size };
+        Arc::new(Self {
+            dialect,
+            within: D::within_transactions(&table),
+            waiters: Arc::default(),
+            clock: Arc::new(DatabaseClock::new(connections.place().to_owned())),
+            limit: settings.limit,
+            connections,
+            table: check,
+            steps: StepQueue::new(writers),
+            reads: StepQueue::new(size.saturating_sub(writers)),
+            background: BackgroundTasks::default(),
+        })
+    }
+
+    /// Carries out a step.
+    pub(crate) async fn step<T: Send + 'static>(
+        self: &Arc<Self>,
+        resend: Resend,
+        work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
+    ) -> Result<T, StoreError> {
+        self.keep_swept();
+        self.run_queued(StepOptions::new(resend), work).await
+    }
+
+    /// Carries out a step before all others, because it must not wait behind a burst.
+    pub(crate) async fn urgent_step<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
+    ) -> Result<T, StoreError> {
+        self.keep_swept();
+        self.run(StepOptions::new(Resend::Harmless), None, work)
+            .await
+    }
+
+    /// Whether a step that only reads should not wait for those that may write: they come one at a
+    /// time, and one runs now.
+    pub(crate) fn reads_first(&self) -> bool {
+        D::ONE_WRITER && self.connections.size_limit() > 1 && self.steps.is_full()
+    }
+
+    /// Carries out a step that only reads, concurrently with those that may write.
+    pub(crate) async fn read_step<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
+    ) -> Result<T, StoreError> {
+        self.keep_swept();
+        let options = StepOptions {
+            queue: Queue::Reads,
+            ..StepOptions::new(Resend::Harmless)
+        };
+        self.run_queued(options, work).await
+    }
+
+    async fn run_queued<T: Send + 'static>(
+        self: &Arc<Self>,
+        options: StepOptions,
+        work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
+    ) -> Result<T, StoreError> {
+        let queue = self.queue(options);
+        if let Some(permit) = queue.try_acquire(self.limit) {
+            return self.run(options, Some(permit), work).await;
+        }
+        // In a task: if the caller stops polling this future, a permit that arrives meanwhile would
+        // stay with it, and block the queue.
+        let executor = self.clone();
+        let (starts, mut started) = oneshot::channel();
+        let step = self
+            .runtime()
+            .spawn(async move { executor.run_when_permitted(options, starts, &work).await });
+        // A little longer than the task itself, whose runtime may be blocked.
+        let patience = self.limit.saturating_add(GRACE);
+        let limit = match queue.wait_while_answered(patience, &mut started).await {
+            // A task that drops the channel without a limit has ended.
+            Some(waited) => waited.output.unwrap_or_default(),
+            None => {
+                // From here on the task cannot start the work.
+                started.close();
+                let no_permit = |_| errors::no_permit::<D>(self.place(), self.limit);
+                started.try_recv().map_err(no_permit)?
+            }
+        };
+        self.wait_for_result(limit, step).await
+    }
+
+    /// Carries a step out as soon as it has a permit, unless its caller is gone by then.
+    async fn run_when_permitted<T>(
+        self: Arc<Self>,
+        options: StepOptions,
+        mut starts: oneshot::Sender<Duration>,
+        work: &(impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Sync),
+    ) -> Result<T, StoreError> {
+        let permit = tokio::select! {
+            biased;
+            () = starts.closed() => None,
+            permit = self.queue(options).acquire(self.limit) => permit,
+        };
+        let no_permit = || errors::no_permit::<D>(self.place(), self.limit);
+        let permit = permit.ok_or_else(no_permit)?;
+        // If this fails, the caller has already answered that the step was not carried out.
+        starts.send(permit.limit).map_err(|_| no_permit())?;
+        self.run_in_limit(options, permit.limit, work).await
+    }
+
+    fn queue(&self, options: StepOptions) -> &StepQueue {
+        match options.queue {
+            Queue::Steps => &self.steps,
+            Queue::Reads => &self.reads,
+        }
+    }
+
+    async fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        options: StepOptions,
+        permit: Option<StepPermit>,
+        work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
+    ) -> Result<T, StoreError> {
+        let executor = self.clone();
+        let limit = permit.as_ref().map_or(self.limit, |permit| permit.limit);
+        let step = self.runtime().spawn(async move {
+            let _permit = permit;
+            executor.run_in_limit(options, limit, &work).await
+        });
+        self.wait_for_result(limit, step).await
+    }
+
+    /// Carries a step out within its limit, in a task of the store's runtime.
+    async fn run_in_limit<T>(
+        &self,
+        options: StepOptions,
+        limit: Duration,
+        work: &(impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Sync),
+    ) -> Result<T, StoreError> {
+        self.validate_table_name()?;
+        let sent = AtomicBool::new(false);
+        let result = match timeout(limit, self.run_attempts(options, &sent, work)).await {
+            Ok(result) => result,
+            Err(_) if sent.load(Ordering::Relaxed) => {
+                Err(errors::timed_out::<D>(self.place(), self.limit))
+            }
+            Err(_) => Err(self.connections.unconnected_in_time()),
+        };
+        let has_timed_out = result
+            .as_ref()
+            .is_err_and(|error| error.kind() == StoreErrorKind::Timeout);
+        if D::ONE_WRITER && has_timed_out && matches!(options.queue, Queue::Steps) {
+            self.steps.note_blocked();
+        }
+        result
+    }
+
+    /// Waits for the result of a step that has this limit, whatever runtime the caller is in.
+    async fn wait_for_result<T>(
+        &self,
+        limit: Duration,
+        step: JoinHandle<Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        match timeout(limit.saturating_add(GRACE), step).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(errors::runtime_ended::<D>(self.place())),
+            Err(_) => Err(errors::timed_out::<D>(self.place(), self.limit)),
+        }
+    }
+
+    /// Sends the work until it succeeds, or fails with an error that another attempt cannot avoid.
+    async fn run_attempts<T>(
+        &self,
+        options: StepOptions,
+        sent: &AtomicBool,
+        work: &(impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Sync),
+    ) -> Result<T, StoreError> {
+        let mut retries = Retries::new(self.connections.size_limit());
+        loop {
+            let mut connection = self.connections.acquire().await?;
+            let done = match self.check_table(options, &mut connection).await {
+                Ok(()) => {
+                    sent.store(true, Ordering::Relaxed);
+                    work(&self.dialect, connection.get()?).await
+                }
+                Err(error) => Err(error),
+            };
+            let (error, resend) = match done {
+                Ok(done) => {
+                    self.queue(options).note_answer();
+                    self.connections.keep_idle(connection);
+                    return Ok(done);
+                }
+                Err(StepError::Store(error)) => {
+                    self.queue(options).note_answer();
+                    connection.return_to_pool();
+                    return Err(error);
+                }
+                Err(StepError::Sql(error)) => (error, options.resend),
+                Err(StepError::Unsent(error)) => (error, Resend::Harmless),
+            };
+            match retries.decide(classify::<D>(&error), resend) {
+                Retry::After(pause) => {
+                    connection.return_to_pool();
+                    sleep(pause).await;
+                }
+                Retry::OnAnotherConnection => {}
+                Retry::Never => return Err(self.give_up(error, connection).await),
+            }
+        }
+    }
+
+    /// Returns the error of a step that is not sent again.
+    async fn give_up(&self, error: sqlx::Error, mut connection: PooledConnection<D>) -> StoreError {
+        let error_class = classify::<D>(&error);
+        let mut failure = failed::<D>(self.place(), error);
+        if matches!(error_class, ErrorClass::Lost | ErrorClass::Ended(_)) {
+            return failure;
+        }
+        if error_class == ErrorClass::Schema {
+            self.table.reset();
+            let options = StepOptions::new(Resend::Harmless);
+            if let Err(StepError::Store(missing)) = self.check_table(options, &mut connection).await
+            {
+                failure = missing;
+            }
+        }
+        connection.return_to_pool();
+        failure
+    }
+
+    /// Checks once whether the table is there, and ours, if the step needs that.
+    async fn check_table(
+        &self,
+        options: StepOptions,
+        connection: &mut PooledConnection<D>,
+    ) -> Result<(), StepError> {
+        if !options.checks_table || self.table.has_passed() {
+            return Ok(());
+        }
+        let schema = self
+            .dialect
+            .schema(connection.get()?)
+            .await
+            .map_err(StepError::Unsent)?;
+        self.table.check::<D>(self.place(), schema)?;
+        // The first step also compares the clocks for the first time.
+        self.clock
+            .observe(&self.dialect, connection.get()?)
+            .await
+            .map_err(StepError::Unsent)?;
+        self.table.pass();
+        Ok(())
+    }
+
+    /// Checks once whether the table is ours, on the connection of a caller's transaction. Does not
+    /// look at the clock: a claim does so where it matters.
+    pub(crate) async fn check_table_within(&self, on: &mut Conn<D>) -> Result<(), StepError> {
+        if !self.table.has_passed() {
+            let schema = self.within.schema(on).await?;
+            self.table.check::<D>(self.place(), schema)?;
+            self.table.pass();
+        }
+        Ok(())
+    }
+
+    /// Creates the table where there is none, and checks whether it can be used then.
+    pub(crate) async fn migrate(self: &Arc<Self>) -> Result<(), StoreError> {
+        let checked = StepOptions::new(Resend::Harmless);
+        let unchecked = StepOptions {
+            checks_table: false,
+            ..checked
+        };
+        self.run_queued(unchecked, |dialect, on| {
+            Box::pin(async move {
+                if dialect.schema(on).await? == Schema::Missing {
+                    dialect.create(on).await?;
+                }
+                Ok(())
+            })
+        })
+        .await?;
+        self.run_queued(checked, |_, _| Box::pin(async { Ok(()) }))
+            .await
+    }
+
+    pub(crate) fn place(&self) -> &str {
+        self.connections.place()
+    }
+
+    pub(crate) fn table(&self) -> &str {
+        self.table.name()
+    }
+
+    pub(crate) fn validate_table_name(&self) -> Result<(), StoreError> {
+        self.table.validate_name()
+    }
+
+    fn runtime(&self) -> &tokio::runtime::Handle {
+        self.connections.runtime()
+    }
+
+    /// Whether messages of the database wake waiters now. `None`: it never sends any.
+    pub(crate) fn messages(&self) -> Option<&watch::Receiver<bool>> {
+        self.background.messages(|| {
+            let _runtime = self.runtime().enter();
+            self.dialect
+                .listen(&self.connections.pool, self.waiters.clone())
+        })
+    }
+
+    pub(crate) fn keep_swept(self: &Arc<Self>) {
+        self.background.keep_swept(|| {
+            let sweeping = sweep::keep_swept(Arc::downgrade(self));
+            self.runtime().spawn(sweeping).abort_handle()
+        });
+    }
+
+    /// Makes the store wait as where the database's messages do not arrive.
+    #[cfg(test)]
+    #[allow(dead_code, reason = "used with one version of sqlx alone")]
+    pub(crate) fn disable_messages(&self) {
+        let _ = self.background.messages(|| None);
+    }
+
+    /// How many steps were answered.
+    #[cfg(test)]
+    #[allow(dead_code, reason = "used with one version of sqlx alone")]
+    pub(crate) fn answers(&self) -> u64 {
+        self.steps.answers()
+    }
+}
+
+/// Counts how often one step was sent again.
+struct Retries {
+    conflicts: u32,
+    losses: u32,
+    most_losses: u32,
+}
+
+/// Whether a step is sent again.
+enum Retry {
+    After(Duration),
+    OnAnotherConnection,
+    Never,
+}
+
+impl Retries {
+    /// After a restart of the server, each idle connection of the pool is lost.
+    fn new(connections: u32) -> Self {
+        Self {
+            conflicts: 0,
+            losses: 0,
+            most_losses: connections.saturating_add(1),
+        }
+    }
+
+    fn decide(&mut self, error: ErrorClass, resend: Resend) -> Retry {
+        match error {
+            ErrorClass::Conflict if self.conflicts < CONFLICTS => {
+                self.conflicts += 1;
+                let longest = 1000 * u64::from(self.conflicts);
+                Retry::After(Duration::from_micros(fastrand::u64(..longest)))
+            }
+            ErrorClass::Lost if resend == Resend::Never => Retry::Never,
+            ErrorClass::Lost | ErrorClass::Ended(_) if self.losses < self.most_losses => {
+                self.losses += 1;
+                Retry::OnAnotherConnection
+            }
+            _ => Retry::Never,
+        }
+    }
+}
+
+impl<D: Dialect> Sweep for Executor<D> {
+    const ONE_WRITER: bool = D::ONE_WRITER;
+
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "how long a batch took, compared with nothing of the database"
+    )]
+    async fn sweep_batch(self: &Arc<Self>, limit: i64) -> Result<(u64, Duration), StoreError> {
+        self.connections.return_idle();
+        let clock = self.clock.clone();
+        self.run_queued(StepOptions::new(Resend::Harmless), move |dialect, on| {
+            let clock = clock.clone();
+            Box::pin(async move {
+                clock.observe(dialect, on).await?;
+                let begun = Instant::now();
+                Ok((dialect.sweep(on, limit).await?, begun.elapsed()))
+            })
+        })
+        .await
+    }
+}
+
+impl<D: Dialect> fmt::Debug for Executor<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(D::NAME)
+            .field("place", &self.place())
+            .field("table", &self.table())
+            .field("time_limit", &self.limit)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,128 @@
+//! The connections of a store: its pool, and what it keeps of it between steps.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use idem_core::{StoreError, StoreErrorKind};
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+use self::sqlx::Pool;
+use self::sqlx::pool::PoolConnection;
+use super::super::super::sqlx;
+use super::super::dialect::{Conn, Dialect};
+use super::connect::PendingConnects;
+use super::errors;
+use super::idle::IdleConnections;
+use super::settings::{Settings, TIME_LIMIT};
+
+pub(crate) struct ConnectionPool<D: Dialect> {
+    pub(crate) pool: Pool<D::Db>,
+    idle: IdleConnections<D::Db>,
+    pending: PendingConnects,
+    /// The database's address, for messages.
+    place: String,
+    /// How long a step may take.
+    limit: Duration,
+    /// The store's runtime. A connection belongs to the runtime in which it was opened, and fails
+    /// when that ends.
+    runtime: OnceLock<Handle>,
+}
+
+impl<D: Dialect> ConnectionPool<D> {
+    pub(crate) fn new(pool: Pool<D::Db>, settings: &Settings) -> Self {
+        let runtime = OnceLock::new();
+        if let Ok(handle) = Handle::try_current() {
+            let _ = runtime.set(handle);
+        }
+        let place = D::place(&pool.connect_options());
+        let pending = PendingConnects::new(pool.options().get_max_connections(), settings.limit);
+        Self {
+            pool,
+            idle: IdleConnections::new(settings.pool_is_own),
+            pending,
+            place,
+            limit: settings.limit,
+            runtime,
+        }
+    }
+
+    pub(crate) fn size_limit(&self) -> u32 {
+        self.pool.options().get_max_connections()
+    }
+
+    pub(crate) fn place(&self) -> &str {
+        &self.place
+    }
+
+    pub(crate) fn runtime(&self) -> &Handle {
+        self.runtime.get_or_init(Handle::current)
+    }
+
+    pub(crate) async fn acquire(&self) -> Result<PooledConnection<D>, StoreError> {
+        // Until this is dropped, steps that end return their connections to the pool.
+        let _waiter = match self.idle.try_take() {
+            Ok(connection) => return Ok(PooledConnection(Some(connection))),
+            Err(waiter) => waiter,
+        };
+        match self.pending.acquire(&self.pool, self.runtime()).await {
+            Ok(connection) => Ok(PooledConnection(Some(connection))),
+            Err(sqlx::Error::PoolTimedOut) => Err(self.unconnected_in_time()),
+            Err(error) => Err(errors::unconnected::<D>(&self.place, error)),
+        }
+    }
+
+    /// Keeps the connection of a step that succeeded for the next step. The pool gets it if another
+    /// step waits there.
+    pub(crate) fn keep_idle(&self, mut connection: PooledConnection<D>) {
+        connection.0 = connection.0.take().and_then(|used| self.idle.keep(used));
+        connection.return_to_pool();
+    }
+
+    /// Returns idle connections to the pool, which closes those that are too old or were idle for
+    /// too long.
+    pub(crate) fn return_idle(&self) {
+        for connection in self.idle.take_all() {
+            let _runtime = self.runtime().enter();
+            PooledConnection::<D>(Some(connection)).return_to_pool();
+        }
+    }
+
+    pub(crate) fn unconnected_in_time(&self) -> StoreError {
+        let in_use = self.pool.size().saturating_sub(self.pending.count());
+        let exhausted = in_use >= self.size_limit() && self.pool.num_idle() == 0;
+        errors::unconnected_in_time::<D>(&self.place, self.limit, exhausted)
+    }
+}
+
+/// A connection of the pool. Unless it is returned, it is closed: sqlx would wait for the end of
+/// the statement that runs on it, and a server that is gone never ends any.
+pub(crate) struct PooledConnection<D: Dialect>(Option<PoolConnection<D::Db>>);
+
+impl<D: Dialect> PooledConnection<D> {
+    pub(crate) fn get(&mut self) -> Result<&mut Conn<D>, StoreError> {
+        let connection = self.0.as_deref_mut();
+        connection.ok_or_else(|| {
+            StoreError::new(
+                StoreErrorKind::Unavailable,
+                "the connection was given back before its time",
+            )
+        })
+    }
+
+    /// Returns the connection to the pool, as its drop would. That first sends a ping, and would
+    /// wait for the answer without a limit.
+    pub(crate) fn return_to_pool(mut self) {
+        if let Some(mut connection) = self.0.take() {
+            tokio::spawn(timeout(TIME_LIMIT, connection.return_to_pool()));
+        }
+    }
+}
+
+impl<D: Dialect> Drop for PooledConnection<D> {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0.take() {
+            drop(connection.detach());
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! The operators' steps: listings in the order in which records expire, and interventions in one
+//! record.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use idem_core::store::admin::{
+    Cursor, Intervened, Intervention, Listed, Listing, OnIntervention, Page, Unreadable,
+};
+use idem_core::store::record::{Record, RecordId, RecordInfo, RecordState};
+use idem_core::{Key, StoreError};
+
+use super::super::dialect::{Conn, Dialect, Guard, ListScope, ListedRow, Position};
+use super::super::executor::clock::{DatabaseClock, Lapsed};
+use super::super::executor::errors::{StepError, contended};
+use super::super::executor::{Executor, Resend};
+use crate::row::{Columns, FoundRow, Row};
+
+/// How many rows one statement reads, which takes milliseconds of the server's time.
+const WINDOW: usize = 1000;
+/// How many such statements may find nothing before the page is returned.
+const WINDOWS: usize = 10;
+/// How many ids one statement reads, which takes as long.
+const IDS: usize = 10_000;
+/// An operation with at most this many rows is read by the primary key.
+const FEW: usize = 2000;
+/// How often a row may change under a decision.
+const ROUNDS: usize = 16;
+
+impl Position {
+    fn read(cursor: &Cursor) -> Result<Self, StoreError> {
+        let [expires_at, operation, key] = cursor.fields()?;
+        let expires_at = expires_at.parse().map_err(|_| Cursor::foreign())?;
+        Ok(Self {
+            expires_at,
+            operation,
+            key,
+        })
+    }
+
+    fn cursor(&self) -> Cursor {
+        Cursor::of_fields(&[&self.expires_at.to_string(), &self.operation, &self.key])
+    }
+
+    /// Returns the id of the row, or `None` if another program wrote it.
+    fn id(&self) -> Option<RecordId> {
+        RecordId::new(&self.operation, &Key::from_encoded(&self.key)?)
+    }
+}
+
+/// A page that is being filled.
+#[derive(Default)]
+struct Found {
+    records: Vec<Listed>,
+    unreadable: Vec<Unreadable>,
+    looked_at: usize,
+}
+
+impl Found {
+    fn add(&mut self, listing: &Listing, id: RecordId, row: Row) {
+        match row.read() {
+            Ok(FoundRow {
+                record: Some(record),
+                left,
+                ..
+            }) => {
+                let info = RecordInfo::new(&record, left);
+                if listing.matches(&info) {
+                    self.records.push(Listed::new(id, info));
+                }
+            }
+            Ok(_) => {}
+            Err(error) => self.unreadable.push(Unreadable::new(id, error)),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.unreadable.is_empty()
+    }
+
+    fn page(self, next: Option<Position>) -> Page {
+        let next = next.map(|position| position.cursor());
+        Page::new(self.records, self.unreadable, next).with_looked_at(self.looked_at)
+    }
+}
+
+pub(crate) async fn list<D: Dialect>(
+    executor: &Arc<Executor<D>>,
+    listing: &Listing,
+) -> Result<Page, StoreError> {
+    let mut position = listing
+        .cursor
+        .as_ref()
+        .map_or_else(|| Ok(Position::default()), Position::read)?;
+    if listing.digest.is_some() {
+        return list_digest(executor, listing, position).await;
+    }
+    let limit = listing.limit.max(1);
+    let scope = list_scope(executor, listing).await?;
+    let is_narrow =
+        listing.operation.is_some() || listing.state.is_some() || listing.older_than.is_some();
+    let window = if is_narrow { WINDOW } else { limit.min(WINDOW) };
+    let mut found = Found::default();
+    for _ in 0..WINDOWS {
+        let scope = scope.clone();
+        let from = position.clone();
+        let read = executor.step(Resend::Harmless, move |dialect, on| {
+            let scope = scope.clone();
+            let from = from.clone();
+            Box::pin(async move { Ok(dialect.window(on, &scope, &from, count(window)).await?) })
+        });
+        let read = read.await?;
+        for ListedRow {
+            position: here,
+            row,
+        } in read.rows
+        {
+            position = here;
+            found.looked_at += 1;
+            if let Some(id) = position.id().filter(|id| listing.may_match(id)) {
+                found.add(listing, id, row);
+            }
+            if found.records.len() == limit {
+                return Ok(found.page(Some(position)));
+            }
+        }
+        found.looked_at += read.left_out;
+        match read.end {
+            Some(end) => position = end,
+            None => return Ok(found.page(None)),
+        }
+        if !found.is_empty() {
+            break;
+        }
+    }
+    Ok(found.page(Some(position)))
+}
+
+/// Returns the smallest scope that covers a listing. The order is the same in each.
+async fn list_scope<D: Dialect>(
+    executor: &Arc<Executor<D>>,
+    listing: &Listing,
+) -> Result<ListScope, StoreError> {
+    let is_of_leases = matches!(
+        listing.state,
+        Some(RecordState::InFlight | RecordState::Abandoned)
+    );
+    if is_of_leases || listing.older_than.is_some() {
+        return Ok(ListScope::InFlight);
+    }
+    let all = listing
+        .state
+        .and_then(in_rows)
+        .map_or(ListScope::All, ListScope::InStates);
+    let Some(operation) = listing.operation.clone() else {
+        return Ok(all);
+    };
+    // The rows of an operation are sorted for each page. For many rows, the index of all is faster.
+    let name = operation.clone();
+    let has_more = executor.step(Resend::Harmless, move |dialect, on| {
+        let name = name.clone();
+        Box::pin(async move { Ok(dialect.has_more(on, &name, count(FEW)).await?) })
+    });
+    Ok(if has_more.await? {
+        all
+    } else {
+        ListScope::OfOperation(operation)
+    })
+}
+
+/// Returns the states of rows whose records may be in this state now. `None`: any.
+fn in_rows(state: RecordState) -> Option<&'static [&'static str]> {
+    match state {
+        RecordState::Issued | RecordState::Expired => Some(&["issued"]),
+        RecordState::InFlight | RecordState::Abandoned => Some(&["in_flight"]),
+        RecordState::Released => Some(&["released"]),
+        RecordState::Committed => Some(&["committed"]),
+        // An outcome that has expired stays in its row until the next sweep.
+        RecordState::Done => Some(&["committed", "done"]),
+        _ => None,
+    }
+}
+
+/// Lists by digest. No statement can compute it, so this reads all ids, and the rows that match.
+async fn list_digest<D: Dialect>(
+    executor: &Arc<Executor<D>>,
+    listing: &Listing,
+    mut position: Position,
+) -> Result<Page, StoreError> {
+    let mut found = Found::default();
+    for _ in 0..WINDOWS {
+        let from = position.clone();
+        let ids = executor.step(Resend::Harmless, move |dialect, on| {
+            let from = from.clone();
+            Box::pin(async move { Ok(dialect.ids(on, &from, count(IDS)).await?) })
+        });
+        let ids = ids.await?;
+        let is_last = ids.len() < IDS;
+        for (operation, key) in ids {
+            position = Position {
+                expires_at: 0,
+                operation,
+                key,
+            };
+            found.looked_at += 1;
+            let Some(id) = position.id().filter(|id| listing.may_match(id)) else {
+                continue;
+            };
+            let to_read = id.clone();
+            let row = executor.step(Resend::Harmless, move |dialect, on| {
+                let id = to_read.clone();
+                Box::pin(async move { Ok(dialect.read(on, &id).await?) })
+            });
+            if let Some(row) = row.await? {
+                found.add(listing, id, row);
+            }
+            if found.records.len() == listing.limit.max(1) {
+                return Ok(found.page(Some(position)));
+            }
+        }
+        if is_last {
+            return Ok(found.page(None));
+        }
+    }
+    Ok(found.page(Some(position)))
+}
+
+fn count(rows: usize) -> i64 {
+    i64::try_from(rows).unwrap_or(i64::MAX)
+}
+
+pub(crate) async fn intervene<D: Dialect>(
+    executor: &Arc<Executor<D>>,
+    intervention: &Intervention,
+) -> Result<Intervened, StoreError> {
+    let id = intervention.id.clone();
+    let intervention = Arc::new(intervention.clone());
+    let clock = executor.clock.clone();
+    // A second time, it would find nothing to do.
+    let done = executor
+        .step(Resend::Never, move |dialect, on| {
+            let intervention = intervention.clone();
+            let clock = clock.clone();
+            Box::pin(async move { intervene_on(dialect, on, &clock, &intervention).await })
+        })
+        .await?;
+    if let Intervened::Done { .. } = done {
+        executor.waiters.wake(id.as_str());
+    }
+    Ok(done)
+}
+
+async fn intervene_on<D: Dialect>(
+    dialect: &D,
+    on: &mut Conn<D>,
+    clock: &DatabaseClock,
+    intervention: &Intervention,
+) -> Result<Intervened, StepError> {
+    let id = &intervention.id;
+    for _ in 0..ROUNDS {
+        let Some(row) = dialect.read(on, id).await.map_err(StepError::Unsent)? else {
+            return Ok(Intervened::Nothing);
+        };
+        let FoundRow {
+            record,
+            left,
+            then_done,
+            revision,
+        } = row.read()?;
+        let Some(record) = record else {
+            return Ok(Intervened::Nothing);
+        };
+        let attempt = record.attempt();
+        let on_intervention = record.on_intervention(intervention, left);
+        if needs_expired_lease(&on_intervention)
+            && let Some(lease_left) = lease_left(dialect, on, clock, &record, left).await?
+        {
+            return Ok(Intervened::Alive {
+                attempt,
+                lease_left,
+            });
+        }
+        let done = match on_intervention {
+            OnIntervention::Answer(answer) => return Ok(answer),
+            OnIntervention::Put {
+                record,
+                expires_in,
+                if_ran_out,
+            } => {
+                let guard = if if_ran_out {
+                    Guard::RanOut(revision)
+                } else {
+                    Guard::Revision(revision)
+                };
+                let columns = Columns::new(&record, Some(expires_in), Duration::ZERO);
+                dialect.put(on, id, guard, &columns).await?
+            }
+            OnIntervention::Replace { record } => {
+                let columns = Columns::new(&record, None, then_done);
+                dialect
+                    .put(on, id, Guard::Revision(revision), &columns)
+                    .await?
+            }
+            // A renewal changes the revision.
+            OnIntervention::Remove { .. } => dialect.remove(on, id, revision).await?,
+        };
+        if done {
+            return Ok(Intervened::Done { attempt });
+        }
+    }
+    Err(contended(ROUNDS).into())
+}
+
+fn needs_expired_lease(on_intervention: &OnIntervention) -> bool {
+    matches!(
+        on_intervention,
+        OnIntervention::Put {
+            if_ran_out: true,
+            ..
+        } | OnIntervention::Remove { if_ran_out: true }
+    )
+}
+
+/// Returns how long the lease may still be alive, by the database's clock or by the store's own.
+async fn lease_left<D: Dialect>(
+    dialect: &D,
+    on: &mut Conn<D>,
+    clock: &DatabaseClock,
+    record: &Record,
+    left: Duration,
+) -> Result<Option<Duration>, StepError> {
+    match Lapsed::of(record, left) {
+        Some(lapsed) => clock
+            .doubt(dialect, on, lapsed)
+            .await
+            .map_err(StepError::Unsent),
+        None => Ok(record.lease_left(left)),
+    }
+}

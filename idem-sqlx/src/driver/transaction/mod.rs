@@ -1,0 +1,479 @@
+//! Steps in a caller's transaction, on its connection.
+
+use std::error::Error as StdError;
+use std::time::Duration;
+
+use idem_core::store::record::{Claim, Claimed, Commit, OnClaim, Ownership};
+use idem_core::{StoreError, StoreErrorKind};
+use tokio::time::{Instant, timeout};
+
+use self::sqlx::error::DatabaseError;
+use self::sqlx::pool::PoolConnection;
+use self::sqlx::{Database, Pool, Transaction};
+use super::super::{TransactionManager, fixed, sqlx};
+use super::dialect::lock_limit::LockLimit;
+use super::dialect::{Conn, Dialect, ErrorClass, Guard, InsertResult};
+use super::executor::clock::DatabaseClock;
+use super::executor::errors::{self, StepError, classify, contended};
+use super::executor::{CONNECT_WAIT, Executor};
+use super::store::steps::{ClaimStep, ROUNDS, claim_step, commit_on, in_flight};
+use crate::row::{Columns, FoundRow};
+
+/// The pause that is suggested to a call whose key another transaction holds: nobody knows when
+/// that ends.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// The answer to a claim whose row another transaction has locked for longer than the caller waits.
+const LOCKED: Claimed = Claimed::InFlight {
+    attempt: 0,
+    lease_left: RETRY_PAUSE,
+};
+pub(crate) type Manager<D> = <<D as Dialect>::Db as Database>::TransactionManager;
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "how long a caller waits, compared with nothing of the database"
+)]
+pub(crate) async fn claim<D: Dialect>(
+    executor: &std::sync::Arc<Executor<D>>,
+    on: &mut Conn<D>,
+    claim: &Claim,
+    wait: Duration,
+) -> Result<Claimed, StoreError> {
+    executor.validate_table_name()?;
+    executor.keep_swept();
+    executor
+        .check_table_within(on)
+        .await
+        .map_err(|stopped| match stopped {
+            StepError::Store(error) => error,
+            StepError::Sql(error) | StepError::Unsent(error) => failed(executor, error),
+        })?;
+    let until = Instant::now().checked_add(wait);
+    let mut left = wait;
+    loop {
+        match claim_on(&executor.within, on, &executor.clock, claim, left).await {
+            // MariaDB reports some statements that it has interrupted as locked.
+            Ok(Claimed::InFlight { attempt: 0, .. }) => {}
+            Ok(claimed) => return Ok(claimed),
+            Err(StepError::Store(error)) => return Err(error),
+            Err(StepError::Sql(error) | StepError::Unsent(error))
+                if is_lock_timeout::<D>(&error) =>
+            {
+                return Ok(LOCKED);
+            }
+            Err(StepError::Sql(error) | StepError::Unsent(error))
+                if is_statement_timeout::<D>(&error) => {}
+            Err(StepError::Sql(error) | StepError::Unsent(error)) => {
+                return Err(failed(executor, error));
+            }
+        }
+        // The connection's own limit for statements may be shorter than the wait.
+        left = until.map_or(wait, |until| {
+            until.saturating_duration_since(Instant::now())
+        });
+        if left.is_zero() {
+            return Ok(LOCKED);
+        }
+        undo_statement::<D>(on).await.map_err(ended::<D>)?;
+    }
+}
+
+/// Undoes a failed statement, which may have ended the transaction. The claim's savepoint stays.
+async fn undo_statement<D: Dialect>(on: &mut Conn<D>) -> Result<(), sqlx::Error> {
+    match Manager::<D>::get_transaction_depth(on) {
+        // The name of sqlx for it.
+        depth @ 2.. => D::roll_back_to(on, &format!("_sqlx_savepoint_{}", depth - 1)).await,
+        // The library has begun the transaction with the claim.
+        _ => D::restart(on, "SELECT 1").await,
+    }
+}
+
+/// Claims as a separate step does, except that a statement waits for a lock no longer than `wait`.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "how long a caller waits, compared with nothing of the database"
+)]
+async fn claim_on<D: Dialect>(
+    dialect: &D,
+    on: &mut Conn<D>,
+    clock: &DatabaseClock,
+    claim: &Claim,
+    wait: Duration,
+) -> Result<Claimed, StepError> {
+    let until = Instant::now().checked_add(wait);
+    // `None`: no other transaction can hold a lock.
+    let left = || {
+        (wait < Duration::MAX).then(|| {
+            until.map_or(wait, |until| {
+                until.saturating_duration_since(Instant::now())
+            })
+        })
+    };
+    for _ in 0..ROUNDS {
+        let found = match claim.on_nothing() {
+            OnClaim::Take(first) => {
+                match insert_within(dialect, on, claim, &in_flight(&first), left()).await? {
+                    InsertResult::Row(row) => Some(*row),
+                    InsertResult::Locked => return Ok(LOCKED),
+                    // Written by a transaction that has ended since: the next statement sees it.
+                    InsertResult::NotVisible => continue,
+                }
+            }
+            _ => {
+                dialect
+                    .read_within(on, &claim.id, left().unwrap_or(Duration::MAX))
+                    .await?
+            }
+        };
+        let Some(row) = found else {
+            return Ok(Claimed::NotIssued);
+        };
+        let FoundRow {
+            record,
+            left: valid,
+            revision,
+            ..
+        } = row.read()?;
+        let (then, guard) = match claim_step(claim, record.as_ref(), valid, revision) {
+            ClaimStep::Answer(claimed) => return Ok(claimed),
+            ClaimStep::Put(then, guard) => (then, guard),
+            ClaimStep::IfLapsed(lapsed, then) => {
+                match (clock.doubt(dialect, on, lapsed).await?, then) {
+                    (Some(doubt), _) => return Ok(lapsed.answer(doubt)),
+                    (None, Ok(over)) => over,
+                    (None, Err(claimed)) => return Ok(claimed),
+                }
+            }
+        };
+        let attempt = then.attempt;
+        let from = then.origin;
+        if put_within(dialect, on, claim, guard, &in_flight(&then), left()).await? {
+            return Ok(Claimed::Owned { attempt, from });
+        }
+    }
+    Err(contended(ROUNDS).into())
+}
+
+async fn insert_within<D: Dialect>(
+    dialect: &D,
+    on: &mut Conn<D>,
+    claim: &Claim,
+    columns: &Columns,
+    wait: Option<Duration>,
+) -> Result<InsertResult, sqlx::Error> {
+    let Some(wait) = wait else {
+        let row = dialect.insert(on, &claim.id, columns).await?;
+        return Ok(row.map_or(InsertResult::NotVisible, |row| {
+            InsertResult::Row(Box::new(row))
+        }));
+    };
+    dialect.insert_within(on, &claim.id, columns, wait).await
+}
+
+async fn put_within<D: Dialect>(
+    dialect: &D,
+    on: &mut Conn<D>,
+    claim: &Claim,
+    guard: Guard,
+    columns: &Columns,
+    wait: Option<Duration>,
+) -> Result<bool, sqlx::Error> {
+    let Some(wait) = wait else {
+        return dialect.put(on, &claim.id, guard, columns).await;
+    };
+    let mut limited = LockLimit::<D>::set(on, wait).await?;
+    match dialect
+        .put(limited.connection(), &claim.id, guard, columns)
+        .await
+    {
+        Ok(put) => limited.restore().await.map(|()| put),
+        Err(error) => {
+            // In PostgreSQL, the roll-back that follows restores the limit.
+            let _ = limited.restore().await;
+            Err(error)
+        }
+    }
+}
+
+pub(crate) async fn commit<D: Dialect>(
+    executor: &Executor<D>,
+    on: &mut Conn<D>,
+    commit: &Commit,
+) -> Result<Ownership, StoreError> {
+    executor.validate_table_name()?;
+    match commit_on(&executor.within, on, commit).await {
+        Ok(ownership) => Ok(ownership),
+        Err(StepError::Store(error)) => Err(error),
+        Err(StepError::Sql(error) | StepError::Unsent(error)) => Err(failed(executor, error)),
+    }
+}
+
+pub(crate) async fn savepoint<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError> {
+    Manager::<D>::begin(on, None).await.map_err(ended::<D>)
+}
+
+pub(crate) async fn release<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError> {
+    Manager::<D>::commit(on).await.map_err(ended::<D>)
+}
+
+/// Ends a savepoint. If the database has ended the whole transaction, that is an error. Then sqlx
+/// must still count one savepoint less. Otherwise the caller's own roll-back would fail, and the
+/// pool would lend out a connection for which sqlx counts a transaction that does not exist.
+pub(crate) async fn roll_back<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError> {
+    let rolled_back = Manager::<D>::rollback(on).await;
+    if rolled_back.is_err() {
+        // sqlx names a savepoint after the depth below it.
+        let depth = Manager::<D>::get_transaction_depth(on);
+        if depth > 1
+            && D::restart_lost(on, &format!("SAVEPOINT _sqlx_savepoint_{}", depth - 1))
+                .await
+                .is_ok()
+        {
+            let _ = Manager::<D>::rollback(on).await;
+        }
+    }
+    rolled_back.map_err(ended::<D>)
+}
+
+/// Ends a transaction. If the database has ended it before (a full file), that is an error, and
+/// sqlx still counts it: the next caller of this connection could not begin one.
+pub(crate) async fn roll_back_all<D: Dialect>(on: &mut Conn<D>) {
+    if Manager::<D>::rollback(on).await.is_err() && D::restart(on, "SELECT 1").await.is_ok() {
+        // If this fails too, the connection is lost, and with it the transaction.
+        let _ = Manager::<D>::rollback(on).await;
+    }
+}
+
+pub(crate) fn roll_back_later<D: Dialect>(on: &mut Conn<D>) {
+    Manager::<D>::start_rollback(on);
+}
+
+pub(crate) async fn force_rollback<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError> {
+    D::force_rollback(on).await.map_err(ended::<D>)
+}
+
+/// Begins a transaction that may write.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "how long a caller waited, compared with nothing of the database"
+)]
+pub(crate) async fn begin<D: Dialect>(
+    pool: &Pool<D::Db>,
+) -> Result<Transaction<'static, D::Db>, StoreError> {
+    let place = D::place(&pool.connect_options());
+    let begun_as_writer = D::BEGIN_AS_WRITER.map(fixed);
+    // After a restart of the server, each idle connection of the pool is lost.
+    let mut losses = pool.options().get_max_connections().saturating_add(1);
+    loop {
+        let mut connection = connected::<D>(pool, &place)
+            .await
+            .map_err(StoreError::unsent)?;
+        // If a future was dropped when the database had ended its transaction, sqlx still counts
+        // it.
+        if Manager::<D>::get_transaction_depth(&connection) > 0 {
+            roll_back_all::<D>(&mut connection).await;
+        }
+        let asked = Instant::now();
+        let beginning = Transaction::begin(connection, begun_as_writer.clone());
+        // A writer waits for the others as long as its connection says.
+        let begun = match D::BEGIN_AS_WRITER {
+            Some(_) => beginning.await,
+            None => match timeout(CONNECT_WAIT, beginning).await {
+                Ok(begun) => begun,
+                Err(_) => return Err(errors::timed_out::<D>(&place, CONNECT_WAIT).unsent()),
+            },
+        };
+        match begun {
+            Ok(transaction) => return Ok(transaction),
+            Err(error) if errors::breaks_connection::<D>(&error) && losses > 0 => losses -= 1,
+            Err(error) => return Err(not_begun::<D>(&place, asked.elapsed(), error)),
+        }
+    }
+}
+
+/// The error of a transaction that did not begin, after this wait.
+fn not_begun<D: Dialect>(place: &str, waited: Duration, error: sqlx::Error) -> StoreError {
+    if D::BEGIN_AS_WRITER.is_none() || !is_conflict::<D>(&error) {
+        return errors::unconnected::<D>(place, error).unsent();
+    }
+    let held = errors::no_writer::<D>(place, waited, &error).unsent();
+    // The library runs a transaction again because of this source. After a long wait, the caller
+    // decides.
+    if waited < CONNECT_WAIT {
+        held.with_source(error)
+    } else {
+        held
+    }
+}
+
+/// Waits for a connection as long as the pool is configured to, unless the database is unreachable.
+async fn connected<D: Dialect>(
+    pool: &Pool<D::Db>,
+    place: &str,
+) -> Result<PoolConnection<D::Db>, StoreError> {
+    let is_exhausted =
+        || pool.size() >= pool.options().get_max_connections() && pool.num_idle() == 0;
+    // If the pool has room, this call opens the connection, which then counts as one in use.
+    let opens = !is_exhausted();
+    let mut acquiring = std::pin::pin!(pool.acquire());
+    loop {
+        match timeout(CONNECT_WAIT, acquiring.as_mut()).await {
+            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(error)) => return Err(errors::unconnected::<D>(place, error)),
+            Err(_) if opens || !is_exhausted() => {
+                return Err(errors::unconnected_in_time::<D>(place, CONNECT_WAIT, false));
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+pub(crate) async fn commit_all<D: Dialect>(
+    transaction: Transaction<'static, D::Db>,
+) -> Result<(), StoreError> {
+    transaction.commit().await.map_err(ended::<D>)
+}
+
+pub(crate) fn is_conflict<D: Dialect>(error: &(dyn StdError + 'static)) -> bool {
+    of_database(error).is_some_and(D::is_conflict)
+}
+
+/// Returns the database's error, if this is one. With `#[error(transparent)]`, the source of an
+/// error is the database's error without the `sqlx::Error` around it.
+pub(super) fn of_database<'e>(
+    error: &'e (dyn StdError + 'static),
+) -> Option<&'e dyn DatabaseError> {
+    if let Some(sqlx::Error::Database(error)) = error.downcast_ref::<sqlx::Error>() {
+        return Some(&**error);
+    }
+    error
+        .downcast_ref::<Box<dyn DatabaseError>>()
+        .map(|error| &**error)
+}
+
+fn is_lock_timeout<D: Dialect>(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Database(error) if D::is_lock_timeout(&**error))
+}
+
+fn is_statement_timeout<D: Dialect>(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Database(error) if D::is_statement_timeout(&**error))
+}
+
+fn failed<D: Dialect>(executor: &Executor<D>, error: sqlx::Error) -> StoreError {
+    if is_conflict::<D>(&error) {
+        return conflict::<D>(error);
+    }
+    if matches!(classify::<D>(&error), ErrorClass::Schema) {
+        let name = D::NAME;
+        let table = executor.table();
+        let message = format!(
+            "{name}: {error}; does this database have the table `{table}`? Call `migrate()` once \
+             at start-up, or run the statements of `SCHEMA`"
+        );
+        return StoreError::new(StoreErrorKind::Refused, message).with_source(error);
+    }
+    errors::failed::<D>(executor.place(), error)
+}
+
+fn ended<D: Dialect>(error: sqlx::Error) -> StoreError {
+    if is_conflict::<D>(&error) {
+        conflict::<D>(error)
+    } else {
+        errors::failed::<D>("in a transaction", error)
+    }
+}
+
+fn conflict<D: Dialect>(error: sqlx::Error) -> StoreError {
+    let message = format!(
+        "{}: {error}; roll back, and run the whole transaction again",
+        D::NAME
+    );
+    StoreError::new(StoreErrorKind::Conflict, message).with_source(error)
+}
+
+/// Implements steps in a transaction for a store.
+macro_rules! transaction {
+    ($Store:ty, $Dialect:ty, $Db:ty) => {
+        impl idem_core::store::Transaction<$Store> for sqlx::Transaction<'_, $Db> {
+            const HOLDS_UP_OWNERS: bool = <$Dialect as Dialect>::HOLDS_UP_OWNERS;
+
+            async fn savepoint(&mut self) -> Result<(), idem_core::StoreError> {
+                self::savepoint::<$Dialect>(&mut **self).await
+            }
+
+            async fn release(&mut self) -> Result<(), idem_core::StoreError> {
+                self::release::<$Dialect>(&mut **self).await
+            }
+
+            async fn roll_back(&mut self) -> Result<(), idem_core::StoreError> {
+                self::roll_back::<$Dialect>(&mut **self).await
+            }
+
+            fn roll_back_later(&mut self) {
+                self::roll_back_later::<$Dialect>(&mut **self);
+            }
+
+            async fn force_rollback(&mut self) -> Result<(), idem_core::StoreError> {
+                self::force_rollback::<$Dialect>(&mut **self).await
+            }
+
+            async fn claim(
+                &mut self,
+                store: &$Store,
+                claim: &idem_core::store::record::Claim,
+                wait: std::time::Duration,
+            ) -> Result<idem_core::store::record::Claimed, idem_core::StoreError> {
+                self::claim(&store.0, &mut **self, claim, wait).await
+            }
+
+            async fn commit(
+                &mut self,
+                store: &$Store,
+                commit: &idem_core::store::record::Commit,
+            ) -> Result<idem_core::store::record::Ownership, idem_core::StoreError> {
+                self::commit(&store.0, &mut **self, commit).await
+            }
+        }
+
+        impl idem_core::store::Transactions<$Store> for sqlx::Pool<$Db> {
+            type Transaction = sqlx::Transaction<'static, $Db>;
+
+            const ONE_WRITER: bool = <$Dialect as Dialect>::ONE_WRITER;
+
+            async fn begin(&self) -> Result<Self::Transaction, idem_core::StoreError> {
+                self::begin::<$Dialect>(self).await
+            }
+
+            async fn commit(transaction: Self::Transaction) -> Result<(), idem_core::StoreError> {
+                self::commit_all::<$Dialect>(transaction).await
+            }
+
+            async fn roll_back(mut transaction: Self::Transaction) {
+                self::roll_back_all::<$Dialect>(&mut transaction).await;
+            }
+
+            fn is_conflict(error: &(dyn std::error::Error + 'static)) -> bool {
+                self::is_conflict::<$Dialect>(error)
+            }
+        }
+    };
+}
+
+#[cfg(feature = "postgres")]
+transaction!(
+    super::store::PostgresStore,
+    super::dialect::postgres::Postgresql,
+    sqlx::Postgres
+);
+#[cfg(feature = "mysql")]
+transaction!(
+    super::store::MySqlStore,
+    super::dialect::mysql::Mysql,
+    sqlx::MySql
+);
+#[cfg(feature = "sqlite")]
+transaction!(
+    super::store::SqliteStore,
+    super::dialect::sqlite::SqliteFile,
+    sqlx::Sqlite
+);

@@ -1,0 +1,375 @@
+//! Writes a record as the columns of a row, and reads a row as a record.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use idem_core::store::record::{Encoded, InFlight, Metadata, Origin, Owner, Record};
+use idem_core::store::wire::{self, Parsed};
+use idem_core::{CodecId, Fingerprint, StoreError, StoreErrorKind};
+
+/// Longer times are cut to this: a hundred years.
+const LONGEST: Duration = Duration::from_secs(100 * 366 * 86_400);
+
+/// What is written into a row. Lengths of time are in milliseconds.
+#[derive(Debug, Clone)]
+pub(crate) struct Columns {
+    pub(crate) state: &'static str,
+    pub(crate) attempt: i64,
+    pub(crate) lease: LeaseColumns,
+    /// From now to `expires_at`. `None`: it stays as it is.
+    pub(crate) expires_in: Option<i64>,
+    /// `expires_at - valid_until`. `None`: the state does not change until the record expires.
+    pub(crate) fade: Option<i64>,
+    pub(crate) fingerprint: Option<String>,
+    pub(crate) outcome: OutcomeColumns,
+    pub(crate) questions: i64,
+    /// In flight: the call's trace, and the record that was taken over, encoded as in other stores.
+    /// Committed: the outcome's metadata.
+    pub(crate) took_over: Option<String>,
+    /// Changes with each write, so that a step can compare the row with what it has read.
+    pub(crate) revision: i64,
+}
+
+/// The columns of a record in flight.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LeaseColumns {
+    pub(crate) owner: Option<[u8; 16]>,
+    pub(crate) origin: Option<&'static str>,
+    /// `expires_at - leased_at`.
+    pub(crate) hold: Option<i64>,
+    /// `lease_until - leased_at`.
+    pub(crate) length: Option<i64>,
+}
+
+/// The columns of a committed record.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OutcomeColumns {
+    pub(crate) is_error: bool,
+    pub(crate) codec: Option<String>,
+    pub(crate) payload: Option<Bytes>,
+}
+
+impl Columns {
+    /// Writes a record that expires in `expires_in`. A committed one then stays as done for
+    /// `then_done`.
+    pub(crate) fn new(record: &Record, expires_in: Option<Duration>, then_done: Duration) -> Self {
+        let fade = |length: Duration| Some(millis(length)).filter(|length| *length > 0);
+        let mut columns = Self {
+            state: "",
+            attempt: count(record.attempt()),
+            lease: LeaseColumns::default(),
+            // Zero would be written as no expiry.
+            expires_in: expires_in.map(|length| millis(length.saturating_add(then_done)).max(1)),
+            fade: None,
+            fingerprint: record
+                .fingerprint()
+                .map(|fingerprint| fingerprint.to_string()),
+            outcome: OutcomeColumns::default(),
+            questions: 0,
+            took_over: None,
+            revision: fastrand::i64(..),
+        };
+        match record {
+            Record::Issued { grace } => {
+                columns.state = "issued";
+                columns.fade = fade(*grace);
+            }
+            Record::InFlight(held) => {
+                columns.state = "in_flight";
+                columns.lease = LeaseColumns {
+                    owner: Some(held.owner.to_bytes()),
+                    origin: Some(origin(held.origin)),
+                    hold: Some(millis(held.hold).max(1)),
+                    length: Some(millis(held.lease)),
+                };
+                columns.questions = count(held.questions);
+                columns.took_over = in_flight_details(held);
+            }
+            Record::Released { questions, .. } => {
+                columns.state = "released";
+                columns.questions = count(*questions);
+            }
+            Record::Committed { outcome, .. } => {
+                columns.state = "committed";
+                columns.fade = fade(then_done);
+                columns.outcome = OutcomeColumns {
+                    is_error: outcome.is_error,
+                    codec: Some(outcome.codec.as_str().to_owned()),
+                    payload: Some(outcome.payload.clone()),
+                };
+                let metadata = outcome
+                    .metadata
+                    .as_deref()
+                    .filter(|metadata| !metadata.is_empty());
+                columns.took_over = metadata.map(Metadata::to_text);
+            }
+            Record::Done { .. } => columns.state = "done",
+        }
+        columns
+    }
+}
+
+/// A row as it was read. Lengths of time are in milliseconds, by the database's clock.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) state: String,
+    pub(crate) attempt: i64,
+    pub(crate) lease: RowLease,
+    /// Until the row expires.
+    pub(crate) left: i64,
+    /// `expires_at - valid_until`.
+    pub(crate) fade: Option<i64>,
+    pub(crate) fingerprint: Option<String>,
+    pub(crate) outcome: RowOutcome,
+    pub(crate) questions: i64,
+    pub(crate) took_over: Option<String>,
+    pub(crate) revision: i64,
+}
+
+/// The columns of a record in flight, as they were read.
+#[derive(Debug)]
+pub(crate) struct RowLease {
+    pub(crate) owner: Option<Vec<u8>>,
+    pub(crate) origin: Option<String>,
+    /// `lease_until - leased_at`.
+    pub(crate) length: Option<i64>,
+    /// `expires_at - leased_at`.
+    pub(crate) hold: Option<i64>,
+}
+
+/// The columns of a committed record, as they were read.
+#[derive(Debug)]
+pub(crate) struct RowOutcome {
+    pub(crate) is_error: bool,
+    pub(crate) codec: Option<String>,
+    pub(crate) payload: Option<Vec<u8>>,
+}
+
+/// The row at a key.
+pub(crate) struct FoundRow {
+    /// `None`: the row has expired.
+    pub(crate) record: Option<Record>,
+    /// How long the record stays in its state.
+    pub(crate) left: Duration,
+    /// How long a committed record stays as done after that.
+    pub(crate) then_done: Duration,
+    pub(crate) revision: i64,
+}
+
+impl Row {
+    /// Reads the row as a record.
+    ///
+    /// # Errors
+    ///
+    /// `Unreadable`, naming the column.
+    pub(crate) fn read(self) -> Result<FoundRow, StoreError> {
+        let revision = self.revision;
+        let Some(left) = length(self.left).filter(|left| !left.is_zero()) else {
+            return Ok(FoundRow {
+                record: None,
+                left: Duration::ZERO,
+                then_done: Duration::ZERO,
+                revision,
+            });
+        };
+        let read = self.record(left).map_err(damaged)?;
+        Ok(FoundRow {
+            record: Some(read.record),
+            left: read.left,
+            then_done: left.saturating_sub(read.left),
+            revision,
+        })
+    }
+
+    fn record(self, left: Duration) -> Result<ReadRecord, BadColumn> {
+        let attempt = u64::try_from(self.attempt).map_err(|_| "attempt")?;
+        let questions = u64::try_from(self.questions).map_err(|_| "questions")?;
+        let fade = self
+            .fade
+            .map_or(Some(Duration::ZERO), length)
+            .ok_or("valid_until")?;
+        let fingerprint = match &self.fingerprint {
+            None => None,
+            Some(text) => Some(Fingerprint::parse(text.as_bytes()).ok_or("fingerprint")?),
+        };
+        let mut valid = left;
+        let record = match self.state.as_str() {
+            "issued" => Record::Issued { grace: fade },
+            "in_flight" => {
+                let details =
+                    parse_in_flight_details(self.took_over.as_deref()).ok_or("took_over")?;
+                let in_flight = self
+                    .lease
+                    .in_flight(attempt)?
+                    .with_fingerprint(fingerprint)
+                    .with_questions(questions)
+                    .with_took_over(details.took_over)
+                    .with_trace(details.trace);
+                Record::InFlight(in_flight)
+            }
+            "released" => Record::Released { attempt, questions },
+            "committed" => match left.checked_sub(fade).filter(|left| !left.is_zero()) {
+                Some(left) => {
+                    valid = left;
+                    Record::Committed {
+                        attempt,
+                        fingerprint,
+                        outcome: self.outcome.encoded(self.took_over.as_deref())?,
+                    }
+                }
+                // The outcome has expired, and nobody has swept it yet.
+                None => Record::Done {
+                    attempt,
+                    fingerprint,
+                },
+            },
+            "done" => Record::Done {
+                attempt,
+                fingerprint,
+            },
+            _ => return Err("state"),
+        };
+        Ok(ReadRecord {
+            record,
+            left: valid,
+        })
+    }
+}
+
+/// The name of a column with a value that no record has.
+type BadColumn = &'static str;
+
+/// A record, and how long it stays in its state.
+struct ReadRecord {
+    record: Record,
+    left: Duration,
+}
+
+impl RowLease {
+    fn in_flight(self, attempt: u64) -> Result<InFlight, BadColumn> {
+        let origin = self.origin.as_deref().and_then(parse_origin);
+        Ok(InFlight::new(
+            owner(self.owner.as_deref()).ok_or("owner")?,
+            attempt,
+            origin.ok_or("origin")?,
+            self.length.and_then(length).ok_or("lease_until")?,
+            self.hold.and_then(length).ok_or("leased_at")?,
+        ))
+    }
+}
+
+impl RowOutcome {
+    fn encoded(self, metadata: Option<&str>) -> Result<Encoded, BadColumn> {
+        let codec = self
+            .codec
+            .and_then(|codec| CodecId::parse(codec.as_bytes()))
+            .ok_or("codec")?;
+        let payload = self.payload.ok_or("outcome")?.into();
+        let metadata = match metadata {
+            None => None,
+            Some(text) => Some(Arc::new(Metadata::parse(text).ok_or("took_over")?)),
+        };
+        Ok(Encoded::new(codec, payload)
+            .with_is_error(self.is_error)
+            .with_metadata(metadata))
+    }
+}
+
+/// Returns a length of time as it is written.
+pub(crate) fn millis(length: Duration) -> i64 {
+    i64::try_from(length.min(LONGEST).as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Returns a length of time that was read, or `None` if it is negative.
+pub(crate) fn length(millis: i64) -> Option<Duration> {
+    u64::try_from(millis).ok().map(Duration::from_millis)
+}
+
+fn count(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Encodes what a record in flight has besides its columns: `t` and its trace, a space, the record
+/// that it took over.
+fn in_flight_details(held: &InFlight) -> Option<String> {
+    let trace = held.trace.as_ref().map(|trace| format!("t{trace}"));
+    // The encoding has only letters, digits and spaces.
+    let encode =
+        |held: &InFlight| String::from_utf8(wire::encode(&Record::InFlight(held.clone()))).ok();
+    match (trace, held.took_over.as_deref().and_then(encode)) {
+        (Some(trace), Some(took_over)) => Some(format!("{trace} {took_over}")),
+        (trace, took_over) => trace.or(took_over),
+    }
+}
+
+/// What [`in_flight_details`] has encoded.
+#[derive(Default)]
+struct InFlightDetails {
+    trace: Option<Arc<str>>,
+    took_over: Option<Box<InFlight>>,
+}
+
+/// Decodes these details. `None`: the text is anything else.
+fn parse_in_flight_details(text: Option<&str>) -> Option<InFlightDetails> {
+    let Some(text) = text else {
+        return Some(InFlightDetails::default());
+    };
+    if !text.starts_with('t') {
+        return Some(InFlightDetails {
+            trace: None,
+            took_over: Some(parse_in_flight(text)?),
+        });
+    }
+    let mut parts = text.splitn(2, ' ');
+    let trace = Metadata::parse(parts.next()?)?.trace?;
+    let took_over = match parts.next() {
+        None => None,
+        Some(rest) => Some(parse_in_flight(rest)?),
+    };
+    Some(InFlightDetails {
+        trace: Some(trace),
+        took_over,
+    })
+}
+
+fn parse_in_flight(text: &str) -> Option<Box<InFlight>> {
+    match wire::decode(&text.to_owned().into()) {
+        Ok(Parsed::Record(Record::InFlight(held))) => Some(Box::new(held)),
+        _ => None,
+    }
+}
+
+fn owner(bytes: Option<&[u8]>) -> Option<Owner> {
+    Some(Owner::from_bytes(bytes?.try_into().ok()?))
+}
+
+fn origin(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Nothing => "nothing",
+        Origin::Issued => "issued",
+        Origin::Released => "released",
+        Origin::Abandoned => "abandoned",
+    }
+}
+
+fn parse_origin(text: &str) -> Option<Origin> {
+    match text {
+        "nothing" => Some(Origin::Nothing),
+        "issued" => Some(Origin::Issued),
+        "released" => Some(Origin::Released),
+        "abandoned" => Some(Origin::Abandoned),
+        _ => None,
+    }
+}
+
+fn damaged(column: &str) -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Unreadable,
+        format!(
+            "the row is no record that this version of idem can read (column `{column}`): it was \
+             changed by hand, or written by a newer version; upgrade every process that shares the \
+             table, or repair the row"
+        ),
+    )
+}
