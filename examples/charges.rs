@@ -230,12 +230,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             ("--port", Some(value)) => {
                 port = value
                     .parse()
-                    .map_err(|error| format!("--port {value}: {error}"))?
+                    .map_err(|error| format!("--port {value}: {error}"))?;
             }
             ("--wait", Some(value)) => {
                 wait = value
                     .parse()
-                    .map_err(|error| format!("--wait {value}: {error}"))?
+                    .map_err(|error| format!("--wait {value}: {error}"))?;
             }
             _ => return Err("usage: charges [--port PORT] [--wait MILLISECONDS]".into()),
         }

@@ -135,7 +135,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             ("--port", Some(value)) => {
                 port = value
                     .parse()
-                    .map_err(|error| format!("--port {value}: {error}"))?
+                    .map_err(|error| format!("--port {value}: {error}"))?;
             }
             ("--redis", Some(url)) => redis = Some(url),
             _ => return Err("usage: orders [--port PORT] [--redis URL]".into()),

@@ -140,8 +140,7 @@ fn now() -> u64 {
 // ----- the senders -----------------------------------------------------------------------------
 
 fn hex(mac: Hmac<Sha256>) -> String {
-    let bytes = mac.finalize().into_bytes();
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:x}", Bytes::copy_from_slice(&mac.finalize().into_bytes()))
 }
 
 fn stripe_delivery(secret: &[u8], id: &str) -> String {

@@ -53,6 +53,7 @@ fn faulty(store: &MemoryStore) -> (Idempotency, Faults) {
 }
 
 /// Calls of each kind: their results, and how often their bodies run, are as ever.
+#[expect(clippy::too_many_lines, reason = "a paragraph for each kind of call")]
 async fn calls_are_as_ever(idempotency: &Idempotency, faults: &Faults) {
     let call = |key: &'static str| idempotency.operation("callbacks").key(key).lease(LEASE);
     let runs = AtomicU32::new(0);

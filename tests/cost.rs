@@ -42,7 +42,7 @@ fn allocations(runtime: &Runtime, idempotency: &Idempotency, key: u32) -> u64 {
         // Pinned here: in a debug build, tokio would put a future of more than two kilobytes into a
         // box.
         runtime.block_on(pin!(idem::scope(scoped, async {
-            assert_eq!(annotated(key).await.unwrap(), key)
+            assert_eq!(annotated(key).await.unwrap(), key);
         })));
     })
     .count_total
@@ -96,8 +96,8 @@ fn an_outcome_of_some_kilobytes_is_written_in_one_allocation_however_often_the_e
         let scoped = idempotency.clone();
         let called = || {
             runtime.block_on(pin!(idem::scope(scoped, async {
-                drop(annotated_text(key).await.unwrap())
-            })))
+                drop(annotated_text(key).await.unwrap());
+            })));
         };
         measure(called).count_total
     };

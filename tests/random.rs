@@ -322,6 +322,7 @@ async fn by_hand(operation: idem::Operation<'_>, log: &Log, plan: &Plan, instead
     let _ = tokio::time::timeout(plan.dropped_after.unwrap_or(TTL / 2), work).await;
 }
 
+#[expect(clippy::too_many_lines, reason = "an arm for each plan")]
 async fn call(idempotency: Idempotency, log: Log, plan: Plan) {
     tokio::time::sleep(plan.starts).await;
     let operation = || idempotency.operation("op").key(&plan.key);

@@ -59,12 +59,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             ("--port", Some(value)) => {
                 port = value
                     .parse()
-                    .map_err(|error| format!("--port {value}: {error}"))?
+                    .map_err(|error| format!("--port {value}: {error}"))?;
             }
             ("--takes", Some(value)) => {
                 takes = value
                     .parse()
-                    .map_err(|error| format!("--takes {value}: {error}"))?
+                    .map_err(|error| format!("--takes {value}: {error}"))?;
             }
             ("--store" | "--redis", Some(url)) => store = Some(url),
             _ => return Err("usage: form [--port PORT] [--takes SECONDS] [--store URL]".into()),

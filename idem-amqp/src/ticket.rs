@@ -167,12 +167,11 @@ impl idem_queue::Ticket for Ticket<'_> {
         let own_queue = self.queue.retry_queue.as_deref();
         // A queue that the consumer has declared expires its messages by itself.
         let expiration = own_queue.map(|_| after);
-        let retry_queue = match own_queue {
-            Some(name) => name.to_owned(),
-            None => {
-                let declared = self.channels.retry_queue(&self.queue, after).await;
-                declared.map_err(Fault::into_inner)?
-            }
+        let retry_queue = if let Some(name) = own_queue {
+            name.to_owned()
+        } else {
+            let declared = self.channels.retry_queue(&self.queue, after).await;
+            declared.map_err(Fault::into_inner)?
         };
         let properties = self.properties(expiration, None);
         let published = self

@@ -42,6 +42,10 @@ pub use crate::task::waiting::waiting_at_most;
 /// `errors` says what is done with each error of the body. Errors of the call itself are turned into
 /// `E`.
 ///
+/// # Errors
+///
+/// The error of the body, or the call's own, turned into `E`.
+///
 /// The future is in two boxes, for the body and for the rest. One box for both would be larger than
 /// the blocks that glibc's allocator caches for a thread (1,032 bytes).
 pub fn run_boxed<T, E, Via, P, Body>(
@@ -76,11 +80,11 @@ pub fn report_without_call(operation: &str, code: Option<&'static str>) {
     match code {
         None => Observer::decided_without_key(Decision::PassedWithoutKey, operation),
         Some("missing_key") => {
-            Observer::decided_without_key(Decision::RejectedMissingKey, operation)
+            Observer::decided_without_key(Decision::RejectedMissingKey, operation);
         }
         Some("config") => Observer::decided_without_key(Decision::Misconfigured, operation),
         Some(_) => {
-            Observer::decided_without_key_because(Decision::RejectedInvalid, operation, code)
+            Observer::decided_without_key_because(Decision::RejectedInvalid, operation, code);
         }
     }
 }

@@ -269,13 +269,13 @@ impl Observer {
         let (operation, label) = shown_and_label(operation);
         catch_user_panic(|| match level {
             Level::WARN => {
-                tracing::warn!(target: "idem", operation = &*operation, decision = name, detail, "{name}")
+                tracing::warn!(target: "idem", operation = &*operation, decision = name, detail, "{name}");
             }
             Level::INFO => {
-                tracing::info!(target: "idem", operation = &*operation, decision = name, detail, "{name}")
+                tracing::info!(target: "idem", operation = &*operation, decision = name, detail, "{name}");
             }
             _ => {
-                tracing::debug!(target: "idem", operation = &*operation, decision = name, detail, "{name}")
+                tracing::debug!(target: "idem", operation = &*operation, decision = name, detail, "{name}");
             }
         });
         count(label, name);
@@ -382,7 +382,7 @@ impl BodyWatch {
             let time = crate::base::clock::now().saturating_duration_since(self.began);
             catch_user_panic(|| {
                 metrics::histogram!("idem_body_seconds", "operation" => id.operation().to_owned())
-                    .record(time)
+                    .record(time);
             });
         }
     }
@@ -394,7 +394,7 @@ pub(crate) fn wait_took(id: &RecordId, time: Duration) {
     #[cfg(feature = "metrics")]
     catch_user_panic(|| {
         metrics::histogram!("idem_wait_seconds", "operation" => id.operation().to_owned())
-            .record(time)
+            .record(time);
     });
 }
 
@@ -453,7 +453,7 @@ pub fn count_message_decision(source: &str, decision: &'static str, times: u64) 
 pub fn add_lost_consumers(source: &str, more: f64) {
     #[cfg(feature = "metrics")]
     catch_user_panic(|| {
-        metrics::gauge!("idem_consumers_lost", "source" => source.to_owned()).increment(more)
+        metrics::gauge!("idem_consumers_lost", "source" => source.to_owned()).increment(more);
     });
 }
 

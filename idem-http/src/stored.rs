@@ -36,7 +36,7 @@ impl<F: Fn(&HeaderName) -> bool> Serialize for ResponseRecord<'_, F> {
         fields.serialize_field("body", &Text(self.body))?;
         match trailers {
             Some(trailers) => {
-                fields.serialize_field("trailers", &Pairs(trailers, |_: &HeaderName| true))?
+                fields.serialize_field("trailers", &Pairs(trailers, |_: &HeaderName| true))?;
             }
             None => fields.skip_field("trailers")?,
         }

@@ -346,7 +346,7 @@ impl Visit for Reported {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let text = format!("{value:?}");
         match field.name() {
-            "decision" => self.decision = text.trim_matches('"').to_owned(),
+            "decision" => text.trim_matches('"').clone_into(&mut self.decision),
             "attempt" => self.attempt = format!(" {text}"),
             _ => {}
         }

@@ -171,6 +171,7 @@ async fn counted(delivery: &Delivery) -> Result<u32, idem::Error> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(clippy::too_many_lines, reason = "a paragraph for each refused stream")]
 async fn jetstream_a_consumer_that_could_lose_messages_does_not_start() {
     let server = NatsServer::start().await.unwrap();
     let context = context(&server.url()).await;

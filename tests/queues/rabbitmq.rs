@@ -257,6 +257,10 @@ where
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(
+    clippy::too_many_lines,
+    reason = "one story, in the order of its events"
+)]
 async fn rabbitmq_a_consumer_loses_nothing_and_runs_nothing_twice() {
     let server = RabbitMqServer::start().await.unwrap();
     let connection = connect(&server.url()).await;

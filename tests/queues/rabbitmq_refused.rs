@@ -69,7 +69,7 @@ pub(crate) async fn invalid_settings(broker: &Broker) {
         let running = AssertUnwindSafe(running).catch_unwind();
         match tokio::time::timeout(Duration::from_secs(20), running).await {
             Ok(Ok(Err(Error::Config { reason, .. }))) => {
-                assert!(reason.contains(word), "{what}: {reason}")
+                assert!(reason.contains(word), "{what}: {reason}");
             }
             Ok(Ok(ended)) => panic!("{what}: {ended:?}"),
             Ok(Err(_)) => accepted.push((what, "it panics")),

@@ -79,6 +79,10 @@ fn messages(usual: u32) -> u32 {
         .unwrap_or(usual)
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "one story, in the order of its events"
+)]
 pub(crate) async fn storm(world: &impl World, usual: u32) {
     let redis = RedisServer::start().await.unwrap();
     let (lines, heard) = unbounded_channel();

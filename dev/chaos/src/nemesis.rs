@@ -215,7 +215,7 @@ impl Field {
                             Event::ServerDown
                         } else {
                             Event::ServerUp
-                        })
+                        });
                     };
                     self.servers.kill(fault.target, fault.length, down).await?;
                 }

@@ -474,7 +474,7 @@ impl Life {
             Act::Polls(at, poll) => self.poll(state, at, poll),
             Act::Intervenes(decision) => {
                 self.store
-                    .intervene(&mut state.slot, &mut state.seen, decision)?
+                    .intervene(&mut state.slot, &mut state.seen, decision)?;
             }
             Act::GivesUp(at) | Act::Stops(at) => state.callers.get_mut(at)?.ends(true, room),
             Act::Dropped(at) | Act::Crashes(at) => {

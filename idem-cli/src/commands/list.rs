@@ -140,7 +140,7 @@ async fn with_outcomes(
                 Ok(None) => {}
                 // It is shown without its outcome, as in the table.
                 Err(error) if error.kind() == StoreErrorKind::Unreadable => {
-                    tell_of(&listed.id, &error)
+                    tell_of(&listed.id, &error);
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -66,7 +66,7 @@ pub(crate) async fn run(args: &Args) -> Result<u8, Failure> {
         Ok(store) => examine(&store, args, &mut report).await?,
         // The store refuses to use the server. A server that does not answer cannot be examined.
         Err(Failure::Store(error)) if error.kind() == StoreErrorKind::Refused => {
-            report.found_error(&error)
+            report.found_error(&error);
         }
         Err(failure) => return Err(failure),
     }

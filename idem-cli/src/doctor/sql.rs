@@ -151,7 +151,7 @@ async fn settings_of_postgres(pool: &PgPool, report: &mut Report) -> Result<(), 
     let row = names
         .into_iter()
         .chain(["default_transaction_read_only"])
-        .fold(row, |row, name| row.bind(name))
+        .fold(row, idem_sqlx::sqlx::query::Query::bind)
         .fetch_one(pool)
         .await;
     let row = row.map_err(|error| unavailable(&error))?;
@@ -450,7 +450,8 @@ pub(super) async fn sqlite(
         ),
         Ok(Err(error)) => return Err(unavailable(&error)),
         Err(_) => {
-            report.note("the file is too large to be looked through here: run `PRAGMA quick_check`")
+            report
+                .note("the file is too large to be looked through here: run `PRAGMA quick_check`");
         }
     }
     report.note("how far a commit is on the disk is a setting of each connection: `SqliteStore::connect` has synchronous = FULL; a pool of your own should have it too");

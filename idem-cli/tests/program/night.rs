@@ -33,6 +33,10 @@ fn assert_is_reported(ended: &Ended, decision: &str, digest: &str, reason: &str)
 }
 
 /// Lists what is abandoned, looks at it, settles it; the next call replays.
+#[expect(
+    clippy::too_many_lines,
+    reason = "one story, in the order of its events"
+)]
 async fn is_found_and_settled(url: &str) {
     let key = &format!("o-{:016x}", std::process::id());
     killed_worker(url, key).await;

@@ -240,7 +240,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         Ok(())
     }
 
-    /// CommittedBy all savepoints, and keeps what was done since.
+    /// `CommittedBy` all savepoints, and keeps what was done since.
     pub(crate) async fn release_all(&mut self) -> Result<(), Error> {
         while self.depth > 0 {
             if let Err(error) = self.tx.release().await {

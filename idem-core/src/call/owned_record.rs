@@ -570,10 +570,10 @@ impl OwnedState {
                         );
                     }
                     (Some(by), None) => {
-                        observer.decided_because(decision, &term.id, term.attempt, by)
+                        observer.decided_because(decision, &term.id, term.attempt, by);
                     }
                     (None, Some(nothing)) => {
-                        observer.decided_because(decision, &term.id, term.attempt, &nothing)
+                        observer.decided_because(decision, &term.id, term.attempt, &nothing);
                     }
                     (None, None) => observer.decided(decision, &term.id, term.attempt),
                 }

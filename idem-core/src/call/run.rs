@@ -1,6 +1,5 @@
 //! Running a body to its end: the one flow of every kind of call.
 
-use std::future::Future;
 use std::ops::Deref;
 
 use crate::call::finish::Handling;
@@ -23,12 +22,12 @@ pub(crate) struct Finished<T, E> {
 /// only once has no next try.
 ///
 /// No `async fn`: what it is given would be in its future twice.
-pub(crate) fn run<R, T, E, P, H, O, A>(
+pub(crate) async fn run<R, T, E, P, H, O, A>(
     handling: H,
     mut owner: O,
     mut tries: Tries,
     mut begin_next_try: Option<A>,
-) -> impl Future<Output = Finished<T, E>> + use<R, T, E, P, H, O, A>
+) -> Finished<T, E>
 where
     P: Fn(&E) -> ErrorAction,
     // A policy need not be `Sync`: a task of its own has an exclusive reference.
@@ -36,52 +35,50 @@ where
     O: Ownership<R>,
     A: FnMut(&mut O),
 {
-    async move {
-        // Beside the answer and not with it: the future holds it only until the record is planned.
-        let verdict;
-        let answer = loop {
-            let end = owner.run_body().await;
-            let after = handling.judge(&owner, &mut tries, begin_next_try.is_some(), end);
-            match after {
-                AfterTry::Over(over) => {
-                    verdict = over.verdict;
-                    break over.answer;
+    // Beside the answer and not with it: the future holds it only until the record is planned.
+    let verdict;
+    let answer = loop {
+        let end = owner.run_body().await;
+        let after = handling.judge(&owner, &mut tries, begin_next_try.is_some(), end);
+        match after {
+            AfterTry::Over(over) => {
+                verdict = over.verdict;
+                break over.answer;
+            }
+            AfterTry::Retry {
+                pause,
+                give_up,
+                error,
+            } => {
+                // Between two tries no body is cut: if the call ends here, the key is given up.
+                owner.plan(RecordPlan::GiveUp(give_up));
+                // In a box: few calls come here, and the future of each would have room for it.
+                if !Box::pin(owner.wait_for_next_try(pause)).await {
+                    verdict = Verdict::AsPlanned;
+                    break Answer::Returns(Err(error));
                 }
-                AfterTry::Retry {
-                    pause,
-                    give_up,
-                    error,
-                } => {
-                    // Between two tries no body is cut: if the call ends here, the key is given up.
-                    owner.plan(RecordPlan::GiveUp(give_up));
-                    // In a box: few calls come here, and the future of each would have room for it.
-                    if !Box::pin(owner.wait_for_next_try(pause)).await {
-                        verdict = Verdict::AsPlanned;
-                        break Answer::Returns(Err(error));
-                    }
-                    drop(error);
-                    if let Some(begin) = &mut begin_next_try {
-                        begin(&mut owner);
-                    }
+                drop(error);
+                if let Some(begin) = &mut begin_next_try {
+                    begin(&mut owner);
                 }
             }
-        };
-        // A body that panicked may have left anything: nothing is claimed after it.
-        if let Answer::Returns(_) = answer {
-            owner.claim_after_body(verdict).await;
         }
-        if let Some(plan) = handling.plan(&owner, verdict, &answer) {
-            owner.plan(plan);
-        }
-        let carried_out = owner.carry_out().await;
-        if let (Answer::Returns(Err(_)), Some(call)) = (&answer, owner.call()) {
-            // The error goes to the body around this call.
-            Call::pass_on_taint(call);
-        }
-        Finished {
-            answer,
-            carried_out,
-            is_error_kept: owner.is_error_kept(),
-        }
+    };
+    // A body that panicked may have left anything: nothing is claimed after it.
+    if let Answer::Returns(_) = answer {
+        owner.claim_after_body(verdict).await;
+    }
+    if let Some(plan) = handling.plan(&owner, verdict, &answer) {
+        owner.plan(plan);
+    }
+    let carried_out = owner.carry_out().await;
+    if let (Answer::Returns(Err(_)), Some(call)) = (&answer, owner.call()) {
+        // The error goes to the body around this call.
+        Call::pass_on_taint(call);
+    }
+    Finished {
+        answer,
+        carried_out,
+        is_error_kept: owner.is_error_kept(),
     }
 }

@@ -268,7 +268,7 @@ where
                 open,
                 store,
                 body,
-                call: self.call(runtime, request, attempt, from == Origin::Abandoned),
+                call: Self::call(runtime, request, attempt, from == Origin::Abandoned),
                 owner,
                 plan: RecordPlan::Nothing,
                 is_error_kept: false,
@@ -309,7 +309,7 @@ where
         }
         let runtime = open.runtime;
         let owner = ObservedInTransaction {
-            call: self.call(runtime, open.request, 0, false),
+            call: Self::call(runtime, open.request, 0, false),
             open,
             store,
             body,
@@ -345,7 +345,7 @@ where
         TransactionOutcome::of(finished)
     }
 
-    fn call(&self, runtime: &Arc<Runtime>, request: &Request, attempt: u64, after: bool) -> Call {
+    fn call(runtime: &Arc<Runtime>, request: &Request, attempt: u64, after: bool) -> Call {
         let id = request.id.clone();
         Call::new(id, attempt, after, AskMode::Nothing, runtime.identity())
     }

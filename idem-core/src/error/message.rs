@@ -6,6 +6,7 @@ use std::fmt;
 use super::Error;
 
 impl fmt::Display for Error {
+    #[expect(clippy::too_many_lines, reason = "a text for each error")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::InFlight {

@@ -80,7 +80,7 @@ impl Metadata {
         for part in text.split(',') {
             match part.split_at_checked(1)? {
                 ("v", version) => {
-                    metadata.version = Some(version.parse().ok().filter(|version| *version > 1)?)
+                    metadata.version = Some(version.parse().ok().filter(|version| *version > 1)?);
                 }
                 ("t", trace) => metadata.trace = Some(is_trace(trace).then(|| trace.into())?),
                 ("a", audit) => metadata.audit = Some(Audit::parse(audit)?),

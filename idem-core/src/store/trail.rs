@@ -594,7 +594,7 @@ impl<S: AdminStore> Trail<'_, S> {
         match &answer {
             Ok(answer) => self.end_logged(noted, &(*answer).into()).await,
             Err(error) if !error.is_unknown() => {
-                self.end_logged(noted, &Ended::refused(error)).await
+                self.end_logged(noted, &Ended::refused(error)).await;
             }
             Err(_) => {}
         }

@@ -155,8 +155,8 @@ pub fn decode(text: &Bytes) -> Result<Parsed, WireError> {
     let damaged = WireError::Damaged;
     let (version, state, fields) = match text.as_ref() {
         [b'i', version @ b'1', state, fields @ ..]
-        | [b'i', version @ b'2', state @ (b'f' | b'r'), fields @ ..] => (*version, *state, fields),
-        [
+        | [b'i', version @ b'2', state @ (b'f' | b'r'), fields @ ..]
+        | [
             b'i',
             version @ b'3',
             state @ (b'c' | b'e' | b'f'),

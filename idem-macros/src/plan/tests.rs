@@ -52,6 +52,7 @@ fn every_option_can_be_written_bare_or_in_a_string() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a row for each mistake")]
 fn each_mistake_in_the_options_is_said_at_its_token() {
     for (args, expected) in [
         (

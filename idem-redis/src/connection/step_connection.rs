@@ -271,7 +271,7 @@ impl StepConnection {
         {
             match redirected(error, session.host()) {
                 Some((slot, node)) if error.kind() == ServerErrorKind::Moved.into() => {
-                    cluster.moved(slot, node)
+                    cluster.moved(slot, node);
                 }
                 _ => cluster.schedule_refresh(),
             }

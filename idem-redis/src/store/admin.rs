@@ -103,12 +103,12 @@ pub(crate) async fn list(
     };
     let mut found = Found::default();
     for _ in 0..SCANS {
-        let Some(scanned) = scanner.next(count).await? else {
+        let Some(batch) = scanner.next(count).await? else {
             break;
         };
-        found.looked_at += scanned.looked_at;
+        found.looked_at += batch.looked_at;
         let before = found.records.len();
-        read_all(runner, keys, listing, &scanned.ids, &mut found).await?;
+        read_all(runner, keys, listing, &batch.ids, &mut found).await?;
         let beyond = found.records.split_off(found.records.len().min(limit));
         scanner.position.left = beyond.into_iter().map(|listed| listed.id).collect();
         let room = limit - found.records.len();

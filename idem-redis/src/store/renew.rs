@@ -46,7 +46,7 @@ pub(crate) async fn renew(runner: &StepRunner, keys: &Keys, renewals: &[Renewal]
                 apart.extend(group.into_iter().map(|index| vec![index]));
             }
             Err(error) => {
-                answers.extend(group.into_iter().map(|index| (index, Err(error.clone()))))
+                answers.extend(group.into_iter().map(|index| (index, Err(error.clone()))));
             }
             Ok(said) => answers.extend(group.into_iter().zip(said)),
         }

@@ -56,7 +56,7 @@ async fn assert_all_fail(store: &RedisStore) {
                 start,
                 store.wait(&first.id, 1, 20 * SECOND).await.unwrap_err(),
             )
-            .await
+            .await;
         },
         async {
             check(
@@ -64,7 +64,7 @@ async fn assert_all_fail(store: &RedisStore) {
                 start,
                 store.inspect(&first.id).await.unwrap_err(),
             )
-            .await
+            .await;
         },
         async { check("remove", start, store.remove(&first.id).await.unwrap_err()).await },
     );

@@ -174,7 +174,7 @@ impl Store for FlawedStore {
         match self.flaw {
             Some(Flaw::IssueAnswersInAnotherOrder) => answers.reverse(),
             Some(Flaw::IssueAnswersOnceToAnEmptyBatch) if answers.is_empty() => {
-                answers.push(Ok(Issued::Taken))
+                answers.push(Ok(Issued::Taken));
             }
             _ => {}
         }
@@ -204,13 +204,13 @@ impl Store for FlawedStore {
                 return Ok(Ownership::Held);
             }
             (Some(Flaw::ReleaseToUndoneIsAbandoned), to @ ReleaseTo::Undone { .. }) => {
-                *to = ReleaseTo::Abandoned
+                *to = ReleaseTo::Abandoned;
             }
             (Some(Flaw::ReleaseToUndoneIsReleased), to @ &mut ReleaseTo::Undone { keep }) => {
                 *to = ReleaseTo::Released { keep };
             }
             (Some(Flaw::QuestionIsCounted), to @ ReleaseTo::Unanswered) => {
-                *to = ReleaseTo::Abandoned
+                *to = ReleaseTo::Abandoned;
             }
             (Some(Flaw::QuestionIsReleased), to @ ReleaseTo::Unanswered) => {
                 *to = ReleaseTo::Released {
@@ -306,7 +306,7 @@ impl Store for FlawedStore {
             let first = self.last_claim(&renewal.id);
             match self.flaw {
                 Some(Flaw::RenewDoesTheFirstHundred) if number >= 100 => {
-                    answers.push(Ok(Ownership::Held))
+                    answers.push(Ok(Ownership::Held));
                 }
                 Some(Flaw::RenewDoesNothing)
                     if first.is_some_and(|first| first.owner == renewal.owner) =>

@@ -50,7 +50,7 @@ pub(crate) async fn group(place: &Place, records: u64) -> Result<Group> {
 
     let expired = expire(place).await.context("having records expire")?;
     let Swept {
-        swept,
+        deleted,
         took,
         during,
         failed,
@@ -65,7 +65,7 @@ pub(crate) async fn group(place: &Place, records: u64) -> Result<Group> {
             vec![rate],
         )
         .beside(format!(
-            "{expired} in {took:.0} s by two stores, {swept} of them by one"
+            "{expired} in {took:.0} s by two stores, {deleted} of them by one"
         )),
     );
     figures.push(Figure::new(
@@ -119,7 +119,7 @@ async fn grow(place: &Place, records: u64) -> Result<()> {
 /// A sweep, and the calls meanwhile.
 struct Swept {
     /// The records that the sweep deleted.
-    swept: u64,
+    deleted: u64,
     /// Seconds.
     took: f64,
     /// Microseconds of each call.
@@ -158,7 +158,7 @@ async fn calls_during_sweep(place: &Place) -> Result<Swept> {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     };
     Ok(Swept {
-        swept,
+        deleted: swept,
         took: begun.elapsed().as_secs_f64(),
         during,
         failed,

@@ -169,7 +169,7 @@ pub(super) fn check_ends(index: &Index, violations: &mut Vec<Violation>) {
             at: end,
             key: key.into(),
             text,
-        })
+        });
     };
     for (process, ended) in &index.processes {
         match ended {

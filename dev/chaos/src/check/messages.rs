@@ -12,7 +12,7 @@ pub(super) fn check(index: &Index, violations: &mut Vec<Violation>) {
             at,
             key: key.into(),
             text,
-        })
+        });
     };
     if left > 0 {
         broken(

@@ -37,7 +37,7 @@ pub(super) fn check(
             at,
             key: name.to_owned(),
             text,
-        })
+        });
     };
     known.sort_by_key(|(at, _)| *at);
     let Some((first, of)) = known.first().copied() else {
@@ -83,7 +83,7 @@ fn known_outcomes<'a>(
             at,
             key: name.to_owned(),
             text,
-        })
+        });
     };
 
     let mut known = Vec::new();
@@ -114,7 +114,7 @@ fn known_outcomes<'a>(
             .filter(|body| body.key == name && body.call == receipt.call);
         match (body, body.and_then(|body| body.ended)) {
             (Some(body), Some((_, How::Value))) if *given == Given::Value => {
-                known.push((*at, body))
+                known.push((*at, body));
             }
             (Some(body), Some((_, How::Kept))) if *given == Given::Kept => known.push((*at, body)),
             (Some(body), Some((_, How::Value | How::Kept))) => {
@@ -149,7 +149,7 @@ pub(super) fn check_answers(index: &Index, violations: &mut Vec<Violation>) {
                 at,
                 key: call.key.clone(),
                 text,
-            })
+            });
         };
         match answer {
             Answer::Error { name } if name == "AlreadyDone" => {
@@ -162,7 +162,7 @@ pub(super) fn check_answers(index: &Index, violations: &mut Vec<Violation>) {
                 broken("none", format!("call {number} failed with {name}"));
             }
             Answer::Unexpected { text } => {
-                broken("none", format!("call {number} ended with {text}"))
+                broken("none", format!("call {number} ended with {text}"));
             }
             _ => {}
         }

@@ -20,7 +20,7 @@ pub(super) fn check(
             at,
             key: name.to_owned(),
             text,
-        })
+        });
     };
 
     let lost_renewals = check_claims(index, key, rules, &mut broken);

@@ -106,7 +106,7 @@ impl Operation<'_> {
                 Some(by) => {
                     runtime
                         .observer
-                        .decided_because(Decision::Forgotten, &request.id, 0, by)
+                        .decided_because(Decision::Forgotten, &request.id, 0, by);
                 }
                 None => runtime
                     .observer

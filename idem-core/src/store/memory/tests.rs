@@ -532,6 +532,7 @@ impl Plain {
 /// One shard, so that packs, sweeps and merges come at every turn, and few keys, so that they meet
 /// records in every state.
 #[test]
+#[expect(clippy::too_many_lines, reason = "an arm for each step")]
 fn packed_and_swept_it_answers_as_a_plain_map_would() {
     const KEYS: usize = 300;
     for seed in 0..20 {

@@ -4,6 +4,7 @@ use super::*;
 
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
+#[expect(clippy::too_many_lines, reason = "a row for each record")]
 fn samples() -> Vec<Record> {
     let print = Fingerprint::of("x").unwrap();
     let held = |fingerprint| InFlight {

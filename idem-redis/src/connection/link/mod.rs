@@ -254,7 +254,7 @@ impl Link {
             let Some(inner) = inner.upgrade() else { return };
             match session {
                 Some(session) if is_silent || is_stuck => {
-                    inner.lost(&session.subscriptions, Duration::ZERO)
+                    inner.lost(&session.subscriptions, Duration::ZERO);
                 }
                 None if is_stuck => inner.restart_replacement(),
                 _ => {}

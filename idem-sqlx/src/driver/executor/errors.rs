@@ -1,4 +1,4 @@
-//! StepQueue errors of sqlx and of the database into store errors.
+//! Turns errors of sqlx and of the database into store errors.
 
 use std::time::Duration;
 

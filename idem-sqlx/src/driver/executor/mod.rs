@@ -198,15 +198,15 @@ impl<D: Dialect> Executor<D> {
             .spawn(async move { executor.run_when_permitted(options, starts, &work).await });
         // A little longer than the task itself, whose runtime may be blocked.
         let patience = self.limit.saturating_add(GRACE);
-        let limit = match queue.wait_while_answered(patience, &mut started).await {
+        let waited = queue.wait_while_answered(patience, &mut started).await;
+        let limit = if let Some(waited) = waited {
             // A task that drops the channel without a limit has ended.
-            Some(waited) => waited.output.unwrap_or_default(),
-            None => {
-                // From here on the task cannot start the work.
-                started.close();
-                let no_permit = |_| errors::no_permit::<D>(self.place(), self.limit);
-                started.try_recv().map_err(no_permit)?
-            }
+            waited.output.unwrap_or_default()
+        } else {
+            // From here on the task cannot start the work.
+            started.close();
+            let no_permit = |_| errors::no_permit::<D>(self.place(), self.limit);
+            started.try_recv().map_err(no_permit)?
         };
         self.wait_for_result(limit, step).await
     }

@@ -42,7 +42,7 @@ pub(crate) async fn keep_swept<S: Sweep>(store: Weak<S>) {
         if let Err(error) = sweep(&store).await {
             catch_user_panic(|| {
                 tracing::debug!(target: "idem", %error, "expired records could not be deleted; \
-                    it is tried again")
+                    it is tried again");
             });
         }
     }

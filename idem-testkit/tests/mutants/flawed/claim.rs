@@ -11,6 +11,7 @@ use super::{FlawedStore, MOMENT};
 use crate::flaw::Flaw;
 
 impl FlawedStore {
+    #[expect(clippy::too_many_lines, reason = "an arm for each flaw")]
     pub(super) async fn flawed_claim(&self, mut claim: Claim) -> Result<Claimed, StoreError> {
         let id = claim.id.clone();
         let state = self.state(&id).await;
@@ -65,7 +66,7 @@ impl FlawedStore {
                 claim.take_over_after = claim.take_over_after.map(|_| Duration::ZERO);
             }
             Some(Flaw::SilentIgnoresMaxAttempts) if claim.take_over_after.is_some() => {
-                claim.max_attempts = None
+                claim.max_attempts = None;
             }
             Some(Flaw::SilentThoughAliveIsTakenOver) if claim.take_over_after.is_some() && !own => {
                 if let Some(owner) = self.last_claim(&id).map(|last| last.owner) {
@@ -78,7 +79,7 @@ impl FlawedStore {
                 claim.fingerprint = None;
             }
             Some(Flaw::ClaimOfReleasedStartsAtOne) if state == Some(RecordState::Released) => {
-                self.wipe(&id).await
+                self.wipe(&id).await;
             }
             Some(Flaw::ClaimSentAgainIsANewAttempt)
                 if own && state == Some(RecordState::InFlight) =>
@@ -109,7 +110,7 @@ impl FlawedStore {
                 *lease_left = claim.lease;
             }
             (Claimed::Owned { from, .. }, Some(Flaw::ClaimForgetsWhatItFound)) if own => {
-                *from = Origin::Nothing
+                *from = Origin::Nothing;
             }
             (Claimed::Owned { from, .. }, Some(Flaw::ClaimOfIssuedSentAgainIsFromNothing))
                 if own && *from == Origin::Issued =>
@@ -144,7 +145,7 @@ impl FlawedStore {
         match (self.flaw, state) {
             (Some(Flaw::AbandonedThatMustBeIssuedIsTakenOver), _) if must => claim.take_over = true,
             (Some(Flaw::ClaimOfExpiredIsRefusedToAll), Some(RecordState::Expired)) => {
-                claim.must_be_issued = true
+                claim.must_be_issued = true;
             }
             (Some(Flaw::ClaimOfExpiredRemovesIt), Some(RecordState::Expired)) if must => {
                 self.inner.remove(&id).await?;
@@ -157,7 +158,7 @@ impl FlawedStore {
                 self.inner.issue(&[issue]).await;
             }
             (Some(Flaw::ClaimOfIssuedDropsTheFingerprint), Some(RecordState::Issued)) => {
-                claim.fingerprint = None
+                claim.fingerprint = None;
             }
             (Some(Flaw::ClaimOfIssuedIgnoresMaxAttempts), Some(RecordState::Issued)) if must => {
                 claim.max_attempts = None;
@@ -171,7 +172,7 @@ impl FlawedStore {
             }
             (Some(Flaw::ClaimOfNothingThatMustBeIssuedIsOwned), None)
             | (Some(Flaw::ExpiredIssueIsOwned), Some(RecordState::Expired)) => {
-                claim.must_be_issued = false
+                claim.must_be_issued = false;
             }
             (Some(Flaw::ClaimOfNothingThatMustBeIssuedWrites), None) if must => {
                 self.inner
@@ -185,7 +186,7 @@ impl FlawedStore {
                 return Ok(Some(Claimed::Done { attempt: 1 }));
             }
             (Some(Flaw::ClaimThatMustBeIssuedIgnoresFingerprint), _) if must => {
-                claim.fingerprint = None
+                claim.fingerprint = None;
             }
             (Some(Flaw::ClaimThatMustBeIssuedNeverTakesOver), _) if must => claim.take_over = false,
             (Some(Flaw::ClaimThatMustBeIssuedTakesTheLivingOver), Some(RecordState::InFlight))
@@ -241,7 +242,7 @@ impl FlawedStore {
             (Some(Flaw::IssueKeepsItsGraceTwice), _) => issue.grace *= 2,
             (Some(Flaw::IssueLastsForItsGraceToo), _) => issue.ttl += issue.grace,
             (Some(Flaw::IssueWithoutAGraceHasOne), _) if issue.grace.is_zero() => {
-                issue.grace = Duration::from_secs(60)
+                issue.grace = Duration::from_secs(60);
             }
             (Some(Flaw::IssueOfReleasedIsIssued), Some(RecordState::Released))
             | (Some(Flaw::IssueOverwrites), Some(_)) => self.wipe(&id).await,

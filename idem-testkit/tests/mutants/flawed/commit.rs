@@ -7,6 +7,7 @@ use super::{FlawedStore, MOMENT};
 use crate::flaw::Flaw;
 
 impl FlawedStore {
+    #[expect(clippy::too_many_lines, reason = "an arm for each flaw")]
     pub(super) async fn flawed_commit(&self, mut commit: Commit) -> Result<Ownership, StoreError> {
         let id = commit.id.clone();
         let state = self.state(&id).await;
@@ -94,7 +95,7 @@ impl FlawedStore {
             }
             (Some(Flaw::CommitForgetsTheOutcomeAndSaysHeld), outcome) => *outcome = None,
             (Some(Flaw::CommitCutsLargeOutcomes), Some(outcome)) => {
-                outcome.payload.truncate(1 << 16)
+                outcome.payload.truncate(1 << 16);
             }
             (Some(Flaw::CommitForgetsTheCodec), Some(outcome)) => outcome.codec = CodecId::JSON,
             (Some(Flaw::CommitForgetsTheMetadata), Some(outcome)) => outcome.metadata = None,

@@ -61,7 +61,7 @@ async fn listen(
             Err(error) => {
                 catch_user_panic(|| {
                     tracing::debug!(target: "idem", %error, "no connection for messages; \
-                        waiters look again and again meanwhile")
+                        waiters look again and again meanwhile");
                 });
             }
         }
