@@ -66,6 +66,8 @@ impl Kind for MariaDb {
         ]);
         command.args(["--innodb-log-file-size=4M", "--innodb-buffer-pool-size=16M"]);
         command.arg(format!("--datadir={}", dir.join("data").display()));
+        // Not `/tmp`: a server that starts removes the temporary tables of the others there.
+        command.env("TMPDIR", dir);
         Ok(command)
     }
 

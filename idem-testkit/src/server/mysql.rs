@@ -87,6 +87,7 @@ impl Kind for MySql {
         let mut command = Command::new(Self::program()?);
         command.args(SETTINGS).arg("--initialize-insecure");
         command.arg(format!("--datadir={}", dir.join("data").display()));
+        command.env("TMPDIR", dir);
         Ok(command)
     }
 
