@@ -127,9 +127,13 @@ fn dashboards_and_alerts_ask_for_metrics_and_decisions_that_there_are() {
     let code = ["idem-core/src/observe.rs", "idem-queue/src/events.rs"]
         .map(read)
         .concat();
-    let guides = ["src/docs/observing.md", "src/docs/queues.md"]
-        .map(read)
-        .concat();
+    let guides = [
+        "src/docs/observing.md",
+        "src/docs/operating.md",
+        "src/docs/queues.md",
+    ]
+    .map(read)
+    .concat();
     let metrics = ["counter!(\"", "histogram!(\"", "gauge!(\""]
         .map(|macro_| quoted_after(&code, macro_))
         .concat();

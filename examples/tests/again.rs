@@ -57,7 +57,8 @@ fn quickstart_with_a_file_executes_nothing_at_the_second_run() {
             .unwrap();
         assert!(
             ended.status.success(),
-            "{}",
+            "{}{}",
+            String::from_utf8_lossy(&ended.stdout),
             String::from_utf8_lossy(&ended.stderr)
         );
         let said = String::from_utf8(ended.stdout).unwrap();
