@@ -69,8 +69,9 @@ where
             watch::note(Seen::Executed);
             match &mut held {
                 None => {
-                    self.unguarded(request.id.operation(), Some(&request.id), body)
-                        .await
+                    // In a box: few calls come here, and the future of each would have room for it.
+                    let id = &request.id;
+                    Box::pin(self.unguarded(id.operation(), Some(id), body)).await
                 }
                 Some(held) => {
                     if is_traced {

@@ -6,6 +6,8 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use uuid::Uuid;
+
 use crate::encoding::key::{self, Key, KeyDigest, KeyPart};
 
 /// The id of a record: the operation's name and the key, as `operation:key`.
@@ -117,13 +119,14 @@ pub fn is_valid_operation(name: &str) -> bool {
 ///
 /// 122 random bits from the operating system, so that forked processes and cloned machines get
 /// different ones.
+/// No `u128`, whose alignment of 16 bytes would pad every future that holds one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Owner(u128);
+pub struct Owner(Uuid);
 
 impl Owner {
     /// A fresh identity.
     pub fn generate() -> Self {
-        Self(uuid::Uuid::new_v4().as_u128())
+        Self(Uuid::new_v4())
     }
 
     /// Returns an identity that is unique in this process, for records that no other process sees.
@@ -140,26 +143,28 @@ impl Owner {
             owner
         };
         // A thread that is ending counts as one of its own each time.
-        Self(NEXT.try_with(count).unwrap_or_else(|_| first()))
+        Self(Uuid::from_u128(
+            NEXT.try_with(count).unwrap_or_else(|_| first()),
+        ))
     }
 
     /// Nobody: the owner of an abandoned record that a claim took over and gave back.
-    pub const NOBODY: Self = Self(0);
+    pub const NOBODY: Self = Self(Uuid::nil());
 
     /// From its bytes.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
-        Self(u128::from_be_bytes(bytes))
+        Self(Uuid::from_bytes(bytes))
     }
 
     /// Its bytes.
     pub fn to_bytes(self) -> [u8; 16] {
-        self.0.to_be_bytes()
+        self.0.into_bytes()
     }
 }
 
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Owner({:032x})", self.0)
+        write!(f, "Owner({})", self.0.simple())
     }
 }
 
