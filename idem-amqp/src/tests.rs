@@ -89,8 +89,10 @@ async fn a_connection_that_takes_longer_than_a_try_to_subscribe_serves_a_later_t
         gate.subscribe().wait_for(|open| *open).await.unwrap();
         Connection::connect(&server.url(), ConnectionProperties::default()).await
     });
-    drop(consumer.subscribe().await.unwrap());
+    let subscribed = consumer.subscribe().await.unwrap();
+    // Before the consumer's channels are: lapin closes no connection with a channel that is closing.
     lost.close(200, "lost".into()).await.unwrap();
+    drop(subscribed);
     for _ in 0..2 {
         let given_up = timeout(SHORT, consumer.subscribe()).await;
         assert!(given_up.is_err(), "subscribed without a connection");
