@@ -121,7 +121,8 @@ impl Codec for Successor {
 async fn copy(store: &impl Store, operation: &str, from: &str, to: &str) {
     let id = |key| RecordId::new(operation, &Key::encode(key).unwrap()).unwrap();
     let info = store.inspect(&id(from)).await.unwrap().unwrap();
-    let (id, owner) = (id(to), Owner::generate());
+    let id = id(to);
+    let owner = Owner::generate();
     let claim = Claim::new(id.clone(), owner, LONG, LONG * 2).with_take_over(false);
     store.claim(&claim).await.unwrap();
     let commit = Commit::new(id, owner, 1, info.outcome, LONG);

@@ -282,9 +282,11 @@ async fn p12_a_release_whose_caller_goes_away_is_not_called_refused_although_the
     let log = Log::default();
     let _logging = crate::support::events::logging(log.clone());
     let world = World::memory();
-    let ((builder, faults), other) = (world.faulty().await, world.process().await);
+    let (builder, faults) = world.faulty().await;
+    let other = world.process().await;
     let idempotency = builder.build();
-    let (reply, again) = (Gate::new(), Gate::new());
+    let reply = Gate::new();
+    let again = Gate::new();
     faults.next(Step::Release, Fault::HangReply(reply.clone()));
     faults.next(Step::Release, Fault::Hang(again.clone()));
     let call = idempotency

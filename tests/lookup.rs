@@ -40,7 +40,8 @@ async fn lookup(idempotency: &Idempotency, operation: &'static str) -> Lookup<u3
 over_both_stores! {
     async fn a_lookup_says_what_became_of_the_call_and_claims_nothing(world: World) {
         const OPERATION: &str = "lookup.life";
-        let (one, two) = (world.process().await, world.process().await);
+        let one = world.process().await;
+        let two = world.process().await;
         let operation = || one.operation(OPERATION).key("k").lease(LEASE);
         assert!(matches!(lookup(&two, OPERATION).await, Lookup::Unknown));
         assert_eq!(operation().inspect().await.unwrap(), None);
@@ -71,7 +72,8 @@ over_both_stores! {
 
     async fn a_lookup_finds_an_outcome_that_is_kept_aside_and_then_that_there_was_one(world: World) {
         const OPERATION: &str = "lookup.remembered";
-        let (one, two) = (world.process().await, world.process().await);
+        let one = world.process().await;
+        let two = world.process().await;
         let ttl = Duration::from_millis(1_500);
         one.operation(OPERATION).key("k").ttl(ttl).remember(LONG).run(async || Res::Ok(7)).await.unwrap();
         assert!(matches!(lookup(&two, OPERATION).await, Lookup::Outcome(7)));
@@ -119,7 +121,8 @@ over_both_stores! {
 
     async fn a_lookup_asks_the_store_though_this_process_has_the_outcome(world: World) {
         const OPERATION: &str = "lookup.cache";
-        let (one, two) = (world.builder().await.local_cache(100).build(), world.process().await);
+        let one = world.builder().await.local_cache(100).build();
+        let two = world.process().await;
         one.operation(OPERATION).key("k").run(async || Res::Ok(1)).await.unwrap();
         two.operation(OPERATION).key("k").forget().await.unwrap();
         assert!(matches!(lookup(&one, OPERATION).await, Lookup::Unknown));

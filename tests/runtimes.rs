@@ -59,12 +59,15 @@ over_all_stores! {
         let bodies = Arc::new(Bodies::default());
         let mut calls = tokio::task::JoinSet::new();
         for round in 0..24_u32 {
-            let (idempotency, bodies) = (idempotency.clone(), bodies.clone());
+            let idempotency = idempotency.clone();
+            let bodies = bodies.clone();
             calls.spawn(async move {
                 let key = format!("k{round}");
                 let recorded = Arc::new(AtomicU32::new(0));
                 let ending = {
-                    let (idempotency, key, recorded) = (idempotency.clone(), key.clone(), recorded.clone());
+                    let idempotency = idempotency.clone();
+                    let key = key.clone();
+                    let recorded = recorded.clone();
                     move || {
                         let runtime = parked();
                         let mut ends = Box::pin(async move {
@@ -106,7 +109,8 @@ over_all_stores! {
         let (stands, still) = tokio::sync::oneshot::channel();
         let (goes, on) = std::sync::mpsc::channel::<()>();
         let other = tokio::task::spawn_blocking({
-            let (idempotency, polls) = (idempotency.clone(), polls.clone());
+            let idempotency = idempotency.clone();
+            let polls = polls.clone();
             move || {
                 let runtime = parked();
                 let begun = tokio::sync::Notify::new();
@@ -148,7 +152,8 @@ over_all_stores! {
             let idempotency = idempotency.clone();
             elsewhere(move || {
                 (0..24_u32).map(|round| {
-                    let (runtime, idempotency) = (parked(), idempotency.clone());
+                    let runtime = parked();
+                    let idempotency = idempotency.clone();
                     let mut alone = Box::pin(async move {
                         call(&idempotency, OPERATION, &format!("alone {round}")).run(async || Res::Ok(1)).await
                     });

@@ -49,7 +49,8 @@ fn explore(test: impl Fn() + Send + Sync + Clone + 'static) {
     let mut config = Config::default();
     // Debug builds of timers and formatting need more than shuttle's 32 KiB.
     config.stack_size = 1 << 20;
-    let (random, few) = (test.clone(), test);
+    let random = test.clone();
+    let few = test;
     Runner::new(RandomScheduler::new(SCHEDULES), config.clone()).run(move || run(&random));
     Runner::new(PctScheduler::new(SWITCHES, SCHEDULES), config).run(move || run(&few));
 }
@@ -133,7 +134,8 @@ fn memory_of_claims_at_once_one_owns_and_waiters_are_woken_by_commit_and_by_rele
         let store = MemoryStore::with_clock(Still);
         let bodies = Arc::new(AtomicUsize::new(0));
         let caller = |fails: bool| {
-            let (store, bodies) = (store.clone(), bodies.clone());
+            let store = store.clone();
+            let bodies = bodies.clone();
             async move {
                 let claim = claim("k");
                 loop {
@@ -178,7 +180,8 @@ fn memory_counts_its_records_however_they_come_and_go() {
         let store = MemoryStore::with_capacity(2);
         let refused = Arc::new(AtomicUsize::new(0));
         let come_and_go = |key: &'static str, goes: bool| {
-            let (store, refused) = (store.clone(), refused.clone());
+            let store = store.clone();
+            let refused = refused.clone();
             async move {
                 let claim = claim(key);
                 if store.claim(&claim).await.is_err() {
@@ -214,8 +217,11 @@ fn memory_an_owner_that_is_renewed_while_it_commits_changes_nothing_twice() {
             owner: claim.owner,
             hold: LONG,
         }];
-        let (renewing, committing, late) = (store.clone(), store.clone(), store.clone());
-        let (step, nobody) = (commit(&claim, 1), commit(&super::explored::claim("k"), 1));
+        let renewing = store.clone();
+        let committing = store.clone();
+        let late = store.clone();
+        let step = commit(&claim, 1);
+        let nobody = commit(&super::explored::claim("k"), 1);
         let futures: [std::pin::Pin<Box<dyn Future<Output = ()> + Send>>; 3] = [
             Box::pin(async move { drop(renewing.renew(&renewal).await) }),
             Box::pin(async move {
@@ -299,14 +305,16 @@ fn memory_what_has_expired_is_swept_in_time_whatever_the_sweeper_does_when_it_is
 #[test]
 fn cache_gives_no_outcome_that_was_removed_before_the_call_began() {
     explore(|| {
-        let (cache, stored) = (
-            Arc::new(LocalCache::new(10)),
-            Arc::new(AtomicBool::new(false)),
-        );
+        let cache = Arc::new(LocalCache::new(10));
+        let stored = Arc::new(AtomicBool::new(false));
         let removed = Arc::new(AtomicBool::new(false));
-        let (committing, removing, calling) = (cache.clone(), cache.clone(), cache.clone());
-        let (stores, takes) = (stored.clone(), stored.clone());
-        let (says, sees) = (removed.clone(), removed);
+        let committing = cache.clone();
+        let removing = cache.clone();
+        let calling = cache.clone();
+        let stores = stored.clone();
+        let takes = stored.clone();
+        let says = removed.clone();
+        let sees = removed;
         let futures: [std::pin::Pin<Box<dyn Future<Output = ()> + Send>>; 3] = [
             Box::pin(async move {
                 let sending = committing.sending(&id("k"));
@@ -361,12 +369,12 @@ struct Stored {
 fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_than_the_call() {
     explore(|| {
         let flights = Arc::new(Flights::new());
-        let (asking, key) = (
-            Arc::new(AtomicUsize::new(0)),
-            Arc::new(Mutex::new(Stored::default())),
-        );
+        let asking = Arc::new(AtomicUsize::new(0));
+        let key = Arc::new(Mutex::new(Stored::default()));
         let caller = |gives_up: bool| {
-            let (flights, asking, key) = (flights.clone(), asking.clone(), key.clone());
+            let flights = flights.clone();
+            let asking = asking.clone();
+            let key = key.clone();
             async move {
                 // A life that is over when the call begins is over for it.
                 let begun = key.lock().unwrap().lives;
@@ -543,7 +551,8 @@ fn background_is_finished_when_the_last_has_ended_and_not_before() {
         let done = Arc::new(AtomicUsize::new(0));
         let body = background.body();
         let ending = thread::spawn({
-            let (background, done) = (background.clone(), done.clone());
+            let background = background.clone();
+            let done = done.clone();
             move || {
                 // A detached body whose commit goes on behind it.
                 let step = background.step(8).unwrap();

@@ -82,7 +82,8 @@ crate::over_both_stores! {
     async fn keys_are_rotated_while_a_call_is_in_flight_and_waiters_read_what_they_have_the_key_of(world: World) {
         let keys = [Reloaded::new(&["a"]), Reloaded::new(&["a"]), Reloaded::new(&["a"])];
         let [owner, waiter, behind] = [process(&world, &keys[0]).await, process(&world, &keys[1]).await, process(&world, &keys[2]).await];
-        let (begun, goes_on) = (Notify::new(), Notify::new());
+        let begun = Notify::new();
+        let goes_on = Notify::new();
         let call = |idempotency: &Idempotency| idempotency.operation("keys.rotated").key("k").wait(LONG);
         let owning = call(&owner).run(async || {
             begun.notify_one();
@@ -114,7 +115,8 @@ crate::over_both_stores! {
         let keys = Reloaded::new(&["a"]);
         // The one that committed it, with its local cache, and another one.
         let processes = [process(&world, &keys).await, process(&world, &keys).await];
-        let (runs, errors) = (AtomicU32::new(0), AtomicU32::new(0));
+        let runs = AtomicU32::new(0);
+        let errors = AtomicU32::new(0);
         let token = processes[0].operation("keys.token").issue("ada", LONG).await.unwrap();
         let value = |process: &Idempotency| process.operation("keys.value").key("k").store_failure(StoreFailure::Run).run(async || Res::Ok(runs.fetch_add(1, SeqCst)));
         let kept = async |process: &Idempotency| {
@@ -253,7 +255,8 @@ async fn p2_a_response_whose_key_is_gone_is_an_error_of_the_server_and_no_handle
     use axum::routing::post;
     use tower::ServiceExt as _;
 
-    let (keys, runs) = (Reloaded::new(&["a"]), Arc::new(AtomicU32::new(0)));
+    let keys = Reloaded::new(&["a"]);
+    let runs = Arc::new(AtomicU32::new(0));
     let idempotency = process(&World::memory(), &keys).await;
     let layer = idem::http::IdempotencyLayer::new(idempotency.clone())
         .name("tests")

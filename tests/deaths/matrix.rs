@@ -98,9 +98,11 @@ const TOLD: u64 = 70;
 /// Goes through a table, several cases at once, and reports all that fail.
 pub(crate) async fn all(kind: Kind, death: Death, rows: &'static [Row]) {
     let stage = Arc::new(Stage::set(kind).await);
-    let (places, mut cases) = (Arc::new(Semaphore::new(6)), JoinSet::new());
+    let places = Arc::new(Semaphore::new(6));
+    let mut cases = JoinSet::new();
     for (number, row) in rows.iter().enumerate().filter(|(_, row)| kind.has(row.0)) {
-        let (stage, places) = (stage.clone(), places.clone());
+        let stage = stage.clone();
+        let places = places.clone();
         cases.spawn(async move {
             let _place = places.acquire_owned().await.unwrap();
             let name = format!("{death:?}.{number}");
@@ -333,10 +335,8 @@ impl Case {
         } else {
             LONG_LEASE
         };
-        let (url, port) = (
-            self.stage.server.url_through(&self.proxy),
-            self.stage.log.port(),
-        );
+        let url = self.stage.server.url_through(&self.proxy);
+        let port = self.stage.log.port();
         Call {
             url,
             port,

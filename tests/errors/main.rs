@@ -109,7 +109,8 @@ async fn order(
 
 over_both_stores! {
     async fn p6_a_kept_error_is_replayed_equal_and_the_body_runs_once(world: World) {
-        let (one, two) = (world.process().await, world.process().await);
+        let one = world.process().await;
+        let two = world.process().await;
         let script = Script::new([OrderError::declined()]);
         for idempotency in [&one, &one, &two] {
             assert_eq!(order(idempotency, "kept", script.clone()).await, Err(OrderError::declined()));
@@ -121,10 +122,15 @@ over_both_stores! {
 
     async fn p6_those_who_wait_get_the_kept_error_too(world: World) {
         let (builder, faults) = world.faulty().await;
-        let (one, two) = (world.process().await, builder.build());
-        let (begun, go, bodies) = (Notify::new(), Notify::new(), Bodies::default());
+        let one = world.process().await;
+        let two = builder.build();
+        let begun = Notify::new();
+        let go = Notify::new();
+        let bodies = Bodies::default();
         let call = |idempotency: Idempotency| {
-            let (begun, go, bodies) = (&begun, &go, &bodies);
+            let begun = &begun;
+            let go = &go;
+            let bodies = &bodies;
             async move {
                 let operation = idempotency.operation("p6.waiters").key("k").wait(LONG);
                 let body = || bodies.run(async { begun.notify_one(); go.notified().await; Err(OrderError::declined()) });
@@ -270,7 +276,8 @@ over_both_stores! {
     }
 
     async fn p6_between_two_tries_the_lease_is_renewed(world: World) {
-        let (one, two) = (world.process().await, world.process().await);
+        let one = world.process().await;
+        let two = world.process().await;
         let script = Script::new([OrderError::Down]);
         let operation = |idempotency: &Idempotency| idempotency.operation("p6.pause").key("k").lease(LEASE);
         let retry = |_: &OrderError| ErrorAction::Retry(Retry::new(1).backoff(LEASE * 4).max_backoff(LEASE * 4));
@@ -287,7 +294,8 @@ over_both_stores! {
     }
 
     async fn p6_a_call_dropped_between_two_tries_gives_the_key_up(world: World) {
-        let (one, two) = (world.process().await, world.process().await);
+        let one = world.process().await;
+        let two = world.process().await;
         let script = Script::new([OrderError::Down]);
         let retry = |_: &OrderError| ErrorAction::Retry(Retry::new(1).backoff(LONG).max_backoff(LONG));
         let operation = |idempotency: &Idempotency| idempotency.operation("p6.drop").key("k").lease(LONG);
@@ -301,7 +309,8 @@ over_both_stores! {
 
     async fn p8_a_caller_dropped_in_a_later_try_is_a_crash_as_in_the_first(world: World) {
         let idempotency = world.process().await;
-        let (tries, operation) = (AtomicU32::new(0), || idempotency.operation("p8.later").key("k").lease(LEASE));
+        let tries = AtomicU32::new(0);
+        let operation = || idempotency.operation("p8.later").key("k").lease(LEASE);
         let retry = Retry::new(1).backoff(SHORT);
         let body = || async {
             if tries.fetch_add(1, Ordering::SeqCst) > 0 {
@@ -361,7 +370,8 @@ over_both_stores! {
 
     async fn p6_a_lease_lost_between_two_tries_ends_the_call_with_the_body_s_error(world: World) {
         let (builder, faults) = world.faulty().await;
-        let (one, two) = (builder.build(), world.process().await);
+        let one = builder.build();
+        let two = world.process().await;
         faults.always(Step::Renew, Fault::LoseRequest);
         let script = Script::new([OrderError::Down]);
         let retry = |_: &OrderError| ErrorAction::Retry(Retry::new(1).backoff(LONG).max_backoff(LONG));
@@ -403,7 +413,8 @@ over_both_stores! {
         let idempotency = world.process().await;
         let operation = || idempotency.operation("p6.asked").key("k").lease(LEASE).wait(LONG);
         crash(operation()).await;
-        let (asked, script) = (AtomicU32::new(0), Script::new([OrderError::Gateway, OrderError::Gateway]));
+        let asked = AtomicU32::new(0);
+        let script = Script::new([OrderError::Gateway, OrderError::Gateway]);
         let ask = async || { asked.fetch_add(1, Ordering::SeqCst); Ok(None) };
         let retry = |_: &OrderError| ErrorAction::Retry(Retry::new(5).backoff(SHORT));
         let answer = operation().reconcile(ask).errors(retry).run(async || script.run()).await.unwrap();

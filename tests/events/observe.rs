@@ -67,7 +67,9 @@ over_both_stores! {
         let _logging = crate::support::events::logging(log.clone());
         let idempotency = world.process().await;
         let call = || idempotency.operation("observe.in_flight").key("k").observe();
-        let (bodies, begun, end) = (Bodies::default(), Notify::new(), Notify::new());
+        let bodies = Bodies::default();
+        let begun = Notify::new();
+        let end = Notify::new();
         let owner = call().run(|| bodies.run(async {
             begun.notify_one();
             end.notified().await;
@@ -97,7 +99,8 @@ over_both_stores! {
         let log = Log::default();
         let _logging = crate::support::events::logging(log.clone());
         let (builder, faults) = world.faulty().await;
-        let (observing, guarding) = (builder.lease(LEASE).observe().build(), world.process().await);
+        let observing = builder.lease(LEASE).observe().build();
+        let guarding = world.process().await;
         let taking_over = || guarding.operation("observe.late").key("k").lease(LEASE).wait(LONG);
         // A first warning on this thread: tracing asks the thread of an event's first time whether
         // anybody listens.
@@ -293,10 +296,8 @@ async fn an_observing_call_by_hand_always_has_a_lease() {
         Begin::Execute(lease) => lease,
         Begin::Replay(recorded) => panic!("{recorded:?}"),
     };
-    let (one, two) = (
-        lease(call().begin().await.unwrap()),
-        lease(call().begin().await.unwrap()),
-    );
+    let one = lease(call().begin().await.unwrap());
+    let two = lease(call().begin().await.unwrap());
     assert_eq!([one.attempt(), two.attempt()], [1, 0]);
     two.commit(&2_u32).await.unwrap();
     one.commit(&1_u32).await.unwrap();

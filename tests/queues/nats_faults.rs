@@ -87,7 +87,8 @@ async fn deleted(context: &Context) {
         ..pull::Config::default()
     };
     stream.create_consumer(filtered()).await.unwrap();
-    let (mine, any) = (Seen::new(), Seen::new());
+    let mine = Seen::new();
+    let any = Seen::new();
     let (done, ended) = tokio::sync::watch::channel(false);
     let over = || {
         let mut ended = ended.clone();

@@ -267,7 +267,8 @@ pub(crate) async fn left_while_reconnecting(broker: &Broker) {
     broker.queue("left").await;
     let lost = connect(&broker.server.url()).await;
     lost.close(200, "lost".into()).await.unwrap();
-    let (gate, begun) = (watch::channel(false).0, Notify::new());
+    let gate = watch::channel(false).0;
+    let begun = Notify::new();
     let publisher = Publisher::new(&lost)
         .answer_timeout(ANSWER)
         .reconnect(|| async {

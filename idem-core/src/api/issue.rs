@@ -225,10 +225,11 @@ impl<'a, Q, P> Operation<'a, Q, P> {
 
     fn mint(self, ttl: Duration) -> Result<Mint<'a>, Error> {
         let (runtime, operation) = self.draft.into_issuer()?;
-        let (rounded, config) = (whole_millis(ttl), |reason: String| Error::Config {
+        let rounded = whole_millis(ttl);
+        let config = |reason: String| Error::Config {
             operation: (*operation).into(),
             reason: reason.into(),
-        });
+        };
         if rounded.is_zero() {
             return Err(config(
                 "the token's `ttl` is zero, so that it could never be used; set at least 1 ms"

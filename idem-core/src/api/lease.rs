@@ -89,7 +89,8 @@ impl Guard {
 
 impl Lease {
     pub(crate) fn new(held: OwnedRecord, runtime: &Arc<Runtime>) -> Self {
-        let (term, runtime) = (held.term().clone(), runtime.clone());
+        let term = held.term().clone();
+        let runtime = runtime.clone();
         Self {
             guarded: Some(Box::new(Guard {
                 term,

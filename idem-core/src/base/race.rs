@@ -9,7 +9,8 @@ use tokio::time::{Instant, sleep_until};
 
 /// Returns the output of whichever ends first. If both are ready, it is that of `one`.
 pub(crate) async fn first<T>(one: impl Future<Output = T>, other: impl Future<Output = T>) -> T {
-    let (mut one, mut other) = (pin!(one), pin!(other));
+    let mut one = pin!(one);
+    let mut other = pin!(other);
     poll_fn(|context| match one.as_mut().poll(context) {
         Poll::Pending => other.as_mut().poll(context),
         ready @ Poll::Ready(_) => ready,

@@ -128,7 +128,8 @@ where
             };
             watch::note(Seen::Executed);
             let Some(held) = held else {
-                let (operation, id) = (request.id.operation().to_owned(), request.id.clone());
+                let operation = request.id.operation().to_owned();
+                let id = request.id.clone();
                 return self
                     .unguarded_and_detached(operation, Some(id), Some(runtime), body)
                     .await;
@@ -137,7 +138,8 @@ where
                 observe::span_has_attempt(held.term().attempt);
             }
             let lost = held.term().lost_error();
-            let (mode, runtime) = (RunMode::of(&request.settings), runtime.clone());
+            let mode = RunMode::of(&request.settings);
+            let runtime = runtime.clone();
             let counted = runtime.background.body();
             let owning = async move {
                 // Dropped after what is held, which may leave a step behind: `shutdown` sees the

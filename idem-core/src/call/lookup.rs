@@ -120,11 +120,9 @@ impl Runtime {
             (RecordState::Abandoned, _) => ("abandoned", Lookup::Abandoned { attempt }),
             (RecordState::Committed, Some(outcome)) => {
                 let is_error = outcome.is_error;
-                let (id, codec, versions) = (
-                    request.id.clone(),
-                    self.codec.clone(),
-                    request.versions.clone(),
-                );
+                let id = request.id.clone();
+                let codec = self.codec.clone();
+                let versions = request.versions.clone();
                 let recorded = Recorded {
                     id,
                     attempt,

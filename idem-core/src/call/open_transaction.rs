@@ -120,7 +120,8 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         committed_by: CommittedBy,
         until: Option<Instant>,
     ) -> Result<TransactionClaim, Error> {
-        let (runtime, request) = (self.runtime, self.request);
+        let runtime = self.runtime;
+        let request = self.request;
         let began = clock::now();
         if current::is_reentrant(&request.id, runtime.identity()) {
             return Err(runtime.reject(request, &Rejected::Reentrant));

@@ -43,12 +43,11 @@ impl Drop for Orphan<'_> {
             owner,
             ..
         } = *self;
-        let (remember, lease) = (request.settings.remember(), request.settings.lease);
+        let remember = request.settings.remember();
+        let lease = request.settings.lease;
         let now = clock::now();
-        let (keep, until) = (
-            remember.max(lease.saturating_mul(10)),
-            clock::after(now, lease),
-        );
+        let keep = remember.max(lease.saturating_mul(10));
+        let until = clock::after(now, lease);
         let claim = DoubtfulClaim::new(
             request.id.clone(),
             owner,

@@ -253,7 +253,8 @@ impl OwnedRecord {
     pub(crate) fn lost(&mut self) -> Error {
         if let Some(state) = &mut self.state {
             state.step = Stage::Over;
-            let (observer, term) = (state.runtime.observer, &self.term);
+            let observer = state.runtime.observer;
+            let term = &self.term;
             observer.decided_because(
                 Decision::LeaseLost,
                 &term.id,
@@ -338,12 +339,10 @@ impl Drop for OwnedRecord {
 impl OwnedState {
     async fn try_step(&mut self) -> Tried {
         let term = &*self.enrolled.term;
-        let (id, owner, attempt, store) = (
-            term.id.clone(),
-            term.owner,
-            term.attempt,
-            &self.runtime.store,
-        );
+        let id = term.id.clone();
+        let owner = term.owner;
+        let attempt = term.attempt;
+        let store = &self.runtime.store;
         if self.sending.is_none() {
             self.sending = self.runtime.cache.as_ref().map(|cache| cache.sending(&id));
         }
@@ -352,15 +351,18 @@ impl OwnedState {
         }
         let answer = match &self.step {
             Stage::Committing { outcome, own } => {
-                let (outcome, fingerprint, times) =
-                    (outcome.clone(), self.fingerprint, self.times_with(*own));
-                let (ttl, remember) = (times.ttl(), times.remember());
+                let outcome = outcome.clone();
+                let fingerprint = self.fingerprint;
+                let times = self.times_with(*own);
+                let ttl = times.ttl();
+                let remember = times.remember();
                 let as_claimed = AsClaimed {
                     origin: self.origin,
                     lease: term.length(),
                     hold: term.hold(),
                 };
-                let (as_claimed, trace) = (Some(as_claimed), trace::of(self.trace.as_ref()));
+                let as_claimed = Some(as_claimed);
+                let trace = trace::of(self.trace.as_ref());
                 store.commit(Commit {
                     id,
                     owner,
@@ -475,7 +477,8 @@ impl OwnedState {
         ) = (&self.runtime.cache, self.sending, &self.step)
         {
             let term = &self.enrolled.term;
-            let (kept, ttl) = ((term.attempt, outcome), self.times_with(*own).ttl());
+            let kept = (term.attempt, outcome);
+            let ttl = self.times_with(*own).ttl();
             cache.committed(sending, &term.id, self.fingerprint, kept, ttl);
         }
     }
@@ -500,10 +503,8 @@ impl OwnedState {
             }
             Tried::Hopeless(error) => {
                 self.give_up(&error);
-                let (operation, key) = (
-                    self.enrolled.term.id.operation().into(),
-                    self.enrolled.term.id.digest(),
-                );
+                let operation = self.enrolled.term.id.operation().into();
+                let key = self.enrolled.term.id.digest();
                 Err(Error::Codec {
                     operation,
                     key,
@@ -552,7 +553,8 @@ impl OwnedState {
         // Nothing is left to renew, nor to lose.
         term.end();
         self.enrolled.stop();
-        let (observer, term) = (self.runtime.observer, &self.enrolled.term);
+        let observer = self.runtime.observer;
+        let term = &self.enrolled.term;
         match decision {
             Decision::CommitRefused | Decision::ReleaseRefused => {
                 observer.decided_because(decision, &term.id, term.attempt, &self.why_refused);

@@ -53,7 +53,8 @@ impl Runtime {
     }
 
     pub(crate) fn reject(&self, request: &Request, why: &Rejected) -> Error {
-        let (operation, key) = (request.id.operation().into(), request.id.digest());
+        let operation = request.id.operation().into();
+        let key = request.id.digest();
         let (decision, attempt, error) = match *why {
             Rejected::InFlight(retry_after) => {
                 let would_wait =

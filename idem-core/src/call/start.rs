@@ -186,7 +186,8 @@ impl Runtime {
                     return Err(self.reject(request, &Rejected::InFlight(left)));
                 }
             };
-            let (sent, owner) = (clock::now(), self.store.owner());
+            let sent = clock::now();
+            let owner = self.store.owner();
             let claim = self.claim(request, owner);
             let answer = match &shared {
                 Some(seat) => seat.while_asking(claim).await,
@@ -252,7 +253,8 @@ impl Runtime {
             };
             pause.before_waiting_again(attempt).await;
             self.wait_for(request, attempt, until, lease_left).await;
-            let (sent, owner) = (clock::now(), self.store.owner());
+            let sent = clock::now();
+            let owner = self.store.owner();
             let answer = self.claim(request, owner).await;
             match self.after_claim(request, owner, sent, answer, None) {
                 AfterClaim::Over(answer) => return answer,
@@ -482,11 +484,9 @@ impl Runtime {
                     }
                     None => observer.decided(Decision::Replayed, &request.id, 0),
                 }
-                let (id, codec, versions) = (
-                    request.id.clone(),
-                    self.codec.clone(),
-                    request.versions.clone(),
-                );
+                let id = request.id.clone();
+                let codec = self.codec.clone();
+                let versions = request.versions.clone();
                 Ok(Recorded {
                     id,
                     attempt,

@@ -129,7 +129,8 @@ where
         let committed_by = CommittedBy::Library {
             one_writer: B::ONE_WRITER,
         };
-        let (mut pause, mut waits) = (Backoff::default(), Pause::default());
+        let mut pause = Backoff::default();
+        let mut waits = Pause::default();
         // The end of a wait that goes on.
         let mut until = None;
         loop {

@@ -218,7 +218,8 @@ fn is_encoded(text: &str) -> bool {
 /// Writes a key behind what is there already. Says whether it is there: not if a part of it is
 /// missing.
 pub(crate) fn write_after<K: KeyPart + ?Sized>(text: &mut String, value: &K) -> bool {
-    let (start, mut missing) = (text.len(), false);
+    let start = text.len();
+    let mut missing = false;
     value.write_to(&mut KeyWriter {
         text,
         missing: &mut missing,

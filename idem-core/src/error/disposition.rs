@@ -219,7 +219,8 @@ mod tests {
 
     #[test]
     fn what_may_succeed_comes_again_and_what_is_done_is_acknowledged_and_the_rest_is_put_aside() {
-        let (operation, key) = ("mails.send", "m-1");
+        let operation = "mails.send";
+        let key = "m-1";
         let retried = |error: Error| match Disposition::of(&error) {
             Disposition::Retry { after } => after,
             other => panic!("{error:?}: {other:?}"),

@@ -198,7 +198,8 @@ mod tests {
     use crate::error::{StoreError, StoreErrorKind};
 
     fn one_of_each() -> Vec<Error> {
-        let (operation, key) = ("orders.create", "o-1");
+        let operation = "orders.create";
+        let key = "o-1";
         let down = StoreError::new(StoreErrorKind::Unavailable, "connection refused");
         vec![
             Error::in_flight(operation, key, Duration::from_secs(30)),

@@ -181,7 +181,8 @@ impl LeaseKeepers {
             keepers.push((handle.clone(), keeper.clone()));
             keeper
         };
-        let (running, on) = (Running(keeper.clone()), handle.clone());
+        let running = Running(keeper.clone());
+        let on = handle.clone();
         elsewhere(handle, move || drop(on.spawn(keep(running))));
         keeper
     }
@@ -551,7 +552,8 @@ fn settle(
     leases: &[Renewing],
     answers: Vec<Result<Ownership, StoreError>>,
 ) {
-    let (round_trips, now) = (&*keeper.round_trips, clock::now());
+    let round_trips = &*keeper.round_trips;
+    let now = clock::now();
     let mut answers = answers.into_iter();
     let answers: Vec<_> = leases
         .iter()

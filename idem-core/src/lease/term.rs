@@ -347,7 +347,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_is_lost_at_its_deadline_not_before_and_no_keeper_is_needed_to_tell() {
-        let (began, lease) = (clock::now(), term(Duration::from_secs(10)));
+        let began = clock::now();
+        let lease = term(Duration::from_secs(10));
         assert_eq!(lease.left(), Duration::from_secs(9));
         tokio::time::advance(Duration::from_millis(8_999)).await;
         assert!(!lease.is_lost());
@@ -368,7 +369,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_waiter_hears_at_once_that_the_store_has_given_the_lease_to_another() {
-        let (began, lease) = (clock::now(), term(Duration::from_secs(10)));
+        let began = clock::now();
+        let lease = term(Duration::from_secs(10));
         let ((), ()) = tokio::join!(lease.lost(), async { lease.mark_lost() });
         assert_eq!(clock::now(), began);
         assert!(

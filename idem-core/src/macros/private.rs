@@ -223,7 +223,8 @@ where
     S: Store,
     F: AsyncFnOnce(&mut X) -> R,
 {
-    let (prepared, join) = (operation.draft.prepare(), witness.join);
+    let prepared = operation.draft.prepare();
+    let join = witness.join;
     async move {
         let call = InTransaction {
             prepared: &prepared,

@@ -104,7 +104,8 @@ const fn is_reserved(name: &[u8]) -> bool {
 }
 
 const fn is_plausible(name: &[u8]) -> bool {
-    let (mut index, mut segment) = (0, 0);
+    let mut index = 0;
+    let mut segment = 0;
     while index < name.len() {
         let byte = name[index];
         if byte == b':' {
@@ -152,10 +153,8 @@ impl Site {
                 Ok(())
             }
             Source::Written => {
-                let (one, other) = (
-                    implementing(first).unwrap_or(first),
-                    implementing(inside).unwrap_or(inside),
-                );
+                let one = implementing(first).unwrap_or(first);
+                let other = implementing(inside).unwrap_or(inside);
                 Err(format!(
                     "the method at {self} has one name for `{one}` and for `{other}`, so a call of one would get the outcome of the other; \
                      declare a constant in the trait, give it a value in each implementation, and write `name = Self::NAME`"

@@ -266,7 +266,8 @@ impl<'a> Sealed<'a> {
         let (inner, rest) = counted(rest)?;
         let header = sealed.get(..sealed.len() - rest.len())?;
         let (nonce, encrypted) = rest.split_first_chunk::<NONCE>()?;
-        let (key_id, inner) = (std::str::from_utf8(key_id).ok()?, CodecId::parse(inner)?);
+        let key_id = std::str::from_utf8(key_id).ok()?;
+        let inner = CodecId::parse(inner)?;
         // What is printed of it comes from the store.
         let is_whole = matches!(*form, FORM | FORM_WITHOUT_VERSION) && check_key_id(key_id).is_ok();
         is_whole.then_some(Self {
@@ -703,7 +704,8 @@ mod tests {
             codec("b", &["a"]),
             codec("b", &[]),
         ];
-        let (by_a, by_b) = (encode(&knows, "jane"), encode(&writes, "jane"));
+        let by_a = encode(&knows, "jane");
+        let by_b = encode(&writes, "jane");
         for codec in [&old, &knows, &writes] {
             assert_eq!(mine(codec, &by_a), Ok("jane".to_owned()));
         }

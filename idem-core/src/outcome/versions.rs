@@ -66,7 +66,8 @@ impl Versions {
         of: (&RecordId, u64),
         outcome: &Encoded,
     ) -> Result<Option<Encoded>, CodecFailure> {
-        let (found, current) = (outcome.version(), self.current);
+        let found = outcome.version();
+        let current = self.current;
         if found == current || outcome.is_error {
             return Ok(None);
         }

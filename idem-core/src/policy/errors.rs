@@ -389,7 +389,8 @@ mod tests {
     use super::*;
 
     fn pauses(retry: Retry) -> (Vec<Duration>, Next) {
-        let (mut tries, mut pauses) = (Tries::default(), Vec::new());
+        let mut tries = Tries::default();
+        let mut pauses = Vec::new();
         loop {
             match tries.next(ErrorAction::Retry(retry)) {
                 Next::Retry { pause, .. } => pauses.push(pause),

@@ -301,7 +301,8 @@ mod tests {
 
     #[test]
     fn a_remember_shorter_than_the_ttl_is_refused_in_either_order_unless_it_is_the_default() {
-        let (short, long) = (Duration::from_secs(1), Duration::from_secs(10));
+        let short = Duration::from_secs(1);
+        let long = Duration::from_secs(10);
         let ttl_first = with(|s| {
             s.set_ttl(long);
             s.set_remember(short);

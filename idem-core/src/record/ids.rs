@@ -173,7 +173,8 @@ mod tests {
             fastrand::seed(7);
             [Owner::within_process(), Owner::within_process()]
         };
-        let (one, two) = (owners(), std::thread::spawn(owners).join().unwrap());
+        let one = owners();
+        let two = std::thread::spawn(owners).join().unwrap();
         let all = [one, two, owners()].concat();
         let distinct: std::collections::HashSet<_> = all.iter().collect();
         assert_eq!(distinct.len(), all.len(), "{all:?}");

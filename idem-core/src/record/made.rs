@@ -165,7 +165,8 @@ impl Commit {
 
     /// The record that this commit writes.
     pub fn record(&self) -> Record {
-        let (attempt, fingerprint) = (self.attempt, self.fingerprint);
+        let attempt = self.attempt;
+        let fingerprint = self.fingerprint;
         match self.outcome.clone() {
             Some(outcome) => Record::Committed {
                 attempt,

@@ -114,10 +114,8 @@ impl Background {
         // A body that ends leaves its step behind before it is counted down, so bodies are looked
         // at first.
         let bodies = self.bodies.load(Ordering::SeqCst);
-        let (steps, claims) = (
-            self.steps.load(Ordering::SeqCst),
-            self.unheard.load(Ordering::SeqCst),
-        );
+        let steps = self.steps.load(Ordering::SeqCst);
+        let claims = self.unheard.load(Ordering::SeqCst);
         (bodies + steps + claims > 0).then_some(Unfinished {
             bodies,
             steps,
@@ -249,7 +247,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_ends_in_time_is_waited_for_and_what_does_not_is_said() {
         let background = Arc::new(Background::default());
-        let (body, step) = (background.body(), background.step(7).unwrap());
+        let body = background.body();
+        let step = background.step(7).unwrap();
         let limit = Duration::from_secs(1);
         assert_eq!(
             background.finished(limit).await,

@@ -234,7 +234,9 @@ impl Flights {
                     asking,
                     ..State::default()
                 });
-                let (flights, id, changed) = (self.clone(), id.clone(), Notify::new());
+                let flights = self.clone();
+                let id = id.clone();
+                let changed = Notify::new();
                 let flight = Arc::new(Flight {
                     flights,
                     id,
@@ -693,7 +695,8 @@ mod tests {
     async fn an_owner_whose_commit_was_sent_speaks_for_a_moment_and_only_for_calls_that_came_before()
      {
         let flights = Arc::new(Flights::new());
-        let (now, deadline) = (clock::now(), Some(clock::after(clock::now(), HOUR)));
+        let now = clock::now();
+        let deadline = Some(clock::after(clock::now(), HOUR));
         let mut owner = seat(&flights, 1);
         owner.owns(
             None,
@@ -716,7 +719,8 @@ mod tests {
     async fn a_call_that_waits_goes_on_for_an_answer_that_was_asked_for_after_it_came_and_for_no_older_one()
      {
         let flights = Arc::new(Flights::new());
-        let (now, deadline) = (clock::now(), Some(clock::after(clock::now(), HOUR)));
+        let now = clock::now();
+        let deadline = Some(clock::after(clock::now(), HOUR));
         let mut asks = seat(&flights, 1);
         asks.answered(
             None,
@@ -743,7 +747,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_a_call_did_for_the_others_is_taken_over_at_once_when_it_goes_away() {
-        let (now, deadline) = (clock::now(), Some(clock::after(clock::now(), HOUR)));
+        let now = clock::now();
+        let deadline = Some(clock::after(clock::now(), HOUR));
         for role in [Role::Asks, Role::Waits, Role::Owns] {
             let flights = Arc::new(Flights::new());
             let mut one = seat(&flights, 1);

@@ -54,11 +54,10 @@ pub(crate) struct Sending {
 
 impl LocalCache {
     pub(crate) fn new(max_entries: usize) -> Self {
-        let (expected, most) = (
-            max_entries.min(1 << 10),
-            u64::try_from(max_entries).unwrap_or(u64::MAX),
-        );
-        let (hasher, lifecycle) = (RandomState::new(), DefaultLifecycle::default());
+        let expected = max_entries.min(1 << 10);
+        let most = u64::try_from(max_entries).unwrap_or(u64::MAX);
+        let hasher = RandomState::new();
+        let lifecycle = DefaultLifecycle::default();
         let entries = Cache::with(expected, most, UnitWeighter, hasher, lifecycle);
         Self {
             entries,
@@ -205,7 +204,8 @@ mod tests {
 
     #[tokio::test]
     async fn another_payload_does_not_get_it() {
-        let (cache, now) = (LocalCache::new(10), clock::now());
+        let cache = LocalCache::new(10);
+        let now = clock::now();
         let [one, two] = ["one", "two"].map(|value| Fingerprint::of(value).ok());
         cache.committed(cache.sending(&id(1)), &id(1), one, (1, &outcome("1")), TTL);
         assert_eq!(cache.find(&id(1), two, now), None);
@@ -219,7 +219,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_commit_that_was_under_way_during_a_removal_leaves_nothing_behind() {
-        let (cache, now) = (LocalCache::new(10), clock::now());
+        let cache = LocalCache::new(10);
+        let now = clock::now();
         let sending = cache.sending(&id(1));
         drop(cache.removing(&id(1)));
         cache.committed(sending, &id(1), None, (1, &outcome("1")), TTL);
@@ -231,7 +232,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_commit_that_is_sent_during_a_removal_leaves_nothing_behind() {
-        let (cache, now, id) = (LocalCache::new(10), clock::now(), id(1));
+        let cache = LocalCache::new(10);
+        let now = clock::now();
+        let id = id(1);
         let removing = cache.removing(&id);
         let sending = cache.sending(&id);
         drop(removing);
@@ -245,7 +248,8 @@ mod tests {
 
     #[tokio::test]
     async fn it_holds_no_more_than_it_may_and_nothing_that_is_large() {
-        let (cache, now) = (LocalCache::new(100), clock::now());
+        let cache = LocalCache::new(100);
+        let now = clock::now();
         for key in 0..10_000 {
             cache.committed(
                 cache.sending(&id(key)),

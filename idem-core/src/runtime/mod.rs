@@ -53,7 +53,8 @@ pub(crate) struct Runtime {
 impl Runtime {
     /// Reports what the store failed with, and says it to the caller.
     pub(crate) fn failed(&self, id: &RecordId, error: StoreError) -> Error {
-        let (operation, key) = (id.operation().into(), id.digest());
+        let operation = id.operation().into();
+        let key = id.digest();
         if error.kind() == StoreErrorKind::Unreadable {
             self.observer
                 .decided_because(Decision::Unreadable, id, 0, &error);

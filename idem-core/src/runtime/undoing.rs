@@ -138,7 +138,8 @@ impl Claims {
 
 impl Undoing {
     pub(crate) fn new(store: AnyStore, observer: Observer, keepers: &LeaseKeepers) -> Self {
-        let (claims, wake) = (Mutex::default(), Notify::new());
+        let claims = Mutex::default();
+        let wake = Notify::new();
         Self {
             store,
             observer,
@@ -373,7 +374,9 @@ mod tests {
 
     fn claim(key: u32, background: &Arc<Background>) -> DoubtfulClaim {
         let id = RecordId::new("undone", &Key::encode(&key).unwrap()).unwrap();
-        let (owner, keep, counted) = (Owner::generate(), Duration::from_secs(1), background.undo());
+        let owner = Owner::generate();
+        let keep = Duration::from_secs(1);
+        let counted = background.undo();
         DoubtfulClaim {
             id,
             owner,
@@ -386,9 +389,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn of_claims_that_the_store_has_not_answered_for_the_one_that_is_due_last_makes_room() {
-        let (background, now) = (Arc::default(), clock::now());
-        let (first, last) = (claim(1, &background), claim(2, &background));
-        let (first_id, last_id) = (first.id.clone(), last.id.clone());
+        let background = Arc::default();
+        let now = clock::now();
+        let first = claim(1, &background);
+        let last = claim(2, &background);
+        let first_id = first.id.clone();
+        let last_id = last.id.clone();
         // Room for one.
         let mut claims = Claims {
             bytes: MAX_BYTES - first.bytes(),
@@ -404,7 +410,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn claims_that_the_store_has_answered_for_make_room_for_the_others() {
-        let (background, mut claims, now) = (Arc::default(), Claims::default(), clock::now());
+        let background = Arc::default();
+        let mut claims = Claims::default();
+        let now = clock::now();
         let mut many = 0;
         loop {
             many += 1;

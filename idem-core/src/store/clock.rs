@@ -125,7 +125,8 @@ impl ServerClock {
     /// length that has run out by our own clock as well. `None` before the first look.
     #[must_use]
     pub fn renewed_by(&self, lease: Duration) -> Option<Duration> {
-        let (now, state) = (now(), self.lock());
+        let now = now();
+        let state = self.lock();
         let is_recent = |lead: &&Lead| {
             lead.until
                 .is_none_or(|until| now.saturating_duration_since(until) < lease)
@@ -161,10 +162,8 @@ impl State {
     fn note(&mut self, look: Look) {
         let origin = Some(*self.origin.get_or_insert(look.asked));
         // The answer took its time: it was ahead by something between these two.
-        let (least, most) = (
-            look.server.saturating_sub(since(origin, look.heard)),
-            look.server.saturating_sub(since(origin, look.asked)),
-        );
+        let least = look.server.saturating_sub(since(origin, look.heard));
+        let most = look.server.saturating_sub(since(origin, look.asked));
         if let Some(lead) = self.leads.back_mut() {
             if (least..=most).contains(&lead.by) {
                 return;
@@ -314,7 +313,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn p1_a_jump_in_a_long_time_without_a_look_counts_as_one_of_just_now() {
-        let (mut server, lease) = (Server::new(), 6 * SECOND);
+        let mut server = Server::new();
+        let lease = 6 * SECOND;
         server.look();
         tokio::time::advance(66 * SECOND).await;
         // Renewed a moment before, and after.
@@ -337,7 +337,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn p1_a_jump_after_the_last_look_is_noticed_by_what_was_renewed_since() {
-        let (mut server, lease) = (Server::new(), MINUTE);
+        let mut server = Server::new();
+        let lease = MINUTE;
         server.look();
         tokio::time::advance(300 * SECOND).await;
         server.set_by = 90_000;
@@ -350,7 +351,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn p5_beside_clocks_that_part_as_slowly_as_is_promised_leases_run_out() {
         for hundredths in [-9, 9] {
-            let (mut server, lease) = (Server::new(), 3 * SECOND);
+            let mut server = Server::new();
+            let lease = 3 * SECOND;
             server.look();
             let mut renewed = server.time();
             for tenth in 1..=9000_i64 {
@@ -398,7 +400,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_look_that_was_overtaken_says_nothing() {
-        let (clock, asked) = (ServerClock::default(), ServerClock::asking());
+        let clock = ServerClock::default();
+        let asked = ServerClock::asking();
         assert_eq!(clock.renewed_by(MINUTE), None);
         tokio::time::advance(MINUTE).await;
         clock.looked(MINUTE * 2, ServerClock::asking());
@@ -411,7 +414,8 @@ mod tests {
     async fn an_answer_that_took_long_hides_no_jump() {
         let server = Server::new();
         server.look();
-        let (asked, renewed) = (ServerClock::asking(), server.time());
+        let asked = ServerClock::asking();
+        let renewed = server.time();
         tokio::time::advance(20 * SECOND).await;
         // It may be five seconds ahead, or fifteen behind.
         server.clock.looked(renewed + 5 * SECOND, asked);

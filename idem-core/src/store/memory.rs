@@ -367,7 +367,8 @@ impl Inner {
     /// Writes down when the shard changes next by itself, under its lock; the time, if it is
     /// earlier than before.
     fn publish(&self, shard: usize, records: &Shard) -> Option<u64> {
-        let (due, published) = (nanos(records.earliest()), &self.due[shard]);
+        let due = nanos(records.earliest());
+        let published = &self.due[shard];
         let before = published.load(Ordering::Relaxed);
         if due != before {
             published.store(due, Ordering::SeqCst);

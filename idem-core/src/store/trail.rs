@@ -102,7 +102,8 @@ impl Decision {
 
     /// Makes the decision to remove many records of an operation.
     pub fn purge(operation: &str) -> Self {
-        let (name, operation) = ("purged".into(), operation.into());
+        let name = "purged".into();
+        let operation = operation.into();
         Self {
             name,
             operation,

@@ -204,14 +204,17 @@ pub fn decode_head(text: &Bytes) -> Result<Parsed, WireError> {
         let mut parts = text
             .get(3..)?
             .splitn(6 + usize::from(says_more), |byte| *byte == b' ');
-        let (empty, attempt, codec, print) =
-            (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let empty = parts.next()?;
+        let attempt = parts.next()?;
+        let codec = parts.next()?;
+        let print = parts.next()?;
         let metadata = if says_more {
             Some(Arc::new(metadata(parts.next()?)?))
         } else {
             None
         };
-        let (check, _) = (parts.next()?, parts.next()?);
+        let check = parts.next()?;
+        parts.next()?;
         let outcome = Encoded {
             is_error,
             codec: CodecId::parse(codec)?,
@@ -333,14 +336,17 @@ fn decode_committed(
     fields: &[u8],
 ) -> Option<Record> {
     let mut parts = fields.splitn(6 + usize::from(says_more), |byte| *byte == b' ');
-    let (empty, attempt, codec, print) =
-        (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let empty = parts.next()?;
+    let attempt = parts.next()?;
+    let codec = parts.next()?;
+    let print = parts.next()?;
     let metadata = if says_more {
         Some(Arc::new(metadata(parts.next()?)?))
     } else {
         None
     };
-    let (check, payload) = (parts.next()?, parts.next()?);
+    let check = parts.next()?;
+    let payload = parts.next()?;
     let header_len = text.len() - payload.len() - check.len() - 1;
     let intact = empty.is_empty() && check == checksum(text.get(..header_len)?, payload);
     intact.then_some(Record::Committed {

@@ -85,7 +85,8 @@ impl<T: Send + 'static> Drop for FinishInBackground<T> {
         let (Some(handle), Some(inherited)) = (&self.handle, self.inherited.take()) else {
             return;
         };
-        let (rest, counted) = (inherited.around(future), self.counted.take());
+        let rest = inherited.around(future);
+        let counted = self.counted.take();
         // In this order, also where the task is dropped before it begins.
         let rest = async move {
             rest.await;
@@ -126,9 +127,11 @@ mod tests {
         Arc<AtomicU32>,
         impl Future<Output = ()> + Send + 'static,
     ) {
-        let (gate, ended) = (Arc::new(Notify::new()), Arc::new(AtomicU32::new(0)));
+        let gate = Arc::new(Notify::new());
+        let ended = Arc::new(AtomicU32::new(0));
         let future = {
-            let (gate, ended) = (gate.clone(), ended.clone());
+            let gate = gate.clone();
+            let ended = ended.clone();
             async move {
                 gate.notified().await;
                 ended.fetch_add(1, Ordering::SeqCst);
@@ -194,10 +197,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_goes_on_has_the_scope_of_its_caller() {
-        let (runtime, scoped) = (
-            Idempotency::new(MemoryStore::new()),
-            Idempotency::new(MemoryStore::new()),
-        );
+        let runtime = Idempotency::new(MemoryStore::new());
+        let scoped = Idempotency::new(MemoryStore::new());
         let (gate, _, future) = gated();
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let mut carried = scope(scoped.clone(), async {

@@ -340,7 +340,9 @@ impl Bound {
             .update(operation.as_bytes())
             .update(&[0])
             .update(subject.0.as_bytes());
-        let (mut key, mut tag, mut digest) = ([0; 16], [0; TAG], hasher.finalize_xof());
+        let mut key = [0; 16];
+        let mut tag = [0; TAG];
+        let mut digest = hasher.finalize_xof();
         digest.fill(&mut key);
         digest.fill(&mut tag);
         Self { key, tag }
@@ -492,7 +494,8 @@ mod tests {
 
     #[test]
     fn a_token_is_written_whole_where_it_is_sent_and_not_where_it_is_logged() {
-        let (token, text) = (token(), token().to_string());
+        let token = token();
+        let text = token.to_string();
         assert_eq!(
             serde_json::to_string(&token).unwrap(),
             format!("\"{text}\"")

@@ -34,7 +34,8 @@ struct Window {
 
 impl Throttle {
     pub(crate) fn new(max: u32, window: Duration) -> Self {
-        let (hasher, lifecycle) = (RandomState::new(), DefaultLifecycle::default());
+        let hasher = RandomState::new();
+        let lifecycle = DefaultLifecycle::default();
         Self {
             max,
             window,

@@ -17,7 +17,8 @@ use crate::{SECOND, claim, claim_issued, commit, give_up, id, issue, release, re
 
 /// An error with all its causes, as it would stand in a log.
 fn shown(error: &StoreError) -> String {
-    let (mut text, mut next) = (String::new(), Some(error as &dyn Error));
+    let mut text = String::new();
+    let mut next = Some(error as &dyn Error);
     while let Some(error) = next {
         let _ = write!(text, "{error} {error:?} ");
         next = error.source();
@@ -207,7 +208,8 @@ async fn server_with_user(rights: &str) -> (Server, String) {
 
 /// One of each call, and a wait that is woken. Gives how long the wake-up took.
 async fn use_everything(server: &Server, store: &RedisStore) -> Duration {
-    let (first, second) = (claim("1"), claim("2"));
+    let first = claim("1");
+    let second = claim("2");
     store.claim(&first).await.unwrap();
     store.claim(&second).await.unwrap();
     assert!(matches!(
@@ -220,7 +222,8 @@ async fn use_everything(server: &Server, store: &RedisStore) -> Duration {
     );
     let before = server.scripts().await;
     let waiter = tokio::spawn({
-        let (store, id) = (store.clone(), first.id.clone());
+        let store = store.clone();
+        let id = first.id.clone();
         async move {
             store.wait(&id, 1, 20 * SECOND).await.unwrap();
             Instant::now()

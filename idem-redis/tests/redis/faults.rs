@@ -25,7 +25,9 @@ const BACK_WITHIN: Duration = Duration::from_millis(2500);
 /// Every method fails in time with an error that says nothing is known.
 async fn assert_all_fail(store: &RedisStore) {
     let first = claim("1");
-    let (commit, release, renewal) = (commit(&first, 1, "1"), release(&first), renewal(&first));
+    let commit = commit(&first, 1, "1");
+    let release = release(&first);
+    let renewal = renewal(&first);
     let check = async |what: &str, start: Instant, error: StoreError| {
         assert!(
             start.elapsed() < FAILS_WITHIN,
@@ -210,7 +212,8 @@ async fn waiters_look_again_when_the_connection_is_lost() {
     let first = claim("1");
     store.claim(&first).await.unwrap();
     let waiter = {
-        let (store, id) = (store.clone(), first.id.clone());
+        let store = store.clone();
+        let id = first.id.clone();
         tokio::spawn(async move { store.wait(&id, 1, 20 * SECOND).await })
     };
     let is_marked = || async {
@@ -232,7 +235,8 @@ async fn waiters_look_again_when_the_connection_is_lost() {
     // And the new connection wakes as the old one did.
     store.claim(&first).await.unwrap();
     let waiter = {
-        let (store, id) = (store.clone(), first.id.clone());
+        let store = store.clone();
+        let id = first.id.clone();
         tokio::spawn(async move { store.wait(&id, 1, 20 * SECOND).await })
     };
     until("the subscription", || async {
@@ -260,7 +264,8 @@ pub(crate) async fn dying_way(server: &Server) -> (String, tokio::sync::watch::S
             let mut outbound = TcpStream::connect(("127.0.0.1", server_port))
                 .await
                 .unwrap();
-            let (mut is_cut, dies) = (is_cut.clone(), std::mem::take(&mut first));
+            let mut is_cut = is_cut.clone();
+            let dies = std::mem::take(&mut first);
             tokio::spawn(async move {
                 tokio::select! {
                     _ = copy_bidirectional(&mut inbound, &mut outbound) => {}
@@ -444,7 +449,10 @@ async fn a_server_that_asks_for_a_password_and_then_takes_it_works_again() {
 async fn a_full_server_begins_nothing_new_and_finishes_what_was_begun() {
     let server = Server::start(&["--maxmemory-policy", "noeviction"]);
     let store = RedisStore::connect(server.url()).await.unwrap();
-    let (first, second, third, done) = (claim("1"), claim("2"), claim("3"), claim("4"));
+    let first = claim("1");
+    let second = claim("2");
+    let third = claim("3");
+    let done = claim("4");
     for claim in [&first, &second, &third, &done] {
         store.claim(claim).await.unwrap();
     }
@@ -520,7 +528,8 @@ async fn a_master_that_became_a_replica_is_unavailable_until_it_is_a_master_agai
 
 #[tokio::test]
 async fn a_fail_over_behind_one_address_is_followed() {
-    let (old, new) = (Server::start(&[]), Server::start(&[]));
+    let old = Server::start(&[]);
+    let new = Server::start(&[]);
     let address = Proxy::start(&old.url()).await.unwrap();
     let store = RedisStore::connect(address.url()).await.unwrap();
     address.lead_to(&new.url());

@@ -167,7 +167,8 @@ impl RedisCluster {
     }
 
     async fn is_settled(&self) -> bool {
-        let (mut masters, mut served) = (0, 0);
+        let mut masters = 0;
+        let mut served = 0;
         for node in &self.nodes {
             if says(node, "replication", &["role:master"]).await {
                 masters += 1;

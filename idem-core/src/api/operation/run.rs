@@ -68,7 +68,8 @@ impl<Q> Operation<'_, Q> {
     {
         // No `async fn`, whose future would hold the whole description beside what is prepared of
         // it.
-        let (prepared, question) = (self.draft.prepare(), self.question);
+        let prepared = self.draft.prepare();
+        let question = self.question;
         async move {
             // The closure is the body's beginning: it is called where the body runs, or not at all.
             let body = pin!(Some(async move {
@@ -77,7 +78,8 @@ impl<Q> Operation<'_, Q> {
                     None => body().await,
                 }
             }));
-            let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::unlisted());
+            let witness = outcome_of::<Result<T, E>, Via>();
+            let policy = Policy::unlisted();
             Execution {
                 handling: Handling { witness, policy },
                 again: None::<fn() -> _>,
@@ -116,7 +118,8 @@ impl<Q> Operation<'_, Q> {
                 None => body().await,
             }
         };
-        let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::unlisted());
+        let witness = outcome_of::<Result<T, E>, Via>();
+        let policy = Policy::unlisted();
         Execution {
             handling: Handling { witness, policy },
             again: None::<fn() -> _>,
@@ -160,9 +163,11 @@ where
             question,
             policy,
         } = self;
-        let (body, mut question) = (Again::new(body), Some(question));
+        let body = Again::new(body);
+        let mut question = Some(question);
         let mut start = move || {
-            let (question, body) = (question.take(), body.clone());
+            let question = question.take();
+            let body = body.clone();
             async move {
                 match asked(question).await {
                     Some(settled) => settled,
@@ -171,7 +176,8 @@ where
             }
         };
         let first = pin!(Some(start()));
-        let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), policy.into_policy());
+        let witness = outcome_of::<Result<T, E>, Via>();
+        let policy = policy.into_policy();
         Execution {
             handling: Handling { witness, policy },
             again: Some(start),
@@ -207,9 +213,11 @@ where
             question,
             policy,
         } = self;
-        let (body, mut question) = (Again::new(body), Some(question));
+        let body = Again::new(body);
+        let mut question = Some(question);
         let mut start = move || {
-            let (question, body) = (question.take(), body.clone());
+            let question = question.take();
+            let body = body.clone();
             async move {
                 match asked(question).await {
                     Some(settled) => settled,
@@ -218,7 +226,8 @@ where
             }
         };
         let first = start();
-        let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), policy.into_policy());
+        let witness = outcome_of::<Result<T, E>, Via>();
+        let policy = policy.into_policy();
         Execution {
             handling: Handling { witness, policy },
             again: Some(start),

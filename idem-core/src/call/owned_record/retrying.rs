@@ -111,7 +111,8 @@ impl Drop for Retrying {
             term.not_renewed();
             state.enrolled = state.runtime.keepers.enrol_on(&handle, term);
         }
-        let (counted, moves) = (self.counted.take(), self.moves + 1);
+        let counted = self.counted.take();
+        let moves = self.moves + 1;
         Self {
             state: Some(state),
             counted,

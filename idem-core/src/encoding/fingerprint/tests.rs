@@ -155,13 +155,11 @@ struct Empty {}
 
 #[test]
 fn an_explicit_null_differs_from_an_absent_field() {
-    let (absent, null, text) = (
-        Patch { note: None },
-        Patch { note: Some(None) },
-        Patch {
-            note: Some(Some("")),
-        },
-    );
+    let absent = Patch { note: None };
+    let null = Patch { note: Some(None) };
+    let text = Patch {
+        note: Some(Some("")),
+    };
     assert_eq!(of(&absent), of(Empty {}));
     assert_ne!(of(&null), of(&absent));
     assert_ne!(of(&null), of(&text));
@@ -451,7 +449,9 @@ mod made_up {
             }
             let kind = random.u8(0..14);
             let mut inner = || Box::new(Self::make(random, depth + 1));
-            let (one, two, three) = (inner(), inner(), inner());
+            let one = inner();
+            let two = inner();
+            let three = inner();
             match kind {
                 0 => Self::Int,
                 1 => Self::Text,
@@ -695,12 +695,15 @@ mod made_up {
 
     #[test]
     fn values_that_differ_have_other_fingerprints_and_values_that_say_the_same_have_one() {
-        let (mut pairs, mut same) = (0, 0);
+        let mut pairs = 0;
+        let mut same = 0;
         for seed in 0..10_000 {
             let mut random = Rng::with_seed(seed);
             let shape = Shape::make(&mut random, 0);
-            let (one, two) = (shape.value(&mut random), shape.value(&mut random));
-            let (one_stripped, two_stripped) = (one.stripped(), two.stripped());
+            let one = shape.value(&mut random);
+            let two = shape.value(&mut random);
+            let one_stripped = one.stripped();
+            let two_stripped = two.stripped();
             let digests = [&one, &two].map(of);
             assert_eq!(
                 digests[0],

@@ -25,7 +25,8 @@ impl AdminStore for MemoryStore {
             }
         };
         let limit = listing.limit.max(1);
-        let (mut records, mut looked_at) = (Vec::new(), 0);
+        let mut records = Vec::new();
+        let mut looked_at = 0;
         while let Some(locked) = self.0.shards.get(shard) {
             let now = self.0.clock.elapsed();
             let locked = lock(locked);
@@ -73,7 +74,8 @@ fn intervene(step: &mut LockedStep<'_>, intervention: &Intervention) -> Interven
     let Some((record, left)) = step.find() else {
         return Intervened::Nothing;
     };
-    let (attempt, lease_left) = (record.attempt(), record.lease_left(left));
+    let attempt = record.attempt();
+    let lease_left = record.lease_left(left);
     let on_intervention = record.on_intervention(intervention, left);
     match (on_intervention, lease_left) {
         (OnIntervention::Answer(answer), _) => return answer,

@@ -410,7 +410,8 @@ impl Shard {
             settled,
             ..
         } = self;
-        let (mut earliest, mut earliest_lease) = (Duration::MAX, Duration::MAX);
+        let mut earliest = Duration::MAX;
+        let mut earliest_lease = Duration::MAX;
         packs.iter_mut().for_each(|(_, pack)| pack.used = 0);
         places.retain(|place| {
             let changes_at = if place.pack == FRESH {
@@ -441,7 +442,8 @@ impl Shard {
                     pack.records -= 1;
                     return false;
                 }
-                let (changes_at, used) = (packed.changes_at(now), packed.used(now));
+                let changes_at = packed.changes_at(now);
+                let used = packed.used(now);
                 pack.used += used;
                 changes_at
             };
@@ -472,7 +474,8 @@ impl Shard {
             .map(|key| self.packs.get(key).is_some_and(is_thin))
             .collect();
         // A single one that is small could only be copied.
-        let (mut count, mut gaps) = (0, 0);
+        let mut count = 0;
+        let mut gaps = 0;
         for (_, pack) in self.packs.iter().filter(|(_, pack)| is_thin(pack)) {
             count += 1;
             gaps += pack.bytes.len() - pack.used;

@@ -182,7 +182,8 @@ impl<'a> Packed<'a> {
 
     /// How many of its bytes are still needed: not the payload of one that is done by now.
     pub(super) fn used(mut self, now: Duration) -> usize {
-        let (start, expires) = (self.start, self.expires);
+        let start = self.start;
+        let expires = self.expires;
         let (_, payload) = self.rest_of_slot();
         let end = self.rest.at;
         end - start
@@ -323,7 +324,8 @@ impl<'a> Reader<'a> {
     }
 
     fn number(&mut self) -> u64 {
-        let (mut number, mut shift) = (0, 0);
+        let mut number = 0;
+        let mut shift = 0;
         loop {
             let byte = self.byte();
             number |= u64::from(byte & 0x7f) << shift;
@@ -392,8 +394,10 @@ mod tests {
     fn records() -> Vec<Record> {
         let fingerprint = Some(Fingerprint::of("x").unwrap());
         let held = |origin, fingerprint| {
-            let (lease, hold, owner, attempt) =
-                (Duration::MAX, Duration::MAX, Owner::generate(), u64::MAX);
+            let lease = Duration::MAX;
+            let hold = Duration::MAX;
+            let owner = Owner::generate();
+            let attempt = u64::MAX;
             let trace = Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into());
             InFlight {
                 owner,
@@ -414,7 +418,8 @@ mod tests {
                 ..held(Origin::Abandoned, fingerprint)
             });
         let committed = |is_error, codec: &[u8], payload: &'static [u8]| {
-            let (codec, payload) = (CodecId::parse(codec).unwrap(), Bytes::from_static(payload));
+            let codec = CodecId::parse(codec).unwrap();
+            let payload = Bytes::from_static(payload);
             let audit = crate::record::Audit::new("jane", "ticket 7", Duration::from_secs(1))
                 .filter(|_| is_error);
             let metadata = audit.map(|audit| {

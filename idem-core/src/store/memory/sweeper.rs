@@ -85,7 +85,8 @@ impl Sweeper {
         }
         state.is_running = true;
         self.looks_at.store(LOOKING, Ordering::SeqCst);
-        let (sweeper, store) = (self.clone(), Arc::downgrade(store));
+        let sweeper = self.clone();
+        let store = Arc::downgrade(store);
         if let Err(error) = spawn("idem-sweeper", move || sweeper.run(&store)) {
             // It stays marked as running, so that no call tries again. New keys sweep in passing.
             catch_user_panic(|| {
@@ -104,7 +105,8 @@ impl Sweeper {
         while let Some(found) = self.look(store) {
             self.looks_at.store(NEVER, Ordering::SeqCst);
             let Some(inner) = store.upgrade() else { return };
-            let (now, next) = (nanos(inner.clock.elapsed()), inner.next_due());
+            let now = nanos(inner.clock.elapsed());
+            let next = inner.next_due();
             drop(inner);
             let mut state = self.state();
             #[cfg(test)]
@@ -133,7 +135,8 @@ impl Sweeper {
 
     /// Sweeps each shard that is due; `None` if the store is gone.
     fn look(&self, store: &Weak<Inner>) -> Option<Swept> {
-        let (mut from, mut all) = (0, Swept::default());
+        let mut from = 0;
+        let mut all = Swept::default();
         loop {
             let inner = store.upgrade()?;
             let at_once = inner.shards.len().div_ceil(TURNS);

@@ -176,8 +176,8 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
                 }
                 8 => {
                     let keep = 20 * SECOND;
-                    let (released, undone) =
-                        (ReleaseTo::Released { keep }, ReleaseTo::Undone { keep });
+                    let released = ReleaseTo::Released { keep };
+                    let undone = ReleaseTo::Undone { keep };
                     let all = [
                         released,
                         ReleaseTo::Abandoned,
@@ -209,7 +209,8 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
                     );
                 }
                 10..12 => {
-                    let (ttl, grace) = (random.u32(1..20) * SECOND, random.u32(0..20) * SECOND);
+                    let ttl = random.u32(1..20) * SECOND;
+                    let grace = random.u32(0..20) * SECOND;
                     let issue = Issue {
                         id: last.id.clone(),
                         ttl,
