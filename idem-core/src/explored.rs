@@ -417,7 +417,7 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                     thread::yield_now();
                     asking.fetch_sub(1, Ordering::SeqCst);
                     if let Some(life) = committed {
-                        return seat.answered(
+                        return seat.claim_answered(
                             None,
                             SharedAnswer::Committed {
                                 attempt: 1,
@@ -425,21 +425,21 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                             },
                         );
                     }
-                    seat.owns(None, Arc::new(term()));
+                    seat.become_owner(None, Arc::new(term()));
                     thread::yield_now();
                     if gives_up {
                         key.lock().unwrap().owned = false;
                         // Dropped: another one asks.
                         return;
                     }
-                    seat.sends();
+                    seat.sending_step();
                     thread::yield_now();
                     {
                         let mut key = key.lock().unwrap();
                         (key.committed, key.owned) = (Some(life), false);
                     }
                     thread::yield_now();
-                    return seat.ends(Some(SharedAnswer::Committed {
+                    return seat.step_answered(Some(SharedAnswer::Committed {
                         attempt: 1,
                         outcome: of_life(life),
                     }));

@@ -118,7 +118,7 @@ impl OwnedRecord {
             mut seat,
         } = owned;
         if let Some(seat) = &mut seat {
-            seat.owns(request.fingerprint, enrolled.term.clone());
+            seat.become_owner(request.fingerprint, enrolled.term.clone());
         }
         let settings = &request.settings;
         let state = OwnedState {
@@ -347,7 +347,7 @@ impl OwnedState {
             self.sending = self.runtime.cache.as_ref().map(|cache| cache.sending(&id));
         }
         if let Some(seat) = &self.seat {
-            seat.sends();
+            seat.sending_step();
         }
         let answer = match &self.step {
             Stage::Committing { outcome, own } => {
@@ -583,7 +583,7 @@ impl OwnedState {
             _ => observer.decided(decision, &term.id, term.attempt),
         }
         if let Some(seat) = self.seat.take() {
-            seat.ends(ending);
+            seat.step_answered(ending);
         }
     }
 

@@ -163,7 +163,7 @@ impl Runtime {
                     let until = wait_until.unwrap_or(entered);
                     seat.while_waiting(self.wait_for(request, attempt, until, lease_left))
                         .await;
-                    seat.waited();
+                    seat.wait_ended();
                     continue;
                 }
                 FlightStep::Answer(SharedAnswer::Committed { attempt, outcome }) => {
@@ -279,7 +279,7 @@ impl Runtime {
         let fingerprint = request.fingerprint;
         let mut tell = |ending| {
             if let Some(seat) = &mut seat {
-                seat.answered(fingerprint, ending);
+                seat.claim_answered(fingerprint, ending);
             }
         };
         let (ending, why) = match answer {
