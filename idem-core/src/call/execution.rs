@@ -194,7 +194,7 @@ where
         run(
             &mut *handling,
             owner,
-            Tries::new(runtime.unlisted),
+            Tries::new(runtime.config.unlisted),
             begin_next_try,
         )
         .map(|finished| finished.answer.give().map(Outcome::executed))

@@ -121,7 +121,7 @@ impl Runtime {
             (RecordState::Committed, Some(outcome)) => {
                 let is_error = outcome.is_error;
                 let id = request.id.clone();
-                let codec = self.codec.clone();
+                let codec = self.config.codec.clone();
                 let versions = request.versions.clone();
                 let recorded = Recorded {
                     id,

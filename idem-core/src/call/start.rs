@@ -485,7 +485,7 @@ impl Runtime {
                     None => observer.decided(Decision::Replayed, &request.id, 0),
                 }
                 let id = request.id.clone();
-                let codec = self.codec.clone();
+                let codec = self.config.codec.clone();
                 let versions = request.versions.clone();
                 Ok(Recorded {
                     id,

@@ -277,7 +277,7 @@ where
             let finished = run(
                 &self.handling,
                 owner,
-                Tries::new(runtime.unlisted),
+                Tries::new(runtime.config.unlisted),
                 None::<fn(&mut _)>,
             )
             .await;
@@ -322,7 +322,7 @@ where
         let finished = run(
             &self.handling,
             owner,
-            Tries::new(runtime.unlisted),
+            Tries::new(runtime.config.unlisted),
             None::<fn(&mut _)>,
         )
         .await;

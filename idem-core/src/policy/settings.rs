@@ -64,34 +64,38 @@ pub enum MissingKey {
     Run,
 }
 
-/// All that can be set, for a runtime and, over it, for an operation.
+/// All settings of an operation. A runtime has the defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// In milliseconds, as `hold_millis` is.
-    ttl_millis: u64,
-    /// In milliseconds, as `hold_millis` is; 0: as `ttl`. An operation's own value is at least one.
-    remember_millis: u64,
-    /// `remember_millis` is the runtime's default: an operation with a longer `ttl` raises it.
-    pub(crate) remember_is_default: bool,
+    pub(crate) times: Times,
     pub(crate) lease: Duration,
-    /// In milliseconds, as `hold_millis` is.
-    wait_millis: u64,
     pub(crate) in_flight: InFlight,
     pub(crate) duplicate: Duplicate,
     pub(crate) abandoned: Abandoned,
     pub(crate) store_failure: StoreFailure,
     pub(crate) missing_key: MissingKey,
-    /// The highest number for any number, since an `Option` takes twice the room.
+    /// `u64::MAX` for no limit, because an `Option` is twice as large.
     most_attempts: u64,
     /// The body asks first what became of an abandoned attempt.
     pub(crate) reconciles: bool,
     /// The body runs whatever the record says.
     pub(crate) observes: bool,
-    /// How long an unsettled record is kept, in milliseconds, where it is rejected or asked about.
-    /// No `Duration`, which takes twice the room in the future of every call.
+}
+
+/// How long a call waits, and how long its record is kept. The future of every call holds these
+/// numbers, so they are milliseconds: a `Duration` is twice as large.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Times {
+    ttl_millis: u64,
+    /// 0: as `ttl`. An operation's own value is at least one.
+    remember_millis: u64,
+    wait_millis: u64,
+    /// How long an unsettled record is kept, if it is rejected or asked about.
     hold_millis: u64,
+    /// `remember_millis` is the runtime's default: an operation with a longer `ttl` raises it.
+    pub(crate) remember_is_default: bool,
     /// No record ends before this many seconds: the time for which the token of the call was
-    /// issued. As short as can be, since it is in the future of every call.
+    /// issued.
     pub(crate) least_secs: u32,
 }
 
@@ -104,11 +108,15 @@ pub(crate) const MAX_LENGTH: Duration = Duration::from_secs(100 * 365 * 24 * 60 
 
 impl Settings {
     pub(crate) const DEFAULT: Self = Self {
-        ttl_millis: 24 * 60 * 60 * 1_000,
-        remember_millis: 0,
-        remember_is_default: false,
+        times: Times {
+            ttl_millis: 24 * 60 * 60 * 1_000,
+            remember_millis: 0,
+            wait_millis: 5_000,
+            hold_millis: DEFAULT_HOLD_MILLIS,
+            remember_is_default: false,
+            least_secs: 0,
+        },
         lease: Duration::from_secs(30),
-        wait_millis: 5_000,
         in_flight: InFlight::Wait,
         duplicate: Duplicate::Replay,
         abandoned: Abandoned::Rerun,
@@ -117,8 +125,6 @@ impl Settings {
         most_attempts: u64::MAX,
         reconciles: false,
         observes: false,
-        hold_millis: DEFAULT_HOLD_MILLIS,
-        least_secs: 0,
     };
 
     /// Refuses what cannot be, saying what to write.
@@ -141,7 +147,7 @@ impl Settings {
                 "`ttl` is zero, so that no outcome would be kept; set at least 1 ms".into(),
             );
         }
-        if self.hold_millis == 0 {
+        if self.times.hold_millis == 0 {
             return refuse("`hold` is zero, so that an abandoned record would protect nothing; set at least 1 ms, or `abandoned` to `rerun`".into());
         }
         if self.lease < MIN_LEASE {
@@ -152,7 +158,7 @@ impl Settings {
         }
         if let Some(remember) = self
             .set_to_remember()
-            .filter(|remember| *remember < self.ttl() && !self.remember_is_default)
+            .filter(|remember| *remember < self.ttl() && !self.times.remember_is_default)
         {
             return refuse(format!(
                 "`remember` is {remember:?}, shorter than `ttl`, which is {:?} (24 h unless it is set); make it longer, or set a shorter `ttl`",
@@ -172,21 +178,21 @@ impl Settings {
         self.set_to_remember()
             .unwrap_or_default()
             .max(self.ttl())
-            .max(seconds(self.least_secs))
+            .max(seconds(self.times.least_secs))
     }
 
     /// How long an outcome is kept.
     pub(crate) fn ttl(&self) -> Duration {
-        Duration::from_millis(self.ttl_millis)
+        Duration::from_millis(self.times.ttl_millis)
     }
 
     fn set_to_remember(&self) -> Option<Duration> {
-        (self.remember_millis > 0).then(|| Duration::from_millis(self.remember_millis))
+        (self.times.remember_millis > 0).then(|| Duration::from_millis(self.times.remember_millis))
     }
 
     /// How long an unsettled record is kept, where it is rejected or asked about.
     pub(crate) fn hold(&self) -> Duration {
-        Duration::from_millis(self.hold_millis)
+        Duration::from_millis(self.times.hold_millis)
     }
 
     /// How long a record in flight stays if nothing more is heard of its owner. An unsettled one
@@ -212,23 +218,23 @@ impl Settings {
     }
 
     pub(crate) fn set_ttl(&mut self, ttl: Duration) {
-        self.ttl_millis = whole(ttl);
+        self.times.ttl_millis = whole(ttl);
     }
 
     pub(crate) fn set_remember(&mut self, remember: Duration) {
         // Zero is refused like everything that is shorter than `ttl`, which is at least a
         // millisecond.
-        self.remember_millis = whole(remember).max(1);
-        self.remember_is_default = false;
+        self.times.remember_millis = whole(remember).max(1);
+        self.times.remember_is_default = false;
     }
 
     /// How long a call waits for one in flight.
     pub(crate) fn wait(&self) -> Duration {
-        Duration::from_millis(self.wait_millis)
+        Duration::from_millis(self.times.wait_millis)
     }
 
     pub(crate) fn set_wait(&mut self, wait: Duration) {
-        self.wait_millis = whole(wait);
+        self.times.wait_millis = whole(wait);
     }
 
     /// How many attempts a key may have; `None`: any number.
@@ -241,7 +247,7 @@ impl Settings {
     }
 
     pub(crate) fn set_hold(&mut self, hold: Duration) {
-        self.hold_millis = whole(hold);
+        self.times.hold_millis = whole(hold);
     }
 
     pub(crate) fn set_lease(&mut self, lease: Duration) {
@@ -348,7 +354,7 @@ mod tests {
         );
         settings.set_remember(Duration::from_secs(90));
         assert_eq!(settings.in_flight_expiry(), Duration::from_secs(90));
-        settings.least_secs = 900;
+        settings.times.least_secs = 900;
         assert_eq!(
             [settings.remember(), settings.in_flight_expiry()],
             [Duration::from_secs(900); 2]

@@ -10,7 +10,7 @@ use crate::observe::{Observer, catch_user_panic};
 use crate::outcome::codec::{AnyCodec, Codec};
 use crate::policy::errors::{ErrorAction, Then};
 use crate::policy::settings::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, RuntimeConfig};
 use crate::runtime::flight::Flights;
 use crate::runtime::handle::Idempotency;
 use crate::runtime::local_cache::LocalCache;
@@ -418,7 +418,7 @@ impl Builder {
         if strict && !is_abandoned_said {
             settings.abandoned = Abandoned::Reject;
         }
-        settings.remember_is_default = true;
+        settings.times.remember_is_default = true;
         let keepers = LeaseKeepers::new(store.clone(), observer);
         let runtime = Runtime {
             undoing: Arc::new(Undoing::new(store.clone(), observer, &keepers)),
@@ -429,12 +429,14 @@ impl Builder {
             background: Arc::default(),
             store,
             settings,
-            codec,
+            config: RuntimeConfig {
+                codec,
+                trace,
+                is_strict: strict,
+                unlisted,
+                problem,
+            },
             observer,
-            trace,
-            is_strict: strict,
-            unlisted,
-            problem,
         };
         Idempotency {
             runtime: Some(Arc::new(runtime)),

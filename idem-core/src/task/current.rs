@@ -76,27 +76,33 @@ struct CallState {
     id: RecordId,
     attempt: u64,
     after_abandoned: bool,
-    /// A guarded call of the body has failed with an error of `idem`.
-    tainted: AtomicBool,
     /// The body asks first what became of an earlier attempt.
     asks: bool,
-    /// How far the body is with asking what became of an earlier attempt.
-    question: AtomicU8,
-    /// The body has said that its outcome is not to be recorded.
-    omits: AtomicBool,
-    /// The body has had a transaction record its outcome.
-    recorded: AtomicBool,
+    progress: BodyProgress,
     /// The parts that such a transaction needs; `None` if no lease holds the record.
     recorder: Option<TransactionRecorder>,
     /// The lease whose loss stops the body.
     stops_with: Option<Arc<Term>>,
-    /// The body has ended, though what it began may go on.
-    over: AtomicBool,
-    /// No call of its own: the mark of an unguarded body whose key is not known.
+    /// The mark of an unguarded body whose key is not known: [`current`] does not return it.
     hidden: bool,
-    /// The address of the runtime: keys of two runtimes have nothing to do with each other.
+    /// The address of the runtime. Equal keys of two runtimes are different calls.
     runtime: usize,
     outer: Option<Call>,
+}
+
+/// What has happened in the body so far.
+#[derive(Default)]
+struct BodyProgress {
+    /// A guarded call of the body has failed with an error of `idem`.
+    tainted: AtomicBool,
+    /// How far the body is with asking what became of an earlier attempt.
+    question: AtomicU8,
+    /// The body does not want its outcome recorded.
+    omits: AtomicBool,
+    /// A transaction of the body has recorded the outcome.
+    recorded: AtomicBool,
+    /// The body has ended. Tasks that it began may still run.
+    over: AtomicBool,
 }
 
 /// Whether a body asks what became of an attempt that was cut off.
@@ -124,23 +130,22 @@ impl Call {
         asks: AskMode,
         runtime: usize,
     ) -> Self {
-        let question = AtomicU8::new(if asks == AskMode::Skips {
+        let question = if asks == AskMode::Skips {
             UNKNOWN
         } else {
             NOT_ASKED
-        });
+        };
         Self(Arc::new(CallState {
             id,
             attempt,
             after_abandoned,
-            tainted: AtomicBool::new(false),
             asks: after_abandoned && asks == AskMode::First,
-            question,
-            omits: AtomicBool::new(false),
-            recorded: AtomicBool::new(false),
+            progress: BodyProgress {
+                question: AtomicU8::new(question),
+                ..BodyProgress::default()
+            },
             recorder: None,
             stops_with: None,
-            over: AtomicBool::new(false),
             hidden: false,
             runtime,
             outer: innermost(),
@@ -154,14 +159,13 @@ impl Call {
             hidden,
             attempt: 0,
             after_abandoned: false,
-            tainted: AtomicBool::new(false),
             asks: false,
-            question: AtomicU8::new(NOT_ASKED),
-            omits: AtomicBool::new(false),
-            recorded: AtomicBool::new(false),
+            progress: BodyProgress {
+                over: AtomicBool::new(true),
+                ..BodyProgress::default()
+            },
             recorder: None,
             stops_with: None,
-            over: AtomicBool::new(true),
             runtime: 0,
             outer,
         }))
@@ -260,7 +264,7 @@ impl Call {
     /// # }
     /// ```
     pub fn omit_outcome(&self) {
-        self.0.omits.store(true, Ordering::Relaxed);
+        self.0.progress.omits.store(true, Ordering::Relaxed);
     }
 
     /// Records the outcome in a transaction of the body, together with the rows that the body wrote
@@ -325,24 +329,24 @@ impl Call {
             .commit_in(tx, value)
             .await
             .inspect_err(|_| taint())?;
-        self.0.recorded.store(is_written, Ordering::Relaxed);
+        self.0.progress.recorded.store(is_written, Ordering::Relaxed);
         Ok(())
     }
 
     /// Whether a transaction of the body has recorded the outcome, or was to.
     pub(crate) fn is_recorded(&self) -> bool {
-        self.0.recorded.load(Ordering::Relaxed)
+        self.0.progress.recorded.load(Ordering::Relaxed)
     }
 
     /// Whether the value is left out of the record.
     pub(crate) fn omits_outcome(&self) -> bool {
-        self.0.omits.load(Ordering::Relaxed)
+        self.0.progress.omits.load(Ordering::Relaxed)
     }
 
     /// Whether the body must ask first what became of an earlier attempt, which it now does. A body
     /// that is tried again has asked.
     pub(crate) fn asks(&self) -> bool {
-        let question = &self.0.question;
+        let question = &self.0.progress.question;
         self.0.after_abandoned
             && question
                 .compare_exchange(NOT_ASKED, ASKED, Ordering::Relaxed, Ordering::Relaxed)
@@ -358,18 +362,18 @@ impl Call {
 
     /// Whether the body returned the result of an earlier attempt.
     pub(crate) fn is_reconciled(&self) -> bool {
-        self.0.question.load(Ordering::Relaxed) == FOUND
+        self.0.progress.question.load(Ordering::Relaxed) == FOUND
     }
 
     /// The body was to ask, and was not told.
     pub(crate) fn is_unreconciled(&self) -> bool {
-        self.0.asks && matches!(self.0.question.load(Ordering::Relaxed), NOT_ASKED | ASKED)
+        self.0.asks && matches!(self.0.progress.question.load(Ordering::Relaxed), NOT_ASKED | ASKED)
     }
 
     /// A guarded call of the body has failed with an error of `idem`, which may be inside of what
     /// the body returns.
     pub(crate) fn is_tainted(&self) -> bool {
-        self.0.tainted.load(Ordering::Relaxed)
+        self.0.progress.tainted.load(Ordering::Relaxed)
     }
 
     /// The body's result goes to the body around it.
@@ -383,7 +387,7 @@ impl Call {
     fn taint(&self) {
         let mut calls = std::iter::successors(Some(self), |call| call.0.outer.as_ref());
         if let Some(call) = calls.find(|call| call.0.runtime != 0) {
-            call.0.tainted.store(true, Ordering::Relaxed);
+            call.0.progress.tainted.store(true, Ordering::Relaxed);
         }
     }
 
@@ -392,13 +396,13 @@ impl Call {
         struct Over<'a>(&'a Call);
         impl Drop for Over<'_> {
             fn drop(&mut self) {
-                self.0.0.over.store(true, Ordering::Relaxed);
+                self.0.0.progress.over.store(true, Ordering::Relaxed);
             }
         }
-        self.0.over.store(false, Ordering::Relaxed);
-        self.0.tainted.store(false, Ordering::Relaxed);
-        self.0.omits.store(false, Ordering::Relaxed);
-        self.0.recorded.store(false, Ordering::Relaxed);
+        self.0.progress.over.store(false, Ordering::Relaxed);
+        self.0.progress.tainted.store(false, Ordering::Relaxed);
+        self.0.progress.omits.store(false, Ordering::Relaxed);
+        self.0.progress.recorded.store(false, Ordering::Relaxed);
         let over = Over(self);
         // Not awaited in an `async` block, which would hold the body's future twice.
         CALL.scope(self.clone(), body).map(move |output| {
@@ -421,7 +425,7 @@ impl fmt::Debug for Call {
 pub(crate) fn is_reentrant(id: &RecordId, runtime: usize) -> bool {
     let is_reentrant = |call: &Call| {
         std::iter::successors(Some(call), |call| call.0.outer.as_ref()).any(|Call(inner)| {
-            !inner.over.load(Ordering::Relaxed) && inner.runtime == runtime && inner.id == *id
+            !inner.progress.over.load(Ordering::Relaxed) && inner.runtime == runtime && inner.id == *id
         })
     };
     CALL.try_with(is_reentrant).unwrap_or(false)

@@ -92,7 +92,7 @@ impl<'a> Draft<'a> {
         let is_strict = self
             .runtime
             .as_ref()
-            .is_some_and(|runtime| runtime.is_strict);
+            .is_some_and(|runtime| runtime.config.is_strict);
         if is_strict && self.fingerprint.is_none() && !self.has_no_fingerprint {
             self.misconfigured(
                 "the runtime is `strict`, and this operation does not state its fingerprint; write `fingerprint = \"..\"` with what must be equal when the key comes again, or `fingerprint = none` (by hand: `.fingerprint(..)` or `.no_fingerprint()`)",
@@ -159,7 +159,7 @@ impl<'a> Draft<'a> {
                     versions,
                     ..
                 } = self;
-                let trace = runtime.trace.as_ref().map(CallTrace::new);
+                let trace = runtime.config.trace.as_ref().map(CallTrace::new);
                 Prepared::Guarded(
                     runtime,
                     Request {

@@ -316,7 +316,7 @@ impl Operation<'_> {
             ..request.type_label()
         };
         let encode = |id: &RecordId, attempt| {
-            encode(&runtime.codec, id, attempt, label).map_err(|error| Error::Config {
+            encode(&runtime.config.codec, id, attempt, label).map_err(|error| Error::Config {
                 operation: id.operation().into(),
                 reason: format!("the value to settle with cannot be written: {error}").into(),
             })

@@ -136,7 +136,7 @@ pub(super) fn commit_of(
         // With a time of its own it is remembered for no longer, but for as long as a token is
         // valid.
         ttl = keep_for(kept_for);
-        remember = ttl.max(seconds(settings.least_secs));
+        remember = ttl.max(seconds(settings.times.least_secs));
     }
     Commit {
         id: request.id.clone(),
