@@ -10,12 +10,12 @@ use crate::observe::{Observer, catch_user_panic};
 use crate::outcome::codec::{AnyCodec, Codec};
 use crate::policy::errors::{ErrorAction, Then};
 use crate::policy::settings::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
-use crate::runtime::{Runtime, RuntimeConfig};
 use crate::runtime::flight::Flights;
 use crate::runtime::handle::Idempotency;
 use crate::runtime::local_cache::LocalCache;
 use crate::runtime::trace::TraceContext;
 use crate::runtime::undoing::Undoing;
+use crate::runtime::{Runtime, RuntimeConfig};
 use crate::store::{AnyStore, Store};
 use crate::token::throttle::Throttle;
 

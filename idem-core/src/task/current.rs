@@ -329,7 +329,10 @@ impl Call {
             .commit_in(tx, value)
             .await
             .inspect_err(|_| taint())?;
-        self.0.progress.recorded.store(is_written, Ordering::Relaxed);
+        self.0
+            .progress
+            .recorded
+            .store(is_written, Ordering::Relaxed);
         Ok(())
     }
 
@@ -367,7 +370,11 @@ impl Call {
 
     /// The body was to ask, and was not told.
     pub(crate) fn is_unreconciled(&self) -> bool {
-        self.0.asks && matches!(self.0.progress.question.load(Ordering::Relaxed), NOT_ASKED | ASKED)
+        self.0.asks
+            && matches!(
+                self.0.progress.question.load(Ordering::Relaxed),
+                NOT_ASKED | ASKED
+            )
     }
 
     /// A guarded call of the body has failed with an error of `idem`, which may be inside of what
@@ -425,7 +432,9 @@ impl fmt::Debug for Call {
 pub(crate) fn is_reentrant(id: &RecordId, runtime: usize) -> bool {
     let is_reentrant = |call: &Call| {
         std::iter::successors(Some(call), |call| call.0.outer.as_ref()).any(|Call(inner)| {
-            !inner.progress.over.load(Ordering::Relaxed) && inner.runtime == runtime && inner.id == *id
+            !inner.progress.over.load(Ordering::Relaxed)
+                && inner.runtime == runtime
+                && inner.id == *id
         })
     };
     CALL.try_with(is_reentrant).unwrap_or(false)

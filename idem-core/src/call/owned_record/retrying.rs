@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use tokio::runtime::{Handle, Id};
 
-use super::{OwnedState, Stage, Tried};
+use super::state::{OwnedState, Stage, Tried};
 use crate::base::clock;
 use crate::base::jitter::jittered;
 use crate::error::StoreError;

@@ -12,7 +12,6 @@ use crate::call::ownership::Ownership;
 use crate::call::ownership::in_transaction::{commit_of, decision_on, run_in};
 use crate::call::plan::{RecordPlan, TryEnd, Verdict};
 use crate::call::recorded::Recorded;
-use crate::call::rejected::Rejected;
 use crate::call::transaction_body::Body;
 use crate::error::Error;
 use crate::observe::{Decision, catch_user_panic};
@@ -150,12 +149,11 @@ impl<X: Transaction<S>, S: Store, B, D: Fn(&Recorded)> ObservedInTransaction<'_,
         let runtime = self.open.runtime;
         let request = self.open.request;
         match self.open.claim(self.store, CommittedBy::Caller, None).await {
-            Ok(TransactionClaim::Owner { attempt, owner, .. }) => {
-                ClaimAfterBody::Owned { attempt, owner }
-            }
-            Ok(TransactionClaim::Met { left, .. }) => {
-                ClaimAfterBody::Failed(runtime.reject(request, &Rejected::InFlight(left)))
-            }
+            Ok(TransactionClaim::Owner(claimed)) => ClaimAfterBody::Owned {
+                attempt: claimed.attempt,
+                owner: claimed.owner,
+            },
+            Ok(TransactionClaim::Met(lease)) => ClaimAfterBody::Failed(lease.reject()),
             Ok(TransactionClaim::Replay(recorded)) => {
                 catch_user_panic(|| (self.decode)(&recorded));
                 ClaimAfterBody::Other

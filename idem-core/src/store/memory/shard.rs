@@ -403,6 +403,25 @@ impl Shard {
         {
             self.looked_at += before;
         }
+        self.drop_expired(now, taken);
+        self.packs.retain(|_, pack| {
+            if pack.records == 0 {
+                taken.packs.push(std::mem::take(&mut pack.bytes));
+            }
+            pack.records > 0
+        });
+        self.has_gaps = false;
+        shared.room.give_back(before - self.places.len());
+        self.merge_thin(now, taken);
+        if self.settled >= PACK {
+            self.pack_settled();
+        }
+        self.shrink(shared);
+    }
+
+    /// Drops expired records. Notes when the next one changes, which fresh ones have settled, and how
+    /// many bytes of each pack are still needed.
+    fn drop_expired(&mut self, now: Duration, taken: &mut Taken) {
         let Self {
             places,
             fresh,
@@ -450,21 +469,8 @@ impl Shard {
             earliest = earliest.min(changes_at);
             true
         });
-        packs.retain(|_, pack| {
-            if pack.records == 0 {
-                taken.packs.push(std::mem::take(&mut pack.bytes));
-            }
-            pack.records > 0
-        });
         self.earliest = earliest;
         self.earliest_lease = earliest_lease;
-        self.has_gaps = false;
-        shared.room.give_back(before - self.places.len());
-        self.merge_thin(now, taken);
-        if self.settled >= PACK {
-            self.pack_settled();
-        }
-        self.shrink(shared);
     }
 
     /// Writes what is in packs that are half empty, or small, into new ones.

@@ -61,19 +61,6 @@ impl Inner {
             limit: self.options.connect_limit,
         };
         let subscriptions = Subscriptions::new();
-        let inner = Arc::downgrade(&self);
-        let lost = Arc::downgrade(&subscriptions);
-        let receive = move |push: PushInfo| -> Result<(), ()> {
-            let (PushKind::Disconnection, Some(subscriptions)) = (&push.kind, lost.upgrade())
-            else {
-                return Ok(());
-            };
-            match inner.upgrade() {
-                Some(inner) => inner.lost(&subscriptions, Duration::ZERO),
-                None => subscriptions.close(),
-            }
-            Ok(())
-        };
         // redis-rs's default length of the command queue stays: a longer one made no difference to
         // ten thousand callers.
         let config = AsyncConnectionConfig::new()
@@ -81,7 +68,7 @@ impl Inner {
             .set_connection_timeout(None)
             // `StepRunner` has one limit around each step of the store.
             .set_response_timeout(None)
-            .set_push_sender(receive);
+            .set_push_sender(self.on_disconnection(&subscriptions));
         let connection = client
             .get_multiplexed_async_connection_with_config(&config)
             .await;
@@ -116,6 +103,27 @@ impl Inner {
             address,
             alive: runtime.alive().clone(),
         })))
+    }
+
+    /// Returns what redis-rs calls with each push message. If the connection is lost, replaces the
+    /// session.
+    fn on_disconnection(
+        self: &Arc<Self>,
+        subscriptions: &Arc<Subscriptions>,
+    ) -> impl Fn(PushInfo) -> Result<(), ()> + use<> {
+        let inner = Arc::downgrade(self);
+        let lost = Arc::downgrade(subscriptions);
+        move |push| {
+            if let PushKind::Disconnection = push.kind
+                && let Some(subscriptions) = lost.upgrade()
+            {
+                match inner.upgrade() {
+                    Some(inner) => inner.lost(&subscriptions, Duration::ZERO),
+                    None => subscriptions.close(),
+                }
+            }
+            Ok(())
+        }
     }
 
     pub(super) async fn look_at_clock(
