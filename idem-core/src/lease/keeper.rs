@@ -11,25 +11,21 @@
 //! A keeper ends with its tokio runtime, as do the bodies there. So each tokio runtime has its own;
 //! most processes have one.
 
-use std::future::pending;
-use std::panic::AssertUnwindSafe;
+mod renewing;
+
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt as _};
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
+use self::renewing::keep;
 use crate::base::clock;
-use crate::base::race::{first, until};
 use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::base::sync::{Mutex, MutexGuard, Notify, RwLock};
-use crate::error::StoreError;
 use crate::lease::schedule::Schedule;
 use crate::lease::term::{Due, Term};
-use crate::observe::{Decision, Observer, RoundTrips};
-use crate::record::{Ownership, Renewal};
+use crate::observe::{Observer, RoundTrips};
 use crate::store::AnyStore;
 
 /// How often a keeper looks although nothing is due: a twelfth of the shortest lease it has seen
@@ -453,135 +449,6 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _state = self.0.state();
         self.0.ended.store(true, Ordering::Release);
-    }
-}
-
-type Batch = BoxFuture<'static, (Instant, Vec<Renewing>, Vec<Result<Ownership, StoreError>>)>;
-
-async fn keep(running: Running) {
-    let keeper = &running.0;
-    let mut under_way = FuturesUnordered::<Batch>::new();
-    let mut idle_since = None;
-    // A panic, say of the application's subscriber to events, ends a round and not the keeper.
-    loop {
-        let round = AssertUnwindSafe(round(keeper, &mut under_way, &mut idle_since));
-        match round.catch_unwind().await {
-            Ok(true) => {}
-            Ok(false) => return,
-            // The next one may panic as well: others have their turn.
-            Err(_) => tokio::task::yield_now().await,
-        }
-    }
-}
-
-/// Renews what is due, and waits until there is something to do. Says whether there may be more.
-async fn round(
-    keeper: &LeaseKeeper,
-    under_way: &mut FuturesUnordered<Batch>,
-    idle_since: &mut Option<Instant>,
-) -> bool {
-    let Some(Look { mut due, next }) = keeper.look(idle_since) else {
-        return false;
-    };
-    while !due.is_empty() {
-        let rest = due.split_off(due.len().min(BATCH));
-        under_way.push(renew(
-            keeper.store.clone(),
-            std::mem::replace(&mut due, rest),
-        ));
-    }
-    let answered = async {
-        loop {
-            match under_way.next().await {
-                None => pending().await,
-                Some((sent, leases, answers)) => settle(keeper, sent, &leases, answers),
-            }
-            if matches!(next, Next::At(_)) {
-                return;
-            }
-        }
-    };
-    let waited = async {
-        match next {
-            // Timed from here: what was answered at once may have taken as long.
-            Next::Soon => sleep(PAUSE).await,
-            Next::At(next) => first(keeper.wake.notified(), until(next)).await,
-        }
-    };
-    first(answered, waited).await;
-    true
-}
-
-/// Renews some leases, whatever becomes of others.
-fn renew(store: AnyStore, due: Vec<Renewing>) -> Batch {
-    Box::pin(async move {
-        let renewals: Vec<Renewal> = due.iter().map(|renewing| renewing.term.renewal()).collect();
-        let sent = clock::now();
-        // A store that panics has not answered; the keeper goes on.
-        let answers = AssertUnwindSafe(async {
-            let mut answers = store.renew(&renewals).await;
-            for (Renewing { term, .. }, answer) in due.iter().zip(&mut answers) {
-                if matches!(answer, Ok(Ownership::Lost)) && term.may_be_recorded() {
-                    *answer = recorded(&store, term).await;
-                }
-            }
-            answers
-        });
-        let answers = answers.catch_unwind().await.unwrap_or_default();
-        (sent, due, answers)
-    })
-}
-
-/// Whether a lease that the store did not renew has ended with a transaction of its owner's, which
-/// recorded the outcome. The body may still be at work then, and is not stopped.
-async fn recorded(store: &AnyStore, term: &Term) -> Result<Ownership, StoreError> {
-    if store
-        .inspect(&term.id)
-        .await?
-        .is_some_and(|found| term.recorded(&found))
-    {
-        term.end();
-        return Ok(Ownership::Held);
-    }
-    Ok(Ownership::Lost)
-}
-
-fn settle(
-    keeper: &LeaseKeeper,
-    sent: Instant,
-    leases: &[Renewing],
-    answers: Vec<Result<Ownership, StoreError>>,
-) {
-    let round_trips = &*keeper.round_trips;
-    let now = clock::now();
-    let mut answers = answers.into_iter();
-    let answers: Vec<_> = leases
-        .iter()
-        .map(|renewing| (&renewing.term, answers.next()))
-        .collect();
-    // All of them, before anything is reported: reporting runs code of the application.
-    for (lease, answer) in &answers {
-        match answer {
-            Some(Ok(Ownership::Held)) => lease.renewed(sent),
-            Some(Ok(Ownership::Lost)) => lease.mark_lost(),
-            Some(Err(_)) | None => lease.not_renewed(),
-        }
-    }
-    keeper.plan_again(leases);
-    for (lease, answer) in answers {
-        let failed = |why: &dyn std::fmt::Display| {
-            round_trips.observer().decided_because(
-                Decision::RenewalFailed,
-                &lease.id,
-                lease.attempt,
-                why,
-            );
-        };
-        match answer {
-            Some(Ok(_)) => round_trips.took(&lease.id, lease.attempt, lease.length(), (sent, now)),
-            Some(Err(error)) => failed(&error),
-            None => failed(&"the store gave no answer"),
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 mod admin;
 mod shard;
 mod slot;
+mod step;
 mod sweeper;
 #[cfg(test)]
 mod tests;
@@ -13,8 +14,8 @@ use std::hash::RandomState;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use self::shard::{FoundRecord, Shard, Target};
-use self::slot::Slot;
+use self::shard::{Shard, Target};
+use self::step::{LockedStep, Waking};
 use self::sweeper::{NEVER, Sweeper, nanos};
 use self::waiting::{Waiter, Waiters};
 use super::{Store, StoreHandle};
@@ -23,8 +24,8 @@ use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::base::sync::{Mutex, MutexGuard};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{
-    Claim, Claimed, Commit, Issue, Issued, OnClaim, OnStep, Ownership, Record, RecordId,
-    RecordInfo, Release, Removed, Renewal,
+    Claim, Claimed, Commit, Issue, Issued, OnClaim, Ownership, Record, RecordId, RecordInfo,
+    Release, Removed, Renewal,
 };
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
@@ -523,66 +524,6 @@ impl Store for MemoryStore {
     /// Its steps are done when they are called, so that they need no boxes.
     fn into_handle(self) -> StoreHandle {
         StoreHandle::memory(self)
-    }
-}
-
-/// Whether a step tells those who wait.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Waking {
-    /// It changes the record.
-    Wakes,
-    /// They wait on.
-    LeavesWaiting,
-}
-
-/// One atomic step: the lock is held.
-struct LockedStep<'a> {
-    shared: &'a Shared,
-    locked: &'a mut Locked,
-    target: Target<'a>,
-}
-
-impl LockedStep<'_> {
-    /// The record as it is now, and the time until it changes by itself.
-    fn find(&mut self) -> Option<(FoundRecord<'_>, Duration)> {
-        self.locked.records.find(self.target, self.shared)
-    }
-
-    /// Writes what a step of an owner makes of the record, `None` where there is none. With it
-    /// comes the time until that changes by itself.
-    fn carry_out(&mut self, on_step: Option<(OnStep, Duration)>, waking: Waking) -> Ownership {
-        match on_step {
-            None => return Ownership::Lost,
-            Some((OnStep::Answer(answer), _)) => return answer,
-            Some((
-                OnStep::Put {
-                    record,
-                    expires_in,
-                    then_done,
-                },
-                left,
-            )) => {
-                self.put(record, expires_in.unwrap_or(left), then_done);
-            }
-            Some((OnStep::Remove, _)) => self.remove(),
-        }
-        if waking == Waking::Wakes {
-            self.locked.waiters.wake(self.target);
-        }
-        Ownership::Held
-    }
-
-    fn put(&mut self, record: Record, expires_in: Duration, then_done: Duration) {
-        let slot = Slot {
-            record,
-            expires: self.target.now.saturating_add(expires_in),
-            then_done,
-        };
-        self.locked.records.put(self.target, slot, self.shared);
-    }
-
-    fn remove(&mut self) {
-        self.locked.records.remove(self.target, self.shared);
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{LockedStep, MemoryStore, lock};
+use super::slot::Slot;
+use super::step::LockedStep;
+use super::{MemoryStore, lock};
 use crate::error::StoreError;
 use crate::record::RecordInfo;
 use crate::store::admin::{
@@ -34,7 +36,7 @@ impl AdminStore for MemoryStore {
             let slots = locked.records.slots(now, |id| id > after.as_bytes());
             drop(locked);
             let describe =
-                |slot: super::Slot| RecordInfo::new(&slot.record, slot.expires.saturating_sub(now));
+                |slot: Slot| RecordInfo::new(&slot.record, slot.expires.saturating_sub(now));
             let mut here: Vec<Listed> = slots
                 .into_iter()
                 .filter(|(id, _)| listing.may_match(id))

@@ -8,6 +8,8 @@
 //! Sweeps find unused bytes of a pack, and drop expired records. A sweep looks at all records of
 //! the shard, and comes after as many changes as make it cost each of them a constant share.
 
+mod pack;
+
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::ops::Deref;
 use std::time::Duration;
@@ -16,6 +18,7 @@ use bytes::Bytes;
 use hashbrown::HashTable;
 use slab::Slab;
 
+use self::pack::{Pack, Packing};
 use super::Shared;
 use super::slot::{MOST_OVERHEAD, Packed, Slot};
 use crate::record::{Claim, Metadata, OnClaim, Record, RecordId};
@@ -87,14 +90,6 @@ struct Fresh {
 struct FreshRecord {
     id: RecordId,
     slot: Slot,
-}
-
-struct Pack {
-    bytes: Bytes,
-    /// How many records it has.
-    records: usize,
-    /// How many of its bytes the last sweep found needed.
-    used: usize,
 }
 
 /// Records that a sweep took out of a shard. Freeing a thousand records takes longer than finding them, so
@@ -536,46 +531,6 @@ impl Shard {
         if packs.capacity() > 4 * packs.len().max(PACK) {
             packs.shrink_to_fit();
         }
-    }
-}
-
-/// A pack that is being written.
-struct Packing {
-    key: usize,
-    bytes: Vec<u8>,
-    records: usize,
-}
-
-impl Packing {
-    fn new(packs: &Slab<Pack>, room: usize) -> Self {
-        Self {
-            key: packs.vacant_key(),
-            bytes: Vec::with_capacity(room),
-            records: 0,
-        }
-    }
-
-    /// Adds a record, and says where it will be.
-    fn add(&mut self, id: &[u8], slot: &Slot) -> Place {
-        let place = Place {
-            pack: narrow(self.key),
-            at: narrow(self.bytes.len()),
-        };
-        slot.write(id, &mut self.bytes);
-        self.records += 1;
-        place
-    }
-
-    fn end(mut self, packs: &mut Slab<Pack>) {
-        self.bytes.shrink_to_fit();
-        let used = self.bytes.len();
-        // Not `Bytes::from`, which allocates when the first outcome is replayed.
-        let bytes = Bytes::from_owner(self.bytes);
-        packs.insert(Pack {
-            bytes,
-            records: self.records,
-            used,
-        });
     }
 }
 

@@ -1,6 +1,7 @@
 //! Packed and swept, the store answers as one map would.
 
 use super::*;
+use crate::store::memory::slot::Slot;
 
 /// The store as one map, with nothing packed and nothing swept.
 #[derive(Default)]
