@@ -22,7 +22,7 @@ pub(crate) struct Background {
     /// Of the outcomes that steps hold.
     bytes: AtomicUsize,
     /// Claims to undo of which the store has said nothing yet.
-    unheard: AtomicUsize,
+    unanswered: AtomicUsize,
     bodies: AtomicUsize,
     /// Something came to its end.
     ended: Notify,
@@ -53,7 +53,7 @@ pub(crate) struct CountedStep {
 /// A claim to undo: counted until the store has answered, or it is dropped.
 pub(crate) struct CountedUndo {
     background: Arc<Background>,
-    heard: bool,
+    answered: bool,
 }
 
 /// A detached body: counted until it is dropped.
@@ -76,10 +76,10 @@ impl Background {
 
     /// Counts a claim to undo.
     pub(crate) fn undo(self: &Arc<Self>) -> CountedUndo {
-        self.unheard.fetch_add(1, Ordering::SeqCst);
+        self.unanswered.fetch_add(1, Ordering::SeqCst);
         CountedUndo {
             background: self.clone(),
-            heard: false,
+            answered: false,
         }
     }
 
@@ -115,7 +115,7 @@ impl Background {
         // at first.
         let bodies = self.bodies.load(Ordering::SeqCst);
         let steps = self.steps.load(Ordering::SeqCst);
-        let claims = self.unheard.load(Ordering::SeqCst);
+        let claims = self.unanswered.load(Ordering::SeqCst);
         (bodies + steps + claims > 0).then_some(Unfinished {
             bodies,
             steps,
@@ -154,20 +154,20 @@ impl Drop for CountedStep {
 
 impl CountedUndo {
     /// The store has said whether the claim was carried out; it is not waited for any more.
-    pub(crate) fn heard(&mut self) {
-        if !std::mem::replace(&mut self.heard, true) {
-            self.background.ends(&self.background.unheard);
+    pub(crate) fn answered(&mut self) {
+        if !std::mem::replace(&mut self.answered, true) {
+            self.background.ends(&self.background.unanswered);
         }
     }
 
-    pub(crate) fn is_heard(&self) -> bool {
-        self.heard
+    pub(crate) fn is_answered(&self) -> bool {
+        self.answered
     }
 }
 
 impl Drop for CountedUndo {
     fn drop(&mut self) {
-        self.heard();
+        self.answered();
     }
 }
 
@@ -231,7 +231,7 @@ mod tests {
         let background = Arc::new(Background::default());
         let mut claims: Vec<_> = (0..MAX_STEPS * 2).map(|_| background.undo()).collect();
         assert!(background.step(1).is_some());
-        claims.iter_mut().skip(1).for_each(CountedUndo::heard);
+        claims.iter_mut().skip(1).for_each(CountedUndo::answered);
         assert_eq!(
             background.unfinished(),
             Some(Unfinished {

@@ -52,9 +52,9 @@ pub(crate) struct Undoing {
 #[derive(Default)]
 struct Claims {
     /// Those of which the store has said nothing, by when they are due.
-    unheard: BTreeMap<(Instant, u64), DoubtfulClaim>,
+    unanswered: BTreeMap<(Instant, u64), DoubtfulClaim>,
     /// Those of which it has said that they are not there; they may still be on their way.
-    heard: BTreeMap<(Instant, u64), DoubtfulClaim>,
+    answered: BTreeMap<(Instant, u64), DoubtfulClaim>,
     added: u64,
     bytes: usize,
     /// The tokio runtimes that have a task. One that is not driven holds up what it has begun, and
@@ -102,24 +102,27 @@ impl Claims {
     fn add(&mut self, claim: DoubtfulClaim, due: Instant) -> Option<DoubtfulClaim> {
         self.bytes += claim.bytes();
         self.added += 1;
-        let claims = if claim.counted.is_heard() {
-            &mut self.heard
+        let claims = if claim.counted.is_answered() {
+            &mut self.answered
         } else {
-            &mut self.unheard
+            &mut self.unanswered
         };
         claims.insert((due, self.added), claim);
         if self.bytes <= MAX_BYTES {
             return None;
         }
         // Those that were looked for most often are the least likely to turn up.
-        let (_, left_out) = self.heard.pop_last().or_else(|| self.unheard.pop_last())?;
+        let (_, left_out) = self
+            .answered
+            .pop_last()
+            .or_else(|| self.unanswered.pop_last())?;
         self.bytes -= left_out.bytes();
         Some(left_out)
     }
 
     /// Takes a claim that is due, or says when one is.
     fn take(&mut self, now: Instant) -> Result<DoubtfulClaim, Option<Instant>> {
-        for claims in [&mut self.unheard, &mut self.heard] {
+        for claims in [&mut self.unanswered, &mut self.answered] {
             if let Some(entry) = claims.first_entry().filter(|entry| entry.key().0 <= now) {
                 let claim = entry.remove();
                 self.bytes -= claim.bytes();
@@ -129,7 +132,7 @@ impl Claims {
         let first = |claims: &BTreeMap<(Instant, u64), DoubtfulClaim>| {
             claims.first_key_value().map(|((due, _), _)| *due)
         };
-        Err([first(&self.unheard), first(&self.heard)]
+        Err([first(&self.unanswered), first(&self.answered)]
             .into_iter()
             .flatten()
             .min())
@@ -194,7 +197,7 @@ impl Undoing {
         let another = self.known.another(on).filter(|_| moves < MOVES);
         let mut claims = self.lock();
         claims.tasks.retain(|task| Some(*task) != on);
-        if claims.unheard.is_empty() && claims.heard.is_empty() {
+        if claims.unanswered.is_empty() && claims.answered.is_empty() {
             return;
         }
         if let Some(handle) = another.filter(|handle| !claims.tasks.contains(&handle.id())) {
@@ -206,8 +209,8 @@ impl Undoing {
             drop(claims);
             return self.wake.notify_waiters();
         }
-        claims.heard.clear();
-        let left = std::mem::take(&mut claims.unheard);
+        claims.answered.clear();
+        let left = std::mem::take(&mut claims.unanswered);
         claims.bytes = 0;
         drop(claims);
         for claim in left.values() {
@@ -219,7 +222,7 @@ impl Undoing {
     }
 
     fn leaves_out(&self, claim: Option<DoubtfulClaim>) {
-        if let Some(claim) = claim.filter(|claim| !claim.counted.is_heard()) {
+        if let Some(claim) = claim.filter(|claim| !claim.counted.is_answered()) {
             self.gives_up(
                 &claim,
                 &"too many others are being undone (64 MiB of them, about 300,000)",
@@ -235,7 +238,7 @@ impl Undoing {
     /// Takes the task of a tokio runtime off the list if nothing is left to do.
     fn is_done(&self, on: Id) -> bool {
         let mut claims = self.lock();
-        let is_done = claims.unheard.is_empty() && claims.heard.is_empty();
+        let is_done = claims.unanswered.is_empty() && claims.answered.is_empty();
         claims.tasks.retain(|task| !is_done || *task != on);
         is_done
     }
@@ -258,7 +261,7 @@ impl Undoing {
                 self.observer.decided(Decision::GivenBack, &claim.id, 0);
                 return After::Over;
             }
-            Ok(Ownership::Lost) => claim.counted.heard(),
+            Ok(Ownership::Lost) => claim.counted.answered(),
             Err(_) => {}
         }
         let now = clock::now();
@@ -418,10 +421,10 @@ mod tests {
             many += 1;
             let mut claim = claim(many, &background);
             if many % 2 == 0 {
-                claim.counted.heard();
+                claim.counted.answered();
             }
             if let Some(left_out) = claims.add(claim, now) {
-                assert!(left_out.counted.is_heard());
+                assert!(left_out.counted.is_answered());
                 break;
             }
         }
@@ -430,13 +433,13 @@ mod tests {
             assert!(
                 claims
                     .add(claim(many + key, &background), now)
-                    .is_some_and(|left_out| left_out.counted.is_heard())
+                    .is_some_and(|left_out| left_out.counted.is_answered())
             );
         }
-        assert!(claims.bytes <= MAX_BYTES && claims.unheard.len() > claims.heard.len());
+        assert!(claims.bytes <= MAX_BYTES && claims.unanswered.len() > claims.answered.len());
         while let Ok(claim) = claims.take(now) {
             drop(claim);
         }
-        assert_eq!((claims.bytes, claims.heard.len()), (0, 0));
+        assert_eq!((claims.bytes, claims.answered.len()), (0, 0));
     }
 }

@@ -83,7 +83,7 @@ struct Lead {
 struct Look {
     server: Duration,
     asked: Instant,
-    heard: Instant,
+    answered: Instant,
 }
 
 /// How the server's clock was set, with an upper bound of the change.
@@ -108,7 +108,7 @@ impl ServerClock {
         let look = Look {
             server,
             asked,
-            heard: now(),
+            answered: now(),
         };
         let mut state = self.lock();
         if state.last.is_some_and(|before| asked < before.asked) {
@@ -162,13 +162,13 @@ impl State {
     fn note(&mut self, look: Look) {
         let origin = Some(*self.origin.get_or_insert(look.asked));
         // The answer took its time: it was ahead by something between these two.
-        let least = look.server.saturating_sub(since(origin, look.heard));
+        let least = look.server.saturating_sub(since(origin, look.answered));
         let most = look.server.saturating_sub(since(origin, look.asked));
         if let Some(lead) = self.leads.back_mut() {
             if (least..=most).contains(&lead.by) {
                 return;
             }
-            lead.until = Some(look.heard);
+            lead.until = Some(look.answered);
         }
         while self.leads.back().is_some_and(|lead| lead.by >= least) {
             self.leads.pop_back();
@@ -200,19 +200,19 @@ impl Look {
     }
 
     fn earliest(self, at: Instant) -> Duration {
-        let passed = at.saturating_duration_since(self.heard);
+        let passed = at.saturating_duration_since(self.answered);
         (self.server + passed).saturating_sub(passed / RATE + SLACK)
     }
 
     fn jump_to(self, next: Self) -> Option<Jump> {
-        if next.server > self.latest(next.heard) {
-            let passed = next.asked.saturating_duration_since(self.heard);
+        if next.server > self.latest(next.answered) {
+            let passed = next.asked.saturating_duration_since(self.answered);
             return Some(Jump::Ahead(
                 next.server.saturating_sub(self.server + passed),
             ));
         }
         if next.server < self.earliest(next.asked) {
-            let passed = next.heard.saturating_duration_since(self.asked);
+            let passed = next.answered.saturating_duration_since(self.asked);
             return Some(Jump::Back(
                 (self.server + passed).saturating_sub(next.server),
             ));
