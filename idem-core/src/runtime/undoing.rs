@@ -1,10 +1,10 @@
-//! Claims whose fate is unknown. Each may have been carried out, or may yet be, and no caller will
-//! run the body: it is undone in the background.
+//! Claims whose result is unknown. The store may have carried each of them out, or may do so later,
+//! and no caller will run the body. So they are undone in the background.
 //!
-//! One task of each tokio runtime does it for all of them, since there are many while a store is
-//! away. Each claim is looked for until its lease would have let others in, with growing pauses,
-//! because it may still be on its way. Claims that the store has answered for make room for those
-//! that it has not.
+//! One task of each tokio runtime undoes all of them, because there are many while a store is
+//! unavailable. The task looks for each claim until its lease would have expired, with growing
+//! pauses, because the claim may still be on its way. Claims that the store has answered make room
+//! for those that it has not.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -45,36 +45,36 @@ pub(crate) struct Undoing {
     observer: Observer,
     known: Arc<Known>,
     claims: Mutex<Claims>,
-    /// There is a claim that is due earlier than planned.
+    /// Signals that a claim is due earlier than planned.
     wake: Notify,
 }
 
 #[derive(Default)]
 struct Claims {
-    /// Those of which the store has said nothing, by when they are due.
+    /// Claims that the store has not answered, by the time when they are due.
     unanswered: BTreeMap<(Instant, u64), DoubtfulClaim>,
-    /// Those of which it has said that they are not there; they may still be on their way.
+    /// Claims that the store did not find. They may still be on their way.
     answered: BTreeMap<(Instant, u64), DoubtfulClaim>,
     added: u64,
     bytes: usize,
-    /// The tokio runtimes that have a task. One that is not driven holds up what it has begun, and
-    /// nothing else.
+    /// The tokio runtimes that have a task. A tokio runtime that is not driven delays only the
+    /// claims that its task has taken.
     tasks: Vec<Id>,
 }
 
 pub(crate) struct DoubtfulClaim {
     id: RecordId,
     owner: Owner,
-    /// How long what it found is kept.
+    /// How long the record that the claim replaced is kept.
     keep: Duration,
-    /// When its lease would have let others in.
+    /// When its lease would have expired.
     until: Instant,
     pause: Duration,
     counted: background::CountedUndo,
 }
 
 impl DoubtfulClaim {
-    /// A claim whose lease begins now.
+    /// Notes a claim whose lease begins now.
     pub(crate) fn new(
         id: RecordId,
         owner: Owner,
@@ -98,7 +98,7 @@ impl DoubtfulClaim {
 }
 
 impl Claims {
-    /// Adds a claim; returns it if there is not enough room.
+    /// Adds a claim. If there is not enough room, returns the claim that is left out.
     fn add(&mut self, claim: DoubtfulClaim, due: Instant) -> Option<DoubtfulClaim> {
         self.bytes += claim.bytes();
         self.added += 1;
@@ -111,7 +111,7 @@ impl Claims {
         if self.bytes <= MAX_BYTES {
             return None;
         }
-        // Those that were looked for most often are the least likely to turn up.
+        // The claims that were looked for most often are the least likely to arrive.
         let (_, left_out) = self
             .answered
             .pop_last()
@@ -120,7 +120,7 @@ impl Claims {
         Some(left_out)
     }
 
-    /// Takes a claim that is due, or says when one is.
+    /// Takes a claim that is due, or returns when the next one is.
     fn take(&mut self, now: Instant) -> Result<DoubtfulClaim, Option<Instant>> {
         for claims in [&mut self.unanswered, &mut self.answered] {
             if let Some(entry) = claims.first_entry().filter(|entry| entry.key().0 <= now) {
@@ -156,7 +156,7 @@ impl Undoing {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a claim undone.
+    /// Adds a claim, and starts a task for it if this tokio runtime has none.
     pub(crate) fn add(
         self: &Arc<Self>,
         claim: DoubtfulClaim,
@@ -192,7 +192,8 @@ impl Undoing {
         }));
     }
 
-    /// A task has ended with its tokio runtime, or there is none to run one on.
+    /// Moves the claims to another tokio runtime, because the task has ended with its own, or there
+    /// was none.
     fn stops(self: &Arc<Self>, on: Option<Id>, moves: u8) {
         let another = self.known.another(on).filter(|_| moves < MOVES);
         let mut claims = self.lock();
@@ -235,7 +236,7 @@ impl Undoing {
             .decided_because(Decision::NotReleased, &claim.id, 0, why);
     }
 
-    /// Takes the task of a tokio runtime off the list if nothing is left to do.
+    /// Removes the task of a tokio runtime from the list if nothing is left to do.
     fn is_done(&self, on: Id) -> bool {
         let mut claims = self.lock();
         let is_done = claims.unanswered.is_empty() && claims.answered.is_empty();
@@ -272,8 +273,8 @@ impl Undoing {
             }
             return After::Over;
         }
-        // Not there: the claim may still be on its way. The pause grows with no bound but the
-        // lease, so this is a handful of looks.
+        // The store did not find the claim, which may still be on its way. The pause doubles each
+        // time, so only a few looks fit into a lease.
         let pause = jittered(claim.pause).min(left);
         claim.pause *= 2;
         After::Again(clock::after(now, pause))
@@ -285,7 +286,7 @@ enum After {
     Again(Instant),
 }
 
-/// A claim that is being undone: put back if that is cut off.
+/// A claim that is being undone. If that is cut off, the claim goes back to the list.
 struct UnderWay {
     undoing: Arc<Undoing>,
     claim: Option<DoubtfulClaim>,
@@ -312,7 +313,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// The task, which moves to another tokio runtime when its own ends.
+/// The task. If its tokio runtime ends, it continues on another one.
 struct Driver {
     undoing: Arc<Undoing>,
     on: Id,
@@ -330,10 +331,10 @@ impl Drop for Driver {
 
 async fn drive(mut driver: Driver) {
     let undoing = driver.undoing.clone();
-    // Dropped before the driver is: what is cut off is put back first.
+    // Dropped before the driver, so that its claims are back in the list when the driver moves on.
     let mut under_way = FuturesUnordered::new();
     loop {
-        // Before the look, so that no claim that comes in between is missed.
+        // Subscribes before it looks, so that a claim added right after the look still wakes it.
         let added = undoing.wake.notified();
         let now = clock::now();
         let mut next = None;
@@ -346,8 +347,8 @@ async fn drive(mut driver: Driver) {
                         claim: Some(claim),
                         again,
                     };
-                    // A panic, say of the application's subscriber to events, is the end of one
-                    // try.
+                    // A panic ends one try. It may come from the application's subscriber to
+                    // events.
                     under_way.push(AssertUnwindSafe(one.run()).catch_unwind());
                 }
                 Err(at) => {

@@ -1,4 +1,4 @@
-//! A future that goes on in a task of its own if its caller is dropped.
+//! A future that continues in a task of its own if its caller is dropped.
 
 use std::fmt;
 use std::future::Future;
@@ -16,10 +16,10 @@ use crate::task::inherited::Inherited;
 /// The future of [`finish_in_background`].
 pub struct FinishInBackground<T: Send + 'static> {
     state: State<T>,
-    /// Where it goes on: the tokio runtime on which it began.
+    /// The tokio runtime on which it began, and on which it continues.
     handle: Option<Handle>,
-    /// Dropped after the future, which may leave a step behind: `shutdown` sees the one or the other.
-    /// `None`: the runtime is disabled, and counts nothing.
+    /// Dropped after the future, whose step may continue in the background, so that `shutdown`
+    /// always sees one of the two. `None` if the runtime is disabled, which counts nothing.
     counted: Option<CountedBody>,
     inherited: Option<Inherited>,
     span: Span,
@@ -63,7 +63,7 @@ impl<T: Send + 'static> Future for FinishInBackground<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        // Taken, so that a future that panics does not go on.
+        // The state is taken out, so that a future that panics is not polled again.
         let (State::New(mut future) | State::Begun(mut future)) =
             mem::replace(&mut self.state, State::Over)
         else {
@@ -87,7 +87,7 @@ impl<T: Send + 'static> Drop for FinishInBackground<T> {
         };
         let rest = inherited.around(future);
         let counted = self.counted.take();
-        // In this order, also where the task is dropped before it begins.
+        // The order holds even if the task is dropped before its first poll.
         let rest = async move {
             rest.await;
             drop(counted);

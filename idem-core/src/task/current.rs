@@ -1,6 +1,6 @@
 //! Which call a body is in.
 //!
-//! It follows the task: a body that spawns a task of its own does not take it along, unless it is
+//! The call follows the task. A task that a body spawns is outside of the call, unless the body is
 //! `detached`.
 
 use std::fmt;
@@ -50,8 +50,8 @@ pub fn current() -> Option<Call> {
     innermost().filter(|call| !call.0.hidden)
 }
 
-/// A guarded call, or a step of one by hand, fails with an error of `idem`: the body around it must
-/// not be kept with that inside.
+/// Marks the body around a guarded call that fails with an error of `idem`. An error of that body
+/// is not kept, because it may contain the error of `idem`.
 pub(crate) fn taint() {
     if let Some(call) = innermost() {
         call.taint();
@@ -79,7 +79,7 @@ struct CallState {
     /// The body asks first what became of an earlier attempt.
     asks: bool,
     progress: BodyProgress,
-    /// The parts that such a transaction needs; `None` if no lease holds the record.
+    /// What a transaction needs to record the outcome. `None` if no lease holds the record.
     recorder: Option<TransactionRecorder>,
     /// The lease whose loss stops the body.
     stops_with: Option<Arc<Term>>,
@@ -108,15 +108,15 @@ struct BodyProgress {
 /// Whether a body asks what became of an attempt that was cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AskMode {
-    /// There is nothing that it would ask.
+    /// There is nothing to ask.
     Nothing,
     /// It asks before anything else.
     First,
-    /// It would ask, and runs all the same.
+    /// It would ask, but runs without asking (observe mode).
     Skips,
 }
 
-/// No answer, nor will there be one if the body fails or panics now.
+/// There is no answer. If the body fails or panics in this state, there will be none.
 const NOT_ASKED: u8 = 0;
 const ASKED: u8 = 1;
 const UNKNOWN: u8 = 2;
@@ -152,7 +152,7 @@ impl Call {
         }))
     }
 
-    /// Makes the call of a body that nothing guards.
+    /// Makes the call of an unguarded body.
     pub(super) fn unguarded(id: RecordId, hidden: bool, outer: Option<Self>) -> Self {
         Self(Arc::new(CallState {
             id,
@@ -175,7 +175,7 @@ impl Call {
         &self.0.id
     }
 
-    /// With what a transaction needs to record the outcome. Before the call is shared with anybody.
+    /// Sets what a transaction needs to record the outcome. Must come before the call is cloned.
     pub(crate) fn recorder(mut self, recorder: Option<TransactionRecorder>) -> Self {
         if let Some(inner) = Arc::get_mut(&mut self.0) {
             inner.recorder = recorder;
@@ -183,8 +183,8 @@ impl Call {
         self
     }
 
-    /// With the lease whose loss stops the body; `None` if nothing stops it. Before the call is
-    /// shared with anybody.
+    /// Sets the lease whose loss stops the body; `None` if nothing stops it. Must come before the
+    /// call is cloned.
     pub(crate) fn stopped_by(mut self, term: Option<&Arc<Term>>) -> Self {
         if let Some(inner) = Arc::get_mut(&mut self.0) {
             inner.stops_with = term.cloned();
@@ -323,7 +323,8 @@ impl Call {
             taint();
             return Err(Error::config(self.operation(), why));
         };
-        // If a call that only observes has written nothing, its outcome is committed as any other.
+        // If a transaction of a call in observe mode has written nothing, the outcome is committed
+        // like any other.
         let value = Some(value).filter(|_| !self.omits_outcome());
         let is_written = recorder
             .commit_in(tx, value)
@@ -336,7 +337,7 @@ impl Call {
         Ok(())
     }
 
-    /// Whether a transaction of the body has recorded the outcome, or was to.
+    /// Whether a transaction of the body has recorded the outcome, or tried to.
     pub(crate) fn is_recorded(&self) -> bool {
         self.0.progress.recorded.load(Ordering::Relaxed)
     }
@@ -346,8 +347,8 @@ impl Call {
         self.0.progress.omits.load(Ordering::Relaxed)
     }
 
-    /// Whether the body must ask first what became of an earlier attempt, which it now does. A body
-    /// that is tried again has asked.
+    /// Whether the body must ask now what became of an earlier attempt. A later try of the body
+    /// does not ask again.
     pub(crate) fn asks(&self) -> bool {
         let question = &self.0.progress.question;
         self.0.after_abandoned
@@ -356,7 +357,7 @@ impl Call {
                 .is_ok()
     }
 
-    /// It was told.
+    /// Notes the answer.
     pub(crate) fn was_answered(&self, found: bool) {
         self.0
             .question
@@ -368,7 +369,7 @@ impl Call {
         self.0.progress.question.load(Ordering::Relaxed) == FOUND
     }
 
-    /// The body was to ask, and was not told.
+    /// Whether the body had to ask, and got no answer.
     pub(crate) fn is_unreconciled(&self) -> bool {
         self.0.asks
             && matches!(
@@ -377,13 +378,13 @@ impl Call {
             )
     }
 
-    /// A guarded call of the body has failed with an error of `idem`, which may be inside of what
-    /// the body returns.
+    /// Whether a guarded call of the body has failed with an error of `idem`. The body's own error
+    /// may contain it.
     pub(crate) fn is_tainted(&self) -> bool {
         self.0.progress.tainted.load(Ordering::Relaxed)
     }
 
-    /// The body's result goes to the body around it.
+    /// Marks the body around this call, which gets this call's result.
     pub(crate) fn pass_on_taint(&self) {
         if let Some(outer) = self.0.outer.as_ref().filter(|_| self.is_tainted()) {
             outer.taint();
@@ -398,7 +399,8 @@ impl Call {
         }
     }
 
-    /// Runs a future as the body of this call, which is over when that has ended or was dropped.
+    /// Runs a future as the body of this call. The call is over when the future has ended or is
+    /// dropped.
     pub(crate) fn around<F: Future>(&self, body: F) -> impl Future<Output = F::Output> {
         struct Over<'a>(&'a Call);
         impl Drop for Over<'_> {
@@ -411,7 +413,7 @@ impl Call {
         self.0.progress.omits.store(false, Ordering::Relaxed);
         self.0.progress.recorded.store(false, Ordering::Relaxed);
         let over = Over(self);
-        // Not awaited in an `async` block, which would hold the body's future twice.
+        // An `async` block would hold the body's future twice.
         CALL.scope(self.clone(), body).map(move |output| {
             drop(over);
             output
@@ -428,7 +430,7 @@ impl fmt::Debug for Call {
     }
 }
 
-/// Whether a call of this key, in this runtime, would wait for itself.
+/// Whether a call with this key, in this runtime, would wait for itself.
 pub(crate) fn is_reentrant(id: &RecordId, runtime: usize) -> bool {
     let is_reentrant = |call: &Call| {
         std::iter::successors(Some(call), |call| call.0.outer.as_ref()).any(|Call(inner)| {

@@ -22,19 +22,21 @@ pub(super) async fn keep(running: Running) {
     let keeper = &running.0;
     let mut under_way = FuturesUnordered::<Batch>::new();
     let mut idle_since = None;
-    // A panic, say of the application's subscriber to events, ends a round and not the keeper.
+    // A panic ends a round, not the keeper. It may come from the application's subscriber to
+    // events.
     loop {
         let round = AssertUnwindSafe(round(keeper, &mut under_way, &mut idle_since));
         match round.catch_unwind().await {
             Ok(true) => {}
             Ok(false) => return,
-            // The next one may panic as well: others have their turn.
+            // The next round may panic as well, so other tasks run first.
             Err(_) => tokio::task::yield_now().await,
         }
     }
 }
 
-/// Renews what is due, and waits until there is something to do. Says whether there may be more.
+/// Renews what is due, and waits until there is something to do. Returns `false` if nothing is
+/// left.
 async fn round(
     keeper: &LeaseKeeper,
     under_way: &mut FuturesUnordered<Batch>,
@@ -63,7 +65,7 @@ async fn round(
     };
     let waited = async {
         match next {
-            // Timed from here: what was answered at once may have taken as long.
+            // The pause begins here, because the answers may have taken as long.
             Next::Soon => sleep(PAUSE).await,
             Next::At(next) => first(keeper.wake.notified(), until(next)).await,
         }
@@ -72,12 +74,12 @@ async fn round(
     true
 }
 
-/// Renews some leases, whatever becomes of others.
+/// Renews some leases. Other batches continue meanwhile.
 fn renew(store: AnyStore, due: Vec<Renewing>) -> Batch {
     Box::pin(async move {
         let renewals: Vec<Renewal> = due.iter().map(|renewing| renewing.term.renewal()).collect();
         let sent = clock::now();
-        // A store that panics has not answered; the keeper goes on.
+        // A panic of the store counts as no answer.
         let answers = AssertUnwindSafe(async {
             let mut answers = store.renew(&renewals).await;
             for (Renewing { term, .. }, answer) in due.iter().zip(&mut answers) {
@@ -92,8 +94,8 @@ fn renew(store: AnyStore, due: Vec<Renewing>) -> Batch {
     })
 }
 
-/// Whether a lease that the store did not renew has ended with a transaction of its owner's, which
-/// recorded the outcome. The body may still be at work then, and is not stopped.
+/// Asks whether the lease ended with a transaction of its owner, which recorded the outcome. In
+/// that case the body may still run, and is not stopped.
 async fn recorded(store: &AnyStore, term: &Term) -> Result<Ownership, StoreError> {
     if store
         .inspect(&term.id)
@@ -119,7 +121,8 @@ fn settle(
         .iter()
         .map(|renewing| (&renewing.term, answers.next()))
         .collect();
-    // All of them, before anything is reported: reporting runs code of the application.
+    // Updates all leases before it reports anything, because reporting runs code of the
+    // application.
     for (lease, answer) in &answers {
         match answer {
             Some(Ok(Ownership::Held)) => lease.renewed(sent),
