@@ -349,7 +349,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
             let _ = self.tx.roll_back().await;
             self.depth -= 1;
         }
-        // If this fails too, the connection is lost, and with it the transaction.
+        // If this fails too, the connection is lost, and the transaction with it.
         let _ = self.tx.force_rollback().await;
     }
 

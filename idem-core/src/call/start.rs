@@ -5,7 +5,7 @@
 //! and, if that fails too, undoes it. The lease counts from before the claim was sent.
 //! [`OwnedRecord`](crate::call::owned_record::OwnedRecord) takes the steps after the claim.
 
-// `sent` and `seat` are the words of `flight.rs`.
+// `sent` and `seat` are the words that the flights use.
 #![allow(clippy::similar_names)]
 
 use std::sync::Arc;
@@ -193,7 +193,7 @@ impl Runtime {
         }
     }
 
-    /// Applies an answer that another call got. `None`: each call has to ask for itself.
+    /// Applies an answer that another call got. Returns `None` if each call has to ask for itself.
     fn use_shared(
         self: &Arc<Self>,
         request: &Request,
@@ -214,7 +214,7 @@ impl Runtime {
         Some(Err(self.reject(request, &why)))
     }
 
-    /// Claims the key for the calls of the flight, or without a seat for this call alone.
+    /// Claims the key for all calls of the flight, or without a seat only for this call.
     async fn claim_in_flight(
         self: &Arc<Self>,
         request: &Request,
@@ -286,7 +286,7 @@ impl Runtime {
         }
     }
 
-    /// Applies the store's answer to a claim, for this call and for its followers.
+    /// Applies the store's answer to a claim, for this call and for those that wait for it.
     fn after_claim(
         self: &Arc<Self>,
         request: &Request,
@@ -348,7 +348,7 @@ impl Runtime {
         }
     }
 
-    /// Waits until the record may have changed, the lease may have run out, or the call's own time
+    /// Waits until the record may have changed, the lease may have expired, or the call's own time
     /// is up.
     pub(super) async fn wait_for(
         &self,
@@ -574,7 +574,7 @@ mod tests {
                 "{took} ms, not {millis}"
             );
         }
-        // A wait that lasted did not end for no reason.
+        // A wait that lasted longer did not end without a reason.
         tokio::time::advance(Duration::from_millis(5)).await;
         let before = clock::now();
         pause.before_waiting_again(2).await;

@@ -1,4 +1,4 @@
-//! What is known at the return type of a guarded function.
+//! What the macro learns from the return type of a guarded function.
 
 use crate::call::keeping::{KeepsErrors, Policy};
 use crate::call::recorded::Recorded;
@@ -26,7 +26,7 @@ pub trait Returned {
     ///
     /// The error that was returned.
     fn into_result(self) -> Result<Self::Ok, Self::Err>;
-    /// From a `Result`.
+    /// Makes the type from a `Result`.
     fn from_result(result: Result<Self::Ok, Self::Err>) -> Self;
 }
 
@@ -69,7 +69,7 @@ where
     }
 }
 
-/// An error type that the errors of a guarded call can be turned into.
+/// An error type into which the errors of a guarded call can be converted.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot take up the errors of `idem`",
     label = "is not `From<idem::Error>`",
@@ -123,7 +123,8 @@ impl<R, T, E: ErrorPolicy> Witness<R, T, E> {
 /// The errors of a type whose policy has a condition that is not met, such as a policy of the error
 /// inside. This is an error at the type.
 pub trait ConditionalPolicy<E> {
-    /// This is found before [`NoPolicy`]'s method of the same name, which is of a reference.
+    /// Method lookup finds this before [`NoPolicy`]'s method of the same name, which takes a
+    /// reference to a reference.
     fn errors_by_default(&self) -> Policy<fn(&E) -> ErrorAction, E>
     where
         E: ErrorPolicy<Keeps: KeepsErrors<E>, Retries: RunsOnce>;
@@ -141,7 +142,7 @@ impl<R, T, E: HasErrorPolicy> ConditionalPolicy<E> for Witness<R, T, E> {
 /// What is done with the errors of a type that says nothing, where the function says nothing
 /// either.
 pub trait NoPolicy<E> {
-    /// Each is treated as [`Builder::default_error`](crate::Builder::default_error) says.
+    /// Treats each error as [`Builder::default_error`](crate::Builder::default_error) says.
     fn errors_by_default(&self) -> Policy<fn(&E) -> ErrorAction, E>;
 }
 

@@ -247,9 +247,7 @@ impl OwnedState {
     pub(super) fn leaves_out_outcome(&mut self) -> bool {
         match &mut self.step {
             // Duplicates must get the outcome that an operator settled.
-            Stage::Committing { outcome, .. } if !self.by_hand.is_some() => {
-                outcome.take().is_some()
-            }
+            Stage::Committing { outcome, .. } if self.by_hand.is_none() => outcome.take().is_some(),
             _ => false,
         }
     }

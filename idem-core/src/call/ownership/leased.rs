@@ -24,7 +24,7 @@ use crate::task::watch::{self, Seen};
 #[derive(Clone, Copy)]
 pub(crate) struct RunMode {
     asks: AskMode,
-    /// It runs to its end, whatever becomes of the lease.
+    /// The body runs to its end even if the lease is lost.
     observes: bool,
 }
 
@@ -76,7 +76,7 @@ impl<'a, Body> Leased<'a, Body> {
         }
     }
 
-    /// Takes the body of the next try.
+    /// Sets the body of the next try.
     pub(crate) fn begin_next_try(&mut self, body: Body) {
         self.held.goes_on();
         self.body.set(Some(body));
@@ -132,16 +132,16 @@ impl<R, Body: Future<Output = R>> Ownership<R> for Leased<'_, Body> {
             tokio::time::sleep(pause).await;
             return true;
         }
-        // A transaction of this try may have recorded the outcome. Then no body runs again, and what
-        // remains to be done is refused.
+        // If a transaction of this try recorded the outcome, no body runs again, and the store
+        // refuses the next step.
         if self.call.is_recorded() && !self.held.is_in_flight().await {
             return false;
         }
         let term = self.held.term();
         first(term.lost(), tokio::time::sleep(pause)).await;
         if term.is_lost() {
-            // No body is cut: the remaining step is tried, and refused if another caller is the
-            // owner now.
+            // No body runs now. The store refuses the remaining step if another caller is the
+            // owner.
             self.report_lost(self.observer);
             return false;
         }
