@@ -24,12 +24,12 @@ use crate::base::clock::now;
 
 /// A difference below the precision of a look, which is not worth a warning.
 const SLACK: Duration = Duration::from_millis(50);
-/// By which part of the time two clocks may part, as is promised: a tenth.
+/// The tenth by which the rates of two clocks may differ, as is promised.
 const RATE: u32 = 10;
-/// How many hundredths of a lease must have passed on our own clock. An owner stops after ninety by
-/// its own.
+/// How many hundredths of a lease must have passed on this process's clock. An owner stops after
+/// ninety by its own.
 const SURE: u32 = 95;
-/// The most leads that are kept. A clock that keeps its pace needs one.
+/// The most leads that are kept. A clock with a steady rate needs one.
 const MOST: usize = 64;
 
 /// What a store knows of its server's clock.
@@ -64,7 +64,7 @@ pub struct Asked(Instant);
 #[derive(Debug, Default)]
 struct State {
     last: Option<Look>,
-    /// The moment of our own clock from which leads are reckoned.
+    /// The moment of this process's clock from which leads are counted.
     origin: Option<Instant>,
     /// Ever larger ones: of two, the earlier counts only if it is smaller.
     leads: VecDeque<Lead>,
@@ -74,11 +74,11 @@ struct State {
 #[derive(Debug, Clone, Copy)]
 struct Lead {
     by: Duration,
-    /// When another was seen. The clock may have been set just before.
+    /// When another lead was seen. The clock may have been set just before.
     until: Option<Instant>,
 }
 
-/// The server's time at some moment between two of ours.
+/// The server's time at some moment between two moments of this process's clock.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     server: Duration,
@@ -147,12 +147,12 @@ impl ServerClock {
         let left = server
             .saturating_sub(age)
             .saturating_sub(self.renewed_by(lease)?);
-        // From the look on, no more than a lease is left.
+        // From the look on, at most a whole lease is left.
         Some(left.min(lease)).filter(|left| !left.is_zero())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that could panic half-way runs under the lock.
+        // A poisoned lock is used on: nothing that could panic half-way runs under it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

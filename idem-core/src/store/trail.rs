@@ -60,7 +60,7 @@ pub const KEPT: Duration = Duration::from_secs(90 * 86_400);
 /// remembered for as long.
 pub const LONGEST: Duration = Duration::from_secs(400 * 86_400);
 
-/// The lease of whoever writes an entry, or takes a number.
+/// The lease of a process that writes an entry, or takes a number.
 const LEASE: Duration = Duration::from_secs(5);
 /// How long an entry stays that was claimed and not written.
 const HOLD: Duration = Duration::from_secs(60);
@@ -94,7 +94,7 @@ pub struct Noted {
     number: u64,
 }
 
-/// The decisions about one record, or about an operation: by its digest.
+/// What decisions are about: one record, or an operation. Known by a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Subject(KeyDigest);
 
@@ -193,7 +193,7 @@ impl<'a, S: Store> Trail<'a, S> {
             if self.write(subject.entry(number), entry.clone()).await? {
                 return Ok(Noted { subject, number });
             }
-            // The count was lost, and entries were not: their numbers are taken.
+            // The counter was lost, and the entries were not. So this number is taken.
         }
         Err(contended())
     }
@@ -210,8 +210,8 @@ impl<'a, S: Store> Trail<'a, S> {
             .map(drop)
     }
 
-    /// As [`end`](Self::end), for a decision that was carried out or refused already: a failure is
-    /// logged, because it changes nothing about that.
+    /// As [`end`](Self::end), for a decision that was carried out or refused already. A failure is
+    /// only logged, because it does not change the decision.
     pub(crate) async fn end_logged(&self, noted: Noted, ended: &Ended) {
         if let Err(error) = self.end(noted, ended).await {
             catch_user_panic(
@@ -302,7 +302,7 @@ impl<'a, S: Store> Trail<'a, S> {
         let Some(info) = self.store.inspect(&id).await? else {
             return Ok(None);
         };
-        // Claimed, and not written: nothing was decided.
+        // It was claimed and not written, so nothing was decided.
         let Some(outcome) = &info.outcome else {
             return Ok(None);
         };
@@ -335,7 +335,7 @@ impl<'a, S: Store> Trail<'a, S> {
         }))
     }
 
-    /// A number that no other decision about the subject has: the attempt of a claim.
+    /// Takes a number that no other decision about the subject has: the attempt of a claim.
     async fn number(&self, subject: Subject) -> Result<u64, StoreError> {
         let Some(counter) = subject.counter() else {
             return Err(contended());
@@ -347,7 +347,7 @@ impl<'a, S: Store> Trail<'a, S> {
                 Claimed::Owned { attempt, .. } => {
                     let release =
                         Release::new(counter, owner, ReleaseTo::Released { keep: LONGEST });
-                    // Lost after a lease: the number is still nobody else's.
+                    // If this fails, the lease expires. The number stays taken.
                     self.store.release(&release).await?;
                     return Ok(attempt);
                 }
@@ -362,7 +362,7 @@ impl<'a, S: Store> Trail<'a, S> {
         Err(contended())
     }
 
-    /// Writes a record once. Says whether it did; not if there is one.
+    /// Writes a record once. Returns `false` if there is one already.
     async fn write(&self, id: Option<RecordId>, outcome: Encoded) -> Result<bool, StoreError> {
         let Some(id) = id else {
             return Err(contended());

@@ -79,9 +79,9 @@ pub enum Parsed {
 pub enum WireError {
     /// It does not begin as a record does.
     Foreign,
-    /// It begins as a record of another version does.
+    /// It begins like a record of another version.
     Version,
-    /// It begins as a record does, and does not go on as one.
+    /// It begins like a record, and is damaged after that.
     Damaged,
 }
 
@@ -231,7 +231,7 @@ pub fn decode_head(text: &Bytes) -> Result<Parsed, WireError> {
     head().ok_or(WireError::Damaged)
 }
 
-/// The lowest version that can express a record in flight.
+/// Returns the lowest version that can express a record in flight.
 fn version_of(held: &InFlight) -> u8 {
     let is_traced = |held: &InFlight| held.trace.is_some();
     if std::iter::successors(Some(held), |held| held.took_over.as_deref()).any(is_traced) {
@@ -243,8 +243,8 @@ fn version_of(held: &InFlight) -> u8 {
     }
 }
 
-/// A record in flight with the number of questions and its trace, and with those that were taken
-/// over: no more than `room`.
+/// Reads a record in flight with its number of questions and its trace, and at most `room` records
+/// that it took over.
 fn decode_in_flight(text: &[u8], room: usize) -> Option<InFlight> {
     let mut parts = text.splitn(2, |byte| *byte == OVER);
     let mut fields = parts.next()?.split(|byte| *byte == b' ');
@@ -365,7 +365,7 @@ fn metadata(text: &[u8]) -> Option<Metadata> {
     Metadata::parse(std::str::from_utf8(text).ok()?)
 }
 
-/// More than the header of any record takes, so that it is written without asking for memory twice.
+/// More than any header takes, so that a record is written with one allocation.
 const HEADER: usize = 128;
 
 fn in_flight(held: &InFlight) -> Vec<u8> {
@@ -467,7 +467,8 @@ fn push_base64(out: &mut Vec<u8>, bytes: &[u8; 16]) {
     out.extend_from_slice(&text);
 }
 
-/// A CRC-32 as six characters: against accidents, not against an enemy who can write to the store.
+/// A CRC-32 as six characters. It finds accidents; it does not stop an enemy who can write to the
+/// store.
 fn checksum(header: &[u8], payload: &[u8]) -> [u8; 6] {
     let mut crc = crc32fast::Hasher::new();
     crc.update(header);
@@ -482,8 +483,7 @@ fn text(fingerprint: Option<Fingerprint>) -> String {
     fingerprint.map_or_else(|| "-".to_owned(), |fingerprint| fingerprint.to_string())
 }
 
-/// The outer option says whether the field can be read, the inner one whether there is a
-/// fingerprint.
+/// The outer option: whether the field can be read. The inner one: whether there is a fingerprint.
 #[allow(clippy::option_option)]
 fn fingerprint(field: &[u8]) -> Option<Option<Fingerprint>> {
     if field == b"-" {

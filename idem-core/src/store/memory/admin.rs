@@ -11,7 +11,7 @@ use crate::store::admin::{
     AdminStore, Cursor, Intervened, Intervention, Listed, Listing, OnIntervention, Page,
 };
 
-/// How many records a page looks at, at most, and those of one more shard.
+/// A page looks at about this many records: it ends with the shard in which it reaches the number.
 const MOST_LOOKED_AT: usize = 4096;
 
 impl AdminStore for MemoryStore {

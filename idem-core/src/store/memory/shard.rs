@@ -1,12 +1,12 @@
 //! A part of the store, behind one lock.
 //!
-//! A record that changes has a place of its own, where it is *fresh*. A settled record will only
-//! expire. It is written with others into a *pack*: one run of bytes. A replayed outcome is a part
+//! A record that changes is *fresh*: it has memory of its own. A settled record only expires. It is
+//! written with others into a *pack*, which is one run of bytes, and a replayed outcome is a slice
 //! of that run. So a settled record costs its own bytes and an entry of the table, without a
-//! separate allocation for keeping or reading it.
+//! separate allocation.
 //!
-//! Sweeps find unused bytes of a pack, and drop expired records. A sweep looks at all records of
-//! the shard, and comes after as many changes as make it cost each of them a constant share.
+//! Sweeps find unused bytes of packs, and drop expired records. A sweep looks at all records of the
+//! shard. It comes after so many changes that its cost for each change is constant.
 
 mod pack;
 
@@ -23,14 +23,13 @@ use super::Shared;
 use super::slot::{MOST_OVERHEAD, Packed, Slot};
 use crate::record::{Claim, Metadata, OnClaim, Record, RecordId};
 
-/// The number of records in a pack. It is large enough that a pack's overhead hardly counts. It is
-/// small enough that few records wait for a pack, and that a caller which keeps an outcome holds
-/// little memory.
+/// The number of records in a pack. More would let more records wait for a pack, and a caller that
+/// keeps an outcome would hold more memory. Fewer would waste more on each pack.
 pub(super) const PACK: usize = 16;
-/// A larger payload stays where it is: next to it, what packing saves is little, and copying it
+/// The largest payload that is packed. For a larger one, packing saves little memory, and copying
 /// takes time.
 pub(super) const MOST_PAYLOAD: usize = 1024;
-/// A sweep of fewer than this is not worth while.
+/// Fewer records are not worth a sweep.
 const LEAST_SWEPT: usize = 64;
 
 pub(super) struct Shard {
@@ -41,7 +40,7 @@ pub(super) struct Shard {
     packs: Slab<Pack>,
     /// No record changes by itself before this.
     earliest: Duration,
-    /// No lease of a fresh record runs out before this.
+    /// No lease of a fresh record expires before this.
     earliest_lease: Duration,
     /// How many more changes there may be before the next sweep.
     until_sweep: usize,
@@ -81,7 +80,7 @@ struct Place {
 const FRESH: u32 = u32::MAX;
 
 struct Fresh {
-    /// Growing and packing need this; keeping it here avoids a look at each record.
+    /// Known here so that growing and packing need not look at each record.
     settled: bool,
     hash: u64,
     of: Box<FreshRecord>,
@@ -92,13 +91,13 @@ struct FreshRecord {
     slot: Slot,
 }
 
-/// Records that a sweep took out of a shard. Freeing a thousand records takes longer than finding them, so
-/// it happens when the shard's lock is open again.
+/// Records that a sweep took out of a shard. The caller frees them after it has released the
+/// shard's lock, because freeing a thousand records takes longer than finding them.
 #[derive(Default)]
 #[must_use]
 pub(super) struct Taken {
     packs: Vec<Bytes>,
-    // Moved here as they are: a box costs less to move than its record.
+    // The boxes move as they are, which costs less than moving the records.
     #[allow(clippy::vec_box)]
     fresh: Vec<Box<FreshRecord>>,
 }
@@ -147,7 +146,7 @@ impl Shared {
 }
 
 impl Shard {
-    /// The record as it is now, and the time until it changes by itself.
+    /// Returns the record as it is now, and the time until it changes by itself.
     pub(super) fn find(
         &mut self,
         target: Target<'_>,
@@ -177,7 +176,7 @@ impl Shard {
         ))
     }
 
-    /// How long the record stays as done after it has expired.
+    /// Returns how long the record stays as done after it has expired.
     pub(super) fn then_done(&self, target: Target<'_>) -> Duration {
         match self.place(target) {
             None => Duration::ZERO,
@@ -189,8 +188,7 @@ impl Shard {
         }
     }
 
-    /// Writes a record, in place of the one that is there or as a new one, for which the caller has
-    /// taken room.
+    /// Writes a record, new or in place of another. For a new one, the caller has taken room.
     pub(super) fn put(&mut self, target: Target<'_>, slot: Slot, shared: &Shared) {
         self.earliest = self.earliest.min(slot.expires);
         self.earliest_lease = self
@@ -259,7 +257,7 @@ impl Shard {
         shared.room.give_back(1);
     }
 
-    /// Packs and sweeps what is due, after a step. The caller frees what it returns without the
+    /// Packs and sweeps what is due after a step. The caller frees what this returns without the
     /// lock.
     pub(super) fn tend(&mut self, now: Duration, shared: &Shared) -> Taken {
         let mut taken = Taken::default();
@@ -292,7 +290,7 @@ impl Shard {
         self.places.len()
     }
 
-    /// The records whose ids are wanted, as they are now, in no order.
+    /// Returns the records whose ids are wanted, as they are now, in no order.
     pub(super) fn slots(
         &self,
         now: Duration,
@@ -390,8 +388,8 @@ impl Shard {
         self.settled = 0;
     }
 
-    /// Looks at every record once: drops what has expired and packs whose records are gone, and
-    /// brings thin packs together.
+    /// Looks at every record once: drops what has expired and packs that are empty, and merges thin
+    /// packs.
     fn sweep(&mut self, now: Duration, shared: &Shared, taken: &mut Taken) {
         let before = self.places.len();
         #[cfg(test)]
@@ -468,13 +466,13 @@ impl Shard {
         self.earliest_lease = earliest_lease;
     }
 
-    /// Writes what is in packs that are half empty, or small, into new ones.
+    /// Writes the records of packs that are half empty or small into new packs.
     fn merge_thin(&mut self, now: Duration, taken: &mut Taken) {
         let is_thin = |pack: &Pack| pack.used < pack.bytes.len() / 2 || pack.records < PACK / 2;
         let thin: Vec<bool> = (0..self.packs.capacity())
             .map(|key| self.packs.get(key).is_some_and(is_thin))
             .collect();
-        // A single one that is small could only be copied.
+        // A single small pack could only be copied.
         let mut count = 0;
         let mut gaps = 0;
         for (_, pack) in self.packs.iter().filter(|(_, pack)| is_thin(pack)) {
@@ -534,7 +532,7 @@ impl Shard {
     }
 }
 
-/// Whether nothing will happen to a record but that it expires, and it is worth while to pack it.
+/// Whether a record will only expire, and is small enough to be packed.
 fn settles(record: &Record) -> bool {
     !matches!(record, Record::InFlight(_)) && payload_len(record) <= MOST_PAYLOAD
 }
@@ -565,7 +563,7 @@ fn index(place: u32) -> usize {
     place as usize
 }
 
-/// A shard has no 2^32 fresh records, and no pack as many bytes.
+/// A shard has fewer than 2^32 fresh records, and a pack fewer bytes.
 fn narrow(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(FRESH)
 }

@@ -37,7 +37,7 @@ const HAS_METADATA: u8 = 0b10_0000;
 
 /// How many bytes there are before the id.
 const FIXED: usize = 4 + 1 + 8 + 4;
-/// More than a written record takes beside its id and its payload.
+/// The most bytes of a written record without its id and its payload.
 pub(super) const MOST_OVERHEAD: usize = 224 + 192 * MOST_TAKEN_OVER;
 
 /// A record, and when it changes by itself.
@@ -51,7 +51,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Lets the time pass: what has expired becomes done, or is over, which is said by `true`.
+    /// Lets time pass: an expired record becomes done, or is over. Returns whether it is over.
     pub(super) fn pass(&mut self, now: Duration) -> bool {
         if now < self.expires {
             return false;
@@ -121,7 +121,7 @@ impl Slot {
     }
 }
 
-/// A record in a pack, as far as it was read: up to its id.
+/// A record in a pack, read as far as its id.
 pub(super) struct Packed<'a> {
     tag: u8,
     expires: Duration,
@@ -133,7 +133,7 @@ pub(super) struct Packed<'a> {
 }
 
 impl<'a> Packed<'a> {
-    /// Looks at the record that was written at a place of a pack.
+    /// Reads the record that was written at a place of a pack.
     pub(super) fn at(pack: &'a [u8], start: usize) -> Self {
         let mut rest = Reader { pack, at: start };
         let id_len = u32::from_le_bytes(rest.array());
@@ -158,7 +158,7 @@ impl<'a> Packed<'a> {
         }
     }
 
-    /// The id of the record that was written at a place of a pack.
+    /// Reads the id of the record that was written at a place of a pack.
     pub(super) fn id_at(pack: &'a [u8], start: usize) -> &'a [u8] {
         let mut rest = Reader { pack, at: start };
         let id_len = u32::from_le_bytes(rest.array());
@@ -180,7 +180,8 @@ impl<'a> Packed<'a> {
         }
     }
 
-    /// How many of its bytes are still needed: not the payload of one that is done by now.
+    /// Returns how many of its bytes are still needed. A record that is done by now needs no
+    /// payload.
     pub(super) fn used(mut self, now: Duration) -> usize {
         let start = self.start;
         let expires = self.expires;
@@ -192,8 +193,8 @@ impl<'a> Packed<'a> {
                 .map_or(0, |payload| payload.len())
     }
 
-    /// The whole, as it was written; `pack` is what it was read from. Its payload is a part of the
-    /// pack, not a copy.
+    /// Reads the whole record. `pack` is what it was read from; its payload is a slice of the pack,
+    /// not a copy.
     pub(super) fn slot(mut self, pack: &Bytes) -> Slot {
         let (mut record, payload) = self.rest_of_slot();
         if let (Record::Committed { outcome, .. }, Some(payload)) = (&mut record, payload) {
@@ -206,7 +207,7 @@ impl<'a> Packed<'a> {
         }
     }
 
-    /// The record without its payload, and where that is.
+    /// Reads the record without its payload, and where the payload is.
     fn rest_of_slot(&mut self) -> (Record, Option<std::ops::Range<usize>>) {
         let rest = &mut self.rest;
         let attempt = rest.number();
@@ -261,7 +262,7 @@ const OVER_WITH_FINGERPRINT: u8 = 1;
 /// One that has none.
 const OVER_WITHOUT: u8 = 2;
 
-/// Writes the fields of a record in flight, besides attempt and fingerprint.
+/// Writes the fields of a record in flight, except for attempt and fingerprint.
 fn write_in_flight(held: &InFlight, out: &mut Vec<u8>) {
     out.extend_from_slice(&held.owner.to_bytes());
     out.push(match held.origin {

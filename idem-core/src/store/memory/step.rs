@@ -23,13 +23,13 @@ pub(super) struct LockedStep<'a> {
 }
 
 impl LockedStep<'_> {
-    /// The record as it is now, and the time until it changes by itself.
+    /// Returns the record as it is now, and the time until it changes by itself.
     pub(super) fn find(&mut self) -> Option<(FoundRecord<'_>, Duration)> {
         self.locked.records.find(self.target, self.shared)
     }
 
-    /// Writes what a step of an owner makes of the record, `None` where there is none. With it
-    /// comes the time until that changes by itself.
+    /// Writes what an owner's step makes of the record. `None` if there is no record; the duration
+    /// is the time until the record changes by itself.
     pub(super) fn carry_out(
         &mut self,
         on_step: Option<(OnStep, Duration)>,

@@ -1,9 +1,9 @@
-//! Packed and swept, the store answers as one map would.
+//! With packing and sweeping, the store answers as one map would.
 
 use super::*;
 use crate::store::memory::slot::Slot;
 
-/// The store as one map, with nothing packed and nothing swept.
+/// The store as one map, without packs and sweeps.
 #[derive(Default)]
 struct Plain(HashMap<RecordId, Slot>);
 
@@ -243,7 +243,7 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
             "{} looked at, at most {packs} packs",
             looked_at(&store)
         );
-        // When all has expired, nothing is left: no place, no pack.
+        // When all has expired, the store holds nothing: no entry, no pack.
         clock.advance(1_000 * SECOND);
         let mut locked = lock(&store.0.shards[0]);
         drop(locked.records.make_room(clock.elapsed(), &store.0.shared));
