@@ -1,9 +1,8 @@
 //! The code that threads share inside a process, under many schedules: `cargo xtask explore`.
 //!
-//! Shuttle runs each test thousands of times, on threads that go on one at a time, and chooses at
-//! each lock, counter and await (`sync.rs`) which one. A schedule in which all of them wait without
-//! end is a failure, which reveals a lost wake-up. Time stands still here, so no limit rescues a
-//! forgotten waiter.
+//! Shuttle runs each test thousands of times. One thread runs at a time, and at each lock, counter
+//! and await (`base/sync.rs`) shuttle chooses which. A schedule in which all threads wait without
+//! end is a failure, which shows a lost wake-up. Time does not pass here, so no timeout hides one.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -30,14 +29,14 @@ use crate::runtime::local_cache::LocalCache;
 use crate::store::{MemoryStore, Store};
 
 const LONG: Duration = Duration::from_secs(3600);
-/// At each of some thousand schedules, and as many that are chosen so that few switches make the
+/// How many random schedules run, and how many that are chosen so that few switches make the
 /// difference.
 const SCHEDULES: usize = 2_000;
 const SWITCHES: usize = 3;
 
 fn explore(test: impl Fn() + Send + Sync + Clone + 'static) {
     let run = |test: &dyn Fn()| {
-        // Timers are created here, and none is ever due: they are not driven.
+        // Timers are created here, and none is ever due, so nothing drives them.
         let timers = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
@@ -117,7 +116,7 @@ fn release(claim: &Claim) -> Release {
     }
 }
 
-/// Runs these at once, each on a thread of its own, and waits for all.
+/// Runs the futures at once, each on a thread of its own, and waits for all.
 fn at_once<F: Future<Output = ()> + Send + 'static>(futures: impl IntoIterator<Item = F>) {
     let threads: Vec<_> = futures
         .into_iter()
@@ -284,10 +283,10 @@ fn memory_what_has_expired_is_swept_in_time_whatever_the_sweeper_does_when_it_is
             puts("b", 1, false),
             puts("c", 1, true),
         ]);
-        // Nobody calls. The times leave room for what the sweeper may be late, and no more.
+        // No call comes. The times allow for how late the sweeper may be, and no more.
         for (from, until, left) in [(0, 60, 1), (1_000, 1_060, 0)] {
             clock.0.store(from, Ordering::SeqCst);
-            // Without end if nothing makes the sweeper look, which the explorer finds.
+            // This loop does not end if nothing makes the sweeper look, which the explorer reports.
             while store.len() > left {
                 if clock.elapsed().as_secs() < until {
                     clock.0.fetch_add(1, Ordering::SeqCst);
@@ -354,8 +353,8 @@ fn cache_gives_no_outcome_that_was_removed_before_the_call_began() {
     });
 }
 
-/// The store of one key, as far as flights see it: whether there is an outcome, and of which life
-/// of the key.
+/// The store of one key, as far as flights use it: whether there is an outcome, and how many lives
+/// of the key are over.
 #[derive(Default)]
 struct Stored {
     lives: u64,
@@ -376,7 +375,7 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
             let asking = asking.clone();
             let key = key.clone();
             async move {
-                // A life that is over when the call begins is over for it.
+                // This call must not get the outcome of a life that is over now.
                 let begun = key.lock().unwrap().lives;
                 let deadline = Some(clock::after(clock::now(), LONG));
                 let (mut seat, mut first) = match flights.join(&id("k"), None) {
@@ -402,8 +401,8 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                     }
                     assert_eq!(asking.fetch_add(1, Ordering::SeqCst), 0, "two ask");
                     thread::yield_now();
-                    // The store decides, and its answer takes its time. A call that came after the
-                    // owner had sent its commit asks while that is on its way, and gets that
+                    // The store decides, and its answer takes time. A call that came after the
+                    // owner had sent its commit asks while that commit is on its way, and gets its
                     // answer.
                     let (committed, life) = loop {
                         let mut key = key.lock().unwrap();
@@ -554,7 +553,7 @@ fn background_is_finished_when_the_last_has_ended_and_not_before() {
             let background = background.clone();
             let done = done.clone();
             move || {
-                // A detached body whose commit goes on behind it.
+                // A detached body whose commit continues after it.
                 let step = background.step(8).unwrap();
                 drop(body);
                 thread::yield_now();

@@ -15,10 +15,10 @@ use crate::runtime::Runtime;
 use crate::task::current;
 use crate::token::{Subject, Token};
 
-/// How many are recorded in one step of the store, which has a time limit.
+/// How many tokens one step of the store records, which has a time limit.
 const AT_ONCE: usize = 5_000;
 
-/// The longest time for which it is known that a token's time is over.
+/// The longest time for which the store can tell an expired token from an unknown one.
 const MOST_GRACE: Duration = Duration::from_secs(60 * 60);
 
 /// Makes tokens of one operation, and their records.
@@ -69,7 +69,8 @@ impl Mint<'_> {
 
     async fn record_some(runtime: &Runtime, issues: &[Issue]) -> Result<(), Error> {
         let mut answers = runtime.store.issue(issues).await;
-        // Of unknown fate: once more. A token that was written the first time is recognised.
+        // If the result is unknown, sends the issue once more. The store recognises a token that it
+        // wrote the first time.
         let again: Vec<usize> = (0..answers.len())
             .filter(|&index| {
                 answers
@@ -114,7 +115,7 @@ fn unanswered() -> StoreError {
     )
 }
 
-/// Reports what a token could not be issued for.
+/// Reports a token that could not be issued.
 fn not_issued(error: &Error) {
     Prepared::Refused(error.clone()).announce();
     current::taint();

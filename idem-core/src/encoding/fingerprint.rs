@@ -93,7 +93,7 @@ impl Fingerprint {
             static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
         }
         const MOST: usize = 4096;
-        // Taken away meanwhile: a value may digest others of its own.
+        // The buffer is taken out, because a value may digest values of its own.
         let mut canonical = SCRATCH.take();
         canonical.clear();
         value.serialize(Canonical {

@@ -38,13 +38,12 @@ pub enum Disposition {
     },
 }
 
-/// The pause before a message comes again whose handler failed for a reason that may pass in a
-/// moment.
+/// The pause before a message comes again if its handler failed for a reason that may pass soon.
 const SOON: Duration = Duration::from_secs(1);
-/// A message that comes again sooner is a busy loop.
+/// A shorter pause would be a busy loop.
 const SHORTEST: Duration = Duration::from_millis(100);
-/// The pause where the service is at fault, until it is repaired: no message is, so none is put
-/// aside.
+/// The pause if the service itself needs a repair. No message is at fault, so none is
+/// dead-lettered.
 const UNTIL_REPAIRED: Duration = Duration::from_secs(30);
 
 impl Disposition {
@@ -156,12 +155,14 @@ pub trait ConditionalDisposition {
     /// The type of the error inside.
     type Error: ?Sized;
 
-    /// Found before the method of [`NoDisposition`], which is of a reference.
+    /// Method lookup finds this before [`NoDisposition`]'s method, which takes a reference to a
+    /// reference.
     fn disposition(&self) -> Disposition
     where
         Self::Error: Dispose;
 
-    /// Found before the method of `DispositionByPolicy`, which is of a reference.
+    /// Method lookup finds this before [`DispositionByPolicy`]'s method, which takes a reference to
+    /// a reference.
     fn disposition_by_policy(&self, reason: &'static str) -> Disposition
     where
         Self::Error: Dispose;

@@ -1,4 +1,4 @@
-//! The kinds of errors, and what each is to programs and to clients.
+//! The kinds of errors, and what programs and clients see of each.
 
 use super::Error;
 
@@ -52,7 +52,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The one table of what each kind is to the outside: code, status, message for clients.
+    /// The table of what each kind is outside of this crate: code, status, message for clients.
     fn row(self) -> (&'static str, u16, &'static str) {
         const OURS: &str = "The request could not be processed because of an error of the service.";
         match self {

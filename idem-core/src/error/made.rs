@@ -176,7 +176,7 @@ impl Error {
         }
     }
 
-    /// The runtime has another store than the transaction's.
+    /// The runtime has another store than the one of the transaction.
     pub(crate) fn other_store<S>(operation: &str) -> Self {
         let name = std::any::type_name::<S>();
         let name = name.rsplit("::").next().unwrap_or(name);

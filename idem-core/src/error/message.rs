@@ -1,5 +1,5 @@
-//! The errors' texts, for operators. They are written by hand: without a macro for them, an empty
-//! program with this library builds some seconds sooner.
+//! The errors' texts, for operators. They are written by hand, because a macro for them would make
+//! a small program with this library build some seconds longer.
 
 use std::fmt;
 

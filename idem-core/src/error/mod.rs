@@ -306,7 +306,7 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        // The error itself, not the pointer to it, so that it can be downcast.
+        // Returns the error itself, not the pointer to it, so that it can be downcast.
         self.source.as_deref().map(|source| source as _)
     }
 }

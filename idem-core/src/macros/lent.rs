@@ -1,4 +1,4 @@
-//! Exclusive references in bodies that are retried: each try has them in turn.
+//! Exclusive references in bodies that are retried: the tries borrow them one after the other.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,4 +1,4 @@
-//! The functions that generated code calls. Not for people: they change without notice.
+//! The functions that generated code calls. Do not call them: they change without notice.
 
 use std::future::{Future, pending};
 use std::marker::PhantomData;

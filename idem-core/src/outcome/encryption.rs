@@ -26,7 +26,7 @@ use crate::record::CodecId;
 
 /// The form above.
 const FORM: u8 = 2;
-/// The same without the version of the outcome's type.
+/// The form without the version of the outcome's type.
 const FORM_WITHOUT_VERSION: u8 = 1;
 const NONCE: usize = 24;
 
@@ -157,7 +157,7 @@ impl Codec for EncryptedCodec {
 }
 
 impl EncryptedCodec {
-    /// The codec with this name inside: the one that writes, or one that it replaced.
+    /// Returns the inner codec with this name: the one that writes, or one that it replaced.
     fn inside(&self, id: CodecId) -> Option<&dyn Codec> {
         if self.inner.id() == id {
             Some(&*self.inner)
@@ -171,7 +171,8 @@ impl EncryptedCodec {
         check_key_id(&id).map_err(|problem| Unquoted::boxed(problem.to_string()))?;
         let mut sealed = vec![FORM];
         for text in [id.as_bytes(), self.inner.id().as_str().as_bytes()] {
-            // Both are short: the one was checked above, the other has 8 bytes at most.
+            // Both are short: the key's id was checked above, and the codec's id has at most 8
+            // bytes.
             sealed.push(u8::try_from(text.len())?);
             sealed.extend_from_slice(text);
         }
@@ -271,7 +272,7 @@ impl<'a> Sealed<'a> {
         let (nonce, encrypted) = rest.split_first_chunk::<NONCE>()?;
         let key_id = std::str::from_utf8(key_id).ok()?;
         let inner = CodecId::parse(inner)?;
-        // What is printed of it comes from the store.
+        // The store's text may be printed in errors, so it must be valid.
         let is_whole = matches!(*form, FORM | FORM_WITHOUT_VERSION) && check_key_id(key_id).is_ok();
         is_whole.then_some(Self {
             form: *form,

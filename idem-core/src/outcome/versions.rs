@@ -1,4 +1,4 @@
-//! Which version of its outcome's type an operation has, and how the earlier ones are read.
+//! Which version of its outcome's type an operation has, and how earlier versions are read.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl Default for Versions {
 }
 
 impl Versions {
-    /// Adds how outcomes of an earlier version are read.
+    /// Sets how outcomes of an earlier version are read.
     pub(crate) fn upgrade(&mut self, from: u32, upgrade: Upgrade) {
         self.upgrades = self
             .upgrades
@@ -59,7 +59,7 @@ impl Versions {
         }
     }
 
-    /// An outcome as one of the current version: `None` if it is.
+    /// Upgrades an outcome to the current version. `None` if it is current.
     pub(crate) fn upgraded(
         &self,
         codec: &AnyCodec,

@@ -128,14 +128,14 @@ mod sealed {
 pub struct Retry {
     max: u32,
     backoff: Duration,
-    /// Unless it is given, [`LONGEST_PAUSE`], or the backoff if that is longer.
+    /// `None`: [`LONGEST_PAUSE`], or the backoff if that is longer.
     max_backoff: Option<Duration>,
     then: Then,
 }
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// What is done with an error that is not, or no more, retried.
+/// What happens to an error that is not retried, or no longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
     Release,
@@ -194,7 +194,7 @@ pub(crate) struct Tries {
     /// The action on an unlisted error.
     unlisted: Then,
     made: u32,
-    /// One of them ended in an error of unknown outcome.
+    /// One of the tries ended in an error of unknown outcome.
     unknown: bool,
 }
 
@@ -249,12 +249,12 @@ impl Tries {
         }
     }
 
-    /// Whether an earlier try had an unknown outcome: then no later one can release the key.
+    /// Whether an earlier try had an unknown outcome. Then no later try can release the key.
     pub(crate) fn is_outcome_unknown(&self) -> bool {
         self.unknown
     }
 
-    /// How many tries there were, the first one included.
+    /// Returns the number of tries, including the first.
     pub(crate) fn count(&self) -> u32 {
         self.made.saturating_add(1)
     }

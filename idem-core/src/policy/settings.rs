@@ -1,4 +1,4 @@
-//! What is decided per operation: times, and what a call does when it is not the first.
+//! The settings of an operation: times, and what a call does when it is not the first.
 
 use std::time::Duration;
 
@@ -99,11 +99,12 @@ pub(crate) struct Times {
     pub(crate) least_secs: u32,
 }
 
-/// The tenth by which an owner stops early must be more than timers and scheduling take.
+/// An owner stops a tenth of the lease early. That tenth must be more than timers and scheduling
+/// take.
 const MIN_LEASE: Duration = Duration::from_millis(100);
 /// Thirty days: an operator has to see the error, find out what happened, and settle it.
 const DEFAULT_HOLD_MILLIS: u64 = 30 * 24 * 60 * 60 * 1_000;
-/// Longer than this is taken for a mistake in the unit.
+/// A longer time is refused, because its unit is probably wrong.
 pub(crate) const MAX_LENGTH: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 impl Settings {
@@ -127,7 +128,7 @@ impl Settings {
         observes: false,
     };
 
-    /// Refuses what cannot be, saying what to write.
+    /// Refuses an invalid setting with an error that says what to write.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let refuse = |reason: String| Err(ConfigError::new(reason));
         let lengths = [
@@ -173,7 +174,8 @@ impl Settings {
         Ok(())
     }
 
-    /// How long it is known that there was an outcome: never shorter than the outcome itself.
+    /// Returns how long it is remembered that there was an outcome: at least as long as the outcome
+    /// is kept.
     pub(crate) fn remember(&self) -> Duration {
         self.set_to_remember()
             .unwrap_or_default()
@@ -190,14 +192,14 @@ impl Settings {
         (self.times.remember_millis > 0).then(|| Duration::from_millis(self.times.remember_millis))
     }
 
-    /// How long an unsettled record is kept, where it is rejected or asked about.
+    /// Returns how long an unsettled record is kept, if it is rejected or asked about.
     pub(crate) fn hold(&self) -> Duration {
         Duration::from_millis(self.times.hold_millis)
     }
 
-    /// How long a record in flight stays if nothing more is heard of its owner. An unsettled one
-    /// that protects stays for its hold, and for as long again, so that the first call after it
-    /// learns that it has ended.
+    /// Returns when a record in flight expires if its owner does not renew it. If the record
+    /// protects its key after that, it stays for twice its hold, so that the next call can report
+    /// the end of the hold.
     pub(crate) fn in_flight_expiry(&self) -> Duration {
         let least = self.remember().max(self.lease.saturating_mul(2));
         if self.abandoned == Abandoned::Reject || self.reconciles {
@@ -207,12 +209,13 @@ impl Settings {
         }
     }
 
-    /// Whether a record may have to be settled, because no call goes on with it.
+    /// Whether an operator may have to settle a record, because no call continues with it.
     pub(crate) fn may_need_a_person(&self) -> bool {
         self.abandoned == Abandoned::Reject || self.reconciles || self.max_attempts().is_some()
     }
 
-    /// From which age on an abandoned record may be claimed, although it is rejected before.
+    /// Returns the age from which an abandoned record may be claimed, although it is rejected
+    /// before.
     pub(crate) fn take_over_after(&self) -> Option<Duration> {
         (self.abandoned == Abandoned::Reject).then(|| self.hold())
     }
@@ -222,13 +225,12 @@ impl Settings {
     }
 
     pub(crate) fn set_remember(&mut self, remember: Duration) {
-        // Zero is refused like everything that is shorter than `ttl`, which is at least a
-        // millisecond.
+        // Zero becomes 1 ms, which is refused because it is shorter than `ttl`.
         self.times.remember_millis = whole(remember).max(1);
         self.times.remember_is_default = false;
     }
 
-    /// How long a call waits for one in flight.
+    /// Returns how long a call waits for one in flight.
     pub(crate) fn wait(&self) -> Duration {
         Duration::from_millis(self.times.wait_millis)
     }
@@ -237,7 +239,7 @@ impl Settings {
         self.times.wait_millis = whole(wait);
     }
 
-    /// How many attempts a key may have; `None`: any number.
+    /// Returns how many attempts a key may have. `None`: any number.
     pub(crate) fn max_attempts(&self) -> Option<u64> {
         Some(self.most_attempts).filter(|most| *most < u64::MAX)
     }
@@ -260,7 +262,7 @@ fn whole(length: Duration) -> u64 {
     u64::try_from(whole_millis(length).as_millis()).unwrap_or(u64::MAX)
 }
 
-/// How long the attempt count of a released key stays.
+/// Returns how long the attempt count of a released key is kept.
 pub(crate) fn keep_released(ttl: Duration, lease: Duration, least_secs: u32) -> Duration {
     ttl.max(lease.saturating_mul(10)).max(seconds(least_secs))
 }
@@ -270,13 +272,13 @@ pub(crate) fn seconds(count: u32) -> Duration {
     Duration::from_secs(count.into())
 }
 
-/// Stores count in milliseconds; nothing is kept for less than was asked.
+/// Rounds up to milliseconds, in which stores count. Nothing is kept for less time than was asked.
 pub(crate) fn whole_millis(length: Duration) -> Duration {
     let rounded = length.as_nanos().div_ceil(1_000_000);
     u64::try_from(rounded).map_or(Duration::MAX, Duration::from_millis)
 }
 
-/// How long a kept error is kept: what a store can count, and not nothing.
+/// Returns how long a kept error is kept, within what a store can count, and at least 1 ms.
 pub(crate) fn keep_for(ttl: Duration) -> Duration {
     whole_millis(ttl).clamp(Duration::from_millis(1), MAX_LENGTH)
 }

@@ -127,7 +127,7 @@ impl Token {
         operation: &str,
         subject: &Subject,
     ) -> Self {
-        // The longest that may be is within 32 bits.
+        // Even the longest allowed time fits into 32 bits.
         let seconds = u32::try_from(ttl.as_millis().div_ceil(1_000)).unwrap_or(u32::MAX);
         let mut bytes = [0; LEN];
         bytes[..RANDOM].copy_from_slice(&random);
@@ -165,7 +165,7 @@ impl fmt::Debug for Token {
 
 impl PartialEq for Token {
     fn eq(&self, other: &Self) -> bool {
-        // Digests of this kind are compared in constant time.
+        // blake3 compares its hashes in constant time.
         blake3::hash(&self.0) == blake3::hash(&other.0)
     }
 }
@@ -337,7 +337,7 @@ impl Bound {
         let mut hasher = blake3::Hasher::new_derive_key(
             "idem one-time token: bound to operation and subject, version 1",
         );
-        // An operation's name has no zero byte in it.
+        // An operation's name contains no zero byte, so the parts cannot be confused.
         hasher
             .update(token)
             .update(operation.as_bytes())

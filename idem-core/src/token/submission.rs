@@ -11,15 +11,15 @@ use crate::record::RecordId;
 #[derive(Debug, Clone)]
 pub(crate) struct Submission {
     pub(crate) subject: KeyDigest,
-    /// The token's own `ttl`, as it says; 0 where it is refused.
+    /// The token's own `ttl`; 0 if the token is refused.
     pub(crate) ttl_secs: u32,
-    /// Why it is refused, without asking the store.
+    /// Why the token is refused without asking the store.
     pub(crate) flaw: Option<Flaw>,
     /// By a person who settles it: no guess.
     pub(crate) settles: bool,
 }
 
-/// What is wrong with a token. The caller is not told.
+/// What is wrong with a token. The caller does not learn which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flaw {
     /// It has no record.
@@ -42,15 +42,15 @@ impl Flaw {
         }
     }
 
-    /// Whether it may be a guess. An expired one was issued to this very subject.
+    /// Whether it may be a guess. An expired token was issued to this subject, so it is none.
     pub(crate) fn may_be_guess(self) -> bool {
         self != Self::Expired
     }
 }
 
 impl Submission {
-    /// Finds the record of a token, and what is wrong with it, as far as that can be told without
-    /// the store; `None` if the subject is missing.
+    /// Finds the record of a token, and what can be found wrong with it without the store. `None`
+    /// if the subject is missing.
     pub(crate) fn of<T, S>(operation: &str, token: &T, subject: &S) -> Option<(RecordId, Self)>
     where
         T: AsToken + ?Sized,
@@ -67,7 +67,7 @@ impl Submission {
                     flaw,
                 )
             }
-            // The events of one subject's forgeries have one key.
+            // The events about one subject's forgeries share one key.
             Err(InvalidToken(())) => (Bound::new(&[], operation, &subject), 0, Some(Flaw::Forged)),
         };
         Some((

@@ -79,7 +79,7 @@ fn a_token_leads_to_its_record_for_its_operation_and_subject_alone() {
         assert_eq!(wrong.flaw, Some(Flaw::OfAnother));
         assert_ne!(other.key(), record.key());
     }
-    // Made up by an expert: well-formed, and the key of no record.
+    // Made up by an expert: well-formed, but the key of no record.
     let made_up = Token::from_random(
         [8; RANDOM],
         Duration::from_secs(1_800),
@@ -140,7 +140,7 @@ fn what_is_no_token_at_all_is_forged_and_without_a_subject_there_is_nothing_to_l
     assert!(Submission::of("o", &token(), "").is_none());
 }
 
-/// Forms are open while a deployment goes on: a change needs a new version of the token.
+/// Forms stay open during a deployment, so a change needs a new version of the token.
 #[test]
 fn the_form_of_tokens_and_of_their_keys_is_pinned() {
     assert_eq!(token().to_string(), "BwcHBwcHBwcHBwcHBwcHBwAABwiH_7QXryVF");

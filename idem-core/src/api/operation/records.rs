@@ -150,7 +150,7 @@ impl Operation<'_> {
             | Some((RecordState::Released | RecordState::Issued | RecordState::Expired, _)) => {
                 return Ok(false);
             }
-            // An operator need not give the fingerprint.
+            // An operator need not set the fingerprint.
             Some((_, fingerprint)) => request.fingerprint = fingerprint,
         }
         let noting = Noting::begin(
@@ -168,7 +168,7 @@ impl Operation<'_> {
                 .give_back(by)
                 .await
                 .map(|()| true),
-            // Neither happens: duplicates and store failures are rejected.
+            // This does not happen: duplicates and store failures are rejected above.
             Ok(CallStart::Replay(_) | CallStart::Unguarded) => Ok(false),
             Err(error) => Err(error),
         };
@@ -346,7 +346,7 @@ impl Operation<'_> {
                     .settle(outcome, by)
                     .await
             }
-            // Neither happens: duplicates and store failures are rejected above.
+            // This does not happen: duplicates and store failures are rejected above.
             Ok(CallStart::Replay(_) | CallStart::Unguarded) => Ok(()),
             Err(error) => Err(error),
         };

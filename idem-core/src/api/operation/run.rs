@@ -66,12 +66,13 @@ impl<Q> Operation<'_, Q> {
         T: Storable<Via>,
         E: From<Error>,
     {
-        // No `async fn`, whose future would hold the whole description beside what is prepared of
-        // it.
+        // Not in the `async` block, whose future would hold the whole description besides what is
+        // prepared from it.
         let prepared = self.draft.prepare();
         let question = self.question;
         async move {
-            // The closure is the body's beginning: it is called where the body runs, or not at all.
+            // The closure is the first part of the body: it is called where the body runs, or not
+            // at all.
             let body = pin!(Some(async move {
                 match asked(Some(question)).await {
                     Some(settled) => settled,

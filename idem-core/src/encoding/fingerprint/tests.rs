@@ -32,8 +32,7 @@ const ORDER: Order = Order {
     lines: Vec::new(),
 };
 
-/// The digest is stored next to live records: a change of these strings breaks every deployment in
-/// mid-flight.
+/// The digest is stored with live records, so a change of these strings breaks running deployments.
 #[test]
 fn digests_are_pinned_for_ever() {
     let all = [
@@ -118,7 +117,7 @@ fn the_printed_form_reads_back() {
     assert_eq!(Fingerprint::parse(&[b'!'; 22]), None);
 }
 
-/// The form of values that older versions could not tell apart, stored like the others.
+/// Values that older versions could not distinguish. Their digests are stored like the others.
 #[test]
 fn digests_of_nested_options_and_exact_numbers_are_pinned() {
     let all = [
@@ -165,11 +164,11 @@ fn an_explicit_null_differs_from_an_absent_field() {
     assert_eq!(of(&absent), of(Empty {}));
     assert_ne!(of(&null), of(&absent));
     assert_ne!(of(&null), of(&text));
-    // As itself, in a sequence, and one level deeper.
+    // On its own, in a sequence, and one level deeper.
     assert_ne!(of(Some(None::<u8>)), of(None::<Option<u8>>));
     assert_ne!(of([Some(None::<u8>)]), of([None::<Option<u8>>]));
     assert_ne!(of(Some(Some(None::<u8>))), of(Some(None::<Option<u8>>)));
-    // A newtype is a value, whatever is in it.
+    // A newtype is a value, even if it contains `None`.
     assert_ne!(of(Named { note: Note(None) }), of(Empty {}));
     assert_ne!(
         of(Named { note: Note(None) }),
@@ -260,7 +259,7 @@ fn a_new_optional_field_changes_nothing_next_to_a_flattened_one_or_inside_it() {
             rest: HashMap::from([("cursor".into(), Some(3))]),
             ..Page::default()
         },
-        // A map has no optional fields: its keys are there, or not.
+        // A map has no optional fields: a key is there or not.
         Page {
             rest: HashMap::from([("cursor".into(), None)]),
             ..Page::default()
