@@ -11,7 +11,6 @@ use crate::base::clock;
 use crate::call::recorded::Recorded;
 use crate::call::rejected::{ClaimAnswer, Rejected};
 use crate::call::request::Request;
-use crate::call::start::Pause;
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::observe::Decision;
 use crate::policy::settings::InFlight;
@@ -43,38 +42,20 @@ impl CommittedBy {
 }
 
 /// The result of a claim.
-pub(crate) enum TransactionClaim<'a> {
+pub(crate) enum TransactionClaim {
     Owner(ClaimedRow),
     Replay(Recorded),
     /// A lease holds the key. The call may wait `until` then, but not in this transaction, whose
     /// locks the lease's owner may need.
-    Met(LeaseMet<'a>),
+    Met(HeldLease),
 }
 
 /// A lease that holds the key.
-pub(crate) struct LeaseMet<'p> {
-    runtime: &'p Arc<Runtime>,
-    request: &'p Request,
-    attempt: u64,
-    left: Duration,
+pub(crate) struct HeldLease {
+    pub(crate) attempt: u64,
+    pub(crate) left: Duration,
     /// Until when the call may wait for it.
     pub(crate) until: Instant,
-}
-
-impl LeaseMet<'_> {
-    pub(crate) fn reject(&self) -> Error {
-        self.runtime
-            .reject(self.request, &Rejected::InFlight(self.left))
-    }
-
-    /// Waits until the lease may have ended. The caller must have ended its transaction and given the
-    /// connection back.
-    pub(crate) async fn wait(&self, pause: &mut Pause) {
-        pause.before_waiting_again(self.attempt).await;
-        self.runtime
-            .wait_for(self.request, self.attempt, self.until, self.left)
-            .await;
-    }
 }
 
 /// A row that this call has claimed in the transaction.
@@ -164,7 +145,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         store: &S,
         committed_by: CommittedBy,
         until: Option<Instant>,
-    ) -> Result<TransactionClaim<'a>, Error> {
+    ) -> Result<TransactionClaim, Error> {
         let runtime = self.runtime;
         let request = self.request;
         let began = clock::now();
@@ -189,9 +170,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         let answered = match self.claim_until(store, &claim, committed_by, until).await? {
             ClaimUntil::Answered(answered) => answered,
             ClaimUntil::Met { attempt, left } => {
-                return Ok(TransactionClaim::Met(LeaseMet {
-                    runtime,
-                    request,
+                return Ok(TransactionClaim::Met(HeldLease {
                     attempt,
                     left,
                     until,
@@ -250,7 +229,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         &mut self,
         claimed: Claimed,
         owner: Owner,
-    ) -> Result<TransactionClaim<'a>, Error> {
+    ) -> Result<TransactionClaim, Error> {
         let runtime = self.runtime;
         let request = self.request;
         let found = match ClaimAnswer::from(claimed) {

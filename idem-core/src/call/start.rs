@@ -165,13 +165,13 @@ impl Runtime {
                     seat.wait_ended();
                     continue;
                 }
-                FlightStep::Answer(answer) => match self.use_shared(request, answer) {
-                    Some(start) => return start,
-                    None => {
-                        drop(seat);
-                        None
+                FlightStep::Answer(answer) => {
+                    if let Some(start) = self.use_shared(request, answer) {
+                        return start;
                     }
-                },
+                    drop(seat);
+                    None
+                }
                 FlightStep::Mismatch => return Err(self.reject(request, &Rejected::Mismatch)),
                 FlightStep::InFlight(left) => {
                     return Err(self.reject(request, &Rejected::InFlight(left)));

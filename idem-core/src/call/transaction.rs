@@ -12,7 +12,7 @@ use tracing::Instrument as _;
 
 use crate::call::finish::Handling;
 use crate::call::open_transaction::{
-    Backoff, ClaimedRow, CommittedBy, LeaseMet, OpenTransaction, TransactionClaim,
+    Backoff, ClaimedRow, CommittedBy, HeldLease, OpenTransaction, TransactionClaim,
 };
 use crate::call::ownership::in_transaction::ClaimedInTransaction;
 use crate::call::ownership::observed_in_transaction::ObservedInTransaction;
@@ -20,6 +20,7 @@ use crate::call::ownership::unguarded::UnguardedInTransaction;
 use crate::call::plan::RecordPlan;
 use crate::call::prepared::Prepared;
 use crate::call::recorded::Recorded;
+use crate::call::rejected::Rejected;
 use crate::call::request::Request;
 use crate::call::run::{Finished, run};
 use crate::call::start::Pause;
@@ -68,6 +69,34 @@ impl<T, E> TransactionOutcome<'_, T, E> {
             (Err(error), Ok(())) if finished.is_error_kept => Self::Kept(error),
             (Err(error), Ok(())) => Self::Failed(error),
         }
+    }
+}
+
+/// A call that met a lease.
+struct LeaseMet<'p> {
+    runtime: &'p Arc<Runtime>,
+    request: &'p Request,
+    lease: HeldLease,
+}
+
+impl LeaseMet<'_> {
+    fn reject(&self) -> Error {
+        self.runtime
+            .reject(self.request, &Rejected::InFlight(self.lease.left))
+    }
+
+    /// Waits until the lease may have ended. The caller must have ended its transaction and given the
+    /// connection back.
+    async fn wait(&self, pause: &mut Pause) {
+        let HeldLease {
+            attempt,
+            left,
+            until,
+        } = self.lease;
+        pause.before_waiting_again(attempt).await;
+        self.runtime
+            .wait_for(self.request, attempt, until, left)
+            .await;
     }
 }
 
@@ -130,9 +159,9 @@ where
                 .await;
             match end {
                 TransactionEnd::Committed(result) => return result,
-                TransactionEnd::Met(lease) => {
-                    lease.wait(&mut waits).await;
-                    until = Some(lease.until);
+                TransactionEnd::Met(met) => {
+                    met.wait(&mut waits).await;
+                    until = Some(met.lease.until);
                     // A wait is no conflict, so it does not count.
                     pause.rounds -= 1;
                     continue;
@@ -230,7 +259,13 @@ where
             let claimed = match open.claim(store, committed_by, until).await {
                 Ok(TransactionClaim::Owner(claimed)) => claimed,
                 Ok(TransactionClaim::Replay(recorded)) => return self.replay(&recorded),
-                Ok(TransactionClaim::Met(lease)) => return TransactionOutcome::Met(lease),
+                Ok(TransactionClaim::Met(lease)) => {
+                    return TransactionOutcome::Met(LeaseMet {
+                        runtime,
+                        request,
+                        lease,
+                    });
+                }
                 Err(error) => return TransactionOutcome::Refused(error),
             };
             if is_traced {

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use chacha20poly1305::XNonce;
 use chacha20poly1305::aead::{Aead, Payload};
+use zeroize::Zeroize as _;
 
 use self::keys::check_key_id;
 pub use self::keys::{EncryptionKey, EncryptionKeys, KeyRing};

@@ -326,7 +326,7 @@ mod tests {
         default.set_ttl(short);
         default.set_remember(short);
         assert_eq!(default.check(), Ok(()));
-        default.remember_is_default = true;
+        default.times.remember_is_default = true;
         default.set_ttl(long);
         assert_eq!((default.check(), default.remember()), (Ok(()), long));
         default.set_remember(short);

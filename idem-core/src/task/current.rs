@@ -360,6 +360,7 @@ impl Call {
     /// Notes the answer.
     pub(crate) fn was_answered(&self, found: bool) {
         self.0
+            .progress
             .question
             .store(if found { FOUND } else { UNKNOWN }, Ordering::Relaxed);
     }

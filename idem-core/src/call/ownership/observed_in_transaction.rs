@@ -12,6 +12,7 @@ use crate::call::ownership::Ownership;
 use crate::call::ownership::in_transaction::{commit_of, decision_on, run_in};
 use crate::call::plan::{RecordPlan, TryEnd, Verdict};
 use crate::call::recorded::Recorded;
+use crate::call::rejected::Rejected;
 use crate::call::transaction_body::Body;
 use crate::error::Error;
 use crate::observe::{Decision, catch_user_panic};
@@ -154,7 +155,9 @@ impl<X: Transaction<S>, S: Store, B, D: Fn(&Recorded)> ObservedInTransaction<'_,
                 attempt: claimed.attempt,
                 owner: claimed.owner,
             },
-            Ok(TransactionClaim::Met(lease)) => ClaimAfterBody::Failed(lease.reject()),
+            Ok(TransactionClaim::Met(lease)) => {
+                ClaimAfterBody::Failed(runtime.reject(request, &Rejected::InFlight(lease.left)))
+            }
             Ok(TransactionClaim::Replay(recorded)) => {
                 catch_user_panic(|| (self.decode)(&recorded));
                 ClaimAfterBody::Other

@@ -1,6 +1,7 @@
 //! With packing and sweeping, the store answers as one map would.
 
 use super::*;
+use crate::record::OnStep;
 use crate::store::memory::slot::Slot;
 
 /// The store as one map, without packs and sweeps.
