@@ -213,7 +213,10 @@ impl<'c> Consumer<'c> {
     pub(crate) async fn subscribe(&self) -> Result<Deliveries<'_, Ticket<'c>>, Fault> {
         let concurrency = self.settings.concurrency;
         let prefetch = u16::try_from(concurrency).map_err(|_| {
-            Fault::config(format!("`concurrency` is {concurrency}, and RabbitMQ's prefetch is at most 65,535: make it smaller, and run several consumers"))
+            Fault::config(format!(
+                "`concurrency` is {concurrency}, and RabbitMQ's prefetch is at \
+                most 65,535: make it smaller, and run several consumers"
+            ))
         })?;
         let queue = self.checked.get_or_try_init(async || {
             let queue = self.check_queue().await?;
@@ -266,10 +269,14 @@ impl<'c> Consumer<'c> {
         let Some(exchange) = self.dead_letter_exchange.clone().or(own) else {
             return Err(Fault::config(match arguments {
                 Some(_) => format!(
-                    "the queue `{queue}` has no `x-dead-letter-exchange`, so messages that no redelivery helps would be lost: declare it with one, or name it: `.dead_letter_exchange(\"{queue}.dead\")` (one that a policy sets must be named too)"
+                    "the queue `{queue}` has no `x-dead-letter-exchange`, so messages that no \
+                     redelivery helps would be lost: declare it with one, or name it: \
+                     `.dead_letter_exchange(\"{queue}.dead\")` (one that a policy sets must be \
+                     named too)"
                 ),
                 None => format!(
-                    "RabbitMQ did not tell the arguments of the queue `{queue}`: name its dead-letter exchange, `.dead_letter_exchange(\"{queue}.dead\")`"
+                    "RabbitMQ did not tell the arguments of the queue `{queue}`: name its \
+                     dead-letter exchange, `.dead_letter_exchange(\"{queue}.dead\")`"
                 ),
             }));
         };
@@ -280,7 +287,10 @@ impl<'c> Consumer<'c> {
         let names_another_queue = routing_key.as_ref().is_some_and(|target| target != queue);
         if exchange.is_empty() && !names_another_queue {
             return Err(Fault::config(format!(
-                "dead letters of the queue `{queue}` would return to it, or be lost: they go to the default exchange, whose routing keys are names of queues. Give the queue the name of another one as `x-dead-letter-routing-key`, or name an exchange: `.dead_letter_exchange(\"{queue}.dead\")`"
+                "dead letters of the queue `{queue}` would return to it, or be lost: they go to \
+                 the default exchange, whose routing keys are names of queues. Give the queue the \
+                 name of another one as `x-dead-letter-routing-key`, or name an exchange: \
+                 `.dead_letter_exchange(\"{queue}.dead\")`"
             )));
         }
         Ok(DeadLetters {
@@ -303,7 +313,12 @@ impl<'c> Consumer<'c> {
                 .await
         });
         asked.await.map_err(|error| {
-            refused(error, || format!("there is no exchange `{exchange}`, where messages of the queue `{queue}` are put aside: declare it, and bind a queue to it"))
+            refused(error, || {
+                format!(
+                    "there is no exchange `{exchange}`, where messages of the \
+                queue `{queue}` are put aside: declare it, and bind a queue to it"
+                )
+            })
         })
     }
 

@@ -199,12 +199,16 @@ impl<'c> ConsumerChannels<'c> {
                 "x-message-ttl".into(),
                 AMQPValue::LongLongInt(seconds * 1000),
             );
-            self.publish.declare(&name, arguments).await.map_err(|fault| match fault {
-                Fault::Final(error) => Fault::config(format!(
-                    "the retry queue `{name}` cannot be declared; name one of your own with `.retry_queue(..)`: {error}"
-                )),
-                passing @ Fault::Passing(_) => passing,
-            })?;
+            self.publish
+                .declare(&name, arguments)
+                .await
+                .map_err(|fault| match fault {
+                    Fault::Final(error) => Fault::config(format!(
+                        "the retry queue `{name}` cannot be declared; name one of your own with \
+                     `.retry_queue(..)`: {error}"
+                    )),
+                    passing @ Fault::Passing(_) => passing,
+                })?;
             self.declared().insert(seconds);
         }
         Ok(name)

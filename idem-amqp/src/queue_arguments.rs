@@ -114,7 +114,9 @@ mod tests {
 
     #[test]
     fn a_refusal_tells_one_argument_and_one_that_is_cut_off_tells_none() {
-        let text = "PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue 'orders' in vhost '/': received none but current is the value 'orders.dead' of type 'longstr'";
+        let text = "PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue \
+            'orders' in vhost '/': received none but current is the value 'orders.dead' of type \
+            'longstr'";
         let name = "x-dead-letter-exchange".to_owned();
         assert_eq!(
             read(text),
@@ -124,7 +126,8 @@ mod tests {
             ))
         );
         assert_eq!(read(&text[..text.len() - 12]), None);
-        let text = "PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q' in vhost '/': received 'true' but current is 'false'";
+        let text = "PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q' in vhost '/': \
+            received 'true' but current is 'false'";
         assert_eq!(read(text), Some(Differs::Flag("durable".into(), false)));
         assert_eq!(read("NOT_FOUND - no queue 'orders' in vhost '/'"), None);
     }

@@ -109,7 +109,8 @@ pub(crate) async fn deliveries(
                 delivered = subscription.consumer.next() => match delivered {
                     Some(Ok(message)) => Ok(Ticket::new(message, &channels, &queue)),
                     Some(Err(error)) => Err(Fault::passing(error)),
-                    None => Err(Fault::passing("the broker has cancelled the consumer: its queue was deleted, or moved")),
+                    None => Err(Fault::passing("the broker has cancelled the consumer: its queue \
+                        was deleted, or moved")),
                 },
                 fault = channels.ended(&queue.name, prefetch) => Err(fault),
             };

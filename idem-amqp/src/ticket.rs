@@ -145,7 +145,11 @@ impl idem_queue::Ticket for Ticket<'_> {
 
     async fn keep_alive(&self) -> Result<(), BoxError> {
         let limit = self.channels.consumer_timeout;
-        Err(format!("the handler has run for half of RabbitMQ's consumer_timeout ({limit:?}) or longer: raise it, or make the work shorter").into())
+        Err(format!(
+            "the handler has run for half of RabbitMQ's consumer_timeout ({limit:?}) or \
+            longer: raise it, or make the work shorter"
+        )
+        .into())
     }
 
     /// Does not wait for an answer. If the acknowledgement is lost, the message comes again, and its

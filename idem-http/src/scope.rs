@@ -40,14 +40,16 @@ impl KeyScope {
         if has_password(value) {
             tracing::error!(
                 target: "idem", event = "credential_in_scope", %header,
-                "the scope is a password of the request, which would be in the store; return the authenticated user, or digest it by a `ScopeSecret`",
+                "the scope is a password of the request, which would be in the store; return the \
+                 authenticated user, or digest it by a `ScopeSecret`",
             );
             return Err(Problem::of_kind(ErrorKind::Config));
         }
         if !WARNED.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 target: "idem", event = "credential_in_scope", %header,
-                "the scope is a token of the request, and is stored as a digest; a renewed token is another owner: return the authenticated user",
+                "the scope is a token of the request, and is stored as a digest; a renewed token \
+                 is another owner: return the authenticated user",
             );
         }
         Ok(Some(digest_of_token(&owner)))

@@ -56,7 +56,9 @@ pub(crate) async fn check_filter(
         return Ok(());
     }
     Err(Fault::config(format!(
-        "the consumer `{}` of the stream `{}` has the filter subject `{filter}`, and would receive nothing: the stream has the subjects `{}`. Create the consumer with a filter among them, or add the subject to the stream",
+        "the consumer `{}` of the stream `{}` has the filter subject `{filter}`, and would receive \
+         nothing: the stream has the subjects `{}`. Create the consumer with a filter among them, \
+         or add the subject to the stream",
         info.name,
         config.name,
         config.subjects.join("`, `"),

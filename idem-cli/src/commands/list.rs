@@ -72,7 +72,8 @@ pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(),
         print::aside(&format!("there may be more: --cursor {}", cursor.as_str()));
     } else if !found_any && args.cursor.is_none() {
         print::aside(
-            "no such records; if there should be some, check the database in the URL, `--prefix` or `--table`",
+            "no such records; if there should be some, check the database in the URL, `--prefix` \
+             or `--table`",
         );
     }
     Ok(())

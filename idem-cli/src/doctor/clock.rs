@@ -46,8 +46,12 @@ pub(super) fn judge(server: &str, first: &Reading, second: &Reading, report: &mu
         report.fine(format!("{server}: the clock runs as this machine's does"));
     } else {
         report.found(
-            format!("{server}: the clock was set, or does not run at the rate of this machine's: {passed:?} passed there while {least:?} to {most:?} passed here"),
-            "keep both clocks by NTP, slewed and not stepped; leases are taken over too early or too late otherwise",
+            format!(
+                "{server}: the clock was set, or does not run at the rate of this machine's: \
+                {passed:?} passed there while {least:?} to {most:?} passed here"
+            ),
+            "keep both clocks by NTP, slewed and not stepped; leases are taken over too early or \
+             too late otherwise",
         );
     }
     let here = SystemTime::now()
@@ -56,8 +60,13 @@ pub(super) fn judge(server: &str, first: &Reading, second: &Reading, report: &mu
     let apart = second.time.abs_diff(here);
     if apart > APART {
         report.found(
-            format!("{server}: the clock is {} off from this machine's", crate::print::length(apart)),
-            "keep the clocks of all servers by NTP: after a fail-over to a server whose clock is ahead, living owners look dead to processes that connect then",
+            format!(
+                "{server}: the clock is {} off from this \
+                machine's",
+                crate::print::length(apart)
+            ),
+            "keep the clocks of all servers by NTP: after a fail-over to a server whose clock is \
+             ahead, living owners look dead to processes that connect then",
         );
     }
 }

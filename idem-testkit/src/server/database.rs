@@ -373,7 +373,8 @@ pub(super) fn find(program: &str, others: &[PathBuf], install: &str) -> io::Resu
         io::Error::new(
             io::ErrorKind::NotFound,
             format!(
-                "`{program}` is not installed, and these tests need a real one: `cargo xtask test` installs it, or do it by hand ({install})"
+                "`{program}` is not installed, and these tests need a real one: `cargo xtask test` \
+                 installs it, or do it by hand ({install})"
             ),
         )
     })
