@@ -354,7 +354,9 @@ impl RoundTrips {
             std::mem::replace(&mut *said, (Some(answered), 0)).1
         };
         let why = format!(
-            "the lease is {lease:?} and a round trip to the store took {round_trip:.1?}; make `lease` longer than three of them; so it was {others} times more since this was last said"
+            "the lease is {lease:?} and a round trip to the store took {round_trip:.1?}; make \
+             `lease` longer than three of them; so it was {others} times more since this was last \
+             said"
         );
         self.observer
             .decided_because(Decision::LeaseTooShort, id, attempt, &why);

@@ -227,7 +227,8 @@ impl Bindings {
             Some(meant) if names.len() == 1 => format!("{no_parameter}: did you mean `{meant}`?"),
             Some(meant) => format!("{no_parameter}: did you mean `{meant}`? {}", self.said()),
             None => format!(
-                "{no_parameter}; {}; a static is written with its path, `self::{name}`, and a constant text as a `const`",
+                "{no_parameter}; {}; a static is written with its path, `self::{name}`, and a \
+                 constant text as a `const`",
                 self.said()
             ),
         }
@@ -563,7 +564,8 @@ mod tests {
                 false,
             ),
             (
-                "macro_rules! length { ($name:ident) => { fn $name(text: &str) -> usize { text.len() } } }",
+                "macro_rules! length \
+                 { ($name:ident) => { fn $name(text: &str) -> usize { text.len() } } }",
                 false,
             ),
             ("fn length(text: &str) -> usize { text.len() }", false),

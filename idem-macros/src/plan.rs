@@ -158,7 +158,8 @@ impl Plan {
             && self.errors.retries().is_some()
             && let Some(place) = self_in_task(&self.function.body.stream())
         {
-            let message = "a task may outlive this call, so it cannot borrow `self`: give it what it needs by value, such as a clone of a field";
+            let message = "a task may outlive this call, so it cannot borrow `self`: give it what \
+                it needs by value, such as a clone of a field";
             errors.at(place, message);
             self.hides_body = true;
         }
@@ -166,7 +167,8 @@ impl Plan {
             .renamed_receiver()
             .and_then(|_| format_of(&self.function.body.stream(), "self"))
         {
-            let message = "each try has a `self` of its own, which a format string does not see: write `{}`, and `self` after the text";
+            let message = "each try has a `self` of its own, which a format string does not see: \
+                write `{}`, and `self` after the text";
             errors.on(literal, message);
         }
         if self.detached.is_none() {
@@ -250,7 +252,9 @@ fn check_name_is_given(args: &Args, function: Option<&Function>, errors: &mut Er
     if let Some(error) = function.and_then(Function::needs_name) {
         errors.push(error);
     } else if let Some(token) = &args.identity.token {
-        let message = "tokens are issued under the operation's name, so it needs a `name`: write for example `name = \"orders.submit\"`, and issue with `operation(\"orders.submit\").issue(..)`";
+        let message = "tokens are issued under the operation's name, so it needs a `name`: write \
+            for example `name = \"orders.submit\"`, and issue with \
+            `operation(\"orders.submit\").issue(..)`";
         errors.at(token.keyword.span(), message);
     }
 }
@@ -270,15 +274,18 @@ fn check_identity(args: &Args, errors: &mut Errors) {
             );
         }
         (Some(_), Some(token), _) => {
-            let message = "`token` takes the place of `key`: a submission is identified by its token alone, so leave one of them out";
+            let message = "`token` takes the place of `key`: a submission is identified by its \
+                token alone, so leave one of them out";
             errors.at(token.keyword.span(), message);
         }
         (_, None, Some(subject)) => {
-            let message = "`subject` is the visitor that a `token` was issued to, and there is no `token`: write for example `token = \"form.token\"`, or leave `subject` out";
+            let message = "`subject` is the visitor that a `token` was issued to, and there is no \
+                `token`: write for example `token = \"form.token\"`, or leave `subject` out";
             errors.at(subject.keyword.span(), message);
         }
         (None, Some(token), None) => {
-            let message = "`token` needs a `subject`, the visitor that it was issued to, as the server knows it: write for example `subject = \"user.id\"`";
+            let message = "`token` needs a `subject`, the visitor that it was issued to, as the \
+                server knows it: write for example `subject = \"user.id\"`";
             errors.at(token.keyword.span(), message);
         }
         _ => {}
@@ -295,7 +302,8 @@ fn check_identity(args: &Args, errors: &mut Errors) {
             && value::is_path(value, "run")
         {
             let message = format!(
-                "a call with a token never runs without the store, because only the store knows whether the token is valid: leave `{keyword}` out"
+                "a call with a token never runs without the store, because only the store knows \
+                 whether the token is valid: leave `{keyword}` out"
             );
             errors.on(value, message);
         }
@@ -306,7 +314,8 @@ fn check_identity(args: &Args, errors: &mut Errors) {
 fn check_name(expr: &Expr, bindings: &Bindings, errors: &mut Errors) {
     if let Some(parameter) = bindings.first_in(expr) {
         let message = format!(
-            "`name` is one constant for all calls, so it cannot use the parameter `{parameter}`: what differs from call to call goes into `key`"
+            "`name` is one constant for all calls, so it cannot use the parameter `{parameter}`: \
+             what differs from call to call goes into `key`"
         );
         errors.on(expr, message);
     } else if let Some(ty) = bindings
@@ -314,7 +323,9 @@ fn check_name(expr: &Expr, bindings: &Bindings, errors: &mut Errors) {
         .filter(|_| !item::is_of_type(expr))
     {
         let message = format!(
-            "`name` is a constant, which cannot use the function's own type parameter `{ty}`: in an `impl` with that parameter, write `const NAME: &'static str = {ty}::NAME;`, and here `name = Self::NAME`"
+            "`name` is a constant, which cannot use the function's own type parameter `{ty}`: in \
+             an `impl` with that parameter, write `const NAME: &'static str = {ty}::NAME;`, and \
+             here `name = Self::NAME`"
         );
         errors.on(expr, message);
     }
@@ -502,14 +513,16 @@ impl Options<'_> {
         if let (Some(setting), _) = &hold
             && abandoned.is_some_and(|value| value::is_path(value, "rerun"))
         {
-            let message = "`hold` is for records that wait to be settled, and with `abandoned = rerun` none does: leave it out, or write `abandoned = reject`";
+            let message = "`hold` is for records that wait to be settled, and with `abandoned = \
+                rerun` none does: leave it out, or write `abandoned = reject`";
             self.errors.at(setting.keyword.span(), message);
         }
         if let ((_, Some(Time::Fixed(ttl))), (Some(setting), Some(Time::Fixed(remember)))) =
             (&ttl, &remember)
             && remember < ttl
         {
-            let message = "`remember` is shorter than `ttl`, but counts from the same moment: make it longer, or leave it out";
+            let message = "`remember` is shorter than `ttl`, but counts from the same moment: make \
+                it longer, or leave it out";
             self.errors
                 .push(Error::new_spanned(&setting.value, message));
         }
@@ -517,7 +530,8 @@ impl Options<'_> {
             && *length < MIN_LEASE
         {
             let message = format!(
-                "`lease` is at least {MIN_LEASE:?}, and should be several times the store's round trip: write for example `lease = \"30s\"`"
+                "`lease` is at least {MIN_LEASE:?}, and should be several times the store's round \
+                 trip: write for example `lease = \"30s\"`"
             );
             self.errors
                 .push(Error::new_spanned(&setting.value, message));

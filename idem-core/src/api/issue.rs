@@ -104,7 +104,8 @@ impl Mint<'_> {
 
 /// Of 128 random bits, none come twice.
 fn repeated() -> StoreError {
-    let message = "there is a record of this new token already; the system's random numbers seem to repeat themselves";
+    let message = "there is a record of this new token already; the system's random numbers seem \
+        to repeat themselves";
     StoreError::new(StoreErrorKind::Refused, message)
 }
 
@@ -239,7 +240,8 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         }
         if rounded > MAX_LENGTH {
             return Err(config(format!(
-                "the token's `ttl` is {ttl:?}, more than the 100 years that it may be; is the unit right?"
+                "the token's `ttl` is {ttl:?}, more than the 100 years that it may be; is the unit \
+                 right?"
             )));
         }
         Ok(Mint {

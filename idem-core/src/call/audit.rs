@@ -21,7 +21,8 @@ impl By {
     pub(crate) fn new(who: &str, why: &str) -> Result<Self, ConfigError> {
         if who.is_empty() || who.len() > MAX_WHO || why.len() > MAX_WHY {
             return Err(ConfigError::new(format!(
-                "`audit` takes who, 1 to {MAX_WHO} bytes, and why, up to {MAX_WHY} bytes; they have {} and {}",
+                "`audit` takes who, 1 to {MAX_WHO} bytes, and why, up to {MAX_WHY} bytes; they \
+                 have {} and {}",
                 who.len(),
                 why.len()
             )));

@@ -15,8 +15,10 @@ use crate::record::Encoded;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be kept",
     label = "this keeps errors, which then must be stored",
-    note = "an error that is kept is `serde::Serialize` and `serde::de::DeserializeOwned`: derive both; of a generic error, the type parameters are so too",
-    note = "an `idem::Error` is never kept, alone or inside of another: mark the variant that holds one `#[serde(skip)]`"
+    note = "an error that is kept is `serde::Serialize` and `serde::de::DeserializeOwned`: derive \
+        both; of a generic error, the type parameters are so too",
+    note = "an `idem::Error` is never kept, alone or inside of another: mark the variant that \
+        holds one `#[serde(skip)]`"
 )]
 pub trait Keepable: Serialize + DeserializeOwned {}
 
@@ -51,7 +53,8 @@ impl<E> ErrorCodec<E> {
 #[diagnostic::on_unimplemented(
     message = "`{E}` cannot be kept, as its error policy wants",
     label = "some errors of this type are kept, and then must be stored",
-    note = "an error that is kept is `serde::Serialize` and `serde::de::DeserializeOwned`: derive both; of a generic error, the type parameters are so too",
+    note = "an error that is kept is `serde::Serialize` and `serde::de::DeserializeOwned`: derive \
+        both; of a generic error, the type parameters are so too",
     note = "the variant that holds an `idem::Error` is never kept: mark it `#[serde(skip)]`"
 )]
 pub trait KeepsErrors<E> {

@@ -315,7 +315,8 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
     pub(crate) fn lost(&self) -> Error {
         let lost = StoreError::new(
             StoreErrorKind::Unavailable,
-            "the record is no longer in this transaction: the database ended the transaction (a deadlock, a lock that was waited for in vain), or the body did; begin it again",
+            "the record is no longer in this transaction: the database ended the transaction (a \
+             deadlock, a lock that was waited for in vain), or the body did; begin it again",
         );
         self.runtime.failed(&self.request.id, lost)
     }

@@ -8,7 +8,8 @@ use crate::task::current;
 #[diagnostic::on_unimplemented(
     message = "what `reconcile` gives does not fit what the body gives",
     label = "the body and the question differ",
-    note = "for a body that gives `Result<T, E>`, `reconcile` gives a future of `Result<Option<T>, E>`"
+    note = "for a body that gives `Result<T, E>`, `reconcile` gives a future of `Result<Option<T>, \
+        E>`"
 )]
 pub trait Question<T, E>: sealed::Question {
     /// Whether there is a question.

@@ -438,7 +438,8 @@ impl Runtime {
             .decided(Decision::TakenOver, &request.id, attempt);
         if request.settings.abandoned == Abandoned::Reject {
             let why = format!(
-                "the key was not settled within its `hold`, {:?}: the call runs although attempt {} was cut off",
+                "the key was not settled within its `hold`, {:?}: the call runs although attempt \
+                 {} was cut off",
                 request.settings.hold(),
                 attempt.saturating_sub(1)
             );

@@ -13,7 +13,8 @@ use std::pin::Pin;
 #[diagnostic::on_unimplemented(
     message = "this body cannot run in a transaction on any thread",
     label = "not an async closure over `&mut` the transaction, whose future is `Send`",
-    note = "write `async |tx| ..`; for a body with an `Rc`, or another value that is not `Send`, use `run_in_local` or `transaction_local`"
+    note = "write `async |tx| ..`; for a body with an `Rc`, or another value that is not `Send`, \
+        use `run_in_local` or `transaction_local`"
 )]
 pub trait TransactionBody<X, R>: FnOnce(X) -> Self::Running {
     /// The future of the body.
@@ -33,8 +34,10 @@ where
 #[diagnostic::on_unimplemented(
     message = "this body cannot run a second time, as it must if its transaction meets another one",
     label = "not `Clone`",
-    note = "a body that owns what is not `Clone`: leave out `move`, so that it borrows, or put that into an `Arc`",
-    note = "a body that changes what it captures: return the change, or use `transaction_local`; `run_in` runs its body once, in a transaction of yours"
+    note = "a body that owns what is not `Clone`: leave out `move`, so that it borrows, or put \
+        that into an `Arc`",
+    note = "a body that changes what it captures: return the change, or use `transaction_local`; \
+        `run_in` runs its body once, in a transaction of yours"
 )]
 pub trait RunsAgain: Clone {}
 

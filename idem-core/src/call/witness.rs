@@ -12,7 +12,8 @@ use crate::record::Encoded;
 #[diagnostic::on_unimplemented(
     message = "an idempotent function must return `Result`, not `{Self}`",
     label = "not a `Result`",
-    note = "the call can fail in ways of its own (`idem::Error`), which the function's error type takes up by `From<idem::Error>`"
+    note = "the call can fail in ways of its own (`idem::Error`), which the function's error type \
+        takes up by `From<idem::Error>`"
 )]
 pub trait Returned {
     /// The outcome.
@@ -73,7 +74,8 @@ where
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot take up the errors of `idem`",
     label = "is not `From<idem::Error>`",
-    note = "with thiserror, add a variant: `#[error(transparent)] Idempotency(#[from] idem::Error)`",
+    note = "with thiserror, add a variant: `#[error(transparent)] Idempotency(#[from] \
+        idem::Error)`",
     note = "or implement `From<idem::Error>` by hand"
 )]
 pub trait FromIdempotency: From<Error> {}

@@ -22,7 +22,8 @@ use self::canonical::Canonical;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be part of a fingerprint",
     label = "is not `Serialize`",
-    note = "derive `serde::Serialize`, or name the fields that matter: `fingerprint = (\"req.amount\", \"req.currency\")`"
+    note = "derive `serde::Serialize`, or name the fields that matter: `fingerprint = \
+        (\"req.amount\", \"req.currency\")`"
 )]
 pub trait FingerprintPart: Serialize {}
 

@@ -48,8 +48,10 @@ pub const MAX_KEY_LEN: usize = 256;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be part of an idempotency key",
     label = "not a key part",
-    note = "key parts are strings, integers, `bool`, `char`, `Uuid`, references to them, `Option`s and tuples of them",
-    note = "for a type of your own, `#[derive(idem::KeyPart)]` on a newtype, struct or enum makes it one; a float is never one: use a count of the smallest unit, such as cents, or a text"
+    note = "key parts are strings, integers, `bool`, `char`, `Uuid`, references to them, `Option`s \
+        and tuples of them",
+    note = "for a type of your own, `#[derive(idem::KeyPart)]` on a newtype, struct or enum makes \
+        it one; a float is never one: use a count of the smallest unit, such as cents, or a text"
 )]
 pub trait KeyPart {
     /// Writes this value as one part, or as several. A value that writes nothing, or only an empty

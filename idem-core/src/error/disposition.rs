@@ -120,7 +120,8 @@ impl Disposition {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say what becomes of a message whose handler fails with it",
     label = "has no disposition",
-    note = "derive `idem::ErrorPolicy` and mark with `#[idem(dead_letter)]` the variants that no redelivery helps (none: `#[idem(dispose)]` above the type)",
+    note = "derive `idem::ErrorPolicy` and mark with `#[idem(dead_letter)]` the variants that no \
+        redelivery helps (none: `#[idem(dispose)]` above the type)",
     note = "or implement `idem::Dispose`; `Disposition::of` serves the `idem::Error` inside of it"
 )]
 pub trait Dispose {

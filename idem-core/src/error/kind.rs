@@ -59,7 +59,8 @@ impl ErrorKind {
             Self::InFlight => (
                 "in_flight",
                 409,
-                "A request with this idempotency key is being processed. Send the same request again later, with the same key.",
+                "A request with this idempotency key is being processed. Send the same request \
+                 again later, with the same key.",
             ),
             Self::Duplicate => (
                 "duplicate",
@@ -69,17 +70,20 @@ impl ErrorKind {
             Self::AlreadyDone => (
                 "already_done",
                 409,
-                "A request with this idempotency key was processed before. Its response is no longer available.",
+                "A request with this idempotency key was processed before. Its response is no \
+                 longer available.",
             ),
             Self::FingerprintMismatch => (
                 "fingerprint_mismatch",
                 422,
-                "This idempotency key was used for a different request. Send a different request with a new key.",
+                "This idempotency key was used for a different request. Send a different request \
+                 with a new key.",
             ),
             Self::Abandoned => (
                 "abandoned",
                 409,
-                "An earlier request with this idempotency key was interrupted, and its result is not known yet. Do not send it with another key.",
+                "An earlier request with this idempotency key was interrupted, and its result is \
+                 not known yet. Do not send it with another key.",
             ),
             Self::AttemptsExhausted => (
                 "attempts_exhausted",
@@ -89,7 +93,8 @@ impl ErrorKind {
             Self::LeaseLost => (
                 "lease_lost",
                 503,
-                "The request was interrupted. Send the same request again, with the same idempotency key.",
+                "The request was interrupted. Send the same request again, with the same \
+                 idempotency key.",
             ),
             Self::MissingKey => ("missing_key", 400, "The request needs an idempotency key."),
             Self::Reentrant => ("reentrant", 500, OURS),
@@ -111,7 +116,8 @@ impl ErrorKind {
             Self::Store => (
                 "store",
                 503,
-                "The service is temporarily unavailable. Send the same request again, with the same idempotency key.",
+                "The service is temporarily unavailable. Send the same request again, with the \
+                 same idempotency key.",
             ),
             Self::Codec => ("codec", 500, OURS),
             Self::NotInstalled => ("not_installed", 500, OURS),

@@ -181,7 +181,9 @@ impl Error {
         let name = std::any::type_name::<S>();
         let name = name.rsplit("::").next().unwrap_or(name);
         let reason = format!(
-            "this transaction can hold records of a `{name}`, and the runtime has another store; give the runtime a `{name}` of the same database and the same version of its driver, or name such a runtime with `runtime = \"..\"`"
+            "this transaction can hold records of a `{name}`, and the runtime has another store; \
+             give the runtime a `{name}` of the same database and the same version of its driver, \
+             or name such a runtime with `runtime = \"..\"`"
         );
         Self::config(operation, &reason)
     }

@@ -233,9 +233,11 @@ impl Term {
     /// The reason for the loss, for the logs.
     pub(crate) fn why_lost(&self) -> &'static str {
         if self.lock().fate == Fate::Refused {
-            "the store says that it is not the owner: another caller is, or the store has forgotten the record (restarted without its data, evicted, failed over)"
+            "the store says that it is not the owner: another caller is, or the store has \
+             forgotten the record (restarted without its data, evicted, failed over)"
         } else {
-            "no renewal was confirmed within nine tenths of the lease: the store did not answer (renewal_failed), or the process stood still"
+            "no renewal was confirmed within nine tenths of the lease: the store did not answer \
+             (renewal_failed), or the process stood still"
         }
     }
 

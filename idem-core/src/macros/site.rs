@@ -91,11 +91,13 @@ pub const fn checked_name(name: &'static str) -> &'static str {
     );
     assert!(
         is_plausible(name.as_bytes()),
-        "`name` is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by `::`: write for example `name = \"orders.create\"`"
+        "`name` is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by \
+         `::`: write for example `name = \"orders.create\"`"
     );
     assert!(
         !is_reserved(name.as_bytes()),
-        "`idem.audit` is reserved for the trail of operators' decisions: write for example `name = \"orders.create\"`"
+        "`idem.audit` is reserved for the trail of operators' decisions: write for example `name = \
+         \"orders.create\"`"
     );
     name
 }
@@ -157,8 +159,9 @@ impl Site {
                 let one = implementing(first).unwrap_or(first);
                 let other = implementing(inside).unwrap_or(inside);
                 Err(format!(
-                    "the method at {self} has one name for `{one}` and for `{other}`, so a call of one would get the outcome of the other; \
-                     declare a constant in the trait, give it a value in each implementation, and write `name = Self::NAME`"
+                    "the method at {self} has one name for `{one}` and for `{other}`, so a call of \
+                     one would get the outcome of the other; declare a constant in the trait, give \
+                     it a value in each implementation, and write `name = Self::NAME`"
                 ))
             }
         }
@@ -167,12 +170,14 @@ impl Site {
     fn check_default(&'static self, path: &'static str, inside: &str) -> Result<(), String> {
         if let Some(owner) = owner(path, inside) {
             return Err(format!(
-                "the function at {self} belongs to `{owner}`, and other types may have one of its name; give it a name with `name = \"..\"`"
+                "the function at {self} belongs to `{owner}`, and other types may have one of its \
+                 name; give it a name with `name = \"..\"`"
             ));
         }
         if !is_valid_operation(path) {
             return Err(format!(
-                "the path of the function at {self} is no valid name; give it one with `name = \"..\"`"
+                "the path of the function at {self} is no valid name; give it one with `name = \
+                 \"..\"`"
             ));
         }
         let mut first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
@@ -187,7 +192,8 @@ impl Site {
                 .unwrap_or_default()
         };
         Err(format!(
-            "two functions have the name `{path}` by default, `{}` at {taken} and `{}` at {self}; give one of them a name with `name = \"..\"`",
+            "two functions have the name `{path}` by default, `{}` at {taken} and `{}` at {self}; \
+             give one of them a name with `name = \"..\"`",
             said(taken),
             said(self),
         ))

@@ -349,10 +349,11 @@ fn without_contents(error: &(dyn std::error::Error + 'static), codec: CodecId) -
     }
     match error.downcast_ref::<serde_json::Error>() {
         Some(error) => describe_json_error(error).into(),
-        None => {
-            format!("the codec `{codec}` cannot read it (what it says is left out, since it may quote the outcome)")
-                .into()
-        }
+        None => format!(
+            "the codec `{codec}` cannot read it (what it says is left out, since it may \
+                quote the outcome)"
+        )
+        .into(),
     }
 }
 

@@ -219,12 +219,14 @@ impl EncryptedCodec {
         let Some(codec) = self.inside(inner) else {
             let mine = self.inner.id();
             return Err(Unquoted::boxed(format!(
-                "inside of the encryption it was written by the codec `{inner}`, and this runtime has `{mine}` there"
+                "inside of the encryption it was written by the codec `{inner}`, and this runtime \
+                 has `{mine}` there"
             )));
         };
         let Some(key) = self.keys.find(key_id)? else {
             return Err(Unquoted::boxed(format!(
-                "it was encrypted with the key `{key_id}`, which this runtime does not have; give it to `KeyRing::reads`"
+                "it was encrypted with the key `{key_id}`, which this runtime does not have; give \
+                 it to `KeyRing::reads`"
             )));
         };
         let payload = Payload {
@@ -233,7 +235,8 @@ impl EncryptedCodec {
         };
         let plain = key.cipher().decrypt(&XNonce::from(nonce), payload).map_err(|_| {
             Unquoted::boxed(format!(
-                "it was not encrypted for this record (operation, key, attempt, kind and version) with the key `{key_id}` as this runtime has it, or was changed since"
+                "it was not encrypted for this record (operation, key, attempt, kind and version) \
+                 with the key `{key_id}` as this runtime has it, or was changed since"
             ))
         })?;
         Ok((codec, plain))

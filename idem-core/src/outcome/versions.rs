@@ -42,7 +42,8 @@ impl Versions {
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.current == 0 {
             return Err(
-                "`outcome_version` is zero; versions count from 1, which is that of an operation that states none"
+                "`outcome_version` is zero; versions count from 1, which is that of an operation \
+                 that states none"
                     .into(),
             );
         }
@@ -53,7 +54,8 @@ impl Versions {
         {
             None => Ok(()),
             Some((from, _)) => Err(format!(
-                "it upgrades outcomes of version {from}, and the current version is {}; only an earlier one, from 1 on, can be upgraded: raise `outcome_version`",
+                "it upgrades outcomes of version {from}, and the current version is {}; only an \
+                 earlier one, from 1 on, can be upgraded: raise `outcome_version`",
                 self.current
             )),
         }
@@ -73,16 +75,22 @@ impl Versions {
         }
         if found > current {
             return Err(format!(
-                "it was written as version {found} of its type, and this process knows versions up to {current}; deploy the newer version to all processes"
+                "it was written as version {found} of its type, and this process knows versions up \
+                 to {current}; deploy the newer version to all processes"
             )
             .into());
         }
         match self.upgrades.iter().find(|(from, _)| *from == found) {
             Some((_, upgrade)) => upgrade(codec, of, outcome).map(Some).map_err(|error| {
-                format!("it was written as version {found} of its type, and cannot be read as the upgrade takes it: {error}").into()
+                format!(
+                    "it was written as version {found} of its type, and cannot be read as the \
+                    upgrade takes it: {error}"
+                )
+                .into()
             }),
             None => Err(format!(
-                "it was written as version {found} of its type, and this operation has version {current} without an upgrade from there; write `upgrade({found} => ..)`"
+                "it was written as version {found} of its type, and this operation has version \
+                 {current} without an upgrade from there; write `upgrade({found} => ..)`"
             )
             .into()),
         }

@@ -66,7 +66,8 @@ pub enum UnkeptAction {
 #[diagnostic::on_unimplemented(
     message = "a policy gives an action for each error, not `{Self}`",
     label = "neither `ErrorAction` nor `UnkeptAction`",
-    note = "write for example `|error: &OrderError| ErrorAction::Keep`; for errors that are not `Serialize`, `UnkeptAction::Release`"
+    note = "write for example `|error: &OrderError| ErrorAction::Keep`; for errors that are not \
+        `Serialize`, `UnkeptAction::Release`"
 )]
 pub trait Action: sealed::Action {
     /// Whether errors can be kept.
@@ -295,8 +296,10 @@ impl Tries {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no error policy",
     label = "has no error policy",
-    note = "derive it, `#[derive(idem::ErrorPolicy)]` with `#[idem(keep)]`, `#[idem(release)]` or `#[idem(retry(..))]` on the variants",
-    note = "or write the arms on the function: `errors(OrderError::Declined(_) => keep, _ => release)`"
+    note = "derive it, `#[derive(idem::ErrorPolicy)]` with `#[idem(keep)]`, `#[idem(release)]` or \
+        `#[idem(retry(..))]` on the variants",
+    note = "or write the arms on the function: `errors(OrderError::Declined(_) => keep, _ => \
+        release)`"
 )]
 pub trait ErrorPolicy {
     /// [`Sometimes`] if [`action`](Self::action) may say [`Keep`](ErrorAction::Keep), alone or
@@ -374,10 +377,12 @@ impl Frequency for Never {
 /// An error type of which nothing is asked that a function without `errors(policy)` does not
 /// promise.
 #[diagnostic::on_unimplemented(
-    message = "the error policy of this type retries, which this function must allow: write `errors(policy)`",
+    message = "the error policy of this type retries, which this function must allow: write \
+        `errors(policy)`",
     label = "some errors of this type are retried",
     note = "a retried body needs arguments that can be used again: `Clone`, or references",
-    note = "or give each error an action on this function, as a body in a transaction needs: `errors(OrderError::Declined(_) => keep, _ => release)`"
+    note = "or give each error an action on this function, as a body in a transaction needs: \
+        `errors(OrderError::Declined(_) => keep, _ => release)`"
 )]
 pub trait RunsOnce {}
 

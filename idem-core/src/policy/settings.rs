@@ -149,11 +149,16 @@ impl Settings {
             );
         }
         if self.times.hold_millis == 0 {
-            return refuse("`hold` is zero, so that an abandoned record would protect nothing; set at least 1 ms, or `abandoned` to `rerun`".into());
+            return refuse(
+                "`hold` is zero, so that an abandoned record would protect nothing; set \
+                at least 1 ms, or `abandoned` to `rerun`"
+                    .into(),
+            );
         }
         if self.lease < MIN_LEASE {
             return refuse(format!(
-                "`lease` is {:?}; it must be at least {MIN_LEASE:?}, and should be several times the store's round trip",
+                "`lease` is {:?}; it must be at least {MIN_LEASE:?}, and should be several times \
+                 the store's round trip",
                 self.lease
             ));
         }
@@ -162,7 +167,8 @@ impl Settings {
             .filter(|remember| *remember < self.ttl() && !self.times.remember_is_default)
         {
             return refuse(format!(
-                "`remember` is {remember:?}, shorter than `ttl`, which is {:?} (24 h unless it is set); make it longer, or set a shorter `ttl`",
+                "`remember` is {remember:?}, shorter than `ttl`, which is {:?} (24 h unless it is \
+                 set); make it longer, or set a shorter `ttl`",
                 self.ttl()
             ));
         }

@@ -188,7 +188,9 @@ impl fmt::Display for Unfinished {
         } = self;
         write!(
             f,
-            "{bodies} detached bodies still run, {steps} commits or releases are not taken by the store yet, and of {claims} failed claims it has not said whether they were carried out; give `shutdown` more time, or see why the store does not answer"
+            "{bodies} detached bodies still run, {steps} commits or releases are not taken by the \
+             store yet, and of {claims} failed claims it has not said whether they were carried \
+             out; give `shutdown` more time, or see why the store does not answer"
         )
     }
 }

@@ -399,7 +399,8 @@ impl Builder {
         let problem = self.check().err();
         if let Some(problem) = &problem {
             catch_user_panic(|| {
-                tracing::error!(target: "idem", %problem, "the idempotency runtime refuses every call because of an invalid setting");
+                tracing::error!(target: "idem", %problem, "the idempotency runtime refuses every \
+                    call because of an invalid setting");
             });
         }
         let unlisted = self.unlisted().unwrap_or(Then::Abandon);
@@ -459,7 +460,8 @@ impl Builder {
             .is_some_and(|(max, window)| max == 0 || window.is_zero())
         {
             return Err(ConfigError::new(
-                "`limit_token_failures` is given a zero; allow at least one failure, in a window of some seconds or minutes",
+                "`limit_token_failures` is given a zero; allow at least one failure, in a window \
+                 of some seconds or minutes",
             ));
         }
         self.unlisted()?;
@@ -472,7 +474,9 @@ impl Builder {
             None | Some(ErrorAction::Release) => Ok(Then::Release),
             Some(ErrorAction::Abandon) => Ok(Then::Abandon),
             Some(other) => Err(ConfigError::new(format!(
-                "`default_error` is given `{other:?}`; for unlisted errors it is `ErrorAction::Release` or `ErrorAction::Abandon`; list those that are kept or retried, with `errors(..)` or `#[derive(ErrorPolicy)]`"
+                "`default_error` is given `{other:?}`; for unlisted errors it is \
+                 `ErrorAction::Release` or `ErrorAction::Abandon`; list those that are kept or \
+                 retried, with `errors(..)` or `#[derive(ErrorPolicy)]`"
             ))),
         }
     }

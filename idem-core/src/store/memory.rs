@@ -531,7 +531,8 @@ fn full(capacity: usize) -> StoreError {
     StoreError::new(
         StoreErrorKind::Full,
         format!(
-            "the memory store is full: it holds {capacity} records that are still kept; make it larger (`MemoryStore::with_capacity`) or `ttl` shorter"
+            "the memory store is full: it holds {capacity} records that are still kept; make it \
+             larger (`MemoryStore::with_capacity`) or `ttl` shorter"
         ),
     )
 }

@@ -214,9 +214,10 @@ impl<'a, S: Store> Trail<'a, S> {
     /// only logged, because it does not change the decision.
     pub(crate) async fn end_logged(&self, noted: Noted, ended: &Ended) {
         if let Err(error) = self.end(noted, ended).await {
-            catch_user_panic(
-                || tracing::warn!(target: "idem", %error, "the result of a decision is missing in the trail"),
-            );
+            catch_user_panic(|| {
+                tracing::warn!(target: "idem", %error, "the result of a decision is missing in \
+                    the trail")
+            });
         }
     }
 
@@ -442,14 +443,16 @@ fn refused(message: &'static str) -> StoreError {
 
 fn reserved() -> StoreError {
     refused(
-        "the records of `idem.audit` are the trail of operators' decisions, which nobody changes by hand; each expires by itself",
+        "the records of `idem.audit` are the trail of operators' decisions, which nobody changes \
+         by hand; each expires by itself",
     )
 }
 
 fn contended() -> StoreError {
     StoreError::new(
         StoreErrorKind::Unavailable,
-        "too many decisions about this record are written into the trail at once; nothing was changed, so try again",
+        "too many decisions about this record are written into the trail at once; nothing was \
+         changed, so try again",
     )
     .unsent()
 }

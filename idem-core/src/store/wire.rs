@@ -90,7 +90,8 @@ impl fmt::Display for WireError {
         f.write_str(match self {
             Self::Foreign => "the value was not written by idem",
             Self::Version => {
-                "the record has a format that this version of idem does not know; upgrade every process that shares the store"
+                "the record has a format that this version of idem does not know; upgrade every \
+                 process that shares the store"
             }
             Self::Damaged => "the record is damaged: cut short, or changed by hand",
         })

@@ -319,7 +319,8 @@ impl Call {
             if self.0.attempt == 0 {
                 return Ok(());
             }
-            let why = "the call is in a transaction already, which records its outcome; leave `commit_in` out";
+            let why = "the call is in a transaction already, which records its outcome; leave \
+                `commit_in` out";
             taint();
             return Err(Error::config(self.operation(), why));
         };

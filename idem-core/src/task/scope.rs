@@ -36,7 +36,8 @@ pub fn install(idempotency: Idempotency) -> Result<(), ConfigError> {
     idempotency.checked()?;
     INSTALLED.set(idempotency).map_err(|_| {
         ConfigError::new(
-            "an idempotency runtime is installed already; install one, at start-up, or use `idem::scope(..)`",
+            "an idempotency runtime is installed already; install one, at start-up, or use \
+             `idem::scope(..)`",
         )
     })
 }

@@ -145,7 +145,8 @@ impl Cluster {
         StoreError::new(
             StoreErrorKind::Unavailable,
             format!(
-                "Redis ({}): no node of the cluster has slot {slot}, so nothing was sent; give it to a node (CLUSTER INFO, CLUSTER SLOTS, redis-cli --cluster fix)",
+                "Redis ({}): no node of the cluster has slot {slot}, so nothing was sent; give it \
+                 to a node (CLUSTER INFO, CLUSTER SLOTS, redis-cli --cluster fix)",
                 self.name()
             ),
         )
@@ -314,9 +315,10 @@ async fn keep_slots(inner: Weak<Inner>, refresh_needed: Arc<Notify>) {
         refresh_needed.notified().await;
         let Some(inner) = inner.upgrade() else { return };
         if let Err(error) = inner.refresh().await {
-            catch_user_panic(
-                || tracing::debug!(target: "idem", %error, "no node of the Redis Cluster says which slots it has; asking again"),
-            );
+            catch_user_panic(|| {
+                tracing::debug!(target: "idem", %error, "no node of the Redis Cluster says \
+                    which slots it has; asking again")
+            });
         }
         drop(inner);
         sleep(REFRESH_PAUSE).await;

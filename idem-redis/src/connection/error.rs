@@ -28,7 +28,8 @@ pub(crate) fn unconnected(server: &str, error: RedisError) -> StoreError {
         {
             (
                 kind,
-                "; idem needs RESP3, which Redis 7.0 or newer and Valkey speak: is there a proxy between that does not?",
+                "; idem needs RESP3, which Redis 7.0 or newer and Valkey speak: is there a proxy \
+                 between that does not?",
             )
         }
         (kind @ StoreErrorKind::Refused, advice) if error.code() != Some("ERR") => (kind, advice),
@@ -52,7 +53,8 @@ pub(crate) fn unconnected_in_time(server: &str, limit: Duration) -> StoreError {
     StoreError::new(
         StoreErrorKind::Unavailable,
         format!(
-            "cannot connect to Redis ({server}): no answer within {limit:?}; see that the server runs and can be reached from here"
+            "cannot connect to Redis ({server}): no answer within {limit:?}; see that the server \
+             runs and can be reached from here"
         ),
     )
 }
@@ -62,7 +64,8 @@ pub(crate) fn timed_out(server: &str, limit: Duration) -> StoreError {
     StoreError::new(
         StoreErrorKind::Timeout,
         format!(
-            "Redis ({server}): no answer within {limit:?}; it is stopped, overloaded or cut off, or the time limit is too short for it"
+            "Redis ({server}): no answer within {limit:?}; it is stopped, overloaded or cut off, \
+             or the time limit is too short for it"
         ),
     )
 }
@@ -102,7 +105,8 @@ pub(crate) fn unexpected(server: &str, answer: &Value) -> StoreError {
     StoreError::new(
         StoreErrorKind::Unavailable,
         format!(
-            "Redis ({server}) answered with {kind} that idem did not ask for; is there a proxy between that does not know all of Redis?"
+            "Redis ({server}) answered with {kind} that idem did not ask for; is there a proxy \
+             between that does not know all of Redis?"
         ),
     )
 }
@@ -139,7 +143,8 @@ fn classify(error: &RedisError) -> (StoreErrorKind, &'static str) {
             // With a cluster's URL these are followed. Then this error means that slots keep moving.
             ServerErrorKind::Moved | ServerErrorKind::Ask => (
                 Unavailable,
-                "; the cluster is being changed, or its node was named by `redis://` in place of `redis+cluster://`",
+                "; the cluster is being changed, or its node was named by `redis://` in place of \
+                 `redis+cluster://`",
             ),
             ServerErrorKind::CrossSlot => (
                 Refused,
@@ -159,11 +164,13 @@ fn classify_code(code: &str) -> (StoreErrorKind, &'static str) {
     match code {
         "OOM" => (
             StoreErrorKind::Full,
-            "; give the server more memory (maxmemory), or keep records for a shorter time (`ttl`, `remember`)",
+            "; give the server more memory (maxmemory), or keep records for a shorter time (`ttl`, \
+             `remember`)",
         ),
         "WRONGTYPE" => (
             StoreErrorKind::Unreadable,
-            "; the value was not written by idem and was left untouched; give idem a prefix of its own",
+            "; the value was not written by idem and was left untouched; give idem a prefix of its \
+             own",
         ),
         "NOAUTH" | "WRONGPASS" => (
             StoreErrorKind::Refused,
@@ -176,7 +183,8 @@ fn classify_code(code: &str) -> (StoreErrorKind, &'static str) {
     }
 }
 
-const NEEDED_RIGHTS: &str = "; the user needs the keys and channels of the prefix and the commands that the documentation of `idem_redis` lists";
+const NEEDED_RIGHTS: &str = "; the user needs the keys and channels of the prefix and the commands \
+    that the documentation of `idem_redis` lists";
 
 #[cfg(test)]
 mod tests {

@@ -84,7 +84,9 @@ fn check_allowed(
         return Ok(());
     }
     Err(refused(format!(
-        "{error}; idem needs {command}: without it a body would run and its outcome could not be recorded. Give the user the right to it (ACL SETUSER .. {right}), and see that the server does not rename or disable it (rename-command)"
+        "{error}; idem needs {command}: without it a body would run and its outcome could not be \
+         recorded. Give the user the right to it (ACL SETUSER .. {right}), and see that the server \
+         does not rename or disable it (rename-command)"
     ))
     .with_source(error))
 }
@@ -109,7 +111,10 @@ pub(crate) fn check_rights(server: &str, sample: &str, missing: &Value) -> Resul
         .join(" +");
     let prefix = sample.strip_suffix("{}").unwrap_or(sample);
     Err(refused(format!(
-        "Redis ({server}): NOPERM: this user may not use {} on the keys `{prefix}*`, so a body could run and its outcome not be recorded. Give the user the right to them (ACL SETUSER .. ~{prefix}* +{rights}), and see that the server does not rename or disable them (rename-command)",
+        "Redis ({server}): NOPERM: this user may not use {} on the keys `{prefix}*`, so a body \
+         could run and its outcome not be recorded. Give the user the right to them (ACL SETUSER \
+         .. ~{prefix}* +{rights}), and see that the server does not rename or disable them \
+         (rename-command)",
         names.join(", ")
     )))
 }

@@ -119,7 +119,9 @@ pub(crate) fn check_count(
         Ok(acknowledged) => Err(StoreError::new(
             StoreErrorKind::Unavailable,
             format!(
-                "Redis ({server}): {acknowledged} of {count} replicas acknowledged the record within {timeout:?}, so a fail-over might lose it; see that the replicas run and keep up (INFO replication)"
+                "Redis ({server}): {acknowledged} of {count} replicas acknowledged the record \
+                 within {timeout:?}, so a fail-over might lose it; see that the replicas run and \
+                 keep up (INFO replication)"
             ),
         )),
         // Whatever the error is, the record was written before.

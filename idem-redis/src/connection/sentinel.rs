@@ -155,7 +155,8 @@ async fn address(
         .map_err(|error| failed(&sentinel.name, error))?;
     if matches!(answer, Value::Nil) {
         return Err(refused(format!(
-            "the Sentinel {} knows no master named `{master}`; write the name of `sentinel monitor` in sentinel.conf at the end of the URL",
+            "the Sentinel {} knows no master named `{master}`; write the name of `sentinel \
+             monitor` in sentinel.conf at the end of the URL",
             sentinel.name
         )));
     }
@@ -261,7 +262,8 @@ pub(crate) async fn check_is_master(
             _ => Err(StoreError::new(
                 StoreErrorKind::Unavailable,
                 format!(
-                    "Redis ({server}) is not a master: the Sentinels are making another server the master, or have just done so"
+                    "Redis ({server}) is not a master: the Sentinels are making another server the \
+                     master, or have just done so"
                 ),
             )
             .with_source(NoMaster)),

@@ -219,7 +219,9 @@ fn warn_of_polling(error: &RedisError) {
             tracing::warn!(
                 target: "idem",
                 %error,
-                "Redis refused a subscription: waiters ask again and again instead of being woken; give the user the right to the channels of the prefix (ACL SETUSER .. &idem:*) and to SUBSCRIBE and UNSUBSCRIBE"
+                "Redis refused a subscription: waiters ask again and again instead of being woken; \
+                 give the user the right to the channels of the prefix (ACL SETUSER .. &idem:*) \
+                 and to SUBSCRIBE and UNSUBSCRIBE"
             );
         });
     } else {
@@ -227,7 +229,8 @@ fn warn_of_polling(error: &RedisError) {
             tracing::warn!(
                 target: "idem",
                 %error,
-                "there is no second connection to Redis on which waiters are woken: they ask again and again instead; see that the server takes more clients (maxclients)"
+                "there is no second connection to Redis on which waiters are woken: they ask again \
+                 and again instead; see that the server takes more clients (maxclients)"
             );
         });
     }

@@ -80,7 +80,8 @@ pub(crate) async fn list(
 ) -> Result<Page, StoreError> {
     if runner.is_given() && runner.is_cluster() {
         return Err(refused(
-            "records of a cluster cannot be listed through the application's connection, because SCAN reaches one node of it only; connect with `redis+cluster://..`",
+            "records of a cluster cannot be listed through the application's connection, because \
+             SCAN reaches one node of it only; connect with `redis+cluster://..`",
         ));
     }
     let position = match &listing.cursor {

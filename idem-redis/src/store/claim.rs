@@ -107,7 +107,8 @@ pub(crate) async fn claim(
     Err(StoreError::new(
         StoreErrorKind::Unavailable,
         format!(
-            "the record changed {ROUNDS} times while it was claimed; the same claim may be made again"
+            "the record changed {ROUNDS} times while it was claimed; the same claim may be made \
+             again"
         ),
     ))
 }

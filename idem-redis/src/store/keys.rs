@@ -21,7 +21,8 @@ impl Keys {
     pub(crate) fn new(prefix: &str) -> Result<Self, StoreError> {
         if prefix.is_empty() {
             return Err(refused(
-                "the prefix is empty; leave it out to have `idem`, or choose one that no other user of this Redis has",
+                "the prefix is empty; leave it out to have `idem`, or choose one that no other \
+                 user of this Redis has",
             ));
         }
         if let Some(bad) = prefix
@@ -29,7 +30,8 @@ impl Keys {
             .find(|c| matches!(c, '{' | '}') || c.is_whitespace() || c.is_control())
         {
             return Err(refused(format!(
-                "the prefix {prefix:?} has {bad:?} in it; braces, white space and control characters cannot be part of it"
+                "the prefix {prefix:?} has {bad:?} in it; braces, white space and control \
+                 characters cannot be part of it"
             )));
         }
         Ok(Self {

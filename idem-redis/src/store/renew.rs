@@ -117,7 +117,8 @@ fn answer_to_one(server: &str, answer: Value) -> Answer {
             [Value::BulkString(error)] => Err(StoreError::new(
                 StoreErrorKind::Unreadable,
                 format!(
-                    "Redis ({server}): {}; the value was not written by idem and was left untouched; give idem a prefix of its own",
+                    "Redis ({server}): {}; the value was not written by idem and was left \
+                     untouched; give idem a prefix of its own",
                     String::from_utf8_lossy(error)
                 ),
             )),

@@ -194,7 +194,8 @@ async fn settings_that_cannot_be_are_refused() {
 }
 
 /// The rights that the crate's documentation lists, and nothing more.
-const RIGHTS: &str = "~idem:* &idem:* +set +get +del +append +pttl +pexpire +evalsha +script|load +subscribe +unsubscribe +publish +ping +info +time";
+const RIGHTS: &str = "~idem:* &idem:* +set +get +del +append +pttl +pexpire +evalsha +script|load \
+    +subscribe +unsubscribe +publish +ping +info +time";
 
 async fn server_with_user(rights: &str) -> (Server, String) {
     let server = Server::start(&[]);

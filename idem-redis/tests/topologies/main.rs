@@ -35,7 +35,8 @@ const BUSY: Duration = Duration::from_secs(5);
 const FAILS_WITHIN: Duration = Duration::from_secs(2 + BUSY.as_secs());
 
 /// The rights that the crate's documentation lists, and nothing more.
-const RIGHTS: &str = "~idem:* &idem:* +set +get +del +append +pttl +pexpire +evalsha +script|load +subscribe +unsubscribe +publish +ping +info +time";
+const RIGHTS: &str = "~idem:* &idem:* +set +get +del +append +pttl +pexpire +evalsha +script|load \
+    +subscribe +unsubscribe +publish +ping +info +time";
 
 /// Makes a user of these rights, whose password is `secret`.
 async fn allow(server: &RedisServer, rights: &str) {

@@ -51,7 +51,10 @@ impl<'a> Draft<'a> {
 
     pub(super) fn check_name(&mut self) {
         if !is_valid_operation(&self.name) {
-            self.misconfigured("its name is not valid: a name is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by `::`");
+            self.misconfigured(
+                "its name is not valid: a name is 1 to 128 letters, digits and `_ - \
+                . / # @ +`, in segments that may be joined by `::`",
+            );
         } else if *self.name == *trail::OPERATION {
             self.misconfigured(
                 "its name is reserved for the trail of operators' decisions; give it another one",
@@ -96,7 +99,9 @@ impl<'a> Draft<'a> {
             .is_some_and(|runtime| runtime.config.is_strict);
         if is_strict && self.fingerprint.is_none() && !self.has_no_fingerprint {
             self.misconfigured(
-                "the runtime is `strict`, and this operation does not state its fingerprint; write `fingerprint = \"..\"` with what must be equal when the key comes again, or `fingerprint = none` (by hand: `.fingerprint(..)` or `.no_fingerprint()`)",
+                "the runtime is `strict`, and this operation does not state its fingerprint; write \
+                 `fingerprint = \"..\"` with what must be equal when the key comes again, or \
+                 `fingerprint = none` (by hand: `.fingerprint(..)` or `.no_fingerprint()`)",
             );
         }
     }

@@ -27,10 +27,12 @@ use crate::runtime::local_cache::Sending;
 use crate::runtime::trace::{self, CallTrace};
 
 /// The message for a late owner.
-const NOT_THE_OWNER: &str = "nothing was recorded: another caller has claimed the key since, or the store has forgotten this claim (restarted without its data, evicted, failed over)";
+const NOT_THE_OWNER: &str = "nothing was recorded: another caller has claimed the key since, or \
+    the store has forgotten this claim (restarted without its data, evicted, failed over)";
 
 /// The message for an owner whose body fails after it has succeeded.
-const RECORDED: &str = "nothing was released: the transaction of the body's `commit_in` has recorded its outcome, which duplicates get, although the body returned an error after it";
+const RECORDED: &str = "nothing was released: the transaction of the body's `commit_in` has \
+    recorded its outcome, which duplicates get, although the body returned an error after it";
 
 /// What a call needs to commit or release its record.
 pub(super) struct OwnedState {

@@ -171,6 +171,7 @@ pub(super) fn check_key_id(id: &str) -> Result<(), ConfigError> {
         return Ok(());
     }
     Err(ConfigError::new(format!(
-        "the id of an encryption key is 1 to {MAX_KEY_ID} letters, digits and `- _ . / :`, such as `2026-11`; it is stored with each outcome"
+        "the id of an encryption key is 1 to {MAX_KEY_ID} letters, digits and `- _ . / :`, such as \
+         `2026-11`; it is stored with each outcome"
     )))
 }

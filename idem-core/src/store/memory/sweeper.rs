@@ -91,7 +91,8 @@ impl Sweeper {
             // The sweeper stays marked as running, so that no call tries to start it again. Claims
             // of new keys sweep too.
             catch_user_panic(|| {
-                tracing::warn!(target: "idem", %error, "the memory store has no thread to drop expired records; calls drop them");
+                tracing::warn!(target: "idem", %error, "the memory store has no thread to drop \
+                    expired records; calls drop them");
             });
         }
     }

@@ -89,9 +89,11 @@ impl Inner {
         if let Err(error) = self.look_at_clock(connection.clone()).await
             && error.code() == Some("NOPERM")
         {
-            catch_user_panic(
-                || tracing::warn!(target: "idem", server = %self.server, "this user may not ask Redis for the TIME, so idem cannot tell when the server's clock is set (ACL SETUSER .. +time)"),
-            );
+            catch_user_panic(|| {
+                tracing::warn!(target: "idem", server = %self.server, "this user may not ask \
+                    Redis for the TIME, so idem cannot tell when the server's clock is set (ACL \
+                    SETUSER .. +time)")
+            });
         }
         subscriptions.start(subscriber);
         Ok(Session(Arc::new(Connected {
@@ -138,14 +140,18 @@ impl Inner {
                 tracing::warn!(
                     target: "idem",
                     server = %self.server,
-                    "the clock of Redis was set ahead by {by:.1?}, or another server with another clock took over: keys that it affects are taken over up to one lease later; keep the clocks of Redis in step (NTP)"
+                    "the clock of Redis was set ahead by {by:.1?}, or another server with another \
+                     clock took over: keys that it affects are taken over up to one lease later; \
+                     keep the clocks of Redis in step (NTP)"
                 );
             }),
             Some(Jump::Back(by)) => catch_user_panic(|| {
                 tracing::warn!(
                     target: "idem",
                     server = %self.server,
-                    "the clock of Redis was set back by {by:.1?}, or another server with another clock took over: all records, abandoned ones too, are kept that much longer; keep the clocks of Redis in step (NTP)"
+                    "the clock of Redis was set back by {by:.1?}, or another server with another \
+                     clock took over: all records, abandoned ones too, are kept that much longer; \
+                     keep the clocks of Redis in step (NTP)"
                 );
             }),
             None => {}

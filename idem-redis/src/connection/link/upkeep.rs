@@ -70,9 +70,10 @@ impl Inner {
             let old = std::mem::replace(&mut *state, down);
             drop(state);
             drop(old);
-            catch_user_panic(
-                || tracing::warn!(target: "idem", server = %self.server, "the connection to Redis is lost; connecting again"),
-            );
+            catch_user_panic(|| {
+                tracing::warn!(target: "idem", server = %self.server, "the connection to Redis \
+                    is lost; connecting again")
+            });
         }
     }
 
@@ -196,18 +197,20 @@ async fn replace(
         match opened {
             Ok(session) => {
                 if inner.publish(session) {
-                    catch_user_panic(
-                        || tracing::info!(target: "idem", server = %inner.server, "connected to Redis"),
-                    );
+                    catch_user_panic(|| {
+                        tracing::info!(target: "idem", server = %inner.server, "connected to \
+                            Redis")
+                    });
                     return;
                 }
                 pause = LONGEST_PAUSE;
             }
             Err(error) => {
                 if !std::mem::replace(&mut warned, true) {
-                    catch_user_panic(
-                        || tracing::warn!(target: "idem", %error, "the connection to Redis cannot be replaced yet; trying again"),
-                    );
+                    catch_user_panic(|| {
+                        tracing::warn!(target: "idem", %error, "the connection to Redis cannot \
+                            be replaced yet; trying again")
+                    });
                 }
                 let failure = inner.failure(error);
                 let is_refusal = failure.is_refusal;

@@ -45,7 +45,8 @@ impl Clocked {
         );
         std::fs::write(&set_by, "0").unwrap();
         let script = format!(
-            "#!/bin/sh\nCLOCK_FASTER_BY={hundredths} CLOCK_SET_BY={} LD_PRELOAD={} exec redis-server \"$@\"\n",
+            "#!/bin/sh\nCLOCK_FASTER_BY={hundredths} CLOCK_SET_BY={} LD_PRELOAD={} exec \
+             redis-server \"$@\"\n",
             set_by.display(),
             library.display()
         );
