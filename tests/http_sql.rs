@@ -1,4 +1,5 @@
-//! The HTTP layer over SQL stores: a handler and the store meet in one database, perhaps in one pool.
+//! The HTTP layer over SQL stores: a handler and the store meet in one database, perhaps in one
+//! pool.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
 

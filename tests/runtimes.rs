@@ -1,4 +1,5 @@
-//! Calls of one process on several tokio runtimes, which end or stand still at any moment: P1, P5, P9 and P11.
+//! Calls of one process on several tokio runtimes, which end or stand still at any moment: P1, P5,
+//! P9 and P11.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,

@@ -1,8 +1,8 @@
 //! A connection, and whether its requests are still answered.
 //!
-//! lapin works on the tokio runtime on which it was connected. If that runtime has ended, or nothing
-//! drives it, the status of the connection remains "connected", and no request is answered. So
-//! requests without an answer are counted here.
+//! lapin works on the tokio runtime on which it was connected. If that runtime has ended, or
+//! nothing drives it, the status of the connection remains "connected", and no request is answered.
+//! So requests without an answer are counted here.
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -61,7 +61,8 @@ struct MadeConnections<'c> {
     /// stops polling does not delay the others. It ends with the last caller.
     next: Option<WeakShared<NextConnection<'c>>>,
     /// Keeps `next` alive between two tries of a consumer, each of which is shorter than connecting
-    /// may take. A publisher does not keep it, because its callers may be on several tokio runtimes.
+    /// may take. A publisher does not keep it, because its callers may be on several tokio
+    /// runtimes.
     next_kept: Option<Shared<NextConnection<'c>>>,
 }
 

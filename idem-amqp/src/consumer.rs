@@ -79,8 +79,8 @@ pub struct Consumer<'c> {
 impl<'c> Consumer<'c> {
     /// Creates a consumer of a queue, which must exist.
     ///
-    /// To survive a restart of the broker, the consumer needs [`reconnect`](Self::reconnect), or the
-    /// connection needs `ConnectionProperties::enable_auto_recover`.
+    /// To survive a restart of the broker, the consumer needs [`reconnect`](Self::reconnect), or
+    /// the connection needs `ConnectionProperties::enable_auto_recover`.
     pub fn new(connection: &'c Connection, queue: impl Into<String>) -> Self {
         Self {
             connector: Connector::new(TrackedConnection::of_application(connection)),
@@ -149,8 +149,8 @@ impl<'c> Consumer<'c> {
     /// If no message arrives for half of this time, the consumer asks the broker for something
     /// small. If the answer does not come in time, the connection is given up: with
     /// [`reconnect`](Self::reconnect) another one is made, otherwise [`run`](Self::run) ends. lapin
-    /// does not notice that its tokio runtime has ended, or that nothing drives it. While the broker
-    /// blocks the connection, because its memory or its disk is full, the consumer waits.
+    /// does not notice that its tokio runtime has ended, or that nothing drives it. While the
+    /// broker blocks the connection, because its memory or its disk is full, the consumer waits.
     pub fn answer_timeout(mut self, limit: Duration) -> Self {
         self.answer_timeout = limit.max(SHORTEST);
         self
@@ -375,8 +375,8 @@ impl<'c> Broker for Consumer<'c> {
     }
 }
 
-/// Warns if RabbitMQ may take a message back while its lease is alive. The operations of the handler
-/// are not known here, so the lease is the default of the installed runtime.
+/// Warns if RabbitMQ may take a message back while its lease is alive. The operations of the
+/// handler are not known here, so the lease is the default of the installed runtime.
 fn warn_of_timeout(queue: &CheckedQueue, wait: Duration) {
     let lease = idem_core::installed()
         .and_then(|idempotency| idempotency.lease())

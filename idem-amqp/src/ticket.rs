@@ -152,8 +152,8 @@ impl idem_queue::Ticket for Ticket<'_> {
         .into())
     }
 
-    /// Does not wait for an answer. If the acknowledgement is lost, the message comes again, and its
-    /// key shows that it was handled.
+    /// Does not wait for an answer. If the acknowledgement is lost, the message comes again, and
+    /// its key shows that it was handled.
     ///
     /// lapin sends it once. If it was not sent in time, for instance because the broker blocks the
     /// connection, lapin sends it later, and there is nothing more to do.

@@ -383,8 +383,8 @@ fn separator(input: ParseStream<'_>, errors: &mut Errors) {
     }
 }
 
-/// Skips the rest of an option that could not be read. Its value may contain commas, so only a comma
-/// before something like an option ends it.
+/// Skips the rest of an option that could not be read. Its value may contain commas, so only a
+/// comma before something like an option ends it.
 fn skip_to_next(input: ParseStream<'_>) {
     while !input.is_empty() {
         if input.peek(Token![,]) {

@@ -334,8 +334,8 @@ fn mentions_in(tokens: &TokenStream, name: &str, in_macro: bool) -> bool {
         match tree {
             TokenTree::Ident(word) if word == name && !in_use => {
                 let is_member = is_punct(before(1), '.') && !is_punct(before(2), '.');
-                // Not a variable: `name: value`, `name: Type`, `name::path`, `path::name`, the label
-                // `'name`, and `$name` in a macro.
+                // Not a variable: `name: value`, `name: Type`, `name::path`, `path::name`, the
+                // label `'name`, and `$name` in a macro.
                 let is_in_path = is_punct(before(1), ':') && is_punct(before(2), ':');
                 let is_other =
                     is_punct(before(1), '$') || is_punct(before(1), '\'') || is_punct(next, ':');

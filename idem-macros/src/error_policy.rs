@@ -184,8 +184,8 @@ impl Case<'_> {
         }
     }
 
-    /// Why a message is dead-lettered if its handler fails with this error, if it is. A redelivery of a
-    /// message with a kept error would only get the same error again.
+    /// Why a message is dead-lettered if its handler fails with this error, if it is. A redelivery
+    /// of a message with a kept error would only get the same error again.
     fn dead_letters(&self) -> Option<&'static str> {
         if self.is_dead_letter {
             return Some("an error marked `dead_letter`");

@@ -17,7 +17,8 @@ use crate::transaction::{self, Parameter};
 use crate::value::{self, Name, Reader, Time, Word};
 use crate::versions::{Upgrade, UpgradeSetting};
 
-/// Everything that the generated code depends on. The runtime decides about options that are not given.
+/// Everything that the generated code depends on. The runtime decides about options that are not
+/// given.
 pub(crate) struct Plan {
     pub(crate) function: Function,
     pub(crate) form: Form,

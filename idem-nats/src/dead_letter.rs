@@ -132,9 +132,9 @@ impl DeadLetters {
 
     /// Publishes a copy, and waits until the stream has it.
     ///
-    /// If our headers do not fit, the copy is published without them. A dead letter without contents
-    /// follows, and names the copy in the header `idem-contents`. If the process dies in between, the
-    /// next delivery publishes another copy.
+    /// If our headers do not fit, the copy is published without them. A dead letter without
+    /// contents follows, and names the copy in the header `idem-contents`. If the process dies in
+    /// between, the next delivery publishes another copy.
     pub(crate) async fn publish(
         &self,
         delivery: &Delivery,

@@ -20,8 +20,8 @@ pub(crate) fn overlap(one: &str, other: &str) -> bool {
     }
 }
 
-/// Checks that messages of the stream can pass the filter of the consumer. Servers accept any filter,
-/// and the subjects of a stream may change later.
+/// Checks that messages of the stream can pass the filter of the consumer. Servers accept any
+/// filter, and the subjects of a stream may change later.
 pub(crate) async fn check_filter(
     context: &Context,
     stream: &Stream,

@@ -293,7 +293,8 @@ async fn handle_delivery<T, H, E>(
     H: AsyncFn(Delivery) -> Result<(), E>,
     E: Dispose,
 {
-    // In a block, because a handler that is a plain function may panic before it returns its future.
+    // In a block, because a handler that is a plain function may panic before it returns its
+    // future.
     let outcome = AssertUnwindSafe(async { handler(delivery.clone()).await }).catch_unwind();
     let outcome = watch(waiting_at_most(settings.wait, outcome));
     let outcome = while_kept_alive(&ticket, &delivery, outcome);

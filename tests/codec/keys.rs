@@ -95,7 +95,8 @@ crate::over_both_stores! {
             let waiting = [&owner, &waiter, &behind].map(|process| call(process).run(async || -> Res { panic!("it \
                 waits") }));
             let rotates = async {
-                // They wait by now, or come later: all the same. The last process has only the old key.
+                // They wait by now, or come later: all the same. The last process has only the old
+                // key.
                 tokio::task::yield_now().await;
                 keys[0].reload(&["b", "a"]);
                 keys[1].reload(&["a", "b"]);

@@ -146,9 +146,9 @@ impl Stage {
         }
     }
 
-    /// A short lease. A first renewal on a database prepares its statement, which takes a while in a
-    /// build without optimisations; and it ends before the store has another connection in place of
-    /// one that is silent.
+    /// A short lease. A first renewal on a database prepares its statement, which takes a while in
+    /// a build without optimisations; and it ends before the store has another connection in place
+    /// of one that is silent.
     fn lease(&self) -> Duration {
         if self.kind == Kind::Redis {
             LEASE
@@ -489,8 +489,8 @@ struct Moment {
     watched: Passing,
 }
 
-/// Goes through a table on each server, in a test of its own: the first one on Redis, the second one
-/// on databases.
+/// Goes through a table on each server, in a test of its own: the first one on Redis, the second
+/// one on databases.
 macro_rules! on_each_server {
     ($($name:ident: $death:expr, $rows:expr, $of_databases:expr;)*) => {
         mod redis {

@@ -77,8 +77,8 @@ async fn make_stream(context: &Context, name: &str, subject: &str) -> stream::St
     context.create_stream(config).await.unwrap()
 }
 
-/// A consumer with a filter is deleted while it runs, and created again by hand. One that `idem` has
-/// created is created again by `idem`.
+/// A consumer with a filter is deleted while it runs, and created again by hand. One that `idem`
+/// has created is created again by `idem`.
 async fn deleted(context: &Context) {
     let stream = make_stream(context, "DELETED", "deleted.>").await;
     let filtered = || pull::Config {

@@ -1,7 +1,7 @@
 //! RabbitMQ: consumers whose connection is lost.
 //!
-//! lapin restores a lost connection with all its consumers, also with those that the application has
-//! dropped meanwhile. Messages that reach such a consumer are stuck until the connection ends.
+//! lapin restores a lost connection with all its consumers, also with those that the application
+//! has dropped meanwhile. Messages that reach such a consumer are stuck until the connection ends.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -58,8 +58,8 @@ async fn consumed_from(consumer: Consumer<'_>, missing: &Mutex<BTreeSet<String>>
     running.unwrap().unwrap();
 }
 
-/// All at once, since starting the server takes longest. Each is a task, so that one that fails does
-/// not hide the others.
+/// All at once, since starting the server takes longest. Each is a task, so that one that fails
+/// does not hide the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rabbitmq_a_consumer_with_a_lost_connection_or_a_silent_channel_keeps_no_message_from_the_others()
  {

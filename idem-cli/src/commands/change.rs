@@ -26,7 +26,8 @@ struct Action {
     then: &'static str,
     /// The state of the record afterwards, if there is one.
     state: Option<RecordState>,
-    /// The states in which a record may be changed, apart from records in flight; `None`: all states.
+    /// The states in which a record may be changed, apart from records in flight; `None`: all
+    /// states.
     states: Option<&'static [RecordState]>,
 }
 

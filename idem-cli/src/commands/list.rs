@@ -17,7 +17,8 @@ use crate::store::AnyStore;
 
 /// How many outcomes are read at a time.
 const AT_A_TIME: usize = 16;
-/// How many records are held in memory and sorted by age together. More are printed in several parts.
+/// How many records are held in memory and sorted by age together. More are printed in several
+/// parts.
 const SORTED: usize = 10_000;
 
 pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(), Failure> {

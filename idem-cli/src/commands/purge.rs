@@ -205,8 +205,8 @@ fn is_unreadable(error: &StoreError) -> bool {
     error.kind() == StoreErrorKind::Unreadable
 }
 
-/// Writes one entry for the whole purge: an entry for each record would take as much room as the purge
-/// makes.
+/// Writes one entry for the whole purge: an entry for each record would take as much room as the
+/// purge makes.
 async fn note(store: &AnyStore, args: &Purge) -> Result<Option<Noted>, Failure> {
     let Purge { consent, .. } = args;
     if consent.no_audit {

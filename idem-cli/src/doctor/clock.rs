@@ -1,5 +1,5 @@
-//! Compares the server's clock with that of this machine. A lease lasts equally long on both only if
-//! they run at the same rate.
+//! Compares the server's clock with that of this machine. A lease lasts equally long on both only
+//! if they run at the same rate.
 #![allow(
     clippy::disallowed_methods,
     reason = "it compares the clock of a server with that of this machine"
@@ -14,7 +14,8 @@ const RATE: u32 = 10;
 /// With clocks farther apart than this, a fail-over to another server may look like a jump.
 const APART: Duration = Duration::from_secs(10);
 
-/// A reading of the server's clock: its time, and when it was read at the earliest and at the latest.
+/// A reading of the server's clock: its time, and when it was read at the earliest and at the
+/// latest.
 pub(super) struct Reading {
     time: Duration,
     earliest: Instant,

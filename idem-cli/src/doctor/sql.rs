@@ -15,7 +15,8 @@ use crate::store::quoted;
 
 /// PostgreSQL 12, as `server_version_num` has it.
 const OLDEST_POSTGRES: i32 = 120_000;
-/// The settings of PostgreSQL that a crash of the machine depends on, and what it may do if one is off.
+/// The settings of PostgreSQL that a crash of the machine depends on, and what it may do if one is
+/// off.
 const CRASH_SETTINGS: [(&str, &str); 3] = [
     ("fsync", "a crash of the machine may damage the database"),
     (
@@ -453,8 +454,8 @@ pub(super) async fn sqlite(
              it",
         ),
     }
-    // `BEGIN IMMEDIATE` alone succeeds on a read-only file, so a statement that writes follows it. A
-    // missing table was found before.
+    // `BEGIN IMMEDIATE` alone succeeds on a read-only file, so a statement that writes follows it.
+    // A missing table was found before.
     let delete = format!("DELETE FROM {} WHERE false", quoted(table, '"'));
     let explained = sqlx::query(AssertSqlSafe(format!("EXPLAIN {delete}")))
         .fetch_all(pool)

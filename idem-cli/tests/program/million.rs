@@ -1,6 +1,6 @@
 //! Each command on a million records of each store. It prints times for a person to judge, so that
-//! nothing runs it by itself:
-//! `cargo test --release -p idem-cli --test program million -- --ignored --nocapture --test-threads=1`
+//! nothing runs it by itself: `cargo test --release -p idem-cli --test program million -- --ignored
+//! --nocapture --test-threads=1`
 
 use std::time::{Duration, Instant};
 

@@ -23,8 +23,8 @@ pub(crate) struct Handling<R, T, E, P> {
 }
 
 impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
-    /// Converts an error of `idem` into the body's error type. The body around this call may pass it
-    /// on, so that body is marked as tainted.
+    /// Converts an error of `idem` into the body's error type. The body around this call may pass
+    /// it on, so that body is marked as tainted.
     fn fail(&self, error: Error) -> E {
         current::taint();
         (self.witness.fail)(error)

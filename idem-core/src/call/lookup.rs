@@ -139,8 +139,8 @@ impl Runtime {
                     ("outcome", Lookup::Outcome(recorded))
                 }
             }
-            // A store whose `inspect` leaves the outcome out fails the conformance suite. Here, such
-            // a call was still carried out.
+            // A store whose `inspect` leaves the outcome out fails the conformance suite. Here,
+            // such a call was still carried out.
             (RecordState::Committed, None) | (RecordState::Done, _) => {
                 ("done", Lookup::AlreadyDone)
             }

@@ -299,8 +299,8 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         Ok(())
     }
 
-    /// Undoes everything, the claim included. If that fails, the transaction can only be rolled back
-    /// as a whole.
+    /// Undoes everything, the claim included. If that fails, the transaction can only be rolled
+    /// back as a whole.
     pub(crate) async fn roll_back(&mut self) {
         while self.depth > 0 {
             let rolled_back = self.tx.roll_back().await;

@@ -1,10 +1,10 @@
 //! A key that a call of this process owns, from the claim to the commit or release.
 //!
-//! A call may be dropped at any time. While the body runs, a drop leaves the record as it is: nobody
-//! knows how far the body came, so its lease has to expire. During a commit or release, a drop
-//! continues the step in the background, because the body is over and its outcome must not be lost.
-//! A step that the store did not accept continues there too. Between two tries no body runs, so a
-//! drop releases the key.
+//! A call may be dropped at any time. While the body runs, a drop leaves the record as it is:
+//! nobody knows how far the body came, so its lease has to expire. During a commit or release, a
+//! drop continues the step in the background, because the body is over and its outcome must not be
+//! lost. A step that the store did not accept continues there too. Between two tries no body runs,
+//! so a drop releases the key.
 
 mod retrying;
 mod state;
@@ -117,8 +117,8 @@ impl OwnedRecord {
         }
     }
 
-    /// Asks the store, by a renewal, whether the record is still in flight. Reading the record would
-    /// miss a commit that is under way. Without an answer this returns `false`.
+    /// Asks the store, by a renewal, whether the record is still in flight. Reading the record
+    /// would miss a commit that is under way. Without an answer this returns `false`.
     pub(crate) async fn is_in_flight(&self) -> bool {
         let Some(state) = &self.state else {
             return false;

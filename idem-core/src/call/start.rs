@@ -79,8 +79,8 @@ impl Runtime {
         self.lead(request, began, seat).await
     }
 
-    /// Decides what this process can decide by itself: a call inside its own body, an invalid token,
-    /// an outcome in the local cache.
+    /// Decides what this process can decide by itself: a call inside its own body, an invalid
+    /// token, an outcome in the local cache.
     fn without_the_store(
         self: &Arc<Self>,
         request: &Request,
@@ -256,8 +256,8 @@ impl Runtime {
         }
     }
 
-    /// Waits for the owner and claims again, until the call has an answer. Such a call shares nothing
-    /// with other calls.
+    /// Waits for the owner and claims again, until the call has an answer. Such a call shares
+    /// nothing with other calls.
     async fn wait_alone(
         self: &Arc<Self>,
         request: &Request,
@@ -375,8 +375,8 @@ impl Runtime {
         request: &Request,
         owner: Owner,
     ) -> Result<Claimed, StoreError> {
-        // If this future ends without a clear answer, or is dropped, the orphan undoes what may have
-        // been claimed.
+        // If this future ends without a clear answer, or is dropped, the orphan undoes what may
+        // have been claimed.
         let mut orphan = Orphan::new(self, request, owner);
         let mut is_resent = false;
         loop {
@@ -491,7 +491,8 @@ impl Runtime {
                         if !request.settings.observes {
                             catch_user_panic(|| trace::link(trace));
                         }
-                        // `format_args!` stays inside the call: Rust 1.88 cannot bind it to a variable.
+                        // `format_args!` stays inside the call: Rust 1.88 cannot bind it to a
+                        // variable.
                         observer.decided_because(
                             Decision::Replayed,
                             &request.id,

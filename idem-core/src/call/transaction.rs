@@ -85,8 +85,8 @@ impl LeaseMet<'_> {
             .reject(self.request, &Rejected::InFlight(self.lease.left))
     }
 
-    /// Waits until the lease may have ended. The caller must have ended its transaction and given the
-    /// connection back.
+    /// Waits until the lease may have ended. The caller must have ended its transaction and given
+    /// the connection back.
     async fn wait(&self, pause: &mut Pause) {
         let HeldLease {
             attempt,
@@ -329,8 +329,8 @@ where
         B: Body<X, R>,
     {
         watch::note(Seen::Executed);
-        // If the library ends the transaction, nothing of a failed body is committed with its error.
-        // If the caller does, the caller decides, as without `idem`.
+        // If the library ends the transaction, nothing of a failed body is committed with its
+        // error. If the caller does, the caller decides, as without `idem`.
         if !committed_by.is_caller()
             && self.handling.policy.error_codec.is_some()
             && let Err(error) = open.savepoint().await

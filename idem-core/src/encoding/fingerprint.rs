@@ -56,11 +56,12 @@ impl<T: Serialize + ?Sized> FingerprintPart for T {}
 ///
 /// # Cost
 ///
-/// Each call digests its value once more. Text costs about one instruction for each byte. Bytes in a
-/// slice, an array or a `Vec<u8>` are a sequence of numbers to serde, and cost about 200 instructions
-/// for each, so 200 million for a body of 1 MiB. For bodies, use `str`, or a type that serializes as
-/// bytes, such as `serde_bytes::Bytes`. These are other fingerprints than those of the sequence. So
-/// after such a change, a key that comes again gets a mismatch until its record has expired.
+/// Each call digests its value once more. Text costs about one instruction for each byte. Bytes in
+/// a slice, an array or a `Vec<u8>` are a sequence of numbers to serde, and cost about 200
+/// instructions for each, so 200 million for a body of 1 MiB. For bodies, use `str`, or a type that
+/// serializes as bytes, such as `serde_bytes::Bytes`. These are other fingerprints than those of
+/// the sequence. So after such a change, a key that comes again gets a mismatch until its record
+/// has expired.
 ///
 /// # Examples
 ///

@@ -163,8 +163,8 @@ impl Key {
     }
 
     /// Reads a key in its encoded form, as stores keep it and listings show it. `None` if it has
-    /// characters that no encoded key has, or is too long. It does not check whether parentheses are
-    /// closed.
+    /// characters that no encoded key has, or is too long. It does not check whether parentheses
+    /// are closed.
     ///
     /// ```
     /// # use idem_core as idem;

@@ -139,8 +139,8 @@ impl Error {
         })
     }
 
-    /// Makes a [`Codec`](Self::Codec) of a message that failed to decode: for adapters of queues, and
-    /// for handlers that decode messages themselves. `reason` says what is wrong, without the
+    /// Makes a [`Codec`](Self::Codec) of a message that failed to decode: for adapters of queues,
+    /// and for handlers that decode messages themselves. `reason` says what is wrong, without the
     /// message's contents: errors are logged.
     ///
     /// # Examples

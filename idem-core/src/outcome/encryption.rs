@@ -40,9 +40,9 @@ const NONCE: usize = 24;
 /// [`Error::Codec`](crate::Error::Codec), and no body runs.
 ///
 /// These stay visible to readers of the store: operation and key, state, attempt and times, audit,
-/// trace, the name and the version of the outcome's type, and the fingerprint (a digest, which can be guessed if
-/// the request can). Also whether the outcome is an error, its size, and the ids of the encryption
-/// key and of the codec inside. Put no secret into a key.
+/// trace, the name and the version of the outcome's type, and the fingerprint (a digest, which can
+/// be guessed if the request can). Also whether the outcome is an error, its size, and the ids of
+/// the encryption key and of the codec inside. Put no secret into a key.
 ///
 /// # Rotation
 ///

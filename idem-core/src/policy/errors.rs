@@ -14,8 +14,8 @@ pub enum ErrorAction {
     /// does not run again.
     ///
     /// If the error fails to encode, the key is released, and the event `error_not_kept` is logged.
-    /// The same happens if another guarded call inside the body failed with an [`Error`](crate::Error), because
-    /// the body's error may contain it.
+    /// The same happens if another guarded call inside the body failed with an
+    /// [`Error`](crate::Error), because the body's error may contain it.
     Keep,
     /// Keeps the error for this long, instead of `ttl` and `remember`. After that the next call
     /// runs the body. A time below 1 ms counts as 1 ms, one above 100 years as 100 years.
@@ -317,8 +317,8 @@ pub trait ErrorPolicy {
 /// Says that a type has an [`ErrorPolicy`], under conditions that are not stated here.
 ///
 /// An annotated function whose error type has no policy treats errors as
-/// [`Builder::default_error`](crate::Builder::default_error) says. If the policy has a condition, as
-/// `E: ErrorPolicy` for the error inside, and a type does not meet it, that type has no policy
+/// [`Builder::default_error`](crate::Builder::default_error) says. If the policy has a condition,
+/// as `E: ErrorPolicy` for the error inside, and a type does not meet it, that type has no policy
 /// either. With this trait, without conditions, the function then does not compile. The derive
 /// implements it.
 pub trait HasErrorPolicy {}

@@ -33,7 +33,8 @@ impl RecordId {
         })
     }
 
-    /// Joins an operation's valid name and the key that a value encodes to; `None` if the key is missing.
+    /// Joins an operation's valid name and the key that a value encodes to; `None` if the key is
+    /// missing.
     pub(crate) fn encode<K: KeyPart + ?Sized>(operation: &str, value: &K) -> Option<Self> {
         thread_local! {
             /// A buffer that ids are written to, before they are copied into memory of the right

@@ -267,10 +267,10 @@ impl Builder {
     /// are not cached, nor are those of other processes, because this process does not know their
     /// age. Fingerprints are compared as always.
     ///
-    /// If *another* runtime, here or in another process, [forgets](crate::Operation::forget) a record, or
-    /// it is removed from the store by hand, it stays known here: duplicates get the old outcome
-    /// until its time is over. If a store loses confirmed records (a restart without its data, a
-    /// failover), this process still replays outcomes that others would run again. A
+    /// If *another* runtime, here or in another process, [forgets](crate::Operation::forget) a
+    /// record, or it is removed from the store by hand, it stays known here: duplicates get the old
+    /// outcome until its time is over. If a store loses confirmed records (a restart without its
+    /// data, a failover), this process still replays outcomes that others would run again. A
     /// [`MemoryStore`](crate::MemoryStore) is in the process already and needs no cache.
     ///
     /// # Examples

@@ -3,14 +3,14 @@
 //! The age of a lease is computed by the clock of the store's server. That is a host's wall clock,
 //! and may be set; or another server with another clock takes over. If it jumps ahead, every lease
 //! looks older by as much, and a living owner looks dead until it renews. So a store looks at the
-//! server's time next to its own monotonic clock, and keeps by how much the server's clock was ahead
-//! at each look. A take-over requires that nearly a whole lease has passed by the store's own clock
-//! too: [`ServerClock::renewed_by`] gives the latest server time at which the lease may have been
-//! renewed last.
+//! server's time next to its own monotonic clock, and keeps by how much the server's clock was
+//! ahead at each look. A take-over requires that nearly a whole lease has passed by the store's own
+//! clock too: [`ServerClock::renewed_by`] gives the latest server time at which the lease may have
+//! been renewed last.
 //!
-//! Between two looks the clock may have been set at any moment, so the smallest lead within the last
-//! lease counts. That covers any number of jumps, of any size, and any time without a look. After a
-//! jump it costs a wait of at most one lease.
+//! Between two looks the clock may have been set at any moment, so the smallest lead within the
+//! last lease counts. That covers any number of jumps, of any size, and any time without a look.
+//! After a jump it costs a wait of at most one lease.
 //!
 //! No clocks of two hosts are compared: only the lengths that passed on each between two looks.
 

@@ -124,7 +124,7 @@ pub trait Transactions<S: Store>: Sync {
     /// all of it may run again: a serialization failure, a deadlock, a busy database. Asked of each
     /// error in a chain of sources.
     ///
-    /// An error type with `#[error(transparent)]` has the sources of the driver's error, but not that
-    /// error itself. So recognise the driver's error and its source.
+    /// An error type with `#[error(transparent)]` has the sources of the driver's error, but not
+    /// that error itself. So recognise the driver's error and its source.
     fn is_conflict(error: &(dyn Error + 'static)) -> bool;
 }

@@ -17,21 +17,21 @@
 //! | done | `i1d <attempt> <fingerprint>.` |
 //!
 //! `i1` to `i3` are the format and its version. The metadata is one word, without spaces
-//! ([`Metadata::to_text`](crate::record::Metadata::to_text)). The trace is a `traceparent`. Owner and fingerprint are 22
-//! characters of base64url, `-` stands for no fingerprint. The origin is what the claim found: `n`
-//! nothing, `i` issued, `r` released, `a` abandoned. The owner comes first and has a fixed width,
-//! so that a script checks it by comparing a prefix. Every header has an end of its own, and the
-//! check covers header and outcome: what was cut short or changed is an error, never another
-//! record.
+//! ([`Metadata::to_text`](crate::record::Metadata::to_text)). The trace is a `traceparent`. Owner
+//! and fingerprint are 22 characters of base64url, `-` stands for no fingerprint. The origin is
+//! what the claim found: `n` nothing, `i` issued, `r` released, `a` abandoned. The owner comes
+//! first and has a fixed width, so that a script checks it by comparing a prefix. Every header has
+//! an end of its own, and the check covers header and outcome: what was cut short or changed is an
+//! error, never another record.
 //!
 //! # Compatibility
 //!
 //! - A version reads every record that an earlier one wrote.
 //! - A record is written in the lowest version that can express it. So a rolling deployment in
 //!   which both versions run shares all records but those that need the addition: keys whose
-//!   abandoned record was taken over, or whose question stayed without an answer (2), outcomes
-//!   with metadata (from operations with `abandoned = reject` or `reconcile` or with `max_attempts`,
-//!   all of them), and records in flight with a trace (3).
+//!   abandoned record was taken over, or whose question stayed without an answer (2), outcomes with
+//!   metadata (from operations with `abandoned = reject` or `reconcile` or with `max_attempts`, all
+//!   of them), and records in flight with a trace (3).
 //! - A record of a later version is an error ([`WireError::Version`]), from every step, and is left
 //!   untouched. The caller gets [`Error::Codec`](crate::Error::Codec), and no body runs. Upgrade
 //!   the process, or wait until the record has ended.

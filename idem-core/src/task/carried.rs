@@ -37,12 +37,12 @@ enum State<T> {
 
 /// Finishes a future in a background task if its caller is dropped after the first poll.
 ///
-/// Until then the caller polls the future, which needs no task. The background task has the call and
-/// the [`scope`](crate::scope) that were current where this was called. Its output is dropped.
+/// Until then the caller polls the future, which needs no task. The background task has the call
+/// and the [`scope`](crate::scope) that were current where this was called. Its output is dropped.
 ///
 /// The future counts as a detached body from the beginning, so
-/// [`shutdown`](crate::Idempotency::shutdown) waits for it. A future that was never polled, that has
-/// panicked, or that began outside a tokio runtime is dropped with its caller.
+/// [`shutdown`](crate::Idempotency::shutdown) waits for it. A future that was never polled, that
+/// has panicked, or that began outside a tokio runtime is dropped with its caller.
 pub fn finish_in_background<T: Send + 'static>(
     runtime: &Idempotency,
     future: impl Future<Output = T> + Send + 'static,

@@ -24,7 +24,8 @@ tokio::task_local! {
 }
 
 /// Returns the call whose body is running. `None` outside a body, in a task that a body spawned,
-/// under [`Idempotency::disabled`](crate::Idempotency::disabled), and in a call without a key under `missing_key = run`.
+/// under [`Idempotency::disabled`](crate::Idempotency::disabled), and in a call without a key under
+/// `missing_key = run`.
 ///
 /// # Examples
 ///
@@ -273,7 +274,8 @@ impl Call {
     /// Use it for bodies with a lease that also have effects outside the database. When the
     /// transaction commits, the record is committed and waiters are woken. If the transaction is
     /// rolled back, the record is still in flight: return an error then, whose policy decides (by
-    /// default it releases the key). After an `Ok` the key would stay in flight until the lease ends.
+    /// default it releases the key). After an `Ok` the key would stay in flight until the lease
+    /// ends.
     ///
     /// The value is the one that the body returns: a duplicate decodes it as the outcome.
     ///

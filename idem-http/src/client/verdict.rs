@@ -84,8 +84,8 @@ impl Verdict {
         }
     }
 
-    /// The verdict on a try that was redirected. A refusal by the target of the redirect does not show
-    /// that the first server refused.
+    /// The verdict on a try that was redirected. A refusal by the target of the redirect does not
+    /// show that the first server refused.
     pub(super) fn after_redirect(self) -> Self {
         Self {
             effect: if self.effect == Effect::None {

@@ -200,8 +200,8 @@ impl Inner {
         }
     }
 
-    /// Refreshes the slot map: asks the masters that are connected. If none answers, asks every node
-    /// that the map and the URL name.
+    /// Refreshes the slot map: asks the masters that are connected. If none answers, asks every
+    /// node that the map and the URL name.
     async fn refresh(&self) -> Result<(), StoreError> {
         let mut asked = JoinSet::new();
         for (node, link) in self.links().iter().filter(|(_, link)| link.is_up()) {

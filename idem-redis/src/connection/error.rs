@@ -15,8 +15,8 @@ pub(crate) fn failed(server: &str, error: RedisError) -> StoreError {
     .with_source(error)
 }
 
-/// Returns the error of a failed attempt to connect. No command was sent, so it can be retried unless
-/// an operator must fix something.
+/// Returns the error of a failed attempt to connect. No command was sent, so it can be retried
+/// unless an operator must fix something.
 pub(crate) fn unconnected(server: &str, error: RedisError) -> StoreError {
     let (kind, advice) = match classify(&error) {
         // The server does not know `HELLO`, the first command of each connection. The name is not
@@ -90,7 +90,8 @@ pub(crate) fn refused(message: impl Into<String>) -> StoreError {
     StoreError::new(StoreErrorKind::Refused, message.into())
 }
 
-/// Returns the error for an answer that no server should give. The command may have been carried out.
+/// Returns the error for an answer that no server should give. The command may have been carried
+/// out.
 pub(crate) fn unexpected(server: &str, answer: &Value) -> StoreError {
     let kind = match answer {
         Value::Nil => "nothing",
@@ -140,7 +141,8 @@ fn classify(error: &RedisError) -> (StoreErrorKind, &'static str) {
                 "; this is a replica: a fail-over is under way, or the address is wrong",
             ),
             ServerErrorKind::NoPerm => (Refused, NEEDED_RIGHTS),
-            // With a cluster's URL these are followed. Then this error means that slots keep moving.
+            // With a cluster's URL these are followed. Then this error means that slots keep
+            // moving.
             ServerErrorKind::Moved | ServerErrorKind::Ask => (
                 Unavailable,
                 "; the cluster is being changed, or its node was named by `redis://` in place of \

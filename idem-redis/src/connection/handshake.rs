@@ -52,7 +52,8 @@ pub(crate) async fn handshake(
     let [loaded @ .., missing, info] = answers.as_slice() else {
         return Err(unexpected(server, &Value::Nil));
     };
-    // Checked first: a Sentinel and an old server refuse the scripts too, with errors that say less.
+    // Checked first: a Sentinel and an old server refuse the scripts too, with errors that say
+    // less.
     let info = info
         .as_ref()
         .ok()
@@ -70,8 +71,8 @@ pub(crate) async fn handshake(
     Ok(info.has_ifeq())
 }
 
-/// Refuses a server that does not let this user send a command. Failures that pass, such as a server
-/// that is loading, are left to the calls.
+/// Refuses a server that does not let this user send a command. Failures that pass, such as a
+/// server that is loading, are left to the calls.
 fn check_allowed(
     server: &str,
     command: &str,

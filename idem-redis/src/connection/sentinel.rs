@@ -1,8 +1,9 @@
 //! Finds the master by asking the Sentinels, and by listening to them.
 //!
 //! redis-rs has a module `sentinel` (1.8), which the store does not use. It asks three Sentinels at
-//! a time and believes the first, in the configured order, that names a master. So a silent Sentinel
-//! delays the connection, and one that is cut off names an old master. It does not listen to them.
+//! a time and believes the first, in the configured order, that names a master. So a silent
+//! Sentinel delays the connection, and one that is cut off names an old master. It does not listen
+//! to them.
 
 use std::sync::Arc;
 use std::time::Duration;

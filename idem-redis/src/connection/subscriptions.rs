@@ -276,8 +276,8 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        // The receiver is dropped and the rest are counted under one lock. A waiter subscribes under
-        // the same lock, so it cannot come in between.
+        // The receiver is dropped and the rest are counted under one lock. A waiter subscribes
+        // under the same lock, so it cannot come in between.
         let mut channels = self.subscriptions.lock();
         self.status = None;
         if channels

@@ -171,8 +171,8 @@ fn check_parts(url: &Url, unix: bool, name: &str) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Returns the URL without user, password, query and fragment. A path other than a database number is
-/// left out too: if a `/` in a password was not percent-encoded, the path holds the rest of the
+/// Returns the URL without user, password, query and fragment. A path other than a database number
+/// is left out too: if a `/` in a password was not percent-encoded, the path holds the rest of the
 /// password.
 fn name(url: &Url) -> String {
     let Some(host) = url.host_str().filter(|host| !host.is_empty()) else {

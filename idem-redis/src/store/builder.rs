@@ -15,7 +15,8 @@ use crate::connection::step_runner::StepRunner;
 use crate::store::keys::{DEFAULT_PREFIX, Keys};
 use crate::store::{RedisStore, check, script};
 
-/// A claim without an answer is sent twice, and a call on a dead server must fail within two seconds.
+/// A claim without an answer is sent twice, and a call on a dead server must fail within two
+/// seconds.
 const TIME_LIMIT: Duration = Duration::from_millis(900);
 const CONNECT_TIME_LIMIT: Duration = Duration::from_secs(2);
 

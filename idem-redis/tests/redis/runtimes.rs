@@ -129,8 +129,8 @@ fn a_runtime_that_stands_still_holds_up_nobody_else() {
     let one = running();
     let two = parked();
     let store = one.block_on(RedisStore::connect(server.url())).unwrap();
-    // A call there finds the connection lost, and is left alone in the middle. One that writes before
-    // the loss is noticed has an error at once.
+    // A call there finds the connection lost, and is left alone in the middle. One that writes
+    // before the loss is noticed has an error at once.
     server.kill();
     two.block_on(async {
         while let Ok(answer) = timeout(Duration::from_millis(30), store.claim(&claim("1"))).await {

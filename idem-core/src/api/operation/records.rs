@@ -355,8 +355,8 @@ impl Operation<'_> {
     }
 }
 
-/// Reads the record that is settled. Its fingerprint stays as it was, and the outcome's trace is that
-/// of the call that was cut off.
+/// Reads the record that is settled. Its fingerprint stays as it was, and the outcome's trace is
+/// that of the call that was cut off.
 async fn inspect_to_settle(
     runtime: &Runtime,
     request: &mut Request,
@@ -375,7 +375,8 @@ async fn inspect_to_settle(
     Ok(found)
 }
 
-/// Drops the outcome from the local cache, because a change by hand is about the record in the store.
+/// Drops the outcome from the local cache, because a change by hand is about the record in the
+/// store.
 fn forget_here(runtime: &Runtime, id: &RecordId) {
     drop(runtime.cache.as_ref().map(|cache| cache.removing(id)));
 }

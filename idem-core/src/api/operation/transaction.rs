@@ -17,8 +17,8 @@ use crate::outcome::{Outcome, Storable};
 use crate::policy::errors::{Action, ErrorAction};
 use crate::store::{Store, Transaction, Transactions};
 
-/// The policy for errors in a transaction, or `()` for none. A policy is `Send` and `Sync`, also for
-/// a body that is not.
+/// The policy for errors in a transaction, or `()` for none. A policy is `Send` and `Sync`, also
+/// for a body that is not.
 pub trait InTransactionPolicy<E>: sealed::IntoPolicy<E> {}
 
 mod sealed {

@@ -261,8 +261,8 @@ impl OwnedState {
             .decided_because(Decision::NotEncoded, &term.id, term.attempt, why);
     }
 
-    /// Looks why the store refused a step. A store that repeats a release by itself may find nothing
-    /// left to release, although its first try succeeded.
+    /// Looks why the store refused a step. A store that repeats a release by itself may find
+    /// nothing left to release, although its first try succeeded.
     async fn after_all(&mut self) -> Ownership {
         let term = &self.enrolled.term;
         let releases = matches!(self.step, Stage::Releasing(GiveUp::Release));

@@ -412,8 +412,8 @@ impl Shard {
         self.shrink(shared);
     }
 
-    /// Drops expired records. Notes when the next one changes, which fresh ones have settled, and how
-    /// many bytes of each pack are still needed.
+    /// Drops expired records. Notes when the next one changes, which fresh ones have settled, and
+    /// how many bytes of each pack are still needed.
     fn drop_expired(&mut self, now: Duration, taken: &mut Taken) {
         let Self {
             places,

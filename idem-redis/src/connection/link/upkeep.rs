@@ -1,5 +1,5 @@
-//! The background tasks of a link: they replace a lost session, watch the server's clock, and listen
-//! to the Sentinels.
+//! The background tasks of a link: they replace a lost session, watch the server's clock, and
+//! listen to the Sentinels.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
@@ -94,7 +94,8 @@ impl Inner {
         }
     }
 
-    /// Starts the background tasks in the runtime of the connections, unless they run there already.
+    /// Starts the background tasks in the runtime of the connections, unless they run there
+    /// already.
     pub(super) fn start_tasks(self: &Arc<Self>) {
         let runtime = self.options.runtime.runtime();
         let mut background_tasks = self
