@@ -58,7 +58,7 @@ pub(crate) async fn ask(
                 Some(Differs::Argument(name, value)) if !arguments.contains_key(&name) => {
                     arguments.insert(name, value);
                 }
-                // The same argument again: the refusal before was read wrongly.
+                // The broker named the same argument again, so its first refusal was read wrongly.
                 Some(Differs::Argument(..)) => return Ok(None),
                 None if error.is_amqp_error() => return Ok(None),
                 None => return Err(Fault::passing(error)),

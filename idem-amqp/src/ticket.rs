@@ -169,7 +169,7 @@ impl idem_queue::Ticket for Ticket<'_> {
             return self.ack().await;
         }
         let own_queue = self.queue.retry_queue.as_deref();
-        // A queue that the consumer has declared expires its messages by itself.
+        // The consumer declared this queue with an expiry of its messages.
         let expiration = own_queue.map(|_| after);
         let retry_queue = if let Some(name) = own_queue {
             name.to_owned()

@@ -149,7 +149,7 @@ fn item(rest: &[u8]) -> Result<Vec<u8>, InvalidKey> {
     }
 }
 
-/// Returns what follows a parameter, whose meaning nobody has defined.
+/// Returns what follows a parameter. No standard defines such parameters.
 fn after_parameter(parameter: &[u8]) -> Option<&[u8]> {
     let begin = parameter.iter().position(|byte| *byte != b' ')?;
     let (_, name) = parameter.split_at(begin);

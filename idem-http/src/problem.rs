@@ -95,7 +95,7 @@ impl Problem {
         "method_not_allowed",
         "A lookup is a GET request.",
     );
-    /// A key that no record stands for.
+    /// No record has this key.
     #[cfg(feature = "server")]
     pub(crate) const NOT_FOUND: Self = Self::new(
         StatusCode::NOT_FOUND,

@@ -53,7 +53,7 @@ const RETRY: [(&str, &str); 4] = [
     ("then", "then = keep"),
 ];
 
-/// Words that other libraries use, and ours for them.
+/// Words of other libraries, and the word here for each.
 const ALIASES: [(&str, &str); 14] = [
     ("store", "keep"),
     ("record", "keep"),

@@ -107,7 +107,7 @@ const OPTIONS: [(&str, &str); 23] = [
     ("crate", "crate = \"::idem\""),
 ];
 
-/// Words that other libraries use, and ours for them.
+/// Words of other libraries, and the word here for each.
 const ALIASES: [(&str, &str); 24] = [
     ("id", "key"),
     ("nonce", "token"),

@@ -50,7 +50,7 @@ pub(crate) struct OperationPlan {
 
 /// One call of the operation's builder.
 pub(crate) struct Call {
-    /// The method, with the span of the option that it stands for.
+    /// The method, with the span of its option.
     pub(crate) method: Ident,
     pub(crate) argument: Argument,
 }

@@ -163,8 +163,8 @@ async fn hand_back_all<T: Ticket>(
     }
 }
 
-/// Opens the broker. A client may wait for ever for a broker that accepts connections and does not
-/// answer, or for a connection that ended while it was opened.
+/// Opens the broker. Without a limit, a client may wait without end for a broker that accepts
+/// connections and does not answer, or for a connection that ended while it was opened.
 async fn opened_within<'b, B: Broker>(
     limit: Duration,
     broker: &'b B,

@@ -406,7 +406,7 @@ where
         Failed::Released(_) => ErrorAction::Release,
         Failed::Service(_) | Failed::Idempotency(_) => ErrorAction::Unlisted,
     };
-    // If the client disconnects, the call goes on in a task of its own. Otherwise a dropped claim
+    // If the client disconnects, the call continues in a task of its own. Otherwise a dropped claim
     // would leave the key locked, and the body would stop in the middle.
     finish_in_background(
         &settings.idempotency,

@@ -311,9 +311,9 @@ impl StepConnection {
             .unwrap_or_default()
     }
 
-    /// Settles a lease that has expired by the server's clock while `left` of it remains by ours.
-    /// Looks at the server's clock once more, and returns how long the lease counts as alive;
-    /// `None` if it has expired by now.
+    /// Settles a lease that has expired by the server's clock, while `left` of it remains by the
+    /// clock of this process. Looks at the server's clock once more, and returns how long the lease
+    /// counts as alive; `None` if it has expired by now.
     pub(crate) async fn recheck_lease(
         &self,
         left: Duration,

@@ -153,8 +153,8 @@ impl StepRunner {
             .unwrap_or_else(|| now + LONGEST_LIMIT)
     }
 
-    /// Returns the lane for a step's first command. Until there is a connection, no command is
-    /// sent, and the error says so.
+    /// Returns the connection for a step's first command. Until there is one, no command is sent,
+    /// and the error says so.
     async fn first_connection(
         &self,
         slot: u16,
