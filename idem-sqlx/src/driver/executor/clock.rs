@@ -45,7 +45,7 @@ impl Lapsed {
         })
     }
 
-    /// As [`lease`](Self::lease), for a claim that takes the key over only after this age.
+    /// As [`of`](Self::of), for a claim that takes the key over only after this age.
     pub(crate) fn silent_for(self, age: Duration) -> Self {
         Self {
             silent_for: Some(age),

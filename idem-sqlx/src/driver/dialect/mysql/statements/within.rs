@@ -184,7 +184,7 @@ impl Statements {
         format!("{put}; SET @idem_outcome = NULL").into()
     }
 
-    /// As [`put`](Self::put), with the key and the outcome in the text.
+    /// As [`put_within`](Self::put_within), with the key and the outcome in the text.
     pub(super) fn put_in_text(
         &self,
         id: &RecordId,
