@@ -6,7 +6,7 @@ use idem_testkit::RedisServer;
 use crate::support::{idem, runtime, until};
 
 #[tokio::test]
-async fn a_redis_that_evicts_or_forgets_is_found_and_one_that_is_mended_is_not() {
+async fn a_redis_that_evicts_or_forgets_is_found_and_one_that_is_repaired_is_not() {
     let server = RedisServer::start().await.unwrap();
     let url = server.url();
     let config = async |setting: &str, value: &str| {

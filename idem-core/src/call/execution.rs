@@ -59,23 +59,23 @@ where
         };
         let (span, is_traced) = runtime.observer.span(&request.id);
         async move {
-            let mut held = match self.begin(runtime, request).await {
+            let mut record = match self.begin(runtime, request).await {
                 Err(error) => return Err(self.handling.refuse(error)),
                 Ok(CallStart::Replay(recorded)) => return self.replay(&recorded),
                 Ok(CallStart::Unguarded) => None,
                 Ok(CallStart::Owner(owned)) => Some(OwnedRecord::new(runtime, request, owned)),
             };
             watch::note(Seen::Executed);
-            match &mut held {
+            match &mut record {
                 None => {
                     self.unguarded(request.id.operation(), Some(&request.id), body)
                         .await
                 }
-                Some(held) => {
+                Some(record) => {
                     if is_traced {
-                        observe::span_has_attempt(held.term().attempt);
+                        observe::span_has_attempt(record.term().attempt);
                     }
-                    self.own(runtime, RunMode::of(&request.settings), held, body)
+                    self.own(runtime, RunMode::of(&request.settings), record, body)
                         .await
                 }
             }
@@ -119,14 +119,14 @@ where
         };
         let (span, is_traced) = runtime.observer.span(&request.id);
         async {
-            let held = match self.begin(runtime, request).await {
+            let record = match self.begin(runtime, request).await {
                 Err(error) => return Err(self.handling.refuse(error)),
                 Ok(CallStart::Replay(recorded)) => return self.replay(&recorded),
                 Ok(CallStart::Unguarded) => None,
                 Ok(CallStart::Owner(owned)) => Some(OwnedRecord::new(runtime, request, owned)),
             };
             watch::note(Seen::Executed);
-            let Some(held) = held else {
+            let Some(record) = record else {
                 let operation = request.id.operation().to_owned();
                 let id = request.id.clone();
                 return self
@@ -134,9 +134,9 @@ where
                     .await;
             };
             if is_traced {
-                observe::span_has_attempt(held.term().attempt);
+                observe::span_has_attempt(record.term().attempt);
             }
-            let lost = held.term().lost_error();
+            let lost = record.term().lost_error();
             let mode = RunMode::of(&request.settings);
             let runtime = runtime.clone();
             let counted = runtime.background.body();
@@ -144,8 +144,9 @@ where
                 // Dropped after the record, whose step may continue in the background, so that
                 // `shutdown` always sees one of the two.
                 let _counted = counted;
-                let mut held = held;
-                self.own(&runtime, mode, &mut held, pin!(Some(body))).await
+                let mut record = record;
+                self.own(&runtime, mode, &mut record, pin!(Some(body)))
+                    .await
             };
             // Only a tokio runtime that shuts down stops the task.
             detached(owning).await.unwrap_or_else(|| Err(fail(lost)))
@@ -182,11 +183,11 @@ where
         &'a mut self,
         runtime: &'a Arc<Runtime>,
         mode: RunMode,
-        held: &'a mut OwnedRecord,
+        record: &'a mut OwnedRecord,
         body: Pin<&'a mut Option<Body>>,
     ) -> impl Future<Output = Result<Outcome<T>, E>> + use<'a, R, T, E, P, G, Body> {
         let Self { handling, again } = self;
-        let owner = Leased::new(runtime, mode, held, body);
+        let owner = Leased::new(runtime, mode, record, body);
         let begin_next_try = again
             .as_mut()
             .map(|again| |owner: &mut Leased<'a, Body>| owner.begin_next_try(again()));

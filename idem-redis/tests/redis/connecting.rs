@@ -130,7 +130,7 @@ async fn a_replica_is_refused() {
 }
 
 #[tokio::test]
-async fn a_server_that_evicts_is_warned_of_with_the_command_that_mends_it() {
+async fn a_server_that_evicts_is_warned_of_with_the_command_that_fixes_it() {
     let careful = Server::start(&["--maxmemory-policy", "noeviction"]);
     assert_eq!(
         warnings(async { RedisStore::connect(careful.url()).await.unwrap() }).await,

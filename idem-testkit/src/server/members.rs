@@ -32,7 +32,7 @@ pub(super) async fn tell(server: &RedisServer, command: &[&str]) -> io::Result<(
 }
 
 /// Returns the majority's answer.
-pub(super) async fn most_say<T: PartialEq>(
+pub(super) async fn majority_answer<T: PartialEq>(
     servers: &[RedisServer],
     command: &[&str],
     read: impl Fn(&Reply) -> Option<T>,
