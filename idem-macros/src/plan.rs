@@ -1,12 +1,15 @@
 //! The meaning of the attribute on this function: each option parsed and checked, alone and against
 //! the others.
 
+mod choice;
+
 use std::time::Duration;
 
 use proc_macro2::{Ident, Span};
 use quote::ToTokens;
 use syn::{Error, Expr, Receiver, Type};
 
+use self::choice::{ABANDONED, Choice, DUPLICATE, IN_FLIGHT, MISSING_KEY, STORE_FAILURE};
 use crate::args::{Args, Setting};
 use crate::bindings::{Bindings, Borrow, Reference, format_of, mentions, self_in_task};
 use crate::diag::Errors;
@@ -66,38 +69,6 @@ pub(crate) enum Argument {
     /// How an earlier version of the outcome is read.
     Upgrade(Box<Upgrade>),
 }
-
-/// An option that is one of a few words, as a variant of an enum.
-struct Choice {
-    of: &'static str,
-    variants: &'static [(&'static str, &'static str)],
-}
-
-const IN_FLIGHT: Choice = Choice {
-    of: "InFlight",
-    variants: &[("wait", "Wait"), ("reject", "Reject")],
-};
-const DUPLICATE: Choice = Choice {
-    of: "Duplicate",
-    variants: &[("replay", "Replay"), ("reject", "Reject")],
-};
-// With `reconcile`, the next attempt runs. Its body begins with the question about the last one.
-const ABANDONED: Choice = Choice {
-    of: "Abandoned",
-    variants: &[
-        ("rerun", "Rerun"),
-        ("reject", "Reject"),
-        ("reconcile", "Rerun"),
-    ],
-};
-const STORE_FAILURE: Choice = Choice {
-    of: "StoreFailure",
-    variants: &[("reject", "Reject"), ("run", "Run")],
-};
-const MISSING_KEY: Choice = Choice {
-    of: "MissingKey",
-    variants: &[("reject", "Reject"), ("run", "Run")],
-};
 
 /// The shortest lease that the runtime takes: the tenth of margin must be more than timers and
 /// scheduling need.
@@ -576,17 +547,6 @@ impl Options<'_> {
             self.call(Some("asks_first"), setting, Some(Argument::Nothing));
         }
         reconcile
-    }
-}
-
-impl Choice {
-    fn words(&self) -> Vec<&'static str> {
-        self.variants.iter().map(|(word, _)| *word).collect()
-    }
-
-    fn variant(&self, word: &Ident) -> Option<Argument> {
-        let (_, variant) = self.variants.iter().find(|(name, _)| word == name)?;
-        Some(Argument::Variant(self.of, Ident::new(variant, word.span())))
     }
 }
 

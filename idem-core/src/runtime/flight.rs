@@ -22,8 +22,9 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use tokio::time::Instant;
 
+pub(crate) use self::seat::FlightSeat;
 use self::seat::Role;
-pub(crate) use self::seat::{FlightSeat, FlightStep};
+pub(crate) use self::state::FlightStep;
 use self::state::State;
 use crate::base::clock;
 use crate::base::sync::{Mutex, MutexGuard, Notify};

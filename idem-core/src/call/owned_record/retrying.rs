@@ -21,16 +21,43 @@ const MOVES: u8 = 8;
 
 /// A step that is tried again in the background until the store carries it out or its time is up.
 /// If its tokio runtime ends, the step moves to another one.
-pub(super) struct Retrying {
-    pub(super) state: Option<OwnedState>,
-    pub(super) counted: Option<background::CountedStep>,
+struct Retrying {
+    state: Option<OwnedState>,
+    counted: Option<background::CountedStep>,
     /// Its tokio runtime.
-    pub(super) on: Option<Id>,
-    pub(super) moves: u8,
+    on: Option<Id>,
+    moves: u8,
+}
+
+impl OwnedState {
+    /// Continues the step in the background.
+    pub(super) fn carry_on(mut self) {
+        let bytes = match &self.step {
+            Stage::Committing {
+                outcome: Some(outcome),
+                ..
+            } => outcome.payload.len(),
+            _ => 0,
+        };
+        let Some(counted) = self.runtime.background.step(bytes) else {
+            return self
+                .give_up(&"too many others are being tried again (10,000, or 64 MiB of outcomes)");
+        };
+        let handle = Handle::try_current()
+            .ok()
+            .or_else(|| self.runtime.keepers.known().another(None));
+        Retrying {
+            state: Some(self),
+            counted: Some(counted),
+            on: None,
+            moves: 0,
+        }
+        .start(handle);
+    }
 }
 
 impl Retrying {
-    pub(super) fn start(mut self, handle: Option<Handle>) {
+    fn start(mut self, handle: Option<Handle>) {
         match handle {
             Some(handle) => {
                 self.on = Some(handle.id());

@@ -4,10 +4,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-
 use super::ClaimedLease;
-use super::retrying::Retrying;
 use crate::call::audit::By;
 use crate::call::plan::GiveUp;
 use crate::call::request::Request;
@@ -406,31 +403,6 @@ impl OwnedState {
             },
             _ => observer.decided(decision, &term.id, term.attempt),
         }
-    }
-
-    /// Continues the step in the background.
-    pub(super) fn carry_on(mut self) {
-        let bytes = match &self.step {
-            Stage::Committing {
-                outcome: Some(outcome),
-                ..
-            } => outcome.payload.len(),
-            _ => 0,
-        };
-        let Some(counted) = self.runtime.background.step(bytes) else {
-            return self
-                .give_up(&"too many others are being tried again (10,000, or 64 MiB of outcomes)");
-        };
-        let handle = Handle::try_current()
-            .ok()
-            .or_else(|| self.runtime.keepers.known().another(None));
-        Retrying {
-            state: Some(self),
-            counted: Some(counted),
-            on: None,
-            moves: 0,
-        }
-        .start(handle);
     }
 
     pub(super) fn delayed(&mut self, error: &StoreError) {

@@ -6,11 +6,38 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::seat::{FlightStep, Patience};
 use super::{MAX_DOUBLINGS, PATIENCE, SharedAnswer};
 use crate::base::clock;
 use crate::encoding::fingerprint::Fingerprint;
 use crate::lease::term::Term;
+
+/// The next step of a call.
+pub(crate) enum FlightStep {
+    /// Asks the store, for all calls that are here.
+    Ask,
+    /// Asks the store for itself: the answer to the claim under way would not apply to it.
+    Alone,
+    /// Waits at the store, for all calls that wait.
+    Wait {
+        /// For the end of this attempt.
+        attempt: u64,
+        /// When its lease ends unless it is renewed.
+        until: Instant,
+    },
+    /// Uses this answer.
+    Answer(SharedAnswer),
+    /// Fails: a call of this process is the owner, with another fingerprint.
+    Mismatch,
+    /// Fails: a call of this process is the owner, with so much of its lease left.
+    InFlight(Duration),
+}
+
+/// What ends a call's wait for other calls of its process.
+pub(super) struct Patience {
+    /// The owner's term: if it goes silent, the wait is over.
+    pub(super) term: Option<Arc<Term>>,
+    pub(super) until: Instant,
+}
 
 #[derive(Default)]
 pub(super) struct State {
