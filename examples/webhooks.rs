@@ -4,8 +4,8 @@
 //! cargo run --example webhooks --features webhooks
 //! ```
 //!
-//! It starts a receiver, delivers to it as the two senders do (a duplicate, a forgery, a handler that
-//! fails once), and prints each answer and what was really done.
+//! It starts a receiver, delivers to it as the two senders do (a duplicate, a forgery, a handler
+//! that fails once), and prints each answer and what was really done.
 
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;

@@ -78,8 +78,8 @@ pub struct Readme;
     )),
 ))]
 compile_error!(
-    "idem: the features `sqlx-08` and `sqlx-tls` need a database: add `postgres`, `mysql` or `sqlite` (sqlx 0.9), or \
-     `sqlx-08-postgres`, `sqlx-08-mysql` or `sqlx-08-sqlite` (sqlx 0.8)"
+    "idem: the features `sqlx-08` and `sqlx-tls` need a database: add `postgres`, `mysql` or \
+     `sqlite` (sqlx 0.9), or `sqlx-08-postgres`, `sqlx-08-mysql` or `sqlx-08-sqlite` (sqlx 0.8)"
 );
 
 /// Both ends of the Idempotency-Key header.

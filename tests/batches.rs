@@ -45,7 +45,8 @@ async fn each_of_many_callers_gets_the_answer_to_its_own_command() {
 async fn callers_that_go_away_take_nobody_along() {
     let server = RedisServer::start().await.unwrap();
     let idempotency = runtime(&server).await;
-    let (mut kept, mut dropped) = (JoinSet::new(), JoinSet::new());
+    let mut kept = JoinSet::new();
+    let mut dropped = JoinSet::new();
     for key in 0..2_000 {
         let set = if key % 3 == 0 {
             &mut dropped
@@ -68,8 +69,9 @@ async fn callers_that_go_away_take_nobody_along() {
 async fn p4_callers_are_answered_while_the_runtime_of_another_caller_is_not_driven() {
     let server = RedisServer::start().await.unwrap();
     let idempotency = runtime(&server).await;
-    let (other, (polled, is_polled), (over, is_over)) =
-        (idempotency.clone(), mpsc::channel(), mpsc::channel::<()>());
+    let other = idempotency.clone();
+    let (polled, is_polled) = mpsc::channel();
+    let (over, is_over) = mpsc::channel::<()>();
     let parked = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

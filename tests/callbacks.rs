@@ -243,7 +243,8 @@ async fn p12_a_subscriber_that_panics_at_each_event_changes_nothing_of_any_call(
 #[tokio::test(start_paused = true)]
 async fn p11_a_subscriber_that_calls_back_at_each_event_meets_no_lock() {
     let (idempotency, faults) = faulty(&MemoryStore::new());
-    let (inside, claims) = (idempotency.clone(), Arc::new(AtomicBool::new(true)));
+    let inside = idempotency.clone();
+    let claims = Arc::new(AtomicBool::new(true));
     let may_claim = claims.clone();
     let calls_back = move |_: &Event<'_>| {
         for key in ["many", "again", "renewed", "undone", "its own"] {

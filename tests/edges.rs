@@ -492,14 +492,14 @@ async fn p4_a_body_that_runs_although_the_store_failed_has_the_child_keys_that_i
 #[tokio::test]
 async fn a_detached_body_may_call_the_operation_that_began_it_once_that_is_over() {
     let idempotency = Idempotency::new(MemoryStore::new());
-    let (begun, go, answer) = (
-        Arc::new(Notify::new()),
-        Arc::new(Notify::new()),
-        tokio::sync::oneshot::channel(),
-    );
+    let begun = Arc::new(Notify::new());
+    let go = Arc::new(Notify::new());
+    let answer = tokio::sync::oneshot::channel();
     let inner = {
-        let (idempotency, begun, go, answered) =
-            (idempotency.clone(), begun.clone(), go.clone(), answer.0);
+        let idempotency = idempotency.clone();
+        let begun = begun.clone();
+        let go = go.clone();
+        let answered = answer.0;
         move || async move {
             begun.notify_one();
             go.notified().await;

@@ -142,7 +142,8 @@ over_both_stores! {
         assert!(call("forgotten").audit("jane\n", "ticket 3\u{202e}").forget().await.unwrap());
         let decisions = log.decisions();
         for decision in ["settled", "released_by_hand", "forgotten"] {
-            assert!(decisions.contains(&(Level::INFO, decision.to_owned())), "{decision}: {decisions:?}");
+            assert!(decisions.contains(&(Level::INFO, decision.to_owned())), "{decision}: \
+                {decisions:?}");
         }
         let text = log.text();
         assert!(text.contains("by jane: ticket 1") && text.contains("by jane: ticket 2"), "{text}");
@@ -224,7 +225,8 @@ over_both_stores! {
             assert_eq!(log.decisions(), logged(&[(Level::WARN, "misconfigured"), (Level::WARN, "misconfigured")]));
         }
         let text = log.text();
-        assert!(!text.contains('\u{202e}') && !text.contains('\n') && text.len() < 100_000, "{} bytes", text.len());
+        assert!(!text.contains('\u{202e}') && !text.contains('\n') && text.len() < 100_000, "{} \
+            bytes", text.len());
     }
 }
 
@@ -282,9 +284,11 @@ async fn p12_a_release_whose_caller_goes_away_is_not_called_refused_although_the
     let log = Log::default();
     let _logging = crate::support::events::logging(log.clone());
     let world = World::memory();
-    let ((builder, faults), other) = (world.faulty().await, world.process().await);
+    let (builder, faults) = world.faulty().await;
+    let other = world.process().await;
     let idempotency = builder.build();
-    let (reply, again) = (Gate::new(), Gate::new());
+    let reply = Gate::new();
+    let again = Gate::new();
     faults.next(Step::Release, Fault::HangReply(reply.clone()));
     faults.next(Step::Release, Fault::Hang(again.clone()));
     let call = idempotency

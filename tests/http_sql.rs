@@ -1,4 +1,5 @@
-//! The HTTP layer over SQL stores: a handler and the store meet in one database, perhaps in one pool.
+//! The HTTP layer over SQL stores: a handler and the store meet in one database, perhaps in one
+//! pool.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
 
@@ -96,7 +97,9 @@ fn app(
     may_end: &Arc<Notify>,
     begun: &Arc<Notify>,
 ) -> Router {
-    let (pool, may_end, begun) = (pool.clone(), may_end.clone(), begun.clone());
+    let pool = pool.clone();
+    let may_end = may_end.clone();
+    let begun = begun.clone();
     let handler = async move || -> Response {
         let mut connection = pool.acquire().await.unwrap();
         begun.notify_one();
@@ -115,7 +118,8 @@ async fn p2_a_handler_that_takes_the_last_connection_of_the_stores_pool_is_recor
     let dir = tempfile::tempdir().unwrap();
     let pool = pool(dir.path(), 1).await;
     let idempotency = Idempotency::new(SqliteStore::new(pool.clone()));
-    let (may_end, begun) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let may_end = Arc::new(Notify::new());
+    let begun = Arc::new(Notify::new());
     let app = app(
         &pool,
         layer(&idempotency).wait(Duration::ZERO),
@@ -158,7 +162,8 @@ async fn p1_a_handler_that_keeps_the_last_connection_for_longer_than_its_lease_i
             .time_limit(Duration::from_millis(300))
             .build(),
     );
-    let (may_end, begun) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let may_end = Arc::new(Notify::new());
+    let begun = Arc::new(Notify::new());
     let app = app(
         &pool,
         layer(&idempotency).lease(Duration::from_millis(1500)),
@@ -226,7 +231,8 @@ async fn p1_duplicates_at_once_run_one_handler_whatever_the_pool_is() {
         let runs = Arc::new(AtomicUsize::new(0));
         let app = |pool: &SqlitePool| {
             let idempotency = Idempotency::new(SqliteStore::new(pool.clone()));
-            let (pool, runs) = (pool.clone(), runs.clone());
+            let pool = pool.clone();
+            let runs = runs.clone();
             let handler = async move || -> Response {
                 runs.fetch_add(1, SeqCst);
                 let mut tx = pool.begin().await.unwrap();
@@ -267,9 +273,12 @@ async fn opened() -> (TempDir, Idempotency) {
 async fn p8_a_client_that_is_gone_finds_its_answer_and_what_was_no_answer_is_not_replayed() {
     let (_dir, idempotency) = opened().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    let (may_end, begun) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let may_end = Arc::new(Notify::new());
+    let begun = Arc::new(Notify::new());
     let handler = {
-        let (runs, may_end, begun) = (runs.clone(), may_end.clone(), begun.clone());
+        let runs = runs.clone();
+        let may_end = may_end.clone();
+        let begun = begun.clone();
         async move |headers: HeaderMap| -> Response {
             runs.fetch_add(1, SeqCst);
             begun.notify_one();
@@ -297,7 +306,8 @@ async fn p8_a_client_that_is_gone_finds_its_answer_and_what_was_no_answer_is_not
 
     // The client goes away while the handler runs.
     let gone = tokio::spawn({
-        let (app, request) = (app.clone(), with("gone", "x-held"));
+        let app = app.clone();
+        let request = with("gone", "x-held");
         async move { send(&app, request).await }
     });
     begun.notified().await;

@@ -177,11 +177,10 @@ async fn what_is_linted_runs() {
     };
     let answers = idem::scope(service.idempotency.clone(), async {
         let arms = arms(req.clone(), OrderId(1), 1).await;
-        let (options, one_arm) = (options(req.clone()).await, one_arm(req.clone()).await);
-        let (shared, generic) = (
-            service.shared(OrderId(7)).await,
-            generic::<OrderError>(7).await,
-        );
+        let options = options(req.clone()).await;
+        let one_arm = one_arm(req.clone()).await;
+        let shared = service.shared(OrderId(7)).await;
+        let generic = generic::<OrderError>(7).await;
         [
             plain(&req).await.map_err(OrderError::from),
             arms,

@@ -40,21 +40,25 @@ async fn lookup(idempotency: &Idempotency, operation: &'static str) -> Lookup<u3
 over_both_stores! {
     async fn a_lookup_says_what_became_of_the_call_and_claims_nothing(world: World) {
         const OPERATION: &str = "lookup.life";
-        let (one, two) = (world.process().await, world.process().await);
+        let one = world.process().await;
+        let two = world.process().await;
         let operation = || one.operation(OPERATION).key("k").lease(LEASE);
         assert!(matches!(lookup(&two, OPERATION).await, Lookup::Unknown));
         assert_eq!(operation().inspect().await.unwrap(), None);
 
-        let Begin::Execute(lease) = operation().begin().await.unwrap() else { panic!("nothing was there") };
+        let Begin::Execute(lease) = operation().begin().await.unwrap() else { panic!("nothing was \
+            there") };
         let asked = tokio::time::timeout(LONG / 2, two.operation(OPERATION).key("k").wait(LONG).lookup::<u32>()).await;
-        let Lookup::InFlight { attempt, retry_after, .. } = asked.expect("it waits for nobody").unwrap() else {
+        let Lookup::InFlight { attempt, retry_after, .. } = asked.expect("it waits for \
+            nobody").unwrap() else {
             panic!("it is in flight")
         };
         assert!(attempt == 1 && retry_after <= LEASE, "{attempt}, {retry_after:?}");
         lease.release().await.unwrap();
         assert!(matches!(lookup(&two, OPERATION).await, Lookup::Unknown));
 
-        let Begin::Execute(lease) = operation().begin().await.unwrap() else { panic!("it was released") };
+        let Begin::Execute(lease) = operation().begin().await.unwrap() else { panic!("it was \
+            released") };
         assert_eq!(lease.attempt(), 2, "lookups are no attempts");
         drop(lease);
         eventually("the lease has run out", async || {
@@ -71,7 +75,8 @@ over_both_stores! {
 
     async fn a_lookup_finds_an_outcome_that_is_kept_aside_and_then_that_there_was_one(world: World) {
         const OPERATION: &str = "lookup.remembered";
-        let (one, two) = (world.process().await, world.process().await);
+        let one = world.process().await;
+        let two = world.process().await;
         let ttl = Duration::from_millis(1_500);
         one.operation(OPERATION).key("k").ttl(ttl).remember(LONG).run(async || Res::Ok(7)).await.unwrap();
         assert!(matches!(lookup(&two, OPERATION).await, Lookup::Outcome(7)));
@@ -86,7 +91,8 @@ over_both_stores! {
         let operation = || idempotency.operation("lookup.error").key("k");
         let failing = operation().errors(|_: &Kept| ErrorAction::Keep).run(async || Err::<u32, _>(Kept::Declined { code: 51 }));
         failing.await.unwrap_err();
-        let Lookup::Error(recorded) = operation().lookup::<u32>().await.unwrap() else { panic!("it is kept") };
+        let Lookup::Error(recorded) = operation().lookup::<u32>().await.unwrap() else { panic!("it \
+            is kept") };
         assert_eq!(recorded.decode_error::<Kept>().unwrap(), Kept::Declined { code: 51 });
     }
 
@@ -119,7 +125,8 @@ over_both_stores! {
 
     async fn a_lookup_asks_the_store_though_this_process_has_the_outcome(world: World) {
         const OPERATION: &str = "lookup.cache";
-        let (one, two) = (world.builder().await.local_cache(100).build(), world.process().await);
+        let one = world.builder().await.local_cache(100).build();
+        let two = world.process().await;
         one.operation(OPERATION).key("k").run(async || Res::Ok(1)).await.unwrap();
         two.operation(OPERATION).key("k").forget().await.unwrap();
         assert!(matches!(lookup(&one, OPERATION).await, Lookup::Unknown));

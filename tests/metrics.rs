@@ -58,7 +58,8 @@ fn p12_decisions_are_counted_by_operation_and_bodies_are_timed() {
                 .unwrap();
         });
     });
-    let (mut counted, mut observed) = (BTreeMap::new(), BTreeMap::new());
+    let mut counted = BTreeMap::new();
+    let mut observed = BTreeMap::new();
     let mut bodies = 0;
     for (key, _, _, value) in snapshots.snapshot().into_vec() {
         let labels: Vec<_> = key
@@ -143,7 +144,8 @@ fn dashboards_and_alerts_ask_for_metrics_and_decisions_that_there_are() {
         "{metrics:?} {decisions:?}"
     );
 
-    let (mut asked, mut named) = (0, 0);
+    let mut asked = 0;
+    let mut named = 0;
     for path in [
         "docs/dashboards/alerts.yml",
         "docs/dashboards/alerts.test.yml",

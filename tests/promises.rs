@@ -41,11 +41,13 @@ async fn crash(idempotency: &Idempotency, operation: &str, key: &str, fingerprin
 
 over_all_stores! {
     async fn p1_of_64_calls_at_once_over_two_processes_one_body_runs_and_all_get_its_answer(world: World) {
-        let (one, two) = (world.process().await, world.process().await);
+        let one = world.process().await;
+        let two = world.process().await;
         let bodies = Arc::new(Bodies::default());
         let calls: Vec<_> = (0..64)
             .map(|call| {
-                let (idempotency, bodies) = (if call % 2 == 0 { one.clone() } else { two.clone() }, bodies.clone());
+                let idempotency = if call % 2 == 0 { one.clone() } else { two.clone() };
+                let bodies = bodies.clone();
                 tokio::spawn(async move {
                     let body = async { tokio::time::sleep(Duration::from_millis(20)).await; Res::Ok(call) };
                     idempotency.operation("p1.many").key("k").wait(LONG).run(|| bodies.run(body)).await
@@ -68,7 +70,9 @@ over_all_stores! {
         let gate = Arc::new(Notify::new());
         let calls: Vec<_> = (0..1000)
             .map(|_| {
-                let (idempotency, bodies, gate) = (idempotency.clone(), bodies.clone(), gate.clone());
+                let idempotency = idempotency.clone();
+                let bodies = bodies.clone();
+                let gate = gate.clone();
                 tokio::spawn(async move {
                     let body = async move { gate.notified().await; Res::Ok(7) };
                     idempotency.operation("p1.thousand").key("k").wait(LONG).run(|| bodies.run(body)).await
@@ -86,12 +90,14 @@ over_all_stores! {
 
     async fn p1_an_owner_that_cannot_renew_is_stopped_before_anybody_else_begins(world: World) {
         let (builder, faults) = world.faulty().await;
-        let (one, two) = (builder.build(), world.process().await);
+        let one = builder.build();
+        let two = world.process().await;
         faults.always(Step::Renew, Fault::LoseRequest);
         let bodies = Arc::new(Bodies::default());
         let begun = Arc::new(Notify::new());
         let first = tokio::spawn({
-            let (bodies, begun) = (bodies.clone(), begun.clone());
+            let bodies = bodies.clone();
+            let begun = begun.clone();
             async move {
                 let body = async move { begun.notify_one(); pending::<Res>().await };
                 one.operation("p1.renew").key("k").lease(LEASE).run(|| bodies.run(body)).await
@@ -106,7 +112,8 @@ over_all_stores! {
     }
 
     async fn p1_a_body_longer_than_its_lease_keeps_it_by_renewal(world: World) {
-        let (one, two) = (world.process().await, world.process().await);
+        let one = world.process().await;
+        let two = world.process().await;
         let bodies = Arc::new(Bodies::default());
         let call = |idempotency: Idempotency| {
             let bodies = bodies.clone();
@@ -124,12 +131,14 @@ over_all_stores! {
         let lease = Duration::from_millis(150);
         faults.next(Step::Claim, Fault::DelayReply(lease * 2));
         let answer = builder.build().operation("p1.late").key("k").lease(lease)
-            .run(|| async { panic!("begun after its lease"); #[allow(unreachable_code)] Res::Ok(1) }).await;
+            .run(|| async { panic!("begun after its \
+                lease"); #[allow(unreachable_code)] Res::Ok(1) }).await;
         assert!(matches!(answer, Err(Error::LeaseLost { .. })), "{answer:?}");
     }
 
     async fn p2_unit_zero_empty_and_none_are_outcomes_for_another_process_too(world: World) {
-        let (one, two) = (world.process().await, world.process().await);
+        let one = world.process().await;
+        let two = world.process().await;
         for idempotency in [&one, &two] {
             let replayed = std::ptr::eq(idempotency, &raw const two);
             let operation = |key| idempotency.operation("p2.empty").key(key);
@@ -165,12 +174,14 @@ over_all_stores! {
         }
         // A machine that stands still for a while may miss a window, but never sees them in another
         // order.
-        assert!(["replayed", "already done", "executed"].ends_with(&seen) || seen == ["replayed", "executed"], "{seen:?}");
+        assert!(["replayed", "already \
+            done", "executed"].ends_with(&seen) || seen == ["replayed", "executed"], "{seen:?}");
     }
 
     async fn p3_a_late_owners_commit_and_release_are_refused_and_change_nothing(world: World) {
         let (builder, faults) = world.faulty().await;
-        let (one, two) = (builder.build(), world.process().await);
+        let one = builder.build();
+        let two = world.process().await;
         faults.always(Step::Renew, Fault::LoseRequest);
         let Begin::Execute(late) = one.operation("p3.hand").key("k").lease(LEASE).begin().await.unwrap() else { panic!() };
         let Begin::Execute(current) = two.operation("p3.hand").key("k").lease(LEASE).wait(LONG).begin().await.unwrap()
@@ -186,12 +197,14 @@ over_all_stores! {
 
     async fn p3_a_late_owners_caller_still_gets_the_value_that_its_body_returned(world: World) {
         let (builder, faults) = world.faulty().await;
-        let (one, two) = (builder.build(), world.process().await);
+        let one = builder.build();
+        let two = world.process().await;
         faults.always(Step::Renew, Fault::LoseRequest);
         let begun = Arc::new(Notify::new());
         let taken = Arc::new(AtomicBool::new(false));
         let late = tokio::spawn({
-            let (begun, taken) = (begun.clone(), taken.clone());
+            let begun = begun.clone();
+            let taken = taken.clone();
             async move {
                 one.operation("p3.value").key("k").lease(LEASE).run(|| async {
                     begun.notify_one();
@@ -231,7 +244,8 @@ over_all_stores! {
     }
 
     async fn p5_after_a_crash_the_next_call_runs_the_body_as_the_next_attempt(world: World) {
-        let (one, two) = (world.process().await, world.process().await);
+        let one = world.process().await;
+        let two = world.process().await;
         crash(&one, "p5.rerun", "k", 0).await;
         let attempt = two.operation("p5.rerun").key("k").wait(LONG)
             .run(async || Res::Ok(idem::current().unwrap().attempt())).await.unwrap();
@@ -265,7 +279,8 @@ over_all_stores! {
         let idempotency = world.process().await;
         let asked = AtomicU32::new(0);
         let call = |key: &'static str, found: Result<Option<u32>, &'static str>| {
-            let (asked, idempotency) = (&asked, &idempotency);
+            let asked = &asked;
+            let idempotency = &idempotency;
             async move {
                 idempotency.operation("p5.reconcile").key(key).lease(LEASE).wait(LONG)
                     .reconcile(async || {
@@ -287,7 +302,9 @@ over_all_stores! {
         // An error reaches the caller, and the next call asks again at once, as the next attempt:
         // its lease is not waited for.
         crash(&idempotency, "p5.reconcile", "unknown", 0).await;
-        assert!(matches!(call("unknown", Err("bank is down")).await, Err(Failure::Asked("bank is down"))));
+        assert!(matches!(call("unknown", Err("bank is \
+            down")).await, Err(Failure::Asked("bank is \
+            down"))));
         let info = idempotency.operation("p5.reconcile").key("unknown").inspect().await.unwrap().unwrap();
         assert_eq!((info.state, info.attempt), (RecordState::Abandoned, 2));
         assert_eq!(call("unknown", Ok(None)).await.unwrap(), 103);
@@ -295,7 +312,8 @@ over_all_stores! {
     }
 
     async fn p6_an_error_releases_the_key_and_attempts_are_counted_and_limited(world: World) {
-        let (one, two) = (world.process().await, world.process().await);
+        let one = world.process().await;
+        let two = world.process().await;
         for attempt in 1..=3 {
             let idempotency = if attempt % 2 == 0 { &one } else { &two };
             let failed = idempotency.operation("p6.release").key("k").max_attempts(3)
@@ -311,7 +329,8 @@ over_all_stores! {
     }
 
     async fn p7_another_payload_gets_neither_the_answer_nor_a_turn(world: World) {
-        let (one, two) = (world.process().await, world.process().await);
+        let one = world.process().await;
+        let two = world.process().await;
         let call = |idempotency: &Idempotency, fingerprint: u8| {
             let operation = idempotency.operation("p7").key("k").fingerprint(&fingerprint).lease(LEASE).wait(LONG);
             operation.run(async || Res::Ok(1))
@@ -338,7 +357,8 @@ over_all_stores! {
     }
 
     async fn p8_a_dropped_caller_leaves_the_record_in_flight(world: World) {
-        let (one, two) = (world.process().await, world.process().await);
+        let one = world.process().await;
+        let two = world.process().await;
         crash(&one, "p8.dropped", "k", 0).await;
         let info = two.operation("p8.dropped").key("k").inspect().await.unwrap().unwrap();
         assert_eq!((info.state, info.attempt), (RecordState::InFlight, 1));
@@ -349,9 +369,11 @@ over_all_stores! {
 
     async fn p8_a_detached_body_runs_to_its_end_without_its_caller(world: World) {
         let idempotency = world.process().await;
-        let (begun, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let begun = Arc::new(Notify::new());
+        let go = Arc::new(Notify::new());
         let call = {
-            let (begun, go) = (begun.clone(), go.clone());
+            let begun = begun.clone();
+            let go = go.clone();
             idem::scope(idempotency.clone(), {
                 let idempotency = idempotency.clone();
                 async move {
@@ -392,7 +414,8 @@ over_all_stores! {
 
     async fn p9_a_commit_that_fails_is_tried_again_and_the_caller_has_its_value_meanwhile(world: World) {
         let (builder, faults) = world.faulty().await;
-        let (one, two) = (builder.build(), world.process().await);
+        let one = builder.build();
+        let two = world.process().await;
         faults.always(Step::Commit, Fault::LoseRequest);
         let value = one.operation("p9.commit").key("k").lease(LEASE).run(async || Res::Ok(5)).await.unwrap();
         assert_eq!((value.is_replayed(), value.into_inner()), (false, 5));
@@ -433,7 +456,8 @@ over_all_stores! {
 
     async fn p10_a_claim_without_any_answer_is_given_back(world: World) {
         let (builder, faults) = world.faulty().await;
-        let (one, two) = (builder.build(), world.process().await);
+        let one = builder.build();
+        let two = world.process().await;
         faults.next(Step::Claim, Fault::LoseReply);
         faults.next(Step::Claim, Fault::LoseReply);
         let failed = one.operation("p10.twice").key("k").run(async || Res::Ok(1)).await;
@@ -444,7 +468,8 @@ over_all_stores! {
     }
 
     async fn p11_a_waiter_that_gives_up_leaves_the_record_as_it_is(world: World) {
-        let (one, two) = (world.process().await, world.process().await);
+        let one = world.process().await;
+        let two = world.process().await;
         let Begin::Execute(lease) = one.operation("p11.gives_up").key("k").begin().await.unwrap() else { panic!() };
         for idempotency in [&one, &two] {
             let short = Duration::from_millis(30);
@@ -460,11 +485,13 @@ over_all_stores! {
     }
 
     async fn p11_of_many_waiters_on_a_released_key_one_claims_it_anew(world: World) {
-        let (one, two) = (world.process().await, world.process().await);
+        let one = world.process().await;
+        let two = world.process().await;
         let Begin::Execute(lease) = one.operation("p11.released").key("k").begin().await.unwrap() else { panic!() };
         let bodies = Arc::new(Bodies::default());
         let waiters: Vec<_> = (0..40).map(|waiter| {
-            let (idempotency, bodies) = (if waiter % 2 == 0 { one.clone() } else { two.clone() }, bodies.clone());
+            let idempotency = if waiter % 2 == 0 { one.clone() } else { two.clone() };
+            let bodies = bodies.clone();
             tokio::spawn(async move {
                 let body = async { Res::Ok(idem::current().unwrap().attempt()) };
                 idempotency.operation("p11.released").key("k").wait(LONG).run(|| bodies.run(body)).await
@@ -480,11 +507,13 @@ over_all_stores! {
     }
 
     async fn p11_a_waiter_takes_over_when_the_owner_is_gone_and_nobody_wakes_it(world: World) {
-        let (one, two) = (world.process().await, world.process().await);
+        let one = world.process().await;
+        let two = world.process().await;
         crash(&one, "p11.gone", "k", 0).await;
         let bodies = Arc::new(Bodies::default());
         let waiters: Vec<_> = (0..8).map(|_| {
-            let (two, bodies) = (two.clone(), bodies.clone());
+            let two = two.clone();
+            let bodies = bodies.clone();
             tokio::spawn(async move {
                 two.operation("p11.gone").key("k").wait(LONG).run(|| bodies.run(async { Res::Ok(2) })).await
             })

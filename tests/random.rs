@@ -340,10 +340,12 @@ async fn call(idempotency: Idempotency, log: Log, plan: Plan) {
     if let Some(most) = plan.max_attempts {
         operation = operation.max_attempts(most);
     }
-    let (logged, planned) = (log.clone(), plan.clone());
+    let logged = log.clone();
+    let planned = plan.clone();
     let mut tries = 0;
     let body = move || {
-        let (log, plan) = (logged.clone(), planned.clone());
+        let log = logged.clone();
+        let plan = planned.clone();
         tries += 1;
         let tries = tries;
         async move {
@@ -370,7 +372,9 @@ async fn call(idempotency: Idempotency, log: Log, plan: Plan) {
             })
         }
     };
-    let (abandons, retries, keeps) = (plan.abandons, plan.retries, plan.keeps);
+    let abandons = plan.abandons;
+    let retries = plan.retries;
+    let keeps = plan.keeps;
     let policy = move |_: &Failure| {
         if retries {
             ErrorAction::Retry(Retry::new(2).backoff(Duration::from_millis(300)))

@@ -90,7 +90,8 @@ async fn a_first_execution_costs_one_set_and_one_script_and_a_replay_one_set() {
 #[tokio::test]
 async fn sixty_four_duplicates_over_two_processes_cost_few_commands_and_no_polling() {
     let redis = Counted::start().await;
-    let (one, two) = (redis.process().await, redis.process().await);
+    let one = redis.process().await;
+    let two = redis.process().await;
     for idempotency in [&one, &two] {
         idempotency
             .operation("warm")
@@ -107,14 +108,12 @@ async fn sixty_four_duplicates_over_two_processes_cost_few_commands_and_no_polli
     let bodies = Arc::new(Bodies::default());
     let waiters: Vec<_> = (0..64)
         .map(|waiter| {
-            let (idempotency, bodies) = (
-                if waiter % 2 == 0 {
-                    one.clone()
-                } else {
-                    two.clone()
-                },
-                bodies.clone(),
-            );
+            let idempotency = if waiter % 2 == 0 {
+                one.clone()
+            } else {
+                two.clone()
+            };
+            let bodies = bodies.clone();
             tokio::spawn(async move {
                 idempotency
                     .operation("many")
@@ -188,7 +187,8 @@ async fn a_record_can_be_read_by_a_person_and_costs_few_bytes_over_its_outcome()
 async fn a_record_costs_forty_bytes_at_most_over_a_bare_key_with_the_same_outcome() {
     let redis = Counted::start().await;
     let idempotency = redis.process().await;
-    let (key, outcome) = ("k".repeat(32), "x".repeat(200));
+    let key = "k".repeat(32);
+    let outcome = "x".repeat(200);
     redis
         .server
         .cli(&["SET", &key, &outcome, "PX", "60000"])
@@ -204,7 +204,8 @@ async fn a_record_costs_forty_bytes_at_most_over_a_bare_key_with_the_same_outcom
         Reply::Number(bytes) => bytes,
         other => panic!("{other:?}"),
     };
-    let (floor, ours) = (bytes(&key).await, bytes(&format!("idem:bench:{key}")).await);
+    let floor = bytes(&key).await;
+    let ours = bytes(&format!("idem:bench:{key}")).await;
     assert!(ours <= floor + 40, "{ours} bytes, and {floor} without idem");
 }
 
@@ -222,7 +223,8 @@ async fn a_thousand_duplicates_in_one_process_cost_two_commands_in_all() {
     let come = Arc::new(AtomicU32::new(0));
     let calls: Vec<_> = (0..1_000)
         .map(|_| {
-            let (idempotency, come) = (idempotency.clone(), come.clone());
+            let idempotency = idempotency.clone();
+            let come = come.clone();
             tokio::spawn(async move {
                 come.fetch_add(1, Ordering::Relaxed);
                 let body = async || {
@@ -256,10 +258,8 @@ async fn with_a_local_cache_a_duplicate_of_ones_own_costs_no_command_until_the_r
 {
     let redis = Counted::start().await;
     let store = RedisStore::connect(redis.server.url()).await.unwrap();
-    let (one, two) = (
-        Idempotency::builder(store).local_cache(100).build(),
-        redis.process().await,
-    );
+    let one = Idempotency::builder(store).local_cache(100).build();
+    let two = redis.process().await;
     let call = |idempotency: &Idempotency, fingerprint: u32, value: u32| {
         idempotency
             .operation("cached")

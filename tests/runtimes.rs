@@ -1,4 +1,5 @@
-//! Calls of one process on several tokio runtimes, which end or stand still at any moment: P1, P5, P9 and P11.
+//! Calls of one process on several tokio runtimes, which end or stand still at any moment: P1, P5,
+//! P9 and P11.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -59,12 +60,15 @@ over_all_stores! {
         let bodies = Arc::new(Bodies::default());
         let mut calls = tokio::task::JoinSet::new();
         for round in 0..24_u32 {
-            let (idempotency, bodies) = (idempotency.clone(), bodies.clone());
+            let idempotency = idempotency.clone();
+            let bodies = bodies.clone();
             calls.spawn(async move {
                 let key = format!("k{round}");
                 let recorded = Arc::new(AtomicU32::new(0));
                 let ending = {
-                    let (idempotency, key, recorded) = (idempotency.clone(), key.clone(), recorded.clone());
+                    let idempotency = idempotency.clone();
+                    let key = key.clone();
+                    let recorded = recorded.clone();
                     move || {
                         let runtime = parked();
                         let mut ends = Box::pin(async move {
@@ -106,7 +110,8 @@ over_all_stores! {
         let (stands, still) = tokio::sync::oneshot::channel();
         let (goes, on) = std::sync::mpsc::channel::<()>();
         let other = tokio::task::spawn_blocking({
-            let (idempotency, polls) = (idempotency.clone(), polls.clone());
+            let idempotency = idempotency.clone();
+            let polls = polls.clone();
             move || {
                 let runtime = parked();
                 let begun = tokio::sync::Notify::new();
@@ -121,7 +126,8 @@ over_all_stores! {
                     tokio::select! {
                         biased;
                         () = begun.notified() => {}
-                        ran = owner.as_mut() => panic!("it never ends: {:?}", ran.map(idem::Outcome::<u32>::into_inner)),
+                        ran = owner.as_mut() => panic!("it never ends: \
+                            {:?}", ran.map(idem::Outcome::<u32>::into_inner)),
                     }
                 });
                 stands.send(()).unwrap();
@@ -148,9 +154,11 @@ over_all_stores! {
             let idempotency = idempotency.clone();
             elsewhere(move || {
                 (0..24_u32).map(|round| {
-                    let (runtime, idempotency) = (parked(), idempotency.clone());
+                    let runtime = parked();
+                    let idempotency = idempotency.clone();
                     let mut alone = Box::pin(async move {
-                        call(&idempotency, OPERATION, &format!("alone {round}")).run(async || Res::Ok(1)).await
+                        call(&idempotency, OPERATION, &format!("alone \
+                            {round}")).run(async || Res::Ok(1)).await
                     });
                     let ended = driven(&runtime, &mut alone, moment(round));
                     (runtime, ended.is_none().then_some(alone))
@@ -161,7 +169,8 @@ over_all_stores! {
         for number in 0..50 {
             let idempotency = idempotency.clone();
             calls.spawn(async move {
-                call(&idempotency, OPERATION, &format!("other {number}")).run(async || Res::Ok(2)).await.unwrap();
+                call(&idempotency, OPERATION, &format!("other \
+                    {number}")).run(async || Res::Ok(2)).await.unwrap();
             });
         }
         while let Some(call) = calls.join_next().await {
@@ -187,7 +196,8 @@ over_all_stores! {
             elsewhere(move || parked().block_on(call(&idempotency, OPERATION, "k").begin()).unwrap()).await
         };
         let Begin::Execute(lease) = begun else { panic!("nobody else was there") };
-        tokio::time::timeout(LONG, lease.lost()).await.expect("its keeper has ended with its runtime");
+        tokio::time::timeout(LONG, lease.lost()).await.expect("its keeper has ended with its \
+            runtime");
         let next = call(&idempotency, OPERATION, "k").begin().await.unwrap();
         assert!(matches!(next, Begin::Execute(next) if next.attempt() == 2));
     }

@@ -39,10 +39,12 @@ impl Wake for Looks {
 over_both_stores! {
     async fn p8_a_detached_body_without_a_caller_is_waited_for(world: World) {
         let idempotency = world.process().await;
-        let (begun, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        let begun = Arc::new(Semaphore::new(0));
+        let go = Arc::new(Semaphore::new(0));
         for key in ["guarded", ""] {
             let call = idempotency.operation("shutdown.detached").key(key).missing_key(MissingKey::Run).run_detached({
-                let (begun, go) = (begun.clone(), go.clone());
+                let begun = begun.clone();
+                let go = go.clone();
                 async move || {
                     begun.add_permits(1);
                     go.acquire().await.unwrap().forget();
@@ -81,9 +83,11 @@ over_both_stores! {
         let (builder, faults) = world.faulty().await;
         let idempotency = builder.build();
         faults.always(Step::Commit, Fault::Refuse);
-        let (begun, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        let begun = Arc::new(Semaphore::new(0));
+        let go = Arc::new(Semaphore::new(0));
         let call = tokio::spawn(idempotency.operation("shutdown.leaves").key("k").run_detached({
-            let (begun, go) = (begun.clone(), go.clone());
+            let begun = begun.clone();
+            let go = go.clone();
             async move || {
                 begun.add_permits(1);
                 go.acquire().await.unwrap().forget();
@@ -98,7 +102,8 @@ over_both_stores! {
         assert!(shutdown.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         go.add_permits(1);
         call.await.unwrap().unwrap();
-        eventually("the body is not counted", async || idempotency.shutdown(SOON).await.is_err_and(|left| left.bodies == 0)).await;
+        eventually("the body is not \
+            counted", async || idempotency.shutdown(SOON).await.is_err_and(|left| left.bodies == 0)).await;
         assert!(!looks.finished.load(SeqCst), "it was finished, and the commit was not");
         faults.clear();
         idempotency.shutdown(LONG).await.unwrap();

@@ -7,8 +7,8 @@ use actix_web::http::ConnectionType;
 use actix_web::http::header::{HeaderName, HeaderValue};
 use idem_http::Route;
 
-/// How a response is sent. actix-web does not keep this in the headers. It is an extension, so a replay
-/// does not have it.
+/// How a response is sent. actix-web does not keep this in the headers. It is an extension, so a
+/// replay does not have it.
 #[derive(Clone, Copy)]
 struct Sent {
     connection: ConnectionType,
@@ -24,8 +24,8 @@ pub(crate) fn head(request: &ServiceRequest) -> Option<http::request::Parts> {
         builder = builder.header(name.as_str(), value.as_bytes());
     }
     let (mut parts, ()) = builder.body(()).ok()?.into_parts();
-    // All paths without a route are one operation, because clients choose them, and metrics keep each
-    // name.
+    // All paths without a route are one operation, because clients choose them, and metrics keep
+    // each name.
     parts
         .extensions
         .insert(Route(request.match_pattern().unwrap_or_default()));

@@ -68,8 +68,8 @@ pub use idem_http::IdempotencyLayer;
 
 /// Turns an error of an annotated handler into its response, as problem+json.
 ///
-/// Call it in `error_response` of the handler's error. By default, actix-web sends the `Display` text
-/// of an error, which is for operators.
+/// Call it in `error_response` of the handler's error. By default, actix-web sends the `Display`
+/// text of an error, which is for operators.
 ///
 /// # Examples
 ///

@@ -35,8 +35,8 @@ use crate::convert;
 /// response. Around a `web::resource` or a `web::scope`, it guards what is inside.
 ///
 /// The service runs in a task of its own on its worker: a client that disconnects does not stop it.
-/// It is a part of the guarded call: `idem::current()` returns the call, and a handler that loses its
-/// lease is dropped.
+/// It is a part of the guarded call: `idem::current()` returns the call, and a handler that loses
+/// its lease is dropped.
 #[derive(Clone)]
 pub struct Idempotent {
     layer: IdempotencyLayer<Scoped>,
@@ -55,8 +55,8 @@ impl Idempotent {
         }
     }
 
-    /// Copies an extension of the request to where the layer's scope and other closures see it, such
-    /// as the authenticated user.
+    /// Copies an extension of the request to where the layer's scope and other closures see it,
+    /// such as the authenticated user.
     ///
     /// The middleware that sets the extension must be outside of this one: wrapped later.
     #[must_use]

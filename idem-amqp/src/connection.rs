@@ -1,8 +1,8 @@
 //! A connection, and whether its requests are still answered.
 //!
-//! lapin works on the tokio runtime on which it was connected. If that runtime has ended, or nothing
-//! drives it, the status of the connection remains "connected", and no request is answered. So
-//! requests without an answer are counted here.
+//! lapin works on the tokio runtime on which it was connected. If that runtime has ended, or
+//! nothing drives it, the status of the connection remains "connected", and no request is answered.
+//! So requests without an answer are counted here.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -133,13 +133,16 @@ impl Drop for PendingRequest<'_, '_> {
 /// The error for a connection that lapin has not restored for a quarter of an hour.
 pub(crate) fn not_restored_error() -> Error {
     Error::disconnected(
-        "the connection to RabbitMQ has not come back for 15 minutes, and the client may have given up: give the consumer `.reconnect(..)`, or start the process again",
+        "the connection to RabbitMQ has not come back for 15 minutes, and the client may have \
+         given up: give the consumer `.reconnect(..)`, or start the process again",
     )
 }
 
 /// The error for a connection that answers no request.
 pub(crate) fn not_answering_error() -> Error {
     Error::disconnected(
-        "the connection to RabbitMQ answers nothing: the tokio runtime on which it was made has ended or stands still, or the broker does. Give the consumer `.reconnect(..)`, or connect again and start another consumer",
+        "the connection to RabbitMQ answers nothing: the tokio runtime on which it was made has \
+         ended or stands still, or the broker does. Give the consumer `.reconnect(..)`, or connect \
+         again and start another consumer",
     )
 }

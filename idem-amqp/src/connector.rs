@@ -28,10 +28,14 @@ const OPENING: Duration = Duration::from_secs(10);
 /// How long a consumer's `reconnect` may take to connect.
 const CONNECTING: Duration = Duration::from_secs(30);
 
-const GONE: &str = "the connection to RabbitMQ is gone, and nothing restores it: give the consumer or publisher `.reconnect(..)`, or connect with `ConnectionProperties::default().enable_auto_recover()`";
+const GONE: &str = "the connection to RabbitMQ is gone, and nothing restores it: give the consumer \
+    or publisher `.reconnect(..)`, or connect with \
+    `ConnectionProperties::default().enable_auto_recover()`";
 const LOST: &str = "the connection to RabbitMQ is lost, and not restored yet";
 const NOT_MADE: &str = "`reconnect` has not connected to RabbitMQ in time";
-const SILENT: &str = "the connection to RabbitMQ has not opened a channel in time: the broker is slow, or the tokio runtime on which the connection was made has ended or stands still. With `.reconnect(..)`, the next try makes another connection";
+const SILENT: &str = "the connection to RabbitMQ has not opened a channel in time: the broker is \
+    slow, or the tokio runtime on which the connection was made has ended or stands still. With \
+    `.reconnect(..)`, the next try makes another connection";
 pub(crate) const BLOCKED: &str =
     "RabbitMQ blocks publishers, because its memory or its disk is full: it says more in its log";
 
@@ -57,7 +61,8 @@ struct MadeConnections<'c> {
     /// stops polling does not delay the others. It ends with the last caller.
     next: Option<WeakShared<NextConnection<'c>>>,
     /// Keeps `next` alive between two tries of a consumer, each of which is shorter than connecting
-    /// may take. A publisher does not keep it, because its callers may be on several tokio runtimes.
+    /// may take. A publisher does not keep it, because its callers may be on several tokio
+    /// runtimes.
     next_kept: Option<Shared<NextConnection<'c>>>,
 }
 

@@ -79,8 +79,8 @@ pub struct Consumer<'c> {
 impl<'c> Consumer<'c> {
     /// Creates a consumer of a queue, which must exist.
     ///
-    /// To survive a restart of the broker, the consumer needs [`reconnect`](Self::reconnect), or the
-    /// connection needs `ConnectionProperties::enable_auto_recover`.
+    /// To survive a restart of the broker, the consumer needs [`reconnect`](Self::reconnect), or
+    /// the connection needs `ConnectionProperties::enable_auto_recover`.
     pub fn new(connection: &'c Connection, queue: impl Into<String>) -> Self {
         Self {
             connector: Connector::new(TrackedConnection::of_application(connection)),
@@ -149,8 +149,8 @@ impl<'c> Consumer<'c> {
     /// If no message arrives for half of this time, the consumer asks the broker for something
     /// small. If the answer does not come in time, the connection is given up: with
     /// [`reconnect`](Self::reconnect) another one is made, otherwise [`run`](Self::run) ends. lapin
-    /// does not notice that its tokio runtime has ended, or that nothing drives it. While the broker
-    /// blocks the connection, because its memory or its disk is full, the consumer waits.
+    /// does not notice that its tokio runtime has ended, or that nothing drives it. While the
+    /// broker blocks the connection, because its memory or its disk is full, the consumer waits.
     pub fn answer_timeout(mut self, limit: Duration) -> Self {
         self.answer_timeout = limit.max(SHORTEST);
         self
@@ -213,7 +213,10 @@ impl<'c> Consumer<'c> {
     pub(crate) async fn subscribe(&self) -> Result<Deliveries<'_, Ticket<'c>>, Fault> {
         let concurrency = self.settings.concurrency;
         let prefetch = u16::try_from(concurrency).map_err(|_| {
-            Fault::config(format!("`concurrency` is {concurrency}, and RabbitMQ's prefetch is at most 65,535: make it smaller, and run several consumers"))
+            Fault::config(format!(
+                "`concurrency` is {concurrency}, and RabbitMQ's prefetch is at \
+                most 65,535: make it smaller, and run several consumers"
+            ))
         })?;
         let queue = self.checked.get_or_try_init(async || {
             let queue = self.check_queue().await?;
@@ -266,10 +269,14 @@ impl<'c> Consumer<'c> {
         let Some(exchange) = self.dead_letter_exchange.clone().or(own) else {
             return Err(Fault::config(match arguments {
                 Some(_) => format!(
-                    "the queue `{queue}` has no `x-dead-letter-exchange`, so messages that no redelivery helps would be lost: declare it with one, or name it: `.dead_letter_exchange(\"{queue}.dead\")` (one that a policy sets must be named too)"
+                    "the queue `{queue}` has no `x-dead-letter-exchange`, so messages that no \
+                     redelivery helps would be lost: declare it with one, or name it: \
+                     `.dead_letter_exchange(\"{queue}.dead\")` (one that a policy sets must be \
+                     named too)"
                 ),
                 None => format!(
-                    "RabbitMQ did not tell the arguments of the queue `{queue}`: name its dead-letter exchange, `.dead_letter_exchange(\"{queue}.dead\")`"
+                    "RabbitMQ did not tell the arguments of the queue `{queue}`: name its \
+                     dead-letter exchange, `.dead_letter_exchange(\"{queue}.dead\")`"
                 ),
             }));
         };
@@ -280,7 +287,10 @@ impl<'c> Consumer<'c> {
         let names_another_queue = routing_key.as_ref().is_some_and(|target| target != queue);
         if exchange.is_empty() && !names_another_queue {
             return Err(Fault::config(format!(
-                "dead letters of the queue `{queue}` would return to it, or be lost: they go to the default exchange, whose routing keys are names of queues. Give the queue the name of another one as `x-dead-letter-routing-key`, or name an exchange: `.dead_letter_exchange(\"{queue}.dead\")`"
+                "dead letters of the queue `{queue}` would return to it, or be lost: they go to \
+                 the default exchange, whose routing keys are names of queues. Give the queue the \
+                 name of another one as `x-dead-letter-routing-key`, or name an exchange: \
+                 `.dead_letter_exchange(\"{queue}.dead\")`"
             )));
         }
         Ok(DeadLetters {
@@ -303,7 +313,12 @@ impl<'c> Consumer<'c> {
                 .await
         });
         asked.await.map_err(|error| {
-            refused(error, || format!("there is no exchange `{exchange}`, where messages of the queue `{queue}` are put aside: declare it, and bind a queue to it"))
+            refused(error, || {
+                format!(
+                    "there is no exchange `{exchange}`, where messages of the \
+                queue `{queue}` are put aside: declare it, and bind a queue to it"
+                )
+            })
         })
     }
 
@@ -360,8 +375,8 @@ impl<'c> Broker for Consumer<'c> {
     }
 }
 
-/// Warns if RabbitMQ may take a message back while its lease is alive. The operations of the handler
-/// are not known here, so the lease is the default of the installed runtime.
+/// Warns if RabbitMQ may take a message back while its lease is alive. The operations of the
+/// handler are not known here, so the lease is the default of the installed runtime.
 fn warn_of_timeout(queue: &CheckedQueue, wait: Duration) {
     let lease = idem_core::installed()
         .and_then(|idempotency| idempotency.lease())

@@ -109,8 +109,8 @@ impl<'c> ConsumerChannels<'c> {
     }
 
     /// Returns whether the broker answers a small request: to set the prefetch to what it is. A new
-    /// prefetch applies to later consumers of the channel, and there are none. An error is an answer
-    /// too. A connection that is lost or blocked counts as answering, because it cannot.
+    /// prefetch applies to later consumers of the channel, and there are none. An error is an
+    /// answer too. A connection that is lost or blocked counts as answering, because it cannot.
     async fn answers(&self, prefetch: u16) -> bool {
         let cannot_answer =
             || !self.connection.status().connected() || self.connection.is_blocked();
@@ -184,8 +184,8 @@ impl<'c> ConsumerChannels<'c> {
         if !self.declared().contains(&seconds) {
             let mut arguments = FieldTable::default();
             let texts = [
-                // A classic queue loses messages on their way back when the broker is killed. So does
-                // a quorum queue without the next two arguments.
+                // A classic queue loses messages on their way back when the broker is killed. So
+                // does a quorum queue without the next two arguments.
                 ("x-queue-type", "quorum"),
                 ("x-dead-letter-strategy", "at-least-once"),
                 ("x-overflow", "reject-publish"),
@@ -199,18 +199,23 @@ impl<'c> ConsumerChannels<'c> {
                 "x-message-ttl".into(),
                 AMQPValue::LongLongInt(seconds * 1000),
             );
-            self.publish.declare(&name, arguments).await.map_err(|fault| match fault {
-                Fault::Final(error) => Fault::config(format!(
-                    "the retry queue `{name}` cannot be declared; name one of your own with `.retry_queue(..)`: {error}"
-                )),
-                passing @ Fault::Passing(_) => passing,
-            })?;
+            self.publish
+                .declare(&name, arguments)
+                .await
+                .map_err(|fault| match fault {
+                    Fault::Final(error) => Fault::config(format!(
+                        "the retry queue `{name}` cannot be declared; name one of your own with \
+                     `.retry_queue(..)`: {error}"
+                    )),
+                    passing @ Fault::Passing(_) => passing,
+                })?;
             self.declared().insert(seconds);
         }
         Ok(name)
     }
 
-    /// Makes the retry queues be declared again when they are next needed: one may have been deleted.
+    /// Makes the retry queues be declared again when they are next needed: one may have been
+    /// deleted.
     pub(crate) fn forget_retry_queues(&self) {
         self.declared().clear();
     }

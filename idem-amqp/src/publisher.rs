@@ -34,8 +34,8 @@ impl<'c> Publisher<'c> {
     /// Creates a publisher on a connection. It opens channels as it needs them: up to 64 messages
     /// wait for their confirmations at the same time, each on a channel of its own.
     ///
-    /// To survive a restart of the broker, the publisher needs [`reconnect`](Self::reconnect), or the
-    /// connection needs `ConnectionProperties::enable_auto_recover`.
+    /// To survive a restart of the broker, the publisher needs [`reconnect`](Self::reconnect), or
+    /// the connection needs `ConnectionProperties::enable_auto_recover`.
     pub fn new(connection: &'c Connection) -> Self {
         Self {
             channels: PublishChannels::new(Connector::new(TrackedConnection::of_application(

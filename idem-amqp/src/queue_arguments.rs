@@ -58,7 +58,7 @@ pub(crate) async fn ask(
                 Some(Differs::Argument(name, value)) if !arguments.contains_key(&name) => {
                     arguments.insert(name, value);
                 }
-                // The same argument again: the refusal before was read wrongly.
+                // The broker named the same argument again, so its first refusal was read wrongly.
                 Some(Differs::Argument(..)) => return Ok(None),
                 None if error.is_amqp_error() => return Ok(None),
                 None => return Err(Fault::passing(error)),
@@ -114,7 +114,9 @@ mod tests {
 
     #[test]
     fn a_refusal_tells_one_argument_and_one_that_is_cut_off_tells_none() {
-        let text = "PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue 'orders' in vhost '/': received none but current is the value 'orders.dead' of type 'longstr'";
+        let text = "PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue \
+            'orders' in vhost '/': received none but current is the value 'orders.dead' of type \
+            'longstr'";
         let name = "x-dead-letter-exchange".to_owned();
         assert_eq!(
             read(text),
@@ -124,7 +126,8 @@ mod tests {
             ))
         );
         assert_eq!(read(&text[..text.len() - 12]), None);
-        let text = "PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q' in vhost '/': received 'true' but current is 'false'";
+        let text = "PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q' in vhost '/': \
+            received 'true' but current is 'false'";
         assert_eq!(read(text), Some(Differs::Flag("durable".into(), false)));
         assert_eq!(read("NOT_FOUND - no queue 'orders' in vhost '/'"), None);
     }

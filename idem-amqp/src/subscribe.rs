@@ -76,8 +76,8 @@ impl Drop for Subscription {
                 .basic_cancel(tag, BasicCancelOptions::default())
                 .await;
         });
-        // lapin sends the request at the first poll. That poll is here, because a tokio runtime that
-        // is shutting down may never poll a new task.
+        // lapin sends the request at the first poll. That poll is here, because a tokio runtime
+        // that is shutting down may never poll a new task.
         let is_over = cancelling.as_mut().now_or_never().is_some();
         if !is_over && let Ok(runtime) = Handle::try_current() {
             runtime.spawn(cancelling);
@@ -109,7 +109,8 @@ pub(crate) async fn deliveries(
                 delivered = subscription.consumer.next() => match delivered {
                     Some(Ok(message)) => Ok(Ticket::new(message, &channels, &queue)),
                     Some(Err(error)) => Err(Fault::passing(error)),
-                    None => Err(Fault::passing("the broker has cancelled the consumer: its queue was deleted, or moved")),
+                    None => Err(Fault::passing("the broker has cancelled the consumer: its queue \
+                        was deleted, or moved")),
                 },
                 fault = channels.ended(&queue.name, prefetch) => Err(fault),
             };

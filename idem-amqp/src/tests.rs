@@ -1,5 +1,5 @@
-//! Limits of the consumer's loop, which is in idem-queue, over a real RabbitMQ: a step that it gives
-//! up is dropped here, so that no test waits as long as the loop does.
+//! Limits of the consumer's loop, which is in idem-queue, over a real RabbitMQ: a step that it
+//! gives up is dropped here, so that no test waits as long as the loop does.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

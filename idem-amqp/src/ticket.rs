@@ -145,11 +145,15 @@ impl idem_queue::Ticket for Ticket<'_> {
 
     async fn keep_alive(&self) -> Result<(), BoxError> {
         let limit = self.channels.consumer_timeout;
-        Err(format!("the handler has run for half of RabbitMQ's consumer_timeout ({limit:?}) or longer: raise it, or make the work shorter").into())
+        Err(format!(
+            "the handler has run for half of RabbitMQ's consumer_timeout ({limit:?}) or \
+            longer: raise it, or make the work shorter"
+        )
+        .into())
     }
 
-    /// Does not wait for an answer. If the acknowledgement is lost, the message comes again, and its
-    /// key shows that it was handled.
+    /// Does not wait for an answer. If the acknowledgement is lost, the message comes again, and
+    /// its key shows that it was handled.
     ///
     /// lapin sends it once. If it was not sent in time, for instance because the broker blocks the
     /// connection, lapin sends it later, and there is nothing more to do.
@@ -165,7 +169,7 @@ impl idem_queue::Ticket for Ticket<'_> {
             return self.ack().await;
         }
         let own_queue = self.queue.retry_queue.as_deref();
-        // A queue that the consumer has declared expires its messages by itself.
+        // The consumer declared this queue with an expiry of its messages.
         let expiration = own_queue.map(|_| after);
         let retry_queue = if let Some(name) = own_queue {
             name.to_owned()

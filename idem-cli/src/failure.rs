@@ -57,7 +57,8 @@ impl fmt::Display for Failure {
             // The record is of a later version, damaged, or of another program.
             Self::Store(error) if error.kind() == StoreErrorKind::Unreadable => write!(
                 f,
-                "{error}; idem changes and removes nothing that it cannot read: if no later version wrote this, remove it with the store's own client"
+                "{error}; idem changes and removes nothing that it cannot read: if no later \
+                 version wrote this, remove it with the store's own client"
             ),
             Self::Store(error) => write!(f, "{error}"),
             Self::Output(error) => write!(f, "the output cannot be written: {error}"),

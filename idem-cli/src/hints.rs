@@ -66,8 +66,8 @@ pub(crate) async fn missing_table(store: &AnyStore, args: &Args) -> Option<Missi
             let exists = "SELECT count(*) > 0 FROM information_schema.tables \
                           WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ?";
             let exists = sqlx::query_scalar(exists).bind(schema).bind(name);
-            let tables = "SELECT CAST(table_name AS CHAR) FROM information_schema.tables \
-                          WHERE table_schema = DATABASE() AND table_comment LIKE 'idem schema %' ORDER BY 1";
+            let tables = "SELECT CAST(table_name AS CHAR) FROM information_schema.tables WHERE \
+                table_schema = DATABASE() AND table_comment LIKE 'idem schema %' ORDER BY 1";
             (
                 exists.fetch_one(pool).await,
                 sqlx::query_scalar(tables).fetch_all(pool).await,
@@ -76,10 +76,12 @@ pub(crate) async fn missing_table(store: &AnyStore, args: &Args) -> Option<Missi
         AnyStore::Sqlite(_, pool) => {
             let (schema, name) = table.split_once('.').unwrap_or(("main", table));
             let exists = format!(
-                "SELECT count(*) > 0 FROM \"{schema}\".sqlite_master WHERE type = 'table' AND name = ?"
+                "SELECT count(*) > 0 FROM \"{schema}\".sqlite_master WHERE type = 'table' AND name \
+                 = ?"
             );
             let exists = sqlx::query_scalar(AssertSqlSafe(exists)).bind(name);
-            let tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%-- idem schema %' ORDER BY 1";
+            let tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%-- \
+                idem schema %' ORDER BY 1";
             (
                 exists.fetch_one(pool).await,
                 sqlx::query_scalar(tables).fetch_all(pool).await,
@@ -100,7 +102,8 @@ pub(crate) async fn missing_table(store: &AnyStore, args: &Args) -> Option<Missi
     Some(Missing {
         what: format!("there is no table `{table}`"),
         remedy: format!(
-            "the database in the URL {here}. A service creates its table at start-up, by `migrate()`"
+            "the database in the URL {here}. A service creates its table at start-up, by \
+             `migrate()`"
         ),
     })
 }

@@ -7,8 +7,8 @@ use idem_core::store::admin::Page;
 /// How many records are between two displays.
 const STEP: usize = 10_000;
 
-/// A line on the standard error output that is overwritten as the command proceeds. It is only shown at
-/// a terminal.
+/// A line on the standard error output that is overwritten as the command proceeds. It is only
+/// shown at a terminal.
 pub(crate) struct Progress {
     looked_at: usize,
     shown: usize,

@@ -248,7 +248,8 @@ fn of_url(error: StoreError) -> Failure {
 fn parsed<O: std::str::FromStr>(url: &str, example: &str) -> Result<O, Failure> {
     url.parse().map_err(|_| {
         Failure::Arguments(format!(
-            "the store's URL cannot be read; it has the form `{example}`, with special characters percent-encoded"
+            "the store's URL cannot be read; it has the form `{example}`, with special characters \
+             percent-encoded"
         ))
     })
 }

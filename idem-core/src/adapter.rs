@@ -39,8 +39,8 @@ pub use crate::task::waiting::waiting_at_most;
 
 /// Carries out a call with a body that is in a box, for adapters whose futures are in boxes anyway.
 ///
-/// `errors` says what is done with each error of the body. Errors of the call itself are turned into
-/// `E`.
+/// `errors` says what is done with each error of the body. Errors of the call itself are turned
+/// into `E`.
 ///
 /// # Errors
 ///

@@ -1,9 +1,8 @@
 //! The code that threads share inside a process, under many schedules: `cargo xtask explore`.
 //!
-//! Shuttle runs each test thousands of times, on threads that go on one at a time, and chooses at
-//! each lock, counter and await (`sync.rs`) which one. A schedule in which all of them wait without
-//! end is a failure, which reveals a lost wake-up. Time stands still here, so no limit rescues a
-//! forgotten waiter.
+//! Shuttle runs each test thousands of times. One thread runs at a time, and at each lock, counter
+//! and await (`base/sync.rs`) shuttle chooses which. A schedule in which all threads wait without
+//! end is a failure, which shows a lost wake-up. Time does not pass here, so no timeout hides one.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -30,14 +29,14 @@ use crate::runtime::local_cache::LocalCache;
 use crate::store::{MemoryStore, Store};
 
 const LONG: Duration = Duration::from_secs(3600);
-/// At each of some thousand schedules, and as many that are chosen so that few switches make the
+/// How many random schedules run, and how many that are chosen so that few switches make the
 /// difference.
 const SCHEDULES: usize = 2_000;
 const SWITCHES: usize = 3;
 
 fn explore(test: impl Fn() + Send + Sync + Clone + 'static) {
     let run = |test: &dyn Fn()| {
-        // Timers are created here, and none is ever due: they are not driven.
+        // Timers are created here, and none is ever due, so nothing drives them.
         let timers = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
@@ -49,7 +48,8 @@ fn explore(test: impl Fn() + Send + Sync + Clone + 'static) {
     let mut config = Config::default();
     // Debug builds of timers and formatting need more than shuttle's 32 KiB.
     config.stack_size = 1 << 20;
-    let (random, few) = (test.clone(), test);
+    let random = test.clone();
+    let few = test;
     Runner::new(RandomScheduler::new(SCHEDULES), config.clone()).run(move || run(&random));
     Runner::new(PctScheduler::new(SWITCHES, SCHEDULES), config).run(move || run(&few));
 }
@@ -116,7 +116,7 @@ fn release(claim: &Claim) -> Release {
     }
 }
 
-/// Runs these at once, each on a thread of its own, and waits for all.
+/// Runs the futures at once, each on a thread of its own, and waits for all.
 fn at_once<F: Future<Output = ()> + Send + 'static>(futures: impl IntoIterator<Item = F>) {
     let threads: Vec<_> = futures
         .into_iter()
@@ -133,7 +133,8 @@ fn memory_of_claims_at_once_one_owns_and_waiters_are_woken_by_commit_and_by_rele
         let store = MemoryStore::with_clock(Still);
         let bodies = Arc::new(AtomicUsize::new(0));
         let caller = |fails: bool| {
-            let (store, bodies) = (store.clone(), bodies.clone());
+            let store = store.clone();
+            let bodies = bodies.clone();
             async move {
                 let claim = claim("k");
                 loop {
@@ -178,7 +179,8 @@ fn memory_counts_its_records_however_they_come_and_go() {
         let store = MemoryStore::with_capacity(2);
         let refused = Arc::new(AtomicUsize::new(0));
         let come_and_go = |key: &'static str, goes: bool| {
-            let (store, refused) = (store.clone(), refused.clone());
+            let store = store.clone();
+            let refused = refused.clone();
             async move {
                 let claim = claim(key);
                 if store.claim(&claim).await.is_err() {
@@ -214,8 +216,11 @@ fn memory_an_owner_that_is_renewed_while_it_commits_changes_nothing_twice() {
             owner: claim.owner,
             hold: LONG,
         }];
-        let (renewing, committing, late) = (store.clone(), store.clone(), store.clone());
-        let (step, nobody) = (commit(&claim, 1), commit(&super::explored::claim("k"), 1));
+        let renewing = store.clone();
+        let committing = store.clone();
+        let late = store.clone();
+        let step = commit(&claim, 1);
+        let nobody = commit(&super::explored::claim("k"), 1);
         let futures: [std::pin::Pin<Box<dyn Future<Output = ()> + Send>>; 3] = [
             Box::pin(async move { drop(renewing.renew(&renewal).await) }),
             Box::pin(async move {
@@ -278,10 +283,10 @@ fn memory_what_has_expired_is_swept_in_time_whatever_the_sweeper_does_when_it_is
             puts("b", 1, false),
             puts("c", 1, true),
         ]);
-        // Nobody calls. The times leave room for what the sweeper may be late, and no more.
+        // No call comes. The times allow for how late the sweeper may be, and no more.
         for (from, until, left) in [(0, 60, 1), (1_000, 1_060, 0)] {
             clock.0.store(from, Ordering::SeqCst);
-            // Without end if nothing makes the sweeper look, which the explorer finds.
+            // This loop does not end if nothing makes the sweeper look, which the explorer reports.
             while store.len() > left {
                 if clock.elapsed().as_secs() < until {
                     clock.0.fetch_add(1, Ordering::SeqCst);
@@ -299,14 +304,16 @@ fn memory_what_has_expired_is_swept_in_time_whatever_the_sweeper_does_when_it_is
 #[test]
 fn cache_gives_no_outcome_that_was_removed_before_the_call_began() {
     explore(|| {
-        let (cache, stored) = (
-            Arc::new(LocalCache::new(10)),
-            Arc::new(AtomicBool::new(false)),
-        );
+        let cache = Arc::new(LocalCache::new(10));
+        let stored = Arc::new(AtomicBool::new(false));
         let removed = Arc::new(AtomicBool::new(false));
-        let (committing, removing, calling) = (cache.clone(), cache.clone(), cache.clone());
-        let (stores, takes) = (stored.clone(), stored.clone());
-        let (says, sees) = (removed.clone(), removed);
+        let committing = cache.clone();
+        let removing = cache.clone();
+        let calling = cache.clone();
+        let stores = stored.clone();
+        let takes = stored.clone();
+        let says = removed.clone();
+        let sees = removed;
         let futures: [std::pin::Pin<Box<dyn Future<Output = ()> + Send>>; 3] = [
             Box::pin(async move {
                 let sending = committing.sending(&id("k"));
@@ -346,8 +353,8 @@ fn cache_gives_no_outcome_that_was_removed_before_the_call_began() {
     });
 }
 
-/// The store of one key, as far as flights see it: whether there is an outcome, and of which life
-/// of the key.
+/// The store of one key, as far as flights use it: whether there is an outcome, and how many lives
+/// of the key are over.
 #[derive(Default)]
 struct Stored {
     lives: u64,
@@ -361,14 +368,14 @@ struct Stored {
 fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_than_the_call() {
     explore(|| {
         let flights = Arc::new(Flights::new());
-        let (asking, key) = (
-            Arc::new(AtomicUsize::new(0)),
-            Arc::new(Mutex::new(Stored::default())),
-        );
+        let asking = Arc::new(AtomicUsize::new(0));
+        let key = Arc::new(Mutex::new(Stored::default()));
         let caller = |gives_up: bool| {
-            let (flights, asking, key) = (flights.clone(), asking.clone(), key.clone());
+            let flights = flights.clone();
+            let asking = asking.clone();
+            let key = key.clone();
             async move {
-                // A life that is over when the call begins is over for it.
+                // This call must not get the outcome of a life that is over now.
                 let begun = key.lock().unwrap().lives;
                 let deadline = Some(clock::after(clock::now(), LONG));
                 let (mut seat, mut first) = match flights.join(&id("k"), None) {
@@ -394,8 +401,8 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                     }
                     assert_eq!(asking.fetch_add(1, Ordering::SeqCst), 0, "two ask");
                     thread::yield_now();
-                    // The store decides, and its answer takes its time. A call that came after the
-                    // owner had sent its commit asks while that is on its way, and gets that
+                    // The store decides, and its answer takes time. A call that came after the
+                    // owner had sent its commit asks while that commit is on its way, and gets its
                     // answer.
                     let (committed, life) = loop {
                         let mut key = key.lock().unwrap();
@@ -409,7 +416,7 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                     thread::yield_now();
                     asking.fetch_sub(1, Ordering::SeqCst);
                     if let Some(life) = committed {
-                        return seat.answered(
+                        return seat.claim_answered(
                             None,
                             SharedAnswer::Committed {
                                 attempt: 1,
@@ -417,21 +424,21 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                             },
                         );
                     }
-                    seat.owns(None, Arc::new(term()));
+                    seat.become_owner(None, Arc::new(term()));
                     thread::yield_now();
                     if gives_up {
                         key.lock().unwrap().owned = false;
                         // Dropped: another one asks.
                         return;
                     }
-                    seat.sends();
+                    seat.sending_step();
                     thread::yield_now();
                     {
                         let mut key = key.lock().unwrap();
                         (key.committed, key.owned) = (Some(life), false);
                     }
                     thread::yield_now();
-                    return seat.ends(Some(SharedAnswer::Committed {
+                    return seat.step_answered(Some(SharedAnswer::Committed {
                         attempt: 1,
                         outcome: of_life(life),
                     }));
@@ -543,9 +550,10 @@ fn background_is_finished_when_the_last_has_ended_and_not_before() {
         let done = Arc::new(AtomicUsize::new(0));
         let body = background.body();
         let ending = thread::spawn({
-            let (background, done) = (background.clone(), done.clone());
+            let background = background.clone();
+            let done = done.clone();
             move || {
-                // A detached body whose commit goes on behind it.
+                // A detached body whose commit continues after it.
                 let step = background.step(8).unwrap();
                 drop(body);
                 thread::yield_now();

@@ -148,12 +148,12 @@ const INVALID: &str = "(invalid)";
 /// The value of an event's field `decision` if `would` has the actual one.
 const OBSERVED: &str = "observed";
 
-/// An operation's name as events have it, and as metrics do.
+/// Returns an operation's name for events, and its label for metrics.
 fn shown_and_label(operation: &str) -> (Cow<'_, str>, &str) {
     if is_valid_operation(operation) {
         (Cow::Borrowed(operation), operation)
     } else {
-        // Its contents may be anything, and a metric keeps each of its labels permanently.
+        // An invalid name may be any text, and a metric keeps each of its labels permanently.
         (Cow::Owned(shown_name(operation)), INVALID)
     }
 }
@@ -170,8 +170,7 @@ pub fn catch_user_panic(report: impl FnOnce()) {
 pub(crate) struct Observer {
     /// Whether logs carry keys as they are.
     pub(crate) plain_keys: bool,
-    /// Whether decisions are only what a guarded call would have come to: the body runs all the
-    /// same.
+    /// Set in observe mode: a decision is only what a guarded call would have come to.
     pub(crate) observes: bool,
 }
 
@@ -192,7 +191,7 @@ impl Observer {
         self.report(decision, id, attempt, Some(why));
     }
 
-    /// The same for a call whose body runs whatever is decided.
+    /// Returns the observer for a call in observe mode, or not.
     pub(crate) fn observing(self, observes: bool) -> Self {
         Self { observes, ..self }
     }
@@ -240,7 +239,7 @@ impl Observer {
         }
     }
 
-    /// Reports what would have become of a call without a record, whose body runs all the same.
+    /// Reports what would have become of a call without a record, whose body runs.
     pub(crate) fn observed_without_key(decision: Decision, operation: &str) {
         let (would, level) = decision.describe();
         let (operation, label) = shown_and_label(operation);
@@ -281,7 +280,8 @@ impl Observer {
         count(label, name);
     }
 
-    /// The span around a call: the body's own events are inside. Says whether anybody listens.
+    /// Makes the span around a call, which contains the events of its body. Also returns whether a
+    /// subscriber records it.
     pub(crate) fn span(self, id: &RecordId) -> (Span, bool) {
         let mut span = Span::none();
         catch_user_panic(|| {
@@ -305,14 +305,14 @@ pub(crate) fn span_has_attempt(attempt: u64) {
     });
 }
 
-/// Looks whether leases are long enough for the way to the store: with fewer than three round
-/// trips, one slow renewal loses a lease.
+/// Checks that leases are long enough for the round trip to the store. With fewer than three round
+/// trips in a lease, one slow renewal loses it.
 ///
-/// A slow store makes all of them too short at once, so this is said once in
-/// [`QUIET`](Self::QUIET), with how often it was found.
+/// A slow store makes all leases too short at once, so the event comes at most once in
+/// [`QUIET`](Self::QUIET), with the number of cases.
 pub(crate) struct RoundTrips {
     observer: Observer,
-    /// When it was last said, and how often it was found since.
+    /// When the event was last reported, and how many cases there were since.
     said: Mutex<(Option<Instant>, u64)>,
 }
 
@@ -354,14 +354,16 @@ impl RoundTrips {
             std::mem::replace(&mut *said, (Some(answered), 0)).1
         };
         let why = format!(
-            "the lease is {lease:?} and a round trip to the store took {round_trip:.1?}; make `lease` longer than three of them; so it was {others} times more since this was last said"
+            "the lease is {lease:?} and a round trip to the store took {round_trip:.1?}; make \
+             `lease` longer than three of them; so it was {others} times more since this was last \
+             said"
         );
         self.observer
             .decided_because(Decision::LeaseTooShort, id, attempt, &why);
     }
 }
 
-/// Measures how long a body runs, where that is reported.
+/// Measures how long a body runs, if a metric is kept.
 pub(crate) struct BodyWatch {
     #[cfg(feature = "metrics")]
     began: tokio::time::Instant,
@@ -408,7 +410,7 @@ pub(crate) enum Unattended {
     Bodies,
 }
 
-/// Reports that more of it goes on, or less.
+/// Changes how much work without a caller is under way.
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
 pub(crate) fn unattended(what: Unattended, more: f64) {
     #[cfg(feature = "metrics")]
@@ -457,7 +459,7 @@ pub fn add_lost_consumers(source: &str, more: f64) {
     });
 }
 
-/// The key as it is logged. The digest is made only where an event is really written.
+/// The key as it is logged. The digest is computed only if the event is written.
 struct Label<'a> {
     id: &'a RecordId,
     plain: bool,

@@ -82,7 +82,8 @@ async fn run(operation: Operation<'_>) -> Result<Outcome<u64>, Error> {
 
 #[tokio::test(start_paused = true)]
 async fn p5_a_rejected_record_protects_for_its_hold_and_not_for_its_retention() {
-    let (log, idempotency) = (Log::default(), Idempotency::new(MemoryStore::new()));
+    let log = Log::default();
+    let idempotency = Idempotency::new(MemoryStore::new());
     let _log = tracing::subscriber::set_default(log.clone());
     crash(operation(&idempotency)).await;
     tokio::time::advance(Duration::from_secs(40)).await;
@@ -178,7 +179,8 @@ async fn ask(
 
 #[tokio::test(start_paused = true)]
 async fn p5_a_record_is_asked_about_for_its_hold_and_not_for_its_retention() {
-    let (idempotency, runs) = (Idempotency::new(MemoryStore::new()), AtomicU32::new(0));
+    let idempotency = Idempotency::new(MemoryStore::new());
+    let runs = AtomicU32::new(0);
     let first = idempotency
         .operation("payments.charge")
         .key("o-1")
@@ -197,7 +199,8 @@ async fn p5_a_record_is_asked_about_for_its_hold_and_not_for_its_retention() {
 
 #[tokio::test(start_paused = true)]
 async fn questions_that_fail_use_up_no_attempts() {
-    let (idempotency, runs) = (Idempotency::new(MemoryStore::new()), AtomicU32::new(0));
+    let idempotency = Idempotency::new(MemoryStore::new());
+    let runs = AtomicU32::new(0);
     crash(operation(&idempotency)).await;
     tokio::time::advance(Duration::from_secs(40)).await;
     for _ in 0..4 {
@@ -222,7 +225,8 @@ async fn questions_that_fail_use_up_no_attempts() {
 
 #[tokio::test(start_paused = true)]
 async fn attempts_that_began_a_body_are_still_counted_between_questions() {
-    let (idempotency, runs) = (Idempotency::new(MemoryStore::new()), AtomicU32::new(0));
+    let idempotency = Idempotency::new(MemoryStore::new());
+    let runs = AtomicU32::new(0);
     crash(operation(&idempotency)).await;
     tokio::time::advance(Duration::from_secs(40)).await;
     assert!(

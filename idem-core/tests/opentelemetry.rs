@@ -114,7 +114,8 @@ async fn a_replay_links_to_the_span_of_the_call_that_ran() {
             42
         );
     }
-    let (ran, replayed) = (spans.of_call("first"), spans.of_call("second"));
+    let ran = spans.of_call("first");
+    let replayed = spans.of_call("second");
     assert_eq!(
         trace(&idempotency).await,
         Some(traceparent(&ran.span_context))
@@ -138,7 +139,8 @@ async fn where_the_span_of_calls_is_disabled_those_of_the_callers_are_linked() {
             .instrument(info_span!("caller", otel.name = caller))
             .await;
     }
-    let (first, second) = (spans.named("first", None), spans.named("second", None));
+    let first = spans.named("first", None);
+    let second = spans.named("second", None);
     assert_eq!(links(&second), [traceparent(&first.span_context)]);
 }
 

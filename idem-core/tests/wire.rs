@@ -36,7 +36,8 @@ fn says(parsed: &Parsed) -> String {
             let over =
                 std::iter::successors(held.took_over.as_deref(), |over| over.took_over.as_deref())
                     .count();
-            let (lease, hold) = (held.lease.as_millis(), held.hold.as_millis());
+            let lease = held.lease.as_millis();
+            let hold = held.hold.as_millis();
             let trace = held
                 .trace
                 .as_deref()

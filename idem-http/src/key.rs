@@ -15,8 +15,8 @@ pub const MAX_KEY_LEN: usize = 255;
 /// The header has the key raw (`8e03978e-40d5`) or as the draft's quoted string
 /// (`"8e03978e-40d5"`). Both forms are the same key. Parameters of a quoted string
 /// (`"8e03978e-40d5";v=1`) are ignored. A key with a comma or a semicolon must be quoted: raw, they
-/// could come from a proxy that joined two headers, or begin a parameter. With the feature `axum` it
-/// is an extractor, also as `Option<IdempotencyKey>`.
+/// could come from a proxy that joined two headers, or begin a parameter. With the feature `axum`
+/// it is an extractor, also as `Option<IdempotencyKey>`.
 ///
 /// Clients choose their keys. Add the user to it, as in `key = (user.id, key)`: one user must never
 /// get another user's answer.
@@ -149,7 +149,7 @@ fn item(rest: &[u8]) -> Result<Vec<u8>, InvalidKey> {
     }
 }
 
-/// Returns what follows a parameter, whose meaning nobody has defined.
+/// Returns what follows a parameter. No standard defines such parameters.
 fn after_parameter(parameter: &[u8]) -> Option<&[u8]> {
     let begin = parameter.iter().position(|byte| *byte != b' ')?;
     let (_, name) = parameter.split_at(begin);

@@ -39,8 +39,8 @@ use crate::stored::StoredResponse;
 /// | store unavailable | 503 and `Retry-After` |
 /// | unreadable | 500 |
 ///
-/// A request with an invalid key gets 400, one without an owner 401, and a method other than GET and
-/// HEAD 405.
+/// A request with an invalid key gets 400, one without an owner 401, and a method other than GET
+/// and HEAD 405.
 ///
 /// # Examples
 ///

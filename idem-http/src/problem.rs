@@ -49,15 +49,16 @@ impl Problem {
     pub(crate) const INVALID_KEY: Self = Self::new(
         StatusCode::BAD_REQUEST,
         "invalid_key",
-        "The idempotency key is invalid. Send one Idempotency-Key header of 1 to 255 visible ASCII characters, \
-         in quotation marks if it has a comma or a semicolon.",
+        "The idempotency key is invalid. Send one Idempotency-Key header of 1 to 255 visible ASCII \
+         characters, in quotation marks if it has a comma or a semicolon.",
     );
     /// A body whose readers may disagree on the key.
     #[cfg(feature = "server")]
     pub(crate) const UNCLEAR_KEY: Self = Self::new(
         StatusCode::BAD_REQUEST,
         "invalid_key",
-        "The idempotency key is invalid. Its field occurs twice in the body, or the body is not valid JSON.",
+        "The idempotency key is invalid. Its field occurs twice in the body, or the body is not \
+         valid JSON.",
     );
     /// A request without an owner.
     #[cfg(feature = "server")]
@@ -94,12 +95,13 @@ impl Problem {
         "method_not_allowed",
         "A lookup is a GET request.",
     );
-    /// A key that no record stands for.
+    /// No record has this key.
     #[cfg(feature = "server")]
     pub(crate) const NOT_FOUND: Self = Self::new(
         StatusCode::NOT_FOUND,
         "unknown",
-        "No request with this idempotency key is known. It did not arrive, or it can be sent again.",
+        "No request with this idempotency key is known. It did not arrive, or it can be sent \
+         again.",
     );
 
     /// A request without a key where one is required.

@@ -40,21 +40,24 @@ impl KeyScope {
         if has_password(value) {
             tracing::error!(
                 target: "idem", event = "credential_in_scope", %header,
-                "the scope is a password of the request, which would be in the store; return the authenticated user, or digest it by a `ScopeSecret`",
+                "the scope is a password of the request, which would be in the store; return the \
+                 authenticated user, or digest it by a `ScopeSecret`",
             );
             return Err(Problem::of_kind(ErrorKind::Config));
         }
         if !WARNED.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 target: "idem", event = "credential_in_scope", %header,
-                "the scope is a token of the request, and is stored as a digest; a renewed token is another owner: return the authenticated user",
+                "the scope is a token of the request, and is stored as a digest; a renewed token \
+                 is another owner: return the authenticated user",
             );
         }
         Ok(Some(digest_of_token(&owner)))
     }
 }
 
-/// Digests a token. A token is random, so it cannot be guessed from its digest, as a password could.
+/// Digests a token. A token is random, so it cannot be guessed from its digest, as a password
+/// could.
 fn digest_of_token(owner: &str) -> String {
     let digest = blake3::Hasher::new_derive_key("idem 2026 the owner of a key by a token")
         .update(owner.as_bytes())
@@ -73,11 +76,11 @@ fn has_password(value: &HeaderValue) -> bool {
 
 /// Digests credentials, so that they can be a scope.
 ///
-/// A scope is a part of the record's key, which operators and everybody who reads the store can see.
-/// So the layer and the lookup refuse a scope that contains a password of its request, and store one
-/// that contains a token as a digest. If a service knows its clients only by a credential, it
-/// digests the credential with this secret. The digest is keyed: without the secret, a password or a
-/// short token cannot be guessed from it.
+/// A scope is a part of the record's key, which operators and everybody who reads the store can
+/// see. So the layer and the lookup refuse a scope that contains a password of its request, and
+/// store one that contains a token as a digest. If a service knows its clients only by a
+/// credential, it digests the credential with this secret. The digest is keyed: without the secret,
+/// a password or a short token cannot be guessed from it.
 ///
 /// All processes that share a store need the same secret. With another secret every owner is a new
 /// one, so a request whose key is still alive runs again. The digest of a renewed credential is
@@ -155,8 +158,8 @@ const CREDENTIAL_NAMES: [&str; 23] = [
     "auth",
 ];
 
-/// The shortest text that counts as a credential, in bytes. A shorter one can be a part of a scope by
-/// accident.
+/// The shortest text that counts as a credential, in bytes. A shorter one can be a part of a scope
+/// by accident.
 const MIN_CREDENTIAL_LEN: usize = 8;
 
 /// Returns the header of the request whose credential the scope contains.

@@ -53,7 +53,7 @@ const RETRY: [(&str, &str); 4] = [
     ("then", "then = keep"),
 ];
 
-/// Words that other libraries use, and ours for them.
+/// Words of other libraries, and the word here for each.
 const ALIASES: [(&str, &str); 14] = [
     ("store", "keep"),
     ("record", "keep"),
@@ -390,14 +390,16 @@ impl ActionArguments {
     /// Returns the retry, if nothing is missing or wrong.
     fn retry(self, word: &Ident, errors: &mut Errors) -> Option<Retry> {
         if !self.given.iter().any(|option| option == "max") {
-            let message = "`retry` needs `max`, how often it tries again: write for example `retry(max = 3, backoff = \"100ms\")`";
+            let message = "`retry` needs `max`, how often it tries again: write for example \
+                `retry(max = 3, backoff = \"100ms\")`";
             errors.on(word, message);
         }
         if let (Some(Time::Fixed(first)), Some(Time::Fixed(longest))) =
             (&self.backoff, &self.max_backoff)
             && longest < first
         {
-            let message = "`max_backoff` is shorter than `backoff`, the first pause: make it longer, or leave it out";
+            let message = "`max_backoff` is shorter than `backoff`, the first pause: make it \
+                longer, or leave it out";
             errors.on(&self.longest, message);
         }
         let Self {
@@ -430,7 +432,8 @@ fn max(expr: &Expr, errors: &mut Errors) -> Option<Expr> {
         other => value::is_number(other),
     };
     if wrong {
-        let message = "`max` is how often the body is tried again, 1 or more: write for example `max = 3`, or `release` for never";
+        let message = "`max` is how often the body is tried again, 1 or more: write for example \
+            `max = 3`, or `release` for never";
         errors.on(expr, message);
         return None;
     }

@@ -107,7 +107,7 @@ const OPTIONS: [(&str, &str); 23] = [
     ("crate", "crate = \"::idem\""),
 ];
 
-/// Words that other libraries use, and ours for them.
+/// Words of other libraries, and the word here for each.
 const ALIASES: [(&str, &str); 24] = [
     ("id", "key"),
     ("nonce", "token"),
@@ -383,8 +383,8 @@ fn separator(input: ParseStream<'_>, errors: &mut Errors) {
     }
 }
 
-/// Skips the rest of an option that could not be read. Its value may contain commas, so only a comma
-/// before something like an option ends it.
+/// Skips the rest of an option that could not be read. Its value may contain commas, so only a
+/// comma before something like an option ends it.
 fn skip_to_next(input: ParseStream<'_>) {
     while !input.is_empty() {
         if input.peek(Token![,]) {

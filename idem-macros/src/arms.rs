@@ -35,7 +35,8 @@ impl Arms {
     ) -> syn::Result<Option<Self>> {
         if !input.peek(token::Paren) {
             let message = format!(
-                "`errors` needs an action for each error, in parentheses: write for example `{EXAMPLE}`"
+                "`errors` needs an action for each error, in parentheses: write for example \
+                 `{EXAMPLE}`"
             );
             return Err(Error::new(keyword.span(), message));
         }
@@ -53,7 +54,8 @@ impl Arms {
         if let Some(literal) = inside.fork().parse::<Option<LitStr>>()?
             && !contains_arrow(&inside)
         {
-            let message = "this is not a string: write `errors(policy)`, which asks the error type, or for all errors alike `errors(_ => keep)`";
+            let message = "this is not a string: write `errors(policy)`, which asks the error \
+                type, or for all errors alike `errors(_ => keep)`";
             errors.at(literal.span(), message);
             inside.parse::<TokenStream>()?;
             return Ok(None);
@@ -156,7 +158,8 @@ impl Arm {
         })?;
         if let Some(outer) = of_result(&pattern) {
             let message = format!(
-                "the pattern is of the error itself, not of the `Result`: leave out the `{outer}(..)` around it"
+                "the pattern is of the error itself, not of the `Result`: leave out the \
+                 `{outer}(..)` around it"
             );
             errors.on(&pattern, message);
         }
@@ -165,7 +168,8 @@ impl Arm {
             None => None,
         };
         if !input.peek(Token![=>]) {
-            let message = "expected `=>` and an action: `=> keep`, `=> release`, `=> abandon` or `=> retry(max = 3)`";
+            let message = "expected `=>` and an action: `=> keep`, `=> release`, `=> abandon` or \
+                `=> retry(max = 3)`";
             let span = if input.is_empty() {
                 start
             } else {

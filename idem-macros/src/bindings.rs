@@ -227,7 +227,8 @@ impl Bindings {
             Some(meant) if names.len() == 1 => format!("{no_parameter}: did you mean `{meant}`?"),
             Some(meant) => format!("{no_parameter}: did you mean `{meant}`? {}", self.said()),
             None => format!(
-                "{no_parameter}; {}; a static is written with its path, `self::{name}`, and a constant text as a `const`",
+                "{no_parameter}; {}; a static is written with its path, `self::{name}`, and a \
+                 constant text as a `const`",
                 self.said()
             ),
         }
@@ -333,8 +334,8 @@ fn mentions_in(tokens: &TokenStream, name: &str, in_macro: bool) -> bool {
         match tree {
             TokenTree::Ident(word) if word == name && !in_use => {
                 let is_member = is_punct(before(1), '.') && !is_punct(before(2), '.');
-                // Not a variable: `name: value`, `name: Type`, `name::path`, `path::name`, the label
-                // `'name`, and `$name` in a macro.
+                // Not a variable: `name: value`, `name: Type`, `name::path`, `path::name`, the
+                // label `'name`, and `$name` in a macro.
                 let is_in_path = is_punct(before(1), ':') && is_punct(before(2), ':');
                 let is_other =
                     is_punct(before(1), '$') || is_punct(before(1), '\'') || is_punct(next, ':');
@@ -563,7 +564,8 @@ mod tests {
                 false,
             ),
             (
-                "macro_rules! length { ($name:ident) => { fn $name(text: &str) -> usize { text.len() } } }",
+                "macro_rules! length \
+                 { ($name:ident) => { fn $name(text: &str) -> usize { text.len() } } }",
                 false,
             ),
             ("fn length(text: &str) -> usize { text.len() }", false),

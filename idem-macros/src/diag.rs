@@ -108,7 +108,7 @@ pub(crate) fn relocated(tokens: impl ToTokens) -> TokenStream {
 /// The name that was probably meant by `word`.
 pub(crate) fn closest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
-    // The same tolerance as rustc's own suggestions.
+    // As tolerant as rustc's own suggestions.
     let tolerance = word.chars().count().max(3) / 3;
     names
         .into_iter()

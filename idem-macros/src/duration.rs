@@ -131,7 +131,8 @@ mod tests {
             ("5 minuts", "`minuts` is not a unit of time"),
             (
                 "req.ttl()",
-                "`req.ttl()` is not a duration: write for example \"500ms\", \"30s\", \"5m\", \"1h 30m\" or \"7d\"; for an expression, leave out the quotes",
+                "`req.ttl()` is not a duration: write for example \"500ms\", \"30s\", \"5m\", \"1h \
+                 30m\" or \"7d\"; for an expression, leave out the quotes",
             ),
             ("99999999999999999999s", "too long"),
             ("18446744073709551615s 1000000000ns", "too long"),

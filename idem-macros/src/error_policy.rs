@@ -85,7 +85,8 @@ fn contents_of_variants(data: &Data, errors: &mut Errors) -> Vec<Content> {
             .collect(),
         Data::Struct(_) => Vec::new(),
         Data::Union(data) => {
-            let message = "a union cannot have a policy, since it does not say which field is set: use an enum";
+            let message = "a union cannot have a policy, since it does not say which field is set: \
+                use an enum";
             errors.at(data.union_token.span, message);
             Vec::new()
         }
@@ -147,7 +148,8 @@ impl Case<'_> {
                 .any(|attribute| attribute.path().is_ident("idem"))
         };
         for field in self.fields.iter().filter(with_idem) {
-            let message = "`#[idem(..)]` is for a whole error: write it above the variant, or above the struct";
+            let message = "`#[idem(..)]` is for a whole error: write it above the variant, or \
+                above the struct";
             errors.on(
                 field
                     .attrs
@@ -157,7 +159,8 @@ impl Case<'_> {
             );
         }
         if let (Some(keep), true) = (self.action().and_then(Action::keeps), self.is_skipped) {
-            let message = "serde skips this variant, so it cannot be kept: leave out the `#[serde(skip)]`, or write `#[idem(release)]`";
+            let message = "serde skips this variant, so it cannot be kept: leave out the \
+                `#[serde(skip)]`, or write `#[idem(release)]`";
             errors.at(keep, message);
         }
         if let Some(redeliver) = self.redeliver
@@ -174,14 +177,15 @@ impl Case<'_> {
             let what = self.variant.unwrap_or(name);
             let count = self.fields.len();
             let message = format!(
-                "`inner` asks the policy of the one field inside, and `{what}` has {count}: write `keep`, `release`, `abandon` or `retry(..)`"
+                "`inner` asks the policy of the one field inside, and `{what}` has {count}: write \
+                 `keep`, `release`, `abandon` or `retry(..)`"
             );
             errors.at(*word, message);
         }
     }
 
-    /// Why a message is dead-lettered if its handler fails with this error, if it is. A redelivery of a
-    /// message with a kept error would only get the same error again.
+    /// Why a message is dead-lettered if its handler fails with this error, if it is. A redelivery
+    /// of a message with a kept error would only get the same error again.
     fn dead_letters(&self) -> Option<&'static str> {
         if self.is_dead_letter {
             return Some("an error marked `dead_letter`");

@@ -246,7 +246,8 @@ impl Plan {
         )
     }
 
-    /// The body as a closure that makes a future for each try, and the call that carries it all out.
+    /// The body as a closure that makes a future for each try, and the call that carries it all
+    /// out.
     fn run_again(
         &self,
         retry: Span,
@@ -257,8 +258,8 @@ impl Plan {
         let krate = self.krate.at(at);
         let body = self.body(block, arguments);
         let Arguments { before, each, .. } = arguments;
-        // An expression that reads a parameter after an error needs it to stay in place. Otherwise the
-        // closure owns its parameters, because not all of them can be shared.
+        // An expression that reads a parameter after an error needs it to stay in place. Otherwise
+        // the closure owns its parameters, because not all of them can be shared.
         let shares = self.detached.is_none()
             && self
                 .errors

@@ -51,8 +51,8 @@ impl Matching {
             }
             for (kind, value) in arm.action.computed() {
                 let tokens = value.to_token_stream();
-                // A value that uses the error is computed when there is one. All others are computed
-                // before the body consumes the parameters.
+                // A value that uses the error is computed when there is one. All others are
+                // computed before the body consumes the parameters.
                 let uses_error = bound
                     .found
                     .iter()

@@ -35,7 +35,8 @@ impl Function {
         let mut head: Vec<TokenTree> = item.clone().into_iter().collect();
         let Some(TokenTree::Group(body)) = head.pop().filter(is_block) else {
             let end = declaration.parse2(item.clone())?;
-            let message = "a method without a body has nothing to guard: put `#[idempotent]` on its implementations";
+            let message = "a method without a body has nothing to guard: put `#[idempotent]` on \
+                its implementations";
             return Err(Error::new(end.span, message));
         };
         let head: TokenStream = head.into_iter().collect();
@@ -103,7 +104,8 @@ impl Function {
         if let Some(abi) = abi {
             errors.on(
                 abi,
-                "a function that is called from other languages cannot be guarded: call a guarded `async fn` from it",
+                "a function that is called from other languages cannot be guarded: call a guarded \
+                 `async fn` from it",
             );
             return None;
         }
@@ -117,7 +119,8 @@ impl Function {
         match output {
             ReturnType::Type(_, future) if async_trait::future_output(future).is_some() => {
                 let message = format!(
-                    "`{name}` returns a future but is not an `async fn`: write `async fn {name}`, and return the output of the future"
+                    "`{name}` returns a future but is not an `async fn`: write `async fn {name}`, \
+                     and return the output of the future"
                 );
                 errors.on(future, message);
             }
@@ -142,7 +145,8 @@ impl Function {
         } = &self.signature;
         let write = format!("write for example `name = \"orders.{}\"`", ident.unraw());
         let method = format!(
-            "a method needs a name for its operation, since other types may have a method `{ident}` too: {write}"
+            "a method needs a name for its operation, since other types may have a method \
+             `{ident}` too: {write}"
         );
         if let Some(receiver) = self.signature.receiver() {
             return Some(Error::new_spanned(receiver, method));
@@ -198,8 +202,8 @@ impl Function {
                 return Some((Form::Boxed(boxed), self.storable(outcome, errors)?));
             }
             _ => {
-                let message = "this method is not as `#[async_trait]` is known to write it: guard an async function outside \
-                               of the trait and call it from here";
+                let message = "this method is not as `#[async_trait]` is known to write it: guard \
+                    an async function outside of the trait and call it from here";
                 errors.on(name, message);
             }
         }
@@ -219,7 +223,8 @@ impl Function {
     fn returns_nothing(&self, errors: &mut Errors) {
         let name = &self.signature.ident;
         let message = format!(
-            "`{name}` must return a `Result`, which carries the errors of `idem` as well: write `-> Result<(), E>`"
+            "`{name}` must return a `Result`, which carries the errors of `idem` as well: write \
+             `-> Result<(), E>`"
         );
         errors.on(name, message);
     }
@@ -229,7 +234,11 @@ impl Function {
     fn storable(&self, outcome: &Type, errors: &mut Errors) -> Option<Type> {
         let name = &self.signature.ident;
         if let Some(hidden) = First::inside(outcome).impl_trait {
-            errors.on(hidden, "an outcome is stored, and stored values need a type with a name: write the type itself");
+            errors.on(
+                hidden,
+                "an outcome is stored, and stored values need a type with a name: \
+                write the type itself",
+            );
             return None;
         }
         if matches!(
@@ -242,13 +251,18 @@ impl Function {
         ) {
             let write = outcome.to_token_stream();
             let message = format!(
-                "`{name}` must return a `Result`, which carries the errors of `idem` as well: write `-> Result<{write}, E>`"
+                "`{name}` must return a `Result`, which carries the errors of `idem` as well: \
+                 write `-> Result<{write}, E>`"
             );
             errors.on(outcome, message);
             return None;
         }
         if let Some(borrowed) = borrowed_value(outcome) {
-            errors.on(borrowed, "an outcome is stored, so it owns its data: return for example `String` or `Vec<T>`");
+            errors.on(
+                borrowed,
+                "an outcome is stored, so it owns its data: return for example \
+                `String` or `Vec<T>`",
+            );
             return None;
         }
         Some(outcome.clone())

@@ -121,8 +121,8 @@ fn no_options(attributes: &[Attribute], errors: &mut Errors) {
             }
         });
         if read.is_err() || !is_policy {
-            let message = "`#[derive(KeyPart)]` has no options for a field or a variant: every field is part of the key; \
-                           to leave one out, implement `KeyPart` by hand";
+            let message = "`#[derive(KeyPart)]` has no options for a field or a variant: every \
+                field is part of the key; to leave one out, implement `KeyPart` by hand";
             errors.on(attribute, message);
         }
     }
@@ -205,7 +205,8 @@ impl Part {
             Data::Struct(data) => self.structure(&input.ident, &data.fields),
             Data::Enum(data) => self.enumeration(&input.ident, data),
             Data::Union(data) => {
-                let message = "a union cannot be part of a key, since it does not say which field is set: use an enum";
+                let message = "a union cannot be part of a key, since it does not say which field \
+                    is set: use an enum";
                 Err(Error::new(data.union_token.span, message))
             }
         }
@@ -220,7 +221,8 @@ impl Part {
         match writes.as_slice() {
             [] => {
                 let message = format!(
-                    "`{name}` has no fields, so that all calls would have one key: give it a field, or leave it out of the key"
+                    "`{name}` has no fields, so that all calls would have one key: give it a \
+                     field, or leave it out of the key"
                 );
                 Err(Error::new(name.span(), message))
             }

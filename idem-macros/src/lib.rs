@@ -182,9 +182,9 @@ pub fn key_part(item: TokenStream) -> TokenStream {
 /// - `#[idem(inner)]`, on a variant with one field: the policy of that field's type decides;
 /// - `#[idem(dead_letter)]`, alone or with an action: a message whose handler fails with this error
 ///   is dead-lettered;
-/// - `#[idem(redeliver = "1m")]`, alone or with an action other than `keep`: the message is delivered
-///   again after this pause, instead of one second. The pause is a string or a constant of type
-///   `Duration`. RabbitMQ pauses for 10 minutes at most.
+/// - `#[idem(redeliver = "1m")]`, alone or with an action other than `keep`: the message is
+///   delivered again after this pause, instead of one second. The pause is a string or a constant
+///   of type `Duration`. RabbitMQ pauses for 10 minutes at most.
 ///
 /// With `#[idem(dead_letter)]` or `#[idem(redeliver = "1m")]` on a variant, or `#[idem(dispose)]`
 /// or `#[idem(dead_letter)]` above the type, the derive also implements `Dispose`. An error that is

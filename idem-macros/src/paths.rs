@@ -23,7 +23,8 @@ impl Krate {
         };
         let path = path.map_err(|_| {
             let message =
-                "`crate` is the path of the `idem` crate: write `crate = \"::idem\"`, or where you re-export it";
+                "`crate` is the path of the `idem` crate: write `crate = \"::idem\"`, or where you \
+                 re-export it";
             syn::Error::new_spanned(expr, message)
         });
         errors.keep(path).map(|path| Self(Some(path)))

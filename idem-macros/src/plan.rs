@@ -1,12 +1,15 @@
 //! The meaning of the attribute on this function: each option parsed and checked, alone and against
 //! the others.
 
+mod choice;
+
 use std::time::Duration;
 
 use proc_macro2::{Ident, Span};
 use quote::ToTokens;
 use syn::{Error, Expr, Receiver, Type};
 
+use self::choice::{ABANDONED, Choice, DUPLICATE, IN_FLIGHT, MISSING_KEY, STORE_FAILURE};
 use crate::args::{Args, Setting};
 use crate::bindings::{Bindings, Borrow, Reference, format_of, mentions, self_in_task};
 use crate::diag::Errors;
@@ -17,7 +20,8 @@ use crate::transaction::{self, Parameter};
 use crate::value::{self, Name, Reader, Time, Word};
 use crate::versions::{Upgrade, UpgradeSetting};
 
-/// Everything that the generated code depends on. The runtime decides about options that are not given.
+/// Everything that the generated code depends on. The runtime decides about options that are not
+/// given.
 pub(crate) struct Plan {
     pub(crate) function: Function,
     pub(crate) form: Form,
@@ -49,7 +53,7 @@ pub(crate) struct OperationPlan {
 
 /// One call of the operation's builder.
 pub(crate) struct Call {
-    /// The method, with the span of the option that it stands for.
+    /// The method, with the span of its option.
     pub(crate) method: Ident,
     pub(crate) argument: Argument,
 }
@@ -65,38 +69,6 @@ pub(crate) enum Argument {
     /// How an earlier version of the outcome is read.
     Upgrade(Box<Upgrade>),
 }
-
-/// An option that is one of a few words, as a variant of an enum.
-struct Choice {
-    of: &'static str,
-    variants: &'static [(&'static str, &'static str)],
-}
-
-const IN_FLIGHT: Choice = Choice {
-    of: "InFlight",
-    variants: &[("wait", "Wait"), ("reject", "Reject")],
-};
-const DUPLICATE: Choice = Choice {
-    of: "Duplicate",
-    variants: &[("replay", "Replay"), ("reject", "Reject")],
-};
-// With `reconcile`, the next attempt runs. Its body begins with the question about the last one.
-const ABANDONED: Choice = Choice {
-    of: "Abandoned",
-    variants: &[
-        ("rerun", "Rerun"),
-        ("reject", "Reject"),
-        ("reconcile", "Rerun"),
-    ],
-};
-const STORE_FAILURE: Choice = Choice {
-    of: "StoreFailure",
-    variants: &[("reject", "Reject"), ("run", "Run")],
-};
-const MISSING_KEY: Choice = Choice {
-    of: "MissingKey",
-    variants: &[("reject", "Reject"), ("run", "Run")],
-};
 
 /// The shortest lease that the runtime takes: the tenth of margin must be more than timers and
 /// scheduling need.
@@ -158,7 +130,8 @@ impl Plan {
             && self.errors.retries().is_some()
             && let Some(place) = self_in_task(&self.function.body.stream())
         {
-            let message = "a task may outlive this call, so it cannot borrow `self`: give it what it needs by value, such as a clone of a field";
+            let message = "a task may outlive this call, so it cannot borrow `self`: give it what \
+                it needs by value, such as a clone of a field";
             errors.at(place, message);
             self.hides_body = true;
         }
@@ -166,7 +139,8 @@ impl Plan {
             .renamed_receiver()
             .and_then(|_| format_of(&self.function.body.stream(), "self"))
         {
-            let message = "each try has a `self` of its own, which a format string does not see: write `{}`, and `self` after the text";
+            let message = "each try has a `self` of its own, which a format string does not see: \
+                write `{}`, and `self` after the text";
             errors.on(literal, message);
         }
         if self.detached.is_none() {
@@ -250,7 +224,9 @@ fn check_name_is_given(args: &Args, function: Option<&Function>, errors: &mut Er
     if let Some(error) = function.and_then(Function::needs_name) {
         errors.push(error);
     } else if let Some(token) = &args.identity.token {
-        let message = "tokens are issued under the operation's name, so it needs a `name`: write for example `name = \"orders.submit\"`, and issue with `operation(\"orders.submit\").issue(..)`";
+        let message = "tokens are issued under the operation's name, so it needs a `name`: write \
+            for example `name = \"orders.submit\"`, and issue with \
+            `operation(\"orders.submit\").issue(..)`";
         errors.at(token.keyword.span(), message);
     }
 }
@@ -270,15 +246,18 @@ fn check_identity(args: &Args, errors: &mut Errors) {
             );
         }
         (Some(_), Some(token), _) => {
-            let message = "`token` takes the place of `key`: a submission is identified by its token alone, so leave one of them out";
+            let message = "`token` takes the place of `key`: a submission is identified by its \
+                token alone, so leave one of them out";
             errors.at(token.keyword.span(), message);
         }
         (_, None, Some(subject)) => {
-            let message = "`subject` is the visitor that a `token` was issued to, and there is no `token`: write for example `token = \"form.token\"`, or leave `subject` out";
+            let message = "`subject` is the visitor that a `token` was issued to, and there is no \
+                `token`: write for example `token = \"form.token\"`, or leave `subject` out";
             errors.at(subject.keyword.span(), message);
         }
         (None, Some(token), None) => {
-            let message = "`token` needs a `subject`, the visitor that it was issued to, as the server knows it: write for example `subject = \"user.id\"`";
+            let message = "`token` needs a `subject`, the visitor that it was issued to, as the \
+                server knows it: write for example `subject = \"user.id\"`";
             errors.at(token.keyword.span(), message);
         }
         _ => {}
@@ -295,7 +274,8 @@ fn check_identity(args: &Args, errors: &mut Errors) {
             && value::is_path(value, "run")
         {
             let message = format!(
-                "a call with a token never runs without the store, because only the store knows whether the token is valid: leave `{keyword}` out"
+                "a call with a token never runs without the store, because only the store knows \
+                 whether the token is valid: leave `{keyword}` out"
             );
             errors.on(value, message);
         }
@@ -306,7 +286,8 @@ fn check_identity(args: &Args, errors: &mut Errors) {
 fn check_name(expr: &Expr, bindings: &Bindings, errors: &mut Errors) {
     if let Some(parameter) = bindings.first_in(expr) {
         let message = format!(
-            "`name` is one constant for all calls, so it cannot use the parameter `{parameter}`: what differs from call to call goes into `key`"
+            "`name` is one constant for all calls, so it cannot use the parameter `{parameter}`: \
+             what differs from call to call goes into `key`"
         );
         errors.on(expr, message);
     } else if let Some(ty) = bindings
@@ -314,7 +295,9 @@ fn check_name(expr: &Expr, bindings: &Bindings, errors: &mut Errors) {
         .filter(|_| !item::is_of_type(expr))
     {
         let message = format!(
-            "`name` is a constant, which cannot use the function's own type parameter `{ty}`: in an `impl` with that parameter, write `const NAME: &'static str = {ty}::NAME;`, and here `name = Self::NAME`"
+            "`name` is a constant, which cannot use the function's own type parameter `{ty}`: in \
+             an `impl` with that parameter, write `const NAME: &'static str = {ty}::NAME;`, and \
+             here `name = Self::NAME`"
         );
         errors.on(expr, message);
     }
@@ -502,14 +485,16 @@ impl Options<'_> {
         if let (Some(setting), _) = &hold
             && abandoned.is_some_and(|value| value::is_path(value, "rerun"))
         {
-            let message = "`hold` is for records that wait to be settled, and with `abandoned = rerun` none does: leave it out, or write `abandoned = reject`";
+            let message = "`hold` is for records that wait to be settled, and with `abandoned = \
+                rerun` none does: leave it out, or write `abandoned = reject`";
             self.errors.at(setting.keyword.span(), message);
         }
         if let ((_, Some(Time::Fixed(ttl))), (Some(setting), Some(Time::Fixed(remember)))) =
             (&ttl, &remember)
             && remember < ttl
         {
-            let message = "`remember` is shorter than `ttl`, but counts from the same moment: make it longer, or leave it out";
+            let message = "`remember` is shorter than `ttl`, but counts from the same moment: make \
+                it longer, or leave it out";
             self.errors
                 .push(Error::new_spanned(&setting.value, message));
         }
@@ -517,7 +502,8 @@ impl Options<'_> {
             && *length < MIN_LEASE
         {
             let message = format!(
-                "`lease` is at least {MIN_LEASE:?}, and should be several times the store's round trip: write for example `lease = \"30s\"`"
+                "`lease` is at least {MIN_LEASE:?}, and should be several times the store's round \
+                 trip: write for example `lease = \"30s\"`"
             );
             self.errors
                 .push(Error::new_spanned(&setting.value, message));
@@ -561,17 +547,6 @@ impl Options<'_> {
             self.call(Some("asks_first"), setting, Some(Argument::Nothing));
         }
         reconcile
-    }
-}
-
-impl Choice {
-    fn words(&self) -> Vec<&'static str> {
-        self.variants.iter().map(|(word, _)| *word).collect()
-    }
-
-    fn variant(&self, word: &Ident) -> Option<Argument> {
-        let (_, variant) = self.variants.iter().find(|(name, _)| word == name)?;
-        Some(Argument::Variant(self.of, Ident::new(variant, word.span())))
     }
 }
 

@@ -55,7 +55,8 @@ pub(crate) fn parameter(
     };
     let Some(reference) = exclusive(ty) else {
         let message = format!(
-            "`{name}` is not a transaction that the body can use and its caller commits: write `{name}: &mut sqlx::Transaction<'_, DB>`"
+            "`{name}` is not a transaction that the body can use and its caller commits: write \
+             `{name}: &mut sqlx::Transaction<'_, DB>`"
         );
         errors.on(ty, message);
         return None;
@@ -81,17 +82,21 @@ pub(crate) fn check_errors(handling: &Handling, errors: &mut Errors) {
         Handling::Default => {}
         Handling::Policy(word) => errors.at(
             *word,
-            "`errors(policy)` allows a type to retry, and a body in a transaction is not retried in place: leave it out if the type retries nothing, else give each error an action here: `errors(OrderError::Declined(_) => keep, _ => release)`",
+            "`errors(policy)` allows a type to retry, and a body in a transaction is not retried \
+             in place: leave it out if the type retries nothing, else give each error an action \
+             here: `errors(OrderError::Declined(_) => keep, _ => release)`",
         ),
         Handling::Arms(Matching { arms, .. }) => {
             for arm in arms {
                 let message = match arm.action.kind {
                     Kind::Keep(_) | Kind::Release => continue,
                     Kind::Retry(_) => {
-                        "a body in a transaction is not retried in place: write `release`, and let the caller run the whole transaction again"
+                        "a body in a transaction is not retried in place: write `release`, and let \
+                         the caller run the whole transaction again"
                     }
                     Kind::Abandon => {
-                        "the outcome of a body in a transaction is never unknown: its rows are rolled back. Write `release`"
+                        "the outcome of a body in a transaction is never unknown: its rows are \
+                         rolled back. Write `release`"
                     }
                 };
                 errors.at(arm.action.word, message);
@@ -163,18 +168,21 @@ fn declares<'f>(input: &'f FnArg, name: &Ident) -> Option<(&'f PatIdent, &'f Typ
 
 fn report_missing(name: &Ident, value: &Expr, function: &Function, errors: &mut Errors) {
     if name == "self" {
-        let message = "the transaction is a parameter, not `self`: take `tx: &mut sqlx::Transaction<'_, DB>`, and write `transaction = tx`";
+        let message = "the transaction is a parameter, not `self`: take `tx: &mut \
+            sqlx::Transaction<'_, DB>`, and write `transaction = tx`";
         return errors.on(value, message);
     }
     let bindings = Bindings::of(&function.signature, Boxed::find(&function.body).as_ref());
     if let Some(binding) = bindings.all.iter().find(|binding| binding.name == *name) {
         let message = format!(
-            "`{name}` is only a part of this parameter, and the transaction must be a parameter of its own: write `{name}: &mut sqlx::Transaction<'_, DB>`"
+            "`{name}` is only a part of this parameter, and the transaction must be a parameter of \
+             its own: write `{name}: &mut sqlx::Transaction<'_, DB>`"
         );
         return errors.at(binding.name.span(), message);
     }
     let message = format!(
-        "there is no parameter `{name}`: the function takes it as `{name}: &mut sqlx::Transaction<'_, DB>`"
+        "there is no parameter `{name}`: the function takes it as `{name}: &mut \
+         sqlx::Transaction<'_, DB>`"
     );
     errors.on(value, message);
 }

@@ -50,7 +50,10 @@ impl Reader<'_> {
             };
             self.errors.on(
                 literal,
-                format!("`{what}` is empty: write an expression over the parameters, such as \"{example}\""),
+                format!(
+                    "`{what}` is empty: write an expression over the parameters, such as \
+                    \"{example}\""
+                ),
             );
             return None;
         }
@@ -80,7 +83,8 @@ impl Reader<'_> {
         if let Some((literal, text)) = hidden_string(expr) {
             let keyword = self.keyword;
             let message = format!(
-                "this would be the text itself, the same for each call: an expression in a string stands alone or as a part in parentheses; write `{keyword} = {text}`"
+                "this would be the text itself, the same for each call: an expression in a string \
+                 stands alone or as a part in parentheses; write `{keyword} = {text}`"
             );
             self.errors.on(literal, message);
             return None;
@@ -111,7 +115,8 @@ impl Reader<'_> {
             count if count > most => {
                 let keyword = self.keyword;
                 let message = format!(
-                    "these are {count} parts, and a pair of parentheses in `{keyword}` holds at most {most}: put some into their own, for example `{keyword} = (a, b, (c, d))`"
+                    "these are {count} parts, and a pair of parentheses in `{keyword}` holds at \
+                     most {most}: put some into their own, for example `{keyword} = (a, b, (c, d))`"
                 );
                 self.errors.on(tuple, message);
                 None
@@ -172,7 +177,8 @@ impl Reader<'_> {
                 format!("`{keyword}` is a word, not a string: write `{keyword} = {text}`")
             } else if keyword == "in_flight" {
                 format!(
-                    "`{keyword}` is {expected}, without quotes: write for example `in_flight = wait(\"5s\")`"
+                    "`{keyword}` is {expected}, without quotes: write for example `in_flight = \
+                     wait(\"5s\")`"
                 )
             } else {
                 format!("`{keyword}` is one of the words {expected}, without quotes")
@@ -238,7 +244,8 @@ impl Reader<'_> {
     pub(crate) fn name(&mut self, expr: &Expr) -> Option<Name> {
         let Some(literal) = string(expr) else {
             if matches!(bare(expr), Expr::Lit(_)) || is_number(expr) {
-                let message = "`name` is a string or a constant: write for example `name = \"orders.create\"`";
+                let message = "`name` is a string or a constant: write for example `name = \
+                    \"orders.create\"`";
                 self.errors.on(expr, message);
                 return None;
             }
@@ -250,7 +257,8 @@ impl Reader<'_> {
         } else if name == "idem.audit" {
             "`idem.audit` is reserved for the trail of operators' decisions"
         } else if !is_operation(&name) {
-            "`name` is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by `::`"
+            "`name` is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be \
+             joined by `::`"
         } else {
             return Some(Name::Literal(literal.clone()));
         };

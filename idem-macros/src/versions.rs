@@ -28,7 +28,8 @@ impl UpgradeSetting {
     pub(crate) fn parse(&mut self, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<()> {
         if !input.peek(token::Paren) {
             let message = format!(
-                "`upgrade` needs a function for each earlier version, in parentheses: write for example `{EXAMPLE}`"
+                "`upgrade` needs a function for each earlier version, in parentheses: write for \
+                 example `{EXAMPLE}`"
             );
             return Err(Error::new(self.keyword.span(), message));
         }
@@ -69,7 +70,8 @@ impl UpgradeSetting {
         errors: &mut Errors,
     ) {
         if !is_stated {
-            let message = "`upgrade` reads outcomes of earlier versions, and this function states no version: add for example `outcome_version = 2`";
+            let message = "`upgrade` reads outcomes of earlier versions, and this function states \
+                no version: add for example `outcome_version = 2`";
             return errors.at(self.keyword.span(), message);
         }
         let current = current.and_then(|value| match value::bare(value) {
@@ -84,13 +86,18 @@ impl UpgradeSetting {
             let version = match from.base10_parse::<u32>() {
                 Ok(version) if version > 0 => version,
                 _ => {
-                    errors.on(from, "a version is a number, 1 or more: an outcome that was written without `outcome_version` has version 1");
+                    errors.on(
+                        from,
+                        "a version is a number, 1 or more: an outcome that was written \
+                        without `outcome_version` has version 1",
+                    );
                     continue;
                 }
             };
             if let Some(current) = current.filter(|current| version >= *current) {
                 let message = format!(
-                    "only an earlier version can be upgraded, and the current one is {current}: raise `outcome_version`, or leave this out"
+                    "only an earlier version can be upgraded, and the current one is {current}: \
+                     raise `outcome_version`, or leave this out"
                 );
                 errors.on(from, message);
             } else if seen.contains(&version) {
@@ -102,7 +109,8 @@ impl UpgradeSetting {
             seen.push(version);
             if let Some(parameter) = bindings.first_in(function) {
                 let message = format!(
-                    "an upgrade is the same for all calls, so it cannot use the parameter `{parameter}`: write a function from the earlier type to the current one"
+                    "an upgrade is the same for all calls, so it cannot use the parameter \
+                     `{parameter}`: write a function from the earlier type to the current one"
                 );
                 errors.on(function, message);
             }

@@ -143,7 +143,9 @@ impl Consumer {
         } = self;
         let Some(subject) = &self.dead_letter else {
             return Err(Fault::config(format!(
-                "the consumer `{durable}` of the stream `{name}` has no place for messages that no redelivery helps: name a subject, `.dead_letter(\"dead.{durable}\")`, and make a stream for it"
+                "the consumer `{durable}` of the stream `{name}` has no place for messages that no \
+                 redelivery helps: name a subject, `.dead_letter(\"dead.{durable}\")`, and make a \
+                 stream for it"
             )));
         };
         let stream = context
@@ -159,13 +161,16 @@ impl Consumer {
         let config = &consumer.cached_info().config;
         if config.ack_policy != AckPolicy::Explicit {
             return Err(Fault::config(format!(
-                "the consumer `{durable}` of the stream `{name}` has the ack policy {:?}, which acknowledges messages that were not handled: create it with `explicit`",
+                "the consumer `{durable}` of the stream `{name}` has the ack policy {:?}, which \
+                 acknowledges messages that were not handled: create it with `explicit`",
                 config.ack_policy
             )));
         }
         if config.max_deliver > 0 {
             return Err(Fault::config(format!(
-                "the consumer `{durable}` of the stream `{name}` has max_deliver = {}: JetStream would drop a message after so many deliveries, and one that is in flight elsewhere uses them up. Set it to -1, and `max_attempts` on the operation",
+                "the consumer `{durable}` of the stream `{name}` has max_deliver = {}: JetStream \
+                 would drop a message after so many deliveries, and one that is in flight \
+                 elsewhere uses them up. Set it to -1, and `max_attempts` on the operation",
                 config.max_deliver
             )));
         }
@@ -188,7 +193,8 @@ impl Consumer {
             Err(error) if error.kind() == ConsumerInfoErrorKind::NotFound => {
                 if !self.created.get_or_init(|| true) {
                     return Err(Fault::passing(format!(
-                        "the consumer `{durable}` of the stream `{name}` was deleted: create it again, with the settings that it had"
+                        "the consumer `{durable}` of the stream `{name}` was deleted: create it \
+                         again, with the settings that it had"
                     )));
                 }
             }
@@ -230,7 +236,9 @@ impl Broker for Consumer {
         let checked = self.checked().await;
         if checked.is_err() && self.is_closed() {
             return Err(Fault::Final(Error::disconnected(
-                "the NATS client has ended: it was drained, it has used up its `max_reconnects`, or the tokio runtime on which it was connected has ended. Connect again, and start another consumer",
+                "the NATS client has ended: it was drained, it has used up its `max_reconnects`, \
+                 or the tokio runtime on which it was connected has ended. Connect again, and \
+                 start another consumer",
             )));
         }
         let (consumer, dead_letters) = checked?;

@@ -103,19 +103,25 @@ impl DeadLetters {
         config: &Config,
         subject: &str,
     ) -> Result<Self, Fault> {
-        let found = context.stream_by_subject(subject).await.map_err(|error| match error.kind() {
-            GetStreamByNameErrorKind::NotFound => Fault::config(format!(
-                "no stream has the dead-letter subject `{subject}`, so what is published there would be lost: create one"
-            )),
-            GetStreamByNameErrorKind::InvalidSubject => {
-                Fault::config(format!("`{subject}` is an invalid subject, and so no place for dead letters"))
+        let found = context.stream_by_subject(subject).await.map_err(|error| {
+            match error.kind() {
+                GetStreamByNameErrorKind::NotFound => Fault::config(format!(
+                    "no stream has the dead-letter subject `{subject}`, so what is published there \
+                 would be lost: create one"
+                )),
+                GetStreamByNameErrorKind::InvalidSubject => Fault::config(format!(
+                    "`{subject}` is an invalid subject, and so no place for dead \
+                    letters"
+                )),
+                _ => Fault::passing(error),
             }
-            _ => Fault::passing(error),
         })?;
         let filter = &config.filter_subject;
         if found == stream && (filter.is_empty() || overlap(filter, subject)) {
             return Err(Fault::config(format!(
-                "the dead-letter subject `{subject}` is in the stream `{stream}`, and this consumer would receive what it put aside: use a subject of another stream, or give the consumer a `filter_subject`"
+                "the dead-letter subject `{subject}` is in the stream `{stream}`, and this \
+                 consumer would receive what it put aside: use a subject of another stream, or \
+                 give the consumer a `filter_subject`"
             )));
         }
         Ok(Self {
@@ -126,9 +132,9 @@ impl DeadLetters {
 
     /// Publishes a copy, and waits until the stream has it.
     ///
-    /// If our headers do not fit, the copy is published without them. A dead letter without contents
-    /// follows, and names the copy in the header `idem-contents`. If the process dies in between, the
-    /// next delivery publishes another copy.
+    /// If our headers do not fit, the copy is published without them. A dead letter without
+    /// contents follows, and names the copy in the header `idem-contents`. If the process dies in
+    /// between, the next delivery publishes another copy.
     pub(crate) async fn publish(
         &self,
         delivery: &Delivery,

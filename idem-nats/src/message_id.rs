@@ -5,7 +5,7 @@ use async_nats::{HeaderMap, HeaderValue};
 
 /// The prefix of the id of a message that its publisher gave no id. The sequence follows.
 const SEQUENCE: &str = "sequence-";
-/// The prefix of a publisher's id that looks like one of ours.
+/// The prefix of a publisher's id that looks like an id of this crate.
 const PUBLISHED: &str = "Nats-Msg-Id:";
 
 /// The id that the publisher gave, if it is not empty.

@@ -1,7 +1,7 @@
 //! Pulls as many messages as can be handled now.
 //!
-//! The `ack_wait` of a message begins when it is pulled, so a message that waits for its handler could
-//! be delivered again meanwhile.
+//! The `ack_wait` of a message begins when it is pulled, so a message that waits for its handler
+//! could be delivered again meanwhile.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -20,8 +20,8 @@ pub(crate) fn overlap(one: &str, other: &str) -> bool {
     }
 }
 
-/// Checks that messages of the stream can pass the filter of the consumer. Servers accept any filter,
-/// and the subjects of a stream may change later.
+/// Checks that messages of the stream can pass the filter of the consumer. Servers accept any
+/// filter, and the subjects of a stream may change later.
 pub(crate) async fn check_filter(
     context: &Context,
     stream: &Stream,
@@ -56,7 +56,9 @@ pub(crate) async fn check_filter(
         return Ok(());
     }
     Err(Fault::config(format!(
-        "the consumer `{}` of the stream `{}` has the filter subject `{filter}`, and would receive nothing: the stream has the subjects `{}`. Create the consumer with a filter among them, or add the subject to the stream",
+        "the consumer `{}` of the stream `{}` has the filter subject `{filter}`, and would receive \
+         nothing: the stream has the subjects `{}`. Create the consumer with a filter among them, \
+         or add the subject to the stream",
         info.name,
         config.name,
         config.subjects.join("`, `"),

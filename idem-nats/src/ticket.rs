@@ -13,7 +13,8 @@ use crate::message_id::{message_id, published_id};
 /// A delivered message.
 ///
 /// Nothing here prevents a second run of the body: the server accepts the late acknowledgement of a
-/// message that it has delivered to another consumer meanwhile. The lease of the record prevents it.
+/// message that it has delivered to another consumer meanwhile. The lease of the record prevents
+/// it.
 #[derive(Debug)]
 pub struct Ticket {
     message: Message,
@@ -72,8 +73,8 @@ impl idem_queue::Ticket for Ticket {
         self.message.ack_with(AckKind::Progress).await
     }
 
-    /// Does not wait for an answer. If the acknowledgement is lost, the message comes again, and its
-    /// key shows that it was handled.
+    /// Does not wait for an answer. If the acknowledgement is lost, the message comes again, and
+    /// its key shows that it was handled.
     async fn ack(&self) -> Result<(), BoxError> {
         self.message.ack().await
     }

@@ -20,10 +20,10 @@ use serde::de::DeserializeOwned;
 /// # Ok::<(), idem_core::Error>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct Delivery(Arc<Parts>);
+pub struct Delivery(Arc<DeliveryState>);
 
 #[derive(Debug, Clone)]
-struct Parts {
+struct DeliveryState {
     source: Arc<str>,
     id: Option<String>,
     subject: String,
@@ -38,7 +38,7 @@ impl Delivery {
     /// Creates a delivery from a source, such as a queue or a stream: for adapters, and for tests
     /// of handlers.
     pub fn new(source: impl Into<Arc<str>>, payload: impl Into<Bytes>) -> Self {
-        Self(Arc::new(Parts {
+        Self(Arc::new(DeliveryState {
             source: source.into(),
             id: None,
             subject: String::new(),
@@ -53,28 +53,28 @@ impl Delivery {
     #[must_use]
     pub fn with_id(self, id: impl Into<String>) -> Self {
         let id = id.into();
-        self.with(|parts| parts.id = (!id.is_empty()).then_some(id))
+        self.with(|state| state.id = (!id.is_empty()).then_some(id))
     }
 
     /// Sets the subject, or the routing key.
     #[must_use]
     pub fn with_subject(self, subject: impl Into<String>) -> Self {
-        self.with(|parts| parts.subject = subject.into())
+        self.with(|state| state.subject = subject.into())
     }
 
     /// Adds a header.
     #[must_use]
     pub fn with_header(self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.with(|parts| parts.headers.push((name.into(), value.into())))
+        self.with(|state| state.headers.push((name.into(), value.into())))
     }
 
     /// Sets whether the broker has delivered the message before.
     #[must_use]
     pub fn with_redelivered(self, redelivered: bool) -> Self {
-        self.with(|parts| parts.redelivered = redelivered)
+        self.with(|state| state.redelivered = redelivered)
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Parts)) -> Self {
+    fn with(mut self, change: impl FnOnce(&mut DeliveryState)) -> Self {
         change(Arc::make_mut(&mut self.0));
         self
     }

@@ -67,7 +67,8 @@ impl Decision {
             Self::HandlerPanicked => (
                 "handler_panicked",
                 Level::ERROR,
-                "the handler of a message panicked, or the disposition of its error; the message comes again",
+                "the handler of a message panicked, or the disposition of its error; the message \
+                 comes again",
             ),
             Self::NotSettled => (
                 "not_settled",
@@ -89,7 +90,8 @@ impl Decision {
             Self::ConsumerTimeoutShort => (
                 "consumer_timeout_short",
                 Level::WARN,
-                "the broker takes messages back before a lease has run out: raise its consumer timeout",
+                "the broker takes messages back before a lease has run out: raise its consumer \
+                 timeout",
             ),
             Self::ShutdownTimedOut => (
                 "shutdown_timed_out",

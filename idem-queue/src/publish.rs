@@ -8,7 +8,8 @@ use crate::error::BoxError;
 pub enum PublishError {
     /// The caller is not inside a guarded body, whose key would give the message id.
     #[error(
-        "`publish` takes the message id from the guarded call around it, and there is none: call it inside a guarded body, and not in a task that the body spawns"
+        "`publish` takes the message id from the guarded call around it, and there is none: call \
+         it inside a guarded body, and not in a task that the body spawns"
     )]
     NotInside,
     /// The message failed to encode.

@@ -163,8 +163,8 @@ async fn hand_back_all<T: Ticket>(
     }
 }
 
-/// Opens the broker. A client may wait for ever for a broker that accepts connections and does not
-/// answer, or for a connection that ended while it was opened.
+/// Opens the broker. Without a limit, a client may wait without end for a broker that accepts
+/// connections and does not answer, or for a connection that ended while it was opened.
 async fn opened_within<'b, B: Broker>(
     limit: Duration,
     broker: &'b B,
@@ -293,7 +293,8 @@ async fn handle_delivery<T, H, E>(
     H: AsyncFn(Delivery) -> Result<(), E>,
     E: Dispose,
 {
-    // In a block, because a handler that is a plain function may panic before it returns its future.
+    // In a block, because a handler that is a plain function may panic before it returns its
+    // future.
     let outcome = AssertUnwindSafe(async { handler(delivery.clone()).await }).catch_unwind();
     let outcome = watch(waiting_at_most(settings.wait, outcome));
     let outcome = while_kept_alive(&ticket, &delivery, outcome);

@@ -102,7 +102,7 @@ pub(crate) async fn settle<T: Ticket>(
     }
 }
 
-/// Reports a message that was not handed back, so the broker must notice by itself.
+/// Reports a message that was not handed back. Only the broker can notice it now.
 pub(crate) fn not_handed_back(delivery: &Delivery, error: &BoxError) {
     let fields = EventFields {
         delivery: Some(delivery),

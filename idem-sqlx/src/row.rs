@@ -218,7 +218,7 @@ impl Row {
                         outcome: self.outcome.encoded(self.took_over.as_deref())?,
                     }
                 }
-                // The outcome has expired, and nobody has swept it yet.
+                // The outcome has expired, and is not swept yet.
                 None => Record::Done {
                     attempt,
                     fingerprint,

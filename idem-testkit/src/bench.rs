@@ -79,7 +79,8 @@ impl Bench {
         let store = subject.handle().await?;
         // Unlike those of any other trial, so that trials share a server.
         let operation = format!("trial.{:032x}", fastrand::u128(..));
-        let (moved, keys) = (Mutex::default(), AtomicU64::new(0));
+        let moved = Mutex::default();
+        let keys = AtomicU64::new(0);
         Ok(Self {
             store,
             subject,

@@ -242,7 +242,8 @@ pub(crate) struct Admin<S>(pub(crate) S);
 impl<S: Subject<Store: AdminStore>> DynSubject for Admin<S> {
     fn handle(&self) -> Boxed<'_, Handle> {
         Box::pin(async {
-            let (store, admin) = (self.0.store().await, self.0.store().await);
+            let store = self.0.store().await;
+            let admin = self.0.store().await;
             Ok(Handle::of_admin(
                 store.map_err(Failure::subject)?,
                 admin.map_err(Failure::subject)?,

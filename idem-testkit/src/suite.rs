@@ -121,7 +121,8 @@ async fn run_all_of(trials: impl Iterator<Item = Trial>, subjects: Subjects) -> 
     let places = Arc::new(Semaphore::new(AT_A_TIME));
     let mut tasks = JoinSet::new();
     for (index, trial) in trials.enumerate() {
-        let (subjects, places) = (Arc::clone(&subjects), Arc::clone(&places));
+        let subjects = Arc::clone(&subjects);
+        let places = Arc::clone(&places);
         tasks.spawn(async move {
             let _place = places.acquire().await;
             // A task of its own, so that a store that panics fails one trial.

@@ -55,7 +55,8 @@ async fn a_request_that_is_refused_or_lost_is_not_carried_out() {
 
 #[tokio::test]
 async fn a_reply_that_is_lost_was_carried_out() {
-    let (store, claim) = (store(), claim());
+    let store = store();
+    let claim = claim();
     store.faults().next(Step::Claim, Fault::LoseReply);
     assert_eq!(
         store.claim(&claim).await.unwrap_err().kind(),
@@ -74,8 +75,8 @@ async fn a_reply_that_is_lost_was_carried_out() {
 
 #[tokio::test]
 async fn faults_come_in_their_order_then_the_one_for_always_until_cleared() {
-    let (store, faults) = (store(), store().faults());
-    assert_eq!(faults.calls(Step::Claim), 0, "another store's faults");
+    let of_another = store().faults();
+    let store = store();
     let faults = store.faults();
     faults.always(Step::Claim, Fault::Fail(StoreErrorKind::Timeout));
     faults.next(Step::Claim, Fault::Pass);
@@ -94,11 +95,13 @@ async fn faults_come_in_their_order_then_the_one_for_always_until_cleared() {
         (faults.calls(Step::Claim), faults.calls(Step::Inspect)),
         (5, 1)
     );
+    assert_eq!(of_another.calls(Step::Claim), 0);
 }
 
 #[tokio::test]
 async fn a_batch_of_renewals_fails_as_one_step_with_an_answer_for_each() {
-    let (store, claim) = (store(), claim());
+    let store = store();
+    let claim = claim();
     store.claim(&claim).await.unwrap();
     let renewal = Renewal::new(id(), claim.owner, claim.hold);
     store.faults().next(Step::Renew, Fault::LoseRequest);
@@ -110,7 +113,8 @@ async fn a_batch_of_renewals_fails_as_one_step_with_an_answer_for_each() {
 
 #[tokio::test]
 async fn a_call_hangs_before_it_is_carried_out_until_the_gate_opens() {
-    let (store, gate) = (store(), Gate::new());
+    let store = store();
+    let gate = Gate::new();
     let faults = store.faults();
     faults.next(Step::Claim, Fault::Hang(gate.clone()));
     let hanging = tokio::spawn({
@@ -130,7 +134,8 @@ async fn a_call_hangs_before_it_is_carried_out_until_the_gate_opens() {
 
 #[tokio::test]
 async fn a_reply_hangs_after_it_was_carried_out_until_the_gate_opens() {
-    let (store, gate) = (store(), Gate::new());
+    let store = store();
+    let gate = Gate::new();
     store
         .faults()
         .next(Step::Claim, Fault::HangReply(gate.clone()));

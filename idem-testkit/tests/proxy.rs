@@ -53,10 +53,8 @@ async fn it_passes_on_what_is_said() {
 
 #[tokio::test]
 async fn led_to_another_server_new_connections_reach_that_one_and_others_stay() {
-    let (one, two) = (
-        RedisServer::start().await.unwrap(),
-        RedisServer::start().await.unwrap(),
-    );
+    let one = RedisServer::start().await.unwrap();
+    let two = RedisServer::start().await.unwrap();
     let proxy = Proxy::start(&one.url()).await.unwrap();
     let mut first = connect(&proxy).await;
     assert_eq!(ask(&mut first, "SET a 1").await.unwrap(), "+OK\r\n");
@@ -184,7 +182,8 @@ async fn a_single_request_or_reply_is_lost_with_its_connection() {
 async fn a_request_that_hangs_arrives_when_the_gate_opens_even_if_its_sender_is_gone() {
     let server = RedisServer::start().await.unwrap();
     let proxy = Proxy::start(&server.url()).await.unwrap();
-    let (increments, gate) = (increments(&proxy), Gate::new());
+    let increments = increments(&proxy);
+    let gate = Gate::new();
     increments.next(Mishap::Hang(gate.clone()));
     let mut stream = connect(&proxy).await;
     stream.write_all(b"INCR n\r\n").await.unwrap();
@@ -204,7 +203,8 @@ async fn a_request_that_hangs_arrives_when_the_gate_opens_even_if_its_sender_is_
 async fn a_reply_that_hangs_holds_up_those_behind_it() {
     let server = RedisServer::start().await.unwrap();
     let proxy = Proxy::start(&server.url()).await.unwrap();
-    let (increments, gate) = (increments(&proxy), Gate::new());
+    let increments = increments(&proxy);
+    let gate = Gate::new();
     increments.next(Mishap::HangReply(gate.clone()));
     let mut stream = connect(&proxy).await;
     stream

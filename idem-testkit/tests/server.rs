@@ -56,10 +56,8 @@ async fn it_answers_and_is_empty() {
 
 #[tokio::test]
 async fn two_are_apart_and_each_ends_when_it_is_dropped() {
-    let (one, two) = (
-        RedisServer::start().await.unwrap(),
-        RedisServer::start().await.unwrap(),
-    );
+    let one = RedisServer::start().await.unwrap();
+    let two = RedisServer::start().await.unwrap();
     assert_ne!(one.port(), two.port());
     let dir = one
         .cli(&["CONFIG", "GET", "dir"])

@@ -346,7 +346,8 @@ async fn assert_kept<E: Debug, Call: Future<Output = Result<u32, E>>>(
     what: &str,
     call: impl FnOnce(Gate, OwnedSemaphorePermit) -> Call,
 ) {
-    let (gate, limit) = (Gate::default(), Arc::new(Semaphore::new(1)));
+    let gate = Gate::default();
+    let limit = Arc::new(Semaphore::new(1));
     let permit = limit.clone().acquire_owned().await.unwrap();
     let idempotency = Idempotency::new(MemoryStore::new());
     let mut call = Box::pin(idem::scope(idempotency.clone(), call(gate.clone(), permit)));

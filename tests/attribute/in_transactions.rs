@@ -71,7 +71,8 @@ async fn borrows(
     Path(id): Path<u64>,
     Json(items): Json<Vec<String>>,
 ) -> Result<String, StatusCode> {
-    let (first, count) = (&items[0], items.len());
+    let first = &items[0];
+    let count = items.len();
     let outcome = shop.order(id).transaction(&shop.pool, async |tx| {
         for item in items.iter().skip(1) {
             insert(tx, item).await?;
@@ -158,10 +159,8 @@ async fn transactions_can_be_spawned_with_bodies_that_borrow_from_their_task() {
     let shop = Shop::open().await;
     let calls: Vec<_> = (0..4)
         .map(|number| {
-            let (shop, items) = (
-                shop.clone(),
-                vec!["tea".to_owned(), format!("cake {number}")],
-            );
+            let shop = shop.clone();
+            let items = vec!["tea".to_owned(), format!("cake {number}")];
             tokio::spawn(async move {
                 let counted = AtomicU32::new(0);
                 let rerun = |error: &OrderError| matches!(error, OrderError::Database(_));
@@ -189,7 +188,8 @@ async fn transactions_can_be_spawned_with_bodies_that_borrow_from_their_task() {
 async fn what_a_body_owns_is_the_same_in_each_run_of_its_transaction() {
     let shop = Shop::open().await;
     let runs = AtomicU32::new(0);
-    let (counted, mut item) = (&runs, "tea".to_owned());
+    let counted = &runs;
+    let mut item = "tea".to_owned();
     let rerun = |_: &OrderError| counted.load(Ordering::Relaxed) < 3;
     let outcome = shop
         .order(1)
@@ -209,7 +209,8 @@ async fn what_a_body_owns_is_the_same_in_each_run_of_its_transaction() {
 #[tokio::test]
 async fn a_body_that_cannot_move_to_another_thread_has_the_local_methods() {
     let shop = Shop::open().await;
-    let (mut runs, item) = (0, std::rc::Rc::new("tea".to_owned()));
+    let mut runs = 0;
+    let item = std::rc::Rc::new("tea".to_owned());
     let rerun = |_: &OrderError| item.is_empty();
     let outcome = shop
         .order(1)

@@ -216,7 +216,8 @@ impl Boxed for Orders {}
 #[tokio::test]
 async fn a_default_method_serves_one_type_and_is_refused_for_a_second() {
     fresh(async {
-        let (card, wire) = (CardBank(Runs::default()), Wire(Runs::default()));
+        let card = CardBank(Runs::default());
+        let wire = Wire(Runs::default());
         assert_eq!(card.charge(1).await, Ok(1));
         let text = refused(wire.charge(1).await);
         assert!(
@@ -243,7 +244,8 @@ async fn a_default_method_serves_one_type_and_is_refused_for_a_second() {
 #[tokio::test]
 async fn a_default_method_named_by_a_constant_of_the_type_serves_all() {
     fresh(async {
-        let (card, wire) = (CardBank(Runs::default()), Wire(Runs::default()));
+        let card = CardBank(Runs::default());
+        let wire = Wire(Runs::default());
         assert_eq!(
             (card.named_by_type(1).await, wire.named_by_type(1).await),
             (Ok(1), Ok(1))

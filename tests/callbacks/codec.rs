@@ -51,7 +51,8 @@ impl Codec for PanickingCodec {
 
 #[tokio::test(start_paused = true)]
 async fn p9_a_codec_that_panics_loses_no_record_of_work_that_is_done() {
-    let (codec, store) = (PanickingCodec::default(), MemoryStore::new());
+    let codec = PanickingCodec::default();
+    let store = MemoryStore::new();
     let panics = |now| codec.0.store(now, SeqCst);
     let idempotency = Idempotency::builder(FaultStore::new(store))
         .codec(codec.clone())

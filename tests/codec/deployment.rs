@@ -172,7 +172,8 @@ impl Process {
         let lines = keys.join("\n") + "\n";
         self.keys.write_all(lines.as_bytes()).await.unwrap();
         self.keys.flush().await.unwrap();
-        let (mut all, mut ended) = (Vec::new(), 0);
+        let mut all = Vec::new();
+        let mut ended = 0;
         while ended < keys.len() * CALLS {
             let line = self
                 .says
@@ -250,7 +251,8 @@ async fn share_outcomes(url: &str) {
             .map(|kind| format!("{kind}-{which}"))
             .to_vec()
     };
-    let (mut before, mut after) = (process(Build::Before), process(Build::After));
+    let mut before = process(Build::Before);
+    let mut after = process(Build::After);
     note(&mut seen, before.calls(&keys("before")).await);
     note(&mut seen, after.calls(&keys("after")).await);
     // Both builds at once; some keys in the opposite order.

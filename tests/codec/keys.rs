@@ -82,7 +82,8 @@ crate::over_both_stores! {
     async fn keys_are_rotated_while_a_call_is_in_flight_and_waiters_read_what_they_have_the_key_of(world: World) {
         let keys = [Reloaded::new(&["a"]), Reloaded::new(&["a"]), Reloaded::new(&["a"])];
         let [owner, waiter, behind] = [process(&world, &keys[0]).await, process(&world, &keys[1]).await, process(&world, &keys[2]).await];
-        let (begun, goes_on) = (Notify::new(), Notify::new());
+        let begun = Notify::new();
+        let goes_on = Notify::new();
         let call = |idempotency: &Idempotency| idempotency.operation("keys.rotated").key("k").wait(LONG);
         let owning = call(&owner).run(async || {
             begun.notify_one();
@@ -91,9 +92,11 @@ crate::over_both_stores! {
         });
         let others = async {
             begun.notified().await;
-            let waiting = [&owner, &waiter, &behind].map(|process| call(process).run(async || -> Res { panic!("it waits") }));
+            let waiting = [&owner, &waiter, &behind].map(|process| call(process).run(async || -> Res { panic!("it \
+                waits") }));
             let rotates = async {
-                // They wait by now, or come later: all the same. The last process has only the old key.
+                // They wait by now, or come later: all the same. The last process has only the old
+                // key.
                 tokio::task::yield_now().await;
                 keys[0].reload(&["b", "a"]);
                 keys[1].reload(&["a", "b"]);
@@ -107,14 +110,16 @@ crate::over_both_stores! {
         assert_eq!((same.unwrap().into_inner(), other.unwrap().into_inner()), (7, 7));
         assert!(is_codec(&late), "{late:?}");
         keys[2].reload(&["a", "b"]);
-        assert_eq!(call(&behind).run(async || -> Res { panic!("it is done") }).await.unwrap().into_inner(), 7);
+        assert_eq!(call(&behind).run(async || -> Res { panic!("it is \
+            done") }).await.unwrap().into_inner(), 7);
     }
 
     async fn p2_an_outcome_whose_key_is_gone_is_an_error_wherever_it_is_read_and_no_body_runs(world: World) {
         let keys = Reloaded::new(&["a"]);
         // The one that committed it, with its local cache, and another one.
         let processes = [process(&world, &keys).await, process(&world, &keys).await];
-        let (runs, errors) = (AtomicU32::new(0), AtomicU32::new(0));
+        let runs = AtomicU32::new(0);
+        let errors = AtomicU32::new(0);
         let token = processes[0].operation("keys.token").issue("ada", LONG).await.unwrap();
         let value = |process: &Idempotency| process.operation("keys.value").key("k").store_failure(StoreFailure::Run).run(async || Res::Ok(runs.fetch_add(1, SeqCst)));
         let kept = async |process: &Idempotency| {
@@ -136,9 +141,11 @@ crate::over_both_stores! {
                 assert_eq!(kept(process).await, Failed::Idempotency("codec".into()));
                 let operation = |name: &'static str| process.operation(name).key("k");
                 assert!(is_codec(&operation("keys.value").lookup::<u32>().await));
-                let Begin::Replay(recorded) = operation("keys.value").begin().await.unwrap() else { panic!("it is done") };
+                let Begin::Replay(recorded) = operation("keys.value").begin().await.unwrap() else { panic!("it \
+                    is done") };
                 assert!(is_codec(&recorded.decode::<u32>()));
-                let Lookup::Error(recorded) = operation("keys.kept").lookup::<u32>().await.unwrap() else { panic!("it is kept") };
+                let Lookup::Error(recorded) = operation("keys.kept").lookup::<u32>().await.unwrap() else { panic!("it \
+                    is kept") };
                 assert!(is_codec(&recorded.decode_error::<Failed>()));
                 // A person can still see that it is done, and cannot settle it again.
                 assert_eq!(operation("keys.value").inspect().await.unwrap().unwrap().state, RecordState::Committed);
@@ -253,7 +260,8 @@ async fn p2_a_response_whose_key_is_gone_is_an_error_of_the_server_and_no_handle
     use axum::routing::post;
     use tower::ServiceExt as _;
 
-    let (keys, runs) = (Reloaded::new(&["a"]), Arc::new(AtomicU32::new(0)));
+    let keys = Reloaded::new(&["a"]);
+    let runs = Arc::new(AtomicU32::new(0));
     let idempotency = process(&World::memory(), &keys).await;
     let layer = idem::http::IdempotencyLayer::new(idempotency.clone())
         .name("tests")

@@ -32,7 +32,8 @@ impl World {
     async fn start() -> Self {
         let server = RedisServer::start().await.unwrap();
         let store = FaultStore::new(RedisStore::connect(server.url()).await.unwrap());
-        let (faults, idempotency) = (store.faults(), Idempotency::new(store));
+        let faults = store.faults();
+        let idempotency = Idempotency::new(store);
         Self {
             server,
             idempotency,
@@ -47,11 +48,9 @@ impl World {
     async fn begin(&self, bodies: u32, lease: Duration) -> JoinSet<Res> {
         let mut calls = JoinSet::new();
         for key in 0..bodies {
-            let (idempotency, bodies, mut over) = (
-                self.idempotency.clone(),
-                self.bodies.clone(),
-                self.over.subscribe(),
-            );
+            let idempotency = self.idempotency.clone();
+            let bodies = self.bodies.clone();
+            let mut over = self.over.subscribe();
             let running = self.running.clone();
             calls.spawn(async move {
                 let call = idempotency.operation("load").key(&key).lease(lease);
@@ -125,18 +124,14 @@ async fn p1_two_thousand_bodies_keep_leases_of_a_second_and_are_renewed_in_at_mo
  {
     let world = World::start().await;
     let calls = world.begin(2_000, SECOND).await;
-    let (began, steps, scripts) = (
-        Instant::now(),
-        world.faults.calls(Step::Renew),
-        world.scripts().await,
-    );
+    let began = Instant::now();
+    let steps = world.faults.calls(Step::Renew);
+    let scripts = world.scripts().await;
     // Each is renewed after a third of its lease, so that after three leases each was, several
     // times.
     tokio::time::sleep(SECOND * 3).await;
-    let (steps, renewals) = (
-        world.faults.calls(Step::Renew) - steps,
-        world.scripts().await - scripts,
-    );
+    let steps = world.faults.calls(Step::Renew) - steps;
+    let renewals = world.scripts().await - scripts;
     let seconds = began.elapsed().as_secs() + 1;
     world.over.send_replace(true);
     assert_eq!(

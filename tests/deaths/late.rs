@@ -41,7 +41,9 @@ async fn p3_a_message_of_a_late_owner_that_arrives_under_the_next_ones_body_chan
         }
         step.passing(Kind::Redis, &proxy)
             .next(Mishap::Hang(gate.clone()));
-        let (url, port, operation) = (proxy.url(), server.port(), "late".to_owned());
+        let url = proxy.url();
+        let port = server.port();
+        let operation = "late".to_owned();
         let call = Call {
             url,
             port,

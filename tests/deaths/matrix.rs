@@ -98,9 +98,11 @@ const TOLD: u64 = 70;
 /// Goes through a table, several cases at once, and reports all that fail.
 pub(crate) async fn all(kind: Kind, death: Death, rows: &'static [Row]) {
     let stage = Arc::new(Stage::set(kind).await);
-    let (places, mut cases) = (Arc::new(Semaphore::new(6)), JoinSet::new());
+    let places = Arc::new(Semaphore::new(6));
+    let mut cases = JoinSet::new();
     for (number, row) in rows.iter().enumerate().filter(|(_, row)| kind.has(row.0)) {
-        let (stage, places) = (stage.clone(), places.clone());
+        let stage = stage.clone();
+        let places = places.clone();
         cases.spawn(async move {
             let _place = places.acquire_owned().await.unwrap();
             let name = format!("{death:?}.{number}");
@@ -144,9 +146,9 @@ impl Stage {
         }
     }
 
-    /// A short lease. A first renewal on a database prepares its statement, which takes a while in a
-    /// build without optimisations; and it ends before the store has another connection in place of
-    /// one that is silent.
+    /// A short lease. A first renewal on a database prepares its statement, which takes a while in
+    /// a build without optimisations; and it ends before the store has another connection in place
+    /// of one that is silent.
     fn lease(&self) -> Duration {
         if self.kind == Kind::Redis {
             LEASE
@@ -333,10 +335,8 @@ impl Case {
         } else {
             LONG_LEASE
         };
-        let (url, port) = (
-            self.stage.server.url_through(&self.proxy),
-            self.stage.log.port(),
-        );
+        let url = self.stage.server.url_through(&self.proxy);
+        let port = self.stage.log.port();
         Call {
             url,
             port,
@@ -489,8 +489,8 @@ struct Moment {
     watched: Passing,
 }
 
-/// Goes through a table on each server, in a test of its own: the first one on Redis, the second one
-/// on databases.
+/// Goes through a table on each server, in a test of its own: the first one on Redis, the second
+/// one on databases.
 macro_rules! on_each_server {
     ($($name:ident: $death:expr, $rows:expr, $of_databases:expr;)*) => {
         mod redis {

@@ -22,7 +22,8 @@ async fn kill_one(server: &RedisServer, operation: &str) {
 }
 
 async fn kill_one_that(server: &RedisServer, operation: &str, does: Does) {
-    let (url, port) = (server.url(), server.port());
+    let url = server.url();
+    let port = server.port();
     let before = Lines::read(server, operation).await.bodies();
     let mut process = Process::start(&Call {
         url,
@@ -124,7 +125,8 @@ async fn p5_reject_refuses_the_key_of_a_killed_process_until_it_is_settled_or_fo
 #[tokio::test]
 async fn p5_reconcile_asks_after_each_kill_and_an_error_has_the_next_call_ask_again() {
     let server = RedisServer::start().await.unwrap();
-    let (idempotency, asked) = (process(&server).await, AtomicU32::new(0));
+    let idempotency = process(&server).await;
+    let asked = AtomicU32::new(0);
     let by_hand = |answer: Res<Option<u64>>| {
         let asking = at(&idempotency, "reconcile.hand").reconcile(async || {
             asked.fetch_add(1, SeqCst);
@@ -151,7 +153,8 @@ async fn p5_reconcile_asks_after_each_kill_and_an_error_has_the_next_call_ask_ag
 }
 
 async fn kill_asking(server: &RedisServer, operation: &str) {
-    let (url, port) = (server.url(), server.port());
+    let url = server.url();
+    let port = server.port();
     let mut process = Process::start(&Call {
         url,
         port,
@@ -223,7 +226,9 @@ async fn a_settled_key_has_used_up_no_attempts_of_those_that_are_allowed() {
 async fn p8_a_detached_body_dies_with_its_process_as_in_a_crash() {
     let server = RedisServer::start().await.unwrap();
     let idempotency = process(&server).await;
-    let (url, port, operation) = (server.url(), server.port(), "detached".to_owned());
+    let url = server.url();
+    let port = server.port();
+    let operation = "detached".to_owned();
     let mut owner = Process::start(&Call {
         url,
         port,

@@ -93,7 +93,8 @@ async fn open(idempotency: &Idempotency, key: &str, bodies: &AtomicU32) -> Res {
 #[tokio::test]
 async fn p4_no_body_runs_without_redis_unless_the_operation_says_so_and_calls_go_on_within_a_second_of_its_return()
  {
-    let (world, bodies) = (World::start().await, AtomicU32::new(0));
+    let world = World::start().await;
+    let bodies = AtomicU32::new(0);
     for fault in Fault::ALL {
         let key = &format!("{fault:?}");
         world.begins(fault).await;
@@ -158,7 +159,8 @@ async fn p4_no_body_runs_without_redis_unless_the_operation_says_so_and_calls_go
 #[tokio::test]
 async fn p4_a_full_redis_still_gives_outcomes_takes_those_of_bodies_that_run_and_frees_keys() {
     let world = World::start().await;
-    let (near, far) = (&world.near, world.far().await);
+    let near = &world.near;
+    let far = world.far().await;
     near.operation("full")
         .key("before")
         .run(async || Res::Ok(1))
@@ -248,9 +250,11 @@ async fn p8_a_detached_body_survives_its_caller_and_the_loss_of_both_its_replies
         step.passing(Kind::Redis, &world.proxy)
             .next(Mishap::LoseReply);
     }
-    let (begun, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let begun = Arc::new(Notify::new());
+    let go = Arc::new(Notify::new());
     let call = {
-        let (begun, go) = (begun.clone(), go.clone());
+        let begun = begun.clone();
+        let go = go.clone();
         world
             .near
             .operation("detached")

@@ -274,7 +274,8 @@ async fn p4_without_the_store_or_a_key_bodies_run_and_are_retried_only_where_tha
             ),
         ] {
             // It succeeds at its third try, if there are so many.
-            let (runs, failures) = (Arc::new(AtomicU32::new(0)), 2);
+            let runs = Arc::new(AtomicU32::new(0));
+            let failures = 2;
             let outcome = options
                 .call(options.describe(&idempotency).key(key), &runs, failures)
                 .await;

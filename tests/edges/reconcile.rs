@@ -44,7 +44,8 @@ async fn crash(idempotency: &Idempotency, key: &'static str) {
 async fn asks_at_once(world: World) {
     let processes = [world.process().await, world.process().await];
     crash(&processes[0], "at once").await;
-    let (questions, bodies) = (Bodies::default(), Bodies::default());
+    let questions = Bodies::default();
+    let bodies = Bodies::default();
     // The first two questions have no answer; the third is that nothing was done.
     let answers = AtomicU32::new(0);
     let all = (0..12).map(|n| {
@@ -99,7 +100,8 @@ async fn p5_a_question_that_outlasts_a_lease_which_is_not_renewed_is_dropped_and
     }
     let store = MemoryStore::new();
     let fragile = FaultStore::new(store.clone());
-    let (faults, dropped) = (fragile.faults(), Arc::new(AtomicU32::new(0)));
+    let faults = fragile.faults();
+    let dropped = Arc::new(AtomicU32::new(0));
     let idempotency = Idempotency::new(fragile);
     crash(&idempotency, "hangs").await;
     // With its renewals, a question may take longer than a lease.
@@ -144,9 +146,11 @@ async fn p5_p8_a_question_whose_caller_is_gone_is_asked_again_and_a_detached_one
     });
     tokio::select! { _ = asking.run(async || Res::Ok(1)) => panic!(), () = begun.notified() => {} }
     is_abandoned(&idempotency, "gone").await;
-    let (begun, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let begun = Arc::new(Notify::new());
+    let goes_on = Arc::new(Notify::new());
     let detached = {
-        let (begun, goes_on) = (begun.clone(), goes_on.clone());
+        let begun = begun.clone();
+        let goes_on = goes_on.clone();
         let asking = call(&idempotency, "gone").reconcile(move || async move {
             begun.notify_one();
             goes_on.notified().await;
@@ -209,7 +213,8 @@ async fn p5_under_the_strict_profile_a_question_is_asked_and_what_is_unknown_sta
 async fn p5_a_ttl_shorter_than_the_lease_forgets_no_question_and_keeps_what_it_found_for_its_time()
 {
     let idempotency = over(&MemoryStore::new()).build();
-    let (ttl, remember) = (LEASE / 10, LEASE * 100);
+    let ttl = LEASE / 10;
+    let remember = LEASE * 100;
     let call = || call(&idempotency, "short").ttl(ttl).remember(remember);
     let crashes = call()
         .reconcile(async || panic!("nothing was cut off"))

@@ -16,7 +16,9 @@ fn p1_leases_are_renewed_on_each_tokio_runtime_whatever_becomes_of_the_others() 
     };
     let store = MemoryStore::new();
     let idempotency = Idempotency::new(store.clone());
-    let (ended, parked, live) = (runtime(), runtime(), runtime());
+    let ended = runtime();
+    let parked = runtime();
+    let live = runtime();
     for (tokio, key) in [(&ended, "ended"), (&parked, "parked")] {
         tokio
             .block_on(
@@ -79,7 +81,8 @@ fn p9_and_p10_what_goes_on_in_the_background_moves_to_another_tokio_runtime_when
             .build()
             .unwrap()
     };
-    let (ends, stays) = (runtime(), runtime());
+    let ends = runtime();
+    let stays = runtime();
     let (idempotency, faults) = faulty(&MemoryStore::new());
     let call = |key: &'static str| idempotency.operation("op").key(key).lease(LONG);
     stays
@@ -117,7 +120,8 @@ fn p10_a_claim_is_undone_although_a_tokio_runtime_that_undoes_others_is_not_driv
             .build()
             .unwrap()
     };
-    let (parked, driven) = (runtime(), runtime());
+    let parked = runtime();
+    let driven = runtime();
     let (idempotency, faults) = faulty(&MemoryStore::new());
     let call = |key: &'static str| idempotency.operation("op").key(key).lease(LONG);
     for _ in 0..4 {

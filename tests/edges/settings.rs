@@ -9,7 +9,8 @@ use crate::{Res, SHORT};
 
 #[tokio::test]
 async fn a_remember_that_is_too_short_is_refused_in_either_order_and_a_default_one_is_raised() {
-    let (short, long) = (Duration::from_secs(1), Duration::from_secs(10));
+    let short = Duration::from_secs(1);
+    let long = Duration::from_secs(10);
     let idempotency = Idempotency::builder(MemoryStore::new())
         .ttl(short)
         .remember(short)

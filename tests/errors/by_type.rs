@@ -128,10 +128,8 @@ async fn passed(
 
 #[tokio::test]
 async fn p6_an_idem_error_that_failed_outside_of_the_body_is_never_kept_as_its_source() {
-    let (idempotency, runs) = (
-        Idempotency::new(idem::MemoryStore::new()),
-        AtomicU32::new(0),
-    );
+    let idempotency = Idempotency::new(idem::MemoryStore::new());
+    let runs = AtomicU32::new(0);
     let failed = idempotency
         .operation("type.none")
         .key("")
@@ -154,10 +152,8 @@ async fn p6_an_idem_error_that_failed_outside_of_the_body_is_never_kept_as_its_s
 
 #[tokio::test]
 async fn p6_by_hand_an_idem_error_among_the_sources_is_never_kept_where_they_are_checked() {
-    let (idempotency, runs) = (
-        Idempotency::new(idem::MemoryStore::new()),
-        AtomicU32::new(0),
-    );
+    let idempotency = Idempotency::new(idem::MemoryStore::new());
+    let runs = AtomicU32::new(0);
     let elsewhere =
         idem::Error::in_flight("stock.reserve", "o-1", std::time::Duration::from_secs(1));
     for (key, source, expected) in [("with", Some(elsewhere), 2), ("without", None, 1)] {

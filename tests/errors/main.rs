@@ -109,7 +109,8 @@ async fn order(
 
 over_both_stores! {
     async fn p6_a_kept_error_is_replayed_equal_and_the_body_runs_once(world: World) {
-        let (one, two) = (world.process().await, world.process().await);
+        let one = world.process().await;
+        let two = world.process().await;
         let script = Script::new([OrderError::declined()]);
         for idempotency in [&one, &one, &two] {
             assert_eq!(order(idempotency, "kept", script.clone()).await, Err(OrderError::declined()));
@@ -121,10 +122,15 @@ over_both_stores! {
 
     async fn p6_those_who_wait_get_the_kept_error_too(world: World) {
         let (builder, faults) = world.faulty().await;
-        let (one, two) = (world.process().await, builder.build());
-        let (begun, go, bodies) = (Notify::new(), Notify::new(), Bodies::default());
+        let one = world.process().await;
+        let two = builder.build();
+        let begun = Notify::new();
+        let go = Notify::new();
+        let bodies = Bodies::default();
         let call = |idempotency: Idempotency| {
-            let (begun, go, bodies) = (&begun, &go, &bodies);
+            let begun = &begun;
+            let go = &go;
+            let bodies = &bodies;
             async move {
                 let operation = idempotency.operation("p6.waiters").key("k").wait(LONG);
                 let body = || bodies.run(async { begun.notify_one(); go.notified().await; Err(OrderError::declined()) });
@@ -137,7 +143,8 @@ over_both_stores! {
             tokio::pin!(waiters);
             tokio::select! {
                 _ = &mut waiters => panic!("answered before the body ended"),
-                () = eventually("the other process waits", async || faults.calls(Step::Wait) > 0) => go.notify_one(),
+                () = eventually("the other process \
+                    waits", async || faults.calls(Step::Wait) > 0) => go.notify_one(),
             }
             waiters.await
         };
@@ -270,7 +277,8 @@ over_both_stores! {
     }
 
     async fn p6_between_two_tries_the_lease_is_renewed(world: World) {
-        let (one, two) = (world.process().await, world.process().await);
+        let one = world.process().await;
+        let two = world.process().await;
         let script = Script::new([OrderError::Down]);
         let operation = |idempotency: &Idempotency| idempotency.operation("p6.pause").key("k").lease(LEASE);
         let retry = |_: &OrderError| ErrorAction::Retry(Retry::new(1).backoff(LEASE * 4).max_backoff(LEASE * 4));
@@ -287,12 +295,14 @@ over_both_stores! {
     }
 
     async fn p6_a_call_dropped_between_two_tries_gives_the_key_up(world: World) {
-        let (one, two) = (world.process().await, world.process().await);
+        let one = world.process().await;
+        let two = world.process().await;
         let script = Script::new([OrderError::Down]);
         let retry = |_: &OrderError| ErrorAction::Retry(Retry::new(1).backoff(LONG).max_backoff(LONG));
         let operation = |idempotency: &Idempotency| idempotency.operation("p6.drop").key("k").lease(LONG);
         tokio::select! {
-            _ = operation(&one).errors(retry).run(async || script.run()) => panic!("the pause is long"),
+            _ = operation(&one).errors(retry).run(async || script.run()) => panic!("the pause is \
+                long"),
             () = eventually("the first try has failed", async || script.runs() == 1) => {}
         }
         // Not after the lease, which is long.
@@ -301,7 +311,8 @@ over_both_stores! {
 
     async fn p8_a_caller_dropped_in_a_later_try_is_a_crash_as_in_the_first(world: World) {
         let idempotency = world.process().await;
-        let (tries, operation) = (AtomicU32::new(0), || idempotency.operation("p8.later").key("k").lease(LEASE));
+        let tries = AtomicU32::new(0);
+        let operation = || idempotency.operation("p8.later").key("k").lease(LEASE);
         let retry = Retry::new(1).backoff(SHORT);
         let body = || async {
             if tries.fetch_add(1, Ordering::SeqCst) > 0 {
@@ -310,11 +321,13 @@ over_both_stores! {
             Err::<u32, _>(OrderError::Down)
         };
         tokio::select! {
-            _ = operation().errors(move |_: &OrderError| ErrorAction::Retry(retry)).run(body) => panic!("it never ends"),
+            _ = operation().errors(move |_: &OrderError| ErrorAction::Retry(retry)).run(body) => panic!("it \
+                never ends"),
             () = eventually("the second try runs", async || tries.load(Ordering::SeqCst) == 2) => {}
         }
         // The next call has to wait for the lease to run out, and knows why.
-        let cut = async || Ok::<_, idem::Error>(idem::current().expect("inside a body").after_abandoned());
+        let cut = async || Ok::<_, idem::Error>(idem::current().expect("inside a \
+            body").after_abandoned());
         assert!(operation().wait(LONG).run(cut).await.unwrap().into_inner());
     }
 
@@ -344,7 +357,8 @@ over_both_stores! {
             () = eventually("the first try has failed", async || script.runs() == 1) => {}
         }
         let state = || async { operation().inspect().await.unwrap().map(|info| info.state) };
-        eventually("the key is abandoned", async || state().await == Some(RecordState::Abandoned)).await;
+        eventually("the key is \
+            abandoned", async || state().await == Some(RecordState::Abandoned)).await;
     }
 
     async fn p6_a_try_whose_outcome_is_unknown_is_not_forgotten_by_a_later_one(world: World) {
@@ -361,7 +375,8 @@ over_both_stores! {
 
     async fn p6_a_lease_lost_between_two_tries_ends_the_call_with_the_body_s_error(world: World) {
         let (builder, faults) = world.faulty().await;
-        let (one, two) = (builder.build(), world.process().await);
+        let one = builder.build();
+        let two = world.process().await;
         faults.always(Step::Renew, Fault::LoseRequest);
         let script = Script::new([OrderError::Down]);
         let retry = |_: &OrderError| ErrorAction::Retry(Retry::new(1).backoff(LONG).max_backoff(LONG));
@@ -378,7 +393,8 @@ over_both_stores! {
         let call = tokio::spawn({
             let idempotency = idempotency.clone();
             async move {
-                let operation = idempotency.operation("p6.panic").key("k").errors(|_: &OrderError| -> ErrorAction { panic!("a guard") });
+                let operation = idempotency.operation("p6.panic").key("k").errors(|_: &OrderError| -> ErrorAction { panic!("a \
+                    guard") });
                 operation.run(async || Err::<u32, _>(OrderError::Down)).await.map(Outcome::into_inner)
             }
         });
@@ -403,7 +419,8 @@ over_both_stores! {
         let idempotency = world.process().await;
         let operation = || idempotency.operation("p6.asked").key("k").lease(LEASE).wait(LONG);
         crash(operation()).await;
-        let (asked, script) = (AtomicU32::new(0), Script::new([OrderError::Gateway, OrderError::Gateway]));
+        let asked = AtomicU32::new(0);
+        let script = Script::new([OrderError::Gateway, OrderError::Gateway]);
         let ask = async || { asked.fetch_add(1, Ordering::SeqCst); Ok(None) };
         let retry = |_: &OrderError| ErrorAction::Retry(Retry::new(5).backoff(SHORT));
         let answer = operation().reconcile(ask).errors(retry).run(async || script.run()).await.unwrap();
@@ -422,7 +439,8 @@ over_both_stores! {
     async fn p6_step_by_step_an_error_is_kept_read_and_settled(world: World) {
         let idempotency = world.process().await;
         let operation = |key: &'static str| idempotency.operation("p6.hand").key(key).lease(LEASE).wait(LONG);
-        let Begin::Execute(lease) = operation("commit").begin().await.unwrap() else { panic!("nothing was there") };
+        let Begin::Execute(lease) = operation("commit").begin().await.unwrap() else { panic!("nothing \
+            was there") };
         lease.commit_error(&OrderError::declined(), None).await.unwrap();
         crash(operation("settle")).await;
         eventually("the lease has run out", async || {
@@ -431,7 +449,8 @@ over_both_stores! {
         .await;
         operation("settle").settle_error(&OrderError::declined()).await.unwrap();
         for key in ["commit", "settle"] {
-            let Begin::Replay(recorded) = operation(key).begin().await.unwrap() else { panic!("it is done") };
+            let Begin::Replay(recorded) = operation(key).begin().await.unwrap() else { panic!("it \
+                is done") };
             assert!(recorded.is_error());
             assert_eq!(recorded.decode_error::<OrderError>().unwrap(), OrderError::declined());
             assert!(matches!(recorded.decode::<u32>(), Err(idem::Error::Codec { .. })));

@@ -167,12 +167,10 @@ async fn p5_a_retried_function_asks_only_once_what_became_of_an_earlier_attempt(
             .lease(Duration::from_millis(100)),
     )
     .await;
-    let (service, count) = (
-        Service {
-            runs: AtomicU32::new(0),
-        },
-        AtomicU32::new(0),
-    );
+    let service = Service {
+        runs: AtomicU32::new(0),
+    };
+    let count = AtomicU32::new(0);
     assert_eq!(
         idem::scope(idempotency, asks_once(&service, 1, &count)).await,
         Ok(3)
@@ -190,13 +188,12 @@ async fn p5_a_body_that_panics_before_it_could_ask_leaves_the_record_abandoned()
             .lease(Duration::from_millis(100)),
     )
     .await;
-    let (clones, count) = (PanicsOnce(Arc::default()), Arc::new(AtomicU32::new(0)));
+    let clones = PanicsOnce(Arc::default());
+    let count = Arc::new(AtomicU32::new(0));
     let call = {
-        let (idempotency, clones, count) = (
-            idempotency.clone(),
-            PanicsOnce(clones.0.clone()),
-            count.clone(),
-        );
+        let idempotency = idempotency.clone();
+        let clones = PanicsOnce(clones.0.clone());
+        let count = count.clone();
         async move { idem::scope(idempotency, panics_before_it_asks(clones, &count)).await }
     };
     assert!(tokio::spawn(call).await.unwrap_err().is_panic());

@@ -1,8 +1,8 @@
 //! What the end of a body means, for every kind of call.
 //!
-//! A row is a kind of call, a column is an end of its body. Each cell says how many bodies run, what
-//! the caller gets, what is reported, and what a duplicate gets. Outcomes are encrypted where that
-//! feature is there, so an outcome that is written for another attempt fails to decode.
+//! A row is a kind of call, a column is an end of its body. Each cell says how many bodies run,
+//! what the caller gets, what is reported, and what a duplicate gets. Outcomes are encrypted where
+//! that feature is there, so an outcome that is written for another attempt fails to decode.
 
 use std::fmt;
 use std::future::Future;

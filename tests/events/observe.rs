@@ -67,7 +67,9 @@ over_both_stores! {
         let _logging = crate::support::events::logging(log.clone());
         let idempotency = world.process().await;
         let call = || idempotency.operation("observe.in_flight").key("k").observe();
-        let (bodies, begun, end) = (Bodies::default(), Notify::new(), Notify::new());
+        let bodies = Bodies::default();
+        let begun = Notify::new();
+        let end = Notify::new();
         let owner = call().run(|| bodies.run(async {
             begun.notify_one();
             end.notified().await;
@@ -78,8 +80,11 @@ over_both_stores! {
             let attempts = async || Res::Ok(u32::try_from(idem::current().unwrap().attempt()).unwrap());
             let earlier = log.text().len();
             let second = call().run(|| bodies.run(attempts())).await.unwrap();
-            assert_eq!((second.is_replayed(), second.into_inner()), (false, 0), "beside the record it has no attempt");
-            assert!(log.text()[earlier..].contains("attempt 1"), "it would wait for the owner's attempt");
+            assert_eq!((second.is_replayed(), second.into_inner()), (false, 0), "beside the record \
+                it has no attempt");
+            assert!(log.text()[earlier..].contains("attempt \
+                1"), "it would wait for the owner's \
+                attempt");
             let third = call().in_flight(InFlight::Reject).run(|| bodies.run(async { Res::Ok(3) })).await.unwrap();
             assert_eq!(third.into_inner(), 3);
             end.notify_one();
@@ -87,7 +92,8 @@ over_both_stores! {
         let (owner, ()) = tokio::join!(owner, beside);
         assert_eq!((owner.unwrap().into_inner(), bodies.most_at_once()), (1, 2));
         let said =
-            [(Level::INFO, "observed: waited"), (Level::INFO, "observed: rejected_in_flight"), (Level::DEBUG, "executed")];
+            [(Level::INFO, "observed: waited"), (Level::INFO, "observed: \
+                rejected_in_flight"), (Level::DEBUG, "executed")];
         assert_eq!(log.decisions(), logged(&said));
         let kept = idempotency.operation("observe.in_flight").key("k").lookup::<u32>().await.unwrap();
         assert!(matches!(kept, Lookup::Outcome(1)), "{kept:?}");
@@ -97,7 +103,8 @@ over_both_stores! {
         let log = Log::default();
         let _logging = crate::support::events::logging(log.clone());
         let (builder, faults) = world.faulty().await;
-        let (observing, guarding) = (builder.lease(LEASE).observe().build(), world.process().await);
+        let observing = builder.lease(LEASE).observe().build();
+        let guarding = world.process().await;
         let taking_over = || guarding.operation("observe.late").key("k").lease(LEASE).wait(LONG);
         // A first warning on this thread: tracing asks the thread of an event's first time whether
         // anybody listens.
@@ -293,10 +300,8 @@ async fn an_observing_call_by_hand_always_has_a_lease() {
         Begin::Execute(lease) => lease,
         Begin::Replay(recorded) => panic!("{recorded:?}"),
     };
-    let (one, two) = (
-        lease(call().begin().await.unwrap()),
-        lease(call().begin().await.unwrap()),
-    );
+    let one = lease(call().begin().await.unwrap());
+    let two = lease(call().begin().await.unwrap());
     assert_eq!([one.attempt(), two.attempt()], [1, 0]);
     two.commit(&2_u32).await.unwrap();
     one.commit(&1_u32).await.unwrap();

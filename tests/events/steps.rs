@@ -28,7 +28,8 @@ async fn p12_a_refused_commit_and_a_refused_release_say_why_although_the_next_ow
     let log = Log::default();
     let _logging = crate::support::events::logging(log.clone());
     let world = World::memory();
-    let ((builder, faults), other) = (world.faulty().await, world.process().await);
+    let (builder, faults) = world.faulty().await;
+    let other = world.process().await;
     let late = builder.lease(LEASE).build();
     faults.always(Step::Renew, Fault::LoseRequest);
     for (key, decision) in [("commit", "commit_refused"), ("release", "release_refused")] {
@@ -265,7 +266,8 @@ async fn p12_a_duplicate_says_that_it_waited_if_it_did_and_once() {
     let log = Log::default();
     let _logging = crate::support::events::logging(log.clone());
     let world = World::memory();
-    let ((builder, faults), other) = (world.faulty().await, world.process().await);
+    let (builder, faults) = world.faulty().await;
+    let other = world.process().await;
     let idempotency = builder.build();
     let call = |key: &'static str| idempotency.operation("events.waited").key(key).wait(LONG);
     let value = async |operation: Operation<'_>| {

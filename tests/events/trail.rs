@@ -68,7 +68,8 @@ over_both_stores! {
         }).collect();
         assert_eq!(said, [
             ("forgotten", Some(RecordState::Committed), Some(4), "jane", "", Some(done())),
-            ("settled", Some(RecordState::Committed), Some(4), "joe", "ticket 3", Some(Ended::refused("duplicate"))),
+            ("settled", Some(RecordState::Committed), Some(4), "joe", "ticket \
+                3", Some(Ended::refused("duplicate"))),
             ("settled", Some(RecordState::Abandoned), Some(3), "joe", "ticket 2", Some(done())),
             ("released", Some(RecordState::Abandoned), Some(1), "jane", "ticket 1", Some(done())),
         ]);
@@ -139,14 +140,13 @@ async fn of_many_operators_at_once_each_has_an_entry_and_one_has_done_it() {
     let id = id("orders", "k");
     // Nobody acts before all have looked.
     let slow = FaultStore::new(store.clone());
-    let (gate, faults) = (Gate::new(), slow.faults());
+    let gate = Gate::new();
+    let faults = slow.faults();
     faults.always(Step::Release, Fault::HangReply(gate.clone()));
     let operators: Vec<_> = (0..8)
         .map(|number| {
-            let (store, forget) = (
-                slow.clone(),
-                Intervention::forget(id.clone()).by(&format!("o-{number}"), ""),
-            );
+            let store = slow.clone();
+            let forget = Intervention::forget(id.clone()).by(&format!("o-{number}"), "");
             tokio::spawn(async move { Trail::new(&store).intervene(&forget).await.unwrap() })
         })
         .collect();
@@ -181,7 +181,8 @@ async fn what_the_step_refuses_is_noted_as_refused_and_why() {
         .begin()
         .await
         .unwrap();
-    let (trail, id) = (Trail::new(&store), id("orders", "k"));
+    let trail = Trail::new(&store);
+    let id = id("orders", "k");
     let forget = Intervention::forget(id.clone()).by("jane", "too early");
     assert!(matches!(
         trail.intervene(&forget).await.unwrap(),

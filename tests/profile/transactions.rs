@@ -153,7 +153,8 @@ async fn p6_strict_rolls_an_unlisted_error_of_a_transaction_back_and_rejects_wha
         .unwrap();
     assert_eq!(shop.charges().await, 1);
 
-    // With a lease, an unlisted error leaves the key to a person, also where a transaction comes next.
+    // With a lease, an unlisted error leaves the key to a person, also where a transaction comes
+    // next.
     let failed = charge("lease")
         .run(async || Err::<u32, _>(Failure::Declined))
         .await;

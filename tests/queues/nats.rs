@@ -328,7 +328,9 @@ async fn jetstream_a_long_body_keeps_its_message_and_in_flight_elsewhere_returns
             .await
             .unwrap();
     }
-    let (deliveries, long, bodies) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
+    let deliveries = AtomicU32::new(0);
+    let long = AtomicU32::new(0);
+    let bodies = AtomicU32::new(0);
     let (done, ended) = oneshot::channel();
     let done = std::sync::Mutex::new(Some(done));
     let held = std::sync::Mutex::new(Some(held));
@@ -465,7 +467,8 @@ async fn jetstream_a_message_whose_outcome_is_not_recorded_is_not_acknowledged()
     let store = FaultStore::new(MemoryStore::new());
     store.faults().next(Step::Commit, Fault::Refuse);
     let idempotency = Idempotency::new(store);
-    let (deliveries, bodies) = (AtomicU32::new(0), AtomicU32::new(0));
+    let deliveries = AtomicU32::new(0);
+    let bodies = AtomicU32::new(0);
     let (done, ended) = oneshot::channel();
     let done = std::sync::Mutex::new(Some(done));
     let handler = async |delivery: Delivery| {

@@ -77,8 +77,8 @@ async fn make_stream(context: &Context, name: &str, subject: &str) -> stream::St
     context.create_stream(config).await.unwrap()
 }
 
-/// A consumer with a filter is deleted while it runs, and created again by hand. One that `idem` has
-/// created is created again by `idem`.
+/// A consumer with a filter is deleted while it runs, and created again by hand. One that `idem`
+/// has created is created again by `idem`.
 async fn deleted(context: &Context) {
     let stream = make_stream(context, "DELETED", "deleted.>").await;
     let filtered = || pull::Config {
@@ -87,7 +87,8 @@ async fn deleted(context: &Context) {
         ..pull::Config::default()
     };
     stream.create_consumer(filtered()).await.unwrap();
-    let (mine, any) = (Seen::new(), Seen::new());
+    let mine = Seen::new();
+    let any = Seen::new();
     let (done, ended) = tokio::sync::watch::channel(false);
     let over = || {
         let mut ended = ended.clone();

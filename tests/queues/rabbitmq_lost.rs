@@ -1,7 +1,7 @@
 //! RabbitMQ: consumers whose connection is lost.
 //!
-//! lapin restores a lost connection with all its consumers, also with those that the application has
-//! dropped meanwhile. Messages that reach such a consumer are stuck until the connection ends.
+//! lapin restores a lost connection with all its consumers, also with those that the application
+//! has dropped meanwhile. Messages that reach such a consumer are stuck until the connection ends.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -58,8 +58,8 @@ async fn consumed_from(consumer: Consumer<'_>, missing: &Mutex<BTreeSet<String>>
     running.unwrap().unwrap();
 }
 
-/// All at once, since starting the server takes longest. Each is a task, so that one that fails does
-/// not hide the others.
+/// All at once, since starting the server takes longest. Each is a task, so that one that fails
+/// does not hide the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rabbitmq_a_consumer_with_a_lost_connection_or_a_silent_channel_keeps_no_message_from_the_others()
  {
@@ -74,20 +74,24 @@ async fn rabbitmq_a_consumer_with_a_lost_connection_or_a_silent_channel_keeps_no
             };
         }
         let parts = parts! {
-            dropped_at_each_poll: "a consumer that was dropped kept messages, or ended the connection",
+            dropped_at_each_poll: "a consumer that was dropped kept messages, or ended the \
+                connection",
             publications_dropped: "publications that were dropped ended the connection",
             short_consumer_timeout: "nothing was said about a consumer_timeout that is too short",
             dropped_while_lost: "a consumer that ended while its connection was lost took messages",
-            dead_letter_while_lost: "a consumer that could not put a message aside took messages twice",
+            dead_letter_while_lost: "a consumer that could not put a message aside took messages \
+                twice",
             never_restored: "a connection that lapin gave up was not replaced",
             ended_with_reconnect: "a connection whose tokio runtime ended was not replaced",
             ended_without_reconnect: "a connection whose tokio runtime ended is no error",
             consumer_ended: "a consumer whose tokio runtime ended kept messages",
-            moved_back: "a message that RabbitMQ had dead-lettered before did not come out of its retry queue",
+            moved_back: "a message that RabbitMQ had dead-lettered before did not come out of its \
+                retry queue",
             long_routing_key: "a header that is too long ended the consumer",
             invalid_settings: "a consumer started with a setting that it cannot keep, or panicked",
             publisher_ended: "a publisher went on with a connection whose tokio runtime ended",
-            left_while_reconnecting: "a publication that was left alone kept the others from connecting",
+            left_while_reconnecting: "a publication that was left alone kept the others from \
+                connecting",
             parked: "a connection whose tokio runtime stands still was not replaced",
             slow: "a slow broker was given up",
             never_confirmed: "a channel that confirms nothing was not replaced",

@@ -126,7 +126,8 @@ pub(crate) async fn retry_queue_deleted(broker: &Broker) {
         .unwrap();
     let (begun, beginning) = oneshot::channel();
     let (done, ended) = oneshot::channel();
-    let (begun, done) = (Mutex::new(Some(begun)), Mutex::new(Some(done)));
+    let begun = Mutex::new(Some(begun));
+    let done = Mutex::new(Some(done));
     let deliveries = Mutex::new(Vec::new());
     let (go_on, gate) = tokio::sync::watch::channel(false);
     let handler = async |delivery: Delivery| {
@@ -176,7 +177,8 @@ pub(crate) async fn returned_among_others(broker: &Broker) {
     let idempotency = Idempotency::new(MemoryStore::new());
     let mut tasks = JoinSet::new();
     for task in 0..16 {
-        let (publisher, idempotency) = (publisher.clone(), idempotency.clone());
+        let publisher = publisher.clone();
+        let idempotency = idempotency.clone();
         tasks.spawn(async move {
             let mut wrong = BTreeSet::new();
             for number in 0..50 {

@@ -169,8 +169,8 @@ pub(crate) async fn ended_without_reconnect(broker: &Broker) {
     ran.unwrap();
 }
 
-/// The runtime of the consumer ends, and its connection works on another. The connection has a place
-/// for the next consumer, which gets the message.
+/// The runtime of the consumer ends, and its connection works on another. The connection has a
+/// place for the next consumer, which gets the message.
 pub(crate) async fn consumer_ended(broker: &Broker) {
     broker.queue("consumer-ended").await;
     broker.publish("consumer-ended", 0..1).await;
@@ -249,7 +249,8 @@ pub(crate) async fn publisher_ended(broker: &Broker) {
             .await
             .unwrap_err();
     }
-    // One fails, and says so. A later one finds out that the connection is silent, and makes another.
+    // One fails, and says so. A later one finds out that the connection is silent, and makes
+    // another.
     published(&with, "ended-publisher", 4).await.unwrap_err();
     let works = until(LIMIT, async || {
         published(&with, "ended-publisher", 5).await.is_ok()
@@ -267,7 +268,8 @@ pub(crate) async fn left_while_reconnecting(broker: &Broker) {
     broker.queue("left").await;
     let lost = connect(&broker.server.url()).await;
     lost.close(200, "lost".into()).await.unwrap();
-    let (gate, begun) = (watch::channel(false).0, Notify::new());
+    let gate = watch::channel(false).0;
+    let begun = Notify::new();
     let publisher = Publisher::new(&lost)
         .answer_timeout(ANSWER)
         .reconnect(|| async {
@@ -324,8 +326,8 @@ impl Parked {
     }
 }
 
-/// Nothing drives the runtime of the connection for a while. What the consumer had taken comes again
-/// when the runtime is driven, and what its handlers had done is not lost.
+/// Nothing drives the runtime of the connection for a while. What the consumer had taken comes
+/// again when the runtime is driven, and what its handlers had done is not lost.
 pub(crate) async fn parked(broker: &Broker) {
     broker.queue("parked").await;
     let mut parked = Parked::start(broker.server.url()).await;

@@ -54,8 +54,8 @@ impl Subscriber for Warnings {
 
 /// It is compared with the lease at the start, and with how long a handler takes.
 pub(crate) async fn short_consumer_timeout(broker: &Broker) {
-    // While a process has one subscriber, the first thread at an event decides for all threads whether
-    // anybody wants it, and the other parts of this test have none.
+    // While a process has one subscriber, the first thread at an event decides for all threads
+    // whether anybody wants it, and the other parts of this test have none.
     let _second = Dispatch::new(NoSubscriber::default());
     broker.queue("impatient").await;
     let connection = Connection::connect(&broker.server.url(), ConnectionProperties::default())

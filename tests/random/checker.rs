@@ -7,7 +7,8 @@ use crate::{Event, Failure, KEYS, LEASE, LONGEST_DELAY, Plan, Seen, TTL, Value};
 
 pub(crate) fn check(history: &[(Instant, Event)], plans: &[Plan]) -> Result<(), String> {
     for key in 0..KEYS {
-        let (mut running, mut recorded) = (0, None::<Instant>);
+        let mut running = 0;
+        let mut recorded = None::<Instant>;
         for (place, (at, event)) in history.iter().enumerate() {
             match event {
                 Event::Begins { call, key: of } if *of == key => {

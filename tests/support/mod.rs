@@ -62,7 +62,8 @@ impl World {
     #[cfg(feature = "sqlite")]
     pub(crate) fn sqlite() -> Self {
         static FILES: AtomicU32 = AtomicU32::new(0);
-        let (process, file) = (std::process::id(), FILES.fetch_add(1, Ordering::Relaxed));
+        let process = std::process::id();
+        let file = FILES.fetch_add(1, Ordering::Relaxed);
         let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("records-{process}-{file}.db"));
         let file = SqliteFile(file);

@@ -43,7 +43,8 @@ async fn detached(idempotency: Idempotency, user: User, token: Option<String>) -
 async fn the_attribute_runs_the_first_submission_and_replays_or_rejects_the_others() {
     let idempotency = Idempotency::new(MemoryStore::new());
     idem::scope(idempotency.clone(), async {
-        let (user, other) = (User { id: 1, tenant: "a" }, User { id: 2, tenant: "a" });
+        let user = User { id: 1, tenant: "a" };
+        let other = User { id: 2, tenant: "a" };
         let token = idempotency
             .operation("t.attribute.submit")
             .issue(&user.id, TTL)

@@ -34,7 +34,8 @@ fn is_unknown<T>(answer: &Res<T>) -> bool {
 
 crate::over_both_stores! {
     async fn p13_the_first_submission_runs_and_each_later_one_gets_its_answer(world: World) {
-        let (one, another) = (world.process().await, world.process().await);
+        let one = world.process().await;
+        let another = world.process().await;
         let token = one.operation("t.first").issue("ada", TTL).await.unwrap();
         let first = one.operation("t.first").token(&token, "ada").run(async || Res::Ok(7)).await.unwrap();
         assert!(!first.is_replayed());
@@ -134,7 +135,8 @@ crate::over_both_stores! {
             info.is_none_or(|info| info.state == RecordState::Expired)
         })
         .await;
-        let answer = process.operation("t.over").token(&token, "ada").run(async || -> Res { panic!("it runs") }).await;
+        let answer = process.operation("t.over").token(&token, "ada").run(async || -> Res { panic!("it \
+            runs") }).await;
         assert!(is_unknown(&answer), "{answer:?}");
     }
 
@@ -237,10 +239,8 @@ async fn what_cannot_be_issued_is_refused_with_what_to_do() {
             .await
             .unwrap_err()
     };
-    let (none, zero) = (
-        refused(None, TTL).await,
-        refused(Some("ada"), Duration::ZERO).await,
-    );
+    let none = refused(None, TTL).await;
+    let zero = refused(Some("ada"), Duration::ZERO).await;
     assert!(
         matches!(none, Error::MissingSubject { .. }) && none.to_string().contains("logged in"),
         "{none}"

@@ -32,7 +32,8 @@ async fn a_subject_that_guesses_is_refused_until_the_window_is_over_and_nobody_e
             .unwrap()
             .to_string()
     };
-    let (of_mallory, of_ada) = (issue("mallory").await, issue("ada").await);
+    let of_mallory = issue("mallory").await;
+    let of_ada = issue("ada").await;
     for guess in [
         "forged",
         &of_ada,

@@ -39,7 +39,7 @@ pub(crate) enum Event {
     Call {
         call: u64,
         key: String,
-        manner: String,
+        mode: String,
         wait: u64,
     },
     /// It has an answer.

@@ -34,7 +34,8 @@ pub fn run(data: &[u8]) {
 /// at all around the password that people may have forgotten to encode.
 fn with_password(input: &mut Input<'_>) {
     let begin = usize::from(input.byte());
-    let (scheme, slashes) = (SCHEMES[begin % 9], ["//", "", "/", "///"][begin / 9 % 4]);
+    let scheme = SCHEMES[begin % 9];
+    let slashes = ["//", "", "/", "///"][begin / 9 % 4];
     let user = input.text();
     let before = input.text();
     let after = input.text();

@@ -77,7 +77,9 @@ impl Step {
         match self {
             Self::Fmt => "the code is formatted",
             Self::Decisions => "every decision has a number of its own",
-            Self::Readme => "the README says how to run the tests",
+            Self::Readme => {
+                "the README says how to run the tests, and the pages name files that exist"
+            }
             Self::Targets => "each file of tests and of examples is built",
             Self::Alerts => "promtool accepts the alert rules, and their tests pass",
             Self::House => "no new circle among modules, no file that grew over 600 lines",

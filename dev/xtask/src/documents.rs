@@ -1,15 +1,18 @@
 //! Checks of the written pages.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::house;
 use crate::workspace::Workspace;
 
 const DECISIONS: &str = "docs/decisions";
 const INDEX: &str = "README.md";
 const TEST_COMMAND: &str = "cargo xtask test";
+/// Pages that name files of the code, besides the decisions.
+const MAPS: [&str; 3] = ["ARCHITECTURE.md", "docs/proof.md", "docs/benchmarks.md"];
 
 /// Each file in `docs/decisions` has a number of its own, and a line in the index there.
 pub(crate) fn check_decisions(workspace: &Workspace) -> Result<()> {
@@ -46,6 +49,43 @@ pub(crate) fn check_decisions(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
+/// Each Rust file that the pages about the code name exists.
+fn check_paths(workspace: &Workspace) -> Result<()> {
+    let root = workspace.shell().current_dir();
+    let mut files = Vec::new();
+    house::rust_files(&root, &mut files)?;
+    let mut pages: Vec<PathBuf> = MAPS.iter().map(PathBuf::from).collect();
+    pages.extend(workspace.shell().read_dir(DECISIONS)?);
+    let mut missing = Vec::new();
+    for page in pages {
+        let text = workspace.shell().read_file(&page)?;
+        for named in rust_paths(&text) {
+            // `ends_with` compares whole parts: `lib.rs` is no end of `src/glib.rs`.
+            if !files.iter().any(|file| file.ends_with(named)) {
+                let page = page.strip_prefix(&root).unwrap_or(&page).display();
+                missing.push(format!("{page}: {named}"));
+            }
+        }
+    }
+    if !missing.is_empty() {
+        bail!(
+            "these pages name files that are gone:\n  {}",
+            missing.join("\n  ")
+        );
+    }
+    Ok(())
+}
+
+/// The code spans of a page that are the path of a Rust file.
+fn rust_paths(page: &str) -> impl Iterator<Item = &str> {
+    let is_path = |span: &&str| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "/_-.".contains(c);
+        let named = span.strip_suffix(".rs");
+        named.is_some_and(|path| !path.is_empty() && path.chars().all(is_plain))
+    };
+    page.split('`').skip(1).step_by(2).filter(is_path)
+}
+
 /// The README says how to run the tests.
 pub(crate) fn check_readme(workspace: &Workspace) -> Result<()> {
     let readme = workspace.shell().read_file("README.md")?;
@@ -53,7 +93,7 @@ pub(crate) fn check_readme(workspace: &Workspace) -> Result<()> {
         readme.contains(TEST_COMMAND),
         "README.md does not say `{TEST_COMMAND}`"
     );
-    Ok(())
+    check_paths(workspace)
 }
 
 /// Each file in `tests` and in `examples` that is a target of its own is named in the manifest
@@ -117,7 +157,7 @@ fn decision_number(name: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{decision_number, names_target};
+    use super::{decision_number, names_target, rust_paths};
 
     #[test]
     fn a_test_is_named_by_its_whole_path() {
@@ -127,6 +167,15 @@ mod tests {
         }
         assert!(!names_target(manifests, "dges.rs"));
         assert!(!names_target(manifests, "flights.rs"));
+    }
+
+    #[test]
+    fn a_path_is_a_code_span_that_ends_in_rs() {
+        let page = "See `call/start.rs` and `lib.rs`, not start.rs, `.rs`, `cargo test` or `*.rs`.";
+        assert_eq!(
+            rust_paths(page).collect::<Vec<_>>(),
+            ["call/start.rs", "lib.rs"]
+        );
     }
 
     #[test]

@@ -217,7 +217,7 @@ fn words(circle: &BTreeSet<String>) -> String {
         .join(" ")
 }
 
-fn rust_files(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+pub(crate) fn rust_files(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     for entry in std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -26,7 +26,8 @@ struct Action {
     then: &'static str,
     /// The state of the record afterwards, if there is one.
     state: Option<RecordState>,
-    /// The states in which a record may be changed, apart from records in flight; `None`: all states.
+    /// The states in which a record may be changed, apart from records in flight; `None`: all
+    /// states.
     states: Option<&'static [RecordState]>,
 }
 
@@ -59,7 +60,9 @@ pub(crate) async fn settle(store: &AnyStore, args: &Settle, json: bool) -> Resul
     let is_stdin = args.value == Path::new("-");
     if is_stdin && !args.change.consent.yes {
         return Err(Failure::Arguments(
-            "with `--value -` the standard input is the outcome, so the program cannot ask; add `--yes`".to_owned(),
+            "with `--value -` the standard input is the outcome, so the program cannot ask; add \
+             `--yes`"
+                .to_owned(),
         ));
     }
     let text = read(&args.value)?;
@@ -97,7 +100,8 @@ async fn compare(
         "With `--other-shape` it is settled all the same; callers that cannot read it get an error";
     if let Some(codec) = patterns.codec {
         return Err(Failure::Refused(format!(
-            "other outcomes of `{operation}` are in the codec `{codec}`, and this program writes JSON; settle it in a program that has the codec (`Operation::settle`). {consent}"
+            "other outcomes of `{operation}` are in the codec `{codec}`, and this program writes \
+             JSON; settle it in a program that has the codec (`Operation::settle`). {consent}"
         )));
     }
     let value = serde_json::from_str(text).unwrap_or_default();
@@ -110,7 +114,8 @@ async fn compare(
         .find_map(|pattern| pattern.info.outcome_type.as_deref());
     let name = names.map_or_else(String::new, |name| format!(" (a `{}`)", print::shown(name)));
     Err(Failure::Refused(format!(
-        "the outcome is not like others of `{operation}`{name}: {difference}; `idem show --pattern` shows one of them. {consent}"
+        "the outcome is not like others of `{operation}`{name}: {difference}; `idem show \
+         --pattern` shows one of them. {consent}"
     )))
 }
 
@@ -189,7 +194,8 @@ async fn carry_out(
             // The change was made, so the program succeeds.
             Err(error) => {
                 print::aside(&format!(
-                    "idem: the record was {}, but cannot be read now, so only its state is shown: {error}",
+                    "idem: the record was {}, but cannot be read now, so only its state is shown: \
+                     {error}",
                     action.decision
                 ));
                 print::changed_unread(action.decision, &id, action.state, attempt, &who)
@@ -228,7 +234,8 @@ fn attempt_of(answer: Intervened, action: &Action) -> Result<u64, Failure> {
 pub(super) fn refuse_trail(operation: &str) -> Result<(), Failure> {
     if operation == trail::OPERATION {
         return Err(Failure::Refused(format!(
-            "`{}` is the audit trail of operators' decisions, and is not changed by hand; each entry expires by itself",
+            "`{}` is the audit trail of operators' decisions, and is not changed by hand; each \
+             entry expires by itself",
             trail::OPERATION
         )));
     }
@@ -239,7 +246,8 @@ pub(super) fn refuse_trail(operation: &str) -> Result<(), Failure> {
 pub(super) fn without_entry(error: StoreError) -> Failure {
     match error.kind() {
         StoreErrorKind::Full => Failure::Unavailable(format!(
-            "{error}; nothing was changed, because a change needs room for its entry in the audit trail (`{}`). With `--no-audit` it leaves none, and only the log says who and why",
+            "{error}; nothing was changed, because a change needs room for its entry in the audit \
+             trail (`{}`). With `--no-audit` it leaves none, and only the log says who and why",
             trail::OPERATION
         )),
         _ => error.into(),
@@ -270,7 +278,9 @@ fn alive(lease_left: Option<std::time::Duration>) -> Failure {
         format!(", for {} unless it is renewed", print::length(left))
     });
     Failure::Refused(format!(
-        "the record is in flight and alive{left}: a body is running. Wait until its lease ends. With `--force` the record is changed all the same; then the body continues until its owner notices, and its own outcome is not recorded"
+        "the record is in flight and alive{left}: a body is running. Wait until its lease ends. \
+         With `--force` the record is changed all the same; then the body continues until its \
+         owner notices, and its own outcome is not recorded"
     ))
 }
 
@@ -284,11 +294,13 @@ fn not_abandoned(state: RecordState, action: &Action) -> Failure {
         }
         ("replaced", _) => {
             format!(
-                "the record is {found}, so no outcome can be replaced; `settle` without `--replace` records one"
+                "the record is {found}, so no outcome can be replaced; `settle` without \
+                 `--replace` records one"
             )
         }
         ("settled", RecordState::Committed) => format!(
-            "the record is committed, so it cannot be settled; `settle --replace` replaces an outcome that was settled by hand. {forget}"
+            "the record is committed, so it cannot be settled; `settle --replace` replaces an \
+             outcome that was settled by hand. {forget}"
         ),
         (decision, _) => {
             format!("the record is {found}, not abandoned, so it cannot be {decision}; {forget}")
@@ -320,7 +332,8 @@ fn question(id: &RecordId, info: &RecordInfo, action: &Action, wish: &Wish) -> S
         format!(", last sign of life {} ago", print::length(age))
     });
     let warning = if info.state == RecordState::InFlight {
-        "\nIt is in flight and alive: a body is running, and continues until its owner notices. Its own outcome is not recorded, and another body may run at the same time."
+        "\nIt is in flight and alive: a body is running, and continues until its owner notices. \
+         Its own outcome is not recorded, and another body may run at the same time."
     } else {
         ""
     };

@@ -17,7 +17,8 @@ use crate::store::AnyStore;
 
 /// How many outcomes are read at a time.
 const AT_A_TIME: usize = 16;
-/// How many records are held in memory and sorted by age together. More are printed in several parts.
+/// How many records are held in memory and sorted by age together. More are printed in several
+/// parts.
 const SORTED: usize = 10_000;
 
 pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(), Failure> {
@@ -72,7 +73,8 @@ pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(),
         print::aside(&format!("there may be more: --cursor {}", cursor.as_str()));
     } else if !found_any && args.cursor.is_none() {
         print::aside(
-            "no such records; if there should be some, check the database in the URL, `--prefix` or `--table`",
+            "no such records; if there should be some, check the database in the URL, `--prefix` \
+             or `--table`",
         );
     }
     Ok(())

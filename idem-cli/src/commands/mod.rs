@@ -216,7 +216,8 @@ pub(crate) async fn find(
         }
     }
     Err(Failure::NoRecord(format!(
-        "no record of `{}` with the key `{}`; `idem stats` shows the operations, and `idem list --operation {0}` the keys of their records",
+        "no record of `{}` with the key `{}`; `idem stats` shows the operations, and `idem list \
+         --operation {0}` the keys of their records",
         print::shown(operation),
         print::shown(key)
     )))

@@ -118,7 +118,7 @@ pub(crate) fn difference(patterns: &[Pattern], value: &Value) -> Option<String> 
     }
 }
 
-/// How a value differs: in its kind, or in the fields of objects. `null` may stand for anything.
+/// How a value differs: in its kind, or in the fields of objects. `null` matches any value.
 fn differs(pattern: &Value, value: &Value, at: &str) -> Option<String> {
     let place = if at.is_empty() {
         "the value".to_owned()

@@ -63,7 +63,8 @@ pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<()
         )?);
     }
     Ok(print::line(&format!(
-        "{removed} records of {operation} removed, {kept} kept because they are alive, have changed or cannot be read"
+        "{removed} records of {operation} removed, {kept} kept because they are alive, have \
+         changed or cannot be read"
     ))?)
 }
 
@@ -75,13 +76,16 @@ fn check(args: &Purge) -> Result<(), Failure> {
         && state.is_some_and(|state| !matches!(state, State::InFlight | State::Abandoned))
     {
         return Err(Failure::Arguments(
-            "`--older-than` is for `in_flight` and `abandoned`: stores do not record the age of records in other states"
+            "`--older-than` is for `in_flight` and `abandoned`: stores do not record the age of \
+             records in other states"
                 .to_owned(),
         ));
     }
     if state == Some(State::InFlight) && !args.consent.force {
         return Err(Failure::Refused(
-            "records in flight are alive: their bodies are running. With `--force` they are removed all the same, and the bodies continue until their owners notice".to_owned(),
+            "records in flight are alive: their bodies are running. With `--force` they are \
+             removed all the same, and the bodies continue until their owners notice"
+                .to_owned(),
         ));
     }
     Ok(())
@@ -95,7 +99,8 @@ fn question(operation: &str, counted: &BTreeMap<&'static str, u64>) -> String {
         .map(|(state, count)| format!("{count} {state}"))
         .collect();
     format!(
-        "{total} records of {operation} will be removed ({}). Their keys are forgotten: the next call of each runs the body again.",
+        "{total} records of {operation} will be removed ({}). Their keys are forgotten: the next \
+         call of each runs the body again.",
         if by_state.is_empty() {
             "none".to_owned()
         } else {
@@ -200,8 +205,8 @@ fn is_unreadable(error: &StoreError) -> bool {
     error.kind() == StoreErrorKind::Unreadable
 }
 
-/// Writes one entry for the whole purge: an entry for each record would take as much room as the purge
-/// makes.
+/// Writes one entry for the whole purge: an entry for each record would take as much room as the
+/// purge makes.
 async fn note(store: &AnyStore, args: &Purge) -> Result<Option<Noted>, Failure> {
     let Purge { consent, .. } = args;
     if consent.no_audit {

@@ -16,8 +16,10 @@ const LEAST_BUFFER: u64 = 1024 * 1024;
 pub(super) async fn examine(store: &RedisStore, report: &mut Report) -> Result<(), Failure> {
     // `connect` has already refused a server that is too old, not a master or of another kind, and
     // a user without the necessary rights.
-    report
-        .fine("the server can be used: new enough, a master, and this user may use every command that a promise needs");
+    report.fine(
+        "the server can be used: new enough, a master, and this user may use every command \
+            that a promise needs",
+    );
     let asked = clock::now();
     let first = store.survey().await?;
     let first: Vec<_> = first
@@ -40,10 +42,19 @@ pub(super) async fn examine(store: &RedisStore, report: &mut Report) -> Result<(
             .find(|(_, other)| other.server == survey.server);
         match (before, survey.time) {
             (Some((Some(before), _)), Some(time)) => {
-                clock::judge(&survey.server, before, &clock::Reading::new(asked, time), report);
+                clock::judge(
+                    &survey.server,
+                    before,
+                    &clock::Reading::new(asked, time),
+                    report,
+                );
             }
             _ => report.found(
-                format!("{}: this user may not ask for the clock, so a lease that looks expired because the clock was set is taken over", survey.server),
+                format!(
+                    "{}: this user may not ask for the clock, so a lease that looks expired \
+                    because the clock was set is taken over",
+                    survey.server
+                ),
                 "give the user the right to it: ACL SETUSER .. +time",
             ),
         }
@@ -55,7 +66,10 @@ fn examine_one(survey: &Survey, report: &mut Report) {
     let server = &survey.server;
     if survey.info.is_empty() {
         report.found(
-            format!("{server}: this user may not ask for INFO, so neither eviction nor persistence can be judged"),
+            format!(
+                "{server}: this user may not ask for INFO, so neither eviction nor persistence \
+                can be judged"
+            ),
             "run the doctor as a user with the right to it (ACL SETUSER .. +info)",
         );
         return;
@@ -82,10 +96,15 @@ fn examine_one(survey: &Survey, report: &mut Report) {
         .and_then(|text| pubsub_limit(text));
     match hard {
         Some(limit) if limit > 0 && limit < LEAST_BUFFER => report.found(
-            format!("{server}: a subscriber is cut off when {limit} bytes wait for it, so a burst of commits disconnects waiters, again and again"),
+            format!(
+                "{server}: a subscriber is cut off when {limit} bytes wait for it, so a burst \
+                of commits disconnects waiters, again and again"
+            ),
             "CONFIG SET client-output-buffer-limit 'pubsub 32mb 8mb 60'",
         ),
-        Some(_) => report.fine(format!("{server}: the buffers of subscribers are large enough")),
+        Some(_) => report.fine(format!(
+            "{server}: the buffers of subscribers are large enough"
+        )),
         None => {}
     }
     for command in &survey.missing_rights {
@@ -116,8 +135,12 @@ fn eviction(survey: &Survey, report: &mut Report) {
     match survey.info.get("maxmemory_policy").map(String::as_str) {
         Some("noeviction") => report.fine(format!("{server}: keys are not evicted")),
         Some(policy) => report.found(
-            format!("{server}: evicts keys when its memory is full (maxmemory-policy {policy}): an evicted record lets a body run twice"),
-            "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf; or give idem a Redis of its own",
+            format!(
+                "{server}: evicts keys when its memory is full (maxmemory-policy {policy}): an \
+                evicted record lets a body run twice"
+            ),
+            "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf; or give idem a \
+             Redis of its own",
         ),
         None => {}
     }
@@ -126,7 +149,8 @@ fn eviction(survey: &Survey, report: &mut Report) {
     if most > 0 && used > most / 10 * 9 {
         report.found(
             format!(
-                "{server}: {} % of maxmemory are used; when it is full, new claims are refused and calls fail",
+                "{server}: {} % of maxmemory are used; when it is full, new claims are refused and \
+                 calls fail",
                 used.saturating_mul(100) / most
             ),
             "raise maxmemory, or shorten `ttl` and `remember`",
@@ -146,19 +170,30 @@ fn persistence(survey: &Survey, report: &mut Report) {
     let config = |name: &str| survey.config.get(name).map(String::as_str);
     match (info("aof_enabled"), config("appendfsync"), config("save")) {
         ("1", Some("no"), _) => report.found(
-            format!("{server}: the append-only file is written to the disk whenever the system likes (appendfsync no): a power failure forgets records"),
+            format!(
+                "{server}: the append-only file is written to the disk whenever the system \
+                likes (appendfsync no): a power failure forgets records"
+            ),
             "CONFIG SET appendfsync everysec, or always",
         ),
         ("1", Some("everysec"), _) => report.note(format!(
-            "{server}: a crash of the machine forgets the last second or two (appendfsync everysec); `always` forgets nothing, and is slower"
+            "{server}: a crash of the machine forgets the last second or two (appendfsync \
+             everysec); `always` forgets nothing, and is slower"
         )),
         ("1", ..) => report.fine(format!("{server}: records are in the append-only file")),
         (_, _, Some("")) => report.found(
-            format!("{server}: nothing is kept on the disk: a restart forgets every record, and bodies run twice"),
-            "CONFIG SET appendonly yes, and the same in redis.conf; where replicas are the safety, let the master not restart by itself",
+            format!(
+                "{server}: nothing is kept on the disk: a restart forgets every record, and \
+                bodies run twice"
+            ),
+            "CONFIG SET appendonly yes, and the same in redis.conf; where replicas are the safety, \
+             let the master not restart by itself",
         ),
         _ => report.found(
-            format!("{server}: there are snapshots only, if any: a restart forgets what was written since the last one"),
+            format!(
+                "{server}: there are snapshots only, if any: a restart forgets what was \
+                written since the last one"
+            ),
             "CONFIG SET appendonly yes, and the same in redis.conf",
         ),
     }
@@ -188,16 +223,29 @@ fn replicas(survey: &Survey, report: &mut Report) {
         .and_then(|text| text.parse::<u64>().ok());
     match (count, least) {
         (0, Some(1..)) => report.found(
-            format!("{server}: has no replica, and min-replicas-to-write asks for one: every claim is refused"),
+            format!(
+                "{server}: has no replica, and min-replicas-to-write asks for one: every claim \
+                is refused"
+            ),
             "start its replicas, or set min-replicas-to-write 0",
         ),
-        (0, _) => report.note(format!("{server}: has no replica; while it is down, calls fail closed")),
+        (0, _) => report.note(format!(
+            "{server}: has no replica; while it is down, calls fail \
+            closed"
+        )),
         (_, Some(0)) => report.found(
-            format!("{server}: a master that is cut off from its {count} replicas goes on to accept claims, which a fail-over forgets"),
-            "CONFIG SET min-replicas-to-write 1 and min-replicas-max-lag 10; and `RedisStore::builder().replicas(n, timeout)`, so that a claim starts a body only when replicas have it",
+            format!(
+                "{server}: a master that is cut off from its {count} replicas goes on to \
+                accept claims, which a fail-over forgets"
+            ),
+            "CONFIG SET min-replicas-to-write 1 and min-replicas-max-lag 10; and \
+             `RedisStore::builder().replicas(n, timeout)`, so that a claim starts a body only when \
+             replicas have it",
         ),
         _ => report.note(format!(
-            "{server}: has {count} replicas. Replication is asynchronous: `RedisStore::builder().replicas(n, timeout)` has each claim and commit wait for n of them"
+            "{server}: has {count} replicas. Replication is asynchronous: \
+             `RedisStore::builder().replicas(n, timeout)` has each claim and commit wait for n of \
+             them"
         )),
     }
 }

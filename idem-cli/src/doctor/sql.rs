@@ -15,7 +15,8 @@ use crate::store::quoted;
 
 /// PostgreSQL 12, as `server_version_num` has it.
 const OLDEST_POSTGRES: i32 = 120_000;
-/// The settings of PostgreSQL that a crash of the machine depends on, and what it may do if one is off.
+/// The settings of PostgreSQL that a crash of the machine depends on, and what it may do if one is
+/// off.
 const CRASH_SETTINGS: [(&str, &str); 3] = [
     ("fsync", "a crash of the machine may damage the database"),
     (
@@ -78,11 +79,15 @@ async fn standbys(pool: &PgPool, report: &mut Report) -> Result<(), Failure> {
     match (count(0)?, count(1)?, names.is_empty()) {
         (0, _, true) => report.note("has no standby; while the server is down, calls fail closed"),
         (0, _, false) => report.found(
-            format!("no standby is connected, and synchronous_standby_names is `{names}`: each commit waits for one, and calls fail"),
+            format!(
+                "no standby is connected, and synchronous_standby_names is `{names}`: each \
+                commit waits for one, and calls fail"
+            ),
             "start the standbys, or set synchronous_standby_names = ''",
         ),
         (all, 0, true) => report.note(format!(
-            "has {all} standbys and none is synchronous, so a failover forgets the last claims and outcomes; synchronous_standby_names has each commit wait for them"
+            "has {all} standbys and none is synchronous, so a failover forgets the last claims and \
+             outcomes; synchronous_standby_names has each commit wait for them"
         )),
         (all, ..) => report.fine(format!("a commit waits for a standby, of {all}")),
     }
@@ -91,14 +96,16 @@ async fn standbys(pool: &PgPool, report: &mut Report) -> Result<(), Failure> {
 
 /// The replicas of a server of MySQL or MariaDB, as far as this user may know.
 async fn replicas(pool: &MySqlPool, report: &mut Report) -> Result<(), Failure> {
-    let threads = "SELECT CAST(count(*) AS SIGNED) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'";
+    let threads = "SELECT CAST(count(*) AS SIGNED) FROM information_schema.processlist WHERE \
+        command LIKE 'Binlog Dump%'";
     let row = sqlx::query(threads)
         .fetch_one(pool)
         .await
         .map_err(|error| unavailable(&error))?;
     let all: i64 = row.try_get(0).map_err(|error| unavailable(&error))?;
     // The name differs between MySQL and MariaDB. Without the plug-in there is no such variable.
-    let status = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Rpl_semi_sync_master_status', 'Rpl_semi_sync_source_status')";
+    let status = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Rpl_semi_sync_master_status', \
+        'Rpl_semi_sync_source_status')";
     let row = sqlx::query(status)
         .fetch_optional(pool)
         .await
@@ -114,11 +121,16 @@ async fn replicas(pool: &MySqlPool, report: &mut Report) -> Result<(), Failure> 
 fn judge_replicas(all: i64, is_waited_for: bool, report: &mut Report) {
     match (all, is_waited_for) {
         (0, _) => report.note(
-            "no replica is seen (that needs the right PROCESS); while a server without one is down, calls fail closed",
+            "no replica is seen (that needs the right PROCESS); while a server without one is \
+             down, calls fail closed",
         ),
-        (_, true) => report.fine(format!("a commit waits for a replica, of {all} (semi-synchronous replication)")),
+        (_, true) => report.fine(format!(
+            "a commit waits for a replica, of {all} (semi-synchronous \
+            replication)"
+        )),
         (_, false) => report.note(format!(
-            "has {all} replicas and a commit waits for none, so a failover forgets the last claims and outcomes; semi-synchronous replication has each commit wait"
+            "has {all} replicas and a commit waits for none, so a failover forgets the last claims \
+             and outcomes; semi-synchronous replication has each commit wait"
         )),
     }
 }
@@ -143,9 +155,9 @@ pub(super) async fn postgres(
 /// Judges the version and the settings of a server.
 async fn settings_of_postgres(pool: &PgPool, report: &mut Report) -> Result<(), Failure> {
     let row = sqlx::query(
-        "SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(), \
-         current_setting('default_transaction_isolation'), current_setting($1), current_setting($2), current_setting($3), \
-         current_setting($4)",
+        "SELECT current_setting('server_version_num')::int, current_setting('server_version'), \
+         pg_is_in_recovery(), current_setting('default_transaction_isolation'), \
+         current_setting($1), current_setting($2), current_setting($3), current_setting($4)",
     );
     let names = CRASH_SETTINGS.map(|(name, _)| name);
     let row = names
@@ -199,11 +211,12 @@ async fn settings_of_postgres(pool: &PgPool, report: &mut Report) -> Result<(), 
 /// Judges the table and its indexes.
 async fn table_of_postgres(pool: &PgPool, table: &str, report: &mut Report) -> Result<(), Failure> {
     let row = sqlx::query(
-        "SELECT relpersistence::text, has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT') \
-         AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE'), \
-         (SELECT count(*) FROM pg_index WHERE indrelid = pg_class.oid AND NOT indisvalid), \
-         (SELECT count(*) FROM pg_index WHERE indrelid = pg_class.oid AND pg_get_indexdef(indexrelid) LIKE '%in_flight%') \
-         FROM pg_class WHERE oid = to_regclass($1)",
+        "SELECT relpersistence::text, has_table_privilege(oid, 'SELECT') AND \
+         has_table_privilege(oid, 'INSERT') AND has_table_privilege(oid, 'UPDATE') AND \
+         has_table_privilege(oid, 'DELETE'), (SELECT count(*) FROM pg_index WHERE indrelid = \
+         pg_class.oid AND NOT indisvalid), (SELECT count(*) FROM pg_index WHERE indrelid = \
+         pg_class.oid AND pg_get_indexdef(indexrelid) LIKE '%in_flight%') FROM pg_class WHERE oid \
+         = to_regclass($1)",
     );
     let row = row
         .bind(quoted(table, '"'))
@@ -226,7 +239,8 @@ async fn table_of_postgres(pool: &PgPool, table: &str, report: &mut Report) -> R
         report.found(
             "this user may not read and write the table",
             format!(
-                "GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO the role of the service, and run the doctor as that"
+                "GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO the role of the service, and \
+                 run the doctor as that"
             ),
         );
     }
@@ -245,7 +259,10 @@ async fn table_of_postgres(pool: &PgPool, table: &str, report: &mut Report) -> R
         .map_err(|error| unavailable(&error))?
         == 0
     {
-        report.note("the table has no index of what is in flight, so listing that reads the others too; `SCHEMA` has the statement");
+        report.note(
+            "the table has no index of what is in flight, so listing that reads the others \
+            too; `SCHEMA` has the statement",
+        );
     }
     Ok(())
 }
@@ -256,8 +273,8 @@ pub(super) async fn mysql(
     report: &mut Report,
 ) -> Result<(), Failure> {
     let rows = sqlx::query(
-        "SHOW VARIABLES WHERE Variable_name IN ('version', 'read_only', 'innodb_flush_log_at_trx_commit', 'autocommit', \
-         'transaction_isolation', 'tx_isolation')",
+        "SHOW VARIABLES WHERE Variable_name IN ('version', 'read_only', \
+         'innodb_flush_log_at_trx_commit', 'autocommit', 'transaction_isolation', 'tx_isolation')",
     );
     let rows = rows
         .fetch_all(pool)
@@ -301,7 +318,10 @@ fn judge_mysql<'a>(setting: &impl Fn(&str) -> &'a str, report: &mut Report) {
     match setting("innodb_flush_log_at_trx_commit") {
         "1" => report.fine("each commit is on the disk when it returns"),
         other => report.found(
-            format!("innodb_flush_log_at_trx_commit is {other}: a crash forgets the last commits: a claim or an outcome that was acknowledged"),
+            format!(
+                "innodb_flush_log_at_trx_commit is {other}: a crash forgets the last commits: \
+                a claim or an outcome that was acknowledged"
+            ),
             "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and the same in the configuration",
         ),
     }
@@ -316,7 +336,8 @@ async fn table_of_mysql(
 ) -> Result<(), Failure> {
     let quoted = quoted(table, '`');
     let engine = sqlx::query(
-        "SELECT CAST(engine AS CHAR) FROM information_schema.tables WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ?",
+        "SELECT CAST(engine AS CHAR) FROM information_schema.tables WHERE table_schema = \
+         COALESCE(?, DATABASE()) AND table_name = ?",
     );
     let (schema, name) = table
         .split_once('.')
@@ -373,7 +394,10 @@ async fn rights_of_mysql(pool: &MySqlPool, quoted: &str, report: &mut Report) {
             Ok(_) => report.fine(format!("this user may {right}")),
             Err(error) => report.found(
                 format!("this user may not {right}: {error}"),
-                format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {quoted} TO the user of the service, and run the doctor as that"),
+                format!(
+                    "GRANT SELECT, INSERT, UPDATE, DELETE ON {quoted} TO the user of the \
+                    service, and run the doctor as that"
+                ),
             ),
         }
     }
@@ -415,17 +439,23 @@ pub(super) async fn sqlite(
         .await
         .map_err(|error| unavailable(&error))?;
     report.fine(format!("SQLite {version}"));
-    match one("PRAGMA journal_mode").await.map_err(|error| unavailable(&error))?.as_str() {
+    match one("PRAGMA journal_mode")
+        .await
+        .map_err(|error| unavailable(&error))?
+        .as_str()
+    {
         "wal" => report.fine("the file is in WAL mode"),
         mode => report.found(
             format!(
-                "the file is in the mode `{mode}`: readers and the writer keep each other waiting, and steps time out"
+                "the file is in the mode `{mode}`: readers and the writer keep each other waiting, \
+                 and steps time out"
             ),
-            "PRAGMA journal_mode = WAL, once; or open it with `SqliteStore::connect`, which sets it",
+            "PRAGMA journal_mode = WAL, once; or open it with `SqliteStore::connect`, which sets \
+             it",
         ),
     }
-    // `BEGIN IMMEDIATE` alone succeeds on a read-only file, so a statement that writes follows it. A
-    // missing table was found before.
+    // `BEGIN IMMEDIATE` alone succeeds on a read-only file, so a statement that writes follows it.
+    // A missing table was found before.
     let delete = format!("DELETE FROM {} WHERE false", quoted(table, '"'));
     let explained = sqlx::query(AssertSqlSafe(format!("EXPLAIN {delete}")))
         .fetch_all(pool)
@@ -435,11 +465,18 @@ pub(super) async fn sqlite(
     } else {
         "SELECT 1".to_owned()
     };
-    match sqlx::raw_sql(AssertSqlSafe(format!("BEGIN IMMEDIATE; {step}; ROLLBACK"))).execute(pool).await {
+    match sqlx::raw_sql(AssertSqlSafe(format!(
+        "BEGIN IMMEDIATE; {step}; \
+        ROLLBACK"
+    )))
+    .execute(pool)
+    .await
+    {
         Ok(_) => report.fine("the file can be written"),
         Err(error) => report.found(
             format!("the file cannot be written: {error}"),
-            "give the service the rights to the file and to its directory (and no `mode=ro` in the URL), and look what holds a transaction open",
+            "give the service the rights to the file and to its directory (and no `mode=ro` in the \
+             URL), and look what holds a transaction open",
         ),
     }
     match timeout(LIMIT, one("PRAGMA quick_check(1)")).await {
@@ -454,7 +491,10 @@ pub(super) async fn sqlite(
                 .note("the file is too large to be looked through here: run `PRAGMA quick_check`");
         }
     }
-    report.note("how far a commit is on the disk is a setting of each connection: `SqliteStore::connect` has synchronous = FULL; a pool of your own should have it too");
+    report.note(
+        "how far a commit is on the disk is a setting of each connection: \
+        `SqliteStore::connect` has synchronous = FULL; a pool of your own should have it too",
+    );
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use idem_testkit::RedisServer;
 use crate::support::{idem, runtime, until};
 
 #[tokio::test]
-async fn a_redis_that_evicts_or_forgets_is_found_and_one_that_is_mended_is_not() {
+async fn a_redis_that_evicts_or_forgets_is_found_and_one_that_is_repaired_is_not() {
     let server = RedisServer::start().await.unwrap();
     let url = server.url();
     let config = async |setting: &str, value: &str| {
@@ -95,7 +95,8 @@ pub(crate) async fn finds_a_postgres_that_forgets_or_has_no_table(url: &str) {
             .out
             .contains("transactions are read-only here")
     );
-    let back = "SET default_transaction_read_only = off; ALTER ROLE CURRENT_USER RESET default_transaction_read_only";
+    let back = "SET default_transaction_read_only = off; ALTER ROLE CURRENT_USER RESET \
+        default_transaction_read_only";
     idem_sqlx::sqlx::raw_sql(back).execute(&pool).await.unwrap();
     alter("ALTER SYSTEM SET synchronous_standby_names = 'none'").await;
     alter("SELECT pg_reload_conf()").await;
@@ -173,7 +174,11 @@ pub(crate) async fn finds_a_mariadb_that_forgets_or_has_no_table(url: &str) {
         finds(url, &[what]);
         run(back).await;
     }
-    run("CREATE USER app@'%' IDENTIFIED BY 'hunter2'; GRANT SELECT, INSERT, UPDATE ON idem_records TO app@'%'").await;
+    run(
+        "CREATE USER app@'%' IDENTIFIED BY 'hunter2'; GRANT SELECT, INSERT, UPDATE ON idem_records \
+        TO app@'%'",
+    )
+    .await;
     let (_, server) = url.split_once('@').unwrap();
     finds(
         &format!("mysql://app:hunter2@{server}"),

@@ -119,7 +119,9 @@ async fn a_change_that_was_made_ends_with_0_even_if_its_record_cannot_be_read_af
     let url = url_in(&dir);
     killed_worker(&url, "k").await;
     let pool = sqlx::SqlitePool::connect(&url).await.unwrap();
-    let damage = "CREATE TRIGGER damage AFTER UPDATE OF state ON idem_records WHEN NEW.state = 'committed' AND NEW.operation = 'payments.charge' BEGIN UPDATE idem_records SET codec = '' WHERE operation = NEW.operation AND key = NEW.key; END";
+    let damage = "CREATE TRIGGER damage AFTER UPDATE OF state ON idem_records WHEN NEW.state = \
+        'committed' AND NEW.operation = 'payments.charge' BEGIN UPDATE idem_records SET codec = '' \
+        WHERE operation = NEW.operation AND key = NEW.key; END";
     sqlx::raw_sql(damage).execute(&pool).await.unwrap();
     let settle = ["settle", OPERATION, "k", "--value", "-", "--yes", "--json"];
     let settled = idem_answering(&url, &settle, "1").with(0);

@@ -189,7 +189,8 @@ async fn a_purge_that_fails_halfway_says_and_notes_how_many_it_removed() {
             .unwrap();
     }
     let pool = sqlx::SqlitePool::connect(&url).await.unwrap();
-    let failing = "CREATE TRIGGER failing BEFORE DELETE ON idem_records WHEN OLD.key = 'o-20' BEGIN SELECT RAISE(ABORT, 'the disk is gone'); END";
+    let failing = "CREATE TRIGGER failing BEFORE DELETE ON idem_records WHEN OLD.key = 'o-20' \
+        BEGIN SELECT RAISE(ABORT, 'the disk is gone'); END";
     sqlx::raw_sql(failing).execute(&pool).await.unwrap();
     let purged = idem_answering(&url, &["purge", "--operation", OPERATION], "y\n").with(5);
     let left = idem(&url, &["list", "--operation", OPERATION, "--json"])

@@ -15,10 +15,10 @@ use crate::runtime::Runtime;
 use crate::task::current;
 use crate::token::{Subject, Token};
 
-/// How many are recorded in one step of the store, which has a time limit.
+/// How many tokens one step of the store records, which has a time limit.
 const AT_ONCE: usize = 5_000;
 
-/// The longest time for which it is known that a token's time is over.
+/// The longest time for which the store can tell an expired token from an unknown one.
 const MOST_GRACE: Duration = Duration::from_secs(60 * 60);
 
 /// Makes tokens of one operation, and their records.
@@ -69,7 +69,8 @@ impl Mint<'_> {
 
     async fn record_some(runtime: &Runtime, issues: &[Issue]) -> Result<(), Error> {
         let mut answers = runtime.store.issue(issues).await;
-        // Of unknown fate: once more. A token that was written the first time is recognised.
+        // If the result is unknown, sends the issue once more. The store recognises a token that it
+        // wrote the first time.
         let again: Vec<usize> = (0..answers.len())
             .filter(|&index| {
                 answers
@@ -103,7 +104,8 @@ impl Mint<'_> {
 
 /// Of 128 random bits, none come twice.
 fn repeated() -> StoreError {
-    let message = "there is a record of this new token already; the system's random numbers seem to repeat themselves";
+    let message = "there is a record of this new token already; the system's random numbers seem \
+        to repeat themselves";
     StoreError::new(StoreErrorKind::Refused, message)
 }
 
@@ -114,7 +116,7 @@ fn unanswered() -> StoreError {
     )
 }
 
-/// Reports what a token could not be issued for.
+/// Reports a token that could not be issued.
 fn not_issued(error: &Error) {
     Prepared::Refused(error.clone()).announce();
     current::taint();
@@ -225,10 +227,11 @@ impl<'a, Q, P> Operation<'a, Q, P> {
 
     fn mint(self, ttl: Duration) -> Result<Mint<'a>, Error> {
         let (runtime, operation) = self.draft.into_issuer()?;
-        let (rounded, config) = (whole_millis(ttl), |reason: String| Error::Config {
+        let rounded = whole_millis(ttl);
+        let config = |reason: String| Error::Config {
             operation: (*operation).into(),
             reason: reason.into(),
-        });
+        };
         if rounded.is_zero() {
             return Err(config(
                 "the token's `ttl` is zero, so that it could never be used; set at least 1 ms"
@@ -237,7 +240,8 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         }
         if rounded > MAX_LENGTH {
             return Err(config(format!(
-                "the token's `ttl` is {ttl:?}, more than the 100 years that it may be; is the unit right?"
+                "the token's `ttl` is {ttl:?}, more than the 100 years that it may be; is the unit \
+                 right?"
             )));
         }
         Ok(Mint {

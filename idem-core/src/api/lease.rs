@@ -70,15 +70,14 @@ pub struct Lease {
 struct Guard {
     term: Arc<Term>,
     runtime: Arc<Runtime>,
-    /// Steps come one after the other, also where two tasks share the lease.
+    /// One step at a time, even if two tasks share the lease.
     held: Mutex<OwnedRecord>,
-    /// The work goes on whatever becomes of the lease.
+    /// Observe mode: the work continues even if the lease is lost.
     observes: bool,
 }
 
 impl Guard {
-    /// Returns the caller's result of a step. It is reported, and an observing call gets no error
-    /// of ours.
+    /// Reports a step's result and returns it. In observe mode, the caller gets no error of `idem`.
     fn answered(&self, answer: Result<(), Error>) -> Result<(), Error> {
         if self.observes {
             return Ok(());
@@ -89,7 +88,8 @@ impl Guard {
 
 impl Lease {
     pub(crate) fn new(held: OwnedRecord, runtime: &Arc<Runtime>) -> Self {
-        let (term, runtime) = (held.term().clone(), runtime.clone());
+        let term = held.term().clone();
+        let runtime = runtime.clone();
         Self {
             guarded: Some(Box::new(Guard {
                 term,
@@ -100,7 +100,7 @@ impl Lease {
         }
     }
 
-    /// The same for a call that only observes.
+    /// Sets observe mode.
     pub(crate) fn observing(mut self) -> Self {
         if let Some(guarded) = &mut self.guarded {
             guarded.observes = true;
@@ -108,8 +108,8 @@ impl Lease {
         self
     }
 
-    /// Nothing is held: the runtime is disabled, or the store failed and the operation runs all the
-    /// same.
+    /// Makes a lease that owns nothing: the runtime is disabled, or the store failed and the
+    /// operation runs anyway.
     pub(crate) fn unguarded() -> Self {
         Self { guarded: None }
     }

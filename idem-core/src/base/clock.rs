@@ -1,15 +1,15 @@
 //! The only code in the workspace that reads time (`clippy.toml` enforces that).
 //!
-//! Two kinds of time are kept apart. The *owner's* time is monotonic and local; it bounds how long
-//! a body may go on without a confirmed renewal. The *store's* time decides when a lease has run
-//! out. The two are never compared: only lengths travel between them.
+//! Two kinds of time are kept apart. The *owner's* time is monotonic and local; it limits how long
+//! a body may go on without a confirmed renewal. The *store's* time decides when a lease has
+//! expired. The two are never compared; only durations pass between them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The owner's monotonic clock: tokio's, so that tests with paused time move it.
+/// Reads the owner's monotonic clock. It is tokio's, so that tests with paused time move it.
 #[allow(clippy::disallowed_methods)]
 pub(crate) fn now() -> Instant {
     Instant::now()
@@ -36,7 +36,7 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
 }
 
-/// The clock that a [`MemoryStore`](crate::MemoryStore) has unless it is given another.
+/// The default clock of a [`MemoryStore`](crate::MemoryStore).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TokioClock {
     start: Instant,

@@ -1,4 +1,4 @@
-//! Text that a client or a mistake has chosen, as logs may show it.
+//! Makes text that a client or a mistake has chosen safe to print in logs.
 
 use std::fmt::{self, Write as _};
 
@@ -6,8 +6,8 @@ use std::fmt::{self, Write as _};
 const MOST_SHOWN: usize = 64;
 
 /// Percent-encodes what is not printable: control and format characters, such as those that reverse
-/// or hide text, private and unassigned ones. It is for display alone: what counts as printable
-/// changes with the version of Unicode.
+/// or hide text, private and unassigned ones. Only for display, because the set of printable
+/// characters changes with the version of Unicode.
 pub(crate) struct Printable<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Printable<'_> {
@@ -31,7 +31,8 @@ fn is_printable(c: char) -> bool {
     if c.is_ascii() {
         return !c.is_ascii_control();
     }
-    // Behind a letter, so that a combining mark is as printable as it is in its word.
+    // Debug escapes a combining mark that has no base character, so the character comes after a
+    // letter.
     let mut text = [b'a', 0, 0, 0, 0];
     let width = c.encode_utf8(&mut text[1..]).len();
     std::str::from_utf8(&text[..=width]).is_ok_and(|text| text.escape_debug().nth(1) == Some(c))
@@ -47,7 +48,7 @@ pub(crate) fn shown_name(name: &str) -> String {
     if end < name.len() {
         shown.push('\u{2026}');
     }
-    // Writing to a `String` cannot fail; an empty name would look like a mistake of the log.
+    // Writing to a `String` cannot fail. An empty name would look like a mistake of the log.
     if shown.is_empty() {
         let _ = write!(shown, "(empty)");
     }

@@ -1,5 +1,5 @@
-//! Waiting for what comes first. `tokio::select!` needs a parser of Rust, which every program with
-//! this library would build before tokio.
+//! Waits for the first of two futures. `tokio::select!` would make every program with this library
+//! build a parser of Rust before tokio.
 
 use std::future::{pending, poll_fn};
 use std::pin::pin;
@@ -7,9 +7,10 @@ use std::task::Poll;
 
 use tokio::time::{Instant, sleep_until};
 
-/// Returns the output of whichever ends first. If both are ready, it is that of `one`.
+/// Returns the output of the future that ends first; of `one` if both are ready.
 pub(crate) async fn first<T>(one: impl Future<Output = T>, other: impl Future<Output = T>) -> T {
-    let (mut one, mut other) = (pin!(one), pin!(other));
+    let mut one = pin!(one);
+    let mut other = pin!(other);
     poll_fn(|context| match one.as_mut().poll(context) {
         Poll::Pending => other.as_mut().poll(context),
         ready @ Poll::Ready(_) => ready,
@@ -17,7 +18,7 @@ pub(crate) async fn first<T>(one: impl Future<Output = T>, other: impl Future<Ou
     .await
 }
 
-/// Waits until then; for ever if there is no such time.
+/// Waits until `at`; without it, does not end.
 pub(crate) async fn until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,

@@ -1,5 +1,5 @@
-//! The locks, counters and wake-ups of state that threads share: the usual ones, or those of the
-//! explorer of schedules (`explored.rs`), which chooses the next thread at each of them.
+//! The locks, counters and signals of state that threads share. In tests, the explorer of schedules
+//! (`explored.rs`) replaces them, and chooses the next thread at each of them.
 
 #[cfg(not(all(test, shuttle)))]
 pub(crate) use self::real::{spawn, wait_while};
@@ -21,8 +21,8 @@ mod real {
 
     use tokio::runtime::Handle;
 
-    /// Starts a thread, inside the tokio runtime of the caller if there is one: tokio's clock is
-    /// that of the runtime where it is read, and a test may have paused it.
+    /// Starts a thread inside the caller's tokio runtime, if there is one. The thread then reads
+    /// the same tokio clock as the caller, which a test may have paused.
     pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let runtime = Handle::try_current().ok();
         let inside = move || {
@@ -35,7 +35,7 @@ mod real {
             .map(drop)
     }
 
-    /// Waits while a condition holds, for at most `limit`.
+    /// Waits while `condition` holds, for at most `limit`.
     pub(crate) fn wait_while<'a, T>(
         changed: &Condvar,
         guard: MutexGuard<'a, T>,
@@ -60,7 +60,7 @@ mod explored {
     use shuttle::thread;
     use tokio::sync::futures::Notified;
 
-    /// The explorer's threads are all on one thread of the system, which is in one tokio runtime.
+    /// All threads of the explorer run on one thread of the system, which is in one tokio runtime.
     pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         thread::Builder::new()
             .name(name.to_owned())
@@ -68,8 +68,8 @@ mod explored {
             .map(drop)
     }
 
-    /// Time stands still: a pause of less than a second ends whenever the explorer likes, and a
-    /// longer one never does by itself.
+    /// The explorer has no clock: a pause of less than a second may end at any point, and a longer
+    /// one does not end by itself.
     pub(crate) fn wait_while<'a, T>(
         changed: &Condvar,
         guard: MutexGuard<'a, T>,
@@ -84,7 +84,7 @@ mod explored {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// tokio's, where the explorer may let another thread go on before each step.
+    /// tokio's `Notify`. Before each step the explorer may switch to another thread.
     #[derive(Debug, Default)]
     pub(crate) struct Notify {
         inner: tokio::sync::Notify,

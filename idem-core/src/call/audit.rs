@@ -9,7 +9,7 @@ use crate::runtime::Runtime;
 use crate::store::StoreHandle;
 use crate::store::trail::{Decision, Ended, Noted, Trail};
 
-/// Who, and why. As a text for logs, without what could end or reverse a line.
+/// Who made a change by hand, and why. `Display` escapes what could end or reverse a line of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct By {
     pub(crate) who: String,
@@ -17,11 +17,12 @@ pub(crate) struct By {
 }
 
 impl By {
-    /// Refuses what a record has no room for.
+    /// Refuses texts that are too long for a record.
     pub(crate) fn new(who: &str, why: &str) -> Result<Self, ConfigError> {
         if who.is_empty() || who.len() > MAX_WHO || why.len() > MAX_WHY {
             return Err(ConfigError::new(format!(
-                "`audit` takes who, 1 to {MAX_WHO} bytes, and why, up to {MAX_WHY} bytes; they have {} and {}",
+                "`audit` takes who, 1 to {MAX_WHO} bytes, and why, up to {MAX_WHY} bytes; they \
+                 have {} and {}",
                 who.len(),
                 why.len()
             )));
@@ -39,7 +40,7 @@ impl fmt::Display for By {
     }
 }
 
-/// A change by hand and its entry in the trail, if it says who makes it.
+/// A change by hand, and its entry in the trail if the caller named who makes it.
 pub(crate) struct Noting(Option<(StoreHandle, Noted)>);
 
 impl Noting {
@@ -63,8 +64,8 @@ impl Noting {
         Ok(Self(Some((store, noted))))
     }
 
-    /// Notes the result: whether there was a record, or why it was not changed. After an error that
-    /// leaves this open there is none.
+    /// Notes the result: whether there was a record, or why it was not changed. If an error leaves
+    /// that open, notes nothing.
     pub(crate) async fn end(self, result: Result<bool, &Error>) {
         let Some((store, noted)) = self.0 else { return };
         let ended = match result {

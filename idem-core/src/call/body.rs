@@ -1,4 +1,4 @@
-//! Running a body under its lease.
+//! Runs a body under its lease.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -18,27 +18,28 @@ pub(crate) enum BodyExit<T> {
     Panicked(Box<dyn Any + Send>),
 }
 
-/// Polls a body as long as its lease is held, and drops it then, or when it has ended.
+/// Polls a body while its lease is held. Drops the body when the lease is lost, or the body has
+/// ended.
 ///
-/// The lease is looked at before each poll, so a process that was stopped for longer than its lease
-/// does not poll the body once more when it goes on. Without a lease to look at, the body runs to
-/// its end.
+/// It reads the lease before each poll. So a process that was stopped for longer than its lease
+/// does not poll the body once more when it continues. Without a lease, the body runs to its end.
 pub(crate) async fn run<F: Future>(
     term: Option<&Term>,
     mut body: Pin<&mut Option<F>>,
 ) -> BodyExit<F::Output> {
     let end = {
-        // Most bodies that are short end at their first poll: only one that waits needs to be told.
+        // Only a body that waits needs a wake-up for the loss. Most short bodies end at their first
+        // poll.
         let mut lost = None;
         poll_fn(|context| {
             if term.is_some_and(Term::is_lost) {
                 return Poll::Ready(BodyExit::Lost);
             }
             let Some(running) = body.as_mut().as_pin_mut() else {
-                // There is nothing to run; never so, since callers pass a body.
+                // Callers always pass a body, so this does not happen.
                 return Poll::Ready(BodyExit::Lost);
             };
-            // The body is not polled again after a panic, so its half-done state stays unseen.
+            // The body is not polled again after a panic, so nothing sees its half-done state.
             match catch_unwind(AssertUnwindSafe(|| running.poll(context))) {
                 Ok(Poll::Ready(value)) => Poll::Ready(BodyExit::Returned(value)),
                 Ok(Poll::Pending) => {

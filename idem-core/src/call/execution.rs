@@ -1,5 +1,5 @@
-//! The flow of every guarded call, annotated or by hand: claim, then run the body, or give what it
-//! gave before.
+//! The flow of every guarded call, annotated or by hand: claim the key, then run the body or replay
+//! its outcome.
 
 use std::future::{Future, pending};
 use std::panic::resume_unwind;
@@ -27,11 +27,10 @@ use crate::runtime::Runtime;
 use crate::task::inherited::Inherited;
 use crate::task::watch::{self, Seen};
 
-/// How a call is carried out: what is done with what its body returns, and where the next try comes
-/// from.
+/// How a call is carried out: what happens to the body's result, and where the next try comes from.
 pub(crate) struct Execution<R, T, E, P, G> {
     pub(crate) handling: Handling<R, T, E, P>,
-    /// Gives the body once more, where it can be run more than once.
+    /// Makes the body of the next try, if the body can run more than once.
     pub(crate) again: Option<G>,
 }
 
@@ -41,10 +40,10 @@ where
     G: FnMut() -> Body,
     Body: Future<Output = R>,
 {
-    /// The body is a future that is not moved, and dropped as soon as it has ended or may not go
-    /// on.
+    /// Runs the call. The body is a future that is not moved, and is dropped as soon as it has
+    /// ended or must stop.
     ///
-    /// It takes references, since what an `async fn` is given is in its future twice.
+    /// It takes references, because the future of an `async fn` holds its arguments twice.
     pub(crate) async fn run(
         &mut self,
         prepared: &Prepared<'_>,
@@ -60,24 +59,24 @@ where
         };
         let (span, is_traced) = runtime.observer.span(&request.id);
         async move {
-            let mut held = match self.begin(runtime, request).await {
+            let mut record = match self.begin(runtime, request).await {
                 Err(error) => return Err(self.handling.refuse(error)),
                 Ok(CallStart::Replay(recorded)) => return self.replay(&recorded),
                 Ok(CallStart::Unguarded) => None,
                 Ok(CallStart::Owner(owned)) => Some(OwnedRecord::new(runtime, request, owned)),
             };
             watch::note(Seen::Executed);
-            match &mut held {
+            match &mut record {
                 None => {
                     // In a box: few calls come here, and the future of each would have room for it.
                     let id = &request.id;
                     Box::pin(self.unguarded(id.operation(), Some(id), body)).await
                 }
-                Some(held) => {
+                Some(record) => {
                     if is_traced {
-                        observe::span_has_attempt(held.term().attempt);
+                        observe::span_has_attempt(record.term().attempt);
                     }
-                    self.own(runtime, RunMode::of(&request.settings), held, body)
+                    self.own(runtime, RunMode::of(&request.settings), record, body)
                         .await
                 }
             }
@@ -86,7 +85,7 @@ where
         .await
     }
 
-    /// As `run`, with the body in a task of its own.
+    /// Runs the call with its body in a task of its own.
     pub(crate) async fn run_detached(
         mut self,
         prepared: Prepared<'_>,
@@ -121,31 +120,34 @@ where
         };
         let (span, is_traced) = runtime.observer.span(&request.id);
         async {
-            let held = match self.begin(runtime, request).await {
+            let record = match self.begin(runtime, request).await {
                 Err(error) => return Err(self.handling.refuse(error)),
                 Ok(CallStart::Replay(recorded)) => return self.replay(&recorded),
                 Ok(CallStart::Unguarded) => None,
                 Ok(CallStart::Owner(owned)) => Some(OwnedRecord::new(runtime, request, owned)),
             };
             watch::note(Seen::Executed);
-            let Some(held) = held else {
-                let (operation, id) = (request.id.operation().to_owned(), request.id.clone());
+            let Some(record) = record else {
+                let operation = request.id.operation().to_owned();
+                let id = request.id.clone();
                 return self
                     .unguarded_and_detached(operation, Some(id), Some(runtime), body)
                     .await;
             };
             if is_traced {
-                observe::span_has_attempt(held.term().attempt);
+                observe::span_has_attempt(record.term().attempt);
             }
-            let lost = held.term().lost_error();
-            let (mode, runtime) = (RunMode::of(&request.settings), runtime.clone());
+            let lost = record.term().lost_error();
+            let mode = RunMode::of(&request.settings);
+            let runtime = runtime.clone();
             let counted = runtime.background.body();
             let owning = async move {
-                // Dropped after what is held, which may leave a step behind: `shutdown` sees the
-                // one or the other.
+                // Dropped after the record, whose step may continue in the background, so that
+                // `shutdown` always sees one of the two.
                 let _counted = counted;
-                let mut held = held;
-                self.own(&runtime, mode, &mut held, pin!(Some(body))).await
+                let mut record = record;
+                self.own(&runtime, mode, &mut record, pin!(Some(body)))
+                    .await
             };
             // Only a tokio runtime that shuts down stops the task.
             detached(owning).await.unwrap_or_else(|| Err(fail(lost)))
@@ -154,15 +156,15 @@ where
         .await
     }
 
-    /// Claims the key, or learns what to do instead. A call that only observes is given nothing
-    /// that would keep its body from running.
+    /// Claims the key, or returns what to do instead. In observe mode, nothing that is returned
+    /// keeps the body from running.
     async fn begin(&self, runtime: &Arc<Runtime>, request: &Request) -> Result<CallStart, Error> {
         if !request.settings.observes {
             return runtime.begin(request).await;
         }
         match runtime.observe(request).await {
             CallStart::Replay(recorded) => {
-                // Reports an outcome that could not have been replayed.
+                // Decodes the outcome only to report one that could not be replayed.
                 observe::catch_user_panic(|| drop(self.handling.decoded(&recorded)));
                 Ok(CallStart::Unguarded)
             }
@@ -177,23 +179,23 @@ where
         }
     }
 
-    /// Runs the body as the owner, and records what came of it.
+    /// Runs the body as the owner, and records its outcome.
     fn own<'a>(
         &'a mut self,
         runtime: &'a Arc<Runtime>,
         mode: RunMode,
-        held: &'a mut OwnedRecord,
+        record: &'a mut OwnedRecord,
         body: Pin<&'a mut Option<Body>>,
     ) -> impl Future<Output = Result<Outcome<T>, E>> + use<'a, R, T, E, P, G, Body> {
         let Self { handling, again } = self;
-        let owner = Leased::new(runtime, mode, held, body);
+        let owner = Leased::new(runtime, mode, record, body);
         let begin_next_try = again
             .as_mut()
             .map(|again| |owner: &mut Leased<'a, Body>| owner.begin_next_try(again()));
         run(
             &mut *handling,
             owner,
-            Tries::new(runtime.unlisted),
+            Tries::new(runtime.config.unlisted),
             begin_next_try,
         )
         .map(|finished| finished.answer.give().map(Outcome::executed))
@@ -243,14 +245,14 @@ where
         };
         match detached(running).await {
             Some(returned) => returned,
-            // The tokio runtime is shutting down, and this future with it.
+            // The tokio runtime is shutting down, and drops this future too.
             None => pending().await,
         }
     }
 }
 
-/// The closure that creates a retryable body, shared with each try. It is called where the body
-/// runs, so that a panic in it is a panic of the body.
+/// The closure that creates a retryable body. All tries share it. It is called where the body runs,
+/// so that its panic counts as a panic of the body.
 pub(crate) struct Again<F>(Arc<Mutex<F>>);
 
 impl<F> Again<F> {
@@ -272,8 +274,8 @@ impl<F> Clone for Again<F> {
     }
 }
 
-/// Runs a future in a task of its own, with what follows the task. `None` where the task was
-/// stopped.
+/// Runs a future in a task of its own, with the state that follows a task. Returns `None` if the
+/// task was stopped.
 async fn detached<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,
 ) -> Option<T> {

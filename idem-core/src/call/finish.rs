@@ -1,5 +1,4 @@
-//! What the end of a body means: for its record, and for its caller. It is decided here for every
-//! kind of call.
+//! Decides what the end of a body means for its record and for its caller, for every kind of call.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -17,20 +16,21 @@ use crate::runtime::outcome_writer::OutcomeWriter;
 use crate::task::current::{self, Call};
 use crate::task::watch::{self, Seen};
 
-/// How the results of a body are handled: as its type allows, and as its author says of errors.
+/// How the results of a body are handled: what its type allows, and what its error policy says.
 pub(crate) struct Handling<R, T, E, P> {
     pub(crate) witness: Witness<R, T, E>,
     pub(crate) policy: Policy<P, E>,
 }
 
 impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
-    /// Fails with an error of ours, which a body around this call may pass on.
+    /// Converts an error of `idem` into the body's error type. The body around this call may pass
+    /// it on, so that body is marked as tainted.
     fn fail(&self, error: Error) -> E {
         current::taint();
         (self.witness.fail)(error)
     }
 
-    /// Fails without a body or a recorded outcome.
+    /// Fails a call that has neither run its body nor found an outcome.
     pub(crate) fn refuse(&self, error: Error) -> E {
         watch::note(Seen::Failed);
         self.fail(error)
@@ -44,7 +44,7 @@ impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
         }
     }
 
-    /// As [`decoded`](Self::decoded), as the answer of the call.
+    /// Decodes a recorded outcome that becomes the answer of this call.
     pub(crate) fn replay(&self, recorded: &Recorded) -> Result<Result<T, E>, Error> {
         self.decoded(recorded)
             .inspect(|_| watch::note(Seen::Replayed))
@@ -59,43 +59,36 @@ impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
         end: TryEnd<R>,
     ) -> AfterTry<T, E> {
         let call = owner.call();
-        let is_unreconciled = call.is_some_and(Call::is_unreconciled);
-        // An earlier try of this call may have an unknown outcome.
-        let give_up = if is_unreconciled {
-            GiveUp::Unanswered
-        } else {
-            GiveUp::abandon_if(tries.is_outcome_unknown())
-        };
-        let panics = |panic: Panic| {
-            owner.report(Decision::Panicked, None);
-            AfterTry::Over(Over {
-                verdict: Verdict::GiveUp(give_up),
-                answer: Answer::Panics(panic),
-            })
-        };
-        let returns = |verdict, returned| {
-            AfterTry::Over(Over {
-                verdict,
-                answer: Answer::Returns(returned),
-            })
-        };
-        let error = match end {
-            TryEnd::Stopped(error) => return returns(Verdict::AsPlanned, Err(self.fail(error))),
-            TryEnd::Panicked(panic) => return panics(panic),
+        match end {
+            TryEnd::Stopped(error) => returns(Verdict::AsPlanned, Err(self.fail(error))),
+            TryEnd::Panicked(panic) => panics(owner, give_up(call, tries), panic),
             TryEnd::Returned(returned) => match (self.witness.split)(returned) {
-                Ok(value) => return returns(verdict_on_value(owner, call), Ok(value)),
-                Err(error) => error,
+                Ok(value) => returns(verdict_on_value(owner, call), Ok(value)),
+                Err(error) => self.judge_error(owner, tries, can_retry, error),
             },
-        };
+        }
+    }
+
+    /// Decides what an error of the body means, as its policy says.
+    fn judge_error<O: Ownership<R>>(
+        &self,
+        owner: &O,
+        tries: &mut Tries,
+        can_retry: bool,
+        error: E,
+    ) -> AfterTry<T, E> {
+        let call = owner.call();
+        let give_up = give_up(call, tries);
         // An error of `reconcile` is not the body's own: the record stays abandoned, whatever the
-        // policy says of such an error. Without a record, only a retry is left to decide.
+        // policy says of such an error. Without a record, the policy only decides on a retry.
+        let is_unreconciled = call.is_some_and(Call::is_unreconciled);
         if is_unreconciled || (call.is_none() && !can_retry) {
             return returns(Verdict::GiveUp(give_up), Err(error));
         }
         let action = match catch_unwind(AssertUnwindSafe(|| (self.policy.action)(&error))) {
             Ok(action) => action,
-            // The policy is the author's code: to the caller, its panic is one of the body.
-            Err(panic) => return panics(panic),
+            // The policy is the author's code, so its panic counts as one of the body.
+            Err(panic) => return panics(owner, give_up, panic),
         };
         let is_retry = matches!(action, ErrorAction::Retry(_));
         let then = match tries.next(action) {
@@ -124,7 +117,8 @@ impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
         returns(verdict, Err(error))
     }
 
-    /// Encodes what the verdict says is recorded. `None`: what was planned stays planned.
+    /// Turns a verdict into the step at the store, and encodes the outcome. `None`: the step that
+    /// was planned before stays.
     pub(crate) fn plan<O: Ownership<R>>(
         &self,
         owner: &O,
@@ -189,6 +183,31 @@ impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
             writer.error(|codec, context| (error_codec.encode)(codec, context, error))
         })
     }
+}
+
+/// What a body does to its record when it is given up. An earlier try of this call may have an
+/// unknown outcome.
+fn give_up(call: Option<&Call>, tries: &Tries) -> GiveUp {
+    if call.is_some_and(Call::is_unreconciled) {
+        GiveUp::Unanswered
+    } else {
+        GiveUp::abandon_if(tries.is_outcome_unknown())
+    }
+}
+
+fn returns<T, E>(verdict: Verdict, returned: Result<T, E>) -> AfterTry<T, E> {
+    AfterTry::Over(Over {
+        verdict,
+        answer: Answer::Returns(returned),
+    })
+}
+
+fn panics<R, T, E, O: Ownership<R>>(owner: &O, give_up: GiveUp, panic: Panic) -> AfterTry<T, E> {
+    owner.report(Decision::Panicked, None);
+    AfterTry::Over(Over {
+        verdict: Verdict::GiveUp(give_up),
+        answer: Answer::Panics(panic),
+    })
 }
 
 fn verdict_on_value<R, O: Ownership<R>>(owner: &O, call: Option<&Call>) -> Verdict {

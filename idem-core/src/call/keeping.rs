@@ -15,8 +15,10 @@ use crate::record::Encoded;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be kept",
     label = "this keeps errors, which then must be stored",
-    note = "an error that is kept is `serde::Serialize` and `serde::de::DeserializeOwned`: derive both; of a generic error, the type parameters are so too",
-    note = "an `idem::Error` is never kept, alone or inside of another: mark the variant that holds one `#[serde(skip)]`"
+    note = "an error that is kept is `serde::Serialize` and `serde::de::DeserializeOwned`: derive \
+        both; of a generic error, the type parameters are so too",
+    note = "an `idem::Error` is never kept, alone or inside of another: mark the variant that \
+        holds one `#[serde(skip)]`"
 )]
 pub trait Keepable: Serialize + DeserializeOwned {}
 
@@ -28,7 +30,8 @@ impl<E: Serialize + DeserializeOwned> Keepable for E {}
 pub struct ErrorCodec<E> {
     pub(crate) encode: fn(&AnyCodec, CodecContext<'_>, &E) -> Result<Encoded, CodecFailure>,
     pub(crate) decode: fn(&Recorded) -> Result<E, Error>,
-    /// Whether an error of ours is among the sources of this one, as far as that can be seen.
+    /// Whether an error of `idem` is among the sources of the given one, as far as its type shows
+    /// them.
     pub(crate) has_ours: fn(&E) -> bool,
 }
 
@@ -46,15 +49,16 @@ impl<E> ErrorCodec<E> {
     }
 }
 
-/// Whether an error of type `E` must be such that it can be kept: if its policy keeps any.
+/// Requires of `E` what a kept error needs, if its policy keeps any error.
 #[diagnostic::on_unimplemented(
     message = "`{E}` cannot be kept, as its error policy wants",
     label = "some errors of this type are kept, and then must be stored",
-    note = "an error that is kept is `serde::Serialize` and `serde::de::DeserializeOwned`: derive both; of a generic error, the type parameters are so too",
+    note = "an error that is kept is `serde::Serialize` and `serde::de::DeserializeOwned`: derive \
+        both; of a generic error, the type parameters are so too",
     note = "the variant that holds an `idem::Error` is never kept: mark it `#[serde(skip)]`"
 )]
 pub trait KeepsErrors<E> {
-    /// `None` if none is kept.
+    /// `None` if no error is kept.
     fn error_codec() -> Option<ErrorCodec<E>>;
 }
 
@@ -80,7 +84,7 @@ pub struct Policy<P, E> {
 }
 
 impl<P, E> Policy<P, E> {
-    /// A policy that keeps nothing.
+    /// Makes a policy that keeps no error.
     pub(crate) fn new(action: P) -> Self
     where
         P: Fn(&E) -> ErrorAction,
@@ -119,7 +123,7 @@ impl<P, E: std::error::Error> Policy<P, E> {
 
 /// The policy of an error type that has no sources.
 pub trait Opaque: Sized {
-    /// As it is.
+    /// Returns the codec unchanged.
     #[must_use]
     fn looking_inside(self) -> Self {
         self
@@ -128,9 +132,9 @@ pub trait Opaque: Sized {
 
 impl<P, E> Opaque for Policy<P, E> {}
 
-/// Whether an error of ours is among the sources of this one.
+/// Whether an error of `idem` is among the sources of `error`.
 pub(crate) fn has_ours<E: std::error::Error>(error: &E) -> bool {
-    /// No chain is longer, but for one that is a circle.
+    /// Longer than any real chain, and an end for one that is a circle.
     const MOST: usize = 100;
     let is_ours = |error: &(dyn std::error::Error + 'static)| {
         error.is::<Error>() || error.is::<Box<Error>>() || error.is::<Arc<Error>>()
@@ -141,7 +145,7 @@ pub(crate) fn has_ours<E: std::error::Error>(error: &E) -> bool {
 }
 
 impl<E> Policy<fn(&E) -> ErrorAction, E> {
-    /// No error is listed.
+    /// Makes a policy that lists no error.
     pub(crate) fn unlisted() -> Self {
         Self::new(|_| ErrorAction::Unlisted)
     }

@@ -74,13 +74,13 @@ impl Undecoded {
 }
 
 impl Runtime {
-    /// Asks the store what it has at a key. One step, which changes nothing: dropped or failed,
-    /// there is nothing to undo.
+    /// Asks the store what it has at a key. This is one step that changes nothing, so a drop or a
+    /// failure leaves nothing to undo.
     pub(crate) async fn lookup(&self, request: &Request) -> Result<Undecoded, Error> {
         if let Some(submission) = &request.submission {
             match self.admit(request, submission, clock::now()) {
                 Ok(()) => {}
-                // It was never issued to this subject, so it cannot have been used.
+                // The token was never issued to this subject, so it was never used.
                 Err(Error::UnknownToken { .. }) => return Ok(Undecoded(Lookup::Unknown)),
                 Err(throttled) => return Err(throttled),
             }
@@ -92,7 +92,7 @@ impl Runtime {
             .map_err(|error| self.failed(&request.id, error))?;
         let Some(info) = info else {
             if request.submission.is_some() {
-                // A lookup must not allow trying tokens unseen.
+                // Counts against the throttle, so that lookups do not help to guess tokens.
                 let _counted = self.reject(request, &Rejected::Token(Flaw::Unknown));
             }
             return Ok(self.found(request, 0, "nothing", Lookup::Unknown));
@@ -102,6 +102,11 @@ impl Runtime {
         {
             return Err(self.reject(request, &Rejected::Mismatch));
         }
+        Ok(self.found_record(request, info))
+    }
+
+    /// Reports what was found at the key.
+    fn found_record(&self, request: &Request, info: RecordInfo) -> Undecoded {
         let RecordInfo {
             state,
             attempt,
@@ -120,17 +125,12 @@ impl Runtime {
             (RecordState::Abandoned, _) => ("abandoned", Lookup::Abandoned { attempt }),
             (RecordState::Committed, Some(outcome)) => {
                 let is_error = outcome.is_error;
-                let (id, codec, versions) = (
-                    request.id.clone(),
-                    self.codec.clone(),
-                    request.versions.clone(),
-                );
                 let recorded = Recorded {
-                    id,
+                    id: request.id.clone(),
                     attempt,
                     outcome,
-                    codec,
-                    versions,
+                    codec: self.config.codec.clone(),
+                    versions: request.versions.clone(),
                     observer: self.observer,
                 };
                 if is_error {
@@ -139,15 +139,15 @@ impl Runtime {
                     ("outcome", Lookup::Outcome(recorded))
                 }
             }
-            // A store that keeps the outcome from `inspect` is found by the conformance suite; that
-            // there was one is true.
+            // A store whose `inspect` leaves the outcome out fails the conformance suite. Here,
+            // such a call was still carried out.
             (RecordState::Committed, None) | (RecordState::Done, _) => {
                 ("done", Lookup::AlreadyDone)
             }
             (RecordState::Released, _) => ("released", Lookup::Unknown),
             (RecordState::Issued | RecordState::Expired, _) => ("issued", Lookup::Unknown),
         };
-        Ok(self.found(request, attempt, what, lookup))
+        self.found(request, attempt, what, lookup)
     }
 
     fn found(

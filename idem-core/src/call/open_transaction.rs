@@ -1,4 +1,4 @@
-//! A transaction with savepoints of ours, in which a record is claimed and committed.
+//! A transaction in which a record is claimed and committed, with the savepoints for that.
 
 use std::fmt::Display;
 use std::marker::PhantomData;
@@ -9,29 +9,28 @@ use tokio::time::Instant;
 
 use crate::base::clock;
 use crate::call::recorded::Recorded;
-use crate::call::rejected::Rejected;
+use crate::call::rejected::{ClaimAnswer, Rejected};
 use crate::call::request::Request;
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::observe::Decision;
 use crate::policy::settings::InFlight;
-use crate::record::{Claimed, Commit, Origin, Owner, Ownership};
+use crate::record::{Claim, Claimed, Commit, Origin, Owner, Ownership};
 use crate::runtime::Runtime;
 use crate::runtime::outcome_writer::OutcomeWriter;
 use crate::store::{Store, Transaction};
 use crate::task::current;
-use crate::token::Flaw;
 
 /// The longest pause before a transaction is run again, and between two looks at a key that a lease
 /// holds.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Who commits.
+/// Who commits the transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CommittedBy {
     Caller,
-    /// After an error, all of the transaction is rolled back.
+    /// The library begins and ends the transaction. After an error it rolls back all of it.
     Library {
-        /// A claim meets no lock.
+        /// The database has one writer at a time, so a claim meets no lock.
         one_writer: bool,
     },
 }
@@ -44,32 +43,58 @@ impl CommittedBy {
 
 /// The result of a claim.
 pub(crate) enum TransactionClaim {
-    Owner {
-        attempt: u64,
-        owner: Owner,
-        from: Origin,
-    },
+    Owner(ClaimedRow),
     Replay(Recorded),
-    /// A lease holds the key. The call may wait until then, but not in this transaction, which may
-    /// hold what the lease's owner needs.
+    /// A lease holds the key. The call may wait `until` then, but not in this transaction, whose
+    /// locks the lease's owner may need.
+    Met(HeldLease),
+}
+
+/// A lease that holds the key.
+pub(crate) struct HeldLease {
+    pub(crate) attempt: u64,
+    pub(crate) left: Duration,
+    /// Until when the call may wait for it.
+    pub(crate) until: Instant,
+}
+
+/// A row that this call has claimed in the transaction.
+pub(crate) struct ClaimedRow {
+    pub(crate) attempt: u64,
+    pub(crate) owner: Owner,
+    pub(crate) from: Origin,
+}
+
+/// How the tries to claim in one transaction ended.
+enum ClaimUntil {
+    Answered(AnsweredClaim),
+    /// A lease holds the key, and this transaction must not wait for it.
     Met {
         attempt: u64,
         left: Duration,
-        until: Instant,
     },
 }
 
-/// A transaction with savepoints of ours. Dropped with one, it undoes what was done since.
+struct AnsweredClaim {
+    claimed: Claimed,
+    /// The time that was left to wait when the last claim was sent.
+    left: Duration,
+    /// How often the call looked again.
+    looks: u32,
+}
+
+/// A transaction in which this call sets savepoints. If it is dropped while one is open, what was
+/// done since that savepoint is undone.
 pub(crate) struct OpenTransaction<'a, X: Transaction<S>, S: Store> {
     pub(crate) tx: &'a mut X,
-    /// How many savepoints of ours there are. Counted down only after the database has answered:
-    /// sqlx expects a later roll-back for a release that was dropped halfway.
+    /// How many savepoints of this call are open. The count goes down only after the database has
+    /// answered, because sqlx expects a later rollback for a release that was dropped halfway.
     pub(crate) depth: u8,
     pub(crate) runtime: &'a Arc<Runtime>,
     pub(crate) request: &'a Request,
-    /// The attempt whose body runs, if one does. It is 0 where the claim comes after the body.
+    /// The attempt whose body runs, if one does. It is 0 if the claim comes after the body.
     pub(crate) attempt: Option<u64>,
-    /// Nothing of the transaction is ever written.
+    /// The transaction can only be rolled back.
     pub(crate) is_rollback_forced: bool,
     store: PhantomData<fn() -> S>,
 }
@@ -112,15 +137,17 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         Ok(())
     }
 
-    /// Claims the key. Where the caller ends the transaction, a savepoint is set first: a call that
-    /// fails leaves that transaction as it was. With `until`, the call has waited before.
+    /// Claims the key. If the caller ends the transaction, sets a savepoint first, so that a failed
+    /// call leaves the transaction as it was. `until` is the end of a wait that an earlier
+    /// transaction of this call began.
     pub(crate) async fn claim(
         &mut self,
         store: &S,
         committed_by: CommittedBy,
         until: Option<Instant>,
     ) -> Result<TransactionClaim, Error> {
-        let (runtime, request) = (self.runtime, self.request);
+        let runtime = self.runtime;
+        let request = self.request;
         let began = clock::now();
         if current::is_reentrant(&request.id, runtime.identity()) {
             return Err(runtime.reject(request, &Rejected::Reentrant));
@@ -140,76 +167,96 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         {
             return Err(self.failed(error).await);
         }
+        let answered = match self.claim_until(store, &claim, committed_by, until).await? {
+            ClaimUntil::Answered(answered) => answered,
+            ClaimUntil::Met { attempt, left } => {
+                return Ok(TransactionClaim::Met(HeldLease {
+                    attempt,
+                    left,
+                    until,
+                }));
+            }
+        };
+        let left = answered.left;
+        if answered.looks > 0 || (wait > left && !wait.is_zero() && has_waited(began)) {
+            runtime.waited(request, began);
+        }
+        self.after_claim(answered.claimed, owner).await
+    }
+
+    /// Claims until the database answers that no lease holds the key, or `until` has passed.
+    async fn claim_until(
+        &mut self,
+        store: &S,
+        claim: &Claim,
+        committed_by: CommittedBy,
+        until: Instant,
+    ) -> Result<ClaimUntil, Error> {
         let one_writer = committed_by == CommittedBy::Library { one_writer: true };
         let mut pause = Backoff::default();
-        let (claimed, left) = loop {
+        loop {
             let left = until.saturating_duration_since(clock::now());
-            match self
-                .tx
-                .claim(store, &claim, if one_writer { Duration::MAX } else { left })
-                .await
-            {
+            let limit = if one_writer { Duration::MAX } else { left };
+            match self.tx.claim(store, claim, limit).await {
                 Err(error) => return Err(self.failed(error).await),
-                // A lease holds the key.
                 Ok(Claimed::InFlight {
                     attempt,
                     lease_left: left,
                 }) if clock::now() < until => {
                     if !committed_by.is_caller() || X::HOLDS_UP_OWNERS {
                         self.roll_back().await;
-                        return Ok(TransactionClaim::Met {
-                            attempt,
-                            left,
-                            until,
-                        });
+                        return Ok(ClaimUntil::Met { attempt, left });
                     }
-                    // Nobody can tell this transaction of the lease's end, so it looks.
+                    // Nothing tells this transaction of the lease's end, so it looks again.
                     pause.rounds += 1;
                     pause
                         .take_within(left.min(until.saturating_duration_since(clock::now())))
                         .await;
                 }
-                Ok(claimed) => break (claimed, left),
+                Ok(claimed) => {
+                    return Ok(ClaimUntil::Answered(AnsweredClaim {
+                        claimed,
+                        left,
+                        looks: pause.rounds,
+                    }));
+                }
             }
-        };
-        if pause.rounds > 0 || (wait > left && !wait.is_zero() && has_waited(began)) {
-            runtime.waited(request, began);
         }
-        let why = match claimed {
-            Claimed::Owned { attempt, from } => {
+    }
+
+    /// Applies the answer to a claim. Unless the call is the owner, undoes what the claim wrote.
+    async fn after_claim(
+        &mut self,
+        claimed: Claimed,
+        owner: Owner,
+    ) -> Result<TransactionClaim, Error> {
+        let runtime = self.runtime;
+        let request = self.request;
+        let found = match ClaimAnswer::from(claimed) {
+            ClaimAnswer::Owned { attempt, from } => {
                 if from == Origin::Abandoned {
                     runtime.took_over(request, attempt);
                 }
-                return Ok(TransactionClaim::Owner {
+                return Ok(TransactionClaim::Owner(ClaimedRow {
                     attempt,
                     owner,
                     from,
-                });
+                }));
             }
-            Claimed::Committed { attempt, outcome } => {
-                self.roll_back().await;
-                if self.is_rollback_forced {
-                    return Err(self.lost());
-                }
-                return runtime
-                    .replay(request, (attempt, outcome))
-                    .map(TransactionClaim::Replay);
-            }
-            Claimed::InFlight { lease_left, .. } => Rejected::InFlight(lease_left),
-            Claimed::Done { .. } => Rejected::Done,
-            Claimed::Mismatch => Rejected::Mismatch,
-            Claimed::Abandoned { attempt } => Rejected::Abandoned(attempt),
-            Claimed::Exhausted { attempts } => Rejected::Exhausted(attempts),
-            Claimed::NotIssued => Rejected::Token(Flaw::Unknown),
-            Claimed::IssueExpired => Rejected::Token(Flaw::Expired),
+            ClaimAnswer::Committed { attempt, outcome } => Ok((attempt, outcome)),
+            ClaimAnswer::InFlight { lease_left, .. } => Err(Rejected::InFlight(lease_left)),
+            ClaimAnswer::Rejected(why) => Err(why),
         };
         self.roll_back().await;
-        // A lock that was waited for in vain may have cost all of the transaction (MySQL with
-        // `innodb_rollback_on_timeout`): its caller must not go on as after a rejection.
+        // On MySQL with `innodb_rollback_on_timeout`, a lock that was waited for in vain ends the
+        // whole transaction. Its caller must not continue as after a rejection.
         if self.is_rollback_forced {
             return Err(self.lost());
         }
-        Err(runtime.reject(request, &why))
+        match found {
+            Ok(found) => runtime.replay(request, found).map(TransactionClaim::Replay),
+            Err(why) => Err(runtime.reject(request, &why)),
+        }
     }
 
     /// Writes the outcome, and ends all savepoints.
@@ -229,7 +276,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         self.release_all().await
     }
 
-    /// Undoes what the body did, but for the claim.
+    /// Undoes what the body did, and keeps the claim.
     pub(crate) async fn roll_back_body(&mut self) -> Result<(), Error> {
         let rolled_back = self.tx.roll_back().await;
         self.depth -= 1;
@@ -240,7 +287,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         Ok(())
     }
 
-    /// `CommittedBy` all savepoints, and keeps what was done since.
+    /// Releases all savepoints, and keeps what was done since.
     pub(crate) async fn release_all(&mut self) -> Result<(), Error> {
         while self.depth > 0 {
             if let Err(error) = self.tx.release().await {
@@ -252,8 +299,8 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         Ok(())
     }
 
-    /// Undoes everything, the claim included. Where that cannot be done, nothing of the transaction
-    /// is ever written.
+    /// Undoes everything, the claim included. If that fails, the transaction can only be rolled
+    /// back as a whole.
     pub(crate) async fn roll_back(&mut self) {
         while self.depth > 0 {
             let rolled_back = self.tx.roll_back().await;
@@ -264,24 +311,25 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         }
     }
 
-    /// The error of a transaction that is none any more.
+    /// Returns the error of a transaction that the database or the body has ended.
     pub(crate) fn lost(&self) -> Error {
         let lost = StoreError::new(
             StoreErrorKind::Unavailable,
-            "the record is no longer in this transaction: the database ended the transaction (a deadlock, a lock that was waited for in vain), or the body did; begin it again",
+            "the record is no longer in this transaction: the database ended the transaction (a \
+             deadlock, a lock that was waited for in vain), or the body did; begin it again",
         );
         self.runtime.failed(&self.request.id, lost)
     }
 
     pub(crate) async fn force_rollback(&mut self) {
         self.is_rollback_forced = true;
-        // The driver counts its savepoints. Without this, it would take the next roll-back of the
-        // caller for that of a savepoint.
+        // The driver counts its savepoints. Without this, it would take the caller's next rollback
+        // for that of a savepoint.
         while self.depth > 0 {
             let _ = self.tx.roll_back().await;
             self.depth -= 1;
         }
-        // If this fails too, the connection is lost, and with it the transaction.
+        // If this fails too, the connection is lost, and the transaction with it.
         let _ = self.tx.force_rollback().await;
     }
 
@@ -294,7 +342,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
 impl<X: Transaction<S>, S: Store> Drop for OpenTransaction<'_, X, S> {
     fn drop(&mut self) {
         if let Some(attempt) = self.attempt {
-            // The claim is undone with the savepoint.
+            // The rollback to the savepoint undoes the claim.
             self.report(Decision::CallerDropped, attempt, None);
         }
         for _ in 0..self.depth {
@@ -303,7 +351,7 @@ impl<X: Transaction<S>, S: Store> Drop for OpenTransaction<'_, X, S> {
     }
 }
 
-/// Whether more time has passed than a step takes that does not wait.
+/// Whether so much time has passed that a step must have waited.
 fn has_waited(began: Instant) -> bool {
     clock::now().saturating_duration_since(began) > Duration::from_millis(100)
 }

@@ -1,4 +1,4 @@
-//! A claim whose fate is unknown.
+//! A claim whose result is unknown.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::record::Owner;
 use crate::runtime::Runtime;
 use crate::runtime::undoing::DoubtfulClaim;
 
-/// A claim whose fate is unknown. Unless a clear answer adopts it, it is undone.
+/// A claim whose result is unknown. Dropping it undoes the claim, unless a clear answer came.
 pub(crate) struct Orphan<'a> {
     runtime: &'a Arc<Runtime>,
     request: &'a Request,
@@ -26,7 +26,7 @@ impl<'a> Orphan<'a> {
         }
     }
 
-    /// Takes the claim back: there was a clear answer.
+    /// Marks the claim as answered, so that it is not undone.
     pub(crate) fn adopt(&mut self) {
         self.adopted = true;
     }
@@ -43,12 +43,11 @@ impl Drop for Orphan<'_> {
             owner,
             ..
         } = *self;
-        let (remember, lease) = (request.settings.remember(), request.settings.lease);
+        let remember = request.settings.remember();
+        let lease = request.settings.lease;
         let now = clock::now();
-        let (keep, until) = (
-            remember.max(lease.saturating_mul(10)),
-            clock::after(now, lease),
-        );
+        let keep = remember.max(lease.saturating_mul(10));
+        let until = clock::after(now, lease);
         let claim = DoubtfulClaim::new(
             request.id.clone(),
             owner,

@@ -17,7 +17,7 @@ use crate::task::inherited::Inherited;
 /// that is lost does.
 pub struct BodyPart {
     inherited: Inherited,
-    /// `None` outside of a body, and where the body runs to its end whatever becomes of its lease.
+    /// `None` outside of a body, and for a body that runs to its end even if its lease is lost.
     term: Option<Arc<Term>>,
 }
 

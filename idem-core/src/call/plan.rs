@@ -1,4 +1,4 @@
-//! The words in which the engine says what the end of a body means.
+//! What the end of a body means, in the types of the engine.
 
 use std::any::Any;
 use std::panic::resume_unwind;
@@ -10,7 +10,7 @@ use crate::record::Encoded;
 pub(crate) enum TryEnd<R> {
     Returned(R),
     Panicked(Panic),
-    /// The body was stopped, because its lease was lost. The caller gets this error.
+    /// The body was stopped because its lease was lost. The caller gets this error.
     Stopped(crate::error::Error),
 }
 
@@ -19,7 +19,7 @@ pub(crate) type Panic = Box<dyn Any + Send>;
 /// What the end of a try means.
 pub(crate) enum AfterTry<T, E> {
     Over(Over<T, E>),
-    /// The body runs again after a pause. If the call ends before that, the key is given up.
+    /// The body runs again after a pause. If the call ends during the pause, the key is given up.
     Retry {
         pause: Duration,
         give_up: GiveUp,
@@ -40,7 +40,7 @@ pub(crate) enum Answer<T, E> {
 }
 
 impl<T, E> Answer<T, E> {
-    /// Returns to the caller, or panics in its place.
+    /// Returns the result, or resumes the body's panic.
     pub(crate) fn give(self) -> Result<T, E> {
         match self {
             Self::Returns(returned) => returned,
@@ -52,7 +52,7 @@ impl<T, E> Answer<T, E> {
 /// What becomes of the record, before anything is encoded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// What was planned before stays planned.
+    /// The plan that was made before stays.
     AsPlanned,
     /// A transaction of the body has recorded the outcome.
     RecordedInTransaction,
@@ -60,8 +60,8 @@ pub(crate) enum Verdict {
     CommitValue,
     /// The call is recorded without its value.
     CommitWithoutValue,
-    /// The error is the outcome, for a time of its own if it has one. An error that fails to encode
-    /// gives the key up.
+    /// The error is the outcome, with a retention of its own if `kept_for` is set. If the error
+    /// fails to encode, the key is given up.
     KeepError {
         kept_for: Option<Duration>,
         else_give_up: GiveUp,
@@ -74,7 +74,7 @@ pub(crate) enum RecordPlan {
     /// Nothing: there is no record, or another call owns it.
     Nothing,
     RecordedInTransaction,
-    /// `None` for a call that is recorded without its outcome. An outcome with a time of its own is
+    /// Records the call, without an outcome if `outcome` is `None`. With `kept_for`, the outcome is
     /// kept and remembered for that long.
     Commit {
         outcome: Option<Encoded>,
@@ -90,7 +90,7 @@ pub(crate) enum GiveUp {
     Release,
     /// The outcome of the body is unknown.
     Abandon,
-    /// No body has begun: what an earlier one did is still unknown.
+    /// No body has begun. What an earlier body did is still unknown.
     Unanswered,
 }
 

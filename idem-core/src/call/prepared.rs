@@ -9,19 +9,19 @@ use crate::observe::{Decision, Observer};
 use crate::runtime::Runtime;
 use crate::task::watch::{self, Seen};
 
-/// A call that is ready to be carried out, or cannot be.
+/// A call that is ready to be carried out, or is refused.
 pub(crate) enum Prepared<'a> {
     Refused(Error),
-    /// The operation's name is for the events. Without a runtime the call is disabled; with a
-    /// runtime its key is missing.
+    /// The body runs without a record. The name is for the events. Without a runtime the call is
+    /// disabled; with one, its key is missing.
     Unguarded(Cow<'a, str>, Option<Arc<Runtime>>),
-    /// The body runs without a record, although a guarded call would fail with this.
+    /// Observe mode: the body runs without a record. A guarded call would fail with this error.
     Observed(Cow<'a, str>, Error),
     Guarded(Arc<Runtime>, Request),
 }
 
 impl Prepared<'_> {
-    /// Reports a call without a record; a watch is told of any other.
+    /// Reports a call without a record. For any other call, tells the watch which record it uses.
     pub(crate) fn announce(&self) {
         let (decision, operation) = match self {
             Self::Refused(error @ Error::Config { .. }) => {
@@ -46,7 +46,7 @@ impl Prepared<'_> {
                 return Observer::observed_without_key(would, operation);
             }
             Self::Guarded(_, request) => return watch::note_record(&request.id),
-            // Without a policy to ask, that was reported when the call was made.
+            // The event was reported when the call was made, because there is no policy to ask.
             Self::Refused(_) | Self::Unguarded(_, None) => return,
         };
         Observer::decided_without_key(decision, operation);

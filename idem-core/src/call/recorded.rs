@@ -59,7 +59,7 @@ impl Recorded {
         self.read()
     }
 
-    /// As [`decode`](Self::decode), of what a body returned.
+    /// As [`decode`](Self::decode), for the type that a body returns.
     pub(crate) fn decode_outcome<T: Storable<Via>, Via>(&self) -> Result<T, Error> {
         let stored = self.decode::<T::Stored>()?;
         T::from_stored(stored)
@@ -97,7 +97,7 @@ impl Recorded {
 
     fn unreadable(&self, why: &str) -> Error {
         if !self.observer.observes {
-            // Inside a body it may become part of what the body fails with, which is not kept then.
+            // The failing body may return this error, and such an error is not kept.
             current::taint();
         }
         self.observer.decided_because(

@@ -1,4 +1,4 @@
-//! Why a call does not run, and what its caller gets.
+//! Why a call does not run, and the error that its caller gets.
 
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use crate::call::request::Request;
 use crate::error::Error;
 use crate::observe::{Decision, Observer};
 use crate::policy::settings::InFlight;
+use crate::record::{Claimed, Encoded, Origin, RecordId};
 use crate::runtime::Runtime;
 use crate::token::{Flaw, Submission};
 
@@ -26,15 +27,119 @@ pub(crate) enum Rejected {
     Throttled(Duration),
 }
 
+/// What the store's answer to a claim means for the call.
+pub(crate) enum ClaimAnswer {
+    Owned { attempt: u64, from: Origin },
+    InFlight { attempt: u64, lease_left: Duration },
+    Committed { attempt: u64, outcome: Encoded },
+    Rejected(Rejected),
+}
+
+impl From<Claimed> for ClaimAnswer {
+    fn from(claimed: Claimed) -> Self {
+        Self::Rejected(match claimed {
+            Claimed::Owned { attempt, from } => return Self::Owned { attempt, from },
+            Claimed::InFlight {
+                attempt,
+                lease_left,
+            } => {
+                return Self::InFlight {
+                    attempt,
+                    lease_left,
+                };
+            }
+            Claimed::Committed { attempt, outcome } => {
+                return Self::Committed { attempt, outcome };
+            }
+            Claimed::Done { .. } => Rejected::Done,
+            Claimed::Mismatch => Rejected::Mismatch,
+            Claimed::Abandoned { attempt } => Rejected::Abandoned(attempt),
+            Claimed::Exhausted { attempts } => Rejected::Exhausted(attempts),
+            Claimed::NotIssued => Rejected::Token(Flaw::Unknown),
+            Claimed::IssueExpired => Rejected::Token(Flaw::Expired),
+        })
+    }
+}
+
+impl Rejected {
+    fn decision(&self, request: &Request) -> Decision {
+        match self {
+            Self::InFlight(_) => {
+                let would_wait =
+                    request.settings.observes && request.settings.in_flight == InFlight::Wait;
+                if would_wait {
+                    Decision::Waited
+                } else {
+                    Decision::RejectedInFlight
+                }
+            }
+            Self::Duplicate => Decision::RejectedDuplicate,
+            Self::Done => Decision::RejectedAlreadyDone,
+            Self::Mismatch => Decision::RejectedMismatch,
+            Self::Abandoned(_) => Decision::RejectedAbandoned,
+            Self::Exhausted(_) => Decision::RejectedExhausted,
+            Self::TooLate(_) => Decision::ClaimTooLate,
+            Self::Reentrant => Decision::RejectedReentrant,
+            Self::Throttled(_) => Decision::TokenThrottled,
+            Self::Token(flaw) => flaw.decision(),
+        }
+    }
+
+    /// The attempt that the decision is about, or 0.
+    fn attempt(&self) -> u64 {
+        match *self {
+            Self::Abandoned(attempt) | Self::Exhausted(attempt) | Self::TooLate(attempt) => attempt,
+            _ => 0,
+        }
+    }
+
+    fn error(&self, id: &RecordId) -> Error {
+        let operation = id.operation().into();
+        let key = id.digest();
+        match *self {
+            Self::InFlight(retry_after) => Error::InFlight {
+                operation,
+                key,
+                retry_after,
+            },
+            Self::Duplicate => Error::Duplicate { operation, key },
+            Self::Done => Error::AlreadyDone { operation, key },
+            Self::Mismatch => Error::FingerprintMismatch { operation, key },
+            Self::Abandoned(attempt) => Error::Abandoned {
+                operation,
+                key,
+                attempt,
+            },
+            Self::Exhausted(attempts) => Error::AttemptsExhausted {
+                operation,
+                key,
+                attempts,
+            },
+            Self::TooLate(attempt) => Error::LeaseLost {
+                operation,
+                key,
+                attempt,
+            },
+            Self::Reentrant => Error::Reentrant { operation, key },
+            Self::Throttled(retry_after) => Error::Throttled {
+                operation,
+                key,
+                retry_after,
+            },
+            Self::Token(_) => Error::UnknownToken { operation, key },
+        }
+    }
+}
+
 impl Runtime {
-    /// The target of the decisions that end a guarded call; those of an observing call are only
-    /// hypothetical.
+    /// Returns the observer for decisions that end a guarded call. In observe mode it reports them
+    /// as hypothetical.
     pub(crate) fn reporter(&self, request: &Request) -> Observer {
         self.observer.observing(request.settings.observes)
     }
 
-    /// Refuses a submission with a malformed token, and one of a subject that has sent too many
-    /// invalid ones.
+    /// Refuses a submission whose token is malformed, or whose subject has sent too many invalid
+    /// tokens.
     pub(crate) fn admit(
         &self,
         request: &Request,
@@ -52,93 +157,18 @@ impl Runtime {
         })
     }
 
+    /// Reports why the call does not run, and returns its error.
     pub(crate) fn reject(&self, request: &Request, why: &Rejected) -> Error {
-        let (operation, key) = (request.id.operation().into(), request.id.digest());
-        let (decision, attempt, error) = match *why {
-            Rejected::InFlight(retry_after) => {
-                let would_wait =
-                    request.settings.observes && request.settings.in_flight == InFlight::Wait;
-                let decision = if would_wait {
-                    Decision::Waited
-                } else {
-                    Decision::RejectedInFlight
-                };
-                (
-                    decision,
-                    0,
-                    Error::InFlight {
-                        operation,
-                        key,
-                        retry_after,
-                    },
-                )
-            }
-            Rejected::Duplicate => (
-                Decision::RejectedDuplicate,
-                0,
-                Error::Duplicate { operation, key },
-            ),
-            Rejected::Done => (
-                Decision::RejectedAlreadyDone,
-                0,
-                Error::AlreadyDone { operation, key },
-            ),
-            Rejected::Mismatch => (
-                Decision::RejectedMismatch,
-                0,
-                Error::FingerprintMismatch { operation, key },
-            ),
-            Rejected::Abandoned(attempt) => (
-                Decision::RejectedAbandoned,
-                attempt,
-                Error::Abandoned {
-                    operation,
-                    key,
-                    attempt,
-                },
-            ),
-            Rejected::Exhausted(attempts) => (
-                Decision::RejectedExhausted,
-                attempts,
-                Error::AttemptsExhausted {
-                    operation,
-                    key,
-                    attempts,
-                },
-            ),
-            Rejected::TooLate(attempt) => (
-                Decision::ClaimTooLate,
-                attempt,
-                Error::LeaseLost {
-                    operation,
-                    key,
-                    attempt,
-                },
-            ),
-            Rejected::Reentrant => (
-                Decision::RejectedReentrant,
-                0,
-                Error::Reentrant { operation, key },
-            ),
-            Rejected::Throttled(retry_after) => (
-                Decision::TokenThrottled,
-                0,
-                Error::Throttled {
-                    operation,
-                    key,
-                    retry_after,
-                },
-            ),
-            Rejected::Token(flaw) => {
-                if let (Some(throttle), Some(submission)) = (&self.throttle, &request.submission)
-                    && flaw.may_be_guess()
-                    && !submission.settles
-                {
-                    throttle.failed(request.id.operation(), submission.subject, clock::now());
-                }
-                (flaw.decision(), 0, Error::UnknownToken { operation, key })
-            }
-        };
+        if let Rejected::Token(flaw) = why
+            && flaw.may_be_guess()
+            && let (Some(throttle), Some(submission)) = (&self.throttle, &request.submission)
+            && !submission.settles
+        {
+            throttle.failed(request.id.operation(), submission.subject, clock::now());
+        }
+        let decision = why.decision(request);
+        let attempt = why.attempt();
+        let error = why.error(&request.id);
         let observer = self.reporter(request);
         if let Some(submission) = &request.submission {
             observer.decided_because(decision, &request.id, attempt, submission);

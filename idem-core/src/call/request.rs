@@ -21,10 +21,10 @@ use crate::token::Submission;
 pub(crate) struct Request {
     pub(crate) id: RecordId,
     pub(crate) fingerprint: Option<Fingerprint>,
-    /// The key is that of a token, and counts only if it was issued.
+    /// Set if the key comes from a token. Such a call runs only if the key was issued.
     pub(crate) submission: Option<Box<Submission>>,
     pub(crate) settings: Settings,
-    /// Of the outcome's type. `None`: there is one version.
+    /// The versions of the outcome's type. `None`: there is only one.
     pub(crate) versions: Option<Box<Versions>>,
     /// `None`: the runtime keeps no traces.
     pub(crate) trace: Option<Arc<CallTrace>>,
@@ -42,7 +42,7 @@ impl Request {
         }
     }
 
-    /// The claim that an owner sends.
+    /// Returns the claim that an owner sends.
     pub(crate) fn claim(&self, owner: Owner) -> Claim {
         Claim {
             id: self.id.clone(),
@@ -58,7 +58,8 @@ impl Request {
         }
     }
 
-    /// Until when a call that began then waits for another; `None` if it does not.
+    /// The instant until which a call that began at `began` waits for another. `None` if it does
+    /// not wait.
     pub(super) fn wait_until(&self, began: Instant) -> Option<Instant> {
         match self.settings.in_flight {
             InFlight::Wait => Some(clock::after(
@@ -69,8 +70,8 @@ impl Request {
         }
     }
 
-    /// Makes it the claim of an operator: it takes an abandoned record over, which stays protected
-    /// as before if this goes no further, and does not wait.
+    /// Makes this the claim of an operator. It takes over an abandoned record and does not wait. If
+    /// the operator's process dies, the record is protected as before.
     pub(crate) fn by_hand(&mut self) {
         let settings = &mut self.settings;
         settings.reconciles |= settings.abandoned == Abandoned::Reject;

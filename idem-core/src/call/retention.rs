@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// How long things are kept, from the request's settings: in whole milliseconds, as they are, and
-/// in half the room, since this is in the future of every call.
+/// How long an outcome is kept and remembered, in whole milliseconds. The future of every call
+/// holds these numbers, and they take half as much memory as two `Duration`s.
 #[derive(Clone, Copy)]
 pub(super) struct Retention {
     ttl: u64,

@@ -1,4 +1,4 @@
-//! Running a body to its end: the one flow of every kind of call.
+//! Runs a body to its end: the one flow of every kind of call.
 
 use std::ops::Deref;
 
@@ -12,16 +12,14 @@ use crate::task::current::Call;
 /// A call that has ended.
 pub(crate) struct Finished<T, E> {
     pub(crate) answer: Answer<T, E>,
-    /// An error is what the caller gets instead.
+    /// If this is an error, the caller gets it instead of the answer.
     pub(crate) carried_out: Result<(), Error>,
     /// The body's error is the outcome.
     pub(crate) is_error_kept: bool,
 }
 
-/// Runs the body, again where its policy says so, and records what came of it. A body that can run
+/// Runs the body, once more if its policy says so, and records its outcome. A body that can run
 /// only once has no next try.
-///
-/// No `async fn`: what it is given would be in its future twice.
 pub(crate) async fn run<R, T, E, P, H, O, A>(
     handling: H,
     mut owner: O,
@@ -30,12 +28,12 @@ pub(crate) async fn run<R, T, E, P, H, O, A>(
 ) -> Finished<T, E>
 where
     P: Fn(&E) -> ErrorAction,
-    // A policy need not be `Sync`: a task of its own has an exclusive reference.
+    // A policy need not be `Sync`, because a detached body holds the only reference.
     H: Deref<Target = Handling<R, T, E, P>>,
     O: Ownership<R>,
     A: FnMut(&mut O),
 {
-    // Beside the answer and not with it: the future holds it only until the record is planned.
+    // Separate from the answer, so that the future holds it only until the record is planned.
     let verdict;
     let answer = loop {
         let end = owner.run_body().await;
@@ -50,9 +48,9 @@ where
                 give_up,
                 error,
             } => {
-                // Between two tries no body is cut: if the call ends here, the key is given up.
+                // No body runs between two tries, so a call that ends here gives its key up.
                 owner.plan(RecordPlan::GiveUp(give_up));
-                // In a box: few calls come here, and the future of each would have room for it.
+                // Boxed, because few calls come here, and the future of every call would be larger.
                 if !Box::pin(owner.wait_for_next_try(pause)).await {
                     verdict = Verdict::AsPlanned;
                     break Answer::Returns(Err(error));
@@ -64,7 +62,7 @@ where
             }
         }
     };
-    // A body that panicked may have left anything: nothing is claimed after it.
+    // A body that panicked may have left any state, so nothing is claimed after it.
     if let Answer::Returns(_) = answer {
         owner.claim_after_body(verdict).await;
     }

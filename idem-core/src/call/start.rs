@@ -1,11 +1,11 @@
 //! How a call claims its key, waits for another call, or replays its outcome.
 //!
 //! At each await here the process may die, the future may be dropped, the reply may be lost, or the
-//! lease may expire. In short: the same owner sends a claim of unknown fate once more and, if that
-//! fails, undoes it. The lease counts from before the claim was sent. The steps after the claim
-//! belong to [`OwnedRecord`](crate::call::owned_record::OwnedRecord).
+//! lease may expire. If the result of a claim is unknown, the same owner sends the claim once more
+//! and, if that fails too, undoes it. The lease counts from before the claim was sent.
+//! [`OwnedRecord`](crate::call::owned_record::OwnedRecord) takes the steps after the claim.
 
-// `sent` and `seat` are the words of `flight.rs`.
+// `sent` and `seat` are the words that the flights use.
 #![allow(clippy::similar_names)]
 
 use std::sync::Arc;
@@ -17,21 +17,20 @@ use crate::base::clock;
 use crate::call::orphan::Orphan;
 use crate::call::owned_record::ClaimedLease;
 use crate::call::recorded::Recorded;
-use crate::call::rejected::Rejected;
+use crate::call::rejected::{ClaimAnswer, Rejected};
 use crate::call::request::Request;
 use crate::error::{Error, StoreError};
 use crate::lease::term::Term;
 use crate::observe::{self, Decision, catch_user_panic};
-use crate::policy::settings::{Abandoned, Duplicate, InFlight, Settings, StoreFailure};
+use crate::policy::settings::{Abandoned, Duplicate, InFlight, StoreFailure};
 use crate::record::{Claimed, Encoded, Origin, Owner};
 use crate::runtime::Runtime;
 use crate::runtime::flight::{FlightSeat, FlightStep, Joined, SharedAnswer};
 use crate::runtime::trace;
 use crate::task::current;
-use crate::token::Flaw;
 
-/// The store's clock and the waiter's may differ a little; a look just before a lease runs out
-/// would only have to be repeated.
+/// A waiter claims this long after the lease should have expired. Its clock and the store's may
+/// differ a little, and a claim just before the end would only have to be repeated.
 const PAST_THE_LEASE: Duration = Duration::from_millis(5);
 /// How long a waiter that cannot wait at the store sleeps before it asks again.
 const WAIT_WITHOUT_STORE: Duration = Duration::from_millis(100);
@@ -50,7 +49,7 @@ pub(crate) enum CallStart {
 enum AfterClaim {
     /// The call has something to do, or fails.
     Over(Result<CallStart, Error>),
-    /// Somebody else is the owner, for this long unless the lease is renewed.
+    /// Another caller is the owner, for this long unless the lease is renewed.
     InFlight {
         attempt: u64,
         lease_left: Duration,
@@ -61,7 +60,7 @@ enum AfterClaim {
 impl Runtime {
     /// Claims the key of a call, waiting and replaying as its settings say.
     ///
-    /// The common path is here; waiting has a separate, boxed future.
+    /// The future holds only the common path. Waiting has a boxed future of its own.
     pub(crate) async fn begin(self: &Arc<Self>, request: &Request) -> Result<CallStart, Error> {
         let began = clock::now();
         if let Some(known) = self.without_the_store(request, began)? {
@@ -80,8 +79,8 @@ impl Runtime {
         self.lead(request, began, seat).await
     }
 
-    /// What this process knows by itself: a call inside its own body, a token that cannot count, an
-    /// outcome in the local cache.
+    /// Decides what this process can decide by itself: a call inside its own body, an invalid
+    /// token, an outcome in the local cache.
     fn without_the_store(
         self: &Arc<Self>,
         request: &Request,
@@ -102,9 +101,9 @@ impl Runtime {
             .transpose()
     }
 
-    /// Claims the key of a call that only observes. It does not wait, and shares no flight: if it
-    /// does not become the owner, its body runs at once, without a record. The decision of a
-    /// guarded call is reported.
+    /// Claims the key of a call in observe mode. Such a call does not wait, and joins no flight. If
+    /// it does not become the owner, its body runs at once, without a record, and the event says
+    /// what a guarded call would have done.
     pub(crate) async fn observe(self: &Arc<Self>, request: &Request) -> CallStart {
         Box::pin(self.try_to_own(request))
             .await
@@ -150,7 +149,7 @@ impl Runtime {
             }
             let shared = match turn {
                 FlightStep::Ask => Some(seat),
-                FlightStep::Alone | FlightStep::Answer(SharedAnswer::Unshared) => {
+                FlightStep::Alone => {
                     drop(seat);
                     None
                 }
@@ -163,36 +162,22 @@ impl Runtime {
                     let until = wait_until.unwrap_or(entered);
                     seat.while_waiting(self.wait_for(request, attempt, until, lease_left))
                         .await;
-                    seat.waited();
+                    seat.wait_ended();
                     continue;
                 }
-                FlightStep::Answer(SharedAnswer::Committed { attempt, outcome }) => {
-                    return self
-                        .replay(request, (attempt, outcome))
-                        .map(CallStart::Replay);
-                }
-                FlightStep::Answer(SharedAnswer::Done) => {
-                    return Err(self.reject(request, &Rejected::Done));
-                }
-                FlightStep::Answer(SharedAnswer::InFlight { until, .. }) => {
-                    let left = until.saturating_duration_since(clock::now());
-                    return Err(self.reject(request, &Rejected::InFlight(left)));
-                }
-                FlightStep::Answer(SharedAnswer::Failed(error)) => {
-                    return self.without_store(request, error);
+                FlightStep::Answer(answer) => {
+                    if let Some(start) = self.use_shared(request, answer) {
+                        return start;
+                    }
+                    drop(seat);
+                    None
                 }
                 FlightStep::Mismatch => return Err(self.reject(request, &Rejected::Mismatch)),
                 FlightStep::InFlight(left) => {
                     return Err(self.reject(request, &Rejected::InFlight(left)));
                 }
             };
-            let (sent, owner) = (clock::now(), self.store.owner());
-            let claim = self.claim(request, owner);
-            let answer = match &shared {
-                Some(seat) => seat.while_asking(claim).await,
-                None => claim.await,
-            };
-            match self.after_claim(request, owner, sent, answer, shared) {
+            match self.claim_in_flight(request, shared).await {
                 AfterClaim::Over(answer) => return answer,
                 AfterClaim::InFlight {
                     seat: Some(still), ..
@@ -202,17 +187,52 @@ impl Runtime {
                     lease_left,
                     seat: None,
                 } => {
-                    return self
-                        .stand_in_line(request, began, (attempt, lease_left))
-                        .await;
+                    return self.wait_alone(request, began, (attempt, lease_left)).await;
                 }
             }
         }
     }
 
-    /// Asks the store first, and then waits as it says.
+    /// Applies an answer that another call got. Returns `None` if each call has to ask for itself.
+    fn use_shared(
+        self: &Arc<Self>,
+        request: &Request,
+        answer: SharedAnswer,
+    ) -> Option<Result<CallStart, Error>> {
+        let why = match answer {
+            SharedAnswer::Unshared => return None,
+            SharedAnswer::Committed { attempt, outcome } => {
+                let replay = self.replay(request, (attempt, outcome));
+                return Some(replay.map(CallStart::Replay));
+            }
+            SharedAnswer::Failed(error) => return Some(self.without_store(request, error)),
+            SharedAnswer::Done => Rejected::Done,
+            SharedAnswer::InFlight { until, .. } => {
+                Rejected::InFlight(until.saturating_duration_since(clock::now()))
+            }
+        };
+        Some(Err(self.reject(request, &why)))
+    }
+
+    /// Claims the key for all calls of the flight, or without a seat only for this call.
+    async fn claim_in_flight(
+        self: &Arc<Self>,
+        request: &Request,
+        seat: Option<Box<FlightSeat>>,
+    ) -> AfterClaim {
+        let sent = clock::now();
+        let owner = self.store.owner();
+        let claim = self.claim(request, owner);
+        let answer = match &seat {
+            Some(seat) => seat.while_asking(claim).await,
+            None => claim.await,
+        };
+        self.after_claim(request, owner, sent, answer, seat)
+    }
+
+    /// Claims the key first, and waits if another call is the owner.
     ///
-    /// No `async fn`: what it is given would be in its future twice.
+    /// It is no `async fn`, whose future would hold the arguments twice.
     fn lead<'a>(
         self: &'a Arc<Self>,
         request: &'a Request,
@@ -231,14 +251,14 @@ impl Runtime {
                     attempt,
                     lease_left,
                     seat: None,
-                } => Box::pin(self.stand_in_line(request, sent, (attempt, lease_left))).await,
+                } => Box::pin(self.wait_alone(request, sent, (attempt, lease_left))).await,
             }
         }
     }
 
-    /// Waits for the owner, and claims again, until the call has an answer: for a call that shares
-    /// with no other.
-    async fn stand_in_line(
+    /// Waits for the owner and claims again, until the call has an answer. Such a call shares
+    /// nothing with other calls.
+    async fn wait_alone(
         self: &Arc<Self>,
         request: &Request,
         began: Instant,
@@ -252,7 +272,8 @@ impl Runtime {
             };
             pause.before_waiting_again(attempt).await;
             self.wait_for(request, attempt, until, lease_left).await;
-            let (sent, owner) = (clock::now(), self.store.owner());
+            let sent = clock::now();
+            let owner = self.store.owner();
             let answer = self.claim(request, owner).await;
             match self.after_claim(request, owner, sent, answer, None) {
                 AfterClaim::Over(answer) => return answer,
@@ -265,7 +286,7 @@ impl Runtime {
         }
     }
 
-    /// Applies the store's answer to a claim, for this call and for its followers.
+    /// Applies the store's answer to a claim, for this call and for those that wait for it.
     fn after_claim(
         self: &Arc<Self>,
         request: &Request,
@@ -275,62 +296,59 @@ impl Runtime {
         mut seat: Option<Box<FlightSeat>>,
     ) -> AfterClaim {
         let fingerprint = request.fingerprint;
-        let mut tell = |ending| {
+        let mut tell = |answer| {
             if let Some(seat) = &mut seat {
-                seat.answered(fingerprint, ending);
+                seat.claim_answered(fingerprint, answer);
             }
         };
-        let (ending, why) = match answer {
-            Ok(Claimed::Owned { attempt, from }) => {
-                return AfterClaim::Over(
-                    self.own(request, owner, (attempt, from), sent, seat)
-                        .map(CallStart::Owner),
-                );
-            }
-            Ok(Claimed::InFlight {
-                attempt,
-                lease_left,
-            }) => {
-                tell(SharedAnswer::InFlight {
-                    attempt,
-                    until: clock::after(clock::now(), lease_left),
-                });
-                return AfterClaim::InFlight {
-                    attempt,
-                    lease_left,
-                    seat,
-                };
-            }
-            Ok(Claimed::Committed { attempt, outcome }) => {
-                tell(SharedAnswer::Committed {
-                    attempt,
-                    outcome: outcome.clone(),
-                });
-                return AfterClaim::Over(
-                    self.replay(request, (attempt, outcome))
-                        .map(CallStart::Replay),
-                );
-            }
+        let claimed = match answer {
+            Ok(claimed) => claimed,
             Err(error) => {
                 tell(SharedAnswer::Failed(error.clone()));
                 return AfterClaim::Over(self.without_store(request, error));
             }
-            Ok(Claimed::Done { .. }) => (SharedAnswer::Done, Rejected::Done),
-            Ok(Claimed::Mismatch) => (SharedAnswer::Unshared, Rejected::Mismatch),
-            Ok(Claimed::Abandoned { attempt }) => {
-                (SharedAnswer::Unshared, Rejected::Abandoned(attempt))
-            }
-            Ok(Claimed::Exhausted { attempts }) => {
-                (SharedAnswer::Unshared, Rejected::Exhausted(attempts))
-            }
-            Ok(Claimed::NotIssued) => (SharedAnswer::Unshared, Rejected::Token(Flaw::Unknown)),
-            Ok(Claimed::IssueExpired) => (SharedAnswer::Unshared, Rejected::Token(Flaw::Expired)),
         };
-        tell(ending);
-        AfterClaim::Over(Err(self.reject(request, &why)))
+        match ClaimAnswer::from(claimed) {
+            ClaimAnswer::Owned { attempt, from } => AfterClaim::Over(
+                self.own(request, owner, (attempt, from), sent, seat)
+                    .map(CallStart::Owner),
+            ),
+            ClaimAnswer::InFlight {
+                attempt,
+                lease_left,
+            } => {
+                tell(SharedAnswer::InFlight {
+                    attempt,
+                    until: clock::after(clock::now(), lease_left),
+                });
+                AfterClaim::InFlight {
+                    attempt,
+                    lease_left,
+                    seat,
+                }
+            }
+            ClaimAnswer::Committed { attempt, outcome } => {
+                tell(SharedAnswer::Committed {
+                    attempt,
+                    outcome: outcome.clone(),
+                });
+                AfterClaim::Over(
+                    self.replay(request, (attempt, outcome))
+                        .map(CallStart::Replay),
+                )
+            }
+            ClaimAnswer::Rejected(why) => {
+                // All other rejections depend on what this call asked for.
+                tell(match why {
+                    Rejected::Done => SharedAnswer::Done,
+                    _ => SharedAnswer::Unshared,
+                });
+                AfterClaim::Over(Err(self.reject(request, &why)))
+            }
+        }
     }
 
-    /// Waits until the record may have changed, the lease may have run out, or the call's own time
+    /// Waits until the record may have changed, the lease may have expired, or the call's own time
     /// is up.
     pub(super) async fn wait_for(
         &self,
@@ -351,14 +369,14 @@ impl Runtime {
         self.waited(request, entered);
     }
 
-    /// Sends a claim; once more if its fate is unknown, as the same owner, who is recognised.
+    /// Sends a claim. If its result is unknown, sends it once more; the store recognises the owner.
     async fn claim(
         self: &Arc<Self>,
         request: &Request,
         owner: Owner,
     ) -> Result<Claimed, StoreError> {
-        // Whenever this future ends without a clear answer, dropped included, what it may have
-        // claimed is given back.
+        // If this future ends without a clear answer, or is dropped, the orphan undoes what may
+        // have been claimed.
         let mut orphan = Orphan::new(self, request, owner);
         let mut is_resent = false;
         loop {
@@ -369,7 +387,7 @@ impl Runtime {
                     is_resent = true;
                 }
                 answer => {
-                    // Sent twice, only owning it says that neither of the two is on its way yet.
+                    // After two messages, only ownership shows that neither is still on its way.
                     if !is_resent || matches!(answer, Ok(Claimed::Owned { .. })) {
                         orphan.adopt();
                     }
@@ -387,7 +405,7 @@ impl Runtime {
         sent: Instant,
         seat: Option<Box<FlightSeat>>,
     ) -> Result<ClaimedLease, Error> {
-        let Settings { lease, .. } = request.settings;
+        let lease = request.settings.lease;
         let term = Term::new(
             request.id.clone(),
             owner,
@@ -397,7 +415,7 @@ impl Runtime {
         );
         let now = clock::now();
         if term.is_lost_at(now) {
-            // The answer took as long as the lease: by now, the key may have another owner.
+            // The answer took as long as the lease, so the key may have another owner by now.
             drop(Orphan::new(self, request, owner));
             return Err(self.reject(request, &Rejected::TooLate(attempt)));
         }
@@ -414,13 +432,14 @@ impl Runtime {
         })
     }
 
-    /// The attempt before this one was cut off, and its record is taken over.
+    /// Reports that this attempt took over the record of one that was cut off.
     pub(crate) fn took_over(&self, request: &Request, attempt: u64) {
         self.observer
             .decided(Decision::TakenOver, &request.id, attempt);
         if request.settings.abandoned == Abandoned::Reject {
             let why = format!(
-                "the key was not settled within its `hold`, {:?}: the call runs although attempt {} was cut off",
+                "the key was not settled within its `hold`, {:?}: the call runs although attempt \
+                 {} was cut off",
                 request.settings.hold(),
                 attempt.saturating_sub(1)
             );
@@ -472,7 +491,8 @@ impl Runtime {
                         if !request.settings.observes {
                             catch_user_panic(|| trace::link(trace));
                         }
-                        // Not in a variable of its own: Rust 1.88 lets none outlive its line.
+                        // `format_args!` stays inside the call: Rust 1.88 cannot bind it to a
+                        // variable.
                         observer.decided_because(
                             Decision::Replayed,
                             &request.id,
@@ -482,17 +502,12 @@ impl Runtime {
                     }
                     None => observer.decided(Decision::Replayed, &request.id, 0),
                 }
-                let (id, codec, versions) = (
-                    request.id.clone(),
-                    self.codec.clone(),
-                    request.versions.clone(),
-                );
                 Ok(Recorded {
-                    id,
+                    id: request.id.clone(),
                     attempt,
                     outcome,
-                    codec,
-                    versions,
+                    codec: self.config.codec.clone(),
+                    versions: request.versions.clone(),
                     observer,
                 })
             }
@@ -505,8 +520,8 @@ impl Runtime {
     }
 }
 
-/// A store may end a wait for no reason. A waiter that finds the same attempt in flight again at
-/// once, and again, slows down.
+/// Slows a waiter down. A store may end a wait for no reason; a waiter that then finds the same
+/// attempt in flight would claim in a busy loop.
 #[derive(Default)]
 pub(super) struct Pause {
     seen: Option<(u64, Instant)>,
@@ -561,7 +576,7 @@ mod tests {
                 "{took} ms, not {millis}"
             );
         }
-        // A wait that lasted did not end for no reason.
+        // A wait that lasted longer did not end without a reason.
         tokio::time::advance(Duration::from_millis(5)).await;
         let before = clock::now();
         pause.before_waiting_again(2).await;

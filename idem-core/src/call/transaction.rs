@@ -6,13 +6,14 @@
 use std::error::Error as StdError;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::call::finish::Handling;
-use crate::call::open_transaction::{Backoff, CommittedBy, OpenTransaction, TransactionClaim};
+use crate::call::open_transaction::{
+    Backoff, ClaimedRow, CommittedBy, HeldLease, OpenTransaction, TransactionClaim,
+};
 use crate::call::ownership::in_transaction::ClaimedInTransaction;
 use crate::call::ownership::observed_in_transaction::ObservedInTransaction;
 use crate::call::ownership::unguarded::UnguardedInTransaction;
@@ -34,7 +35,7 @@ use crate::store::{Store, Transaction, Transactions};
 use crate::task::current::{AskMode, Call};
 use crate::task::watch::{self, Seen};
 
-/// A transaction that meets others is run again at most so often.
+/// How often a transaction with a conflict is run again.
 const RERUNS: u32 = 20;
 
 /// One call in a transaction.
@@ -44,7 +45,7 @@ pub(crate) struct InTransaction<'a, R, T, E, P, S> {
     pub(crate) store: PhantomData<fn() -> S>,
 }
 
-/// The result of a call.
+/// The result of a call in one transaction.
 enum TransactionOutcome<'p, T, E> {
     /// The caller commits.
     Done(Outcome<T>),
@@ -71,29 +72,46 @@ impl<T, E> TransactionOutcome<'_, T, E> {
     }
 }
 
-/// A lease that holds the key.
+/// A call that met a lease.
 struct LeaseMet<'p> {
     runtime: &'p Arc<Runtime>,
     request: &'p Request,
-    attempt: u64,
-    left: Duration,
-    /// Until when the call may wait for it.
-    until: Instant,
+    lease: HeldLease,
 }
 
 impl LeaseMet<'_> {
     fn reject(&self) -> Error {
         self.runtime
-            .reject(self.request, &Rejected::InFlight(self.left))
+            .reject(self.request, &Rejected::InFlight(self.lease.left))
     }
 
-    /// Waits until it may have ended. No transaction may be open, nor its connection in use.
+    /// Waits until the lease may have ended. The caller must have ended its transaction and given
+    /// the connection back.
     async fn wait(&self, pause: &mut Pause) {
-        pause.before_waiting_again(self.attempt).await;
+        let HeldLease {
+            attempt,
+            left,
+            until,
+        } = self.lease;
+        pause.before_waiting_again(attempt).await;
         self.runtime
-            .wait_for(self.request, self.attempt, self.until, self.left)
+            .wait_for(self.request, attempt, until, left)
             .await;
     }
+}
+
+/// The end of a transaction that the library began.
+enum TransactionEnd<'p, T, E> {
+    /// It is committed. The caller gets this.
+    Committed(Result<Outcome<T>, E>),
+    /// It is rolled back: the body returned this error.
+    Failed(E),
+    /// It is rolled back: the call could not run its body, or not record its outcome.
+    Refused(Error),
+    /// It is rolled back, because a lease holds the key.
+    Met(LeaseMet<'p>),
+    /// It could not begin or commit.
+    StoreFailed(StoreError),
 }
 
 impl<R, T, E, P, S> InTransaction<'_, R, T, E, P, S>
@@ -115,7 +133,7 @@ where
         }
     }
 
-    /// Begins transactions until one is committed, or fails for a reason of its own.
+    /// Begins transactions until one is committed, or fails for another reason than a conflict.
     pub(crate) async fn run<B, F>(
         &self,
         begins: &B,
@@ -129,67 +147,72 @@ where
         let committed_by = CommittedBy::Library {
             one_writer: B::ONE_WRITER,
         };
-        let (mut pause, mut waits) = (Backoff::default(), Pause::default());
-        // The end of a wait that goes on.
+        let mut pause = Backoff::default();
+        let mut waits = Pause::default();
+        // The end of a wait that continues in the next transaction.
         let mut until = None;
         loop {
             pause.rounds += 1;
             let may_rerun = pause.rounds <= RERUNS;
-            let failure = match begins.begin().await {
-                Err(error) => error,
-                Ok(mut tx) => match self
-                    .attempt(&mut tx, &mut body, committed_by, until.take())
-                    .await
+            let end = self
+                .in_one_transaction(begins, &mut body, committed_by, until.take())
+                .await;
+            match end {
+                TransactionEnd::Committed(result) => return result,
+                TransactionEnd::Met(met) => {
+                    met.wait(&mut waits).await;
+                    until = Some(met.lease.until);
+                    // A wait is no conflict, so it does not count.
+                    pause.rounds -= 1;
+                    continue;
+                }
+                TransactionEnd::Failed(error) => {
+                    if !may_rerun || !rerun(&error) {
+                        return Err(error);
+                    }
+                    self.runs_again(&"the body met another transaction");
+                }
+                TransactionEnd::Refused(Error::Store { source, .. })
+                    if may_rerun && is_conflict::<S, B>(&source) =>
                 {
-                    TransactionOutcome::Done(outcome) => match B::commit(tx).await {
-                        Ok(()) => return Ok(outcome),
-                        Err(error) => error,
-                    },
-                    // The error is what is written, and nothing else.
-                    TransactionOutcome::Kept(kept) => match B::commit(tx).await {
-                        Ok(()) => return Err(kept),
-                        Err(error) => error,
-                    },
-                    TransactionOutcome::Met(lease) => {
-                        B::roll_back(tx).await;
-                        lease.wait(&mut waits).await;
-                        until = Some(lease.until);
-                        pause.rounds -= 1;
-                        continue;
+                    self.runs_again(&source);
+                }
+                TransactionEnd::Refused(error) => {
+                    if let Error::Store { source, .. } = &error {
+                        self.gives_up(source);
                     }
-                    TransactionOutcome::Failed(error) => {
-                        B::roll_back(tx).await;
-                        if !may_rerun || !rerun(&error) {
-                            return Err(error);
-                        }
-                        self.runs_again(&"the body met another transaction");
-                        pause.take().await;
-                        continue;
+                    return Err(self.handling.refuse(error));
+                }
+                TransactionEnd::StoreFailed(failure) => {
+                    if !may_rerun || !is_conflict::<S, B>(&failure) {
+                        self.gives_up(&failure);
+                        return Err(self.handling.refuse(self.store_failed(failure)));
                     }
-                    TransactionOutcome::Refused(error) => {
-                        B::roll_back(tx).await;
-                        match error {
-                            Error::Store { source, .. }
-                                if may_rerun && is_conflict::<S, B>(&source) =>
-                            {
-                                source
-                            }
-                            error => {
-                                if let Error::Store { source, .. } = &error {
-                                    self.gives_up(source);
-                                }
-                                return Err(self.handling.refuse(error));
-                            }
-                        }
-                    }
-                },
-            };
-            if !may_rerun || !is_conflict::<S, B>(&failure) {
-                self.gives_up(&failure);
-                return Err(self.handling.refuse(self.store_failed(failure)));
+                    self.runs_again(&failure);
+                }
             }
-            self.runs_again(&failure);
             pause.take().await;
+        }
+    }
+
+    /// Begins a transaction, makes the call in it, and ends it.
+    async fn in_one_transaction<B, F>(
+        &self,
+        begins: &B,
+        body: &mut F,
+        committed_by: CommittedBy,
+        until: Option<Instant>,
+    ) -> TransactionEnd<'_, T, E>
+    where
+        B: Transactions<S>,
+        F: Body<B::Transaction, R>,
+    {
+        match begins.begin().await {
+            Err(error) => TransactionEnd::StoreFailed(error),
+            Ok(mut tx) => {
+                let outcome = self.attempt(&mut tx, body, committed_by, until).await;
+                end_transaction::<S, B, T, E>(tx, outcome).await
+            }
         }
     }
 
@@ -233,57 +256,64 @@ where
                 ));
             };
             let mut open = OpenTransaction::new(tx, runtime, request);
-            let (attempt, owner, from) = match open.claim(store, committed_by, until).await {
-                Ok(TransactionClaim::Owner {
-                    attempt,
-                    owner,
-                    from,
-                }) => (attempt, owner, from),
+            let claimed = match open.claim(store, committed_by, until).await {
+                Ok(TransactionClaim::Owner(claimed)) => claimed,
                 Ok(TransactionClaim::Replay(recorded)) => return self.replay(&recorded),
-                Ok(TransactionClaim::Met {
-                    attempt,
-                    left,
-                    until,
-                }) => {
+                Ok(TransactionClaim::Met(lease)) => {
                     return TransactionOutcome::Met(LeaseMet {
                         runtime,
                         request,
-                        attempt,
-                        left,
-                        until,
+                        lease,
                     });
                 }
                 Err(error) => return TransactionOutcome::Refused(error),
             };
-            watch::note(Seen::Executed);
             if is_traced {
-                observe::span_has_attempt(attempt);
+                observe::span_has_attempt(claimed.attempt);
             }
-            if self.handling.policy.error_codec.is_some()
-                && let Err(error) = open.savepoint().await
-            {
-                return TransactionOutcome::Refused(open.failed(error).await);
-            }
-            let owner = ClaimedInTransaction {
-                open,
-                store,
-                body,
-                call: Self::call(runtime, request, attempt, from == Origin::Abandoned),
-                owner,
-                plan: RecordPlan::Nothing,
-                is_error_kept: false,
-            };
-            let finished = run(
-                &self.handling,
-                owner,
-                Tries::new(runtime.unlisted),
-                None::<fn(&mut _)>,
-            )
-            .await;
-            TransactionOutcome::of(finished)
+            self.run_claimed(open, store, body, claimed).await
         }
         .instrument(span)
         .await
+    }
+
+    /// Runs the body of a call that owns its row.
+    async fn run_claimed<X, B>(
+        &self,
+        mut open: OpenTransaction<'_, X, S>,
+        store: &S,
+        body: &mut B,
+        claimed: ClaimedRow,
+    ) -> TransactionOutcome<'_, T, E>
+    where
+        X: Transaction<S>,
+        B: Body<X, R>,
+    {
+        watch::note(Seen::Executed);
+        if self.handling.policy.error_codec.is_some()
+            && let Err(error) = open.savepoint().await
+        {
+            return TransactionOutcome::Refused(open.failed(error).await);
+        }
+        let runtime = open.runtime;
+        let is_rerun = claimed.from == Origin::Abandoned;
+        let owner = ClaimedInTransaction {
+            call: Self::call(runtime, open.request, claimed.attempt, is_rerun),
+            open,
+            store,
+            body,
+            owner: claimed.owner,
+            plan: RecordPlan::Nothing,
+            is_error_kept: false,
+        };
+        let finished = run(
+            &self.handling,
+            owner,
+            Tries::new(runtime.config.unlisted),
+            None::<fn(&mut _)>,
+        )
+        .await;
+        TransactionOutcome::of(finished)
     }
 
     /// Runs the body whatever the record says, and then says what a guarded call would have done.
@@ -299,8 +329,8 @@ where
         B: Body<X, R>,
     {
         watch::note(Seen::Executed);
-        // Where the library ends the transaction, nothing of a failed body is committed with its
-        // error. Where the caller does, that is up to the caller, as without `idem`.
+        // If the library ends the transaction, nothing of a failed body is committed with its
+        // error. If the caller does, the caller decides, as without `idem`.
         if !committed_by.is_caller()
             && self.handling.policy.error_codec.is_some()
             && let Err(error) = open.savepoint().await
@@ -321,7 +351,7 @@ where
         let finished = run(
             &self.handling,
             owner,
-            Tries::new(runtime.unlisted),
+            Tries::new(runtime.config.unlisted),
             None::<fn(&mut _)>,
         )
         .await;
@@ -369,7 +399,7 @@ where
         }
     }
 
-    /// A conflict that does not pass is one that someone should look at.
+    /// Reports a conflict that stayed through all reruns.
     fn gives_up(&self, failure: &StoreError) {
         if let Prepared::Guarded(runtime, request) = self.prepared
             && failure.kind() == StoreErrorKind::Conflict
@@ -389,16 +419,48 @@ where
     }
 }
 
+/// Commits or rolls back the transaction of a call, as its outcome asks.
+async fn end_transaction<S, B, T, E>(
+    tx: B::Transaction,
+    outcome: TransactionOutcome<'_, T, E>,
+) -> TransactionEnd<'_, T, E>
+where
+    S: Store,
+    B: Transactions<S>,
+{
+    let result = match outcome {
+        TransactionOutcome::Done(outcome) => Ok(outcome),
+        // Only the record of the error is written: the body's rows are rolled back already.
+        TransactionOutcome::Kept(error) => Err(error),
+        TransactionOutcome::Failed(error) => {
+            B::roll_back(tx).await;
+            return TransactionEnd::Failed(error);
+        }
+        TransactionOutcome::Refused(error) => {
+            B::roll_back(tx).await;
+            return TransactionEnd::Refused(error);
+        }
+        TransactionOutcome::Met(lease) => {
+            B::roll_back(tx).await;
+            return TransactionEnd::Met(lease);
+        }
+    };
+    match B::commit(tx).await {
+        Ok(()) => TransactionEnd::Committed(result),
+        Err(error) => TransactionEnd::StoreFailed(error),
+    }
+}
+
 fn is_conflict<S: Store, B: Transactions<S>>(error: &StoreError) -> bool {
     sources(Some(error), B::is_conflict)
 }
 
-/// Whether it is so of an error, or of one of its sources.
+/// Whether `is_so` holds for an error or one of its sources.
 pub(crate) fn sources(
     first: Option<&(dyn StdError + 'static)>,
     is_so: impl Fn(&(dyn StdError + 'static)) -> bool,
 ) -> bool {
-    /// No chain is longer, but for one that is a circle.
+    /// Longer than any real chain, and an end for one that is a circle.
     const MOST: usize = 100;
     std::iter::successors(first, |error| (*error).source())
         .take(MOST)

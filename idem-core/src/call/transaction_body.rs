@@ -1,4 +1,4 @@
-//! The bodies of transactions: such as can move to another thread, and such as cannot.
+//! The bodies of transactions: those that can move to another thread, and those that cannot.
 
 use std::future::{Future, pending};
 use std::pin::Pin;
@@ -6,14 +6,15 @@ use std::pin::Pin;
 /// A body whose future can move between threads: an async closure over `X`, which is `&mut` the
 /// transaction. No type implements it by hand.
 ///
-/// Stable Rust has no way to say that the future of an `AsyncFnMut` is `Send`. Without that, the
-/// call would be refused in `tokio::spawn` and in handlers ("implementation of `Send` is not
-/// general enough"). But every async closure can be called once as a plain `FnOnce`, whose future
-/// has a name. A body that may run again is therefore `Clone`.
+/// Stable Rust has no way to say that the future of an `AsyncFnMut` is `Send`. Without that,
+/// `tokio::spawn` and handlers would refuse the call ("implementation of `Send` is not general
+/// enough"). But every async closure can be called once as a plain `FnOnce`, whose future has a
+/// name. So a body that may run again is `Clone`.
 #[diagnostic::on_unimplemented(
     message = "this body cannot run in a transaction on any thread",
     label = "not an async closure over `&mut` the transaction, whose future is `Send`",
-    note = "write `async |tx| ..`; for a body with an `Rc`, or another value that is not `Send`, use `run_in_local` or `transaction_local`"
+    note = "write `async |tx| ..`; for a body with an `Rc`, or another value that is not `Send`, \
+        use `run_in_local` or `transaction_local`"
 )]
 pub trait TransactionBody<X, R>: FnOnce(X) -> Self::Running {
     /// The future of the body.
@@ -28,13 +29,15 @@ where
     type Running = Running;
 }
 
-/// A body that may run again, if its transaction meets another one: `Clone`. No type implements it by
-/// hand.
+/// A body that may run again if its transaction meets another one, so it is `Clone`. No type
+/// implements it by hand.
 #[diagnostic::on_unimplemented(
     message = "this body cannot run a second time, as it must if its transaction meets another one",
     label = "not `Clone`",
-    note = "a body that owns what is not `Clone`: leave out `move`, so that it borrows, or put that into an `Arc`",
-    note = "a body that changes what it captures: return the change, or use `transaction_local`; `run_in` runs its body once, in a transaction of yours"
+    note = "a body that owns what is not `Clone`: leave out `move`, so that it borrows, or put \
+        that into an `Arc`",
+    note = "a body that changes what it captures: return the change, or use `transaction_local`; \
+        `run_in` runs its body once, in a transaction of yours"
 )]
 pub trait RunsAgain: Clone {}
 
@@ -48,7 +51,7 @@ pub(crate) trait Body<X, R> {
 
 /// A body whose future can move between threads, cloned for each run.
 ///
-/// The future is in a box: so a caller's future is `Send` whatever the body borrows.
+/// The future is boxed, so that the caller's future is `Send` whatever the body borrows.
 pub(crate) struct AnyThread<F>(pub(crate) F);
 
 impl<X, R, F> Body<X, R> for AnyThread<F>
@@ -62,7 +65,7 @@ where
     }
 }
 
-/// The same for a body that runs once.
+/// As [`AnyThread`], for a body that runs once.
 pub(crate) struct AnyThreadOnce<F>(pub(crate) Option<F>);
 
 impl<X, R, F> Body<X, R> for AnyThreadOnce<F>
@@ -70,7 +73,7 @@ where
     F: for<'t> TransactionBody<&'t mut X, R>,
 {
     async fn run(&mut self, tx: &mut X) -> R {
-        // Never, since a call in the caller's transaction runs its body once.
+        // A call in the caller's transaction runs its body once, so this does not happen.
         let Some(body) = self.0.take() else {
             return pending().await;
         };
@@ -79,7 +82,7 @@ where
     }
 }
 
-/// A body that may hold what belongs to its thread.
+/// A body that may hold values that are not `Send`.
 pub(crate) struct OneThread<F>(pub(crate) F);
 
 impl<X, R, F: AsyncFnMut(&mut X) -> R> Body<X, R> for OneThread<F> {
@@ -88,7 +91,7 @@ impl<X, R, F: AsyncFnMut(&mut X) -> R> Body<X, R> for OneThread<F> {
     }
 }
 
-/// The same for a body that runs once.
+/// As [`OneThread`], for a body that runs once.
 pub(crate) struct OneThreadOnce<F>(pub(crate) Option<F>);
 
 impl<X, R, F: AsyncFnOnce(&mut X) -> R> Body<X, R> for OneThreadOnce<F> {

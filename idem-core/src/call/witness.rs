@@ -1,4 +1,4 @@
-//! What is known at the return type of a guarded function.
+//! What the macro learns from the return type of a guarded function.
 
 use crate::call::keeping::{KeepsErrors, Policy};
 use crate::call::recorded::Recorded;
@@ -12,7 +12,8 @@ use crate::record::Encoded;
 #[diagnostic::on_unimplemented(
     message = "an idempotent function must return `Result`, not `{Self}`",
     label = "not a `Result`",
-    note = "the call can fail in ways of its own (`idem::Error`), which the function's error type takes up by `From<idem::Error>`"
+    note = "the call can fail in ways of its own (`idem::Error`), which the function's error type \
+        takes up by `From<idem::Error>`"
 )]
 pub trait Returned {
     /// The outcome.
@@ -26,7 +27,7 @@ pub trait Returned {
     ///
     /// The error that was returned.
     fn into_result(self) -> Result<Self::Ok, Self::Err>;
-    /// From a `Result`.
+    /// Makes the type from a `Result`.
     fn from_result(result: Result<Self::Ok, Self::Err>) -> Self;
 }
 
@@ -69,11 +70,12 @@ where
     }
 }
 
-/// An error type that the errors of a guarded call can be turned into.
+/// An error type into which the errors of a guarded call can be converted.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot take up the errors of `idem`",
     label = "is not `From<idem::Error>`",
-    note = "with thiserror, add a variant: `#[error(transparent)] Idempotency(#[from] idem::Error)`",
+    note = "with thiserror, add a variant: `#[error(transparent)] Idempotency(#[from] \
+        idem::Error)`",
     note = "or implement `From<idem::Error>` by hand"
 )]
 pub trait FromIdempotency: From<Error> {}
@@ -123,7 +125,8 @@ impl<R, T, E: ErrorPolicy> Witness<R, T, E> {
 /// The errors of a type whose policy has a condition that is not met, such as a policy of the error
 /// inside. This is an error at the type.
 pub trait ConditionalPolicy<E> {
-    /// This is found before [`NoPolicy`]'s method of the same name, which is of a reference.
+    /// Method lookup finds this before [`NoPolicy`]'s method of the same name, which takes a
+    /// reference to a reference.
     fn errors_by_default(&self) -> Policy<fn(&E) -> ErrorAction, E>
     where
         E: ErrorPolicy<Keeps: KeepsErrors<E>, Retries: RunsOnce>;
@@ -141,7 +144,7 @@ impl<R, T, E: HasErrorPolicy> ConditionalPolicy<E> for Witness<R, T, E> {
 /// What is done with the errors of a type that says nothing, where the function says nothing
 /// either.
 pub trait NoPolicy<E> {
-    /// Each is treated as [`Builder::default_error`](crate::Builder::default_error) says.
+    /// Treats each error as [`Builder::default_error`](crate::Builder::default_error) says.
     fn errors_by_default(&self) -> Policy<fn(&E) -> ErrorAction, E>;
 }
 

@@ -22,7 +22,8 @@ use self::canonical::Canonical;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be part of a fingerprint",
     label = "is not `Serialize`",
-    note = "derive `serde::Serialize`, or name the fields that matter: `fingerprint = (\"req.amount\", \"req.currency\")`"
+    note = "derive `serde::Serialize`, or name the fields that matter: `fingerprint = \
+        (\"req.amount\", \"req.currency\")`"
 )]
 pub trait FingerprintPart: Serialize {}
 
@@ -55,11 +56,12 @@ impl<T: Serialize + ?Sized> FingerprintPart for T {}
 ///
 /// # Cost
 ///
-/// Each call digests its value once more. Text costs about one instruction for each byte. Bytes in a
-/// slice, an array or a `Vec<u8>` are a sequence of numbers to serde, and cost about 200 instructions
-/// for each, so 200 million for a body of 1 MiB. For bodies, use `str`, or a type that serializes as
-/// bytes, such as `serde_bytes::Bytes`. These are other fingerprints than those of the sequence. So
-/// after such a change, a key that comes again gets a mismatch until its record has expired.
+/// Each call digests its value once more. Text costs about one instruction for each byte. Bytes in
+/// a slice, an array or a `Vec<u8>` are a sequence of numbers to serde, and cost about 200
+/// instructions for each, so 200 million for a body of 1 MiB. For bodies, use `str`, or a type that
+/// serializes as bytes, such as `serde_bytes::Bytes`. These are other fingerprints than those of
+/// the sequence. So after such a change, a key that comes again gets a mismatch until its record
+/// has expired.
 ///
 /// # Examples
 ///
@@ -93,7 +95,7 @@ impl Fingerprint {
             static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
         }
         const MOST: usize = 4096;
-        // Taken away meanwhile: a value may digest others of its own.
+        // The buffer is taken out, because a value may digest values of its own.
         let mut canonical = SCRATCH.take();
         canonical.clear();
         value.serialize(Canonical {

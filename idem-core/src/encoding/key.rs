@@ -48,8 +48,10 @@ pub const MAX_KEY_LEN: usize = 256;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be part of an idempotency key",
     label = "not a key part",
-    note = "key parts are strings, integers, `bool`, `char`, `Uuid`, references to them, `Option`s and tuples of them",
-    note = "for a type of your own, `#[derive(idem::KeyPart)]` on a newtype, struct or enum makes it one; a float is never one: use a count of the smallest unit, such as cents, or a text"
+    note = "key parts are strings, integers, `bool`, `char`, `Uuid`, references to them, `Option`s \
+        and tuples of them",
+    note = "for a type of your own, `#[derive(idem::KeyPart)]` on a newtype, struct or enum makes \
+        it one; a float is never one: use a count of the smallest unit, such as cents, or a text"
 )]
 pub trait KeyPart {
     /// Writes this value as one part, or as several. A value that writes nothing, or only an empty
@@ -63,7 +65,7 @@ pub struct KeyWriter<'a> {
     missing: &'a mut bool,
     /// Nothing written in this group yet.
     first: bool,
-    /// Nothing written at all, and no group around: a tuple here needs no parentheses, as in
+    /// Nothing is written, and no group is open: a tuple here needs no parentheses, as in
     /// `tenant:order`.
     outermost: bool,
 }
@@ -82,7 +84,7 @@ impl KeyWriter<'_> {
     pub fn display(&mut self, part: impl fmt::Display) {
         self.separate();
         let before = self.text.len();
-        // Writing to a `String` fails only where the value's own `Display` does.
+        // Writing to a `String` fails only if the value's own `Display` does.
         let written = write!(Escaping(self.text), "{part}");
         if written.is_err() || self.text.len() == before {
             *self.missing = true;
@@ -112,7 +114,7 @@ impl KeyWriter<'_> {
         self.text.push(')');
     }
 
-    /// The parts of a tuple: a group, but for the tuple that is the whole key.
+    /// Writes the parts of a tuple, as a group unless the tuple is the whole key.
     fn tuple(&mut self, parts: impl FnOnce(&mut KeyWriter<'_>)) {
         if self.outermost {
             self.outermost = false;
@@ -122,7 +124,7 @@ impl KeyWriter<'_> {
         }
     }
 
-    /// A part of a tuple, which is missing if it writes nothing.
+    /// Writes a part of a tuple. The part is missing if it writes nothing.
     fn part(&mut self, part: &impl KeyPart) {
         let before = self.text.len();
         part.write_to(self);
@@ -161,8 +163,8 @@ impl Key {
     }
 
     /// Reads a key in its encoded form, as stores keep it and listings show it. `None` if it has
-    /// characters that no encoded key has, or is too long. It does not check whether parentheses are
-    /// closed.
+    /// characters that no encoded key has, or is too long. It does not check whether parentheses
+    /// are closed.
     ///
     /// ```
     /// # use idem_core as idem;
@@ -201,7 +203,7 @@ fn is_base64(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
 }
 
-/// Whether every character may be in an encoded key, outside of a digest.
+/// Whether every character may be in an encoded key, except in a digest.
 fn is_encoded(text: &str) -> bool {
     let is_hex =
         |byte: Option<&u8>| byte.is_some_and(|byte| matches!(byte, b'0'..=b'9' | b'A'..=b'F'));
@@ -215,10 +217,10 @@ fn is_encoded(text: &str) -> bool {
         && !text.contains("::")
 }
 
-/// Writes a key behind what is there already. Says whether it is there: not if a part of it is
-/// missing.
+/// Appends a key to `text`. Returns whether it is complete: `false` if a part is missing.
 pub(crate) fn write_after<K: KeyPart + ?Sized>(text: &mut String, value: &K) -> bool {
-    let (start, mut missing) = (text.len(), false);
+    let start = text.len();
+    let mut missing = false;
     value.write_to(&mut KeyWriter {
         text,
         missing: &mut missing,
@@ -238,8 +240,8 @@ pub(crate) fn write_after<K: KeyPart + ?Sized>(text: &mut String, value: &K) -> 
     true
 }
 
-/// Writes a digest as a key behind what is there already. No value encodes to it: a part has no
-/// `~`, and that of a long key is longer.
+/// Appends a digest as a key to `text`. No value encodes to such a key: a part contains no `~`, and
+/// the digest of a long key is longer.
 pub(crate) fn write_digest_after(text: &mut String, digest: &[u8; 16]) {
     text.push_str("~t");
     URL_SAFE_NO_PAD.encode_string(digest, text);
@@ -310,7 +312,8 @@ impl fmt::Write for Escaping<'_> {
 }
 
 fn escape_into(out: &mut String, part: &str) {
-    // The characters of most keys. Without a branch for each byte, many are checked at a time.
+    // The characters of most keys. The test has no branch for each byte, so the processor checks
+    // many bytes at a time.
     #[allow(clippy::needless_bitwise_bool)]
     let is_plain = |byte: u8| {
         let letter = (byte | 0x20).wrapping_sub(b'a') < 26;
@@ -408,7 +411,7 @@ impl KeyPart for Cow<'_, str> {
     }
 }
 
-// Shown in messages, which then name the `T` that is none.
+// Messages that suggest this implementation then name the `T` that is no part of a key.
 impl<T: KeyPart> KeyPart for Option<T> {
     fn write_to(&self, key: &mut KeyWriter<'_>) {
         match self {
@@ -534,7 +537,7 @@ mod tests {
         assert_ne!(long, encoded("x".repeat((1 << 20) + 1)));
         assert_eq!(encoded(long.as_str()), format!("%7E{}", &long[1..]));
         assert_eq!(encoded("x".repeat(MAX_KEY_LEN)).len(), MAX_KEY_LEN);
-        // Stored keys must stay readable by later versions, so the digest is pinned.
+        // Later versions must still read stored keys, so the digest is pinned.
         assert_eq!(encoded("x".repeat(300)), PINNED);
     }
 

@@ -38,13 +38,12 @@ pub enum Disposition {
     },
 }
 
-/// The pause before a message comes again whose handler failed for a reason that may pass in a
-/// moment.
+/// The pause before a message comes again if its handler failed for a reason that may pass soon.
 const SOON: Duration = Duration::from_secs(1);
-/// A message that comes again sooner is a busy loop.
+/// A shorter pause would be a busy loop.
 const SHORTEST: Duration = Duration::from_millis(100);
-/// The pause where the service is at fault, until it is repaired: no message is, so none is put
-/// aside.
+/// The pause if the service itself needs a repair. No message is at fault, so none is
+/// dead-lettered.
 const UNTIL_REPAIRED: Duration = Duration::from_secs(30);
 
 impl Disposition {
@@ -121,7 +120,8 @@ impl Disposition {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say what becomes of a message whose handler fails with it",
     label = "has no disposition",
-    note = "derive `idem::ErrorPolicy` and mark with `#[idem(dead_letter)]` the variants that no redelivery helps (none: `#[idem(dispose)]` above the type)",
+    note = "derive `idem::ErrorPolicy` and mark with `#[idem(dead_letter)]` the variants that no \
+        redelivery helps (none: `#[idem(dispose)]` above the type)",
     note = "or implement `idem::Dispose`; `Disposition::of` serves the `idem::Error` inside of it"
 )]
 pub trait Dispose {
@@ -156,12 +156,14 @@ pub trait ConditionalDisposition {
     /// The type of the error inside.
     type Error: ?Sized;
 
-    /// Found before the method of [`NoDisposition`], which is of a reference.
+    /// Method lookup finds this before [`NoDisposition`]'s method, which takes a reference to a
+    /// reference.
     fn disposition(&self) -> Disposition
     where
         Self::Error: Dispose;
 
-    /// Found before the method of `DispositionByPolicy`, which is of a reference.
+    /// Method lookup finds this before [`DispositionByPolicy`]'s method, which takes a reference to
+    /// a reference.
     fn disposition_by_policy(&self, reason: &'static str) -> Disposition
     where
         Self::Error: Dispose;
@@ -219,7 +221,8 @@ mod tests {
 
     #[test]
     fn what_may_succeed_comes_again_and_what_is_done_is_acknowledged_and_the_rest_is_put_aside() {
-        let (operation, key) = ("mails.send", "m-1");
+        let operation = "mails.send";
+        let key = "m-1";
         let retried = |error: Error| match Disposition::of(&error) {
             Disposition::Retry { after } => after,
             other => panic!("{error:?}: {other:?}"),

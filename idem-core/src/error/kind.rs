@@ -1,4 +1,4 @@
-//! The kinds of errors, and what each is to programs and to clients.
+//! The kinds of errors, and what programs and clients see of each.
 
 use super::Error;
 
@@ -52,14 +52,15 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The one table of what each kind is to the outside: code, status, message for clients.
+    /// The table of what each kind is outside of this crate: code, status, message for clients.
     fn row(self) -> (&'static str, u16, &'static str) {
         const OURS: &str = "The request could not be processed because of an error of the service.";
         match self {
             Self::InFlight => (
                 "in_flight",
                 409,
-                "A request with this idempotency key is being processed. Send the same request again later, with the same key.",
+                "A request with this idempotency key is being processed. Send the same request \
+                 again later, with the same key.",
             ),
             Self::Duplicate => (
                 "duplicate",
@@ -69,17 +70,20 @@ impl ErrorKind {
             Self::AlreadyDone => (
                 "already_done",
                 409,
-                "A request with this idempotency key was processed before. Its response is no longer available.",
+                "A request with this idempotency key was processed before. Its response is no \
+                 longer available.",
             ),
             Self::FingerprintMismatch => (
                 "fingerprint_mismatch",
                 422,
-                "This idempotency key was used for a different request. Send a different request with a new key.",
+                "This idempotency key was used for a different request. Send a different request \
+                 with a new key.",
             ),
             Self::Abandoned => (
                 "abandoned",
                 409,
-                "An earlier request with this idempotency key was interrupted, and its result is not known yet. Do not send it with another key.",
+                "An earlier request with this idempotency key was interrupted, and its result is \
+                 not known yet. Do not send it with another key.",
             ),
             Self::AttemptsExhausted => (
                 "attempts_exhausted",
@@ -89,7 +93,8 @@ impl ErrorKind {
             Self::LeaseLost => (
                 "lease_lost",
                 503,
-                "The request was interrupted. Send the same request again, with the same idempotency key.",
+                "The request was interrupted. Send the same request again, with the same \
+                 idempotency key.",
             ),
             Self::MissingKey => ("missing_key", 400, "The request needs an idempotency key."),
             Self::Reentrant => ("reentrant", 500, OURS),
@@ -111,7 +116,8 @@ impl ErrorKind {
             Self::Store => (
                 "store",
                 503,
-                "The service is temporarily unavailable. Send the same request again, with the same idempotency key.",
+                "The service is temporarily unavailable. Send the same request again, with the \
+                 same idempotency key.",
             ),
             Self::Codec => ("codec", 500, OURS),
             Self::NotInstalled => ("not_installed", 500, OURS),
@@ -198,7 +204,8 @@ mod tests {
     use crate::error::{StoreError, StoreErrorKind};
 
     fn one_of_each() -> Vec<Error> {
-        let (operation, key) = ("orders.create", "o-1");
+        let operation = "orders.create";
+        let key = "o-1";
         let down = StoreError::new(StoreErrorKind::Unavailable, "connection refused");
         vec![
             Error::in_flight(operation, key, Duration::from_secs(30)),

@@ -139,8 +139,8 @@ impl Error {
         })
     }
 
-    /// Makes a [`Codec`](Self::Codec) of a message that failed to decode: for adapters of queues, and
-    /// for handlers that decode messages themselves. `reason` says what is wrong, without the
+    /// Makes a [`Codec`](Self::Codec) of a message that failed to decode: for adapters of queues,
+    /// and for handlers that decode messages themselves. `reason` says what is wrong, without the
     /// message's contents: errors are logged.
     ///
     /// # Examples
@@ -176,12 +176,14 @@ impl Error {
         }
     }
 
-    /// The runtime has another store than the transaction's.
+    /// The runtime has another store than the one of the transaction.
     pub(crate) fn other_store<S>(operation: &str) -> Self {
         let name = std::any::type_name::<S>();
         let name = name.rsplit("::").next().unwrap_or(name);
         let reason = format!(
-            "this transaction can hold records of a `{name}`, and the runtime has another store; give the runtime a `{name}` of the same database and the same version of its driver, or name such a runtime with `runtime = \"..\"`"
+            "this transaction can hold records of a `{name}`, and the runtime has another store; \
+             give the runtime a `{name}` of the same database and the same version of its driver, \
+             or name such a runtime with `runtime = \"..\"`"
         );
         Self::config(operation, &reason)
     }

@@ -1,5 +1,5 @@
-//! The errors' texts, for operators. They are written by hand: without a macro for them, an empty
-//! program with this library builds some seconds sooner.
+//! The errors' texts, for operators. They are written by hand, because a macro for them would make
+//! a small program with this library build some seconds longer.
 
 use std::fmt;
 
@@ -16,19 +16,25 @@ impl fmt::Display for Error {
                 ..
             } => write!(
                 f,
-                "operation `{operation}`, key {key}: another call with this key is in flight; try again later: if its owner has crashed, the key is free in {retry_after:.1?}"
+                "operation `{operation}`, key {key}: another call with this key is in flight; try \
+                 again later: if its owner has crashed, the key is free in {retry_after:.1?}"
             ),
             Self::Duplicate { operation, key, .. } => write!(
                 f,
-                "operation `{operation}`, key {key}: a call with this key was carried out before, and its outcome stays; send a new key for new work (`forget` would let the next call with this key run the body again)"
+                "operation `{operation}`, key {key}: a call with this key was carried out before, \
+                 and its outcome stays; send a new key for new work (`forget` would let the next \
+                 call with this key run the body again)"
             ),
             Self::AlreadyDone { operation, key, .. } => write!(
                 f,
-                "operation `{operation}`, key {key}: a call with this key was carried out before; its outcome has expired or could not be encoded, so it is not replayed (see `ttl` and `remember`)"
+                "operation `{operation}`, key {key}: a call with this key was carried out before; \
+                 its outcome has expired or could not be encoded, so it is not replayed (see `ttl` \
+                 and `remember`)"
             ),
             Self::FingerprintMismatch { operation, key, .. } => write!(
                 f,
-                "operation `{operation}`, key {key}: this key came before with other arguments; send a new key with a new request"
+                "operation `{operation}`, key {key}: this key came before with other arguments; \
+                 send a new key with a new request"
             ),
             Self::Abandoned {
                 operation,
@@ -37,7 +43,10 @@ impl fmt::Display for Error {
                 ..
             } => write!(
                 f,
-                "operation `{operation}`, key {key}: attempt {attempt} was abandoned and its outcome is unknown; find out what became of it, then `settle` the key, or `release` it if the work was certainly not done, so that the next call runs the body; in code or with the program `idem`"
+                "operation `{operation}`, key {key}: attempt {attempt} was abandoned and its \
+                 outcome is unknown; find out what became of it, then `settle` the key, or \
+                 `release` it if the work was certainly not done, so that the next call runs the \
+                 body; in code or with the program `idem`"
             ),
             Self::AttemptsExhausted {
                 operation,
@@ -46,7 +55,9 @@ impl fmt::Display for Error {
                 ..
             } => write!(
                 f,
-                "operation `{operation}`, key {key}: {attempts} attempts were made, the most that the operation allows; find out why, then `settle` the key if the work was done after all; `forget` lets the next call run the body again"
+                "operation `{operation}`, key {key}: {attempts} attempts were made, the most that \
+                 the operation allows; find out why, then `settle` the key if the work was done \
+                 after all; `forget` lets the next call run the body again"
             ),
             Self::LeaseLost {
                 operation,
@@ -55,23 +66,29 @@ impl fmt::Display for Error {
                 ..
             } => write!(
                 f,
-                "operation `{operation}`, key {key}: the lease of attempt {attempt} was lost, so the body was stopped or its outcome refused; make the same call again"
+                "operation `{operation}`, key {key}: the lease of attempt {attempt} was lost, so \
+                 the body was stopped or its outcome refused; make the same call again"
             ),
             Self::MissingKey { operation, .. } => write!(
                 f,
-                "operation `{operation}`: the idempotency key is missing: a part of it is `None` or empty; send one, or set `missing_key = run` to run such calls unguarded"
+                "operation `{operation}`: the idempotency key is missing: a part of it is `None` \
+                 or empty; send one, or set `missing_key = run` to run such calls unguarded"
             ),
             Self::Reentrant { operation, key, .. } => write!(
                 f,
-                "operation `{operation}`, key {key}: the body called its own operation with its own key, and would wait for itself; call the inner function, or use another key"
+                "operation `{operation}`, key {key}: the body called its own operation with its \
+                 own key, and would wait for itself; call the inner function, or use another key"
             ),
             Self::MissingSubject { operation, .. } => write!(
                 f,
-                "operation `{operation}`: the subject of the token is missing: a part of it is `None` or empty; check that the caller is logged in or has a session"
+                "operation `{operation}`: the subject of the token is missing: a part of it is \
+                 `None` or empty; check that the caller is logged in or has a session"
             ),
             Self::UnknownToken { operation, key, .. } => write!(
                 f,
-                "operation `{operation}`, key {key}: the token is invalid: it is unknown or expired, or was issued to another subject or for another operation; issue a new one, with a fresh form"
+                "operation `{operation}`, key {key}: the token is invalid: it is unknown or \
+                 expired, or was issued to another subject or for another operation; issue a new \
+                 one, with a fresh form"
             ),
             Self::Throttled {
                 operation,
@@ -80,7 +97,8 @@ impl fmt::Display for Error {
                 ..
             } => write!(
                 f,
-                "operation `{operation}`, key {key}: this subject has sent too many invalid tokens; try again in {retry_after:.1?}"
+                "operation `{operation}`, key {key}: this subject has sent too many invalid \
+                 tokens; try again in {retry_after:.1?}"
             ),
             Self::Store {
                 operation,
@@ -100,7 +118,8 @@ impl fmt::Display for Error {
                 ..
             } => write!(
                 f,
-                "source `{operation}`: {reason}; another delivery would fail in the same way: correct the producer, or the type that it is read as"
+                "source `{operation}`: {reason}; another delivery would fail in the same way: \
+                 correct the producer, or the type that it is read as"
             ),
             Self::Codec {
                 operation,
@@ -109,11 +128,15 @@ impl fmt::Display for Error {
                 ..
             } => write!(
                 f,
-                "operation `{operation}`, key {key}: the stored record is unreadable: {reason}; no body ran; do not `forget` the key unless the body may run again: deploy the code that reads the record, or repair it (an outcome that was settled by hand: `idem settle --replace`)"
+                "operation `{operation}`, key {key}: the stored record is unreadable: {reason}; no \
+                 body ran; do not `forget` the key unless the body may run again: deploy the code \
+                 that reads the record, or repair it (an outcome that was settled by hand: `idem \
+                 settle --replace`)"
             ),
             Self::NotInstalled { operation, .. } => write!(
                 f,
-                "operation `{operation}`: no idempotency runtime; call `idem::install(..)` at start-up, wrap the call in `idem::scope(..)`, or name one with `runtime = \"..\"`"
+                "operation `{operation}`: no idempotency runtime; call `idem::install(..)` at \
+                 start-up, wrap the call in `idem::scope(..)`, or name one with `runtime = \"..\"`"
             ),
             Self::Config {
                 operation, reason, ..

@@ -306,7 +306,7 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        // The error itself, not the pointer to it, so that it can be downcast.
+        // Returns the error itself, not the pointer to it, so that it can be downcast.
         self.source.as_deref().map(|source| source as _)
     }
 }
@@ -326,7 +326,8 @@ pub enum StoreErrorKind {
     /// The store refused the step: wrong password, missing rights, unsupported version. The step
     /// was not carried out.
     Refused,
-    /// The outcome is larger than the store can take. The step was not carried out, and will not be.
+    /// The outcome is larger than the store can take. The step was not carried out, and will not
+    /// be.
     TooLarge,
     /// The value at the key is not a record that this version can read. It was not changed.
     Unreadable,

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::error::Error;
 
-/// The page with each code: the `type` of a problem is this and the code.
+/// The `type` of a problem: this address and the code.
 const TYPES: &str = "https://docs.rs/idem-rs/latest/idem/guide/http/#";
 
 /// The media type of [`problem_json`].
@@ -45,7 +45,8 @@ pub fn problem_title(message: &str) -> &str {
 
 /// Returns the `Retry-After` of an error, if the same call can succeed later.
 pub fn problem_pause(error: &Error) -> Option<Duration> {
-    // Also where the store refuses: to the client, the service is down until it is repaired.
+    // Also if the store refuses the step: to the client, the service is unavailable until it is
+    // repaired.
     let store = matches!(error, Error::Store { .. }).then_some(Duration::from_secs(1));
     error.retry_after().or(store)
 }

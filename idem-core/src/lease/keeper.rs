@@ -1,49 +1,45 @@
 //! One keeper renews all leases that were claimed on one tokio runtime, in batches.
 //!
-//! A lease is renewed when a third of it has passed, so a body that is shorter costs nothing but a
-//! place in a schedule. Leases that are due at about the same time are renewed together, at most 24
-//! times per length of the shortest lease, and about once a second if that is long. The keeper
-//! watches the deadlines while renewals are under way: a store that does not answer cannot hold it
-//! up. Nor can the keeper, ended or held up, hold up the end of a body: bodies have timers of their
-//! own. Where very many leases are due, it pauses between batches, so that it does not hold up
-//! calls.
+//! A lease is renewed when a third of it has passed, so a shorter body costs only an entry of a
+//! schedule. Leases that are due at about the same time are renewed together, at most 24 times per
+//! length of the shortest lease, and about once a second if that is long. The keeper watches the
+//! deadlines while renewals are under way, so a store that does not answer cannot delay it. A
+//! keeper that has ended or is delayed cannot delay the end of a body, because bodies have timers
+//! of their own. If very many leases are due, the keeper pauses between batches, so that it does
+//! not delay calls.
 //!
-//! A keeper ends with its tokio runtime, as do the bodies there. So each tokio runtime has its own;
-//! most processes have one.
+//! A keeper ends with its tokio runtime, as do the bodies there. So each tokio runtime has its own
+//! keeper; most processes have one.
 
-use std::future::pending;
-use std::panic::AssertUnwindSafe;
+mod renewing;
+
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt as _};
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
+use self::renewing::keep;
 use crate::base::clock;
-use crate::base::race::{first, until};
 use crate::base::sync::atomic::{AtomicBool, Ordering};
 use crate::base::sync::{Mutex, MutexGuard, Notify, RwLock};
-use crate::error::StoreError;
 use crate::lease::schedule::Schedule;
 use crate::lease::term::{Due, Term};
-use crate::observe::{Decision, Observer, RoundTrips};
-use crate::record::{Ownership, Renewal};
+use crate::observe::{Observer, RoundTrips};
 use crate::store::AnyStore;
 
-/// How often a keeper looks although nothing is due: a twelfth of the shortest lease it has seen
-/// lately, within these.
+/// The bounds of the interval in which a keeper looks although nothing is due. The interval is a
+/// twelfth of the shortest lease that it has seen lately.
 const LOOK: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
 /// How long a keeper keeps looking without leases.
 const LINGER: Duration = Duration::from_secs(60);
-/// How long a short lease has the keeper look often.
+/// How long a short lease makes the keeper look often.
 const LATELY: Duration = Duration::from_secs(10);
-/// How many leases are looked at under one lock, which every claim takes, and renewed by one step
-/// of the store.
+/// How many leases the keeper looks at under one lock, and renews by one step of the store. Every
+/// claim takes that lock.
 const BATCH: usize = 500;
-/// Where more are due, the keeper pauses: a thread that waits for the lock, or that shares the
-/// processor with the keeper, may get neither until the keeper sleeps.
+/// The pause of a keeper that has more than a batch to renew. Without it, a thread that waits for
+/// the lock or shares the processor might wait for all batches.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The keepers of a runtime.
@@ -53,8 +49,8 @@ pub(crate) struct LeaseKeepers {
     known: Arc<Known>,
 }
 
-/// The tokio runtimes on which an idempotency runtime was used, each with its keeper, whose end is
-/// that of the tokio runtime.
+/// The tokio runtimes on which this idempotency runtime was used, each with its keeper. A keeper
+/// ends with its tokio runtime.
 #[derive(Default)]
 pub(crate) struct Known(RwLock<Vec<(Handle, Arc<LeaseKeeper>)>>);
 
@@ -63,22 +59,22 @@ struct LeaseKeeper {
     store: AnyStore,
     round_trips: Arc<RoundTrips>,
     state: Mutex<State>,
-    /// Whether the keeper's task is gone, with its tokio runtime. It is set while the state is locked.
+    /// Whether the keeper's task has ended with its tokio runtime. Written while the state is
+    /// locked.
     ended: AtomicBool,
-    /// Something is due earlier than planned, or the runtime is gone.
+    /// Signals that something is due earlier than planned, or that the runtime is gone.
     wake: Notify,
 }
 
 struct State {
     leases: Schedule<Arc<Term>>,
-    /// The shortest lease that was enrolled or looked at since the time given, and the shortest
-    /// before.
+    /// The shortest lease seen since the given time, and the shortest of the period before.
     shortest: (Duration, Duration, Instant),
-    /// When the keeper looks next; `None`: not before it is woken.
+    /// When the keeper looks next. `None`: when it is woken.
     planned: Option<Instant>,
     /// When it looked last.
     looked: Instant,
-    /// Since when it has left something due, to pause.
+    /// When the keeper began to pause although leases were due.
     pausing_since: Option<Instant>,
     /// Whether the runtime is gone.
     closed: bool,
@@ -87,7 +83,7 @@ struct State {
     visits: (usize, usize),
 }
 
-/// A lease's place with its keeper; given up when dropped.
+/// A lease's entry with its keeper. Dropping it ends the renewal.
 pub(crate) struct Enrolled {
     /// `None` without a tokio runtime: the lease is not renewed.
     keeper: Option<Arc<LeaseKeeper>>,
@@ -104,7 +100,7 @@ impl LeaseKeepers {
         }
     }
 
-    /// Takes a lease into care.
+    /// Lets a keeper renew a lease.
     pub(crate) fn enrol(&self, term: Term) -> Enrolled {
         let term = Arc::new(term);
         match Handle::try_current() {
@@ -117,12 +113,12 @@ impl LeaseKeepers {
         }
     }
 
-    /// Takes a lease into care on this tokio runtime.
+    /// Lets the keeper of this tokio runtime renew a lease.
     pub(crate) fn enrol_on(&self, handle: &Handle, term: Arc<Term>) -> Enrolled {
         let mut keeper = self.keeper_of(handle);
         let mut taken = keeper.take(&term);
         if taken.is_none() {
-            // Its tokio runtime has ended. Another one may have the id now.
+            // That tokio runtime has ended, and another one may have its id now.
             keeper = self.keeper_of(handle);
             taken = keeper.take(&term);
         }
@@ -134,7 +130,8 @@ impl LeaseKeepers {
             };
         };
         if is_earlier {
-            // Rare: the keeper looks often enough by itself, once it knows how long leases are.
+            // This is rare: once the keeper knows how long leases are, it looks often enough by
+            // itself.
             let keeper = keeper.clone();
             elsewhere(handle, move || keeper.wake.notify_one());
         }
@@ -181,15 +178,16 @@ impl LeaseKeepers {
             keepers.push((handle.clone(), keeper.clone()));
             keeper
         };
-        let (running, on) = (Running(keeper.clone()), handle.clone());
+        let running = Running(keeper.clone());
+        let on = handle.clone();
         elsewhere(handle, move || drop(on.spawn(keep(running))));
         keeper
     }
 }
 
 impl Known {
-    /// A tokio runtime that is there, other than this one: of several the one that was last seen to
-    /// be driven.
+    /// Returns a tokio runtime that has not ended, other than this one. Of several, it is the one
+    /// that was last seen to be driven.
     pub(crate) fn another(&self, than: Option<tokio::runtime::Id>) -> Option<Handle> {
         let keepers = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let there = keepers
@@ -206,7 +204,7 @@ impl Known {
 fn elsewhere(handle: &Handle, work: impl FnOnce() + Send + 'static) {
     let work = Arc::new(std::sync::Mutex::new(Some(work)));
     let once = move || {
-        // Out of the lock first, which is not held while it is done.
+        // Takes the work out first, so that the lock is not held while the work runs.
         let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(work) = work {
             work();
@@ -231,7 +229,7 @@ impl Drop for LeaseKeepers {
 }
 
 impl Enrolled {
-    /// Lets the lease run out.
+    /// Ends the renewal: the lease expires.
     pub(crate) fn stop(&mut self) {
         if let (Some(keeper), Some(place)) = (&self.keeper, self.place.take()) {
             let mut state = keeper.state();
@@ -274,8 +272,8 @@ impl LeaseKeeper {
         }
     }
 
-    /// Takes a lease into care. Gives its place, and says whether the keeper must be woken, because
-    /// it plans to look too late. `None` if the keeper has ended.
+    /// Enrols a lease. Returns its place, and whether the keeper must be woken because it plans to
+    /// look too late. Returns `None` if the keeper has ended.
     fn take(&self, term: &Arc<Term>) -> Option<(usize, bool)> {
         let first = term.renewal_due();
         let mut state = self.state();
@@ -293,7 +291,7 @@ impl LeaseKeeper {
         ))
     }
 
-    /// No more leases come: the keeper ends after the last.
+    /// Lets the keeper end after its last lease.
     fn close(&self) {
         self.state().closed = true;
         self.wake.notify_one();
@@ -307,10 +305,11 @@ impl LeaseKeeper {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// What is due now, the most urgent first; `None` when there is nothing left to keep.
+    /// Returns what is due now, the most urgent first. Returns `None` if there is nothing left to
+    /// keep.
     ///
-    /// While there are leases, and for a while after, the keeper looks now and then even if nothing
-    /// is due, so that it seldom has to be woken.
+    /// While there are leases, and for a while after, the keeper looks from time to time even if
+    /// nothing is due, so that it seldom has to be woken.
     fn look(&self, idle_since: &mut Option<Instant>) -> Option<Look> {
         let now = clock::now();
         let mut due = Vec::new();
@@ -342,7 +341,7 @@ impl LeaseKeeper {
         for leases in leases.chunks(BATCH) {
             let mut state = self.state();
             for Renewing { place, term, .. } in leases {
-                // The place may be another lease's by now.
+                // The place may belong to another lease by now.
                 if state
                     .leases
                     .get(*place)
@@ -364,9 +363,9 @@ struct Look {
 
 /// When to look again.
 enum Next {
-    /// After a pause: more is due.
+    /// After a pause, because more is due.
     Soon,
-    /// Then, or when it is woken.
+    /// At this instant, or when the keeper is woken.
     At(Option<Instant>),
 }
 
@@ -383,8 +382,8 @@ fn slack(term: &Term) -> Duration {
 }
 
 impl State {
-    /// Takes what is due, a batch at most; which leases were found to be lost, and whether that was
-    /// all.
+    /// Takes at most a batch of what is due. Returns the leases that were found to be lost, and
+    /// whether that was all.
     fn due(&mut self, now: Instant, due: &mut Vec<Renewing>) -> (Vec<Arc<Term>>, bool) {
         let mut lost = Vec::new();
         #[cfg(test)]
@@ -418,10 +417,10 @@ impl State {
         (lost, false)
     }
 
-    /// Whether there is time for a pause, though more is due: in all, pauses may last as long as the
-    /// shortest lease may be renewed late.
+    /// Whether there is time for a pause although more is due. All pauses together last at most as
+    /// long as the shortest lease may be renewed late.
     fn may_pause(&mut self, now: Instant) -> bool {
-        // A lease that is longer than the last may not have been looked at lately.
+        // A lease longer than `LATELY` may not have been looked at lately.
         let shortest = self.shortest.0.min(self.shortest.1).min(LATELY * 2);
         now < clock::after(*self.pausing_since.get_or_insert(now), shortest / 12)
     }
@@ -445,141 +444,13 @@ impl State {
     }
 }
 
-/// The sign that the keeper's task is there, taken down however it ends.
+/// Shows that the keeper's task runs. Dropping it marks the task as ended.
 struct Running(Arc<LeaseKeeper>);
 
 impl Drop for Running {
     fn drop(&mut self) {
         let _state = self.0.state();
         self.0.ended.store(true, Ordering::Release);
-    }
-}
-
-type Batch = BoxFuture<'static, (Instant, Vec<Renewing>, Vec<Result<Ownership, StoreError>>)>;
-
-async fn keep(running: Running) {
-    let keeper = &running.0;
-    let mut under_way = FuturesUnordered::<Batch>::new();
-    let mut idle_since = None;
-    // A panic, say of the application's subscriber to events, ends a round and not the keeper.
-    loop {
-        let round = AssertUnwindSafe(round(keeper, &mut under_way, &mut idle_since));
-        match round.catch_unwind().await {
-            Ok(true) => {}
-            Ok(false) => return,
-            // The next one may panic as well: others have their turn.
-            Err(_) => tokio::task::yield_now().await,
-        }
-    }
-}
-
-/// Renews what is due, and waits until there is something to do. Says whether there may be more.
-async fn round(
-    keeper: &LeaseKeeper,
-    under_way: &mut FuturesUnordered<Batch>,
-    idle_since: &mut Option<Instant>,
-) -> bool {
-    let Some(Look { mut due, next }) = keeper.look(idle_since) else {
-        return false;
-    };
-    while !due.is_empty() {
-        let rest = due.split_off(due.len().min(BATCH));
-        under_way.push(renew(
-            keeper.store.clone(),
-            std::mem::replace(&mut due, rest),
-        ));
-    }
-    let answered = async {
-        loop {
-            match under_way.next().await {
-                None => pending().await,
-                Some((sent, leases, answers)) => settle(keeper, sent, &leases, answers),
-            }
-            if matches!(next, Next::At(_)) {
-                return;
-            }
-        }
-    };
-    let waited = async {
-        match next {
-            // Timed from here: what was answered at once may have taken as long.
-            Next::Soon => sleep(PAUSE).await,
-            Next::At(next) => first(keeper.wake.notified(), until(next)).await,
-        }
-    };
-    first(answered, waited).await;
-    true
-}
-
-/// Renews some leases, whatever becomes of others.
-fn renew(store: AnyStore, due: Vec<Renewing>) -> Batch {
-    Box::pin(async move {
-        let renewals: Vec<Renewal> = due.iter().map(|renewing| renewing.term.renewal()).collect();
-        let sent = clock::now();
-        // A store that panics has not answered; the keeper goes on.
-        let answers = AssertUnwindSafe(async {
-            let mut answers = store.renew(&renewals).await;
-            for (Renewing { term, .. }, answer) in due.iter().zip(&mut answers) {
-                if matches!(answer, Ok(Ownership::Lost)) && term.may_be_recorded() {
-                    *answer = recorded(&store, term).await;
-                }
-            }
-            answers
-        });
-        let answers = answers.catch_unwind().await.unwrap_or_default();
-        (sent, due, answers)
-    })
-}
-
-/// Whether a lease that the store did not renew has ended with a transaction of its owner's, which
-/// recorded the outcome. The body may still be at work then, and is not stopped.
-async fn recorded(store: &AnyStore, term: &Term) -> Result<Ownership, StoreError> {
-    if store
-        .inspect(&term.id)
-        .await?
-        .is_some_and(|found| term.recorded(&found))
-    {
-        term.end();
-        return Ok(Ownership::Held);
-    }
-    Ok(Ownership::Lost)
-}
-
-fn settle(
-    keeper: &LeaseKeeper,
-    sent: Instant,
-    leases: &[Renewing],
-    answers: Vec<Result<Ownership, StoreError>>,
-) {
-    let (round_trips, now) = (&*keeper.round_trips, clock::now());
-    let mut answers = answers.into_iter();
-    let answers: Vec<_> = leases
-        .iter()
-        .map(|renewing| (&renewing.term, answers.next()))
-        .collect();
-    // All of them, before anything is reported: reporting runs code of the application.
-    for (lease, answer) in &answers {
-        match answer {
-            Some(Ok(Ownership::Held)) => lease.renewed(sent),
-            Some(Ok(Ownership::Lost)) => lease.mark_lost(),
-            Some(Err(_)) | None => lease.not_renewed(),
-        }
-    }
-    keeper.plan_again(leases);
-    for (lease, answer) in answers {
-        let failed = |why: &dyn std::fmt::Display| {
-            round_trips.observer().decided_because(
-                Decision::RenewalFailed,
-                &lease.id,
-                lease.attempt,
-                why,
-            );
-        };
-        match answer {
-            Some(Ok(_)) => round_trips.took(&lease.id, lease.attempt, lease.length(), (sent, now)),
-            Some(Err(error)) => failed(&error),
-            None => failed(&"the store gave no answer"),
-        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! What is due when, in slots of time, so that looking costs what is due and not what is there.
+//! What is due when, in slots of time. A look costs as much as is due, however many items there
+//! are.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +21,7 @@ pub(crate) struct Schedule<T> {
 
 struct Entry<T> {
     item: T,
-    /// The slot, and the place in it; `None` while the item is not due at any time.
+    /// The slot, and the place in it. `None` while the item has no time.
     due: Option<(u64, usize)>,
 }
 
@@ -38,8 +39,8 @@ impl<T> Schedule<T> {
         self.entries.is_empty()
     }
 
-    /// Adds an item that is due then, or up to `slack` later, together with others. Returns its
-    /// key.
+    /// Adds an item that is due at `at`, or up to `slack` later so that it can share a slot.
+    /// Returns its key.
     pub(crate) fn insert(&mut self, item: T, at: Instant, slack: Duration) -> usize {
         let key = self.entries.insert(Entry { item, due: None });
         self.plan(key, at, slack);
@@ -71,7 +72,7 @@ impl<T> Schedule<T> {
         keys.push(key);
     }
 
-    /// Leaves an item due at no time.
+    /// Removes the item's time.
     fn unplan(&mut self, key: usize) {
         let Some((slot, place)) = self.entries.get_mut(key).and_then(|entry| entry.due.take())
         else {
@@ -93,7 +94,7 @@ impl<T> Schedule<T> {
         }
     }
 
-    /// Takes an item that is due: it is due at no time then.
+    /// Takes an item that is due. It then has no time until [`plan`](Self::plan) sets one.
     pub(crate) fn next_due(&mut self, now: Instant) -> Option<(usize, &T)> {
         let (slot, keys) = self.slots.first_key_value()?;
         let key = keys
@@ -112,8 +113,8 @@ impl<T> Schedule<T> {
     }
 }
 
-/// Returns the first multiple of a power of two, at most `slack`, that is not earlier: slots of
-/// different widths coincide.
+/// Returns a slot that is not earlier than `at`: the next multiple of a power of two that is at
+/// most `slack`. So slots of different widths coincide.
 fn slot(at: Duration, slack: Duration) -> u64 {
     /// Thirty years, which stands for never.
     const NEVER: u64 = 1000 * 60 * 60 * 24 * 365 * 30;
@@ -173,7 +174,7 @@ mod tests {
         assert_eq!(schedule.slots.len(), 2);
         assert!(schedule.next_at() >= Some(now + millis(10_000)));
         assert_eq!(taken(&mut schedule, now + millis(10_000)), [0; 0]);
-        // Those that leave a slot do not take others along.
+        // Items that leave a slot must not remove others.
         for key in (0..1_000).step_by(3) {
             schedule.remove(key);
         }

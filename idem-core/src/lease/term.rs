@@ -1,7 +1,7 @@
-//! The owner's side of a lease: how long the body may go on, and how it learns that it may not.
+//! The owner's side of a lease: how long the body may go on, and how it learns that it must stop.
 //!
-//! An owner counts its lease by its own monotonic clock, from before it sent the claim (or the last
-//! confirmed renewal). It gives the lease up after nine tenths of its length. The store counts from
+//! An owner counts its lease by its own monotonic clock, from before it sent the claim or the last
+//! confirmed renewal. It gives the lease up after nine tenths of its length. The store counts from
 //! the execution of the step, which is later. So, if the two clocks run at the same rate within 10
 //! %, the body is stopped before the store lets another caller claim.
 
@@ -32,26 +32,27 @@ pub(crate) struct Term {
 
 #[derive(Debug)]
 struct Times {
-    /// From here on the body is not polled any more, unless a renewal is confirmed before.
+    /// The body is not polled after this instant, unless a renewal is confirmed before.
     deadline: Instant,
     /// When the next renewal is due.
     renew_at: Instant,
     /// A renewal is under way.
     renewing: bool,
     fate: Fate,
-    /// The outcome that a transaction of the owner's holds; nobody tells of its commit.
+    /// The outcome that a transaction of the owner has written. The commit of that transaction is
+    /// not reported to this process.
     in_transaction: Option<Box<Option<Bytes>>>,
 }
 
-/// The state of a lease. Once it is not held any more, it never is again.
+/// The state of a lease. A lease that is no longer held is never held again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Held,
     /// Its deadline has passed.
     RanOut,
-    /// The store said that it is not the owner's.
+    /// The store answered that another caller owns the record.
     Refused,
-    /// Committed or given up: there is nothing left to lose.
+    /// The record is committed or given up: there is nothing left to lose.
     Over,
 }
 
@@ -63,19 +64,19 @@ pub(crate) enum Due {
         /// When it is lost unless that succeeds.
         deadline: Instant,
     },
-    /// Look again at `at`.
+    /// Look again at that instant.
     Later {
         /// When a renewal is due, or the deadline while one is under way.
         at: Instant,
     },
-    /// Tell those who wait for it that it is lost.
+    /// Wake those who wait for the loss.
     Lost,
-    /// Nothing any more.
+    /// The lease is over.
     Never,
 }
 
 impl Term {
-    /// A lease that was claimed by a message sent at `sent`.
+    /// Starts the term of a lease that was claimed by a message sent at `sent`.
     pub(crate) fn new(
         id: RecordId,
         owner: Owner,
@@ -109,13 +110,13 @@ impl Term {
         )
     }
 
-    /// Whether the body must not go on. Looked at before each poll of the body: a process that was
-    /// stopped for longer than its lease finds the deadline passed, whatever the keeper has seen.
+    /// Whether the body must stop. Read before each poll of the body: a process that was stopped
+    /// for longer than its lease finds the deadline passed, whatever the keeper has seen.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost_at(clock::now())
     }
 
-    /// The same, for who knows what time it is.
+    /// As [`is_lost`](Self::is_lost), for a caller that has read the time.
     pub(crate) fn is_lost_at(&self, now: Instant) -> bool {
         let mut times = self.lock();
         match times.fate {
@@ -131,16 +132,16 @@ impl Term {
         }
     }
 
-    /// Resolves when the lease is lost; never where it ends otherwise. Cancel safe.
+    /// Resolves when the lease is lost, and never if it ends otherwise. Cancel safe.
     ///
-    /// It has a timer of its own: the keeper may be held up by a blocked thread, or have ended with
-    /// its tokio runtime.
+    /// It has a timer of its own, because a blocked thread may delay the keeper, or the keeper may
+    /// have ended with its tokio runtime.
     pub(crate) async fn lost(&self) {
         self.until(Self::is_lost).await;
     }
 
-    /// Resolves when the owner cannot tell any more what becomes of the record: the lease is lost,
-    /// or a transaction decides. Cancel safe.
+    /// Resolves when the owner can no longer tell what becomes of the record: the lease is lost, or
+    /// a transaction decides. Cancel safe.
     pub(crate) async fn silent(&self) {
         self.until(|term| term.is_lost() || term.may_be_recorded())
             .await;
@@ -148,8 +149,7 @@ impl Term {
 
     async fn until(&self, is_so: impl Fn(&Self) -> bool) {
         loop {
-            // Before the look, so that a loss in between is not missed: the signal reaches all that
-            // listen, polled or not.
+            // Subscribes before it looks, so that a loss right after the look still wakes it.
             let notified = self.lost.notified();
             if is_so(self) {
                 return;
@@ -161,25 +161,26 @@ impl Term {
         }
     }
 
-    /// Committed or given up.
+    /// Ends the lease, because the record is committed or given up.
     pub(crate) fn end(&self) {
         self.lock().fate = Fate::Over;
         self.lost.notify_waiters();
     }
 
-    /// A transaction of the owner's holds this outcome. Its commit ends the lease, and nobody tells
-    /// this process.
+    /// Notes that a transaction of the owner holds this outcome. The commit of that transaction
+    /// ends the lease without a message to this process.
     pub(crate) fn is_recorded_in_transaction(&self, outcome: Option<Bytes>) {
         self.lock().in_transaction = Some(Box::new(outcome));
         self.lost.notify_waiters();
     }
 
-    /// Whether a lease that the store refuses to renew may be over instead of lost.
+    /// Whether a lease that the store refuses to renew may have ended with a commit, instead of
+    /// being lost.
     pub(crate) fn may_be_recorded(&self) -> bool {
         self.lock().in_transaction.is_some()
     }
 
-    /// Whether this is the record that the owner's transaction wrote.
+    /// Whether `found` is the record that the owner's transaction wrote.
     pub(crate) fn recorded(&self, found: &RecordInfo) -> bool {
         let is_over = matches!(found.state, RecordState::Committed | RecordState::Done);
         let times = self.lock();
@@ -188,13 +189,13 @@ impl Term {
         };
         let is_same = match (&found.outcome, outcome) {
             (Some(found), Some(outcome)) => found.payload == *outcome,
-            // One that has expired since, or that could not be written.
+            // The outcome has expired since, or failed to encode.
             (found, _) => found.is_none(),
         };
         is_over && is_same && found.attempt == self.attempt
     }
 
-    /// When the lease is lost unless it is renewed; `None` if it is over.
+    /// When the lease is lost unless it is renewed. `None` if it is over.
     fn deadline(&self) -> Option<Instant> {
         let times = self.lock();
         (times.fate != Fate::Over).then_some(times.deadline)
@@ -215,7 +216,7 @@ impl Term {
         self.length
     }
 
-    /// The expiry that its record is given, at the claim and at each renewal.
+    /// The expiry that the store gives the record at the claim and at each renewal.
     pub(crate) fn hold(&self) -> Duration {
         self.hold
     }
@@ -232,9 +233,11 @@ impl Term {
     /// The reason for the loss, for the logs.
     pub(crate) fn why_lost(&self) -> &'static str {
         if self.lock().fate == Fate::Refused {
-            "the store says that it is not the owner: another caller is, or the store has forgotten the record (restarted without its data, evicted, failed over)"
+            "the store says that it is not the owner: another caller is, or the store has \
+             forgotten the record (restarted without its data, evicted, failed over)"
         } else {
-            "no renewal was confirmed within nine tenths of the lease: the store did not answer (renewal_failed), or the process stood still"
+            "no renewal was confirmed within nine tenths of the lease: the store did not answer \
+             (renewal_failed), or the process stood still"
         }
     }
 
@@ -246,8 +249,8 @@ impl Term {
         }
     }
 
-    /// What is due at `now`. Marks the lease lost where its deadline has passed; the caller
-    /// [tells](Self::tell_lost) those who wait.
+    /// Returns what is due at `now`. If the deadline has passed, marks the lease as lost; the
+    /// caller then [wakes](Self::tell_lost) those who wait.
     pub(crate) fn due(&self, now: Instant) -> Due {
         let mut times = self.lock();
         if times.fate != Fate::Held {
@@ -267,7 +270,7 @@ impl Term {
         }
     }
 
-    /// When there is something due; `None` if there is nothing any more.
+    /// Returns when the keeper has to look at this lease. `None` if it is over.
     pub(crate) fn look_at(&self) -> Option<Instant> {
         let times = self.lock();
         (times.fate == Fate::Held).then_some(if times.renewing {
@@ -277,32 +280,32 @@ impl Term {
         })
     }
 
-    /// Wakes those who wait for its loss.
+    /// Wakes those who wait for the loss.
     pub(crate) fn tell_lost(&self) {
         self.lost.notify_waiters();
     }
 
-    /// The renewal that was sent at `sent` was carried out. It comes too late if the deadline has
-    /// passed, checked or not: the key may have had another owner meanwhile. (A claim of this owner
-    /// that was long on its way could have taken it back since.)
+    /// Confirms the renewal that was sent at `sent`. If the deadline has passed, it comes too late,
+    /// even if nothing has noticed yet: the key may have had another owner meanwhile. (A late
+    /// message of this owner could have claimed the key back since.)
     pub(crate) fn renewed(&self, sent: Instant) {
         let (deadline, renew_at) = Self::times(self.length, sent);
         let mut times = self.lock();
         if clock::now() >= times.deadline {
-            // The next check sees it, at the latest a timer's.
+            // The next check or the body's timer sees the deadline.
             return;
         }
         (times.deadline, times.renew_at, times.renewing) = (deadline, renew_at, false);
     }
 
-    /// The renewal failed; it is tried again soon, until the deadline.
+    /// Notes that a renewal failed. It is tried again soon, until the deadline.
     pub(crate) fn not_renewed(&self) {
         let again = clock::after(clock::now(), self.length / 20);
         let mut times = self.lock();
         (times.renew_at, times.renewing) = (again, false);
     }
 
-    /// The store said that another caller is the owner now.
+    /// Notes that the store has another owner for the record.
     pub(crate) fn mark_lost(&self) {
         let mut times = self.lock();
         if times.fate == Fate::Held {
@@ -339,7 +342,7 @@ mod tests {
                 deadline: clock::after(sent, Duration::from_secs(5))
             }
         );
-        // Nothing has looked at the term meanwhile: the process stood still.
+        // The process stood still, so nothing has looked at the term meanwhile.
         tokio::time::advance(Duration::from_secs(5)).await;
         term.renewed(sent);
         assert!(term.is_lost());
@@ -347,7 +350,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_is_lost_at_its_deadline_not_before_and_no_keeper_is_needed_to_tell() {
-        let (began, lease) = (clock::now(), term(Duration::from_secs(10)));
+        let began = clock::now();
+        let lease = term(Duration::from_secs(10));
         assert_eq!(lease.left(), Duration::from_secs(9));
         tokio::time::advance(Duration::from_millis(8_999)).await;
         assert!(!lease.is_lost());
@@ -368,7 +372,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_waiter_hears_at_once_that_the_store_has_given_the_lease_to_another() {
-        let (began, lease) = (clock::now(), term(Duration::from_secs(10)));
+        let began = clock::now();
+        let lease = term(Duration::from_secs(10));
         let ((), ()) = tokio::join!(lease.lost(), async { lease.mark_lost() });
         assert_eq!(clock::now(), began);
         assert!(

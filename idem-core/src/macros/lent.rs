@@ -1,12 +1,12 @@
-//! Exclusive references in bodies that are retried: each try has them in turn.
+//! Exclusive references in bodies that are retried: the tries borrow them one after the other.
 
 use std::sync::{Mutex, PoisonError};
 
-/// An exclusive reference that is lent to one try of a body after the other.
+/// An exclusive reference that the tries of a body borrow one after the other.
 #[derive(Debug)]
 pub struct Lent<'a, T: ?Sized>(Mutex<Option<&'a mut T>>);
 
-/// The reference, as one try has it. It is given back when the try's body is dropped.
+/// The reference while one try borrows it. Dropping the try's body returns it.
 #[derive(Debug)]
 pub struct Taken<'l, 'a, T: ?Sized> {
     lent: &'l Lent<'a, T>,
@@ -14,12 +14,12 @@ pub struct Taken<'l, 'a, T: ?Sized> {
 }
 
 impl<'a, T: ?Sized> Lent<'a, T> {
-    /// A reference to lend.
+    /// Wraps a reference, so that tries can borrow it.
     pub fn new(value: &'a mut T) -> Self {
         Self(Mutex::new(Some(value)))
     }
 
-    /// Lends it.
+    /// Lends the reference to a try.
     pub fn take(&self) -> Taken<'_, 'a, T> {
         Taken {
             lent: self,
@@ -29,7 +29,7 @@ impl<'a, T: ?Sized> Lent<'a, T> {
 }
 
 impl<T: ?Sized> Taken<'_, '_, T> {
-    /// The reference; `None` if another try has it, which none has that has ended.
+    /// Returns the reference. `None` if an earlier try still has it; a try that has ended has not.
     pub fn get(&mut self) -> Option<&mut T> {
         self.value.as_deref_mut()
     }

@@ -1,4 +1,4 @@
-//! The functions that generated code calls. Not for people: they change without notice.
+//! The functions that generated code calls. Do not call them: they change without notice.
 
 use std::future::{Future, pending};
 use std::marker::PhantomData;
@@ -223,7 +223,8 @@ where
     S: Store,
     F: AsyncFnOnce(&mut X) -> R,
 {
-    let (prepared, join) = (operation.draft.prepare(), witness.join);
+    let prepared = operation.draft.prepare();
+    let join = witness.join;
     async move {
         let call = InTransaction {
             prepared: &prepared,
@@ -274,7 +275,8 @@ pub fn upgrades<R: Returned, Old, F: Fn(Old) -> R::Ok>(upgrade: F) -> F {
 #[diagnostic::on_unimplemented(
     message = "an argument of type `{Self}` cannot be used again, as this retry wants",
     label = "each try needs arguments of its own",
-    note = "take an argument that is `Clone` (a type parameter has the bound `Clone`), such as an `Arc`, or a reference, shared or exclusive; or handle the error in the body"
+    note = "take an argument that is `Clone` (a type parameter has the bound `Clone`), such as an \
+        `Arc`, or a reference, shared or exclusive; or handle the error in the body"
 )]
 pub trait UsedAgain: Clone {}
 
@@ -295,7 +297,8 @@ pub fn question<F: Asks>(future: F) -> impl Future<Output = F::Output> {
 #[diagnostic::on_unimplemented(
     message = "`reconcile` takes an expression that gives a future, not `{Self}`",
     label = "is no future",
-    note = "write the call of an async function without its `.await`: `abandoned = reconcile(\"lookup(&req)\")`"
+    note = "write the call of an async function without its `.await`: `abandoned = \
+        reconcile(\"lookup(&req)\")`"
 )]
 pub trait Asks: Future {}
 

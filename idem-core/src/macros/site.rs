@@ -1,4 +1,5 @@
-//! One annotated function: how its operation came by its name, and whether that name is its own.
+//! One annotated function: where its operation's name comes from, and whether another function has
+//! that name.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,7 +14,7 @@ pub struct Site {
     file: &'static str,
     line: u32,
     column: u32,
-    /// The path of the function as its first caller saw it, with the type that a trait's method was
+    /// The function's path as its first caller saw it, including the type that a trait's method was
     /// called for.
     first: OnceLock<&'static str>,
     default: OnceLock<Result<(), String>>,
@@ -24,8 +25,8 @@ pub struct Site {
 pub struct Name {
     text: &'static str,
     source: Source,
-    /// The name of a type inside the function, whose path begins with the function's own. Compilers
-    /// differ in it, so it only serves to find mistakes.
+    /// The name of a type inside the function, whose path begins with the function's own. It
+    /// differs between compilers, so it only serves to find mistakes.
     inside: fn() -> &'static str,
 }
 
@@ -33,7 +34,7 @@ pub struct Name {
 enum Source {
     /// The path of the function.
     Default,
-    /// Written, and the same for every type that the function is a method of.
+    /// The name is written out, so it is the same for every type that the function is a method of.
     Written,
     /// Written as a constant of the type.
     OfType,
@@ -67,7 +68,7 @@ impl Name {
         }
     }
 
-    /// The name, for errors about something else.
+    /// Returns the name, for errors about something else.
     pub(crate) fn label(self) -> &'static str {
         self.text
     }
@@ -90,11 +91,13 @@ pub const fn checked_name(name: &'static str) -> &'static str {
     );
     assert!(
         is_plausible(name.as_bytes()),
-        "`name` is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by `::`: write for example `name = \"orders.create\"`"
+        "`name` is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by \
+         `::`: write for example `name = \"orders.create\"`"
     );
     assert!(
         !is_reserved(name.as_bytes()),
-        "`idem.audit` is reserved for the trail of operators' decisions: write for example `name = \"orders.create\"`"
+        "`idem.audit` is reserved for the trail of operators' decisions: write for example `name = \
+         \"orders.create\"`"
     );
     name
 }
@@ -104,7 +107,8 @@ const fn is_reserved(name: &[u8]) -> bool {
 }
 
 const fn is_plausible(name: &[u8]) -> bool {
-    let (mut index, mut segment) = (0, 0);
+    let mut index = 0;
+    let mut segment = 0;
     while index < name.len() {
         let byte = name[index];
         if byte == b':' {
@@ -137,7 +141,7 @@ impl Site {
         }
     }
 
-    /// Says what is wrong with the name for this function, if anything.
+    /// Returns what is wrong with the name for this function, if anything.
     pub(crate) fn check(&'static self, name: Name) -> Result<(), String> {
         let inside = (name.inside)();
         let first = *self.first.get_or_init(|| inside);
@@ -147,18 +151,17 @@ impl Site {
                 .default
                 .get_or_init(|| self.check_default(name.text, inside))
                 .clone(),
-            // The same text in memory, nearly always.
+            // In nearly all calls this is the same text in memory.
             Source::Written if std::ptr::eq(first, inside) || serves_one_type(first, inside) => {
                 Ok(())
             }
             Source::Written => {
-                let (one, other) = (
-                    implementing(first).unwrap_or(first),
-                    implementing(inside).unwrap_or(inside),
-                );
+                let one = implementing(first).unwrap_or(first);
+                let other = implementing(inside).unwrap_or(inside);
                 Err(format!(
-                    "the method at {self} has one name for `{one}` and for `{other}`, so a call of one would get the outcome of the other; \
-                     declare a constant in the trait, give it a value in each implementation, and write `name = Self::NAME`"
+                    "the method at {self} has one name for `{one}` and for `{other}`, so a call of \
+                     one would get the outcome of the other; declare a constant in the trait, give \
+                     it a value in each implementation, and write `name = Self::NAME`"
                 ))
             }
         }
@@ -167,12 +170,14 @@ impl Site {
     fn check_default(&'static self, path: &'static str, inside: &str) -> Result<(), String> {
         if let Some(owner) = owner(path, inside) {
             return Err(format!(
-                "the function at {self} belongs to `{owner}`, and other types may have one of its name; give it a name with `name = \"..\"`"
+                "the function at {self} belongs to `{owner}`, and other types may have one of its \
+                 name; give it a name with `name = \"..\"`"
             ));
         }
         if !is_valid_operation(path) {
             return Err(format!(
-                "the path of the function at {self} is no valid name; give it one with `name = \"..\"`"
+                "the path of the function at {self} is no valid name; give it one with `name = \
+                 \"..\"`"
             ));
         }
         let mut first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
@@ -187,7 +192,8 @@ impl Site {
                 .unwrap_or_default()
         };
         Err(format!(
-            "two functions have the name `{path}` by default, `{}` at {taken} and `{}` at {self}; give one of them a name with `name = \"..\"`",
+            "two functions have the name `{path}` by default, `{}` at {taken} and `{}` at {self}; \
+             give one of them a name with `name = \"..\"`",
             said(taken),
             said(self),
         ))
@@ -200,8 +206,8 @@ impl fmt::Display for Site {
     }
 }
 
-/// The type or trait that the function belongs to: the attribute cannot see an `impl` around a
-/// function without `self`. A function inside of another function belongs to none.
+/// Returns the type or trait that the function belongs to. The attribute cannot see an `impl`
+/// around a function without `self`. A function inside of another function belongs to no type.
 fn owner<'a>(path: &str, inside: &'a str) -> Option<&'a str> {
     let (module, function) = path.rsplit_once("::")?;
     if inside.starts_with(path) && inside[path.len()..].starts_with("::") {
@@ -235,7 +241,7 @@ fn implementing(inside: &str) -> Option<&str> {
     None
 }
 
-/// Whether both paths are of one function for one type, whatever that type's own parameters are.
+/// Whether both paths are of one function for one type, with any parameters of that type.
 fn serves_one_type(one: &str, other: &str) -> bool {
     match (implementing(one), implementing(other)) {
         (Some(one), Some(other)) => {
@@ -247,7 +253,7 @@ fn serves_one_type(one: &str, other: &str) -> bool {
 
 fn without_parameters(ty: &str) -> String {
     let mut depth = 0_usize;
-    // The arrow of a function pointer closes nothing.
+    // The arrow of a function pointer is no closing bracket.
     let ty = ty.replace("->", "");
     let outside = ty.chars().filter(|c| {
         depth += usize::from(*c == '<');

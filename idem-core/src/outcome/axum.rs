@@ -1,7 +1,7 @@
 //! The return types of axum's handlers, as outcomes.
 //!
 //! Each is stored as its content: a status as its number, headers as pairs, `Json<T>` as the `T`. A
-//! response's body as a stream is none of them, since it can be read only once.
+//! response whose body is a stream is no outcome, because it can be read only once.
 
 use axum::Json;
 use axum::http::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -86,7 +86,7 @@ impl Storable<InForm> for Redirect {
     type Stored = (u16, String);
 
     fn to_stored(&self) -> impl Serialize {
-        // By its response, because axum before 0.8.5 has no accessors.
+        // Read from the response, because axum before 0.8.5 has no accessors.
         let response = self.clone().into_response();
         let location = response
             .headers()
@@ -108,7 +108,7 @@ impl Storable<InForm> for Redirect {
     }
 }
 
-/// All headers, one line after the other: a name may come several times.
+/// All headers in their order. A name may come several times.
 impl sealed::Storable<InForm> for HeaderMap {}
 
 #[diagnostic::do_not_recommend]

@@ -1,8 +1,7 @@
 //! Outcomes as bytes.
 //!
 //! The default is JSON: a rolling deployment that adds a field still replays, and people can read a
-//! record. The codec's id is stored with the outcome, so that two codecs never read each other's
-//! bytes.
+//! record. The codec's id is stored with the outcome, so that no codec reads another codec's bytes.
 
 use std::cell::Cell;
 use std::fmt;
@@ -72,7 +71,7 @@ impl<'a> CodecContext<'a> {
         }
     }
 
-    /// The context in which a recorded outcome was written, as its record says.
+    /// Returns the context in which a recorded outcome was written, as its record says.
     fn of_recorded(id: &'a RecordId, attempt: u64, outcome: &Encoded) -> Self {
         let label = TypeLabel {
             version: outcome.version(),
@@ -85,7 +84,7 @@ impl<'a> CodecContext<'a> {
         }
     }
 
-    /// What the record says of an outcome of this type besides; mostly nothing.
+    /// Returns what the record says of an outcome of this type, which is nothing for most types.
     fn metadata<T: ?Sized>(self) -> Option<Arc<Metadata>> {
         let TypeLabel { version, is_named } = self.label;
         if version <= 1 && !is_named {
@@ -220,7 +219,7 @@ pub trait Codec: Send + Sync + 'static {
     }
 }
 
-/// A failure that says nothing of the outcome, so that it may be logged.
+/// A failure without any part of the outcome in its text, so that it may be logged.
 #[derive(Debug)]
 pub(crate) struct Unquoted(String);
 
@@ -271,7 +270,7 @@ impl Codec for Json {
     }
 }
 
-/// The codec of a runtime. JSON is called without a trait object between.
+/// The codec of a runtime. JSON is called directly, and any other codec through a trait object.
 #[derive(Clone, Default)]
 pub(crate) enum AnyCodec {
     #[default]
@@ -299,7 +298,7 @@ impl AnyCodec {
         })
     }
 
-    /// Reads the outcome of an attempt at the record with that id.
+    /// Reads the outcome of an attempt at the record with this id.
     pub(crate) fn decode<T: DeserializeOwned>(
         &self,
         (id, attempt): (&RecordId, u64),
@@ -331,7 +330,7 @@ impl AnyCodec {
     }
 }
 
-/// A panic in the author's code that writes or reads a value is a failure to do so.
+/// Turns a panic in the author's code that writes or reads a value into a failure.
 pub(crate) fn caught<T>(work: impl FnOnce() -> Result<T, CodecFailure>) -> Result<T, CodecFailure> {
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|_| Err("the code that writes and reads it panicked".into()))
@@ -342,18 +341,19 @@ fn foreign(codec: CodecId) -> CodecFailure {
         .into()
 }
 
-/// What is said of a failure to read an outcome. Errors are logged, and what a decoder says may
-/// quote what it read.
+/// Returns what is logged about a failure to read an outcome. A decoder's error may quote what it
+/// read, so only its kind is kept.
 fn without_contents(error: &(dyn std::error::Error + 'static), codec: CodecId) -> CodecFailure {
     if let Some(Unquoted(text)) = error.downcast_ref() {
         return format!("the codec `{codec}` cannot read it: {text}").into();
     }
     match error.downcast_ref::<serde_json::Error>() {
         Some(error) => describe_json_error(error).into(),
-        None => {
-            format!("the codec `{codec}` cannot read it (what it says is left out, since it may quote the outcome)")
-                .into()
-        }
+        None => format!(
+            "the codec `{codec}` cannot read it (what it says is left out, since it may \
+                quote the outcome)"
+        )
+        .into(),
     }
 }
 
@@ -370,14 +370,14 @@ pub fn describe_json_error(error: &serde_json::Error) -> String {
     format!("{what} at line {}, column {}", error.line(), error.column())
 }
 
-/// Writes a value as JSON, in one allocation of the right length: it is written where the thread
-/// has room, which a short one is copied from.
+/// Writes a value as JSON into the thread's buffer, and copies it from there with one allocation of
+/// the right length.
 fn json<T: Serialize + ?Sized>(value: &T) -> Result<Bytes, serde_json::Error> {
     thread_local! {
         static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
     }
     const MOST: usize = 4096;
-    // Taken away meanwhile: a value may write others of its own.
+    // The buffer is taken out, because a value may write values of its own.
     let mut text = SCRATCH.take();
     text.clear();
     let written = serde_json::to_writer(&mut text, value);

@@ -59,8 +59,10 @@ impl<T> Outcome<T> {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be kept as an outcome",
     label = "cannot be stored and replayed",
-    note = "an outcome is `serde::Serialize` and `serde::de::DeserializeOwned`: derive both, and return owned data; a type parameter has both as bounds",
-    note = "with the feature `axum` of `idem-rs`, it may be `Json<T>`, `Html<T>`, `StatusCode`, `Redirect`, `(StatusCode, T)`, `(HeaderMap, T)` or `(StatusCode, HeaderMap, T)`"
+    note = "an outcome is `serde::Serialize` and `serde::de::DeserializeOwned`: derive both, and \
+        return owned data; a type parameter has both as bounds",
+    note = "with the feature `axum` of `idem-rs`, it may be `Json<T>`, `Html<T>`, `StatusCode`, \
+        `Redirect`, `(StatusCode, T)`, `(HeaderMap, T)` or `(StatusCode, HeaderMap, T)`"
 )]
 pub trait Storable<Via>: Sized + sealed::Storable<Via> {
     /// What is read back.

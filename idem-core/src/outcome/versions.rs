@@ -1,4 +1,4 @@
-//! Which version of its outcome's type an operation has, and how the earlier ones are read.
+//! Which version of its outcome's type an operation has, and how earlier versions are read.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl Default for Versions {
 }
 
 impl Versions {
-    /// Adds how outcomes of an earlier version are read.
+    /// Sets how outcomes of an earlier version are read.
     pub(crate) fn upgrade(&mut self, from: u32, upgrade: Upgrade) {
         self.upgrades = self
             .upgrades
@@ -42,7 +42,8 @@ impl Versions {
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.current == 0 {
             return Err(
-                "`outcome_version` is zero; versions count from 1, which is that of an operation that states none"
+                "`outcome_version` is zero; versions count from 1, which is that of an operation \
+                 that states none"
                     .into(),
             );
         }
@@ -53,35 +54,43 @@ impl Versions {
         {
             None => Ok(()),
             Some((from, _)) => Err(format!(
-                "it upgrades outcomes of version {from}, and the current version is {}; only an earlier one, from 1 on, can be upgraded: raise `outcome_version`",
+                "it upgrades outcomes of version {from}, and the current version is {}; only an \
+                 earlier one, from 1 on, can be upgraded: raise `outcome_version`",
                 self.current
             )),
         }
     }
 
-    /// An outcome as one of the current version: `None` if it is.
+    /// Upgrades an outcome to the current version. `None` if it is current.
     pub(crate) fn upgraded(
         &self,
         codec: &AnyCodec,
         of: (&RecordId, u64),
         outcome: &Encoded,
     ) -> Result<Option<Encoded>, CodecFailure> {
-        let (found, current) = (outcome.version(), self.current);
+        let found = outcome.version();
+        let current = self.current;
         if found == current || outcome.is_error {
             return Ok(None);
         }
         if found > current {
             return Err(format!(
-                "it was written as version {found} of its type, and this process knows versions up to {current}; deploy the newer version to all processes"
+                "it was written as version {found} of its type, and this process knows versions up \
+                 to {current}; deploy the newer version to all processes"
             )
             .into());
         }
         match self.upgrades.iter().find(|(from, _)| *from == found) {
             Some((_, upgrade)) => upgrade(codec, of, outcome).map(Some).map_err(|error| {
-                format!("it was written as version {found} of its type, and cannot be read as the upgrade takes it: {error}").into()
+                format!(
+                    "it was written as version {found} of its type, and cannot be read as the \
+                    upgrade takes it: {error}"
+                )
+                .into()
             }),
             None => Err(format!(
-                "it was written as version {found} of its type, and this operation has version {current} without an upgrade from there; write `upgrade({found} => ..)`"
+                "it was written as version {found} of its type, and this operation has version \
+                 {current} without an upgrade from there; write `upgrade({found} => ..)`"
             )
             .into()),
         }

@@ -14,8 +14,8 @@ pub enum ErrorAction {
     /// does not run again.
     ///
     /// If the error fails to encode, the key is released, and the event `error_not_kept` is logged.
-    /// The same happens if another guarded call inside the body failed with an [`Error`](crate::Error), because
-    /// the body's error may contain it.
+    /// The same happens if another guarded call inside the body failed with an
+    /// [`Error`](crate::Error), because the body's error may contain it.
     Keep,
     /// Keeps the error for this long, instead of `ttl` and `remember`. After that the next call
     /// runs the body. A time below 1 ms counts as 1 ms, one above 100 years as 100 years.
@@ -66,7 +66,8 @@ pub enum UnkeptAction {
 #[diagnostic::on_unimplemented(
     message = "a policy gives an action for each error, not `{Self}`",
     label = "neither `ErrorAction` nor `UnkeptAction`",
-    note = "write for example `|error: &OrderError| ErrorAction::Keep`; for errors that are not `Serialize`, `UnkeptAction::Release`"
+    note = "write for example `|error: &OrderError| ErrorAction::Keep`; for errors that are not \
+        `Serialize`, `UnkeptAction::Release`"
 )]
 pub trait Action: sealed::Action {
     /// Whether errors can be kept.
@@ -128,14 +129,14 @@ mod sealed {
 pub struct Retry {
     max: u32,
     backoff: Duration,
-    /// Unless it is given, [`LONGEST_PAUSE`], or the backoff if that is longer.
+    /// `None`: [`LONGEST_PAUSE`], or the backoff if that is longer.
     max_backoff: Option<Duration>,
     then: Then,
 }
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// What is done with an error that is not, or no more, retried.
+/// What happens to an error that is not retried, or no longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
     Release,
@@ -194,7 +195,7 @@ pub(crate) struct Tries {
     /// The action on an unlisted error.
     unlisted: Then,
     made: u32,
-    /// One of them ended in an error of unknown outcome.
+    /// One of the tries ended in an error of unknown outcome.
     unknown: bool,
 }
 
@@ -249,12 +250,12 @@ impl Tries {
         }
     }
 
-    /// Whether an earlier try had an unknown outcome: then no later one can release the key.
+    /// Whether an earlier try had an unknown outcome. Then no later try can release the key.
     pub(crate) fn is_outcome_unknown(&self) -> bool {
         self.unknown
     }
 
-    /// How many tries there were, the first one included.
+    /// Returns the number of tries, including the first.
     pub(crate) fn count(&self) -> u32 {
         self.made.saturating_add(1)
     }
@@ -295,8 +296,10 @@ impl Tries {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no error policy",
     label = "has no error policy",
-    note = "derive it, `#[derive(idem::ErrorPolicy)]` with `#[idem(keep)]`, `#[idem(release)]` or `#[idem(retry(..))]` on the variants",
-    note = "or write the arms on the function: `errors(OrderError::Declined(_) => keep, _ => release)`"
+    note = "derive it, `#[derive(idem::ErrorPolicy)]` with `#[idem(keep)]`, `#[idem(release)]` or \
+        `#[idem(retry(..))]` on the variants",
+    note = "or write the arms on the function: `errors(OrderError::Declined(_) => keep, _ => \
+        release)`"
 )]
 pub trait ErrorPolicy {
     /// [`Sometimes`] if [`action`](Self::action) may say [`Keep`](ErrorAction::Keep), alone or
@@ -314,8 +317,8 @@ pub trait ErrorPolicy {
 /// Says that a type has an [`ErrorPolicy`], under conditions that are not stated here.
 ///
 /// An annotated function whose error type has no policy treats errors as
-/// [`Builder::default_error`](crate::Builder::default_error) says. If the policy has a condition, as
-/// `E: ErrorPolicy` for the error inside, and a type does not meet it, that type has no policy
+/// [`Builder::default_error`](crate::Builder::default_error) says. If the policy has a condition,
+/// as `E: ErrorPolicy` for the error inside, and a type does not meet it, that type has no policy
 /// either. With this trait, without conditions, the function then does not compile. The derive
 /// implements it.
 pub trait HasErrorPolicy {}
@@ -374,10 +377,12 @@ impl Frequency for Never {
 /// An error type of which nothing is asked that a function without `errors(policy)` does not
 /// promise.
 #[diagnostic::on_unimplemented(
-    message = "the error policy of this type retries, which this function must allow: write `errors(policy)`",
+    message = "the error policy of this type retries, which this function must allow: write \
+        `errors(policy)`",
     label = "some errors of this type are retried",
     note = "a retried body needs arguments that can be used again: `Clone`, or references",
-    note = "or give each error an action on this function, as a body in a transaction needs: `errors(OrderError::Declined(_) => keep, _ => release)`"
+    note = "or give each error an action on this function, as a body in a transaction needs: \
+        `errors(OrderError::Declined(_) => keep, _ => release)`"
 )]
 pub trait RunsOnce {}
 
@@ -389,7 +394,8 @@ mod tests {
     use super::*;
 
     fn pauses(retry: Retry) -> (Vec<Duration>, Next) {
-        let (mut tries, mut pauses) = (Tries::default(), Vec::new());
+        let mut tries = Tries::default();
+        let mut pauses = Vec::new();
         loop {
             match tries.next(ErrorAction::Retry(retry)) {
                 Next::Retry { pause, .. } => pauses.push(pause),

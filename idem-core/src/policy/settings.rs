@@ -1,4 +1,4 @@
-//! What is decided per operation: times, and what a call does when it is not the first.
+//! The settings of an operation: times, and what a call does when it is not the first.
 
 use std::time::Duration;
 
@@ -64,51 +64,60 @@ pub enum MissingKey {
     Run,
 }
 
-/// All that can be set, for a runtime and, over it, for an operation.
+/// All settings of an operation. A runtime has the defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// In milliseconds, as `hold_millis` is.
-    ttl_millis: u64,
-    /// In milliseconds, as `hold_millis` is; 0: as `ttl`. An operation's own value is at least one.
-    remember_millis: u64,
-    /// `remember_millis` is the runtime's default: an operation with a longer `ttl` raises it.
-    pub(crate) remember_is_default: bool,
+    pub(crate) times: Times,
     pub(crate) lease: Duration,
-    /// In milliseconds, as `hold_millis` is.
-    wait_millis: u64,
     pub(crate) in_flight: InFlight,
     pub(crate) duplicate: Duplicate,
     pub(crate) abandoned: Abandoned,
     pub(crate) store_failure: StoreFailure,
     pub(crate) missing_key: MissingKey,
-    /// The highest number for any number, since an `Option` takes twice the room.
+    /// `u64::MAX` for no limit, because an `Option` is twice as large.
     most_attempts: u64,
     /// The body asks first what became of an abandoned attempt.
     pub(crate) reconciles: bool,
     /// The body runs whatever the record says.
     pub(crate) observes: bool,
-    /// How long an unsettled record is kept, in milliseconds, where it is rejected or asked about.
-    /// No `Duration`, which takes twice the room in the future of every call.
+}
+
+/// How long a call waits, and how long its record is kept. The future of every call holds these
+/// numbers, so they are milliseconds: a `Duration` is twice as large.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Times {
+    ttl_millis: u64,
+    /// 0: as `ttl`. An operation's own value is at least one.
+    remember_millis: u64,
+    wait_millis: u64,
+    /// How long an unsettled record is kept, if it is rejected or asked about.
     hold_millis: u64,
+    /// `remember_millis` is the runtime's default: an operation with a longer `ttl` raises it.
+    pub(crate) remember_is_default: bool,
     /// No record ends before this many seconds: the time for which the token of the call was
-    /// issued. As short as can be, since it is in the future of every call.
+    /// issued.
     pub(crate) least_secs: u32,
 }
 
-/// The tenth by which an owner stops early must be more than timers and scheduling take.
+/// An owner stops a tenth of the lease early. That tenth must be more than timers and scheduling
+/// take.
 const MIN_LEASE: Duration = Duration::from_millis(100);
 /// Thirty days: an operator has to see the error, find out what happened, and settle it.
 const DEFAULT_HOLD_MILLIS: u64 = 30 * 24 * 60 * 60 * 1_000;
-/// Longer than this is taken for a mistake in the unit.
+/// A longer time is refused, because its unit is probably wrong.
 pub(crate) const MAX_LENGTH: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 impl Settings {
     pub(crate) const DEFAULT: Self = Self {
-        ttl_millis: 24 * 60 * 60 * 1_000,
-        remember_millis: 0,
-        remember_is_default: false,
+        times: Times {
+            ttl_millis: 24 * 60 * 60 * 1_000,
+            remember_millis: 0,
+            wait_millis: 5_000,
+            hold_millis: DEFAULT_HOLD_MILLIS,
+            remember_is_default: false,
+            least_secs: 0,
+        },
         lease: Duration::from_secs(30),
-        wait_millis: 5_000,
         in_flight: InFlight::Wait,
         duplicate: Duplicate::Replay,
         abandoned: Abandoned::Rerun,
@@ -117,11 +126,9 @@ impl Settings {
         most_attempts: u64::MAX,
         reconciles: false,
         observes: false,
-        hold_millis: DEFAULT_HOLD_MILLIS,
-        least_secs: 0,
     };
 
-    /// Refuses what cannot be, saying what to write.
+    /// Refuses an invalid setting with an error that says what to write.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let refuse = |reason: String| Err(ConfigError::new(reason));
         let lengths = [
@@ -141,21 +148,27 @@ impl Settings {
                 "`ttl` is zero, so that no outcome would be kept; set at least 1 ms".into(),
             );
         }
-        if self.hold_millis == 0 {
-            return refuse("`hold` is zero, so that an abandoned record would protect nothing; set at least 1 ms, or `abandoned` to `rerun`".into());
+        if self.times.hold_millis == 0 {
+            return refuse(
+                "`hold` is zero, so that an abandoned record would protect nothing; set \
+                at least 1 ms, or `abandoned` to `rerun`"
+                    .into(),
+            );
         }
         if self.lease < MIN_LEASE {
             return refuse(format!(
-                "`lease` is {:?}; it must be at least {MIN_LEASE:?}, and should be several times the store's round trip",
+                "`lease` is {:?}; it must be at least {MIN_LEASE:?}, and should be several times \
+                 the store's round trip",
                 self.lease
             ));
         }
         if let Some(remember) = self
             .set_to_remember()
-            .filter(|remember| *remember < self.ttl() && !self.remember_is_default)
+            .filter(|remember| *remember < self.ttl() && !self.times.remember_is_default)
         {
             return refuse(format!(
-                "`remember` is {remember:?}, shorter than `ttl`, which is {:?} (24 h unless it is set); make it longer, or set a shorter `ttl`",
+                "`remember` is {remember:?}, shorter than `ttl`, which is {:?} (24 h unless it is \
+                 set); make it longer, or set a shorter `ttl`",
                 self.ttl()
             ));
         }
@@ -167,31 +180,32 @@ impl Settings {
         Ok(())
     }
 
-    /// How long it is known that there was an outcome: never shorter than the outcome itself.
+    /// Returns how long it is remembered that there was an outcome: at least as long as the outcome
+    /// is kept.
     pub(crate) fn remember(&self) -> Duration {
         self.set_to_remember()
             .unwrap_or_default()
             .max(self.ttl())
-            .max(seconds(self.least_secs))
+            .max(seconds(self.times.least_secs))
     }
 
     /// How long an outcome is kept.
     pub(crate) fn ttl(&self) -> Duration {
-        Duration::from_millis(self.ttl_millis)
+        Duration::from_millis(self.times.ttl_millis)
     }
 
     fn set_to_remember(&self) -> Option<Duration> {
-        (self.remember_millis > 0).then(|| Duration::from_millis(self.remember_millis))
+        (self.times.remember_millis > 0).then(|| Duration::from_millis(self.times.remember_millis))
     }
 
-    /// How long an unsettled record is kept, where it is rejected or asked about.
+    /// Returns how long an unsettled record is kept, if it is rejected or asked about.
     pub(crate) fn hold(&self) -> Duration {
-        Duration::from_millis(self.hold_millis)
+        Duration::from_millis(self.times.hold_millis)
     }
 
-    /// How long a record in flight stays if nothing more is heard of its owner. An unsettled one
-    /// that protects stays for its hold, and for as long again, so that the first call after it
-    /// learns that it has ended.
+    /// Returns when a record in flight expires if its owner does not renew it. If the record
+    /// protects its key after that, it stays for twice its hold, so that the next call can report
+    /// the end of the hold.
     pub(crate) fn in_flight_expiry(&self) -> Duration {
         let least = self.remember().max(self.lease.saturating_mul(2));
         if self.abandoned == Abandoned::Reject || self.reconciles {
@@ -201,37 +215,37 @@ impl Settings {
         }
     }
 
-    /// Whether a record may have to be settled, because no call goes on with it.
+    /// Whether an operator may have to settle a record, because no call continues with it.
     pub(crate) fn may_need_a_person(&self) -> bool {
         self.abandoned == Abandoned::Reject || self.reconciles || self.max_attempts().is_some()
     }
 
-    /// From which age on an abandoned record may be claimed, although it is rejected before.
+    /// Returns the age from which an abandoned record may be claimed, although it is rejected
+    /// before.
     pub(crate) fn take_over_after(&self) -> Option<Duration> {
         (self.abandoned == Abandoned::Reject).then(|| self.hold())
     }
 
     pub(crate) fn set_ttl(&mut self, ttl: Duration) {
-        self.ttl_millis = whole(ttl);
+        self.times.ttl_millis = whole(ttl);
     }
 
     pub(crate) fn set_remember(&mut self, remember: Duration) {
-        // Zero is refused like everything that is shorter than `ttl`, which is at least a
-        // millisecond.
-        self.remember_millis = whole(remember).max(1);
-        self.remember_is_default = false;
+        // Zero becomes 1 ms, which is refused because it is shorter than `ttl`.
+        self.times.remember_millis = whole(remember).max(1);
+        self.times.remember_is_default = false;
     }
 
-    /// How long a call waits for one in flight.
+    /// Returns how long a call waits for one in flight.
     pub(crate) fn wait(&self) -> Duration {
-        Duration::from_millis(self.wait_millis)
+        Duration::from_millis(self.times.wait_millis)
     }
 
     pub(crate) fn set_wait(&mut self, wait: Duration) {
-        self.wait_millis = whole(wait);
+        self.times.wait_millis = whole(wait);
     }
 
-    /// How many attempts a key may have; `None`: any number.
+    /// Returns how many attempts a key may have. `None`: any number.
     pub(crate) fn max_attempts(&self) -> Option<u64> {
         Some(self.most_attempts).filter(|most| *most < u64::MAX)
     }
@@ -241,7 +255,7 @@ impl Settings {
     }
 
     pub(crate) fn set_hold(&mut self, hold: Duration) {
-        self.hold_millis = whole(hold);
+        self.times.hold_millis = whole(hold);
     }
 
     pub(crate) fn set_lease(&mut self, lease: Duration) {
@@ -254,7 +268,7 @@ fn whole(length: Duration) -> u64 {
     u64::try_from(whole_millis(length).as_millis()).unwrap_or(u64::MAX)
 }
 
-/// How long the attempt count of a released key stays.
+/// Returns how long the attempt count of a released key is kept.
 pub(crate) fn keep_released(ttl: Duration, lease: Duration, least_secs: u32) -> Duration {
     ttl.max(lease.saturating_mul(10)).max(seconds(least_secs))
 }
@@ -264,13 +278,13 @@ pub(crate) fn seconds(count: u32) -> Duration {
     Duration::from_secs(count.into())
 }
 
-/// Stores count in milliseconds; nothing is kept for less than was asked.
+/// Rounds up to milliseconds, in which stores count. Nothing is kept for less time than was asked.
 pub(crate) fn whole_millis(length: Duration) -> Duration {
     let rounded = length.as_nanos().div_ceil(1_000_000);
     u64::try_from(rounded).map_or(Duration::MAX, Duration::from_millis)
 }
 
-/// How long a kept error is kept: what a store can count, and not nothing.
+/// Returns how long a kept error is kept, within what a store can count, and at least 1 ms.
 pub(crate) fn keep_for(ttl: Duration) -> Duration {
     whole_millis(ttl).clamp(Duration::from_millis(1), MAX_LENGTH)
 }
@@ -301,7 +315,8 @@ mod tests {
 
     #[test]
     fn a_remember_shorter_than_the_ttl_is_refused_in_either_order_unless_it_is_the_default() {
-        let (short, long) = (Duration::from_secs(1), Duration::from_secs(10));
+        let short = Duration::from_secs(1);
+        let long = Duration::from_secs(10);
         let ttl_first = with(|s| {
             s.set_ttl(long);
             s.set_remember(short);
@@ -317,7 +332,7 @@ mod tests {
         default.set_ttl(short);
         default.set_remember(short);
         assert_eq!(default.check(), Ok(()));
-        default.remember_is_default = true;
+        default.times.remember_is_default = true;
         default.set_ttl(long);
         assert_eq!((default.check(), default.remember()), (Ok(()), long));
         default.set_remember(short);
@@ -347,7 +362,7 @@ mod tests {
         );
         settings.set_remember(Duration::from_secs(90));
         assert_eq!(settings.in_flight_expiry(), Duration::from_secs(90));
-        settings.least_secs = 900;
+        settings.times.least_secs = 900;
         assert_eq!(
             [settings.remember(), settings.in_flight_expiry()],
             [Duration::from_secs(900); 2]

@@ -20,7 +20,7 @@ pub struct RecordId {
 }
 
 impl Hash for RecordId {
-    /// By the text alone, which says where the operation's name ends.
+    /// Hashes only the text, which also says where the operation's name ends.
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         hasher.write(self.text.as_bytes());
     }
@@ -35,13 +35,15 @@ impl RecordId {
         })
     }
 
-    /// Joins an operation's valid name and the key that a value encodes to; `None` if the key is missing.
+    /// Joins an operation's valid name and the key that a value encodes to; `None` if the key is
+    /// missing.
     pub(crate) fn encode<K: KeyPart + ?Sized>(operation: &str, value: &K) -> Option<Self> {
         thread_local! {
-            /// The buffer for ids, before they are copied into memory of the right length.
+            /// A buffer that ids are written to, before they are copied into memory of the right
+            /// length.
             static SCRATCH: Cell<String> = const { Cell::new(String::new()) };
         }
-        // Taken away meanwhile: a value may encode keys of its own.
+        // The buffer is taken out, because a value may encode keys of its own.
         let mut text = SCRATCH.take();
         text.clear();
         text.push_str(operation);
@@ -56,7 +58,8 @@ impl RecordId {
         id
     }
 
-    /// Joins an operation's valid name and a digest as its key, which no value encodes to.
+    /// Joins an operation's valid name and a digest that stands for the key. No value encodes to
+    /// such a key.
     pub(crate) fn of_digest(operation: &str, digest: &[u8; 16]) -> Self {
         let mut text = String::with_capacity(operation.len() + 25);
         text.push_str(operation);
@@ -130,7 +133,8 @@ impl Owner {
     }
 
     /// Returns an identity that is unique in this process, for records that no other process sees.
-    /// Each thread counts for itself: the application might seed a generator of random numbers.
+    /// Each thread counts for itself, and does not use the random generator that the application
+    /// might seed.
     pub(crate) fn within_process() -> Self {
         static THREADS: AtomicU64 = AtomicU64::new(1);
         thread_local! {
@@ -142,7 +146,7 @@ impl Owner {
             next.set(owner + 1);
             owner
         };
-        // A thread that is ending counts as one of its own each time.
+        // A thread that is ending gets a new range each time.
         Self(Uuid::from_u128(
             NEXT.try_with(count).unwrap_or_else(|_| first()),
         ))
@@ -178,7 +182,8 @@ mod tests {
             fastrand::seed(7);
             [Owner::within_process(), Owner::within_process()]
         };
-        let (one, two) = (owners(), std::thread::spawn(owners).join().unwrap());
+        let one = owners();
+        let two = std::thread::spawn(owners).join().unwrap();
         let all = [one, two, owners()].concat();
         let distinct: std::collections::HashSet<_> = all.iter().collect();
         assert_eq!(distinct.len(), all.len(), "{all:?}");

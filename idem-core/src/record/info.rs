@@ -87,7 +87,9 @@ pub struct RecordInfo {
 impl RecordInfo {
     /// Describes a record that expires in `left` by the store's clock.
     pub fn new(record: &Record, left: Duration) -> Self {
-        let (mut lease_age, mut lease_left, mut expires_in) = (None, None, left);
+        let mut lease_age = None;
+        let mut lease_left = None;
+        let mut expires_in = left;
         let state = match record {
             Record::Issued { grace } if left > *grace => {
                 expires_in = left.saturating_sub(*grace);

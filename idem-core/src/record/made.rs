@@ -1,7 +1,8 @@
-//! How code outside this crate makes what a store is asked, and the records that it stores.
+//! Constructors and setters for code outside this crate: what a store is asked, and the records
+//! that it stores.
 //!
-//! Also what they write. The structs are `#[non_exhaustive]`: a field that is added later has a
-//! default in the constructor and a setter here.
+//! The structs are `#[non_exhaustive]`. A field that is added later has a default in the
+//! constructor and a setter here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use super::{
 use crate::encoding::fingerprint::Fingerprint;
 use crate::record::CodecId;
 
-/// A setter for each field: takes the value, sets one field, gives the value back.
+/// A setter for each field. It takes the value, sets one field, and returns the value.
 macro_rules! setters {
     ($of:ident { $($(#[$doc:meta])+ $set:ident: $field:ident, $value:ty;)+ }) => {
         impl $of {
@@ -165,7 +166,8 @@ impl Commit {
 
     /// The record that this commit writes.
     pub fn record(&self) -> Record {
-        let (attempt, fingerprint) = (self.attempt, self.fingerprint);
+        let attempt = self.attempt;
+        let fingerprint = self.fingerprint;
         match self.outcome.clone() {
             Some(outcome) => Record::Committed {
                 attempt,

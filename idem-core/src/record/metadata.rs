@@ -1,5 +1,5 @@
-//! What is known of an outcome besides: its version, the trace of the call that ran, and who
-//! settled it.
+//! What a record says of its outcome: the version of its type, the trace of the call that ran, and
+//! who settled it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,7 +88,8 @@ impl Metadata {
                 _ => return None,
             }
         }
-        // Only what is written so: a part twice, or in another order, is not.
+        // Refuses a text with a part twice or in another order, because such a text was not written
+        // here.
         (metadata.to_text() == text).then_some(metadata)
     }
 }
@@ -113,8 +114,8 @@ impl Audit {
     }
 }
 
-/// Returns a type's name as Rust gives it, without modules and references, and cut to the room that
-/// a record has for it.
+/// Returns a type's name as Rust gives it, without modules and references, shortened to what a
+/// record has room for.
 pub(crate) fn short_type_name(full: &str) -> Arc<str> {
     let mut short = String::with_capacity(MAX_TYPE_NAME);
     // Where the path that is being read begins.

@@ -69,8 +69,8 @@ pub struct InFlight {
     /// The digest of the arguments that must be equal when the key comes again.
     pub fingerprint: Option<Fingerprint>,
     /// How many of the attempts so far began no body: each only asked what became of an earlier
-    /// one, and got no answer ([`ReleaseTo::Unanswered`](crate::record::ReleaseTo::Unanswered)). They do not count towards
-    /// `max_attempts`.
+    /// one, and got no answer ([`ReleaseTo::Unanswered`](crate::record::ReleaseTo::Unanswered)).
+    /// They do not count towards `max_attempts`.
     pub questions: u64,
     /// The abandoned record that the claim took over, with a lease of zero: undoing the claim
     /// restores it. The record that it took over in turn is inside, up to [`MOST_TAKEN_OVER`] in

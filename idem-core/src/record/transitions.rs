@@ -1,10 +1,9 @@
 //! The life of the record: what a claim, a commit, a release, a renewal, a removal and the passing
-//! of time make of each state.
+//! of time do in each state.
 //!
 //! The transitions are pure functions. So each store takes the same decisions, in whatever language
-//! its atomic step is written, and `idem-model` explores the very code that runs. A store answers
-//! only two questions: which record is at the key, and has its lease expired by the store's own
-//! clock.
+//! its atomic step is written, and `idem-model` explores the code that runs. A store answers only
+//! two questions: which record is at the key, and has its lease expired by the store's own clock.
 
 use std::time::Duration;
 
@@ -172,7 +171,7 @@ impl Record {
         }
     }
 
-    /// The same of a record that is the caller's own: its outcome is handed on.
+    /// As [`on_claim`](Self::on_claim), for a record that the caller owns: moves its outcome.
     pub(crate) fn into_on_claim(self, claim: &Claim) -> OnClaim {
         let mismatches = self.mismatches(claim.fingerprint);
         match self {
@@ -331,8 +330,8 @@ impl Record {
         matches!((self.fingerprint(), other), (Some(one), Some(two)) if one != two)
     }
 
-    /// The answer to a claim after so many attempts, of which some only asked, if there may be no
-    /// more.
+    /// Returns the answer to a claim if the key has had its most attempts. Those that only asked do
+    /// not count.
     fn exhausted(claim: &Claim, attempts: u64, questions: u64) -> Option<Claimed> {
         let attempts = attempts.saturating_sub(questions);
         claim
@@ -364,8 +363,8 @@ impl InFlight {
             (ReleaseTo::Released { keep }, ..) => released(self.attempt, keep),
             (ReleaseTo::Abandoned, ..) => Some((Record::InFlight(abandoned), None)),
             (ReleaseTo::Unanswered, ..) => {
-                // Sent again, it is not counted again: what was taken over says how many there were
-                // before this attempt.
+                // The same release may be sent again, and must not count again. So it adds to the
+                // count before this attempt, which the record that was taken over has.
                 let questions = match &self.took_over {
                     Some(found) => found.questions.saturating_add(1),
                     None => self
@@ -393,12 +392,14 @@ impl InFlight {
                     lease: Duration::ZERO,
                     ..(**found).clone()
                 };
-                // Its expiry begins again: it stays at least as long as if there had been no claim.
+                // The expiry begins again, so the record stays at least as long as without the
+                // claim.
                 let expires_in = Some(found.hold);
                 Some((Record::InFlight(found), expires_in))
             }
             (ReleaseTo::Undone { .. }, Origin::Abandoned, None) => {
-                // An earlier version wrote the record, or too many were taken over before.
+                // An earlier version wrote the record, or it keeps no more of those that were taken
+                // over.
                 let nobodys = Self {
                     owner: Owner::NOBODY,
                     attempt: before,

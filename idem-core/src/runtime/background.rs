@@ -1,6 +1,7 @@
 //! Work without a caller: steps that are retried at the store, and detached bodies.
 //!
-//! It is counted, so that its memory is bounded and a process that ends can wait for it.
+//! It is counted, so that its memory is bounded, and so that
+//! [`Idempotency::shutdown`](crate::Idempotency::shutdown) can wait for it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,12 +20,12 @@ const MAX_BYTES: usize = 64 << 20;
 #[derive(Default)]
 pub(crate) struct Background {
     steps: AtomicUsize,
-    /// Of the outcomes that steps hold.
+    /// The bytes of all outcomes that steps hold.
     bytes: AtomicUsize,
-    /// Claims to undo of which the store has said nothing yet.
-    unheard: AtomicUsize,
+    /// Claims to undo that the store has not answered yet.
+    unanswered: AtomicUsize,
     bodies: AtomicUsize,
-    /// Something came to its end.
+    /// Signals the end of any of this work.
     ended: Notify,
 }
 
@@ -44,23 +45,23 @@ pub struct Unfinished {
     pub claims: usize,
 }
 
-/// A step that is tried again: counted until it is dropped.
+/// A step that is tried again. It counts until it is dropped.
 pub(crate) struct CountedStep {
     background: Arc<Background>,
     bytes: usize,
 }
 
-/// A claim to undo: counted until the store has answered, or it is dropped.
+/// A claim to undo. It counts until the store has answered, or it is dropped.
 pub(crate) struct CountedUndo {
     background: Arc<Background>,
-    heard: bool,
+    answered: bool,
 }
 
-/// A detached body: counted until it is dropped.
+/// A detached body. It counts until it is dropped.
 pub(crate) struct CountedBody(Arc<Background>);
 
 impl Background {
-    /// Counts a step that holds an outcome of so many bytes; `None` if there are too many.
+    /// Counts a step that holds an outcome of `bytes` bytes. Returns `None` if there are too many.
     pub(crate) fn step(self: &Arc<Self>, bytes: usize) -> Option<CountedStep> {
         add(&self.steps, 1, MAX_STEPS)?;
         if add(&self.bytes, bytes, MAX_BYTES).is_none() {
@@ -76,10 +77,10 @@ impl Background {
 
     /// Counts a claim to undo.
     pub(crate) fn undo(self: &Arc<Self>) -> CountedUndo {
-        self.unheard.fetch_add(1, Ordering::SeqCst);
+        self.unanswered.fetch_add(1, Ordering::SeqCst);
         CountedUndo {
             background: self.clone(),
-            heard: false,
+            answered: false,
         }
     }
 
@@ -94,8 +95,7 @@ impl Background {
     pub(crate) async fn finished(&self, limit: Duration) -> Result<(), Unfinished> {
         let finished = async {
             loop {
-                // Before the look, so that an end in between is not missed: the signal reaches all
-                // that listen, polled or not.
+                // Subscribes before it looks, so that an end right after the look still wakes it.
                 let ended = self.ended.notified();
                 if self.unfinished().is_none() {
                     return;
@@ -105,19 +105,17 @@ impl Background {
         };
         match tokio::time::timeout(limit, finished).await {
             Ok(()) => Ok(()),
-            // All may have ended in the very last moment.
+            // The last work may have ended at the limit.
             Err(_) => self.unfinished().map_or(Ok(()), Err),
         }
     }
 
     fn unfinished(&self) -> Option<Unfinished> {
-        // A body that ends leaves its step behind before it is counted down, so bodies are looked
-        // at first.
+        // A body that ends counts its step before it stops counting itself. So bodies are read
+        // first.
         let bodies = self.bodies.load(Ordering::SeqCst);
-        let (steps, claims) = (
-            self.steps.load(Ordering::SeqCst),
-            self.unheard.load(Ordering::SeqCst),
-        );
+        let steps = self.steps.load(Ordering::SeqCst);
+        let claims = self.unanswered.load(Ordering::SeqCst);
         (bodies + steps + claims > 0).then_some(Unfinished {
             bodies,
             steps,
@@ -131,7 +129,8 @@ impl Background {
     }
 }
 
-/// Adds to a count, unless that would take it above its limit. What is alone may be above it.
+/// Adds to a count, unless that would take it above its limit. A single item may be above the
+/// limit.
 fn add(count: &AtomicUsize, more: usize, limit: usize) -> Option<()> {
     let added = |count: usize| {
         count
@@ -155,21 +154,21 @@ impl Drop for CountedStep {
 }
 
 impl CountedUndo {
-    /// The store has said whether the claim was carried out; it is not waited for any more.
-    pub(crate) fn heard(&mut self) {
-        if !std::mem::replace(&mut self.heard, true) {
-            self.background.ends(&self.background.unheard);
+    /// Stops counting the claim, because the store has said whether it was carried out.
+    pub(crate) fn answered(&mut self) {
+        if !std::mem::replace(&mut self.answered, true) {
+            self.background.ends(&self.background.unanswered);
         }
     }
 
-    pub(crate) fn is_heard(&self) -> bool {
-        self.heard
+    pub(crate) fn is_answered(&self) -> bool {
+        self.answered
     }
 }
 
 impl Drop for CountedUndo {
     fn drop(&mut self) {
-        self.heard();
+        self.answered();
     }
 }
 
@@ -189,7 +188,9 @@ impl fmt::Display for Unfinished {
         } = self;
         write!(
             f,
-            "{bodies} detached bodies still run, {steps} commits or releases are not taken by the store yet, and of {claims} failed claims it has not said whether they were carried out; give `shutdown` more time, or see why the store does not answer"
+            "{bodies} detached bodies still run, {steps} commits or releases are not taken by the \
+             store yet, and of {claims} failed claims it has not said whether they were carried \
+             out; give `shutdown` more time, or see why the store does not answer"
         )
     }
 }
@@ -233,7 +234,7 @@ mod tests {
         let background = Arc::new(Background::default());
         let mut claims: Vec<_> = (0..MAX_STEPS * 2).map(|_| background.undo()).collect();
         assert!(background.step(1).is_some());
-        claims.iter_mut().skip(1).for_each(CountedUndo::heard);
+        claims.iter_mut().skip(1).for_each(CountedUndo::answered);
         assert_eq!(
             background.unfinished(),
             Some(Unfinished {
@@ -249,7 +250,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_ends_in_time_is_waited_for_and_what_does_not_is_said() {
         let background = Arc::new(Background::default());
-        let (body, step) = (background.body(), background.step(7).unwrap());
+        let body = background.body();
+        let step = background.step(7).unwrap();
         let limit = Duration::from_secs(1);
         assert_eq!(
             background.finished(limit).await,

@@ -10,12 +10,12 @@ use crate::observe::{Observer, catch_user_panic};
 use crate::outcome::codec::{AnyCodec, Codec};
 use crate::policy::errors::{ErrorAction, Then};
 use crate::policy::settings::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
-use crate::runtime::Runtime;
 use crate::runtime::flight::Flights;
 use crate::runtime::handle::Idempotency;
 use crate::runtime::local_cache::LocalCache;
 use crate::runtime::trace::TraceContext;
 use crate::runtime::undoing::Undoing;
+use crate::runtime::{Runtime, RuntimeConfig};
 use crate::store::{AnyStore, Store};
 use crate::token::throttle::Throttle;
 
@@ -267,10 +267,10 @@ impl Builder {
     /// are not cached, nor are those of other processes, because this process does not know their
     /// age. Fingerprints are compared as always.
     ///
-    /// If *another* runtime, here or in another process, [forgets](crate::Operation::forget) a record, or
-    /// it is removed from the store by hand, it stays known here: duplicates get the old outcome
-    /// until its time is over. If a store loses confirmed records (a restart without its data, a
-    /// failover), this process still replays outcomes that others would run again. A
+    /// If *another* runtime, here or in another process, [forgets](crate::Operation::forget) a
+    /// record, or it is removed from the store by hand, it stays known here: duplicates get the old
+    /// outcome until its time is over. If a store loses confirmed records (a restart without its
+    /// data, a failover), this process still replays outcomes that others would run again. A
     /// [`MemoryStore`](crate::MemoryStore) is in the process already and needs no cache.
     ///
     /// # Examples
@@ -399,7 +399,8 @@ impl Builder {
         let problem = self.check().err();
         if let Some(problem) = &problem {
             catch_user_panic(|| {
-                tracing::error!(target: "idem", %problem, "the idempotency runtime refuses every call because of an invalid setting");
+                tracing::error!(target: "idem", %problem, "the idempotency runtime refuses every \
+                    call because of an invalid setting");
             });
         }
         let unlisted = self.unlisted().unwrap_or(Then::Abandon);
@@ -418,7 +419,7 @@ impl Builder {
         if strict && !is_abandoned_said {
             settings.abandoned = Abandoned::Reject;
         }
-        settings.remember_is_default = true;
+        settings.times.remember_is_default = true;
         let keepers = LeaseKeepers::new(store.clone(), observer);
         let runtime = Runtime {
             undoing: Arc::new(Undoing::new(store.clone(), observer, &keepers)),
@@ -429,12 +430,14 @@ impl Builder {
             background: Arc::default(),
             store,
             settings,
-            codec,
+            config: RuntimeConfig {
+                codec,
+                trace,
+                is_strict: strict,
+                unlisted,
+                problem,
+            },
             observer,
-            trace,
-            is_strict: strict,
-            unlisted,
-            problem,
         };
         Idempotency {
             runtime: Some(Arc::new(runtime)),
@@ -457,7 +460,8 @@ impl Builder {
             .is_some_and(|(max, window)| max == 0 || window.is_zero())
         {
             return Err(ConfigError::new(
-                "`limit_token_failures` is given a zero; allow at least one failure, in a window of some seconds or minutes",
+                "`limit_token_failures` is given a zero; allow at least one failure, in a window \
+                 of some seconds or minutes",
             ));
         }
         self.unlisted()?;
@@ -470,7 +474,9 @@ impl Builder {
             None | Some(ErrorAction::Release) => Ok(Then::Release),
             Some(ErrorAction::Abandon) => Ok(Then::Abandon),
             Some(other) => Err(ConfigError::new(format!(
-                "`default_error` is given `{other:?}`; for unlisted errors it is `ErrorAction::Release` or `ErrorAction::Abandon`; list those that are kept or retried, with `errors(..)` or `#[derive(ErrorPolicy)]`"
+                "`default_error` is given `{other:?}`; for unlisted errors it is \
+                 `ErrorAction::Release` or `ErrorAction::Abandon`; list those that are kept or \
+                 retried, with `errors(..)` or `#[derive(ErrorPolicy)]`"
             ))),
         }
     }

@@ -93,7 +93,7 @@ impl Idempotency {
     pub(crate) fn checked(&self) -> Result<(), ConfigError> {
         self.runtime
             .as_ref()
-            .and_then(|runtime| runtime.problem.clone())
+            .and_then(|runtime| runtime.config.problem.clone())
             .map_or(Ok(()), Err)
     }
 }
@@ -104,7 +104,7 @@ impl fmt::Debug for Idempotency {
             Some(runtime) => f
                 .debug_struct("Idempotency")
                 .field("settings", &runtime.settings)
-                .field("codec", &runtime.codec)
+                .field("codec", &runtime.config.codec)
                 .finish_non_exhaustive(),
             None => f.write_str("Idempotency(disabled)"),
         }

@@ -1,11 +1,10 @@
-//! Outcomes that this process has committed, kept in its memory too: a duplicate of such a call
-//! needs no round trip.
+//! Outcomes that this process has committed, kept in its memory too, so that a duplicate of such a
+//! call needs no round trip.
 //!
-//! The store remains the one place that decides. The store confirmed every entry here. An entry
-//! serves no call with another fingerprint, and is dropped before the store can forget it. It
-//! counts from before the commit was sent, and for nine tenths of the retention, so the rates of
-//! the two clocks may differ as for a lease. It does not see that another process forgets the
-//! record.
+//! The store still decides: it confirmed every entry here. An entry serves no call with another
+//! fingerprint, and is dropped before the store can forget it. Its time begins before the commit
+//! was sent, and is nine tenths of the retention, so that the rates of the two clocks may differ,
+//! as for a lease. The cache does not notice if another process forgets the record.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -22,17 +21,17 @@ use crate::base::sync::{Mutex, MutexGuard};
 use crate::encoding::fingerprint::Fingerprint;
 use crate::record::{Encoded, RecordId};
 
-/// A larger outcome is left to the store: what is bounded is the number of entries, and this bounds
-/// their size.
+/// The largest outcome that is cached. The cache limits the number of its entries, so this limits
+/// its memory.
 const MAX_BYTES: usize = 64 << 10;
 const STRIPES: usize = 32;
 
 /// The cache of a runtime.
 pub(crate) struct LocalCache {
     entries: Cache<RecordId, CachedOutcome, UnitWeighter, RandomState>,
-    /// For a part of the keys each: goes up with each record that this process removes, so that a
-    /// commit which was under way meanwhile leaves nothing behind. Locked while an entry is put in
-    /// or taken out.
+    /// For each part of the keys, how many records this process has removed. A commit that was
+    /// under way during a removal finds another number, and leaves no entry. Locked while an entry
+    /// is added or removed.
     removals: [Mutex<u64>; STRIPES],
     hasher: RandomState,
 }
@@ -54,11 +53,10 @@ pub(crate) struct Sending {
 
 impl LocalCache {
     pub(crate) fn new(max_entries: usize) -> Self {
-        let (expected, most) = (
-            max_entries.min(1 << 10),
-            u64::try_from(max_entries).unwrap_or(u64::MAX),
-        );
-        let (hasher, lifecycle) = (RandomState::new(), DefaultLifecycle::default());
+        let expected = max_entries.min(1 << 10);
+        let most = u64::try_from(max_entries).unwrap_or(u64::MAX);
+        let hasher = RandomState::new();
+        let lifecycle = DefaultLifecycle::default();
         let entries = Cache::with(expected, most, UnitWeighter, hasher, lifecycle);
         Self {
             entries,
@@ -67,7 +65,7 @@ impl LocalCache {
         }
     }
 
-    /// The outcome of a key and the attempt that gave it, for a call with this fingerprint.
+    /// Returns the outcome of a key and its attempt, for a call with this fingerprint.
     pub(crate) fn find(
         &self,
         id: &RecordId,
@@ -79,13 +77,13 @@ impl LocalCache {
             self.entries.remove_if(id, |entry| now >= entry.until);
             return None;
         }
-        // Of a mismatch the store speaks.
+        // The store reports a mismatch, not the cache.
         let differs =
             matches!((entry.fingerprint, fingerprint), (Some(one), Some(two)) if one != two);
         (!differs).then_some((entry.attempt, entry.outcome))
     }
 
-    /// Before a commit is sent.
+    /// Notes that a commit is about to be sent.
     pub(crate) fn sending(&self, id: &RecordId) -> Sending {
         Sending {
             at: clock::now(),
@@ -93,7 +91,7 @@ impl LocalCache {
         }
     }
 
-    /// The store has taken the commit.
+    /// Adds the outcome of a commit that the store has accepted.
     pub(crate) fn committed(
         &self,
         sending: Sending,
@@ -107,8 +105,8 @@ impl LocalCache {
         }
         let until = clock::after(sending.at, (ttl / 10).saturating_mul(9));
         let removals = self.removals(id);
-        // Not put in and taken out again: a call that began after the removal must not find it in
-        // between.
+        // Compares the count before it adds the entry: a call that began after the removal must not
+        // find the entry in between.
         if *removals == sending.removals {
             let outcome = outcome.clone();
             self.entries.insert(
@@ -123,8 +121,8 @@ impl LocalCache {
         }
     }
 
-    /// A record is to be removed from the store. What is known of it here is forgotten at once, and
-    /// again when the removal is over: it may be carried out whatever is heard of it.
+    /// Forgets a record that is about to be removed from the store. It is forgotten again when the
+    /// removal is over, because the store may carry the removal out even if its reply is lost.
     pub(crate) fn removing<'a>(&'a self, id: &'a RecordId) -> Removing<'a> {
         self.forget(id);
         Removing { cache: self, id }
@@ -205,7 +203,8 @@ mod tests {
 
     #[tokio::test]
     async fn another_payload_does_not_get_it() {
-        let (cache, now) = (LocalCache::new(10), clock::now());
+        let cache = LocalCache::new(10);
+        let now = clock::now();
         let [one, two] = ["one", "two"].map(|value| Fingerprint::of(value).ok());
         cache.committed(cache.sending(&id(1)), &id(1), one, (1, &outcome("1")), TTL);
         assert_eq!(cache.find(&id(1), two, now), None);
@@ -219,7 +218,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_commit_that_was_under_way_during_a_removal_leaves_nothing_behind() {
-        let (cache, now) = (LocalCache::new(10), clock::now());
+        let cache = LocalCache::new(10);
+        let now = clock::now();
         let sending = cache.sending(&id(1));
         drop(cache.removing(&id(1)));
         cache.committed(sending, &id(1), None, (1, &outcome("1")), TTL);
@@ -231,7 +231,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_commit_that_is_sent_during_a_removal_leaves_nothing_behind() {
-        let (cache, now, id) = (LocalCache::new(10), clock::now(), id(1));
+        let cache = LocalCache::new(10);
+        let now = clock::now();
+        let id = id(1);
         let removing = cache.removing(&id);
         let sending = cache.sending(&id);
         drop(removing);
@@ -245,7 +247,8 @@ mod tests {
 
     #[tokio::test]
     async fn it_holds_no_more_than_it_may_and_nothing_that_is_large() {
-        let (cache, now) = (LocalCache::new(100), clock::now());
+        let cache = LocalCache::new(100);
+        let now = clock::now();
         for key in 0..10_000 {
             cache.committed(
                 cache.sending(&id(key)),

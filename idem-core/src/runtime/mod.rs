@@ -26,11 +26,11 @@ use crate::runtime::undoing::Undoing;
 use crate::store::AnyStore;
 use crate::token::throttle::Throttle;
 
-/// What is behind the handle.
+/// A store, its settings, and the state that calls of one process share.
 pub(crate) struct Runtime {
     pub(crate) store: AnyStore,
     pub(crate) settings: Settings,
-    pub(crate) codec: AnyCodec,
+    pub(crate) config: RuntimeConfig,
     pub(crate) observer: Observer,
     pub(crate) flights: Arc<Flights>,
     /// The local cache of outcomes, if enabled.
@@ -40,6 +40,11 @@ pub(crate) struct Runtime {
     pub(crate) keepers: LeaseKeepers,
     pub(crate) background: Arc<Background>,
     pub(crate) undoing: Arc<Undoing>,
+}
+
+/// What is configured once for a runtime, and cannot be set for one operation.
+pub(crate) struct RuntimeConfig {
+    pub(crate) codec: AnyCodec,
     /// Gives the trace context of the current call, if records keep it.
     pub(crate) trace: Option<TraceContext>,
     /// Each operation must state its fingerprint.
@@ -53,7 +58,8 @@ pub(crate) struct Runtime {
 impl Runtime {
     /// Reports what the store failed with, and says it to the caller.
     pub(crate) fn failed(&self, id: &RecordId, error: StoreError) -> Error {
-        let (operation, key) = (id.operation().into(), id.digest());
+        let operation = id.operation().into();
+        let key = id.digest();
         if error.kind() == StoreErrorKind::Unreadable {
             self.observer
                 .decided_because(Decision::Unreadable, id, 0, &error);

@@ -25,7 +25,7 @@ impl OutcomeWriter<'_> {
         encode: impl FnOnce(&AnyCodec, CodecContext<'_>) -> Result<Encoded, CodecFailure>,
     ) -> Option<Encoded> {
         let context = CodecContext::of_value(self.id, self.attempt, self.label);
-        encode(&self.runtime.codec, context)
+        encode(&self.runtime.config.codec, context)
             .inspect_err(|failure| {
                 self.runtime.observer.decided_because(
                     Decision::NotEncoded,
@@ -44,6 +44,6 @@ impl OutcomeWriter<'_> {
         encode: impl FnOnce(&AnyCodec, CodecContext<'_>) -> Result<Encoded, CodecFailure>,
     ) -> Result<Encoded, CodecFailure> {
         let context = CodecContext::of_error(self.id, self.attempt, self.label);
-        encode(&self.runtime.codec, context).map(|encoded| traced(self.trace, encoded))
+        encode(&self.runtime.config.codec, context).map(|encoded| traced(self.trace, encoded))
     }
 }

@@ -9,7 +9,7 @@ use crate::record::{Encoded, is_trace};
 /// Gives a `traceparent`.
 pub(crate) type TraceContext = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// The trace of one call: asked for once, at its first claim, in its span.
+/// The trace of one call. It is read once, at the call's first claim, in the call's span.
 pub(crate) struct CallTrace {
     current: TraceContext,
     known: OnceLock<Option<Arc<str>>>,
@@ -23,14 +23,14 @@ impl CallTrace {
         })
     }
 
-    /// For a call that settles an earlier one: the trace is that of the earlier call.
+    /// Replaces the trace by that of an earlier call, which this call settles.
     pub(crate) fn is_that_of(&self, earlier: Option<Arc<str>>) {
         let _ = self.known.set(earlier);
     }
 
     pub(crate) fn get(&self) -> Option<Arc<str>> {
         let current = || {
-            // The application's code: a panic of its tracing is none of the call.
+            // A panic in the application's tracing must not end the call.
             let trace = catch_unwind(AssertUnwindSafe(|| (self.current)())).ok()??;
             is_trace(&trace).then(|| trace.into())
         };

@@ -1,10 +1,10 @@
-//! Claims whose fate is unknown. Each may have been carried out, or may yet be, and no caller will
-//! run the body: it is undone in the background.
+//! Claims whose result is unknown. The store may have carried each of them out, or may do so later,
+//! and no caller will run the body. So they are undone in the background.
 //!
-//! One task of each tokio runtime does it for all of them, since there are many while a store is
-//! away. Each claim is looked for until its lease would have let others in, with growing pauses,
-//! because it may still be on its way. Claims that the store has answered for make room for those
-//! that it has not.
+//! One task of each tokio runtime undoes all of them, because there are many while a store is
+//! unavailable. The task looks for each claim until its lease would have expired, with growing
+//! pauses, because the claim may still be on its way. Claims that the store has answered make room
+//! for those that it has not.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -45,36 +45,36 @@ pub(crate) struct Undoing {
     observer: Observer,
     known: Arc<Known>,
     claims: Mutex<Claims>,
-    /// There is a claim that is due earlier than planned.
+    /// Signals that a claim is due earlier than planned.
     wake: Notify,
 }
 
 #[derive(Default)]
 struct Claims {
-    /// Those of which the store has said nothing, by when they are due.
-    unheard: BTreeMap<(Instant, u64), DoubtfulClaim>,
-    /// Those of which it has said that they are not there; they may still be on their way.
-    heard: BTreeMap<(Instant, u64), DoubtfulClaim>,
+    /// Claims that the store has not answered, by the time when they are due.
+    unanswered: BTreeMap<(Instant, u64), DoubtfulClaim>,
+    /// Claims that the store did not find. They may still be on their way.
+    answered: BTreeMap<(Instant, u64), DoubtfulClaim>,
     added: u64,
     bytes: usize,
-    /// The tokio runtimes that have a task. One that is not driven holds up what it has begun, and
-    /// nothing else.
+    /// The tokio runtimes that have a task. A tokio runtime that is not driven delays only the
+    /// claims that its task has taken.
     tasks: Vec<Id>,
 }
 
 pub(crate) struct DoubtfulClaim {
     id: RecordId,
     owner: Owner,
-    /// How long what it found is kept.
+    /// How long the record that the claim replaced is kept.
     keep: Duration,
-    /// When its lease would have let others in.
+    /// When its lease would have expired.
     until: Instant,
     pause: Duration,
     counted: background::CountedUndo,
 }
 
 impl DoubtfulClaim {
-    /// A claim whose lease begins now.
+    /// Notes a claim whose lease begins now.
     pub(crate) fn new(
         id: RecordId,
         owner: Owner,
@@ -98,28 +98,31 @@ impl DoubtfulClaim {
 }
 
 impl Claims {
-    /// Adds a claim; returns it if there is not enough room.
+    /// Adds a claim. If there is not enough room, returns the claim that is left out.
     fn add(&mut self, claim: DoubtfulClaim, due: Instant) -> Option<DoubtfulClaim> {
         self.bytes += claim.bytes();
         self.added += 1;
-        let claims = if claim.counted.is_heard() {
-            &mut self.heard
+        let claims = if claim.counted.is_answered() {
+            &mut self.answered
         } else {
-            &mut self.unheard
+            &mut self.unanswered
         };
         claims.insert((due, self.added), claim);
         if self.bytes <= MAX_BYTES {
             return None;
         }
-        // Those that were looked for most often are the least likely to turn up.
-        let (_, left_out) = self.heard.pop_last().or_else(|| self.unheard.pop_last())?;
+        // The claims that were looked for most often are the least likely to arrive.
+        let (_, left_out) = self
+            .answered
+            .pop_last()
+            .or_else(|| self.unanswered.pop_last())?;
         self.bytes -= left_out.bytes();
         Some(left_out)
     }
 
-    /// Takes a claim that is due, or says when one is.
+    /// Takes a claim that is due, or returns when the next one is.
     fn take(&mut self, now: Instant) -> Result<DoubtfulClaim, Option<Instant>> {
-        for claims in [&mut self.unheard, &mut self.heard] {
+        for claims in [&mut self.unanswered, &mut self.answered] {
             if let Some(entry) = claims.first_entry().filter(|entry| entry.key().0 <= now) {
                 let claim = entry.remove();
                 self.bytes -= claim.bytes();
@@ -129,7 +132,7 @@ impl Claims {
         let first = |claims: &BTreeMap<(Instant, u64), DoubtfulClaim>| {
             claims.first_key_value().map(|((due, _), _)| *due)
         };
-        Err([first(&self.unheard), first(&self.heard)]
+        Err([first(&self.unanswered), first(&self.answered)]
             .into_iter()
             .flatten()
             .min())
@@ -138,7 +141,8 @@ impl Claims {
 
 impl Undoing {
     pub(crate) fn new(store: AnyStore, observer: Observer, keepers: &LeaseKeepers) -> Self {
-        let (claims, wake) = (Mutex::default(), Notify::new());
+        let claims = Mutex::default();
+        let wake = Notify::new();
         Self {
             store,
             observer,
@@ -152,7 +156,7 @@ impl Undoing {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a claim undone.
+    /// Adds a claim, and starts a task for it if this tokio runtime has none.
     pub(crate) fn add(
         self: &Arc<Self>,
         claim: DoubtfulClaim,
@@ -188,12 +192,13 @@ impl Undoing {
         }));
     }
 
-    /// A task has ended with its tokio runtime, or there is none to run one on.
+    /// Moves the claims to another tokio runtime, because the task has ended with its own, or there
+    /// was none.
     fn stops(self: &Arc<Self>, on: Option<Id>, moves: u8) {
         let another = self.known.another(on).filter(|_| moves < MOVES);
         let mut claims = self.lock();
         claims.tasks.retain(|task| Some(*task) != on);
-        if claims.unheard.is_empty() && claims.heard.is_empty() {
+        if claims.unanswered.is_empty() && claims.answered.is_empty() {
             return;
         }
         if let Some(handle) = another.filter(|handle| !claims.tasks.contains(&handle.id())) {
@@ -205,8 +210,8 @@ impl Undoing {
             drop(claims);
             return self.wake.notify_waiters();
         }
-        claims.heard.clear();
-        let left = std::mem::take(&mut claims.unheard);
+        claims.answered.clear();
+        let left = std::mem::take(&mut claims.unanswered);
         claims.bytes = 0;
         drop(claims);
         for claim in left.values() {
@@ -218,7 +223,7 @@ impl Undoing {
     }
 
     fn leaves_out(&self, claim: Option<DoubtfulClaim>) {
-        if let Some(claim) = claim.filter(|claim| !claim.counted.is_heard()) {
+        if let Some(claim) = claim.filter(|claim| !claim.counted.is_answered()) {
             self.gives_up(
                 &claim,
                 &"too many others are being undone (64 MiB of them, about 300,000)",
@@ -231,10 +236,10 @@ impl Undoing {
             .decided_because(Decision::NotReleased, &claim.id, 0, why);
     }
 
-    /// Takes the task of a tokio runtime off the list if nothing is left to do.
+    /// Removes the task of a tokio runtime from the list if nothing is left to do.
     fn is_done(&self, on: Id) -> bool {
         let mut claims = self.lock();
-        let is_done = claims.unheard.is_empty() && claims.heard.is_empty();
+        let is_done = claims.unanswered.is_empty() && claims.answered.is_empty();
         claims.tasks.retain(|task| !is_done || *task != on);
         is_done
     }
@@ -257,7 +262,7 @@ impl Undoing {
                 self.observer.decided(Decision::GivenBack, &claim.id, 0);
                 return After::Over;
             }
-            Ok(Ownership::Lost) => claim.counted.heard(),
+            Ok(Ownership::Lost) => claim.counted.answered(),
             Err(_) => {}
         }
         let now = clock::now();
@@ -268,8 +273,8 @@ impl Undoing {
             }
             return After::Over;
         }
-        // Not there: the claim may still be on its way. The pause grows with no bound but the
-        // lease, so this is a handful of looks.
+        // The store did not find the claim, which may still be on its way. The pause doubles each
+        // time, so only a few looks fit into a lease.
         let pause = jittered(claim.pause).min(left);
         claim.pause *= 2;
         After::Again(clock::after(now, pause))
@@ -281,7 +286,7 @@ enum After {
     Again(Instant),
 }
 
-/// A claim that is being undone: put back if that is cut off.
+/// A claim that is being undone. If that is cut off, the claim goes back to the list.
 struct UnderWay {
     undoing: Arc<Undoing>,
     claim: Option<DoubtfulClaim>,
@@ -308,7 +313,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// The task, which moves to another tokio runtime when its own ends.
+/// The task. If its tokio runtime ends, it continues on another one.
 struct Driver {
     undoing: Arc<Undoing>,
     on: Id,
@@ -326,10 +331,10 @@ impl Drop for Driver {
 
 async fn drive(mut driver: Driver) {
     let undoing = driver.undoing.clone();
-    // Dropped before the driver is: what is cut off is put back first.
+    // Dropped before the driver, so that its claims are back in the list when the driver moves on.
     let mut under_way = FuturesUnordered::new();
     loop {
-        // Before the look, so that no claim that comes in between is missed.
+        // Subscribes before it looks, so that a claim added right after the look still wakes it.
         let added = undoing.wake.notified();
         let now = clock::now();
         let mut next = None;
@@ -342,8 +347,8 @@ async fn drive(mut driver: Driver) {
                         claim: Some(claim),
                         again,
                     };
-                    // A panic, say of the application's subscriber to events, is the end of one
-                    // try.
+                    // A panic ends one try. It may come from the application's subscriber to
+                    // events.
                     under_way.push(AssertUnwindSafe(one.run()).catch_unwind());
                 }
                 Err(at) => {
@@ -373,7 +378,9 @@ mod tests {
 
     fn claim(key: u32, background: &Arc<Background>) -> DoubtfulClaim {
         let id = RecordId::new("undone", &Key::encode(&key).unwrap()).unwrap();
-        let (owner, keep, counted) = (Owner::generate(), Duration::from_secs(1), background.undo());
+        let owner = Owner::generate();
+        let keep = Duration::from_secs(1);
+        let counted = background.undo();
         DoubtfulClaim {
             id,
             owner,
@@ -386,9 +393,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn of_claims_that_the_store_has_not_answered_for_the_one_that_is_due_last_makes_room() {
-        let (background, now) = (Arc::default(), clock::now());
-        let (first, last) = (claim(1, &background), claim(2, &background));
-        let (first_id, last_id) = (first.id.clone(), last.id.clone());
+        let background = Arc::default();
+        let now = clock::now();
+        let first = claim(1, &background);
+        let last = claim(2, &background);
+        let first_id = first.id.clone();
+        let last_id = last.id.clone();
         // Room for one.
         let mut claims = Claims {
             bytes: MAX_BYTES - first.bytes(),
@@ -404,16 +414,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn claims_that_the_store_has_answered_for_make_room_for_the_others() {
-        let (background, mut claims, now) = (Arc::default(), Claims::default(), clock::now());
+        let background = Arc::default();
+        let mut claims = Claims::default();
+        let now = clock::now();
         let mut many = 0;
         loop {
             many += 1;
             let mut claim = claim(many, &background);
             if many % 2 == 0 {
-                claim.counted.heard();
+                claim.counted.answered();
             }
             if let Some(left_out) = claims.add(claim, now) {
-                assert!(left_out.counted.is_heard());
+                assert!(left_out.counted.is_answered());
                 break;
             }
         }
@@ -422,13 +434,13 @@ mod tests {
             assert!(
                 claims
                     .add(claim(many + key, &background), now)
-                    .is_some_and(|left_out| left_out.counted.is_heard())
+                    .is_some_and(|left_out| left_out.counted.is_answered())
             );
         }
-        assert!(claims.bytes <= MAX_BYTES && claims.unheard.len() > claims.heard.len());
+        assert!(claims.bytes <= MAX_BYTES && claims.unanswered.len() > claims.answered.len());
         while let Ok(claim) = claims.take(now) {
             drop(claim);
         }
-        assert_eq!((claims.bytes, claims.heard.len()), (0, 0));
+        assert_eq!((claims.bytes, claims.answered.len()), (0, 0));
     }
 }

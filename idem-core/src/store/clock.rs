@@ -3,14 +3,14 @@
 //! The age of a lease is computed by the clock of the store's server. That is a host's wall clock,
 //! and may be set; or another server with another clock takes over. If it jumps ahead, every lease
 //! looks older by as much, and a living owner looks dead until it renews. So a store looks at the
-//! server's time next to its own monotonic clock, and keeps by how much the server's clock was ahead
-//! at each look. A take-over requires that nearly a whole lease has passed by the store's own clock
-//! too: [`ServerClock::renewed_by`] gives the latest server time at which the lease may have been
-//! renewed last.
+//! server's time next to its own monotonic clock, and keeps by how much the server's clock was
+//! ahead at each look. A take-over requires that nearly a whole lease has passed by the store's own
+//! clock too: [`ServerClock::renewed_by`] gives the latest server time at which the lease may have
+//! been renewed last.
 //!
-//! Between two looks the clock may have been set at any moment, so the smallest lead within the last
-//! lease counts. That covers any number of jumps, of any size, and any time without a look. After a
-//! jump it costs a wait of at most one lease.
+//! Between two looks the clock may have been set at any moment, so the smallest lead within the
+//! last lease counts. That covers any number of jumps, of any size, and any time without a look.
+//! After a jump it costs a wait of at most one lease.
 //!
 //! No clocks of two hosts are compared: only the lengths that passed on each between two looks.
 
@@ -24,12 +24,12 @@ use crate::base::clock::now;
 
 /// A difference below the precision of a look, which is not worth a warning.
 const SLACK: Duration = Duration::from_millis(50);
-/// By which part of the time two clocks may part, as is promised: a tenth.
+/// The tenth by which the rates of two clocks may differ, as is promised.
 const RATE: u32 = 10;
-/// How many hundredths of a lease must have passed on our own clock. An owner stops after ninety by
-/// its own.
+/// How many hundredths of a lease must have passed on this process's clock. An owner stops after
+/// ninety by its own.
 const SURE: u32 = 95;
-/// The most leads that are kept. A clock that keeps its pace needs one.
+/// The most leads that are kept. A clock with a steady rate needs one.
 const MOST: usize = 64;
 
 /// What a store knows of its server's clock.
@@ -64,7 +64,7 @@ pub struct Asked(Instant);
 #[derive(Debug, Default)]
 struct State {
     last: Option<Look>,
-    /// The moment of our own clock from which leads are reckoned.
+    /// The moment of this process's clock from which leads are counted.
     origin: Option<Instant>,
     /// Ever larger ones: of two, the earlier counts only if it is smaller.
     leads: VecDeque<Lead>,
@@ -74,16 +74,16 @@ struct State {
 #[derive(Debug, Clone, Copy)]
 struct Lead {
     by: Duration,
-    /// When another was seen. The clock may have been set just before.
+    /// When another lead was seen. The clock may have been set just before.
     until: Option<Instant>,
 }
 
-/// The server's time at some moment between two of ours.
+/// The server's time at some moment between two moments of this process's clock.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     server: Duration,
     asked: Instant,
-    heard: Instant,
+    answered: Instant,
 }
 
 /// How the server's clock was set, with an upper bound of the change.
@@ -108,7 +108,7 @@ impl ServerClock {
         let look = Look {
             server,
             asked,
-            heard: now(),
+            answered: now(),
         };
         let mut state = self.lock();
         if state.last.is_some_and(|before| asked < before.asked) {
@@ -125,7 +125,8 @@ impl ServerClock {
     /// length that has run out by our own clock as well. `None` before the first look.
     #[must_use]
     pub fn renewed_by(&self, lease: Duration) -> Option<Duration> {
-        let (now, state) = (now(), self.lock());
+        let now = now();
+        let state = self.lock();
         let is_recent = |lead: &&Lead| {
             lead.until
                 .is_none_or(|until| now.saturating_duration_since(until) < lease)
@@ -146,12 +147,12 @@ impl ServerClock {
         let left = server
             .saturating_sub(age)
             .saturating_sub(self.renewed_by(lease)?);
-        // From the look on, no more than a lease is left.
+        // From the look on, at most a whole lease is left.
         Some(left.min(lease)).filter(|left| !left.is_zero())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that could panic half-way runs under the lock.
+        // A poisoned lock is used on: nothing that could panic half-way runs under it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -161,15 +162,13 @@ impl State {
     fn note(&mut self, look: Look) {
         let origin = Some(*self.origin.get_or_insert(look.asked));
         // The answer took its time: it was ahead by something between these two.
-        let (least, most) = (
-            look.server.saturating_sub(since(origin, look.heard)),
-            look.server.saturating_sub(since(origin, look.asked)),
-        );
+        let least = look.server.saturating_sub(since(origin, look.answered));
+        let most = look.server.saturating_sub(since(origin, look.asked));
         if let Some(lead) = self.leads.back_mut() {
             if (least..=most).contains(&lead.by) {
                 return;
             }
-            lead.until = Some(look.heard);
+            lead.until = Some(look.answered);
         }
         while self.leads.back().is_some_and(|lead| lead.by >= least) {
             self.leads.pop_back();
@@ -201,19 +200,19 @@ impl Look {
     }
 
     fn earliest(self, at: Instant) -> Duration {
-        let passed = at.saturating_duration_since(self.heard);
+        let passed = at.saturating_duration_since(self.answered);
         (self.server + passed).saturating_sub(passed / RATE + SLACK)
     }
 
     fn jump_to(self, next: Self) -> Option<Jump> {
-        if next.server > self.latest(next.heard) {
-            let passed = next.asked.saturating_duration_since(self.heard);
+        if next.server > self.latest(next.answered) {
+            let passed = next.asked.saturating_duration_since(self.answered);
             return Some(Jump::Ahead(
                 next.server.saturating_sub(self.server + passed),
             ));
         }
         if next.server < self.earliest(next.asked) {
-            let passed = next.heard.saturating_duration_since(self.asked);
+            let passed = next.answered.saturating_duration_since(self.asked);
             return Some(Jump::Back(
                 (self.server + passed).saturating_sub(next.server),
             ));
@@ -314,7 +313,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn p1_a_jump_in_a_long_time_without_a_look_counts_as_one_of_just_now() {
-        let (mut server, lease) = (Server::new(), 6 * SECOND);
+        let mut server = Server::new();
+        let lease = 6 * SECOND;
         server.look();
         tokio::time::advance(66 * SECOND).await;
         // Renewed a moment before, and after.
@@ -337,7 +337,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn p1_a_jump_after_the_last_look_is_noticed_by_what_was_renewed_since() {
-        let (mut server, lease) = (Server::new(), MINUTE);
+        let mut server = Server::new();
+        let lease = MINUTE;
         server.look();
         tokio::time::advance(300 * SECOND).await;
         server.set_by = 90_000;
@@ -350,7 +351,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn p5_beside_clocks_that_part_as_slowly_as_is_promised_leases_run_out() {
         for hundredths in [-9, 9] {
-            let (mut server, lease) = (Server::new(), 3 * SECOND);
+            let mut server = Server::new();
+            let lease = 3 * SECOND;
             server.look();
             let mut renewed = server.time();
             for tenth in 1..=9000_i64 {
@@ -398,7 +400,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_look_that_was_overtaken_says_nothing() {
-        let (clock, asked) = (ServerClock::default(), ServerClock::asking());
+        let clock = ServerClock::default();
+        let asked = ServerClock::asking();
         assert_eq!(clock.renewed_by(MINUTE), None);
         tokio::time::advance(MINUTE).await;
         clock.looked(MINUTE * 2, ServerClock::asking());
@@ -411,7 +414,8 @@ mod tests {
     async fn an_answer_that_took_long_hides_no_jump() {
         let server = Server::new();
         server.look();
-        let (asked, renewed) = (ServerClock::asking(), server.time());
+        let asked = ServerClock::asking();
+        let renewed = server.time();
         tokio::time::advance(20 * SECOND).await;
         // It may be five seconds ahead, or fifteen behind.
         server.clock.looked(renewed + 5 * SECOND, asked);

@@ -1,5 +1,5 @@
-//! The private twin of [`Store`] that can be a trait object: people implement the one with futures,
-//! users hold a cheap handle.
+//! The private twin of [`Store`] that can be a trait object. Authors of stores implement the trait
+//! with futures; users hold a cheap handle.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -80,8 +80,8 @@ impl std::fmt::Debug for StoreHandle {
 
 /// Any store. Cheap to clone.
 ///
-/// The one in the process has a variant of its own: its steps are done when they are called, so it
-/// needs no boxes, and it is itself what calls of one process share.
+/// The memory store has a variant of its own. Its steps need no boxes, because each is done when it
+/// is called. Its calls need no flights, because they share the store itself.
 #[derive(Clone)]
 pub(crate) enum AnyStore {
     Memory(MemoryStore),
@@ -110,7 +110,7 @@ impl AnyStore {
         }
     }
 
-    /// Whether it is in the process, so that nothing is saved by asking it less often.
+    /// Whether the store is in this process, so that asking it less often saves nothing.
     pub(crate) fn is_local(&self) -> bool {
         matches!(self, Self::Memory(_))
     }
@@ -118,8 +118,7 @@ impl AnyStore {
     /// A new owner for a claim at this store.
     pub(crate) fn owner(&self) -> Owner {
         match self {
-            // Nobody else has these records: neither a process that was forked off nor a machine
-            // that was cloned.
+            // No other process or machine has these records, not even after a fork or a clone.
             Self::Memory(_) => Owner::within_process(),
             Self::Other(_) => Owner::generate(),
         }
@@ -187,7 +186,7 @@ impl AnyStore {
     }
 }
 
-/// The answer of a store whose steps wait for nothing.
+/// Polls the step of a store whose steps never wait.
 fn now<'a, T>(step: impl Future<Output = Result<T, StoreError>>) -> StepAnswer<'a, T> {
     let answer = step.now_or_never();
     Either::Left(ready(answer.unwrap_or_else(|| {

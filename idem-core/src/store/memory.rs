@@ -3,6 +3,7 @@
 mod admin;
 mod shard;
 mod slot;
+mod step;
 mod sweeper;
 #[cfg(test)]
 mod tests;
@@ -13,8 +14,8 @@ use std::hash::RandomState;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use self::shard::{FoundRecord, Shard, Target};
-use self::slot::Slot;
+use self::shard::{Shard, Target};
+use self::step::{LockedStep, Waking};
 use self::sweeper::{NEVER, Sweeper, nanos};
 use self::waiting::{Waiter, Waiters};
 use super::{Store, StoreHandle};
@@ -23,26 +24,25 @@ use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::base::sync::{Mutex, MutexGuard};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{
-    Claim, Claimed, Commit, Issue, Issued, OnClaim, OnStep, Ownership, Record, RecordId,
-    RecordInfo, Release, Removed, Renewal,
+    Claim, Claimed, Commit, Issue, Issued, OnClaim, Ownership, Record, RecordId, RecordInfo,
+    Release, Removed, Renewal,
 };
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
 
-/// The minimum number of records that share a lock and a table when the store is full. Growing the
-/// table and sweeping expired records happen for one shard at a time, to stay short. With up to
-/// twice as many records that takes some ten microseconds, and two hundred with cold caches.
+/// The minimum number of records that share a lock and a table when the store is full. Only one
+/// shard at a time grows its table or sweeps expired records, so that this stays short: some ten
+/// microseconds with up to twice as many records, and two hundred with cold caches.
 const RECORDS_A_SHARD: usize = 512;
-/// Enough that threads seldom meet. (The explorer wants them to.)
+/// Enough that threads seldom wait for each other. (The explorer wants them to.)
 const FEWEST_SHARDS: usize = if cfg!(all(test, shuttle)) { 2 } else { 32 };
-/// An empty shard takes some 200 bytes, so even a capacity without bounds costs no more than a few
-/// megabytes.
+/// An empty shard takes some 200 bytes, so even a store without a limit costs only a few megabytes.
 const MOST_SHARDS: usize = if cfg!(all(test, shuttle)) {
     2
 } else {
     32 * 1024
 };
-/// How many records a new key has looked at, at most, in search of expired ones in a full store.
+/// The most records that a claim of a new key looks at in a full store, in search of expired ones.
 const MOST_LOOKED_AT: usize = 2048;
 
 /// Keeps records in the process: to try things, for tests, and for services of one process.
@@ -90,8 +90,8 @@ pub struct MemoryStore(Arc<Inner>);
 
 struct Inner {
     shards: Box<[Mutex<Locked>]>,
-    /// For each shard: no record of it changes by itself before this. Written under the shard's
-    /// lock, read without.
+    /// For each shard, a time before which none of its records changes by itself. Written under the
+    /// shard's lock, read without it.
     due: Box<[AtomicU64]>,
     sweeper: Option<Arc<Sweeper>>,
     shared: Shared,
@@ -107,13 +107,13 @@ struct Locked {
 
 /// The data that all shards share.
 struct Shared {
-    /// Seeded at random: keys come from clients, who may want them to collide.
+    /// Seeded at random, because clients choose keys and could make them collide.
     hasher: RandomState,
     room: Room,
 }
 
-/// How many records there are, in all shards. On a cache line of its own, because only steps that
-/// add or remove a record write it, and all others read what would be beside it.
+/// How many records all shards have. It has a cache line of its own: only steps that add or remove
+/// a record write it, and all other steps read its neighbours.
 #[repr(align(128))]
 struct Room {
     capacity: usize,
@@ -121,8 +121,8 @@ struct Room {
 }
 
 impl Room {
-    /// Takes room for one more. One counter, so that the last record that fits in is let in,
-    /// whichever shard it belongs to.
+    /// Takes room for one record. There is one counter for all shards, so that the store accepts
+    /// records until it is full, whichever shard they belong to.
     fn take(&self) -> Result<(), StoreError> {
         let capacity = self.capacity;
         self.len
@@ -147,7 +147,7 @@ impl MemoryStore {
 
     /// A store for up to `capacity` records. With 0, every claim of a new key fails.
     pub fn with_capacity(capacity: usize) -> Self {
-        // The explorer of schedules knows no thread but its own.
+        // The explorer of schedules controls only its own threads.
         let sweeper = (!cfg!(all(test, shuttle))).then(Sweeper::new);
         Self::build(capacity, Box::new(TokioClock::new()), sweeper)
     }
@@ -203,13 +203,13 @@ impl MemoryStore {
         }))
     }
 
-    /// With a sweeper under the explorer's control, whose clock is the test's.
+    /// Makes a store whose sweeper the explorer controls, with the clock of the test.
     #[cfg(all(test, shuttle))]
     pub(crate) fn swept(clock: impl Clock) -> Self {
         Self::build(DEFAULT_CAPACITY, Box::new(clock), Some(Sweeper::new()))
     }
 
-    /// The clock has gone on: the sweeper's sleep is over if it should be.
+    /// Tells the sweeper that the test's clock has moved.
     #[cfg(all(test, shuttle))]
     pub(crate) fn time_passes(&self) {
         if let Some(sweeper) = &self.0.sweeper {
@@ -260,7 +260,7 @@ impl MemoryStore {
     }
 
     fn shard(&self, hash: u64) -> usize {
-        // The table in the shard goes by the lowest and the highest bits.
+        // The shard's table uses the lowest and the highest bits.
         usize::try_from(hash >> 32 & u64::from(u16::MAX)).unwrap_or_default()
             & (self.0.shards.len() - 1)
     }
@@ -326,7 +326,8 @@ impl MemoryStore {
         })
     }
 
-    /// Adds a record as soon as something that has expired made room, looking from shard to shard.
+    /// Looks for an expired record from shard to shard, and adds the new record when one has made
+    /// room.
     fn when_full<T>(
         &self,
         id: &RecordId,
@@ -341,7 +342,7 @@ impl MemoryStore {
                 continue;
             }
             let swept = self.0.sweep(shard, now);
-            // Not while the lock is held: the record may belong to another shard.
+            // Runs after the lock is released, because the record may belong to another shard.
             if swept.dropped > 0
                 && let Ok(added) = add()
             {
@@ -364,10 +365,11 @@ struct Swept {
 }
 
 impl Inner {
-    /// Writes down when the shard changes next by itself, under its lock; the time, if it is
-    /// earlier than before.
+    /// Publishes when the shard changes next by itself. The caller holds its lock. Returns the time
+    /// if it is earlier than before.
     fn publish(&self, shard: usize, records: &Shard) -> Option<u64> {
-        let (due, published) = (nanos(records.earliest()), &self.due[shard]);
+        let due = nanos(records.earliest());
+        let published = &self.due[shard];
         let before = published.load(Ordering::Relaxed);
         if due != before {
             published.store(due, Ordering::SeqCst);
@@ -394,8 +396,8 @@ impl Inner {
         }
     }
 
-    /// Sweeps up to `most` shards that are due, from one on, and counts; where to go on, if there
-    /// may be more.
+    /// Sweeps up to `most` shards that are due, beginning with `from`. Returns where to continue,
+    /// if more may be due.
     fn sweep_due(&self, from: usize, most: usize, all: &mut Swept) -> Option<usize> {
         let now = self.clock.elapsed();
         let due = (from..self.shards.len()).filter(|shard| self.is_due(*shard, now));
@@ -490,8 +492,8 @@ impl Store for MemoryStore {
             return Ok(());
         }
         let waiting = Waiter::new(self, id);
-        // Then looked at again: a commit or release from here on wakes this waiter, polled or not;
-        // one before is seen now.
+        // Subscribes, and then looks again. An earlier commit or release is seen by the look, and a
+        // later one wakes this waiter.
         let notified = waiting.notify.notified();
         if self.is_alive(id, attempt) {
             let _ = tokio::time::timeout(limit, notified).await;
@@ -519,69 +521,9 @@ impl Store for MemoryStore {
         }))
     }
 
-    /// Its steps are done when they are called, so that they need no boxes.
+    /// The handle needs no boxes, because each step is done when it is called.
     fn into_handle(self) -> StoreHandle {
         StoreHandle::memory(self)
-    }
-}
-
-/// Whether a step tells those who wait.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Waking {
-    /// It changes the record.
-    Wakes,
-    /// They wait on.
-    LeavesWaiting,
-}
-
-/// One atomic step: the lock is held.
-struct LockedStep<'a> {
-    shared: &'a Shared,
-    locked: &'a mut Locked,
-    target: Target<'a>,
-}
-
-impl LockedStep<'_> {
-    /// The record as it is now, and the time until it changes by itself.
-    fn find(&mut self) -> Option<(FoundRecord<'_>, Duration)> {
-        self.locked.records.find(self.target, self.shared)
-    }
-
-    /// Writes what a step of an owner makes of the record, `None` where there is none. With it
-    /// comes the time until that changes by itself.
-    fn carry_out(&mut self, on_step: Option<(OnStep, Duration)>, waking: Waking) -> Ownership {
-        match on_step {
-            None => return Ownership::Lost,
-            Some((OnStep::Answer(answer), _)) => return answer,
-            Some((
-                OnStep::Put {
-                    record,
-                    expires_in,
-                    then_done,
-                },
-                left,
-            )) => {
-                self.put(record, expires_in.unwrap_or(left), then_done);
-            }
-            Some((OnStep::Remove, _)) => self.remove(),
-        }
-        if waking == Waking::Wakes {
-            self.locked.waiters.wake(self.target);
-        }
-        Ownership::Held
-    }
-
-    fn put(&mut self, record: Record, expires_in: Duration, then_done: Duration) {
-        let slot = Slot {
-            record,
-            expires: self.target.now.saturating_add(expires_in),
-            then_done,
-        };
-        self.locked.records.put(self.target, slot, self.shared);
-    }
-
-    fn remove(&mut self) {
-        self.locked.records.remove(self.target, self.shared);
     }
 }
 
@@ -589,7 +531,8 @@ fn full(capacity: usize) -> StoreError {
     StoreError::new(
         StoreErrorKind::Full,
         format!(
-            "the memory store is full: it holds {capacity} records that are still kept; make it larger (`MemoryStore::with_capacity`) or `ttl` shorter"
+            "the memory store is full: it holds {capacity} records that are still kept; make it \
+             larger (`MemoryStore::with_capacity`) or `ttl` shorter"
         ),
     )
 }
@@ -597,6 +540,7 @@ fn full(capacity: usize) -> StoreError {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(test)]
     tests::LOCKED.set(tests::LOCKED.get() + 1);
-    // A panic under the lock could come from a user's clock alone, before anything was changed.
+    // A poisoned lock is used on. Only the application's clock can panic under it, before anything
+    // was changed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,9 +3,9 @@
 //! [`Store`] is the one seam: what a store must do, each step atomic, each with a stated meaning
 //! for every state of the record. [`record`] has the record, the steps, and the decisions that each
 //! store takes alike; [`wire`] is the record as one text. [`AdminStore`] is for stores whose
-//! records an operator can list. [`clock`] is for stores whose server may have its clock set. `idem-testkit` tests a store against both contracts.
-//! [`Transaction`] is what a driver implements for a record that is part of the caller's own
-//! transaction.
+//! records an operator can list. [`clock`] is for stores whose server may have its clock set.
+//! `idem-testkit` tests a store against both contracts. [`Transaction`] is what a driver implements
+//! for a record that is part of the caller's own transaction.
 //!
 //! The structs of [`record`] are made with `new` and changed with `with_..`, so that they can get
 //! more fields. The enums are exhaustive: a store acts on each case.

@@ -34,20 +34,22 @@
 //! # }
 //! ```
 
-use std::fmt::Display;
+mod decision;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+pub use self::decision::{Decision, Ended};
 use super::Store;
 use super::admin::{AdminStore, Intervened, Intervention, Wish};
 use crate::encoding::key::{Key, KeyDigest};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::observe::catch_user_panic;
 use crate::record::{
-    Audit, Claim, Claimed, CodecId, Commit, Encoded, Metadata, Owner, Ownership, RecordId,
-    RecordInfo, RecordState, Release, ReleaseTo,
+    Audit, Claim, Claimed, CodecId, Commit, Encoded, Metadata, Owner, Ownership, RecordId, Release,
+    ReleaseTo,
 };
 
 /// The operation of the trail. It is reserved: no call and no operator changes its records.
@@ -58,7 +60,7 @@ pub const KEPT: Duration = Duration::from_secs(90 * 86_400);
 /// remembered for as long.
 pub const LONGEST: Duration = Duration::from_secs(400 * 86_400);
 
-/// The lease of whoever writes an entry, or takes a number.
+/// The lease of a process that writes an entry, or takes a number.
 const LEASE: Duration = Duration::from_secs(5);
 /// How long an entry stays that was claimed and not written.
 const HOLD: Duration = Duration::from_secs(60);
@@ -66,182 +68,6 @@ const HOLD: Duration = Duration::from_secs(60);
 const ROUNDS: usize = 64;
 /// The last part of the key of a result.
 const END: &str = "end";
-
-/// What an operator decided, and about what.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Decision {
-    /// What was decided: `settled`, `replaced`, `released`, `forgotten` or `purged`.
-    pub name: Box<str>,
-    /// The operation of the record.
-    pub operation: Box<str>,
-    /// The digest of the record's key, as logs show it; keys may be personal data. `None`: many
-    /// records of the operation.
-    pub digest: Option<KeyDigest>,
-    /// The state of the record as the operator found it, or of the records that are removed.
-    pub state: Option<RecordState>,
-    /// The attempt of the record as the operator found it.
-    pub attempt: Option<u64>,
-    /// Of many records: only those that nothing was heard of for this long.
-    pub older_than: Option<Duration>,
-    /// Whether records with a living owner are included.
-    pub force: bool,
-}
-
-impl Decision {
-    /// Makes a decision about one record, as the operator found it. `name` is `settled`,
-    /// `replaced`, `released` or `forgotten`.
-    pub fn about(id: &RecordId, name: &str, found: Option<&RecordInfo>) -> Self {
-        Self {
-            digest: Some(id.digest()),
-            state: found.map(|info| info.state),
-            attempt: found.map(|info| info.attempt),
-            ..Self::purge(id.operation()).named(name)
-        }
-    }
-
-    /// Makes the decision to remove many records of an operation.
-    pub fn purge(operation: &str) -> Self {
-        let (name, operation) = ("purged".into(), operation.into());
-        Self {
-            name,
-            operation,
-            digest: None,
-            state: None,
-            attempt: None,
-            older_than: None,
-            force: false,
-        }
-    }
-
-    /// Sets [`state`](Self::state).
-    #[must_use]
-    pub fn of_state(mut self, state: Option<RecordState>) -> Self {
-        self.state = state;
-        self
-    }
-
-    /// Sets [`older_than`](Self::older_than).
-    #[must_use]
-    pub fn older_than(mut self, age: Option<Duration>) -> Self {
-        self.older_than = age;
-        self
-    }
-
-    /// Sets [`force`](Self::force).
-    #[must_use]
-    pub fn force(mut self, force: bool) -> Self {
-        self.force = force;
-        self
-    }
-
-    fn named(mut self, name: &str) -> Self {
-        self.name = name.into();
-        self
-    }
-
-    fn subject(&self) -> Subject {
-        self.digest
-            .map_or_else(|| Subject::operation(&self.operation), Subject)
-    }
-
-    fn to_json(&self) -> Value {
-        let millis = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
-        let mut object = Map::new();
-        let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
-        put("decision", (*self.name).into());
-        put("operation", (*self.operation).into());
-        put(
-            "digest",
-            self.digest.map(|digest| digest.to_string()).into(),
-        );
-        put("state", self.state.map(RecordState::as_str).into());
-        put("attempt", self.attempt.into());
-        put("older_than_ms", self.older_than.map(millis).into());
-        put("force", self.force.into());
-        Value::Object(object)
-    }
-
-    fn from_json(value: &Value) -> Option<Self> {
-        let text = |name: &str| value.get(name)?.as_str();
-        Some(Self {
-            name: text("decision")?.into(),
-            operation: text("operation")?.into(),
-            digest: text("digest").and_then(KeyDigest::parse),
-            state: text("state").and_then(RecordState::parse),
-            attempt: value.get("attempt").and_then(Value::as_u64),
-            older_than: value
-                .get("older_than_ms")
-                .and_then(Value::as_u64)
-                .map(Duration::from_millis),
-            force: value
-                .get("force")
-                .and_then(Value::as_bool)
-                .unwrap_or_default(),
-        })
-    }
-}
-
-/// How a decision ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Ended {
-    /// It was carried out.
-    Done {
-        /// How many records were changed: 1, unless many were to be removed.
-        records: u64,
-    },
-    /// Nothing was changed.
-    Refused {
-        /// Why not.
-        reason: Box<str>,
-    },
-}
-
-impl Ended {
-    /// Makes a refusal.
-    pub fn refused(reason: impl Display) -> Self {
-        Self::Refused {
-            reason: reason.to_string().into(),
-        }
-    }
-
-    fn to_json(&self) -> Value {
-        let mut object = Map::new();
-        match self {
-            Self::Done { records } => object.insert("records".to_owned(), (*records).into()),
-            Self::Refused { reason } => object.insert("refused".to_owned(), (**reason).into()),
-        };
-        Value::Object(object)
-    }
-
-    fn from_json(value: &Value) -> Option<Self> {
-        match (value.get("records"), value.get("refused")) {
-            (Some(records), _) => Some(Self::Done {
-                records: records.as_u64()?,
-            }),
-            (_, Some(reason)) => Some(Self::refused(reason.as_str()?)),
-            _ => None,
-        }
-    }
-}
-
-impl From<Intervened> for Ended {
-    fn from(answer: Intervened) -> Self {
-        match answer {
-            Intervened::Done { .. } => Self::Done { records: 1 },
-            Intervened::Nothing => Self::refused("the record no longer existed"),
-            Intervened::Alive { .. } => Self::refused("the record was in flight and alive"),
-            Intervened::NotAbandoned { state } => Self::refused(format_args!(
-                "the record was {}, not abandoned",
-                state.as_str()
-            )),
-            Intervened::Changed { .. } => {
-                Self::refused("the record had changed since the operator looked")
-            }
-        }
-    }
-}
 
 /// An entry of the trail.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -268,7 +94,7 @@ pub struct Noted {
     number: u64,
 }
 
-/// The decisions about one record, or about an operation: by its digest.
+/// What decisions are about: one record, or an operation. Known by a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Subject(KeyDigest);
 
@@ -367,7 +193,7 @@ impl<'a, S: Store> Trail<'a, S> {
             if self.write(subject.entry(number), entry.clone()).await? {
                 return Ok(Noted { subject, number });
             }
-            // The count was lost, and entries were not: their numbers are taken.
+            // The counter was lost, and the entries were not. So this number is taken.
         }
         Err(contended())
     }
@@ -384,13 +210,14 @@ impl<'a, S: Store> Trail<'a, S> {
             .map(drop)
     }
 
-    /// As [`end`](Self::end), for a decision that was carried out or refused already: a failure is
-    /// logged, because it changes nothing about that.
+    /// As [`end`](Self::end), for a decision that was carried out or refused already. A failure is
+    /// only logged, because it does not change the decision.
     pub(crate) async fn end_logged(&self, noted: Noted, ended: &Ended) {
         if let Err(error) = self.end(noted, ended).await {
-            catch_user_panic(
-                || tracing::warn!(target: "idem", %error, "the result of a decision is missing in the trail"),
-            );
+            catch_user_panic(|| {
+                tracing::warn!(target: "idem", %error, "the result of a decision is missing in \
+                    the trail");
+            });
         }
     }
 
@@ -476,7 +303,7 @@ impl<'a, S: Store> Trail<'a, S> {
         let Some(info) = self.store.inspect(&id).await? else {
             return Ok(None);
         };
-        // Claimed, and not written: nothing was decided.
+        // It was claimed and not written, so nothing was decided.
         let Some(outcome) = &info.outcome else {
             return Ok(None);
         };
@@ -509,7 +336,7 @@ impl<'a, S: Store> Trail<'a, S> {
         }))
     }
 
-    /// A number that no other decision about the subject has: the attempt of a claim.
+    /// Takes a number that no other decision about the subject has: the attempt of a claim.
     async fn number(&self, subject: Subject) -> Result<u64, StoreError> {
         let Some(counter) = subject.counter() else {
             return Err(contended());
@@ -521,7 +348,7 @@ impl<'a, S: Store> Trail<'a, S> {
                 Claimed::Owned { attempt, .. } => {
                     let release =
                         Release::new(counter, owner, ReleaseTo::Released { keep: LONGEST });
-                    // Lost after a lease: the number is still nobody else's.
+                    // If this fails, the lease expires. The number stays taken.
                     self.store.release(&release).await?;
                     return Ok(attempt);
                 }
@@ -536,7 +363,7 @@ impl<'a, S: Store> Trail<'a, S> {
         Err(contended())
     }
 
-    /// Writes a record once. Says whether it did; not if there is one.
+    /// Writes a record once. Returns `false` if there is one already.
     async fn write(&self, id: Option<RecordId>, outcome: Encoded) -> Result<bool, StoreError> {
         let Some(id) = id else {
             return Err(contended());
@@ -616,14 +443,16 @@ fn refused(message: &'static str) -> StoreError {
 
 fn reserved() -> StoreError {
     refused(
-        "the records of `idem.audit` are the trail of operators' decisions, which nobody changes by hand; each expires by itself",
+        "the records of `idem.audit` are the trail of operators' decisions, which nobody changes \
+         by hand; each expires by itself",
     )
 }
 
 fn contended() -> StoreError {
     StoreError::new(
         StoreErrorKind::Unavailable,
-        "too many decisions about this record are written into the trail at once; nothing was changed, so try again",
+        "too many decisions about this record are written into the trail at once; nothing was \
+         changed, so try again",
     )
     .unsent()
 }

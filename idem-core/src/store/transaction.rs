@@ -36,8 +36,10 @@ use crate::store::Store;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a transaction that can hold records",
     label = "not a `sqlx::Transaction` of PostgreSQL, MySQL or SQLite",
-    note = "take `tx: &mut sqlx::Transaction<'_, DB>`, from `pool.begin()`; a plain connection has nothing to roll back",
-    note = "the features `postgres`, `mysql` and `sqlite` of `idem-rs` each support their database; for another driver, implement `idem::store::Transaction`"
+    note = "take `tx: &mut sqlx::Transaction<'_, DB>`, from `pool.begin()`; a plain connection has \
+        nothing to roll back",
+    note = "the features `postgres`, `mysql` and `sqlite` of `idem-rs` each support their \
+        database; for another driver, implement `idem::store::Transaction`"
 )]
 pub trait Transaction<S: Store>: Send {
     /// Whether an open transaction that has met a record in flight keeps its owner from writing: by
@@ -95,7 +97,8 @@ pub trait Transaction<S: Store>: Send {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not begin transactions that can hold records",
     label = "not a pool of PostgreSQL, MySQL or SQLite",
-    note = "pass a `sqlx::Pool`, such as `&PgPool`; for another driver, implement `idem::store::Transactions`"
+    note = "pass a `sqlx::Pool`, such as `&PgPool`; for another driver, implement \
+        `idem::store::Transactions`"
 )]
 pub trait Transactions<S: Store>: Sync {
     /// The transactions that it begins.
@@ -121,7 +124,7 @@ pub trait Transactions<S: Store>: Sync {
     /// all of it may run again: a serialization failure, a deadlock, a busy database. Asked of each
     /// error in a chain of sources.
     ///
-    /// An error type with `#[error(transparent)]` has the sources of the driver's error, but not that
-    /// error itself. So recognise the driver's error and its source.
+    /// An error type with `#[error(transparent)]` has the sources of the driver's error, but not
+    /// that error itself. So recognise the driver's error and its source.
     fn is_conflict(error: &(dyn Error + 'static)) -> bool;
 }

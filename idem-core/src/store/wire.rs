@@ -17,21 +17,21 @@
 //! | done | `i1d <attempt> <fingerprint>.` |
 //!
 //! `i1` to `i3` are the format and its version. The metadata is one word, without spaces
-//! ([`Metadata::to_text`](crate::record::Metadata::to_text)). The trace is a `traceparent`. Owner and fingerprint are 22
-//! characters of base64url, `-` stands for no fingerprint. The origin is what the claim found: `n`
-//! nothing, `i` issued, `r` released, `a` abandoned. The owner comes first and has a fixed width,
-//! so that a script checks it by comparing a prefix. Every header has an end of its own, and the
-//! check covers header and outcome: what was cut short or changed is an error, never another
-//! record.
+//! ([`Metadata::to_text`](crate::record::Metadata::to_text)). The trace is a `traceparent`. Owner
+//! and fingerprint are 22 characters of base64url, `-` stands for no fingerprint. The origin is
+//! what the claim found: `n` nothing, `i` issued, `r` released, `a` abandoned. The owner comes
+//! first and has a fixed width, so that a script checks it by comparing a prefix. Every header has
+//! an end of its own, and the check covers header and outcome: what was cut short or changed is an
+//! error, never another record.
 //!
 //! # Compatibility
 //!
 //! - A version reads every record that an earlier one wrote.
 //! - A record is written in the lowest version that can express it. So a rolling deployment in
 //!   which both versions run shares all records but those that need the addition: keys whose
-//!   abandoned record was taken over, or whose question stayed without an answer (2), outcomes
-//!   with metadata (from operations with `abandoned = reject` or `reconcile` or with `max_attempts`,
-//!   all of them), and records in flight with a trace (3).
+//!   abandoned record was taken over, or whose question stayed without an answer (2), outcomes with
+//!   metadata (from operations with `abandoned = reject` or `reconcile` or with `max_attempts`, all
+//!   of them), and records in flight with a trace (3).
 //! - A record of a later version is an error ([`WireError::Version`]), from every step, and is left
 //!   untouched. The caller gets [`Error::Codec`](crate::Error::Codec), and no body runs. Upgrade
 //!   the process, or wait until the record has ended.
@@ -79,9 +79,9 @@ pub enum Parsed {
 pub enum WireError {
     /// It does not begin as a record does.
     Foreign,
-    /// It begins as a record of another version does.
+    /// It begins like a record of another version.
     Version,
-    /// It begins as a record does, and does not go on as one.
+    /// It begins like a record, and is damaged after that.
     Damaged,
 }
 
@@ -90,7 +90,8 @@ impl fmt::Display for WireError {
         f.write_str(match self {
             Self::Foreign => "the value was not written by idem",
             Self::Version => {
-                "the record has a format that this version of idem does not know; upgrade every process that shares the store"
+                "the record has a format that this version of idem does not know; upgrade every \
+                 process that shares the store"
             }
             Self::Damaged => "the record is damaged: cut short, or changed by hand",
         })
@@ -204,14 +205,17 @@ pub fn decode_head(text: &Bytes) -> Result<Parsed, WireError> {
         let mut parts = text
             .get(3..)?
             .splitn(6 + usize::from(says_more), |byte| *byte == b' ');
-        let (empty, attempt, codec, print) =
-            (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let empty = parts.next()?;
+        let attempt = parts.next()?;
+        let codec = parts.next()?;
+        let print = parts.next()?;
         let metadata = if says_more {
             Some(Arc::new(metadata(parts.next()?)?))
         } else {
             None
         };
-        let (check, _) = (parts.next()?, parts.next()?);
+        let check = parts.next()?;
+        parts.next()?;
         let outcome = Encoded {
             is_error,
             codec: CodecId::parse(codec)?,
@@ -228,7 +232,7 @@ pub fn decode_head(text: &Bytes) -> Result<Parsed, WireError> {
     head().ok_or(WireError::Damaged)
 }
 
-/// The lowest version that can express a record in flight.
+/// Returns the lowest version that can express a record in flight.
 fn version_of(held: &InFlight) -> u8 {
     let is_traced = |held: &InFlight| held.trace.is_some();
     if std::iter::successors(Some(held), |held| held.took_over.as_deref()).any(is_traced) {
@@ -240,8 +244,8 @@ fn version_of(held: &InFlight) -> u8 {
     }
 }
 
-/// A record in flight with the number of questions and its trace, and with those that were taken
-/// over: no more than `room`.
+/// Reads a record in flight with its number of questions and its trace, and at most `room` records
+/// that it took over.
 fn decode_in_flight(text: &[u8], room: usize) -> Option<InFlight> {
     let mut parts = text.splitn(2, |byte| *byte == OVER);
     let mut fields = parts.next()?.split(|byte| *byte == b' ');
@@ -333,14 +337,17 @@ fn decode_committed(
     fields: &[u8],
 ) -> Option<Record> {
     let mut parts = fields.splitn(6 + usize::from(says_more), |byte| *byte == b' ');
-    let (empty, attempt, codec, print) =
-        (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let empty = parts.next()?;
+    let attempt = parts.next()?;
+    let codec = parts.next()?;
+    let print = parts.next()?;
     let metadata = if says_more {
         Some(Arc::new(metadata(parts.next()?)?))
     } else {
         None
     };
-    let (check, payload) = (parts.next()?, parts.next()?);
+    let check = parts.next()?;
+    let payload = parts.next()?;
     let header_len = text.len() - payload.len() - check.len() - 1;
     let intact = empty.is_empty() && check == checksum(text.get(..header_len)?, payload);
     intact.then_some(Record::Committed {
@@ -359,7 +366,7 @@ fn metadata(text: &[u8]) -> Option<Metadata> {
     Metadata::parse(std::str::from_utf8(text).ok()?)
 }
 
-/// More than the header of any record takes, so that it is written without asking for memory twice.
+/// More than any header takes, so that a record is written with one allocation.
 const HEADER: usize = 128;
 
 fn in_flight(held: &InFlight) -> Vec<u8> {
@@ -461,7 +468,8 @@ fn push_base64(out: &mut Vec<u8>, bytes: &[u8; 16]) {
     out.extend_from_slice(&text);
 }
 
-/// A CRC-32 as six characters: against accidents, not against an enemy who can write to the store.
+/// A CRC-32 as six characters. It finds accidents; it does not stop an enemy who can write to the
+/// store.
 fn checksum(header: &[u8], payload: &[u8]) -> [u8; 6] {
     let mut crc = crc32fast::Hasher::new();
     crc.update(header);
@@ -476,8 +484,7 @@ fn text(fingerprint: Option<Fingerprint>) -> String {
     fingerprint.map_or_else(|| "-".to_owned(), |fingerprint| fingerprint.to_string())
 }
 
-/// The outer option says whether the field can be read, the inner one whether there is a
-/// fingerprint.
+/// The outer option: whether the field can be read. The inner one: whether there is a fingerprint.
 #[allow(clippy::option_option)]
 fn fingerprint(field: &[u8]) -> Option<Option<Fingerprint>> {
     if field == b"-" {

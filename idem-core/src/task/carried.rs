@@ -1,4 +1,4 @@
-//! A future that goes on in a task of its own if its caller is dropped.
+//! A future that continues in a task of its own if its caller is dropped.
 
 use std::fmt;
 use std::future::Future;
@@ -16,10 +16,10 @@ use crate::task::inherited::Inherited;
 /// The future of [`finish_in_background`].
 pub struct FinishInBackground<T: Send + 'static> {
     state: State<T>,
-    /// Where it goes on: the tokio runtime on which it began.
+    /// The tokio runtime on which it began, and on which it continues.
     handle: Option<Handle>,
-    /// Dropped after the future, which may leave a step behind: `shutdown` sees the one or the other.
-    /// `None`: the runtime is disabled, and counts nothing.
+    /// Dropped after the future, whose step may continue in the background, so that `shutdown`
+    /// always sees one of the two. `None` if the runtime is disabled, which counts nothing.
     counted: Option<CountedBody>,
     inherited: Option<Inherited>,
     span: Span,
@@ -37,12 +37,12 @@ enum State<T> {
 
 /// Finishes a future in a background task if its caller is dropped after the first poll.
 ///
-/// Until then the caller polls the future, which needs no task. The background task has the call and
-/// the [`scope`](crate::scope) that were current where this was called. Its output is dropped.
+/// Until then the caller polls the future, which needs no task. The background task has the call
+/// and the [`scope`](crate::scope) that were current where this was called. Its output is dropped.
 ///
 /// The future counts as a detached body from the beginning, so
-/// [`shutdown`](crate::Idempotency::shutdown) waits for it. A future that was never polled, that has
-/// panicked, or that began outside a tokio runtime is dropped with its caller.
+/// [`shutdown`](crate::Idempotency::shutdown) waits for it. A future that was never polled, that
+/// has panicked, or that began outside a tokio runtime is dropped with its caller.
 pub fn finish_in_background<T: Send + 'static>(
     runtime: &Idempotency,
     future: impl Future<Output = T> + Send + 'static,
@@ -63,7 +63,7 @@ impl<T: Send + 'static> Future for FinishInBackground<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        // Taken, so that a future that panics does not go on.
+        // The state is taken out, so that a future that panics is not polled again.
         let (State::New(mut future) | State::Begun(mut future)) =
             mem::replace(&mut self.state, State::Over)
         else {
@@ -85,8 +85,9 @@ impl<T: Send + 'static> Drop for FinishInBackground<T> {
         let (Some(handle), Some(inherited)) = (&self.handle, self.inherited.take()) else {
             return;
         };
-        let (rest, counted) = (inherited.around(future), self.counted.take());
-        // In this order, also where the task is dropped before it begins.
+        let rest = inherited.around(future);
+        let counted = self.counted.take();
+        // The order holds even if the task is dropped before its first poll.
         let rest = async move {
             rest.await;
             drop(counted);
@@ -126,9 +127,11 @@ mod tests {
         Arc<AtomicU32>,
         impl Future<Output = ()> + Send + 'static,
     ) {
-        let (gate, ended) = (Arc::new(Notify::new()), Arc::new(AtomicU32::new(0)));
+        let gate = Arc::new(Notify::new());
+        let ended = Arc::new(AtomicU32::new(0));
         let future = {
-            let (gate, ended) = (gate.clone(), ended.clone());
+            let gate = gate.clone();
+            let ended = ended.clone();
             async move {
                 gate.notified().await;
                 ended.fetch_add(1, Ordering::SeqCst);
@@ -194,10 +197,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_goes_on_has_the_scope_of_its_caller() {
-        let (runtime, scoped) = (
-            Idempotency::new(MemoryStore::new()),
-            Idempotency::new(MemoryStore::new()),
-        );
+        let runtime = Idempotency::new(MemoryStore::new());
+        let scoped = Idempotency::new(MemoryStore::new());
         let (gate, _, future) = gated();
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let mut carried = scope(scoped.clone(), async {

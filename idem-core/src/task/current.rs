@@ -1,6 +1,6 @@
 //! Which call a body is in.
 //!
-//! It follows the task: a body that spawns a task of its own does not take it along, unless it is
+//! The call follows the task. A task that a body spawns is outside of the call, unless the body is
 //! `detached`.
 
 use std::fmt;
@@ -24,7 +24,8 @@ tokio::task_local! {
 }
 
 /// Returns the call whose body is running. `None` outside a body, in a task that a body spawned,
-/// under [`Idempotency::disabled`](crate::Idempotency::disabled), and in a call without a key under `missing_key = run`.
+/// under [`Idempotency::disabled`](crate::Idempotency::disabled), and in a call without a key under
+/// `missing_key = run`.
 ///
 /// # Examples
 ///
@@ -50,8 +51,8 @@ pub fn current() -> Option<Call> {
     innermost().filter(|call| !call.0.hidden)
 }
 
-/// A guarded call, or a step of one by hand, fails with an error of `idem`: the body around it must
-/// not be kept with that inside.
+/// Marks the body around a guarded call that fails with an error of `idem`. An error of that body
+/// is not kept, because it may contain the error of `idem`.
 pub(crate) fn taint() {
     if let Some(call) = innermost() {
         call.taint();
@@ -76,41 +77,47 @@ struct CallState {
     id: RecordId,
     attempt: u64,
     after_abandoned: bool,
-    /// A guarded call of the body has failed with an error of `idem`.
-    tainted: AtomicBool,
     /// The body asks first what became of an earlier attempt.
     asks: bool,
-    /// How far the body is with asking what became of an earlier attempt.
-    question: AtomicU8,
-    /// The body has said that its outcome is not to be recorded.
-    omits: AtomicBool,
-    /// The body has had a transaction record its outcome.
-    recorded: AtomicBool,
-    /// The parts that such a transaction needs; `None` if no lease holds the record.
+    progress: BodyProgress,
+    /// What a transaction needs to record the outcome. `None` if no lease holds the record.
     recorder: Option<TransactionRecorder>,
     /// The lease whose loss stops the body.
     stops_with: Option<Arc<Term>>,
-    /// The body has ended, though what it began may go on.
-    over: AtomicBool,
-    /// No call of its own: the mark of an unguarded body whose key is not known.
+    /// The mark of an unguarded body whose key is not known: [`current`] does not return it.
     hidden: bool,
-    /// The address of the runtime: keys of two runtimes have nothing to do with each other.
+    /// The address of the runtime. Equal keys of two runtimes are different calls.
     runtime: usize,
     outer: Option<Call>,
+}
+
+/// What has happened in the body so far.
+#[derive(Default)]
+struct BodyProgress {
+    /// A guarded call of the body has failed with an error of `idem`.
+    tainted: AtomicBool,
+    /// How far the body is with asking what became of an earlier attempt.
+    question: AtomicU8,
+    /// The body does not want its outcome recorded.
+    omits: AtomicBool,
+    /// A transaction of the body has recorded the outcome.
+    recorded: AtomicBool,
+    /// The body has ended. Tasks that it began may still run.
+    over: AtomicBool,
 }
 
 /// Whether a body asks what became of an attempt that was cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AskMode {
-    /// There is nothing that it would ask.
+    /// There is nothing to ask.
     Nothing,
     /// It asks before anything else.
     First,
-    /// It would ask, and runs all the same.
+    /// It would ask, but runs without asking (observe mode).
     Skips,
 }
 
-/// No answer, nor will there be one if the body fails or panics now.
+/// There is no answer. If the body fails or panics in this state, there will be none.
 const NOT_ASKED: u8 = 0;
 const ASKED: u8 = 1;
 const UNKNOWN: u8 = 2;
@@ -124,44 +131,42 @@ impl Call {
         asks: AskMode,
         runtime: usize,
     ) -> Self {
-        let question = AtomicU8::new(if asks == AskMode::Skips {
+        let question = if asks == AskMode::Skips {
             UNKNOWN
         } else {
             NOT_ASKED
-        });
+        };
         Self(Arc::new(CallState {
             id,
             attempt,
             after_abandoned,
-            tainted: AtomicBool::new(false),
             asks: after_abandoned && asks == AskMode::First,
-            question,
-            omits: AtomicBool::new(false),
-            recorded: AtomicBool::new(false),
+            progress: BodyProgress {
+                question: AtomicU8::new(question),
+                ..BodyProgress::default()
+            },
             recorder: None,
             stops_with: None,
-            over: AtomicBool::new(false),
             hidden: false,
             runtime,
             outer: innermost(),
         }))
     }
 
-    /// Makes the call of a body that nothing guards.
+    /// Makes the call of an unguarded body.
     pub(super) fn unguarded(id: RecordId, hidden: bool, outer: Option<Self>) -> Self {
         Self(Arc::new(CallState {
             id,
             hidden,
             attempt: 0,
             after_abandoned: false,
-            tainted: AtomicBool::new(false),
             asks: false,
-            question: AtomicU8::new(NOT_ASKED),
-            omits: AtomicBool::new(false),
-            recorded: AtomicBool::new(false),
+            progress: BodyProgress {
+                over: AtomicBool::new(true),
+                ..BodyProgress::default()
+            },
             recorder: None,
             stops_with: None,
-            over: AtomicBool::new(true),
             runtime: 0,
             outer,
         }))
@@ -171,7 +176,7 @@ impl Call {
         &self.0.id
     }
 
-    /// With what a transaction needs to record the outcome. Before the call is shared with anybody.
+    /// Sets what a transaction needs to record the outcome. Must come before the call is cloned.
     pub(crate) fn recorder(mut self, recorder: Option<TransactionRecorder>) -> Self {
         if let Some(inner) = Arc::get_mut(&mut self.0) {
             inner.recorder = recorder;
@@ -179,8 +184,8 @@ impl Call {
         self
     }
 
-    /// With the lease whose loss stops the body; `None` if nothing stops it. Before the call is
-    /// shared with anybody.
+    /// Sets the lease whose loss stops the body; `None` if nothing stops it. Must come before the
+    /// call is cloned.
     pub(crate) fn stopped_by(mut self, term: Option<&Arc<Term>>) -> Self {
         if let Some(inner) = Arc::get_mut(&mut self.0) {
             inner.stops_with = term.cloned();
@@ -260,7 +265,7 @@ impl Call {
     /// # }
     /// ```
     pub fn omit_outcome(&self) {
-        self.0.omits.store(true, Ordering::Relaxed);
+        self.0.progress.omits.store(true, Ordering::Relaxed);
     }
 
     /// Records the outcome in a transaction of the body, together with the rows that the body wrote
@@ -269,7 +274,8 @@ impl Call {
     /// Use it for bodies with a lease that also have effects outside the database. When the
     /// transaction commits, the record is committed and waiters are woken. If the transaction is
     /// rolled back, the record is still in flight: return an error then, whose policy decides (by
-    /// default it releases the key). After an `Ok` the key would stay in flight until the lease ends.
+    /// default it releases the key). After an `Ok` the key would stay in flight until the lease
+    /// ends.
     ///
     /// The value is the one that the body returns: a duplicate decodes it as the outcome.
     ///
@@ -315,64 +321,74 @@ impl Call {
             if self.0.attempt == 0 {
                 return Ok(());
             }
-            let why = "the call is in a transaction already, which records its outcome; leave `commit_in` out";
+            let why = "the call is in a transaction already, which records its outcome; leave \
+                `commit_in` out";
             taint();
             return Err(Error::config(self.operation(), why));
         };
-        // If a call that only observes has written nothing, its outcome is committed as any other.
+        // If a transaction of a call in observe mode has written nothing, the outcome is committed
+        // like any other.
         let value = Some(value).filter(|_| !self.omits_outcome());
         let is_written = recorder
             .commit_in(tx, value)
             .await
             .inspect_err(|_| taint())?;
-        self.0.recorded.store(is_written, Ordering::Relaxed);
+        self.0
+            .progress
+            .recorded
+            .store(is_written, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Whether a transaction of the body has recorded the outcome, or was to.
+    /// Whether a transaction of the body has recorded the outcome, or tried to.
     pub(crate) fn is_recorded(&self) -> bool {
-        self.0.recorded.load(Ordering::Relaxed)
+        self.0.progress.recorded.load(Ordering::Relaxed)
     }
 
     /// Whether the value is left out of the record.
     pub(crate) fn omits_outcome(&self) -> bool {
-        self.0.omits.load(Ordering::Relaxed)
+        self.0.progress.omits.load(Ordering::Relaxed)
     }
 
-    /// Whether the body must ask first what became of an earlier attempt, which it now does. A body
-    /// that is tried again has asked.
+    /// Whether the body must ask now what became of an earlier attempt. A later try of the body
+    /// does not ask again.
     pub(crate) fn asks(&self) -> bool {
-        let question = &self.0.question;
+        let question = &self.0.progress.question;
         self.0.after_abandoned
             && question
                 .compare_exchange(NOT_ASKED, ASKED, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
     }
 
-    /// It was told.
+    /// Notes the answer.
     pub(crate) fn was_answered(&self, found: bool) {
         self.0
+            .progress
             .question
             .store(if found { FOUND } else { UNKNOWN }, Ordering::Relaxed);
     }
 
     /// Whether the body returned the result of an earlier attempt.
     pub(crate) fn is_reconciled(&self) -> bool {
-        self.0.question.load(Ordering::Relaxed) == FOUND
+        self.0.progress.question.load(Ordering::Relaxed) == FOUND
     }
 
-    /// The body was to ask, and was not told.
+    /// Whether the body had to ask, and got no answer.
     pub(crate) fn is_unreconciled(&self) -> bool {
-        self.0.asks && matches!(self.0.question.load(Ordering::Relaxed), NOT_ASKED | ASKED)
+        self.0.asks
+            && matches!(
+                self.0.progress.question.load(Ordering::Relaxed),
+                NOT_ASKED | ASKED
+            )
     }
 
-    /// A guarded call of the body has failed with an error of `idem`, which may be inside of what
-    /// the body returns.
+    /// Whether a guarded call of the body has failed with an error of `idem`. The body's own error
+    /// may contain it.
     pub(crate) fn is_tainted(&self) -> bool {
-        self.0.tainted.load(Ordering::Relaxed)
+        self.0.progress.tainted.load(Ordering::Relaxed)
     }
 
-    /// The body's result goes to the body around it.
+    /// Marks the body around this call, which gets this call's result.
     pub(crate) fn pass_on_taint(&self) {
         if let Some(outer) = self.0.outer.as_ref().filter(|_| self.is_tainted()) {
             outer.taint();
@@ -383,24 +399,25 @@ impl Call {
     fn taint(&self) {
         let mut calls = std::iter::successors(Some(self), |call| call.0.outer.as_ref());
         if let Some(call) = calls.find(|call| call.0.runtime != 0) {
-            call.0.tainted.store(true, Ordering::Relaxed);
+            call.0.progress.tainted.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Runs a future as the body of this call, which is over when that has ended or was dropped.
+    /// Runs a future as the body of this call. The call is over when the future has ended or is
+    /// dropped.
     pub(crate) fn around<F: Future>(&self, body: F) -> impl Future<Output = F::Output> {
         struct Over<'a>(&'a Call);
         impl Drop for Over<'_> {
             fn drop(&mut self) {
-                self.0.0.over.store(true, Ordering::Relaxed);
+                self.0.0.progress.over.store(true, Ordering::Relaxed);
             }
         }
-        self.0.over.store(false, Ordering::Relaxed);
-        self.0.tainted.store(false, Ordering::Relaxed);
-        self.0.omits.store(false, Ordering::Relaxed);
-        self.0.recorded.store(false, Ordering::Relaxed);
+        self.0.progress.over.store(false, Ordering::Relaxed);
+        self.0.progress.tainted.store(false, Ordering::Relaxed);
+        self.0.progress.omits.store(false, Ordering::Relaxed);
+        self.0.progress.recorded.store(false, Ordering::Relaxed);
         let over = Over(self);
-        // Not awaited in an `async` block, which would hold the body's future twice.
+        // An `async` block would hold the body's future twice.
         CALL.scope(self.clone(), body).map(move |output| {
             drop(over);
             output
@@ -417,11 +434,13 @@ impl fmt::Debug for Call {
     }
 }
 
-/// Whether a call of this key, in this runtime, would wait for itself.
+/// Whether a call with this key, in this runtime, would wait for itself.
 pub(crate) fn is_reentrant(id: &RecordId, runtime: usize) -> bool {
     let is_reentrant = |call: &Call| {
         std::iter::successors(Some(call), |call| call.0.outer.as_ref()).any(|Call(inner)| {
-            !inner.over.load(Ordering::Relaxed) && inner.runtime == runtime && inner.id == *id
+            !inner.progress.over.load(Ordering::Relaxed)
+                && inner.runtime == runtime
+                && inner.id == *id
         })
     };
     CALL.try_with(is_reentrant).unwrap_or(false)

@@ -1,6 +1,6 @@
-//! Which runtime a call without one of its own uses.
+//! Which runtime a call uses if it names none.
 //!
-//! A scope follows the task: a task that is spawned inside of it has the installed runtime again.
+//! A scope follows the task. A task that is spawned inside of it uses the installed runtime again.
 
 use std::future::Future;
 use std::sync::OnceLock;
@@ -36,7 +36,8 @@ pub fn install(idempotency: Idempotency) -> Result<(), ConfigError> {
     idempotency.checked()?;
     INSTALLED.set(idempotency).map_err(|_| {
         ConfigError::new(
-            "an idempotency runtime is installed already; install one, at start-up, or use `idem::scope(..)`",
+            "an idempotency runtime is installed already; install one, at start-up, or use \
+             `idem::scope(..)`",
         )
     })
 }
@@ -70,7 +71,7 @@ pub fn installed() -> Option<Idempotency> {
     INSTALLED.get().cloned()
 }
 
-/// The runtime that a call without one of its own uses.
+/// Returns the runtime for calls that name none.
 pub(crate) fn default_runtime() -> Option<Idempotency> {
     SCOPED.try_with(Clone::clone).ok().or_else(installed)
 }

@@ -15,7 +15,7 @@ use crate::runtime::outcome_writer::OutcomeWriter;
 use crate::runtime::trace::CallTrace;
 use crate::store::{Store, Transaction};
 
-/// The parts that the owner of a key needs to record its outcome.
+/// What a transaction needs to record the outcome of an owner.
 pub(crate) struct TransactionRecorder {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) term: Arc<Term>,
@@ -25,14 +25,15 @@ pub(crate) struct TransactionRecorder {
     /// What the record says of the outcome's type.
     pub(crate) label: TypeLabel,
     pub(crate) trace: Option<Arc<CallTrace>>,
-    /// The call only observes: no failure of ours is one of its transaction.
+    /// The call is in observe mode: no failure of `idem` may fail its transaction.
     pub(crate) observes: bool,
 }
 
 impl TransactionRecorder {
-    /// Writes the outcome in a transaction, if the record still is the owner's; `None`: that there
-    /// was one. If it is not the owner's, nothing of the transaction is ever written. `false`:
-    /// nothing was written of an observing call, and its transaction is as it was.
+    /// Writes the outcome in a transaction, if the owner still owns the record. A value of `None`
+    /// records that there was an outcome. If the record has another owner, the transaction can only
+    /// be rolled back. Returns `false` if nothing was written for a call in observe mode, whose
+    /// transaction is then as it was.
     pub(crate) async fn commit_in<X, S, T, Via>(
         &self,
         tx: &mut X,
@@ -96,7 +97,7 @@ impl TransactionRecorder {
                 Ok(true)
             }
             Ok(Ownership::Lost) => {
-                // If this fails too, the connection is lost, and with it the transaction.
+                // If this fails too, the connection is lost, and the transaction with it.
                 let _ = tx.force_rollback().await;
                 let why = "the transaction that was to record it is rolled back";
                 runtime.observer.decided_because(
@@ -123,13 +124,13 @@ impl TransactionRecorder {
         );
     }
 
-    /// Writes the outcome behind a savepoint, to which what fails is rolled back.
+    /// Writes the outcome behind a savepoint, and rolls back to the savepoint on failure.
     async fn observe<X, S>(&self, tx: &mut X, store: &S, commit: &Commit) -> Result<bool, Error>
     where
         X: Transaction<S>,
         S: Store,
     {
-        // If the transaction is lost, its caller must not take it for committed.
+        // If the transaction is lost, its caller must not believe that it was committed.
         let lost = |error| self.runtime.failed(&self.term.id, error);
         tx.savepoint().await.map_err(lost)?;
         if let Ok(Ownership::Held) = tx.commit(store, commit).await {

@@ -1,4 +1,4 @@
-//! Bodies that nothing guards.
+//! Unguarded bodies.
 
 use std::future::Future;
 
@@ -6,8 +6,8 @@ use crate::record::RecordId;
 use crate::task::current::{self, CALL, Call};
 use crate::task::watch;
 
-/// Runs a body that nothing guards, with its key where that is known. A call around it is not its
-/// own, but is still known for what would wait for itself.
+/// Runs an unguarded body, with its key if that is known. The call around it is not its own call,
+/// but a call inside that would wait for the outer one is still recognised.
 pub(crate) async fn unguarded<F: Future>(id: Option<&RecordId>, body: F) -> F::Output {
     let outer = current::innermost();
     let hidden = id.is_none();

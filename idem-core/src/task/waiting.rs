@@ -16,7 +16,7 @@ pub async fn waiting_at_most<F: Future>(longest: Duration, future: F) -> F::Outp
     LONGEST_WAIT.scope(longest, future).await
 }
 
-/// How long a call waits here.
+/// Returns how long a call of this task waits.
 pub(crate) fn bounded_wait(wait: Duration) -> Duration {
     match LONGEST_WAIT.try_with(|longest| wait.min(*longest)) {
         Ok(bounded) if !current::is_inside() => bounded,

@@ -142,7 +142,7 @@ impl Watch {
         }
     }
 
-    /// Whether a call here is one of those that the watch is about.
+    /// Whether the watch covers the calls of this body.
     fn is_about(&self, here: Option<&Call>) -> bool {
         let same = match (&self.around, here) {
             (None, None) => true,
@@ -153,7 +153,7 @@ impl Watch {
     }
 }
 
-/// Takes the watch of this task along, for a body in a task of its own.
+/// Passes the watch of this task on to a body in a task of its own.
 pub(crate) fn inherit_watch<F: Future>(future: F) -> impl Future<Output = F::Output> {
     let watch = current();
     async move {
@@ -176,7 +176,7 @@ pub(crate) fn is_watched() -> bool {
 /// Reports a call.
 #[inline]
 pub(crate) fn note(seen: Seen) {
-    // Without a watch, as in most processes, this is one look.
+    // Most processes have no watch, and this costs them one look.
     let _ = WATCH.try_with(|watch| {
         let here = current::innermost();
         for watch in chain(watch).filter(|watch| watch.is_about(here.as_ref())) {
@@ -199,7 +199,7 @@ fn chain(watch: &Arc<Watch>) -> impl Iterator<Item = &Watch> {
     std::iter::successors(Some(&**watch), |watch| watch.outer.as_deref())
 }
 
-/// Runs a body without a record: the calls in it are not reported.
+/// Runs a body without a record. The watch does not see the calls inside.
 pub(crate) async fn inside<F: Future>(body: F) -> F::Output {
     struct Inside(Option<Arc<Watch>>);
     impl Inside {
@@ -211,7 +211,7 @@ pub(crate) async fn inside<F: Future>(body: F) -> F::Output {
     }
     impl Drop for Inside {
         fn drop(&mut self) {
-            // One less: the sum wraps around.
+            // Subtracts one: the sum wraps around.
             self.add(usize::MAX);
         }
     }

@@ -44,6 +44,9 @@
 //! - Unknown, expired and used tokens take the same round trip. A sender gets to a used token's
 //!   branch only with the token and its subject.
 
+mod submission;
+#[cfg(test)]
+mod tests;
 pub(crate) mod throttle;
 
 use std::borrow::Cow;
@@ -57,8 +60,8 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+pub(crate) use self::submission::{Flaw, Submission};
 use crate::encoding::key::{self, KeyDigest, KeyPart};
-use crate::observe::Decision;
 use crate::policy::settings::MAX_LENGTH;
 use crate::record::RecordId;
 
@@ -124,7 +127,7 @@ impl Token {
         operation: &str,
         subject: &Subject,
     ) -> Self {
-        // The longest that may be is within 32 bits.
+        // Even the longest allowed time fits into 32 bits.
         let seconds = u32::try_from(ttl.as_millis().div_ceil(1_000)).unwrap_or(u32::MAX);
         let mut bytes = [0; LEN];
         bytes[..RANDOM].copy_from_slice(&random);
@@ -162,7 +165,7 @@ impl fmt::Debug for Token {
 
 impl PartialEq for Token {
     fn eq(&self, other: &Self) -> bool {
-        // Digests of this kind are compared in constant time.
+        // blake3 compares its hashes in constant time.
         blake3::hash(&self.0) == blake3::hash(&other.0)
     }
 }
@@ -334,13 +337,15 @@ impl Bound {
         let mut hasher = blake3::Hasher::new_derive_key(
             "idem one-time token: bound to operation and subject, version 1",
         );
-        // An operation's name has no zero byte in it.
+        // An operation's name contains no zero byte, so the parts cannot be confused.
         hasher
             .update(token)
             .update(operation.as_bytes())
             .update(&[0])
             .update(subject.0.as_bytes());
-        let (mut key, mut tag, mut digest) = ([0; 16], [0; TAG], hasher.finalize_xof());
+        let mut key = [0; 16];
+        let mut tag = [0; TAG];
+        let mut digest = hasher.finalize_xof();
         digest.fill(&mut key);
         digest.fill(&mut tag);
         Self { key, tag }
@@ -360,243 +365,4 @@ fn check(token: &[u8; LEN]) -> [u8; LEN - CHECKED] {
         .finalize_xof()
         .fill(&mut check);
     check
-}
-
-/// The part of a call with a token that replaces the key.
-#[derive(Debug, Clone)]
-pub(crate) struct Submission {
-    pub(crate) subject: KeyDigest,
-    /// The token's own `ttl`, as it says; 0 where it is refused.
-    pub(crate) ttl_secs: u32,
-    /// Why it is refused, without asking the store.
-    pub(crate) flaw: Option<Flaw>,
-    /// By a person who settles it: no guess.
-    pub(crate) settles: bool,
-}
-
-/// What is wrong with a token. The caller is not told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Flaw {
-    /// It has no record.
-    Unknown,
-    /// Its time is over.
-    Expired,
-    /// `idem` did not make the text.
-    Forged,
-    /// It was issued to another subject, or for another operation.
-    OfAnother,
-}
-
-impl Flaw {
-    pub(crate) fn decision(self) -> Decision {
-        match self {
-            Self::Unknown => Decision::TokenUnknown,
-            Self::Expired => Decision::TokenExpired,
-            Self::Forged => Decision::TokenForged,
-            Self::OfAnother => Decision::TokenOfAnother,
-        }
-    }
-
-    /// Whether it may be a guess. An expired one was issued to this very subject.
-    pub(crate) fn may_be_guess(self) -> bool {
-        self != Self::Expired
-    }
-}
-
-impl Submission {
-    /// Finds the record of a token, and what is wrong with it, as far as that can be told without
-    /// the store; `None` if the subject is missing.
-    pub(crate) fn of<T, S>(operation: &str, token: &T, subject: &S) -> Option<(RecordId, Self)>
-    where
-        T: AsToken + ?Sized,
-        S: KeyPart + ?Sized,
-    {
-        let subject = Subject::encode(subject)?;
-        let (bound, ttl_secs, flaw) = match token.as_token() {
-            Ok(token) => {
-                let bound = token.bound(operation, &subject);
-                let flaw = (bound.tag != token.0[BOUND..CHECKED]).then_some(Flaw::OfAnother);
-                (
-                    bound,
-                    if flaw.is_none() { token.ttl_secs() } else { 0 },
-                    flaw,
-                )
-            }
-            // The events of one subject's forgeries have one key.
-            Err(InvalidToken(())) => (Bound::new(&[], operation, &subject), 0, Some(Flaw::Forged)),
-        };
-        Some((
-            bound.id(operation),
-            Self {
-                subject: subject.digest(),
-                ttl_secs,
-                flaw,
-                settles: false,
-            },
-        ))
-    }
-}
-
-impl fmt::Display for Submission {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "subject {}", self.subject)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn subject(text: &str) -> Subject {
-        Subject::encode(text).unwrap()
-    }
-
-    fn token() -> Token {
-        Token::from_random(
-            [7; RANDOM],
-            Duration::from_secs(1_800),
-            "orders.submit",
-            &subject("ada"),
-        )
-    }
-
-    #[test]
-    fn a_token_reads_back_as_it_was_printed_and_changed_in_any_bit_it_is_none() {
-        let text = token().to_string();
-        assert_eq!(text.len(), 36);
-        assert!(
-            text.bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
-        );
-        assert_eq!(text.parse(), Ok(token()));
-        for bit in 0..LEN * 8 {
-            let mut bytes = token().0;
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(
-                BASE64.encode(bytes).parse::<Token>(),
-                Err(InvalidToken(())),
-                "bit {bit}"
-            );
-        }
-        for other in [
-            "",
-            "x",
-            &text[1..],
-            &format!("{text}A"),
-            &text.replace('B', "+"),
-            &"é".repeat(18),
-        ] {
-            assert!(other.parse::<Token>().is_err(), "{other}");
-        }
-    }
-
-    #[test]
-    fn a_token_is_written_whole_where_it_is_sent_and_not_where_it_is_logged() {
-        let (token, text) = (token(), token().to_string());
-        assert_eq!(
-            serde_json::to_string(&token).unwrap(),
-            format!("\"{text}\"")
-        );
-        assert_eq!(
-            serde_json::from_str::<Token>(&format!("\"{text}\"")).unwrap(),
-            token
-        );
-        assert_eq!(
-            format!("{token:?}"),
-            format!("Token({}\u{2026})", &text[..4])
-        );
-        let refused = serde_json::from_str::<Token>("\"secret-that-is-no-token\"")
-            .unwrap_err()
-            .to_string();
-        assert!(!refused.contains("secret"), "{refused}");
-    }
-
-    #[test]
-    fn a_token_leads_to_its_record_for_its_operation_and_subject_alone() {
-        let of =
-            |operation: &str, subject: &str| Submission::of(operation, &token(), subject).unwrap();
-        let (record, right) = of("orders.submit", "ada");
-        assert_eq!(right.flaw, None);
-        for (operation, subject) in [
-            ("orders.submit", "grace"),
-            ("orders.cancel", "ada"),
-            ("orders.submit", "ad"),
-        ] {
-            let (other, wrong) = of(operation, subject);
-            assert_eq!(wrong.flaw, Some(Flaw::OfAnother));
-            assert_ne!(other.key(), record.key());
-        }
-        // Made up by an expert: well-formed, and the key of no record.
-        let made_up = Token::from_random(
-            [8; RANDOM],
-            Duration::from_secs(1_800),
-            "orders.submit",
-            &subject("ada"),
-        );
-        let (other, unknown) = Submission::of("orders.submit", &made_up, "ada").unwrap();
-        assert_eq!(unknown.flaw, None);
-        assert_ne!(other.key(), record.key());
-    }
-
-    #[test]
-    fn a_token_says_for_how_long_it_is_and_with_another_time_it_is_another() {
-        let subject = subject("ada");
-        let with = |ttl| Token::from_random([7; RANDOM], ttl, "orders.submit", &subject);
-        for (ttl, said) in [
-            (Duration::from_millis(1), 1),
-            (Duration::from_secs(1_800), 1_800),
-            (MAX_LENGTH, 3_153_600_000),
-        ] {
-            assert_eq!(with(ttl).ttl_secs(), said);
-        }
-        let key = |ttl| with(ttl).bound("orders.submit", &subject).key;
-        assert_ne!(key(Duration::from_secs(1)), key(Duration::from_secs(2)));
-    }
-
-    #[test]
-    fn a_token_of_a_time_that_none_is_issued_for_is_none() {
-        for seconds in [0, 3_153_600_001, u32::MAX] {
-            let mut bytes = token().0;
-            bytes[RANDOM..BOUND].copy_from_slice(&seconds.to_be_bytes());
-            let check = check(&bytes);
-            bytes[CHECKED..].copy_from_slice(&check);
-            assert!(BASE64.encode(bytes).parse::<Token>().is_err(), "{seconds}");
-        }
-    }
-
-    #[test]
-    fn the_key_of_a_token_is_no_key_that_a_value_can_have_and_says_nothing_of_the_token() {
-        let (record, _) = Submission::of("orders.submit", &token(), "ada").unwrap();
-        assert_eq!(record.key().len(), 24);
-        let as_value = RecordId::encode("orders.submit", record.key()).unwrap();
-        assert_ne!(as_value, record);
-        assert!(!record.key().contains(&token().to_string()[..4]));
-    }
-
-    #[test]
-    fn what_is_no_token_at_all_is_forged_and_without_a_subject_there_is_nothing_to_look_up() {
-        let none: Option<String> = None;
-        for text in [None, Some(String::new()), Some("x".repeat(36))] {
-            assert_eq!(
-                Submission::of("o", &text, "ada").unwrap().1.flaw,
-                Some(Flaw::Forged),
-                "{text:?}"
-            );
-        }
-        assert!(Submission::of("o", &token(), &none).is_none());
-        assert!(Submission::of("o", &token(), "").is_none());
-    }
-
-    /// Forms are open while a deployment goes on: a change needs a new version of the token.
-    #[test]
-    fn the_form_of_tokens_and_of_their_keys_is_pinned() {
-        assert_eq!(token().to_string(), "BwcHBwcHBwcHBwcHBwcHBwAABwiH_7QXryVF");
-        assert_eq!(
-            Submission::of("orders.submit", &token(), "ada")
-                .unwrap()
-                .0
-                .key(),
-            "~t1mJ9jST2EP_cB3ohgLptUQ"
-        );
-    }
 }

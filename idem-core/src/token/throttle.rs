@@ -1,8 +1,7 @@
-//! A limit on how many tokens that do not count one subject may send, in this process.
+//! Limits how many invalid tokens one subject may send to this process.
 //!
-//! A window begins with the first failure and ends after its time, whatever comes meanwhile.
-//! Nothing is kept of subjects that never fail. Calls that are under way when the last failure is
-//! counted go on.
+//! A window begins with the first failure and ends after its time. Subjects that never fail use no
+//! memory. Calls that are under way when the last failure is counted continue.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -17,7 +16,7 @@ use crate::base::clock;
 use crate::base::sync::atomic::{AtomicU32, Ordering};
 use crate::encoding::key::KeyDigest;
 
-/// How many subjects are remembered. A guesser with more than that has as many sessions.
+/// How many subjects are remembered. To exceed it, an attacker needs as many sessions.
 const SUBJECTS: u64 = 1 << 16;
 
 pub(crate) struct Throttle {
@@ -34,7 +33,8 @@ struct Window {
 
 impl Throttle {
     pub(crate) fn new(max: u32, window: Duration) -> Self {
-        let (hasher, lifecycle) = (RandomState::new(), DefaultLifecycle::default());
+        let hasher = RandomState::new();
+        let lifecycle = DefaultLifecycle::default();
         Self {
             max,
             window,
@@ -42,7 +42,7 @@ impl Throttle {
         }
     }
 
-    /// How long a subject has to wait, if it has.
+    /// Returns how long a subject has to wait, if it has to.
     pub(crate) fn check(
         &self,
         operation: &str,
@@ -75,8 +75,8 @@ impl Throttle {
     }
 }
 
-/// What is counted together. Subjects of two operations may be of different kinds, and equal all
-/// the same.
+/// Returns what failures are counted by. Equal subjects of two operations may be different things,
+/// so the operation is part of it.
 fn counted(operation: &str, subject: KeyDigest) -> KeyDigest {
     KeyDigest::of(&format!("{operation}:{subject}"))
 }

@@ -74,7 +74,8 @@ impl fmt::Display for UnknownOutcome {
         let Self { target, tries, .. } = self;
         write!(
             f,
-            "{target}: the outcome is unknown: the request may have been carried out (tries: {tries}, last result: "
+            "{target}: the outcome is unknown: the request may have been carried out (tries: \
+             {tries}, last result: "
         )?;
         match (self.status, &self.source) {
             (Some(status), _) => write!(f, "{status}")?,
@@ -113,7 +114,8 @@ pub(super) struct NoCall;
 impl fmt::Display for NoCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "`RequestKey::child` outside of a guarded body; the request was not sent; send it in the body itself, not in a task that the body spawns, or use `RequestKey::new`",
+            "`RequestKey::child` outside of a guarded body; the request was not sent; send it in \
+             the body itself, not in a task that the body spawns, or use `RequestKey::new`",
         )
     }
 }

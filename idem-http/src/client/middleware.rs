@@ -115,8 +115,8 @@ impl Middleware for IdempotencyClient {
 }
 
 impl Tries<'_> {
-    /// Sends the request until a response is final, or the tries or the time are used up. Returns the
-    /// result of the last try.
+    /// Sends the request until a response is final, or the tries or the time are used up. Returns
+    /// the result of the last try.
     async fn run(&mut self, mut request: Request, extensions: &mut Extensions) -> TryResult {
         loop {
             self.count += 1;

@@ -72,9 +72,9 @@ type LookupUrl = Arc<dyn Fn(&Request, &str) -> reqwest::Result<Url> + Send + Syn
 ///
 /// Redirects that reqwest follows are a part of the try. If the response or the error is of another
 /// URL than the request's, a "no" in the last column is a "yes": the target of the redirect has
-/// refused, not the server that got the request. A refused connection to the target is an exception:
-/// reqwest reports it with the URL of the request, so the try counts as not carried out. Use
-/// `redirect::Policy::none()` for a server that answers POST with 303.
+/// refused, not the server that got the request. A refused connection to the target is an
+/// exception: reqwest reports it with the URL of the request, so the try counts as not carried out.
+/// Use `redirect::Policy::none()` for a server that answers POST with 303.
 ///
 /// # Cancellation safety
 ///

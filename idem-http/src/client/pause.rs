@@ -18,8 +18,8 @@ pub(super) fn now() -> Instant {
     Instant::now()
 }
 
-/// The pause after a number of tries. It is doubled each time, and then a random part of up to a half
-/// is taken off.
+/// The pause after a number of tries. It is doubled each time, and then a random part of up to a
+/// half is taken off.
 pub(super) fn backoff(first: Duration, tries: u32) -> Duration {
     let doubled = first.saturating_mul(
         1u32.checked_shl(tries.saturating_sub(1))

@@ -57,7 +57,7 @@ impl Verdict {
                 None => (true, Effect::None),
             },
             401 | 403 => (false, Effect::None),
-            // A 408 may come from a time limit around a service that goes on. A 503 with the code
+            // A 408 may come from a time limit around a service that continues. A 503 with the code
             // `store` may come from a handler whose COMMIT got no answer.
             408 | 500 | 502 | 503 | 504 => (true, Effect::Possible),
             506.. => (false, Effect::Possible),
@@ -84,8 +84,8 @@ impl Verdict {
         }
     }
 
-    /// The verdict on a try that was redirected. A refusal by the target of the redirect does not show
-    /// that the first server refused.
+    /// The verdict on a try that was redirected. A refusal by the target of the redirect does not
+    /// show that the first server refused.
     pub(super) fn after_redirect(self) -> Self {
         Self {
             effect: if self.effect == Effect::None {
@@ -131,7 +131,7 @@ fn is(headers: &HeaderMap, name: &str, value: &str) -> bool {
         .is_some_and(|found| found.as_bytes().eq_ignore_ascii_case(value.as_bytes()))
 }
 
-/// The error in a response's body: ours as problem+json, or Stripe's.
+/// The error in a response's body: a problem+json of `idem`, or one of Stripe's.
 struct Problem {
     code: Option<String>,
 }

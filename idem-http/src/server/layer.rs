@@ -28,7 +28,8 @@ pub enum Scoped {}
 #[diagnostic::on_unimplemented(
     message = "nothing says whose keys these are: call `.scope(..)`, or `.unscoped()`",
     label = "has no scope",
-    note = "`.scope(|parts| ..)` finds the owner of a key, such as the user, in each request: two owners never share a record",
+    note = "`.scope(|parts| ..)` finds the owner of a key, such as the user, in each request: two \
+        owners never share a record",
     note = "`.unscoped()` lets all clients share their keys, for a service with a single client"
 )]
 pub trait HasScope: sealed::HasScope {}

@@ -16,13 +16,13 @@ use super::service::{REPLAYED, Replayed};
 /// `Router::layer(MarkReplays)`.
 ///
 /// An annotated handler returns an equal value for each duplicate, so it cannot mark its replays
-/// itself. This layer asks [`watch`](idem_core::watch) whether the guarded calls of the handler were
-/// replayed. A response is marked if there was at least one guarded call, and every one was
+/// itself. This layer asks [`watch`](idem_core::watch) whether the guarded calls of the handler
+/// were replayed. A response is marked if there was at least one guarded call, and every one was
 /// replayed. The [`IdempotencyLayer`](crate::IdempotencyLayer) marks its replays without it.
 ///
-/// Use it for handlers whose response is the outcome of their guarded call. A handler that does more
-/// after its call may fail although the call was replayed: that response is marked too, and the mark
-/// ends the tries of a client.
+/// Use it for handlers whose response is the outcome of their guarded call. A handler that does
+/// more after its call may fail although the call was replayed: that response is marked too, and
+/// the mark ends the tries of a client.
 ///
 /// Guarded calls in a task that the handler spawns do not count; a `detached` handler counts.
 ///

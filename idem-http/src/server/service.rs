@@ -261,7 +261,8 @@ fn describe(
 
 /// Reports a request that is refused, or that passes because it has no key and needs none.
 fn report(settings: &Settings, parts: &request::Parts, problem: Option<&Problem>) {
-    // Without a route the path is left out: clients choose it, and a metric keeps each of its labels.
+    // Without a route the path is left out: clients choose it, and a metric keeps each of its
+    // labels.
     let operation = operation(
         &settings.name,
         parts.method.as_str(),
@@ -284,8 +285,8 @@ fn matched_route(parts: &request::Parts) -> Option<&str> {
     by_axum.or_else(|| parts.extensions.get::<Route>().map(|route| &*route.0))
 }
 
-/// The URI as the client sent it. A nested service of axum sees only the end of its path, which may be
-/// equal for two routes.
+/// The URI as the client sent it. A nested service of axum sees only the end of its path, which may
+/// be equal for two routes.
 fn original_uri(parts: &request::Parts) -> &Uri {
     if let Some(axum::extract::OriginalUri(uri)) = parts.extensions.get() {
         return uri;
@@ -399,13 +400,13 @@ where
 {
     let body = Box::pin(Some(run_service(settings.clone(), inner, request)));
     // A response that is not kept releases the key, whatever the runtime's default is: its status
-    // tells the client that the request may be sent again. An error of the service itself, such as a
-    // timeout, tells nothing, so the default applies.
+    // tells the client that the request may be sent again. An error of the service itself, such as
+    // a timeout, tells nothing, so the default applies.
     let errors = |failed: &Failed<S::Error>| match failed {
         Failed::Released(_) => ErrorAction::Release,
         Failed::Service(_) | Failed::Idempotency(_) => ErrorAction::Unlisted,
     };
-    // If the client disconnects, the call goes on in a task of its own. Otherwise a dropped claim
+    // If the client disconnects, the call continues in a task of its own. Otherwise a dropped claim
     // would leave the key locked, and the body would stop in the middle.
     finish_in_background(
         &settings.idempotency,
@@ -453,8 +454,8 @@ where
     served.and_then(move |response| to_outcome(settings, response))
 }
 
-/// Reads the body of a response into memory if it is to be recorded. A response that is not kept is an
-/// error, which releases the key.
+/// Reads the body of a response into memory if it is to be recorded. A response that is not kept is
+/// an error, which releases the key.
 async fn to_outcome<R, E>(
     settings: Arc<Settings>,
     response: http::Response<R>,

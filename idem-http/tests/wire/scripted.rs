@@ -147,7 +147,8 @@ impl Script {
                     .collect();
                 let length = body.len();
                 let head = format!(
-                    "HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}"
+                    "HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: \
+                     {length}\r\n{headers}"
                 );
                 stream
                     .write_all(format!("{head}\r\n{body}").as_bytes())

@@ -42,8 +42,8 @@ impl Plan {
         }
     }
 
-    /// The item for a constant name. An item is evaluated even if nothing uses it, but it cannot name
-    /// `Self`.
+    /// The item for a constant name. An item is evaluated even if nothing uses it, but it cannot
+    /// name `Self`.
     pub(super) fn constant_name(&self) -> Option<TokenStream> {
         let expr = match &self.operation.name {
             Some(Name::Constant(expr)) if !item::is_of_type(expr) => expr,
@@ -146,8 +146,8 @@ impl Plan {
         quote_spanned!(span=> .#method(#argument))
     }
 
-    /// The key. Each part of a tuple is passed to a function, so that an error about its type is at its
-    /// place.
+    /// The key. Each part of a tuple is passed to a function, so that an error about its type is at
+    /// its place.
     fn key(&self, key: &Expr, keyword: Span) -> TokenStream {
         let Expr::Reference(reference) = key else {
             return key.to_token_stream();

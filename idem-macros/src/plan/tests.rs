@@ -37,13 +37,15 @@ fn every_option_can_be_written_bare_or_in_a_string() {
         r#"key = req.id, fingerprint = (req, "req.sum"), ttl = "5m", remember = "30d", lease = "30s","#,
         r#"key = (TENANT, "req.id"), ttl = req.ttl(), in_flight = wait("5s"), runtime = "req.runtime()", detached"#,
         r#"key = "(req.tenant, req.id)", in_flight = wait, duplicate = reject, abandoned = reconcile("find(&req)")"#,
-        "key = f::<A, B>(req), in_flight = reject, abandoned = reconcile(find(&req)), max_attempts = 5",
+        "key = f::<A, B>(req), in_flight = reject, abandoned = reconcile(find(&req)), max_attempts \
+         = 5",
         r#"name = "submit", token = "req.token", subject = id, fingerprint = "req.sum", ttl = "5m", duplicate = reject"#,
         r#"name = "submit", token = req.token, subject = (TENANT, "req.user"), store_failure = reject"#,
         r#"key = req.id, abandoned = reject, hold = "90d""#,
         "key = req.id, abandoned = reconcile(find(&req)), hold = req.hold()",
         r#"key = req.id, hold = "90d""#,
-        "key = req.id, observe, outcome_version = 3, upgrade(1 => from_v1, 2 => |old: V2| old.into())",
+        "key = req.id, observe, outcome_version = 3, upgrade(1 => from_v1, 2 => |old: V2| \
+         old.into())",
         "key = req.id, outcome_version = VERSION, upgrade(1 => v1::upgrade)",
         r#"key = req.id, fingerprint = none, store_failure = run, missing_key = run, name = "orders.create", crate = "::idem""#,
     ] {

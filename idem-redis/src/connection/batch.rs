@@ -14,8 +14,8 @@ use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// The most commands in one message. redis-rs returns the answers of a message together, so a longer
-/// one would only delay its first answers.
+/// The most commands in one message. redis-rs returns the answers of a message together, so a
+/// longer one would only delay its first answers.
 const MAX_BATCH: usize = 256;
 
 /// The batches of one connection. Cheap to clone.
@@ -115,13 +115,15 @@ impl Batches {
         let is_first = !std::mem::replace(&mut state.is_scheduled, true);
         drop(state);
         if is_first {
-            // Not under the lock: a runtime that shuts down drops the task here, which takes the lock.
+            // Not under the lock: a runtime that shuts down drops the task here, which takes the
+            // lock.
             self.schedule(connection.clone());
         }
         Sending::Together(answer)
     }
 
-    /// Sends the waiting commands in a task, so that they are sent even if their callers are dropped.
+    /// Sends the waiting commands in a task, so that they are sent even if their callers are
+    /// dropped.
     fn schedule(&self, connection: MultiplexedConnection) {
         let sending = Scheduled {
             batches: self.clone(),

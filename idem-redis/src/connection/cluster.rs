@@ -145,7 +145,8 @@ impl Cluster {
         StoreError::new(
             StoreErrorKind::Unavailable,
             format!(
-                "Redis ({}): no node of the cluster has slot {slot}, so nothing was sent; give it to a node (CLUSTER INFO, CLUSTER SLOTS, redis-cli --cluster fix)",
+                "Redis ({}): no node of the cluster has slot {slot}, so nothing was sent; give it \
+                 to a node (CLUSTER INFO, CLUSTER SLOTS, redis-cli --cluster fix)",
                 self.name()
             ),
         )
@@ -199,8 +200,8 @@ impl Inner {
         }
     }
 
-    /// Refreshes the slot map: asks the masters that are connected. If none answers, asks every node
-    /// that the map and the URL name.
+    /// Refreshes the slot map: asks the masters that are connected. If none answers, asks every
+    /// node that the map and the URL name.
     async fn refresh(&self) -> Result<(), StoreError> {
         let mut asked = JoinSet::new();
         for (node, link) in self.links().iter().filter(|(_, link)| link.is_up()) {
@@ -314,9 +315,10 @@ async fn keep_slots(inner: Weak<Inner>, refresh_needed: Arc<Notify>) {
         refresh_needed.notified().await;
         let Some(inner) = inner.upgrade() else { return };
         if let Err(error) = inner.refresh().await {
-            catch_user_panic(
-                || tracing::debug!(target: "idem", %error, "no node of the Redis Cluster says which slots it has; asking again"),
-            );
+            catch_user_panic(|| {
+                tracing::debug!(target: "idem", %error, "no node of the Redis Cluster says \
+                    which slots it has; asking again");
+            });
         }
         drop(inner);
         sleep(REFRESH_PAUSE).await;

@@ -23,8 +23,8 @@ pub(crate) fn evalsha(script: &Script, keys: &[&str], args: &[&[u8]]) -> Cmd {
     cmd
 }
 
-/// The longest time that is sent, in ms: some 35 000 years. The numbers of the server and of Lua hold
-/// it exactly.
+/// The longest time that is sent, in ms: some 35 000 years. The numbers of the server and of Lua
+/// hold it exactly.
 pub(crate) const MAX_MILLIS: u64 = 1 << 50;
 
 /// Converts a length of time to what is sent. The server refuses an expiry of zero.

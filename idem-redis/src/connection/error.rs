@@ -15,8 +15,8 @@ pub(crate) fn failed(server: &str, error: RedisError) -> StoreError {
     .with_source(error)
 }
 
-/// Returns the error of a failed attempt to connect. No command was sent, so it can be retried unless
-/// an operator must fix something.
+/// Returns the error of a failed attempt to connect. No command was sent, so it can be retried
+/// unless an operator must fix something.
 pub(crate) fn unconnected(server: &str, error: RedisError) -> StoreError {
     let (kind, advice) = match classify(&error) {
         // The server does not know `HELLO`, the first command of each connection. The name is not
@@ -28,7 +28,8 @@ pub(crate) fn unconnected(server: &str, error: RedisError) -> StoreError {
         {
             (
                 kind,
-                "; idem needs RESP3, which Redis 7.0 or newer and Valkey speak: is there a proxy between that does not?",
+                "; idem needs RESP3, which Redis 7.0 or newer and Valkey speak: is there a proxy \
+                 between that does not?",
             )
         }
         (kind @ StoreErrorKind::Refused, advice) if error.code() != Some("ERR") => (kind, advice),
@@ -52,7 +53,8 @@ pub(crate) fn unconnected_in_time(server: &str, limit: Duration) -> StoreError {
     StoreError::new(
         StoreErrorKind::Unavailable,
         format!(
-            "cannot connect to Redis ({server}): no answer within {limit:?}; see that the server runs and can be reached from here"
+            "cannot connect to Redis ({server}): no answer within {limit:?}; see that the server \
+             runs and can be reached from here"
         ),
     )
 }
@@ -62,7 +64,8 @@ pub(crate) fn timed_out(server: &str, limit: Duration) -> StoreError {
     StoreError::new(
         StoreErrorKind::Timeout,
         format!(
-            "Redis ({server}): no answer within {limit:?}; it is stopped, overloaded or cut off, or the time limit is too short for it"
+            "Redis ({server}): no answer within {limit:?}; it is stopped, overloaded or cut off, \
+             or the time limit is too short for it"
         ),
     )
 }
@@ -87,7 +90,8 @@ pub(crate) fn refused(message: impl Into<String>) -> StoreError {
     StoreError::new(StoreErrorKind::Refused, message.into())
 }
 
-/// Returns the error for an answer that no server should give. The command may have been carried out.
+/// Returns the error for an answer that no server should give. The command may have been carried
+/// out.
 pub(crate) fn unexpected(server: &str, answer: &Value) -> StoreError {
     let kind = match answer {
         Value::Nil => "nothing",
@@ -102,7 +106,8 @@ pub(crate) fn unexpected(server: &str, answer: &Value) -> StoreError {
     StoreError::new(
         StoreErrorKind::Unavailable,
         format!(
-            "Redis ({server}) answered with {kind} that idem did not ask for; is there a proxy between that does not know all of Redis?"
+            "Redis ({server}) answered with {kind} that idem did not ask for; is there a proxy \
+             between that does not know all of Redis?"
         ),
     )
 }
@@ -136,10 +141,12 @@ fn classify(error: &RedisError) -> (StoreErrorKind, &'static str) {
                 "; this is a replica: a fail-over is under way, or the address is wrong",
             ),
             ServerErrorKind::NoPerm => (Refused, NEEDED_RIGHTS),
-            // With a cluster's URL these are followed. Then this error means that slots keep moving.
+            // With a cluster's URL these are followed. Then this error means that slots keep
+            // moving.
             ServerErrorKind::Moved | ServerErrorKind::Ask => (
                 Unavailable,
-                "; the cluster is being changed, or its node was named by `redis://` in place of `redis+cluster://`",
+                "; the cluster is being changed, or its node was named by `redis://` in place of \
+                 `redis+cluster://`",
             ),
             ServerErrorKind::CrossSlot => (
                 Refused,
@@ -159,11 +166,13 @@ fn classify_code(code: &str) -> (StoreErrorKind, &'static str) {
     match code {
         "OOM" => (
             StoreErrorKind::Full,
-            "; give the server more memory (maxmemory), or keep records for a shorter time (`ttl`, `remember`)",
+            "; give the server more memory (maxmemory), or keep records for a shorter time (`ttl`, \
+             `remember`)",
         ),
         "WRONGTYPE" => (
             StoreErrorKind::Unreadable,
-            "; the value was not written by idem and was left untouched; give idem a prefix of its own",
+            "; the value was not written by idem and was left untouched; give idem a prefix of its \
+             own",
         ),
         "NOAUTH" | "WRONGPASS" => (
             StoreErrorKind::Refused,
@@ -176,7 +185,8 @@ fn classify_code(code: &str) -> (StoreErrorKind, &'static str) {
     }
 }
 
-const NEEDED_RIGHTS: &str = "; the user needs the keys and channels of the prefix and the commands that the documentation of `idem_redis` lists";
+const NEEDED_RIGHTS: &str = "; the user needs the keys and channels of the prefix and the commands \
+    that the documentation of `idem_redis` lists";
 
 #[cfg(test)]
 mod tests {

@@ -31,8 +31,8 @@ impl FastPath {
         self.session.has_ifeq()
     }
 
-    /// Takes note of an error of `SET .. IFEQ`. A server that does not know it, or does not let this
-    /// user send it, is not asked again. A lack of memory passes, and so does loading.
+    /// Takes note of an error of `SET .. IFEQ`. A server that does not know it, or does not let
+    /// this user send it, is not asked again. A lack of memory passes, and so does loading.
     pub(crate) fn note_ifeq_refusal(&self, error: &RedisError) {
         if matches!(error.code(), Some("ERR" | "NOPERM")) {
             self.session.disable_ifeq();

@@ -52,7 +52,8 @@ pub(crate) async fn handshake(
     let [loaded @ .., missing, info] = answers.as_slice() else {
         return Err(unexpected(server, &Value::Nil));
     };
-    // Checked first: a Sentinel and an old server refuse the scripts too, with errors that say less.
+    // Checked first: a Sentinel and an old server refuse the scripts too, with errors that say
+    // less.
     let info = info
         .as_ref()
         .ok()
@@ -70,8 +71,8 @@ pub(crate) async fn handshake(
     Ok(info.has_ifeq())
 }
 
-/// Refuses a server that does not let this user send a command. Failures that pass, such as a server
-/// that is loading, are left to the calls.
+/// Refuses a server that does not let this user send a command. Failures that pass, such as a
+/// server that is loading, are left to the calls.
 fn check_allowed(
     server: &str,
     command: &str,
@@ -84,7 +85,9 @@ fn check_allowed(
         return Ok(());
     }
     Err(refused(format!(
-        "{error}; idem needs {command}: without it a body would run and its outcome could not be recorded. Give the user the right to it (ACL SETUSER .. {right}), and see that the server does not rename or disable it (rename-command)"
+        "{error}; idem needs {command}: without it a body would run and its outcome could not be \
+         recorded. Give the user the right to it (ACL SETUSER .. {right}), and see that the server \
+         does not rename or disable it (rename-command)"
     ))
     .with_source(error))
 }
@@ -109,7 +112,10 @@ pub(crate) fn check_rights(server: &str, sample: &str, missing: &Value) -> Resul
         .join(" +");
     let prefix = sample.strip_suffix("{}").unwrap_or(sample);
     Err(refused(format!(
-        "Redis ({server}): NOPERM: this user may not use {} on the keys `{prefix}*`, so a body could run and its outcome not be recorded. Give the user the right to them (ACL SETUSER .. ~{prefix}* +{rights}), and see that the server does not rename or disable them (rename-command)",
+        "Redis ({server}): NOPERM: this user may not use {} on the keys `{prefix}*`, so a body \
+         could run and its outcome not be recorded. Give the user the right to them (ACL SETUSER \
+         .. ~{prefix}* +{rights}), and see that the server does not rename or disable them \
+         (rename-command)",
         names.join(", ")
     )))
 }

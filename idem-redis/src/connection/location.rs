@@ -68,7 +68,8 @@ impl Location {
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if master.is_empty() || !master.chars().all(is_name) {
             return Err(refused(format!(
-                "the Redis URL `{}` must end with the name under which the Sentinels know the master: `redis+sentinel://user:password@host:26379,host:26379/main`",
+                "the Redis URL `{}` must end with the name under which the Sentinels know the \
+                 master: `redis+sentinel://user:password@host:26379,host:26379/main`",
                 disguised(parts.text)
             )));
         }
@@ -102,7 +103,8 @@ impl Location {
         parts.parameters(&["protocol"])?;
         if !matches!(parts.path, "" | "0" | "0/") {
             return Err(refused(format!(
-                "the Redis URL `{}` has a path; a cluster has one database, number 0: leave the path out",
+                "the Redis URL `{}` has a path; a cluster has one database, number 0: leave the \
+                 path out",
                 disguised(parts.text)
             )));
         }
@@ -142,7 +144,9 @@ impl<'a> MultiHostUrl<'a> {
             || [path, query].iter().any(|part| part.contains('@'))
         {
             return Err(refused(format!(
-                "the Redis URL `{}` cannot be read: special characters in user, password and parameters are percent-encoded (`/` as `%2F`, `?` as `%3F`, `@` as `%40`, `#` as `%23`)",
+                "the Redis URL `{}` cannot be read: special characters in user, password and \
+                 parameters are percent-encoded (`/` as `%2F`, `?` as `%3F`, `@` as `%40`, `#` as \
+                 `%23`)",
                 disguised(text)
             )));
         }

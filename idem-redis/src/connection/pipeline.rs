@@ -39,8 +39,8 @@ pub(crate) struct KeyedCommand {
 /// Sends steps to all nodes at the same time, with a few unanswered messages to each.
 ///
 /// Each message has the limit of one step. After a message without an answer, that node gets no
-/// more. `script` is the script that the commands run, if they run one. `read` decodes the answer to
-/// a step.
+/// more. `script` is the script that the commands run, if they run one. `read` decodes the answer
+/// to a step.
 pub(crate) async fn carry_out<T, R>(
     runner: &StepRunner,
     steps: &[KeyedCommand],

@@ -71,8 +71,8 @@ impl Acknowledgements {
             }
             *next = Some(receiver.clone());
         }
-        // In a task, so that it goes on if the first caller is dropped. Not under the lock, because a
-        // runtime that has ended drops the task here.
+        // Runs in a task, so that it continues if the first caller is dropped. The task starts
+        // without the lock, because a runtime that has ended drops it here.
         self.runtime
             .spawn(wait(Arc::clone(self), connection.clone(), replicas, sender));
         receiver
@@ -119,7 +119,9 @@ pub(crate) fn check_count(
         Ok(acknowledged) => Err(StoreError::new(
             StoreErrorKind::Unavailable,
             format!(
-                "Redis ({server}): {acknowledged} of {count} replicas acknowledged the record within {timeout:?}, so a fail-over might lose it; see that the replicas run and keep up (INFO replication)"
+                "Redis ({server}): {acknowledged} of {count} replicas acknowledged the record \
+                 within {timeout:?}, so a fail-over might lose it; see that the replicas run and \
+                 keep up (INFO replication)"
             ),
         )),
         // Whatever the error is, the record was written before.

@@ -59,8 +59,8 @@ impl ConnectionRuntime {
         self.runtime().spawn(task)
     }
 
-    /// Gives the runtime this long to run an empty task. If it does not, the connections move to the
-    /// current runtime. Returns whether they did.
+    /// Gives the runtime this long to run an empty task. If it does not, the connections move to
+    /// the current runtime. Returns whether they did.
     pub(crate) async fn leave_if_stuck(&self, patience: Duration) -> bool {
         let before = self.runtime();
         // A runtime that has ended drops the task, which counts as an answer: `runtime` sees it.

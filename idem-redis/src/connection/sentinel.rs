@@ -1,8 +1,9 @@
 //! Finds the master by asking the Sentinels, and by listening to them.
 //!
 //! redis-rs has a module `sentinel` (1.8), which the store does not use. It asks three Sentinels at
-//! a time and believes the first, in the configured order, that names a master. So a silent Sentinel
-//! delays the connection, and one that is cut off names an old master. It does not listen to them.
+//! a time and believes the first, in the configured order, that names a master. So a silent
+//! Sentinel delays the connection, and one that is cut off names an old master. It does not listen
+//! to them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -155,7 +156,8 @@ async fn address(
         .map_err(|error| failed(&sentinel.name, error))?;
     if matches!(answer, Value::Nil) {
         return Err(refused(format!(
-            "the Sentinel {} knows no master named `{master}`; write the name of `sentinel monitor` in sentinel.conf at the end of the URL",
+            "the Sentinel {} knows no master named `{master}`; write the name of `sentinel \
+             monitor` in sentinel.conf at the end of the URL",
             sentinel.name
         )));
     }
@@ -261,7 +263,8 @@ pub(crate) async fn check_is_master(
             _ => Err(StoreError::new(
                 StoreErrorKind::Unavailable,
                 format!(
-                    "Redis ({server}) is not a master: the Sentinels are making another server the master, or have just done so"
+                    "Redis ({server}) is not a master: the Sentinels are making another server the \
+                     master, or have just done so"
                 ),
             )
             .with_source(NoMaster)),

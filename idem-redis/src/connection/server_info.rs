@@ -45,23 +45,29 @@ impl<'a> ServerInfo<'a> {
             .and_then(|major| major.parse::<u32>().ok());
         if self.valkey_version.is_none() && major.is_some_and(|major| major < OLDEST_MAJOR) {
             return Err(refused(format!(
-                "Redis ({server}) is version {version}; idem needs Redis 7.0 or newer, or Valkey: a claim is one SET with NX and GET, which older servers refuse"
+                "Redis ({server}) is version {version}; idem needs Redis 7.0 or newer, or Valkey: \
+                 a claim is one SET with NX and GET, which older servers refuse"
             )));
         }
         match (self.mode, is_cluster) {
             (Some("sentinel"), _) => {
                 return Err(refused(format!(
-                    "Redis ({server}) is a Sentinel, which keeps no data; write `redis+sentinel://host:port,host:port/master-name` to be led to the master that it watches"
+                    "Redis ({server}) is a Sentinel, which keeps no data; write \
+                     `redis+sentinel://host:port,host:port/master-name` to be led to the master \
+                     that it watches"
                 )));
             }
             (Some("cluster"), false) => {
                 return Err(refused(format!(
-                    "Redis ({server}) is a node of a cluster, which has only some of the keys; write `redis+cluster://host:port,host:port`, or hand over a `ClusterConnection`"
+                    "Redis ({server}) is a node of a cluster, which has only some of the keys; \
+                     write `redis+cluster://host:port,host:port`, or hand over a \
+                     `ClusterConnection`"
                 )));
             }
             (Some("standalone"), true) => {
                 return Err(refused(format!(
-                    "Redis ({server}) is not a node of a cluster; write `redis://host:port`, or hand over a connection to a single server"
+                    "Redis ({server}) is not a node of a cluster; write `redis://host:port`, or \
+                     hand over a connection to a single server"
                 )));
             }
             // A replica of a cluster is fine here: commands are only sent to masters.
@@ -71,7 +77,9 @@ impl<'a> ServerInfo<'a> {
         match self.role {
             None | Some("master") => Ok(()),
             Some(_) => Err(refused(format!(
-                "Redis ({server}) is a replica: it takes no records, or loses them; connect to its master (INFO replication says where that is), or write `redis+sentinel://..` or `redis+cluster://..` to be led to whichever server is the master"
+                "Redis ({server}) is a replica: it takes no records, or loses them; connect to its \
+                 master (INFO replication says where that is), or write `redis+sentinel://..` or \
+                 `redis+cluster://..` to be led to whichever server is the master"
             ))),
         }
     }
@@ -146,7 +154,8 @@ mod tests {
         for version in ["7.0.0", "7.4.1", "8.2.0", "255.255.255"] {
             assert_eq!(
                 check(&format!(
-                    "# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\nrole:master\r\n"
+                    "# \
+                     Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\nrole:master\r\n"
                 )),
                 Ok(())
             );

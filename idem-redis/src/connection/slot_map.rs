@@ -149,7 +149,8 @@ pub(crate) async fn ask(
         .await;
     let answer = answer.map_err(|error| match error.detail() {
         Some(detail) if detail.contains("cluster support disabled") => refused(format!(
-            "Redis ({server}) is not a node of a cluster; write `redis://` (or `rediss://`) in place of `redis+cluster://`"
+            "Redis ({server}) is not a node of a cluster; write `redis://` (or `rediss://`) in \
+             place of `redis+cluster://`"
         )),
         _ => failed(server, error),
     })?;
@@ -157,7 +158,8 @@ pub(crate) async fn ask(
         Some(slots) if slots.ranges.is_empty() => Err(StoreError::new(
             StoreErrorKind::Unavailable,
             format!(
-                "Redis ({server}) knows of no node that has slots; the cluster is not made yet, or this node was taken out of it"
+                "Redis ({server}) knows of no node that has slots; the cluster is not made yet, or \
+                 this node was taken out of it"
             ),
         )),
         Some(slots) => Ok(slots),

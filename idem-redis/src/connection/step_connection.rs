@@ -299,8 +299,8 @@ impl StepConnection {
         replicas::check_count(link.server(), answer, *replicas)
     }
 
-    /// Returns the latest time by the server's clock, in milliseconds, at which an expired lease may
-    /// have been renewed. It is empty before the first look at that clock.
+    /// Returns the latest time by the server's clock, in milliseconds, at which an expired lease
+    /// may have been renewed. It is empty before the first look at that clock.
     pub(crate) fn renewed_by(&self, lease: Duration) -> String {
         let latest = self
             .route
@@ -311,9 +311,9 @@ impl StepConnection {
             .unwrap_or_default()
     }
 
-    /// Settles a lease that has expired by the server's clock while `left` of it remains by ours.
-    /// Looks at the server's clock once more, and returns how long the lease counts as alive; `None`
-    /// if it has expired by now.
+    /// Settles a lease that has expired by the server's clock, while `left` of it remains by the
+    /// clock of this process. Looks at the server's clock once more, and returns how long the lease
+    /// counts as alive; `None` if it has expired by now.
     pub(crate) async fn recheck_lease(
         &self,
         left: Duration,
@@ -395,8 +395,8 @@ impl StepConnection {
         }
     }
 
-    /// Goes back from a node that was named by `ASK` to the master of the slot. Only the master knows
-    /// which keys have moved already.
+    /// Goes back from a node that was named by `ASK` to the master of the slot. Only the master
+    /// knows which keys have moved already.
     async fn leave_asked_node(&mut self) {
         let Some(Route {
             managed,

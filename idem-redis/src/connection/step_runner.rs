@@ -107,7 +107,8 @@ impl StepRunner {
     }
 
     /// Runs a step that one command nearly always completes. If a session is ready, `fast_path`
-    /// sends that command. It returns the result, or what it found out for `whole`, which then runs.
+    /// sends that command. It returns the result, or what it found out for `whole`, which then
+    /// runs.
     ///
     /// Not an `async fn`, here and in `limited`: its future would hold the arguments twice, and
     /// every call holds such a future.
@@ -152,8 +153,8 @@ impl StepRunner {
             .unwrap_or_else(|| now + LONGEST_LIMIT)
     }
 
-    /// Returns the lane for a step's first command. Until there is a connection, no command is
-    /// sent, and the error says so.
+    /// Returns the connection for a step's first command. Until there is one, no command is sent,
+    /// and the error says so.
     async fn first_connection(
         &self,
         slot: u16,

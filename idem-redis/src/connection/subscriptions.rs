@@ -219,7 +219,9 @@ fn warn_of_polling(error: &RedisError) {
             tracing::warn!(
                 target: "idem",
                 %error,
-                "Redis refused a subscription: waiters ask again and again instead of being woken; give the user the right to the channels of the prefix (ACL SETUSER .. &idem:*) and to SUBSCRIBE and UNSUBSCRIBE"
+                "Redis refused a subscription: waiters ask again and again instead of being woken; \
+                 give the user the right to the channels of the prefix (ACL SETUSER .. &idem:*) \
+                 and to SUBSCRIBE and UNSUBSCRIBE"
             );
         });
     } else {
@@ -227,7 +229,8 @@ fn warn_of_polling(error: &RedisError) {
             tracing::warn!(
                 target: "idem",
                 %error,
-                "there is no second connection to Redis on which waiters are woken: they ask again and again instead; see that the server takes more clients (maxclients)"
+                "there is no second connection to Redis on which waiters are woken: they ask again \
+                 and again instead; see that the server takes more clients (maxclients)"
             );
         });
     }
@@ -273,8 +276,8 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        // The receiver is dropped and the rest are counted under one lock. A waiter subscribes under
-        // the same lock, so it cannot come in between.
+        // The receiver is dropped and the rest are counted under one lock. A waiter subscribes
+        // under the same lock, so it cannot come in between.
         let mut channels = self.subscriptions.lock();
         self.status = None;
         if channels

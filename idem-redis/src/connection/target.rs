@@ -29,7 +29,9 @@ impl Target {
         let unix = is_unix(scheme, text)?;
         let url = Url::parse(text).map_err(|error| {
             refused(format!(
-                "the Redis URL `{}` cannot be read: {error}; write `redis://user:password@host:6379/0`, with special characters in user and password percent-encoded",
+                "the Redis URL `{}` cannot be read: {error}; write \
+                 `redis://user:password@host:6379/0`, with special characters in user and password \
+                 percent-encoded",
                 disguised(text)
             ))
         })?;
@@ -109,12 +111,14 @@ fn is_unix(scheme: &str, text: &str) -> Result<bool, StoreError> {
         "redis" | "valkey" => Ok(false),
         "rediss" | "valkeys" if cfg!(feature = "tls") => Ok(false),
         "rediss" | "valkeys" => Err(refused(format!(
-            "the Redis URL `{}` asks for TLS, which was not compiled in; switch on the feature `redis-tls` of `idem-rs` (`tls` of `idem-redis`)",
+            "the Redis URL `{}` asks for TLS, which was not compiled in; switch on the feature \
+             `redis-tls` of `idem-rs` (`tls` of `idem-redis`)",
             disguised(text)
         ))),
         "unix" | "redis+unix" | "valkey+unix" => Ok(true),
         _ => Err(refused(format!(
-            "the Redis URL `{}` must begin with `redis://`, `rediss://` (TLS), `unix://`, `redis+sentinel://` or `redis+cluster://`",
+            "the Redis URL `{}` must begin with `redis://`, `rediss://` (TLS), `unix://`, \
+             `redis+sentinel://` or `redis+cluster://`",
             disguised(text)
         ))),
     }
@@ -132,7 +136,8 @@ fn check_no_secret_after_host(text: &str) -> Result<(), StoreError> {
     };
     if after_host.contains('@') {
         return Err(refused(format!(
-            "the Redis URL `{}` has an `@` behind the server's name; in user and password, `/` is written `%2F`, `?` `%3F`, `#` `%23` and `@` `%40`",
+            "the Redis URL `{}` has an `@` behind the server's name; in user and password, `/` is \
+             written `%2F`, `?` `%3F`, `#` `%23` and `@` `%40`",
             disguised(text)
         )));
     }
@@ -144,7 +149,8 @@ fn check_parts(url: &Url, unix: bool, name: &str) -> Result<(), StoreError> {
     if url.fragment().is_some() {
         // redis-rs would read `#insecure` and not check the certificate.
         return Err(refused(format!(
-            "the Redis URL `{name}` has a part behind `#`, which means nothing here; the server's certificate is always checked, and a `#` in a password is written `%23`"
+            "the Redis URL `{name}` has a part behind `#`, which means nothing here; the server's \
+             certificate is always checked, and a `#` in a password is written `%23`"
         )));
     }
     let known: &[&str] = if unix {
@@ -165,8 +171,8 @@ fn check_parts(url: &Url, unix: bool, name: &str) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Returns the URL without user, password, query and fragment. A path other than a database number is
-/// left out too: if a `/` in a password was not percent-encoded, the path holds the rest of the
+/// Returns the URL without user, password, query and fragment. A path other than a database number
+/// is left out too: if a `/` in a password was not percent-encoded, the path holds the rest of the
 /// password.
 fn name(url: &Url) -> String {
     let Some(host) = url.host_str().filter(|host| !host.is_empty()) else {

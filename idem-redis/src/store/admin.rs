@@ -80,7 +80,8 @@ pub(crate) async fn list(
 ) -> Result<Page, StoreError> {
     if runner.is_given() && runner.is_cluster() {
         return Err(refused(
-            "records of a cluster cannot be listed through the application's connection, because SCAN reaches one node of it only; connect with `redis+cluster://..`",
+            "records of a cluster cannot be listed through the application's connection, because \
+             SCAN reaches one node of it only; connect with `redis+cluster://..`",
         ));
     }
     let position = match &listing.cursor {
@@ -397,8 +398,7 @@ async fn intervene_on(
     let (record, left) = record_of(found)?;
     let attempt = record.attempt();
     let lease = lease(&record);
-    let decision = record.on_intervention(intervention, left);
-    let answer = match decision {
+    let put = match record.on_intervention(intervention, left) {
         OnIntervention::Answer(answer) => return Ok(Some(answer)),
         OnIntervention::Replace { record } => {
             if !replace(connection, key, aside, found, &record).await? {
@@ -407,32 +407,28 @@ async fn intervene_on(
             connection.acknowledged().await?;
             return Ok(Some(Intervened::Done { attempt }));
         }
-        _ if is_aside(&found.record.value) => {
-            let as_read = wire::without_waited(&found.record.value);
-            let renewed_by = connection.renewed_by(lease);
-            let args = [as_read, renewed_by.as_bytes()];
-            remove_found(connection, key, aside, &found.record.value, &args).await?
-        }
         OnIntervention::Put {
             record,
             expires_in,
             if_ran_out,
-        } => {
-            let put = Put {
-                record: wire::encode(&record),
-                expires_in,
-                if_ran_out,
-            };
-            write(connection, key, found, lease, put).await?
-        }
-        OnIntervention::Remove { if_ran_out } => {
-            let put = Put {
-                record: Vec::new(),
-                expires_in: Duration::ZERO,
-                if_ran_out,
-            };
-            write(connection, key, found, lease, put).await?
-        }
+        } => Put {
+            record: wire::encode(&record),
+            expires_in,
+            if_ran_out,
+        },
+        OnIntervention::Remove { if_ran_out } => Put {
+            record: Vec::new(),
+            expires_in: Duration::ZERO,
+            if_ran_out,
+        },
+    };
+    let answer = if is_aside(&found.record.value) {
+        let as_read = wire::without_waited(&found.record.value);
+        let renewed_by = connection.renewed_by(lease);
+        let args = [as_read, renewed_by.as_bytes()];
+        remove_found(connection, key, aside, &found.record.value, &args).await?
+    } else {
+        write(connection, key, found, lease, put).await?
     };
     match swap(connection.server(), &answer)? {
         Swap::Gone | Swap::Changed(_) => Ok(None),

@@ -15,7 +15,8 @@ use crate::connection::step_runner::StepRunner;
 use crate::store::keys::{DEFAULT_PREFIX, Keys};
 use crate::store::{RedisStore, check, script};
 
-/// A claim without an answer is sent twice, and a call on a dead server must fail within two seconds.
+/// A claim without an answer is sent twice, and a call on a dead server must fail within two
+/// seconds.
 const TIME_LIMIT: Duration = Duration::from_millis(900);
 const CONNECT_TIME_LIMIT: Duration = Duration::from_secs(2);
 
@@ -299,12 +300,14 @@ impl RedisStoreBuilder {
             }
             (Some(_), Some(_), _) => {
                 return Err(refused(
-                    "the builder has a `url` and a `connection`; give it one of them (`wake_url` is for the second)",
+                    "the builder has a `url` and a `connection`; give it one of them (`wake_url` \
+                     is for the second)",
                 ));
             }
             (Some(_), None, Some(_)) => {
                 return Err(refused(
-                    "the builder has a `wake_url` without a `connection`; one made from a `url` is woken by itself",
+                    "the builder has a `wake_url` without a `connection`; one made from a `url` is \
+                     woken by itself",
                 ));
             }
             (None, None, _) => {
@@ -323,23 +326,27 @@ impl RedisStoreBuilder {
         };
         if count == 0 || timeout.is_zero() {
             return Err(refused(
-                "`replicas` asks for none, or gives them no time, so it would prove nothing; ask for at least one, or leave it out",
+                "`replicas` asks for none, or gives them no time, so it would prove nothing; ask \
+                 for at least one, or leave it out",
             ));
         }
         if timeout >= self.time_limit {
             return Err(refused(format!(
-                "`replicas` may wait for {timeout:?}, and a step has {:?} in all; make the timeout of `replicas` shorter, or the `time_limit` longer",
+                "`replicas` may wait for {timeout:?}, and a step has {:?} in all; make the timeout \
+                 of `replicas` shorter, or the `time_limit` longer",
                 self.time_limit
             )));
         }
         if timeout >= SILENCE {
             return Err(refused(format!(
-                "`replicas` may wait for {timeout:?}, and a connection that is silent for {SILENCE:?} is taken for lost; make the timeout of `replicas` shorter"
+                "`replicas` may wait for {timeout:?}, and a connection that is silent for \
+                 {SILENCE:?} is taken for lost; make the timeout of `replicas` shorter"
             )));
         }
         if self.url.is_none() {
             return Err(refused(
-                "`replicas` needs a `url`: WAIT must go on the connection that wrote, and one that the application gave may have been replaced in between",
+                "`replicas` needs a `url`: WAIT must go on the connection that wrote, and one that \
+                 the application gave may have been replaced in between",
             ));
         }
         Ok(())

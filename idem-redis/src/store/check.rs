@@ -45,7 +45,9 @@ async fn check_at(runner: &StepRunner, slot: u16, keys: &Keys) -> Result<(), Sto
             tracing::warn!(
                 target: "idem",
                 server = name,
-                "this user may not ask Redis for INFO, so idem cannot tell whether the server is new enough, a master, and keeps its records when its memory is full (ACL SETUSER .. +info)"
+                "this user may not ask Redis for INFO, so idem cannot tell whether the server is \
+                 new enough, a master, and keeps its records when its memory is full (ACL SETUSER \
+                 .. +info)"
             );
         }),
         // An application's connection to a cluster answers for all nodes.
@@ -83,7 +85,9 @@ fn look(server: &str, info: &Value, is_cluster: bool) -> Result<(), StoreError> 
                 target: "idem",
                 server,
                 maxmemory_policy = policy,
-                "Redis evicts keys when its memory is full: an evicted record lets a body run twice. Set `CONFIG SET maxmemory-policy noeviction` (and `maxmemory-policy noeviction` in redis.conf), or give idem a Redis of its own"
+                "Redis evicts keys when its memory is full: an evicted record lets a body run \
+                 twice. Set `CONFIG SET maxmemory-policy noeviction` (and `maxmemory-policy \
+                 noeviction` in redis.conf), or give idem a Redis of its own"
             );
         });
     }
@@ -107,7 +111,9 @@ async fn has_replicas(runner: &StepRunner, slot: u16, wanted: Replicas) -> Resul
         (connection, Value::Int(count)) => Err(StoreError::new(
             StoreErrorKind::Unavailable,
             format!(
-                "Redis ({}): {count} replicas answered within {:?}, and {} are to acknowledge each record; see that they run and keep up (INFO replication), or ask for fewer with `replicas`",
+                "Redis ({}): {count} replicas answered within {:?}, and {} are to acknowledge each \
+                 record; see that they run and keep up (INFO replication), or ask for fewer with \
+                 `replicas`",
                 connection.server(),
                 wanted.timeout,
                 wanted.count

@@ -18,8 +18,8 @@ use crate::store::keys::Keys;
 use crate::store::script::{ISSUED, Swap, TAKEOVER, TOUCH, ownership, swap};
 use crate::store::unreadable::unreadable;
 
-/// How often a record may change while it is claimed. Each change is the progress of another caller,
-/// so only a fault reaches this limit.
+/// How often a record may change while it is claimed. Each change is the progress of another
+/// caller, so only a fault reaches this limit.
 const ROUNDS: usize = 16;
 
 /// The result of the first command of a claim.
@@ -107,7 +107,8 @@ pub(crate) async fn claim(
     Err(StoreError::new(
         StoreErrorKind::Unavailable,
         format!(
-            "the record changed {ROUNDS} times while it was claimed; the same claim may be made again"
+            "the record changed {ROUNDS} times while it was claimed; the same claim may be made \
+             again"
         ),
     ))
 }
@@ -326,8 +327,8 @@ async fn begin(
     }
     let answer = match connection.try_send(&first(key, claim)).await {
         Ok(answer) => answer,
-        // A server whose memory is full refuses the command without a look at the key. A record that
-        // exists must still be found.
+        // A server whose memory is full refuses the command without a look at the key. A record
+        // that exists must still be found.
         Err(error) if error.code() == Some("OOM") => {
             match connection.send(redis::cmd("GET").arg(key)).await? {
                 Value::Nil => return Err(failed(connection.server(), error)),

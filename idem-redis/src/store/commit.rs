@@ -92,8 +92,8 @@ impl CommitWrite {
         }
     }
 
-    /// Returns the plain command that writes over the record as it was claimed. `None` if that is not
-    /// known, or if the outcome is kept aside.
+    /// Returns the plain command that writes over the record as it was claimed. `None` if that is
+    /// not known, or if the outcome is kept aside.
     fn compare_and_set(&self, key: &str, commit: &Commit) -> Option<Cmd> {
         let Self {
             claimed,

@@ -44,8 +44,9 @@ pub(crate) async fn issue(
     .await
 }
 
-/// Returns the issue with its grace in whole milliseconds, as the record holds it, so that a repeated
-/// issue is recognized. The expiry, which includes the grace, must stay below the longest time.
+/// Returns the issue with its grace in whole milliseconds, as the record holds it, so that a
+/// repeated issue is recognized. The expiry, which includes the grace, must stay below the longest
+/// time.
 fn as_sent(issue: &Issue) -> Issue {
     let whole = u64::try_from(issue.grace.as_millis())
         .unwrap_or(MAX_MILLIS)

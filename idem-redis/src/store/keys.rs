@@ -17,11 +17,13 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Refuses a prefix with which two records could share a key, or that has a hash tag of its own.
+    /// Refuses a prefix with which two records could share a key, or that has a hash tag of its
+    /// own.
     pub(crate) fn new(prefix: &str) -> Result<Self, StoreError> {
         if prefix.is_empty() {
             return Err(refused(
-                "the prefix is empty; leave it out to have `idem`, or choose one that no other user of this Redis has",
+                "the prefix is empty; leave it out to have `idem`, or choose one that no other \
+                 user of this Redis has",
             ));
         }
         if let Some(bad) = prefix
@@ -29,7 +31,8 @@ impl Keys {
             .find(|c| matches!(c, '{' | '}') || c.is_whitespace() || c.is_control())
         {
             return Err(refused(format!(
-                "the prefix {prefix:?} has {bad:?} in it; braces, white space and control characters cannot be part of it"
+                "the prefix {prefix:?} has {bad:?} in it; braces, white space and control \
+                 characters cannot be part of it"
             )));
         }
         Ok(Self {
@@ -58,8 +61,8 @@ impl Keys {
         key.strip_prefix(&*self.prefix)?.strip_prefix(':')
     }
 
-    /// Returns a pattern that matches the keys of an operation's records, or of all records. It also
-    /// matches some other keys.
+    /// Returns a pattern that matches the keys of an operation's records, or of all records. It
+    /// also matches some other keys.
     pub(crate) fn pattern(&self, operation: Option<&str>) -> String {
         let mut pattern = String::new();
         let operation = operation
@@ -76,8 +79,8 @@ impl Keys {
     }
 
     /// Returns the key of an outcome that is kept aside. The braces put it into the slot of its
-    /// record. It begins with the prefix, so that an access rule for the prefix covers it. No record
-    /// has this key, because ids have no braces.
+    /// record. It begins with the prefix, so that an access rule for the prefix covers it. No
+    /// record has this key, because ids have no braces.
     pub(crate) fn aside(&self, id: &RecordId) -> String {
         [&*self.prefix, ":{", &*self.prefix, ":", id.as_str(), "}"].concat()
     }

@@ -23,8 +23,8 @@ pub(crate) async fn look(
     {
         return inspected(connection.server(), &answer);
     }
-    // Their slot is moving, so they are read one after the other. An outcome that does not belong to
-    // the record is recognized by its attempt.
+    // Their slot is moving, so they are read one after the other. An outcome that does not belong
+    // to the record is recognized by its attempt.
     let answer = connection.script(&INSPECT, &[key], &[]).await?;
     let Some(mut found) = inspected(connection.server(), &answer)? else {
         return Ok(None);

@@ -93,8 +93,8 @@ impl RedisStore {
     /// Asks each master for its version, settings, rights and clock: for programs such as
     /// `idem doctor`. [`check`](Self::check) is enough for a store.
     ///
-    /// It takes at most the time limit for each master, and changes nothing. `ServerInfo` that this user
-    /// may not ask for are left out.
+    /// It takes at most the time limit for each master, and changes nothing. `ServerInfo` that this
+    /// user may not ask for are left out.
     ///
     /// # Errors
     ///

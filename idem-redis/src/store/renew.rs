@@ -41,7 +41,7 @@ pub(crate) async fn renew(runner: &StepRunner, keys: &Keys, renewals: &[Renewal]
     let mut apart = Vec::new();
     for (group, said) in all.send(groups).await {
         match said {
-            // Their slot is moving: each renewal is sent by itself.
+            // The slot is moving, so each renewal is sent in a message of its own.
             Err(error) if group.len() > 1 && is_apart(&error) => {
                 apart.extend(group.into_iter().map(|index| vec![index]));
             }
@@ -117,7 +117,8 @@ fn answer_to_one(server: &str, answer: Value) -> Answer {
             [Value::BulkString(error)] => Err(StoreError::new(
                 StoreErrorKind::Unreadable,
                 format!(
-                    "Redis ({server}): {}; the value was not written by idem and was left untouched; give idem a prefix of its own",
+                    "Redis ({server}): {}; the value was not written by idem and was left \
+                     untouched; give idem a prefix of its own",
                     String::from_utf8_lossy(error)
                 ),
             )),

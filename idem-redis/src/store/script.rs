@@ -60,8 +60,8 @@ pub(crate) fn handshake(keys: &Keys) -> Handshake {
     }
 }
 
-/// The scripts that any execution or duplicate may need. The handshake loads them, so that the first
-/// call does not pay for it.
+/// The scripts that any execution or duplicate may need. The handshake loads them, so that the
+/// first call does not pay for it.
 const LOADED: [&str; 7] = [
     include_str!("lua/rights.lua"),
     include_str!("lua/commit.lua"),

@@ -12,6 +12,8 @@ pub(crate) fn unreadable(error: WireError) -> StoreError {
 pub(crate) fn no_expiry() -> StoreError {
     StoreError::new(
         StoreErrorKind::Unreadable,
-        "the record is in flight and has no expiry, so the age of its lease is unknown: its expiry was removed; set it again with PEXPIRE; without the key, the next call would run the body again",
+        "the record is in flight and has no expiry, so the age of its lease is unknown: its expiry \
+         was removed; set it again with PEXPIRE; without the key, the next call would run the body \
+         again",
     )
 }

@@ -409,7 +409,8 @@ async fn each_connection_is_to_a_server_of_its_own() {
 #[tokio::test]
 async fn a_server_whose_memory_is_full_records_all_the_same() {
     let given = Given::new(VALKEY_8_1).await;
-    let (first, second) = (given.claimed("1").await, given.claimed("2").await);
+    let first = given.claimed("1").await;
+    let second = given.claimed("2").await;
     let () = given
         .server
         .send(&["SET", "filler", &"x".repeat(4_000_000)])

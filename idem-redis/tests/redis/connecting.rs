@@ -17,7 +17,8 @@ use crate::{SECOND, claim, claim_issued, commit, give_up, id, issue, release, re
 
 /// An error with all its causes, as it would stand in a log.
 fn shown(error: &StoreError) -> String {
-    let (mut text, mut next) = (String::new(), Some(error as &dyn Error));
+    let mut text = String::new();
+    let mut next = Some(error as &dyn Error);
     while let Some(error) = next {
         let _ = write!(text, "{error} {error:?} ");
         next = error.source();
@@ -129,7 +130,7 @@ async fn a_replica_is_refused() {
 }
 
 #[tokio::test]
-async fn a_server_that_evicts_is_warned_of_with_the_command_that_mends_it() {
+async fn a_server_that_evicts_is_warned_of_with_the_command_that_fixes_it() {
     let careful = Server::start(&["--maxmemory-policy", "noeviction"]);
     assert_eq!(
         warnings(async { RedisStore::connect(careful.url()).await.unwrap() }).await,
@@ -193,7 +194,8 @@ async fn settings_that_cannot_be_are_refused() {
 }
 
 /// The rights that the crate's documentation lists, and nothing more.
-const RIGHTS: &str = "~idem:* &idem:* +set +get +del +append +pttl +pexpire +evalsha +script|load +subscribe +unsubscribe +publish +ping +info +time";
+const RIGHTS: &str = "~idem:* &idem:* +set +get +del +append +pttl +pexpire +evalsha +script|load \
+    +subscribe +unsubscribe +publish +ping +info +time";
 
 async fn server_with_user(rights: &str) -> (Server, String) {
     let server = Server::start(&[]);
@@ -207,7 +209,8 @@ async fn server_with_user(rights: &str) -> (Server, String) {
 
 /// One of each call, and a wait that is woken. Gives how long the wake-up took.
 async fn use_everything(server: &Server, store: &RedisStore) -> Duration {
-    let (first, second) = (claim("1"), claim("2"));
+    let first = claim("1");
+    let second = claim("2");
     store.claim(&first).await.unwrap();
     store.claim(&second).await.unwrap();
     assert!(matches!(
@@ -220,7 +223,8 @@ async fn use_everything(server: &Server, store: &RedisStore) -> Duration {
     );
     let before = server.scripts().await;
     let waiter = tokio::spawn({
-        let (store, id) = (store.clone(), first.id.clone());
+        let store = store.clone();
+        let id = first.id.clone();
         async move {
             store.wait(&id, 1, 20 * SECOND).await.unwrap();
             Instant::now()

@@ -37,10 +37,8 @@ impl Front {
     pub(crate) async fn start(server: u16, says: Says) -> Self {
         let emulates = !has_the_command(server).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (port, says) = (
-            listener.local_addr().unwrap().port(),
-            Arc::new(Mutex::new(says)),
-        );
+        let port = listener.local_addr().unwrap().port();
+        let says = Arc::new(Mutex::new(says));
         let current = says.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -93,7 +91,8 @@ async fn pass_on(client: TcpStream, server: u16, says: Says, emulates: bool) {
             .await
             .is_ok_and(|length| length > 0)
         {
-            let (mut ready, mut at) = (Vec::new(), 0);
+            let mut ready = Vec::new();
+            let mut at = 0;
             while let Some((words, length)) = first_request(&read[at..]) {
                 let instead = in_place_of(&words, says, emulates);
                 ready.extend_from_slice(instead.as_deref().unwrap_or(&read[at..at + length]));

@@ -36,10 +36,8 @@ async fn an_issued_key_is_its_grace_alone_and_what_was_undone_has_none() {
     assert_eq!(issued(&store, bare).await, Issued::Issued);
     assert_eq!(server.get("idem:orders:1").await.unwrap(), "i1i 20000.");
     assert_eq!(server.get("idem:orders:2").await.unwrap(), "i1i.");
-    let (with, without) = (
-        left(&server, "idem:orders:1").await,
-        left(&server, "idem:orders:2").await,
-    );
+    let with = left(&server, "idem:orders:1").await;
+    let without = left(&server, "idem:orders:2").await;
     assert!(
         (70_001..=80_000).contains(&with) && (50_001..=60_000).contains(&without),
         "{with}, {without}"
@@ -140,7 +138,8 @@ async fn a_full_server_issues_nothing_begins_nothing_and_answers_duplicates() {
     for key in ["unused", "running", "done"] {
         assert_eq!(issued(&store, issue(key)).await, Issued::Issued);
     }
-    let (running, done) = (claim_issued("running"), claim_issued("done"));
+    let running = claim_issued("running");
+    let done = claim_issued("done");
     for claim in [&running, &done] {
         assert_eq!(store.claim(claim).await.unwrap(), OWNED);
     }
@@ -283,7 +282,8 @@ async fn p13_a_submission_whose_claim_was_not_answered_runs_once() {
         Claimed::InFlight { attempt: 1, .. }
     ));
 
-    let (idempotency, bodies) = (Idempotency::new(store), Arc::new(AtomicU32::new(0)));
+    let idempotency = Idempotency::new(store);
+    let bodies = Arc::new(AtomicU32::new(0));
     let token = idempotency
         .operation("orders")
         .issue("ada", 60 * SECOND)

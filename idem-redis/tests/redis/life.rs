@@ -1,4 +1,5 @@
-//! How the record looks in Redis during its life. What each step answers is in the conformance suite.
+//! How the record looks in Redis during its life. What each step answers is in the conformance
+//! suite.
 
 use std::time::Duration;
 

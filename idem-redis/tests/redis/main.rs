@@ -22,6 +22,7 @@ mod issued;
 mod life;
 mod runtimes;
 mod server;
+mod states;
 #[cfg(feature = "tls")]
 mod tls;
 mod waking;

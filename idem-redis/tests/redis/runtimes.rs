@@ -40,7 +40,8 @@ fn a_question_to_replicas_does_not_stand_still_with_the_runtime_of_whoever_asked
 fn asks_from_a_runtime_that(ends: impl FnOnce(Runtime)) {
     let server = Server::start(&["--repl-diskless-sync-delay", "0"]);
     let replica = Server::start(&["--replicaof", &format!("127.0.0.1 {}", server.port())]);
-    let (one, two) = (running(), parked());
+    let one = running();
+    let two = parked();
     let store = one.block_on(async {
         until("the replica", || async {
             // Before its first acknowledgement it is sent nothing.
@@ -56,7 +57,8 @@ fn asks_from_a_runtime_that(ends: impl FnOnce(Runtime)) {
     replica.stop();
     two.block_on(async {
         // The first question is under way, the second waits for its turn.
-        let (first, second) = (claim("1"), claim("2"));
+        let first = claim("1");
+        let second = claim("2");
         let second = async {
             until("the question", || async {
                 let clients: String = server.send(&["CLIENT", "LIST"]).await;
@@ -103,7 +105,8 @@ fn asks_from_a_runtime_that(ends: impl FnOnce(Runtime)) {
 #[test]
 fn a_silent_connection_is_replaced_although_whoever_noticed_it_is_gone() {
     let server = Server::start(&[]);
-    let (one, two) = (running(), parked());
+    let one = running();
+    let two = parked();
     let (store, cut) = one.block_on(async {
         let (url, cut) = dying_way(&server).await;
         let store = RedisStore::connect(url).await.unwrap();
@@ -123,10 +126,11 @@ fn a_silent_connection_is_replaced_although_whoever_noticed_it_is_gone() {
 #[test]
 fn a_runtime_that_stands_still_holds_up_nobody_else() {
     let mut server = Server::start(&[]);
-    let (one, two) = (running(), parked());
+    let one = running();
+    let two = parked();
     let store = one.block_on(RedisStore::connect(server.url())).unwrap();
-    // A call there finds the connection lost, and is left alone in the middle. One that writes before
-    // the loss is noticed has an error at once.
+    // A call there finds the connection lost, and is left alone in the middle. One that writes
+    // before the loss is noticed has an error at once.
     server.kill();
     two.block_on(async {
         while let Ok(answer) = timeout(Duration::from_millis(30), store.claim(&claim("1"))).await {
@@ -143,7 +147,8 @@ fn a_runtime_that_stands_still_holds_up_nobody_else() {
 #[test]
 fn connections_leave_a_runtime_that_runs_nothing() {
     let server = Server::start(&[]);
-    let (one, two) = (parked(), running());
+    let one = parked();
+    let two = running();
     let store = one.block_on(RedisStore::connect(server.url())).unwrap();
     one.block_on(store.claim(&claim("1"))).unwrap();
     let start = Instant::now();
@@ -178,7 +183,8 @@ fn a_lost_connection_is_replaced_although_the_runtime_of_the_store_stands_still(
 /// Loses the connection, and then no longer drives the runtime that replaces it.
 fn reconnects_from_a_runtime_that(ends: impl FnOnce(Runtime)) {
     let mut server = Server::start(&[]);
-    let (one, two) = (parked(), running());
+    let one = parked();
+    let two = running();
     let store = one.block_on(RedisStore::connect(server.url())).unwrap();
     server.kill();
     // An attempt says that the loss is known.
@@ -198,7 +204,8 @@ fn reconnects_from_a_runtime_that(ends: impl FnOnce(Runtime)) {
 #[test]
 fn the_clock_is_looked_at_after_the_runtime_of_the_store_has_ended() {
     let server = Server::start(&[]);
-    let (one, two) = (parked(), running());
+    let one = parked();
+    let two = running();
     let store = one.block_on(RedisStore::connect(server.url())).unwrap();
     drop(one);
     two.block_on(async {
@@ -218,7 +225,8 @@ fn the_clock_is_looked_at_after_the_runtime_of_the_store_has_ended() {
 #[test]
 fn waiters_are_woken_after_the_runtime_of_the_store_has_ended() {
     let server = Server::start(&[]);
-    let (one, two) = (parked(), running());
+    let one = parked();
+    let two = running();
     let store = one.block_on(RedisStore::connect(server.url())).unwrap();
     let first = claim("1");
     one.block_on(async {
@@ -229,7 +237,8 @@ fn waiters_are_woken_after_the_runtime_of_the_store_has_ended() {
     drop(one);
     two.block_on(async {
         let waiting = tokio::spawn({
-            let (store, id) = (store.clone(), first.id.clone());
+            let store = store.clone();
+            let id = first.id.clone();
             async move { store.wait(&id, 1, 20 * SECOND).await }
         });
         until("the subscription", || async {

@@ -177,8 +177,8 @@ impl Server {
             .collect()
     }
 
-    /// How often scripts were called since the last call of [`commands`](Self::commands), which this
-    /// does not count as.
+    /// How often scripts were called since the last call of [`commands`](Self::commands), which
+    /// this does not count as.
     pub(crate) async fn scripts(&self) -> u64 {
         let stats: String = self.send(&["INFO", "commandstats"]).await;
         let calls = stats

@@ -21,7 +21,8 @@ fn tls_is_spoken_and_the_servers_certificate_is_checked() {
     }
     let dir = std::env::temp_dir().join(format!("idem-redis-tls-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
-    let (known, other) = (certificate(&dir, "known"), certificate(&dir, "other"));
+    let known = certificate(&dir, "known");
+    let other = certificate(&dir, "other");
     let port = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

@@ -16,7 +16,8 @@ const SOON: Duration = Duration::from_millis(900);
 
 /// Waits in a task, which gives the moment of the waiter's return.
 fn waiter(store: &RedisStore, key: &str) -> JoinHandle<Instant> {
-    let (store, id) = (store.clone(), id(key));
+    let store = store.clone();
+    let id = id(key);
     tokio::spawn(async move {
         store.wait(&id, 1, 20 * SECOND).await.unwrap();
         Instant::now()
@@ -165,7 +166,8 @@ async fn a_waiter_that_gives_up_changes_nothing_and_leaves_no_subscription() {
     let (server, store) = server_and_store().await;
     let first = claim("1");
     store.claim(&first).await.unwrap();
-    let (one, two) = (waiter(&store, "1"), waiter(&store, "1"));
+    let one = waiter(&store, "1");
+    let two = waiter(&store, "1");
     until_marked(&server, "1").await;
     one.abort();
     let _ = one.await;
@@ -227,7 +229,8 @@ async fn no_wake_up_is_lost_however_waits_and_commits_meet() {
         owner.claim(&first).await.unwrap();
         let mut waiters = JoinSet::new();
         for store in [&owner, &other, &other] {
-            let (store, id) = (store.clone(), first.id.clone());
+            let store = store.clone();
+            let id = first.id.clone();
             waiters.spawn(async move { timeout(SOON, store.wait(&id, 1, 20 * SECOND)).await });
         }
         if round % 3 > 0 {
@@ -342,7 +345,8 @@ async fn replies_are_not_cut_off_by_the_limit_of_clients_that_subscribe() {
             "pubsub 32kb 32kb 1",
         ])
         .await;
-    let (done, held) = (claim("done"), claim("held"));
+    let done = claim("done");
+    let held = claim("held");
     store.claim(&done).await.unwrap();
     let large = crate::outcome("").with_payload("y".repeat(4_000_000).into());
     let large = commit(&done, 1, "").with_outcome(Some(large));
@@ -485,7 +489,8 @@ async fn p2_p11_of_a_thousand_waiters_in_several_processes_one_runs_what_was_rel
         owner.release(&release(&first)).await.unwrap(),
         Ownership::Held
     );
-    let (mut bodies, mut outcomes) = (0, Vec::new());
+    let mut bodies = 0;
+    let mut outcomes = Vec::new();
     for process in processes {
         let output = process.wait_with_output().await.unwrap();
         for line in String::from_utf8(output.stdout).unwrap().lines() {

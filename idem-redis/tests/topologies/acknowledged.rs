@@ -105,9 +105,11 @@ async fn a_claim_that_no_replica_has_starts_no_body_and_is_given_back() {
 #[tokio::test]
 async fn a_claim_that_is_sent_again_waits_again_on_a_new_connection_too() {
     let (master, replica) = pair().await;
-    let (one, other) = (connect(master.url()).await, connect(master.url()).await);
+    let one = connect(master.url()).await;
+    let other = connect(master.url()).await;
     replica.pause().unwrap();
-    let (first, commits) = (claim("1"), claim("2"));
+    let first = claim("1");
+    let commits = claim("2");
     for store in [&one, &one, &other] {
         let error = store.claim(&first).await.unwrap_err();
         assert!(error.is_unknown(), "{error}");
@@ -223,7 +225,8 @@ async fn a_take_over_is_waited_for() {
 async fn the_caller_of_a_commit_that_no_replica_has_gets_its_value_and_it_is_tried_on() {
     let (master, replica) = pair().await;
     let idempotency = Idempotency::new(connect(master.url()).await);
-    let (replica, bodies) = (Arc::new(replica), Arc::new(AtomicU64::new(0)));
+    let replica = Arc::new(replica);
+    let bodies = Arc::new(AtomicU64::new(0));
     let body = || {
         let replica = replica.clone();
         async move {

@@ -141,7 +141,8 @@ struct Migration<'a> {
 /// other node.
 async fn migrate<'a>(cluster: &'a RedisCluster, key: &str) -> Migration<'a> {
     let from = cluster.master_of(key).await.unwrap();
-    let (from, to) = (&cluster.nodes()[from], &cluster.nodes()[(from + 1) % 3]);
+    let to = &cluster.nodes()[(from + 1) % 3];
+    let from = &cluster.nodes()[from];
     let slot = from
         .cli(&["CLUSTER", "KEYSLOT", key])
         .await
@@ -215,7 +216,8 @@ async fn an_outcome_that_would_be_kept_aside_is_recorded_read_and_removed_while_
         .connect()
         .await
         .unwrap();
-    let (stays, gone) = (claim("1"), claim(&neighbour("1")));
+    let stays = claim("1");
+    let gone = claim(&neighbour("1"));
     store.claim(&stays).await.unwrap();
     let before = claim("before");
     let Migration { from, to, slot, .. } = migrate(&cluster, &redis_key("1")).await;
@@ -270,11 +272,10 @@ async fn keys(node: &RedisServer, slot: &str) -> i64 {
 #[tokio::test]
 async fn a_slot_that_moves_is_followed_without_an_error() {
     let cluster = RedisCluster::start().await.unwrap();
-    let (store, idempotency) = (
-        RedisStore::connect(cluster.url()).await.unwrap(),
-        idempotency(cluster.url()).await,
-    );
-    let (first, bodies) = (claim("1"), Arc::new(AtomicU64::new(0)));
+    let store = RedisStore::connect(cluster.url()).await.unwrap();
+    let idempotency = idempotency(cluster.url()).await;
+    let first = claim("1");
+    let bodies = Arc::new(AtomicU64::new(0));
     let key = redis_key("1");
     let Migration {
         from,
@@ -424,7 +425,8 @@ async fn keys_are_issued_and_claimed_while_their_slot_moves() {
         }
     };
     // One that has not gone yet, one that has, and others.
-    let (stays, gone) = (issue("1"), issue(&neighbour("1")));
+    let stays = issue("1");
+    let gone = issue(&neighbour("1"));
     all_issued(std::slice::from_ref(&stays)).await;
     let Migration {
         from,
@@ -475,10 +477,8 @@ async fn keys_are_issued_and_claimed_while_their_slot_moves() {
 #[tokio::test]
 async fn a_waiter_is_woken_by_a_commit_through_another_connection() {
     let cluster = RedisCluster::start().await.unwrap();
-    let (one, other) = (
-        RedisStore::connect(cluster.url()).await.unwrap(),
-        RedisStore::connect(cluster.url()).await.unwrap(),
-    );
+    let one = RedisStore::connect(cluster.url()).await.unwrap();
+    let other = RedisStore::connect(cluster.url()).await.unwrap();
     for key in ["a", "b", "c", "d", "e", "f"] {
         let first = claim(key);
         one.claim(&first).await.unwrap();
@@ -624,13 +624,11 @@ fn nodes_are_kept_in_the_runtime_of_the_store_whoever_comes_to_them_first() {
             .build()
             .unwrap()
     };
-    let (one, two) = (
-        runtime(),
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap(),
-    );
+    let one = runtime();
+    let two = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let cluster = one
         .block_on(RedisCluster::builder().replicas(0).start())
         .unwrap();

@@ -35,7 +35,8 @@ const BUSY: Duration = Duration::from_secs(5);
 const FAILS_WITHIN: Duration = Duration::from_secs(2 + BUSY.as_secs());
 
 /// The rights that the crate's documentation lists, and nothing more.
-const RIGHTS: &str = "~idem:* &idem:* +set +get +del +append +pttl +pexpire +evalsha +script|load +subscribe +unsubscribe +publish +ping +info +time";
+const RIGHTS: &str = "~idem:* &idem:* +set +get +del +append +pttl +pexpire +evalsha +script|load \
+    +subscribe +unsubscribe +publish +ping +info +time";
 
 /// Makes a user of these rights, whose password is `secret`.
 async fn allow(server: &RedisServer, rights: &str) {
@@ -48,7 +49,8 @@ async fn allow(server: &RedisServer, rights: &str) {
 
 /// Claims, waits, renews, commits and looks, as often as a store without rights would fail.
 async fn use_everything(store: &RedisStore) {
-    let (first, second) = (claim("1"), claim("2"));
+    let first = claim("1");
+    let second = claim("2");
     store.claim(&first).await.unwrap();
     store.claim(&first).await.unwrap();
     store.claim(&second).await.unwrap();
@@ -135,9 +137,11 @@ async fn calls_go_on(
     trouble: impl Future<Output = ()>,
 ) -> Duration {
     let bodies = Arc::new(AtomicU64::new(0));
-    let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+    let mut last = Instant::now();
+    let mut longest = Duration::ZERO;
     let mut trouble = std::pin::pin!(trouble);
-    let (mut is_over, mut good) = (false, 0);
+    let mut is_over = false;
+    let mut good = 0;
     let mut number = 0_u64;
     while good < 50 {
         number += 1;

@@ -164,10 +164,8 @@ async fn the_rights_that_are_documented_are_enough_and_what_is_wrong_is_refused(
 #[tokio::test]
 async fn waiters_are_woken_after_a_fail_over() {
     let redis = RedisSentinels::start().await.unwrap();
-    let (one, other) = (
-        RedisStore::connect(redis.url()).await.unwrap(),
-        RedisStore::connect(redis.url()).await.unwrap(),
-    );
+    let one = RedisStore::connect(redis.url()).await.unwrap();
+    let other = RedisStore::connect(redis.url()).await.unwrap();
     redis.servers()[0].kill().unwrap();
     redis.failed_over(0).await.unwrap();
     let first = claim("1");

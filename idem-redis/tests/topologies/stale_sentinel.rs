@@ -125,7 +125,8 @@ fn command(read: &[u8]) -> Option<(Vec<String>, usize)> {
         Some((line, at))
     };
     let count = line(None)?.0.strip_prefix('*')?.parse().ok()?;
-    let (mut words, mut end) = (Vec::new(), 0);
+    let mut words = Vec::new();
+    let mut end = 0;
     for _ in 0..count {
         let length = line(None)?.0.strip_prefix('$')?.parse().ok()?;
         let (word, at) = line(Some(length))?;
@@ -243,10 +244,8 @@ async fn sentinels_that_have_not_heard_of_a_fail_over_do_not_end_the_connection_
     until("it listens", || async { sentinels[0].is_listened_to() }).await;
     sentinels[0].tells(old.port(), new.port());
     goes_to(&store, &new, "a").await;
-    let (before, asked) = (
-        connections(&new).await,
-        sentinels.each_ref().map(Sentinel::asked),
-    );
+    let before = connections(&new).await;
+    let asked = sentinels.each_ref().map(Sentinel::asked);
     // One of the others is heard to name the old master, so all are asked, and most name it.
     until("all are asked", || async {
         sentinels

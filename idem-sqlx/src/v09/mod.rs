@@ -3,8 +3,8 @@
 #[doc(no_inline)]
 pub use ::sqlx;
 
-/// A statement's text, as this version of sqlx takes it. All of it is ours; the table's name is a
-/// plain identifier.
+/// A statement's text, as this version of sqlx takes it. This crate writes all of it; the table's
+/// name is a plain identifier.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) fn sql(text: &std::sync::Arc<str>) -> sqlx::AssertSqlSafe<std::sync::Arc<str>> {
     sqlx::AssertSqlSafe(text.clone())

@@ -205,10 +205,8 @@ macro_rules! over {
                         }
                         if run == 1 { Err(Failed::Down) } else { Ok(run) }
                     });
-                    let (ran, runs) = (
-                        ran.await.map(Outcome::into_inner),
-                        runs.load(Ordering::SeqCst),
-                    );
+                    let ran = ran.await.map(Outcome::into_inner);
+                    let runs = runs.load(Ordering::SeqCst);
                     let Lookup::Outcome(recorded) = operation().lookup::<u32>().await.unwrap()
                     else {
                         panic!("it is recorded")

@@ -32,10 +32,8 @@ over_both_servers! {
 
     async fn a_table_of_another_name_is_another_set_of_records<S: Server>() {
         let server = S::start().await;
-        let (one, two) = (
-            server.store().await,
-            server.with_table("shop_records").await,
-        );
+        let one = server.store().await;
+        let two = server.with_table("shop_records").await;
         S::migrate(&two).await.unwrap();
         order(&runtime(one), "k", 1).await.unwrap();
         assert_eq!(order(&runtime(two), "k", 2).await.unwrap().into_inner(), 2);

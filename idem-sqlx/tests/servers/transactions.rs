@@ -313,8 +313,9 @@ macro_rules! over {
                 let ran = Arc::new(AtomicU32::new(0));
                 let waiters: Vec<_> = (0..8)
                     .map(|_| {
-                        let (pool, idempotency, ran) =
-                            (pool.clone(), idempotency.clone(), ran.clone());
+                        let pool = pool.clone();
+                        let idempotency = idempotency.clone();
+                        let ran = ran.clone();
                         tokio::spawn(async move {
                             let operation = idempotency
                                 .operation("tx")

@@ -58,10 +58,8 @@ over_both_servers! {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_connection_for_messages_is_replaced() {
     let server = idem_testkit::PostgresServer::start().await.unwrap();
-    let (owner, waiter) = (
-        runtime(Server::store(&server).await),
-        runtime(Server::store(&server).await),
-    );
+    let owner = runtime(Server::store(&server).await);
+    let waiter = runtime(Server::store(&server).await);
     let listeners = "FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
     answered_after(&owner, &waiter, "first", HELD).await;
     Server::execute(

@@ -35,10 +35,8 @@ pub(super) const TRIALS: &[Trial] = &[
     ),
     code("commit::by_the_owner_of_another_key_is_lost", |t| {
         Box::pin(async move {
-            let (one, other) = (
-                t.given(RecordState::InFlight).await?,
-                t.given(RecordState::InFlight).await?,
-            );
+            let one = t.given(RecordState::InFlight).await?;
+            let other = t.given(RecordState::InFlight).await?;
             let crossed = one.commit.with_owner(other.claim.owner);
             same(
                 "a commit by the owner of another key",

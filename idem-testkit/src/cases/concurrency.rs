@@ -50,7 +50,8 @@ pub(super) const TRIALS: &[Trial] = &[
     code("concurrency::of_claims_by_two_handles_one_is_owned", |t| {
         Box::pin(async move {
             let handles = [t.store.clone(), t.second().await?];
-            let (new, old) = (t.id()?, t.given(RecordState::Abandoned).await?);
+            let new = t.id()?;
+            let old = t.given(RecordState::Abandoned).await?;
             one_is_owned(
                 &handles,
                 (0..MANY).map(|_| claim(&new)).collect(),
@@ -71,7 +72,9 @@ pub(super) const TRIALS: &[Trial] = &[
         "concurrency::of_claims_with_two_fingerprints_one_is_owned",
         |t| {
             Box::pin(async move {
-                let (id, one, two) = (t.id()?, print("one")?, print("two")?);
+                let id = t.id()?;
+                let one = print("one")?;
+                let two = print("two")?;
                 let step = |number: usize| {
                     let claim = claim(&id).with_fingerprint(if number.is_multiple_of(2) {
                         one
@@ -108,7 +111,9 @@ pub(super) const TRIALS: &[Trial] = &[
             Box::pin(async move {
                 for round in 0..ROUNDS {
                     let claim = claim(&t.id()?);
-                    let (one, two, same_claim) = (t.store.clone(), t.store.clone(), claim.clone());
+                    let one = t.store.clone();
+                    let two = t.store.clone();
+                    let same_claim = claim.clone();
                     let sent = both(round, async move { one.claim(&claim).await }, async move {
                         two.claim(&same_claim).await
                     });
@@ -134,8 +139,9 @@ pub(super) const TRIALS: &[Trial] = &[
                     let given = t.given(RecordState::InFlight).await?;
                     let outcome = given.commit.outcome.clone();
                     let step = |number: usize| {
-                        let (store, claim, commit) =
-                            (t.store.clone(), claim(&given.id), given.commit.clone());
+                        let store = t.store.clone();
+                        let claim = claim(&given.id);
+                        let commit = given.commit.clone();
                         async move {
                             if number == 8 {
                                 same("the commit", store.commit(&commit).await?, Ownership::Held)?;
@@ -169,7 +175,9 @@ pub(super) const TRIALS: &[Trial] = &[
                 .into_iter()
                 .enumerate()
             {
-                let (one, two, second) = (t.store.clone(), t.store.clone(), claim(&commit.id));
+                let one = t.store.clone();
+                let two = t.store.clone();
+                let second = claim(&commit.id);
                 let id = commit.id.clone();
                 let (committed, claimed) = both(
                     round,
@@ -204,7 +212,9 @@ pub(super) const TRIALS: &[Trial] = &[
                 },
             ) in abandoned(t, t.unit()).await?.into_iter().enumerate()
             {
-                let (one, two, second) = (t.store.clone(), t.store.clone(), claim(&id));
+                let one = t.store.clone();
+                let two = t.store.clone();
+                let second = claim(&id);
                 let steps = both(
                     round,
                     async move { one.renew(renewal(&first)).await },
@@ -230,7 +240,8 @@ pub(super) const TRIALS: &[Trial] = &[
                 },
             ) in abandoned(t, t.unit()).await?.into_iter().enumerate()
             {
-                let (one, two) = (t.store.clone(), t.store.clone());
+                let one = t.store.clone();
+                let two = t.store.clone();
                 let steps = both(
                     round,
                     async move { one.renew(renewal(&first)).await },
@@ -259,7 +270,9 @@ pub(super) const TRIALS: &[Trial] = &[
                 .into_iter()
                 .enumerate()
             {
-                let (one, two, second) = (t.store.clone(), t.store.clone(), claim(&id));
+                let one = t.store.clone();
+                let two = t.store.clone();
+                let second = claim(&id);
                 let (released, claimed) = both(
                     round,
                     async move { one.release(&release(&first)).await },
@@ -299,7 +312,9 @@ pub(super) const TRIALS: &[Trial] = &[
                     .into_iter()
                     .enumerate()
                 {
-                    let (one, two, second) = (t.store.clone(), t.store.clone(), claim(&id));
+                    let one = t.store.clone();
+                    let two = t.store.clone();
+                    let second = claim(&id);
                     let (removed, claimed) =
                         both(round, async move { one.remove(&id).await }, async move {
                             two.claim(&second).await
@@ -335,7 +350,9 @@ pub(super) const TRIALS: &[Trial] = &[
         Box::pin(async move {
             for round in 0..ROUNDS {
                 let given = t.given(RecordState::InFlight).await?;
-                let (one, two, again) = (t.store.clone(), t.store.clone(), given.commit.clone());
+                let one = t.store.clone();
+                let two = t.store.clone();
+                let again = given.commit.clone();
                 let sent = both(
                     round,
                     async move { one.commit(&given.commit).await },
@@ -492,7 +509,8 @@ async fn no_wake_up_is_lost(
     for round in 0..ROUNDS * 3 {
         let claim = claim(&t.id()?);
         t.own(&claim).await?;
-        let (store, id) = (t.store.clone(), claim.id.clone());
+        let store = t.store.clone();
+        let id = claim.id.clone();
         let waiter = Task::spawn(async move { store.wait(&id, 1, LONG).await });
         yield_for(round % 16).await;
         if round % 50 == 49 {

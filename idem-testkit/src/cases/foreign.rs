@@ -122,7 +122,8 @@ pub(super) const TRIALS: &[Trial] = &[
     }),
     code("foreign::does_not_spoil_a_batch_of_renewals", |t| {
         Box::pin(async move {
-            let (one, other) = (claim(&t.id()?), claim(&t.id()?));
+            let one = claim(&t.id()?);
+            let other = claim(&t.id()?);
             t.own(&one).await?;
             t.own(&other).await?;
             let foreign = t.id()?;

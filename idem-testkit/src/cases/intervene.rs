@@ -272,7 +272,8 @@ pub(super) const TRIALS: &[Trial] = &[
         Box::pin(async move {
             for index in 0..3 {
                 let given = t.given(RecordState::InFlight).await?;
-                let (waiter, id) = (t.second().await?, given.id.clone());
+                let waiter = t.second().await?;
+                let id = given.id.clone();
                 let waiting = Task::spawn(async move { waiter.wait(&id, 1, LONG).await });
                 // A wait that begins only after the decision ends at once as well.
                 tokio::task::yield_now().await;
@@ -483,7 +484,8 @@ pub(super) const TRIALS: &[Trial] = &[
             let given = abandoned(t).await?;
             let mut tasks = Vec::new();
             for number in 0..4 {
-                let (store, id) = (t.second().await?, given.id.clone());
+                let store = t.second().await?;
+                let id = given.id.clone();
                 tasks.push(Task::spawn(async move {
                     let by_hand = outcome(format!("{number}").as_bytes());
                     store.intervene(&Intervention::settle(id, by_hand)).await

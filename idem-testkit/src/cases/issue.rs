@@ -423,7 +423,8 @@ pub(super) const TRIALS: &[Trial] = &[
                 .enumerate()
                 .filter(|(number, _)| is_claimed(*number))
             {
-                let (store, claim) = (t.store.clone(), claim(&issue.id));
+                let store = t.store.clone();
+                let claim = claim(&issue.id);
                 claims.push(async move { store.claim(&claim).await });
             }
             together(claims).await?;
@@ -464,7 +465,8 @@ pub(super) const TRIALS: &[Trial] = &[
     }),
     code("issue::of_one_key_twice_answers_twice", |t| {
         Box::pin(async move {
-            let (one, other) = (issue(&t.id()?), issue(&t.id()?));
+            let one = issue(&t.id()?);
+            let other = issue(&t.id()?);
             let longer = other.clone().with_grace(LONG * 2);
             let issues = [one.clone(), one, other.clone(), longer, other];
             let answers = t
@@ -488,7 +490,8 @@ pub(super) const TRIALS: &[Trial] = &[
     }),
     code("issue::by_another_handle_is_seen", |t| {
         Box::pin(async move {
-            let (issue, second) = (t.issued().await?, t.second().await?);
+            let issue = t.issued().await?;
+            let second = t.second().await?;
             let state = second.inspect(&issue.id).await?.map(|info| info.state);
             same("the state", state, Some(RecordState::Issued))?;
             same(

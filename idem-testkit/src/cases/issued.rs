@@ -57,7 +57,8 @@ pub(super) const TRIALS: &[Trial] = &[
                 for _ in 0..10 {
                     let issue = t.issued().await?;
                     let claims = (0..MANY).zip(handles.iter().cycle()).map(|(_, store)| {
-                        let (store, claim) = (store.clone(), claim_issued(&issue.id));
+                        let store = store.clone();
+                        let claim = claim_issued(&issue.id);
                         async move { store.claim(&claim).await }
                     });
                     let mut owners = 0;

@@ -215,7 +215,8 @@ pub(super) const TRIALS: &[Trial] = &[
             for _ in 0..3 {
                 t.own(&claim(&t.id()?)).await?;
             }
-            let (mut found, mut listing) = (BTreeSet::new(), of_trial(t)?.limit(1));
+            let mut found = BTreeSet::new();
+            let mut listing = of_trial(t)?.limit(1);
             loop {
                 let page = t.second().await?.list(&listing).await?;
                 found.extend(
@@ -254,9 +255,12 @@ pub(super) const TRIALS: &[Trial] = &[
     }),
     code("list::tells_what_cannot_be_read", |t| {
         Box::pin(async move {
-            let (whole, damaged) = (t.given(RecordState::InFlight).await?.id, t.id()?);
+            let whole = t.given(RecordState::InFlight).await?.id;
+            let damaged = t.id()?;
             t.plant(&damaged, b"i1f no record").await?;
-            let (mut found, mut unreadable, mut listing) = (Vec::new(), Vec::new(), of_trial(t)?);
+            let mut found = Vec::new();
+            let mut unreadable = Vec::new();
+            let mut listing = of_trial(t)?;
             for _ in 0..MOST_PAGES {
                 let page = t.store.list(&listing).await?;
                 found.extend(page.records);
@@ -295,7 +299,8 @@ pub(super) const TRIALS: &[Trial] = &[
                         stays.insert(id.as_str().to_owned());
                     }
                 }
-                let (mut found, mut listing) = (BTreeSet::new(), of_trial(t)?.limit(4));
+                let mut found = BTreeSet::new();
+                let mut listing = of_trial(t)?.limit(4);
                 for _ in 0..MOST_PAGES {
                     let page = t.store.list(&listing).await?;
                     found.extend(
@@ -304,7 +309,8 @@ pub(super) const TRIALS: &[Trial] = &[
                             .map(|listed| listed.id.as_str().to_owned()),
                     );
                     // One comes, is committed, is released; and one of those of before goes.
-                    let (one, other) = (claim(&t.id()?), claim(&t.id()?));
+                    let one = claim(&t.id()?);
+                    let other = claim(&t.id()?);
                     t.own(&one).await?;
                     let _ = t.store.commit(&commit(&one, 1)).await?;
                     t.own(&other).await?;

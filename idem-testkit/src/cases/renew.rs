@@ -180,7 +180,8 @@ pub(super) const TRIALS: &[Trial] = &[
         Box::pin(async move {
             let mut tasks = Vec::new();
             for number in 0..500 {
-                let (store, claim) = (t.store.clone(), claim(&t.id()?));
+                let store = t.store.clone();
+                let claim = claim(&t.id()?);
                 tasks.push(Task::spawn(async move {
                     if number % 7 != 3 {
                         store.claim(&claim).await?;

@@ -208,7 +208,8 @@ pub(super) const TRIALS: &[Trial] = &[
         |t| {
             Box::pin(async move {
                 let given = t.given(RecordState::InFlight).await?;
-                let (ttl, remember) = (t.unit(), t.unit() * 3);
+                let ttl = t.unit();
+                let remember = t.unit() * 3;
                 let (committed, _) = t
                     .timed(
                         t.store

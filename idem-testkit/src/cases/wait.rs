@@ -170,10 +170,8 @@ pub(super) const TRIALS: &[Trial] = &[
     }),
     code("wait::is_woken_by_a_release_to_undone", |t| {
         Box::pin(async move {
-            let (released, abandoned) = (
-                t.given(RecordState::Released).await?,
-                t.given(RecordState::Abandoned).await?,
-            );
+            let released = t.given(RecordState::Released).await?;
+            let abandoned = t.given(RecordState::Abandoned).await?;
             for id in [t.id()?, released.id, abandoned.id] {
                 let claim = claim(&id);
                 let attempt = t.own(&claim).await?;
@@ -193,7 +191,8 @@ pub(super) const TRIALS: &[Trial] = &[
     code("wait::is_woken_across_handles", |t| {
         Box::pin(async move {
             let given = t.given(RecordState::InFlight).await?;
-            let (second, third) = (t.second().await?, t.second().await?);
+            let second = t.second().await?;
+            let third = t.second().await?;
             let waiters = vec![
                 waiter(&t.store, &given.id, 1).await?,
                 waiter(&second, &given.id, 1).await?,
@@ -274,10 +273,8 @@ pub(super) const TRIALS: &[Trial] = &[
     }),
     code("wait::for_another_key_is_left_alone", |t| {
         Box::pin(async move {
-            let (one, other) = (
-                t.given(RecordState::InFlight).await?,
-                t.given(RecordState::InFlight).await?,
-            );
+            let one = t.given(RecordState::InFlight).await?;
+            let other = t.given(RecordState::InFlight).await?;
             let waiter = waiter(&t.store, &one.id, 1).await?;
             same(
                 "the commit of another key",
@@ -406,7 +403,8 @@ async fn waiter(store: &Handle, id: &RecordId, attempt: u64) -> Result<Task<()>,
 
 /// A wait that was polled, in a task of its own.
 async fn begun(store: &Handle, id: &RecordId, attempt: u64, limit: Duration) -> Task<()> {
-    let (store, id) = (store.clone(), id.clone());
+    let store = store.clone();
+    let id = id.clone();
     Task::begun(async move { store.wait(&id, attempt, limit).await }).await
 }
 

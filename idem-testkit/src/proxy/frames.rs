@@ -80,7 +80,8 @@ fn words(bytes: &[u8]) -> Result<Option<(Words<'_>, usize)>, NotRedis> {
 }
 
 fn end_of_reply(bytes: &[u8]) -> Result<Option<usize>, NotRedis> {
-    let (mut at, mut left) = (0, 1);
+    let mut at = 0;
+    let mut left = 1;
     while left > 0 {
         let Some((head, end)) = line(bytes, at) else {
             return Ok(None);

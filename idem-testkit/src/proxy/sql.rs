@@ -36,7 +36,8 @@ pub(super) fn postgres(bytes: &[u8], session: &mut Conversation) -> Frame<Words>
         session.begun = message != TLS;
         return Frame::Whole(Words::new(), length);
     }
-    let (mut at, mut words) = (0, Words::new());
+    let mut at = 0;
+    let mut words = Words::new();
     loop {
         let (Some(kind), Some(length)) = (bytes.get(at), big_endian(bytes, at + 1)) else {
             return Frame::Part;
@@ -88,7 +89,8 @@ fn bound(body: &[u8], session: &Conversation) -> Option<Words> {
 pub(super) fn mysql(bytes: &[u8], session: &mut Conversation) -> Frame<Words> {
     const LONGEST: usize = 0xff_ffff;
 
-    let (mut at, mut payload) = (0, Vec::new());
+    let mut at = 0;
+    let mut payload = Vec::new();
     let Some(number) = bytes.get(3).copied() else {
         return Frame::Part;
     };

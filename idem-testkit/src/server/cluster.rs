@@ -5,7 +5,7 @@ use std::io;
 
 use tokio::sync::OnceCell;
 
-use super::members::{Looks, ask, index_of, most_say, replicas, says, tell, url};
+use super::members::{Looks, ask, index_of, majority_answer, replicas, says, tell, url};
 use super::{RedisServer, RedisServerBuilder, Reply};
 
 /// How many slots a cluster has.
@@ -111,8 +111,9 @@ impl RedisCluster {
     ///
     /// If no node answers.
     pub async fn master_of(&self, key: &str) -> io::Result<usize> {
-        let slot = most_say(&self.nodes, &["CLUSTER", "KEYSLOT", key], Reply::number).await?;
-        let port = most_say(&self.nodes, &["CLUSTER", "SLOTS"], |reply| {
+        let slot =
+            majority_answer(&self.nodes, &["CLUSTER", "KEYSLOT", key], Reply::number).await?;
+        let port = majority_answer(&self.nodes, &["CLUSTER", "SLOTS"], |reply| {
             let Reply::List(ranges) = reply else {
                 return None;
             };
@@ -167,7 +168,8 @@ impl RedisCluster {
     }
 
     async fn is_settled(&self) -> bool {
-        let (mut masters, mut served) = (0, 0);
+        let mut masters = 0;
+        let mut served = 0;
         for node in &self.nodes {
             if says(node, "replication", &["role:master"]).await {
                 masters += 1;

@@ -335,7 +335,8 @@ fn owner() -> u32 {
 /// A program and the arguments before its own, so that it does not run as root.
 fn unprivileged(program: &Path) -> (OsString, Vec<OsString>) {
     if fs::metadata("/proc/self").is_ok_and(|found| found.uid() == 0) {
-        let (user, group) = (format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"));
+        let user = format!("--reuid={NOBODY}");
+        let group = format!("--regid={NOBODY}");
         (
             "setpriv".into(),
             vec![
@@ -372,7 +373,8 @@ pub(super) fn find(program: &str, others: &[PathBuf], install: &str) -> io::Resu
         io::Error::new(
             io::ErrorKind::NotFound,
             format!(
-                "`{program}` is not installed, and these tests need a real one: `cargo xtask test` installs it, or do it by hand ({install})"
+                "`{program}` is not installed, and these tests need a real one: `cargo xtask test` \
+                 installs it, or do it by hand ({install})"
             ),
         )
     })

@@ -54,8 +54,8 @@ impl Kind for MariaDb {
 
     fn create(dir: &Path) -> io::Result<Command> {
         let init = format!(
-            "CREATE DATABASE IF NOT EXISTS idem;\nCREATE USER IF NOT EXISTS idem@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';\n\
-             GRANT ALL ON *.* TO idem@'127.0.0.1' WITH GRANT OPTION;\n"
+            "CREATE DATABASE IF NOT EXISTS idem;\nCREATE USER IF NOT EXISTS idem@'127.0.0.1' \
+             IDENTIFIED BY '{PASSWORD}';\nGRANT ALL ON *.* TO idem@'127.0.0.1' WITH GRANT OPTION;\n"
         );
         fs::write(dir.join("init.sql"), init)?;
         let mut command = Command::new(tool("mariadb-install-db")?);

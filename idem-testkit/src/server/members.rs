@@ -9,9 +9,9 @@ use super::{RedisServer, Reply};
 
 /// A server that is stopped is passed over after this time.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
-/// How often it is looked whether something has come true, and the pause between two looks: Sentinels
-/// that did not agree on one of them try again after twice their time limit, on a loaded machine more
-/// than once.
+/// How often it is looked whether something has come true, and the pause between two looks:
+/// Sentinels that did not agree on one of them try again after twice their time limit, on a loaded
+/// machine more than once.
 const LOOKS: u32 = 1600;
 const PAUSE: Duration = Duration::from_millis(25);
 
@@ -32,7 +32,7 @@ pub(super) async fn tell(server: &RedisServer, command: &[&str]) -> io::Result<(
 }
 
 /// Returns the majority's answer.
-pub(super) async fn most_say<T: PartialEq>(
+pub(super) async fn majority_answer<T: PartialEq>(
     servers: &[RedisServer],
     command: &[&str],
     read: impl Fn(&Reply) -> Option<T>,

@@ -342,9 +342,7 @@ impl RedisServerBuilder {
 
 /// Two of them, so that they differ.
 fn free_ports() -> io::Result<[u16; 2]> {
-    let (one, two) = (
-        TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?,
-        TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?,
-    );
+    let one = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let two = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     Ok([one.local_addr()?.port(), two.local_addr()?.port()])
 }

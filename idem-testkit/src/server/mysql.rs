@@ -74,15 +74,16 @@ impl Kind for MySql {
             .filter(|program| program.is_file());
         program.ok_or_else(|| {
             let why = format!(
-                "there is no real MySQL: `cargo xtask test` makes one, which {PROGRAM} then names, or have it name a `mysqld` 8.0 or newer"
+                "there is no real MySQL: `cargo xtask test` makes one, which {PROGRAM} then names, \
+                 or have it name a `mysqld` 8.0 or newer"
             );
             io::Error::new(io::ErrorKind::NotFound, why)
         })
     }
 
     fn create(dir: &Path) -> io::Result<Command> {
-        let init = "CREATE DATABASE IF NOT EXISTS idem;\nCREATE USER IF NOT EXISTS idem@'127.0.0.1';\n\
-                    GRANT ALL ON *.* TO idem@'127.0.0.1' WITH GRANT OPTION;\n";
+        let init = "CREATE DATABASE IF NOT EXISTS idem;\nCREATE USER IF NOT EXISTS \
+            idem@'127.0.0.1';\nGRANT ALL ON *.* TO idem@'127.0.0.1' WITH GRANT OPTION;\n";
         fs::write(dir.join("init.sql"), init)?;
         let mut command = Command::new(Self::program()?);
         command.args(SETTINGS).arg("--initialize-insecure");

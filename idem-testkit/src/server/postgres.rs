@@ -77,7 +77,8 @@ impl PostgresServer {
     ///
     /// If it is not a standby, or does not run.
     pub async fn promote(&self) -> io::Result<()> {
-        let (program, url) = (tool("psql")?, self.url());
+        let program = tool("psql")?;
+        let url = self.url();
         let promote = move || {
             run(Command::new(program).args([&*url, "--no-psqlrc", "-c", "SELECT pg_promote()"]))
         };

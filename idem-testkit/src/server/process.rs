@@ -162,8 +162,9 @@ pub(super) fn must_be_installed(program: &OsStr) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(io::Error::new(
             io::ErrorKind::NotFound,
             format!(
-                "`{}` is not installed, and these tests need a real one, version 7 or later: `cargo xtask test` installs it, or \
-                 do it by hand (`apt-get install redis-server`, `brew install redis`)",
+                "`{}` is not installed, and these tests need a real one, version 7 or later: \
+                 `cargo xtask test` installs it, or do it by hand (`apt-get install redis-server`, \
+                 `brew install redis`)",
                 program.to_string_lossy()
             ),
         )),

@@ -5,7 +5,7 @@ use std::io;
 
 use tokio::sync::OnceCell;
 
-use super::members::{Looks, ask, index_of, most_say, replicas, says, tell, url};
+use super::members::{Looks, ask, index_of, majority_answer, replicas, says, tell, url};
 use super::{RedisServer, RedisServerBuilder, Reply};
 
 /// The name under which the Sentinels know the master.
@@ -106,7 +106,7 @@ impl RedisSentinels {
     ///
     /// If no Sentinel answers.
     pub async fn master(&self) -> io::Result<usize> {
-        let port = most_say(
+        let port = majority_answer(
             &self.sentinels,
             &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME],
             |reply| match reply {

@@ -90,7 +90,8 @@ impl FlawedStore {
 
     /// A claim by any owner.
     fn any_claim(id: &RecordId) -> Claim {
-        let (owner, minute) = (Owner::generate(), Duration::from_secs(60));
+        let owner = Owner::generate();
+        let minute = Duration::from_secs(60);
         Claim::new(id.clone(), owner, minute, minute).with_take_over(false)
     }
 

@@ -43,7 +43,7 @@ pub(crate) enum Ended {
 pub(crate) struct Call {
     pub(crate) key: String,
     pub(crate) by: u64,
-    pub(crate) manner: String,
+    pub(crate) mode: String,
     pub(crate) begun: u64,
     /// How long it waits for others, in ns.
     pub(crate) wait: u64,
@@ -125,14 +125,14 @@ impl Index {
             Event::Call {
                 call,
                 key,
-                manner,
+                mode,
                 wait,
             } => {
                 let wait = wait * 1_000_000;
                 let info = Call {
                     key,
                     by,
-                    manner,
+                    mode,
                     begun: at,
                     wait,
                     ended: None,

@@ -196,7 +196,7 @@ pub(super) fn check_ends(index: &Index, violations: &mut Vec<Violation>) {
             broken(
                 "P5",
                 &call.key,
-                format!("call {number} ({}) was never answered", call.manner),
+                format!("call {number} ({}) was never answered", call.mode),
             );
         }
     }
@@ -211,7 +211,7 @@ pub(super) fn check_ends(index: &Index, violations: &mut Vec<Violation>) {
         })
     };
     let last: std::collections::BTreeSet<&str> = after()
-        .filter(|call| call.manner == "last")
+        .filter(|call| call.mode == "last")
         .map(|call| &*call.key)
         .collect();
     for key in last.into_iter().filter(|key| !answered(key)) {

@@ -171,7 +171,7 @@ pub(super) fn check_answers(index: &Index, violations: &mut Vec<Violation>) {
                 "P12",
                 format!(
                     "call {number} ({}) was answered {answer:?}, and no decision was reported",
-                    call.manner
+                    call.mode
                 ),
             );
         }

@@ -27,7 +27,7 @@ impl Story {
             Event::Call {
                 call,
                 key: "k".into(),
-                manner: "run".into(),
+                mode: "run".into(),
                 wait: 5_000,
             },
         )
@@ -326,7 +326,7 @@ fn p5_a_key_that_cannot_be_brought_to_its_end() {
     let last = Event::Call {
         call: 2,
         key: "j".into(),
-        manner: "last".into(),
+        mode: "last".into(),
         wait: 5_000,
     };
     let story = Story::done()

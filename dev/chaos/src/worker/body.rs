@@ -40,12 +40,12 @@ impl From<Error> for Failure {
 pub(crate) struct Script {
     pub(crate) steps: u32,
     pub(crate) pause: Duration,
-    pub(crate) end: End,
+    pub(crate) end: BodyExit,
 }
 
 /// How a body is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum BodyExit {
     /// With a value.
     Value,
     /// With an error that is kept.
@@ -72,12 +72,12 @@ impl Script {
             dice.u32(1..8)
         };
         let end = match dice.u8(..100) {
-            0..50 => End::Value,
-            50..60 => End::Kept,
-            60..70 => End::Again,
-            70..85 => End::Released,
-            85..93 => End::Unknown,
-            _ => End::Panic,
+            0..50 => BodyExit::Value,
+            50..60 => BodyExit::Kept,
+            60..70 => BodyExit::Again,
+            70..85 => BodyExit::Released,
+            85..93 => BodyExit::Unknown,
+            _ => BodyExit::Panic,
         };
         Self {
             steps,
@@ -191,11 +191,11 @@ async fn run(receipt: Receipt, Script { steps, pause, end }: Script) -> Result<R
         tokio::time::sleep(pause).await;
     }
     match end {
-        End::Value => Ok(receipt),
-        End::Kept => Err(Failure::Kept(receipt)),
-        End::Again => Err(Failure::Again),
-        End::Released => Err(Failure::Released),
-        End::Unknown => Err(Failure::Unknown),
-        End::Panic => panic!("{ON_PURPOSE}"),
+        BodyExit::Value => Ok(receipt),
+        BodyExit::Kept => Err(Failure::Kept(receipt)),
+        BodyExit::Again => Err(Failure::Again),
+        BodyExit::Released => Err(Failure::Released),
+        BodyExit::Unknown => Err(Failure::Unknown),
+        BodyExit::Panic => panic!("{ON_PURPOSE}"),
     }
 }

@@ -1,4 +1,4 @@
-//! One call, in one of the manners in which applications make them.
+//! One call, in one of the modes in which applications make them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use fastrand::Rng;
 use idem_core::{Begin, Error, ErrorAction, Idempotency, InFlight, Lease, Outcome, Retry};
 
 use crate::history::{Answer, Event, Journal, Receipt};
-use crate::worker::body::{Body, End, Failure, ON_PURPOSE, Script, Whose};
+use crate::worker::body::{Body, BodyExit, Failure, ON_PURPOSE, Script, Whose};
 use crate::worker::stamp::stamped;
 use crate::worker::witness::CALL;
 
@@ -19,7 +19,7 @@ const TRIES: u32 = 5;
 
 /// How a call is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Manner {
+enum RunMode {
     Run,
     Detached,
     ByHand,
@@ -39,7 +39,7 @@ pub(crate) struct Caller {
 
 /// The random plan of a call.
 pub(crate) struct Plan {
-    manner: Manner,
+    mode: RunMode,
     wait: Duration,
     rejects: bool,
     /// When its caller loses patience.
@@ -53,11 +53,11 @@ pub(crate) struct Plan {
 
 impl Plan {
     fn throw(dice: &mut Rng, lease: Duration) -> Self {
-        let manner = match dice.u8(..100) {
-            0..50 => Manner::Run,
-            50..70 => Manner::Detached,
-            70..90 => Manner::ByHand,
-            _ => Manner::Late,
+        let mode = match dice.u8(..100) {
+            0..50 => RunMode::Run,
+            50..70 => RunMode::Detached,
+            70..90 => RunMode::ByHand,
+            _ => RunMode::Late,
         };
         // Long enough for a take-over, more often than not.
         let wait = if dice.u8(..100) < 70 {
@@ -71,7 +71,7 @@ impl Plan {
             .collect();
         let late = lease.mul_f64(dice.f64() * 2.0);
         Self {
-            manner,
+            mode,
             wait,
             rejects: dice.u8(..100) < 5,
             dropped,
@@ -86,13 +86,13 @@ impl Plan {
         let script = Script {
             steps: 1,
             pause: Duration::from_millis(5),
-            end: End::Value,
+            end: BodyExit::Value,
         };
         let wait = lease * 4 + Duration::from_secs(4);
-        let manner = Manner::Run;
+        let mode = RunMode::Run;
         let late = Duration::ZERO;
         Self {
-            manner,
+            mode,
             wait,
             rejects: false,
             dropped: None,
@@ -112,15 +112,15 @@ impl Caller {
     /// The plan of a call that a message asks for.
     pub(crate) fn plan_of_message(&self, dice: &mut Rng) -> Plan {
         let mut plan = Plan {
-            manner: Manner::Run,
+            mode: RunMode::Run,
             dropped: None,
             ..Plan::throw(dice, self.lease)
         };
         // No longer than the consumer lets a handler wait.
         plan.wait = plan.wait.min(Duration::from_secs(1));
         for script in &mut plan.scripts {
-            if script.end == End::Panic {
-                script.end = End::Released;
+            if script.end == BodyExit::Panic {
+                script.end = BodyExit::Released;
             }
         }
         plan
@@ -137,7 +137,7 @@ impl Caller {
         self.journal.write(Event::Call {
             call,
             key: key.into(),
-            manner: "message".into(),
+            mode: "message".into(),
             wait,
         });
         let answer = CALL.scope(call, self.answer(call, key, plan)).await;
@@ -161,10 +161,10 @@ impl Caller {
     /// Says whether there is an outcome.
     async fn make(&self, key: &str, plan: Plan) -> bool {
         let call = self.number();
-        let manner = if plan.last {
+        let mode = if plan.last {
             "last".to_owned()
         } else {
-            format!("{:?}", plan.manner).to_lowercase()
+            format!("{:?}", plan.mode).to_lowercase()
         };
         let wait = if plan.rejects {
             0
@@ -174,7 +174,7 @@ impl Caller {
         self.journal.write(Event::Call {
             call,
             key: key.into(),
-            manner,
+            mode,
             wait,
         });
         let dropped = plan.dropped;
@@ -233,19 +233,19 @@ impl Caller {
             let last = Script {
                 steps: 1,
                 pause: Duration::from_millis(5),
-                end: End::Value,
+                end: BodyExit::Value,
             };
             Body::new(whose, scripts.next().unwrap_or(last))
         };
-        match plan.manner {
-            Manner::Run => returned(operation.errors(action).run(move || body(None)).await),
-            Manner::Detached => returned(
+        match plan.mode {
+            RunMode::Run => returned(operation.errors(action).run(move || body(None)).await),
+            RunMode::Detached => returned(
                 operation
                     .errors(action)
                     .run_detached(move || body(None))
                     .await,
             ),
-            Manner::ByHand | Manner::Late => {
+            RunMode::ByHand | RunMode::Late => {
                 let begun = match operation.begin().await {
                     Ok(Begin::Execute(lease)) => lease,
                     Ok(Begin::Replay(recorded)) if recorded.is_error() => {
@@ -257,7 +257,7 @@ impl Caller {
                     }
                     Err(error) => return failed(&error),
                 };
-                let late = (plan.manner == Manner::Late).then_some(plan.late);
+                let late = (plan.mode == RunMode::Late).then_some(plan.late);
                 let body = body(Some(begun.attempt()));
                 by_hand(&begun, body, late).await
             }

@@ -31,12 +31,12 @@ pub(crate) struct Draft<'a> {
     pub(super) versions: Option<Box<Versions>>,
     /// The operator who changes the record by hand, and the reason.
     pub(super) audit: Option<Box<By>>,
-    /// The first thing that was wrong: the call will fail with it.
+    /// The first mistake in the description. The call fails with it.
     pub(super) problem: Option<Error>,
 }
 
 impl<'a> Draft<'a> {
-    /// Whether a key is to be computed: a disabled runtime asks no store, so it needs none.
+    /// Whether to compute a key. A disabled runtime asks no store, so it needs none.
     #[inline]
     pub(super) fn wants_key(&mut self, has_the_other: bool) -> bool {
         if self.runtime.is_none() || self.problem.is_some() {
@@ -51,7 +51,10 @@ impl<'a> Draft<'a> {
 
     pub(super) fn check_name(&mut self) {
         if !is_valid_operation(&self.name) {
-            self.misconfigured("its name is not valid: a name is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by `::`");
+            self.misconfigured(
+                "its name is not valid: a name is 1 to 128 letters, digits and `_ - \
+                . / # @ +`, in segments that may be joined by `::`",
+            );
         } else if *self.name == *trail::OPERATION {
             self.misconfigured(
                 "its name is reserved for the trail of operators' decisions; give it another one",
@@ -59,7 +62,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// For those who want a token: the runtime, unless it is disabled, and the operation's name.
+    /// Returns what issuing a token needs: the runtime, unless it is disabled, and the operation's
+    /// name.
     pub(crate) fn into_issuer(mut self) -> Result<(Option<Arc<Runtime>>, Cow<'a, str>), Error> {
         self.check_name();
         if self.id.is_some() {
@@ -87,21 +91,23 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Refuses a call that runs a body and leaves out what the runtime's profile asks of each.
+    /// Refuses a call that runs a body without what the runtime's profile requires.
     pub(super) fn check_profile(&mut self) {
         let is_strict = self
             .runtime
             .as_ref()
-            .is_some_and(|runtime| runtime.is_strict);
+            .is_some_and(|runtime| runtime.config.is_strict);
         if is_strict && self.fingerprint.is_none() && !self.has_no_fingerprint {
             self.misconfigured(
-                "the runtime is `strict`, and this operation does not state its fingerprint; write `fingerprint = \"..\"` with what must be equal when the key comes again, or `fingerprint = none` (by hand: `.fingerprint(..)` or `.no_fingerprint()`)",
+                "the runtime is `strict`, and this operation does not state its fingerprint; write \
+                 `fingerprint = \"..\"` with what must be equal when the key comes again, or \
+                 `fingerprint = none` (by hand: `.fingerprint(..)` or `.no_fingerprint()`)",
             );
         }
     }
 
-    /// The description of a call that runs a body. It logs nothing yet, because a future that is
-    /// not polled does nothing.
+    /// Describes a call that runs a body. Reports nothing yet, because a future that is never
+    /// polled must do nothing.
     #[inline]
     pub(crate) fn prepare(mut self) -> Prepared<'a> {
         self.check_profile();
@@ -122,7 +128,7 @@ impl<'a> Draft<'a> {
 
     pub(super) fn prepared(mut self) -> Prepared<'a> {
         if self.id.is_none() && self.runtime.is_some() {
-            // Without a key, the name is not checked yet.
+            // Encoding the key checks the name. Without a key it is checked here.
             self.check_name();
         }
         if let Some(problem) = self.problem {
@@ -131,7 +137,7 @@ impl<'a> Draft<'a> {
         let Some(runtime) = self.runtime else {
             return Prepared::Unguarded(self.name, None);
         };
-        // Those of the runtime were checked when it was built.
+        // The runtime's own settings were checked when it was built.
         if self.settings != runtime.settings
             && let Err(reason) = self.settings.check()
         {
@@ -147,7 +153,7 @@ impl<'a> Draft<'a> {
             });
         }
         if self.submission.is_some() && !self.settings.observes {
-            // Nobody else could say whether the token counts.
+            // Only the store can tell whether the token was issued.
             self.settings.store_failure = StoreFailure::Reject;
         }
         match (self.id, self.settings.missing_key) {
@@ -159,7 +165,7 @@ impl<'a> Draft<'a> {
                     versions,
                     ..
                 } = self;
-                let trace = runtime.trace.as_ref().map(CallTrace::new);
+                let trace = runtime.config.trace.as_ref().map(CallTrace::new);
                 Prepared::Guarded(
                     runtime,
                     Request {
@@ -179,7 +185,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// For those who want a record: a missing key is an error, a disabled runtime has no records.
+    /// Describes a change by hand. A missing key is an error, and a disabled runtime has no
+    /// records.
     pub(super) fn prepare_by_hand(mut self) -> Result<Option<(Arc<Runtime>, Request)>, Error> {
         self.settings.missing_key = MissingKey::Reject;
         // What is done by hand is done.

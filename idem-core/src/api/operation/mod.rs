@@ -102,7 +102,7 @@ impl<'a> Operation<'a> {
         if let Some(problem) = draft
             .runtime
             .as_ref()
-            .and_then(|runtime| runtime.problem.clone())
+            .and_then(|runtime| runtime.config.problem.clone())
         {
             draft.misconfigured(problem.0);
         }
@@ -153,7 +153,7 @@ impl<'a, Q, P> Operation<'a, Q, P> {
             .wants_key(self.draft.id.is_some() && self.draft.submission.is_none())
         {
             if let Some((id, submission)) = Submission::of(&self.draft.name, token, subject) {
-                self.draft.settings.least_secs = submission.ttl_secs;
+                self.draft.settings.times.least_secs = submission.ttl_secs;
                 (self.draft.id, self.draft.submission) = (Some(id), Some(Box::new(submission)));
             } else {
                 self.draft.problem = Some(Error::MissingSubject {

@@ -7,6 +7,7 @@ use crate::call::audit::{By, Noting};
 use crate::call::keeping::Keepable;
 use crate::call::lookup::Lookup;
 use crate::call::owned_record::OwnedRecord;
+use crate::call::request::Request;
 use crate::call::start::CallStart;
 use crate::error::Error;
 use crate::observe::Decision;
@@ -149,7 +150,7 @@ impl Operation<'_> {
             | Some((RecordState::Released | RecordState::Issued | RecordState::Expired, _)) => {
                 return Ok(false);
             }
-            // An operator need not give the fingerprint.
+            // An operator need not set the fingerprint.
             Some((_, fingerprint)) => request.fingerprint = fingerprint,
         }
         let noting = Noting::begin(
@@ -167,7 +168,7 @@ impl Operation<'_> {
                 .give_back(by)
                 .await
                 .map(|()| true),
-            // Neither happens: duplicates and store failures are rejected.
+            // This does not happen: duplicates and store failures are rejected above.
             Ok(CallStart::Replay(_) | CallStart::Unguarded) => Ok(false),
             Err(error) => Err(error),
         };
@@ -316,7 +317,7 @@ impl Operation<'_> {
             ..request.type_label()
         };
         let encode = |id: &RecordId, attempt| {
-            encode(&runtime.codec, id, attempt, label).map_err(|error| Error::Config {
+            encode(&runtime.config.codec, id, attempt, label).map_err(|error| Error::Config {
                 operation: id.operation().into(),
                 reason: format!("the value to settle with cannot be written: {error}").into(),
             })
@@ -327,19 +328,7 @@ impl Operation<'_> {
         request.by_hand();
         let mut found = None;
         if request.fingerprint.is_none() || request.trace.is_some() || by.is_some() {
-            // The fingerprint for later duplicates stays as it was, and the trace is that of the
-            // call that was cut off.
-            found = runtime
-                .store
-                .inspect(&request.id)
-                .await
-                .map_err(|error| runtime.failed(&request.id, error))?;
-            request.fingerprint = request
-                .fingerprint
-                .or(found.as_ref().and_then(|info| info.fingerprint));
-            if let Some(trace) = &request.trace {
-                trace.is_that_of(found.as_ref().and_then(|info| info.trace.clone()));
-            }
+            found = inspect_to_settle(&runtime, &mut request).await?;
         }
         let noting = Noting::begin(
             &runtime,
@@ -357,7 +346,7 @@ impl Operation<'_> {
                     .settle(outcome, by)
                     .await
             }
-            // Neither happens: duplicates and store failures are rejected above.
+            // This does not happen: duplicates and store failures are rejected above.
             Ok(CallStart::Replay(_) | CallStart::Unguarded) => Ok(()),
             Err(error) => Err(error),
         };
@@ -366,7 +355,28 @@ impl Operation<'_> {
     }
 }
 
-/// A change by hand is about the record in the store, whatever this process knows of an earlier one.
+/// Reads the record that is settled. Its fingerprint stays as it was, and the outcome's trace is
+/// that of the call that was cut off.
+async fn inspect_to_settle(
+    runtime: &Runtime,
+    request: &mut Request,
+) -> Result<Option<RecordInfo>, Error> {
+    let found = runtime
+        .store
+        .inspect(&request.id)
+        .await
+        .map_err(|error| runtime.failed(&request.id, error))?;
+    request.fingerprint = request
+        .fingerprint
+        .or(found.as_ref().and_then(|info| info.fingerprint));
+    if let Some(trace) = &request.trace {
+        trace.is_that_of(found.as_ref().and_then(|info| info.trace.clone()));
+    }
+    Ok(found)
+}
+
+/// Drops the outcome from the local cache, because a change by hand is about the record in the
+/// store.
 fn forget_here(runtime: &Runtime, id: &RecordId) {
     drop(runtime.cache.as_ref().map(|cache| cache.removing(id)));
 }

@@ -66,18 +66,21 @@ impl<Q> Operation<'_, Q> {
         T: Storable<Via>,
         E: From<Error>,
     {
-        // No `async fn`, whose future would hold the whole description beside what is prepared of
-        // it.
-        let (prepared, question) = (self.draft.prepare(), self.question);
+        // Not in the `async` block, whose future would hold the whole description besides what is
+        // prepared from it.
+        let prepared = self.draft.prepare();
+        let question = self.question;
         async move {
-            // The closure is the body's beginning: it is called where the body runs, or not at all.
+            // The closure is the first part of the body: it is called where the body runs, or not
+            // at all.
             let body = pin!(Some(async move {
                 match asked(Some(question)).await {
                     Some(settled) => settled,
                     None => body().await,
                 }
             }));
-            let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::unlisted());
+            let witness = outcome_of::<Result<T, E>, Via>();
+            let policy = Policy::unlisted();
             Execution {
                 handling: Handling { witness, policy },
                 again: None::<fn() -> _>,
@@ -116,7 +119,8 @@ impl<Q> Operation<'_, Q> {
                 None => body().await,
             }
         };
-        let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), Policy::unlisted());
+        let witness = outcome_of::<Result<T, E>, Via>();
+        let policy = Policy::unlisted();
         Execution {
             handling: Handling { witness, policy },
             again: None::<fn() -> _>,
@@ -160,9 +164,11 @@ where
             question,
             policy,
         } = self;
-        let (body, mut question) = (Again::new(body), Some(question));
+        let body = Again::new(body);
+        let mut question = Some(question);
         let mut start = move || {
-            let (question, body) = (question.take(), body.clone());
+            let question = question.take();
+            let body = body.clone();
             async move {
                 match asked(question).await {
                     Some(settled) => settled,
@@ -171,7 +177,8 @@ where
             }
         };
         let first = pin!(Some(start()));
-        let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), policy.into_policy());
+        let witness = outcome_of::<Result<T, E>, Via>();
+        let policy = policy.into_policy();
         Execution {
             handling: Handling { witness, policy },
             again: Some(start),
@@ -207,9 +214,11 @@ where
             question,
             policy,
         } = self;
-        let (body, mut question) = (Again::new(body), Some(question));
+        let body = Again::new(body);
+        let mut question = Some(question);
         let mut start = move || {
-            let (question, body) = (question.take(), body.clone());
+            let question = question.take();
+            let body = body.clone();
             async move {
                 match asked(question).await {
                     Some(settled) => settled,
@@ -218,7 +227,8 @@ where
             }
         };
         let first = start();
-        let (witness, policy) = (outcome_of::<Result<T, E>, Via>(), policy.into_policy());
+        let witness = outcome_of::<Result<T, E>, Via>();
+        let policy = policy.into_policy();
         Execution {
             handling: Handling { witness, policy },
             again: Some(start),

@@ -17,8 +17,8 @@ use crate::outcome::{Outcome, Storable};
 use crate::policy::errors::{Action, ErrorAction};
 use crate::store::{Store, Transaction, Transactions};
 
-/// The policy for errors in a transaction, or `()` for none. A policy is `Send` and `Sync`, also for
-/// a body that is not.
+/// The policy for errors in a transaction, or `()` for none. A policy is `Send` and `Sync`, also
+/// for a body that is not.
 pub trait InTransactionPolicy<E>: sealed::IntoPolicy<E> {}
 
 mod sealed {
@@ -87,7 +87,8 @@ impl<'a, P> Operation<'a, (), P> {
         T: Storable<Via> + Send,
         E: From<Error> + Send,
     {
-        let (prepared, policy) = (self.draft.prepare(), self.policy.into_policy());
+        let prepared = self.draft.prepare();
+        let policy = self.policy.into_policy();
         let witness: Witness<_, T, E> = outcome_of::<Result<T, E>, Via>();
         async move {
             let call = InTransaction {
@@ -122,7 +123,8 @@ impl<'a, P> Operation<'a, (), P> {
         T: Storable<Via>,
         E: From<Error>,
     {
-        let (prepared, policy) = (self.draft.prepare(), self.policy.into_policy());
+        let prepared = self.draft.prepare();
+        let policy = self.policy.into_policy();
         let witness: Witness<_, T, E> = outcome_of::<Result<T, E>, Via>();
         async move {
             let call = InTransaction {
@@ -271,7 +273,8 @@ impl<P, E, W: Fn(&E) -> bool> RerunWhen<'_, P, E, W> {
             when,
             ..
         } = self;
-        let (prepared, policy) = (draft.prepare(), policy.into_policy());
+        let prepared = draft.prepare();
+        let policy = policy.into_policy();
         let witness: Witness<_, T, E> = outcome_of::<Result<T, E>, Via>();
         async move {
             let call = InTransaction {
@@ -310,7 +313,8 @@ impl<P, E, W: Fn(&E) -> bool> RerunWhen<'_, P, E, W> {
             when,
             ..
         } = self;
-        let (prepared, policy) = (draft.prepare(), policy.into_policy());
+        let prepared = draft.prepare();
+        let policy = policy.into_policy();
         let witness: Witness<_, T, E> = outcome_of::<Result<T, E>, Via>();
         async move {
             let call = InTransaction {

@@ -55,7 +55,7 @@ impl<Q, P> Operation<'_, Q, P> {
     /// # }
     /// ```
     pub fn outcome_version(mut self, version: u32) -> Self {
-        // The version alone costs nothing where it is the first.
+        // Version 1 alone needs no list of versions.
         if version != 1 || self.draft.versions.is_some() {
             self.draft.versions.get_or_insert_default().current = version;
         }
@@ -79,7 +79,7 @@ impl<Q, P> Operation<'_, Q, P> {
         let upgrade =
             move |codec: &AnyCodec, (id, attempt): (&RecordId, u64), outcome: &Encoded| {
                 let old = codec.decode::<Old>((id, attempt), outcome)?;
-                // The upgraded value is read at once, and never stored: its version is left out.
+                // The upgraded value is read at once and never stored, so it has no version.
                 codec.encode(
                     CodecContext::of_value(id, attempt, TypeLabel::default()),
                     &upgrade(old).to_stored(),

@@ -1,4 +1,4 @@
-//! Steps that are tried again without a caller.
+//! Steps that are tried again in the background.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use tokio::runtime::{Handle, Id};
 
-use super::{OwnedState, Stage, Tried};
+use super::state::{OwnedState, Stage, Tried};
 use crate::base::clock;
 use crate::base::jitter::jittered;
 use crate::error::StoreError;
@@ -19,18 +19,45 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// How often a step moves to another tokio runtime.
 const MOVES: u8 = 8;
 
-/// A step that is tried again in the background until the store takes it, or it makes no sense any
-/// more. When its tokio runtime ends, it moves to another one.
-pub(super) struct Retrying {
-    pub(super) state: Option<OwnedState>,
-    pub(super) counted: Option<background::CountedStep>,
-    /// The tokio runtime that it is on.
-    pub(super) on: Option<Id>,
-    pub(super) moves: u8,
+/// A step that is tried again in the background until the store carries it out or its time is up.
+/// If its tokio runtime ends, the step moves to another one.
+struct Retrying {
+    state: Option<OwnedState>,
+    counted: Option<background::CountedStep>,
+    /// Its tokio runtime.
+    on: Option<Id>,
+    moves: u8,
+}
+
+impl OwnedState {
+    /// Continues the step in the background.
+    pub(super) fn carry_on(mut self) {
+        let bytes = match &self.step {
+            Stage::Committing {
+                outcome: Some(outcome),
+                ..
+            } => outcome.payload.len(),
+            _ => 0,
+        };
+        let Some(counted) = self.runtime.background.step(bytes) else {
+            return self
+                .give_up(&"too many others are being tried again (10,000, or 64 MiB of outcomes)");
+        };
+        let handle = Handle::try_current()
+            .ok()
+            .or_else(|| self.runtime.keepers.known().another(None));
+        Retrying {
+            state: Some(self),
+            counted: Some(counted),
+            on: None,
+            moves: 0,
+        }
+        .start(handle);
+    }
 }
 
 impl Retrying {
-    pub(super) fn start(mut self, handle: Option<Handle>) {
+    fn start(mut self, handle: Option<Handle>) {
         match handle {
             Some(handle) => {
                 self.on = Some(handle.id());
@@ -42,8 +69,9 @@ impl Retrying {
 
     async fn run(mut self) {
         let Some(state) = &mut self.state else { return };
-        // A commit is accepted from the last owner even after its lease ran out, so it is worth
-        // more than a lease of trying. A release is worth no more than what it would shorten.
+        // The store accepts a commit from the last owner even after its lease expired, so a commit
+        // is worth trying for longer than a lease. A release only shortens the lease, so after a
+        // lease it is worth nothing.
         let patience = if matches!(state.step, Stage::Committing { .. }) {
             state.enrolled.term.length().saturating_mul(10)
         } else {
@@ -53,7 +81,7 @@ impl Retrying {
         let until = clock::after(clock::now(), patience);
         let mut pause = FIRST_PAUSE;
         loop {
-            // A store that panics has not answered.
+            // A panic of the store counts as no answer.
             let tried = AssertUnwindSafe(state.try_step()).catch_unwind().await;
             let error = match tried.unwrap_or_else(|_| Tried::Failed(StoreError::panicked())) {
                 Tried::Over(ownership) => {
@@ -67,7 +95,7 @@ impl Retrying {
                 Tried::Failed(error) => error,
             };
             if clock::now() >= until {
-                // The store may have been asked for what it cannot do, such as to take a large value.
+                // The store may be unable to take this outcome, for example because it is large.
                 let is_done = state.leaves_out_outcome()
                     && matches!(state.try_step().await, Tried::Over(Ownership::Held));
                 if is_done {
@@ -106,12 +134,13 @@ impl Drop for Retrying {
             return self.give_up();
         };
         if matches!(state.step, Stage::Committing { .. }) {
-            // The keeper has ended with the tokio runtime, and its renewal with it.
+            // The keeper ended with its tokio runtime, so the lease needs a new one.
             let term = state.enrolled.term.clone();
             term.not_renewed();
             state.enrolled = state.runtime.keepers.enrol_on(&handle, term);
         }
-        let (counted, moves) = (self.counted.take(), self.moves + 1);
+        let counted = self.counted.take();
+        let moves = self.moves + 1;
         Self {
             state: Some(state),
             counted,

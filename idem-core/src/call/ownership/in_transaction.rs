@@ -1,5 +1,6 @@
-//! A call whose record is a row of the caller's transaction. The database's locks are the lease: a
-//! body is not stopped, is not tried again in place, and cannot be abandoned.
+//! A call whose record is a row of the caller's transaction. The database's locks replace the
+//! lease. So the body is not stopped, is not retried in the same transaction, and cannot be
+//! abandoned.
 
 use std::fmt::Display;
 use std::mem;
@@ -91,7 +92,8 @@ where
     }
 }
 
-/// Runs the body in the transaction. If this is dropped, the call was dropped in its body.
+/// Runs the body in the transaction. If the future is dropped, the event reports a call that was
+/// dropped in its body.
 pub(super) async fn run_in<R, X, S, B>(
     open: &mut OpenTransaction<'_, X, S>,
     call: &Call,
@@ -121,7 +123,7 @@ pub(super) fn decision_on(is_error: bool) -> Decision {
     }
 }
 
-/// The commit of an attempt. An error may be kept for a time of its own.
+/// Makes the commit of an attempt. A kept error may have a retention of its own.
 pub(super) fn commit_of(
     request: &Request,
     owner: Owner,
@@ -133,10 +135,10 @@ pub(super) fn commit_of(
     let mut ttl = settings.ttl();
     let mut remember = settings.remember();
     if let Some(kept_for) = kept_for {
-        // With a time of its own it is remembered for no longer, but for as long as a token is
-        // valid.
+        // The outcome is then remembered for as long as it is kept, but at least for as long as a
+        // token is valid.
         ttl = keep_for(kept_for);
-        remember = ttl.max(seconds(settings.least_secs));
+        remember = ttl.max(seconds(settings.times.least_secs));
     }
     Commit {
         id: request.id.clone(),

@@ -1,4 +1,4 @@
-//! A call whose record is held by a lease.
+//! A call that owns its record by a lease.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -24,7 +24,7 @@ use crate::task::watch::{self, Seen};
 #[derive(Clone, Copy)]
 pub(crate) struct RunMode {
     asks: AskMode,
-    /// It runs to its end, whatever becomes of the lease.
+    /// The body runs to its end even if the lease is lost.
     observes: bool,
 }
 
@@ -40,9 +40,9 @@ impl RunMode {
     }
 }
 
-/// A record that is held by a lease, with the body that runs under it.
+/// A record that is owned by a lease, with the body that runs under it.
 pub(crate) struct Leased<'a, Body> {
-    held: &'a mut OwnedRecord,
+    record: &'a mut OwnedRecord,
     call: Call,
     observer: Observer,
     observes: bool,
@@ -53,37 +53,37 @@ impl<'a, Body> Leased<'a, Body> {
     pub(crate) fn new(
         runtime: &Arc<Runtime>,
         mode: RunMode,
-        held: &'a mut OwnedRecord,
+        record: &'a mut OwnedRecord,
         body: Pin<&'a mut Option<Body>>,
     ) -> Self {
         let RunMode { asks, observes } = mode;
-        let term = held.term();
+        let term = record.term();
         let call = Call::new(
             term.id.clone(),
             term.attempt,
-            held.after_abandoned(),
+            record.after_abandoned(),
             asks,
             runtime.identity(),
         )
-        .recorder(held.recorder(observes))
+        .recorder(record.recorder(observes))
         .stopped_by((!observes).then_some(term));
         Self {
             observer: runtime.observer,
-            held,
+            record,
             call,
             observes,
             body,
         }
     }
 
-    /// Takes the body of the next try.
+    /// Sets the body of the next try.
     pub(crate) fn begin_next_try(&mut self, body: Body) {
-        self.held.goes_on();
+        self.record.goes_on();
         self.body.set(Some(body));
     }
 
     fn report_lost(&self, observer: Observer) {
-        let term = self.held.term();
+        let term = self.record.term();
         observer.decided_because(
             Decision::LeaseLost,
             &term.id,
@@ -99,11 +99,11 @@ impl<R, Body: Future<Output = R>> Ownership<R> for Leased<'_, Body> {
     }
 
     fn writer(&self) -> Option<OutcomeWriter<'_>> {
-        self.held.writer()
+        self.record.writer()
     }
 
     fn report(&self, decision: Decision, why: Option<&dyn Display>) {
-        let term = self.held.term();
+        let term = self.record.term();
         match why {
             Some(why) => self
                 .observer
@@ -114,16 +114,16 @@ impl<R, Body: Future<Output = R>> Ownership<R> for Leased<'_, Body> {
 
     async fn run_body(&mut self) -> TryEnd<R> {
         let watch = BodyWatch::start();
-        let stops_with: Option<&Term> = (!self.observes).then(|| &**self.held.term());
+        let stops_with: Option<&Term> = (!self.observes).then(|| &**self.record.term());
         let end = self
             .call
             .around(body::run(stops_with, self.body.as_mut()))
             .await;
-        watch.stop(&self.held.term().id);
+        watch.stop(&self.record.term().id);
         match end {
             BodyExit::Returned(returned) => TryEnd::Returned(returned),
             BodyExit::Panicked(panic) => TryEnd::Panicked(panic),
-            BodyExit::Lost => TryEnd::Stopped(self.held.lost()),
+            BodyExit::Lost => TryEnd::Stopped(self.record.lost()),
         }
     }
 
@@ -132,16 +132,16 @@ impl<R, Body: Future<Output = R>> Ownership<R> for Leased<'_, Body> {
             tokio::time::sleep(pause).await;
             return true;
         }
-        // A transaction of this try may have recorded the outcome. Then no body runs again, and what
-        // remains to be done is refused.
-        if self.call.is_recorded() && !self.held.is_in_flight().await {
+        // If a transaction of this try recorded the outcome, no body runs again, and the store
+        // refuses the next step.
+        if self.call.is_recorded() && !self.record.is_in_flight().await {
             return false;
         }
-        let term = self.held.term();
+        let term = self.record.term();
         first(term.lost(), tokio::time::sleep(pause)).await;
         if term.is_lost() {
-            // No body is cut: the remaining step is tried, and refused if another caller is the
-            // owner now.
+            // No body runs now. The store refuses the remaining step if another caller is the
+            // owner.
             self.report_lost(self.observer);
             return false;
         }
@@ -149,14 +149,14 @@ impl<R, Body: Future<Output = R>> Ownership<R> for Leased<'_, Body> {
     }
 
     fn plan(&mut self, plan: RecordPlan) {
-        self.held.plan(plan);
+        self.record.plan(plan);
     }
 
     async fn carry_out(&mut self) -> Result<(), Error> {
-        if self.observes && self.held.term().is_lost() {
+        if self.observes && self.record.term().is_lost() {
             self.report_lost(self.observer.observing(true));
         }
-        if !self.held.carry_out().await {
+        if !self.record.carry_out().await {
             watch::note(Seen::Unrecorded);
         }
         Ok(())

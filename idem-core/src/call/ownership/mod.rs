@@ -1,4 +1,4 @@
-//! The kinds of calls. They differ in who owns the record while the body runs, and in nothing else:
+//! The kinds of calls. They differ only in who owns the record while the body runs:
 //! [`run`](crate::call::run) and [`finish`](crate::call::finish) are the same for all of them.
 
 pub(crate) mod in_transaction;
@@ -18,10 +18,10 @@ use crate::task::current::Call;
 
 /// The owner of a record while a body runs that returns an `R`.
 pub(crate) trait Ownership<R> {
-    /// The call that its body sees; `None` without a record.
+    /// Returns the call that its body sees. `None` without a record.
     fn call(&self) -> Option<&Call>;
 
-    /// Encodes the outcome; `None` if there is no record to put it in.
+    /// Returns what encodes the outcome. `None` without a record.
     fn writer(&self) -> Option<OutcomeWriter<'_>>;
 
     /// Reports a decision about the call.
@@ -30,35 +30,34 @@ pub(crate) trait Ownership<R> {
     /// Runs the body once, and stops it if the ownership is lost.
     fn run_body(&mut self) -> impl Future<Output = TryEnd<R>>;
 
-    /// Whether an error that could be tried again may be kept or abandoned instead. If not, it is
+    /// Whether an error that asks for a retry may be kept or abandoned instead. If not, the key is
     /// released.
     fn can_replace_retry(&self) -> bool {
         true
     }
 
-    /// Waits for the next try. `false` if there is none, because the ownership has ended.
+    /// Waits for the next try. Returns `false` if there is none, because the ownership has ended.
     fn wait_for_next_try(&mut self, pause: Duration) -> impl Future<Output = bool> {
         let _ = pause;
         ready(false)
     }
 
-    /// Claims the record after a body that has returned, where that was not done before it.
+    /// Claims the record after the body has returned, if the kind of call does not claim it before.
     fn claim_after_body(&mut self, verdict: Verdict) -> impl Future<Output = ()> {
         let _ = verdict;
         ready(())
     }
 
-    /// Takes what is to be done to the record. If the call is dropped before
-    /// [`carry_out`](Self::carry_out) has ended, it depends on the kind of call whether that is
-    /// still done.
+    /// Sets the step at the store. If the call is dropped before [`carry_out`](Self::carry_out) has
+    /// ended, some kinds of calls continue the step.
     fn plan(&mut self, plan: RecordPlan);
 
-    /// Whether the body's error was recorded as the outcome, for a transaction that is to be
-    /// committed then.
+    /// Whether the body's error was recorded as the outcome, so that the transaction is to be
+    /// committed.
     fn is_error_kept(&self) -> bool {
         false
     }
 
-    /// Does what was planned. An error is what the caller gets instead of its body's result.
+    /// Carries the plan out. If this fails, the caller gets the error instead of its body's result.
     fn carry_out(&mut self) -> impl Future<Output = Result<(), Error>>;
 }

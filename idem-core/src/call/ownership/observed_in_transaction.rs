@@ -1,8 +1,8 @@
-//! Observe mode in a transaction: the body runs, and the record is claimed and committed after it.
+//! Observe mode in a transaction: the body runs, and then the record is claimed and committed.
 //!
-//! A claim before the body would hold the record's row while the body runs, and the transactions of
-//! other calls would meet it. After the body, one savepoint holds everything of `idem`: what fails
-//! is rolled back to it, and the body's rows stay as they are.
+//! A claim before the body would lock the record's row while the body runs, and the transactions of
+//! other calls would wait for it. After the body, one savepoint contains everything of `idem`: a
+//! failure is rolled back to it, and the body's rows stay.
 
 use std::fmt::Display;
 use std::mem;
@@ -27,7 +27,7 @@ pub(crate) struct ObservedInTransaction<'a, X: Transaction<S>, S: Store, B, D> {
     pub(crate) store: &'a S,
     pub(crate) body: &'a mut B,
     pub(crate) call: Call,
-    /// Decodes an outcome that a guarded call would have replayed, which reports one that fails to
+    /// Decodes an outcome that a guarded call would have replayed, to report one that fails to
     /// decode.
     pub(crate) decode: D,
     /// The claim, once the body has ended.
@@ -43,7 +43,7 @@ pub(crate) enum ClaimAfterBody {
         attempt: u64,
         owner: Owner,
     },
-    /// The record is another call's, which was reported.
+    /// Another call owns the record, which was reported.
     Other,
     Failed(Error),
 }
@@ -84,7 +84,8 @@ where
 
     async fn claim_after_body(&mut self, verdict: Verdict) {
         self.is_error_kept = matches!(verdict, Verdict::KeepError { .. });
-        // The body's rows are what its caller makes of them, but for those of an error that is kept.
+        // The caller decides about the body's rows, except that the rows of a kept error are rolled
+        // back.
         let prepared = if self.is_error_kept && self.open.depth > 0 {
             self.open.roll_back_body().await
         } else {
@@ -132,8 +133,8 @@ where
             (Some(ClaimAfterBody::Failed(error)), _) => Err(error),
             (Some(ClaimAfterBody::Other) | None, _) => Ok(()),
         };
-        // If the transaction is lost, its caller must not take it for committed. Any other failure
-        // of `idem` changes nothing for an observing call.
+        // If the transaction is lost, its caller must not believe that it was committed. Any other
+        // failure of `idem` changes nothing in observe mode.
         if !self.open.is_rollback_forced {
             return Ok(());
         }
@@ -145,16 +146,17 @@ where
 }
 
 impl<X: Transaction<S>, S: Store, B, D: Fn(&Recorded)> ObservedInTransaction<'_, X, S, B, D> {
-    /// Claims without a wait.
+    /// Claims the key without a wait.
     async fn claim(&mut self) -> ClaimAfterBody {
         let runtime = self.open.runtime;
         let request = self.open.request;
         match self.open.claim(self.store, CommittedBy::Caller, None).await {
-            Ok(TransactionClaim::Owner { attempt, owner, .. }) => {
-                ClaimAfterBody::Owned { attempt, owner }
-            }
-            Ok(TransactionClaim::Met { left, .. }) => {
-                ClaimAfterBody::Failed(runtime.reject(request, &Rejected::InFlight(left)))
+            Ok(TransactionClaim::Owner(claimed)) => ClaimAfterBody::Owned {
+                attempt: claimed.attempt,
+                owner: claimed.owner,
+            },
+            Ok(TransactionClaim::Met(lease)) => {
+                ClaimAfterBody::Failed(runtime.reject(request, &Rejected::InFlight(lease.left)))
             }
             Ok(TransactionClaim::Replay(recorded)) => {
                 catch_user_panic(|| (self.decode)(&recorded));
@@ -164,7 +166,7 @@ impl<X: Transaction<S>, S: Store, B, D: Fn(&Recorded)> ObservedInTransaction<'_,
                 let would = match error {
                     Error::Store { .. } => Some(Decision::StoreFailed),
                     Error::Codec { .. } => Some(Decision::Unreadable),
-                    // Reported already.
+                    // It was reported already.
                     _ => None,
                 };
                 if let Some(would) = would {

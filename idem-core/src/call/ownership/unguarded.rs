@@ -1,4 +1,4 @@
-//! A call without a record: nothing is encoded, kept or given up. An error can be tried again.
+//! A call without a record: nothing is encoded, kept or given up. Errors can be retried.
 
 use std::fmt::Display;
 use std::future::{Future, pending};
@@ -16,10 +16,10 @@ use crate::runtime::outcome_writer::OutcomeWriter;
 use crate::task::current::Call;
 use crate::task::unguarded::unguarded;
 
-/// A body that nothing guards.
+/// An unguarded body.
 pub(crate) struct Unguarded<'a, Body> {
     pub(crate) operation: &'a str,
-    /// The key, where it is known.
+    /// The key, if it is known.
     pub(crate) id: Option<&'a RecordId>,
     pub(crate) body: Pin<&'a mut Option<Body>>,
 }
@@ -55,7 +55,7 @@ impl<R, Body: Future<Output = R>> Ownership<R> for Unguarded<'_, Body> {
     }
 }
 
-/// A body in a transaction that nothing guards.
+/// An unguarded body in a transaction.
 pub(crate) struct UnguardedInTransaction<'a, X, B> {
     pub(crate) tx: &'a mut X,
     pub(crate) body: &'a mut B,
@@ -84,12 +84,12 @@ impl<R, X, B: BodyInTransaction<X, R>> Ownership<R> for UnguardedInTransaction<'
     }
 }
 
-/// The end of a body that no lease stops.
+/// The end of a body that no lease can stop.
 pub(super) async fn try_end<R>(exit: BodyExit<R>) -> TryEnd<R> {
     match exit {
         BodyExit::Returned(returned) => TryEnd::Returned(returned),
         BodyExit::Panicked(panic) => TryEnd::Panicked(panic),
-        // There was no body to run, which is never so: callers pass one.
+        // Callers always pass a body, so this does not happen.
         BodyExit::Lost => pending().await,
     }
 }

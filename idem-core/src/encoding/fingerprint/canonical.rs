@@ -35,7 +35,8 @@ pub(super) mod tag {
     pub(in crate::encoding::fingerprint) const SEQUENCE: u8 = 9;
     pub(in crate::encoding::fingerprint) const MAP: u8 = 10;
     pub(in crate::encoding::fingerprint) const VARIANT: u8 = 11;
-    /// Before what an `Option` holds, if that is `None` again, or a newtype struct around `None`.
+    /// Comes before the content of an `Option` that is again `None`, or a newtype struct around
+    /// `None`.
     pub(in crate::encoding::fingerprint) const SOME: u8 = 12;
     /// A number that no `f64` holds exactly, in decimal.
     pub(in crate::encoding::fingerprint) const DECIMAL: u8 = 13;
@@ -45,7 +46,7 @@ pub(super) mod tag {
 /// The kind of the value that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wrote {
-    /// A bare `None`: a field of a struct that wrote it is absent.
+    /// A bare `None`. A struct's field that wrote it is absent.
     Nothing,
     /// A `None` inside of `Some`s and newtype structs.
     NothingInside,
@@ -55,7 +56,7 @@ pub(super) enum Wrote {
 
 type Written = Result<Wrote, FingerprintError>;
 
-/// Writes a value's canonical form behind what is there already.
+/// Appends a value's canonical form to a buffer.
 pub(super) struct Canonical<'a> {
     pub(super) out: &'a mut Vec<u8>,
 }
@@ -106,7 +107,7 @@ impl<'a> ser::Serializer for Canonical<'a> {
     }
 
     fn serialize_i128(self, value: i128) -> Written {
-        // A natural number is the same whether its type has a sign or not.
+        // A natural number has one form, whether its type has a sign or not.
         self.integer(
             if value < 0 {
                 tag::NEGATIVE
@@ -133,7 +134,7 @@ impl<'a> ser::Serializer for Canonical<'a> {
     }
 
     fn serialize_f64(self, value: f64) -> Written {
-        // One form for both zeros and for every NaN.
+        // Both zeros have one form, and so have all NaNs.
         let bits = if value == 0.0 {
             0
         } else if value.is_nan() {
@@ -278,14 +279,14 @@ impl<'a> ser::Serializer for Canonical<'a> {
         Ok(Entries::new(self.out, Of::Struct))
     }
 
-    /// As for a format that is not meant to be read: the form that types such as `Uuid` keep most
-    /// stable is their text, though.
+    /// The canonical form is not meant to be read, but types such as `Uuid` change their text form
+    /// the least.
     fn is_human_readable(&self) -> bool {
         true
     }
 }
 
-/// Values in their own order, ended by a tag that begins no value.
+/// Values in their own order, followed by a tag that begins no value.
 pub(super) struct Sequence<'a> {
     out: &'a mut Vec<u8>,
 }
@@ -333,8 +334,8 @@ enum Of {
     Number,
 }
 
-/// Entries are written one behind the other and put in order at the end; most structs need the sort
-/// only once a call, and it moves short slices.
+/// Entries are appended, and sorted at the end. Most structs sort once for each call, and the sort
+/// moves only short slices.
 pub(super) struct Entries<'a> {
     out: &'a mut Vec<u8>,
     of: Of,
@@ -396,10 +397,10 @@ impl<'a> Entries<'a> {
                 })
                 .collect();
             match of {
-                // A hash map has no order, so entries with equal keys are ordered by their values.
+                // A hash map has no order, so entries with equal keys are sorted by their values.
                 Of::Map => entries.sort_unstable(),
-                // A name that comes twice, which flattening allows, keeps its order: which of the
-                // two is first makes a difference.
+                // Flattening allows a name to come twice. Such entries keep their order, because
+                // the order changes the meaning.
                 Of::Struct | Of::Flattened | Of::Number => entries.sort_by_key(|(key, _)| *key),
             }
             for (key, value) in entries {
@@ -431,8 +432,8 @@ impl ser::SerializeMap for Entries<'_> {
         key: &K,
         value: &V,
     ) -> Result<(), FingerprintError> {
-        // The name of a field is a `str` itself, so a reference to it is two words wide. The keys
-        // of maps are sized.
+        // A field's name is a `str`, so a reference to it is two words wide. The keys of maps are
+        // sized types.
         let is_name = size_of::<&K>() > size_of::<usize>();
         if self.of == Of::Flattened && is_name {
             return self.field(key, value);
@@ -483,9 +484,9 @@ impl ser::SerializeStructVariant for Entries<'_> {
     }
 }
 
-/// Replaces what was written from `start` on by the number whose text was written at `text`.
+/// Replaces what was written from `start` on by the number whose text begins at `text`.
 fn rewrite(out: &mut Vec<u8>, start: usize, text: usize) {
-    // A tag and a length are before the text itself.
+    // The tag and the length come before the text.
     let digits = out
         .get(text + 9..)
         .and_then(|bytes| std::str::from_utf8(bytes).ok())
@@ -496,7 +497,7 @@ fn rewrite(out: &mut Vec<u8>, start: usize, text: usize) {
     match Number::of(&digits) {
         Number::Natural(number) => out.integer(tag::NATURAL, number.into()),
         Number::Negative(number) => out.integer(tag::NEGATIVE, number.unsigned_abs().into()),
-        // It cannot fail: only values' own implementations can.
+        // Only values' own implementations can fail, so this cannot.
         Number::Float(number) => drop(ser::Serializer::serialize_f64(out, number)),
         Number::Decimal(Some(decimal)) => out.sized(tag::DECIMAL, decimal.to_string().as_bytes()),
         Number::Decimal(None) => out.sized(tag::DECIMAL, digits.as_bytes()),

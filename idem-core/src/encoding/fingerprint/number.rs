@@ -1,14 +1,14 @@
-//! Numbers of `serde_json` that come as text, because some crate of the program enables
+//! Numbers of `serde_json` that come as text, because a crate of the program enables
 //! `arbitrary_precision`.
 //!
 //! They get the form that they have without that feature, so that the feature changes no
-//! fingerprint. A number that an `f64` would round keeps all its digits instead: two such numbers
+//! fingerprint. A number that an `f64` would round keeps all its digits, because two such numbers
 //! are different payloads.
 
-/// The name of the struct as which `serde_json` writes such a number, and of its only field.
+/// `serde_json` writes such a number as a struct with this name, and one field with this name.
 pub(super) const TOKEN: &str = "$serde_json::private::Number";
 
-/// A number as `serde_json` reads it without the feature, if nothing of it gets lost.
+/// A number as `serde_json` reads it without the feature, if nothing is lost.
 #[derive(Debug, PartialEq)]
 pub(super) enum Number {
     Natural(u64),
@@ -28,7 +28,7 @@ impl Number {
         }
         let exact = Decimal::of(text);
         match text.parse::<f64>() {
-            // Rust writes the fewest digits by which the float can be told from its neighbours.
+            // Rust writes the fewest digits that distinguish the float from its neighbours.
             Ok(float)
                 if float.is_finite()
                     && exact.is_some()
@@ -41,8 +41,8 @@ impl Number {
     }
 }
 
-/// A decimal number in lowest terms, so that equal numbers are equal: `digits` end with no zero and
-/// begin with none.
+/// A decimal number in lowest terms, so that equal numbers are equal: `digits` neither begin nor
+/// end with a zero.
 #[derive(Debug, PartialEq)]
 pub(super) struct Decimal {
     is_negative: bool,

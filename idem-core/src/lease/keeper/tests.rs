@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::encoding::key::Key;
-use crate::error::StoreErrorKind;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{
-    Claim, Claimed, Commit, Issue, Issued, Owner, RecordId, RecordInfo, Release, Removed,
+    Claim, Claimed, Commit, Issue, Issued, Owner, Ownership, RecordId, RecordInfo, Release,
+    Removed, Renewal,
 };
 use crate::store::{MemoryStore, Store};
 

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use super::{LockedStep, MemoryStore, lock};
+use super::slot::Slot;
+use super::step::LockedStep;
+use super::{MemoryStore, lock};
 use crate::error::StoreError;
 use crate::record::RecordInfo;
 use crate::store::admin::{
     AdminStore, Cursor, Intervened, Intervention, Listed, Listing, OnIntervention, Page,
 };
 
-/// How many records a page looks at, at most, and those of one more shard.
+/// A page looks at about this many records: it ends with the shard in which it reaches the number.
 const MOST_LOOKED_AT: usize = 4096;
 
 impl AdminStore for MemoryStore {
@@ -25,7 +27,8 @@ impl AdminStore for MemoryStore {
             }
         };
         let limit = listing.limit.max(1);
-        let (mut records, mut looked_at) = (Vec::new(), 0);
+        let mut records = Vec::new();
+        let mut looked_at = 0;
         while let Some(locked) = self.0.shards.get(shard) {
             let now = self.0.clock.elapsed();
             let locked = lock(locked);
@@ -33,7 +36,7 @@ impl AdminStore for MemoryStore {
             let slots = locked.records.slots(now, |id| id > after.as_bytes());
             drop(locked);
             let describe =
-                |slot: super::Slot| RecordInfo::new(&slot.record, slot.expires.saturating_sub(now));
+                |slot: Slot| RecordInfo::new(&slot.record, slot.expires.saturating_sub(now));
             let mut here: Vec<Listed> = slots
                 .into_iter()
                 .filter(|(id, _)| listing.may_match(id))
@@ -73,7 +76,8 @@ fn intervene(step: &mut LockedStep<'_>, intervention: &Intervention) -> Interven
     let Some((record, left)) = step.find() else {
         return Intervened::Nothing;
     };
-    let (attempt, lease_left) = (record.attempt(), record.lease_left(left));
+    let attempt = record.attempt();
+    let lease_left = record.lease_left(left);
     let on_intervention = record.on_intervention(intervention, left);
     match (on_intervention, lease_left) {
         (OnIntervention::Answer(answer), _) => return answer,

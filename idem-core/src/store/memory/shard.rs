@@ -1,12 +1,14 @@
 //! A part of the store, behind one lock.
 //!
-//! A record that changes has a place of its own, where it is *fresh*. A settled record will only
-//! expire. It is written with others into a *pack*: one run of bytes. A replayed outcome is a part
+//! A record that changes is *fresh*: it has memory of its own. A settled record only expires. It is
+//! written with others into a *pack*, which is one run of bytes, and a replayed outcome is a slice
 //! of that run. So a settled record costs its own bytes and an entry of the table, without a
-//! separate allocation for keeping or reading it.
+//! separate allocation.
 //!
-//! Sweeps find unused bytes of a pack, and drop expired records. A sweep looks at all records of
-//! the shard, and comes after as many changes as make it cost each of them a constant share.
+//! Sweeps find unused bytes of packs, and drop expired records. A sweep looks at all records of the
+//! shard. It comes after so many changes that its cost for each change is constant.
+
+mod pack;
 
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::ops::Deref;
@@ -16,18 +18,18 @@ use bytes::Bytes;
 use hashbrown::HashTable;
 use slab::Slab;
 
+use self::pack::{Pack, Packing};
 use super::Shared;
 use super::slot::{MOST_OVERHEAD, Packed, Slot};
 use crate::record::{Claim, Metadata, OnClaim, Record, RecordId};
 
-/// The number of records in a pack. It is large enough that a pack's overhead hardly counts. It is
-/// small enough that few records wait for a pack, and that a caller which keeps an outcome holds
-/// little memory.
+/// The number of records in a pack. More would let more records wait for a pack, and a caller that
+/// keeps an outcome would hold more memory. Fewer would waste more on each pack.
 pub(super) const PACK: usize = 16;
-/// A larger payload stays where it is: next to it, what packing saves is little, and copying it
+/// The largest payload that is packed. For a larger one, packing saves little memory, and copying
 /// takes time.
 pub(super) const MOST_PAYLOAD: usize = 1024;
-/// A sweep of fewer than this is not worth while.
+/// Fewer records are not worth a sweep.
 const LEAST_SWEPT: usize = 64;
 
 pub(super) struct Shard {
@@ -38,7 +40,7 @@ pub(super) struct Shard {
     packs: Slab<Pack>,
     /// No record changes by itself before this.
     earliest: Duration,
-    /// No lease of a fresh record runs out before this.
+    /// No lease of a fresh record expires before this.
     earliest_lease: Duration,
     /// How many more changes there may be before the next sweep.
     until_sweep: usize,
@@ -78,7 +80,7 @@ struct Place {
 const FRESH: u32 = u32::MAX;
 
 struct Fresh {
-    /// Growing and packing need this; keeping it here avoids a look at each record.
+    /// Known here so that growing and packing need not look at each record.
     settled: bool,
     hash: u64,
     of: Box<FreshRecord>,
@@ -89,21 +91,13 @@ struct FreshRecord {
     slot: Slot,
 }
 
-struct Pack {
-    bytes: Bytes,
-    /// How many records it has.
-    records: usize,
-    /// How many of its bytes the last sweep found needed.
-    used: usize,
-}
-
-/// Records that a sweep took out of a shard. Freeing a thousand records takes longer than finding them, so
-/// it happens when the shard's lock is open again.
+/// Records that a sweep took out of a shard. The caller frees them after it has released the
+/// shard's lock, because freeing a thousand records takes longer than finding them.
 #[derive(Default)]
 #[must_use]
 pub(super) struct Taken {
     packs: Vec<Bytes>,
-    // Moved here as they are: a box costs less to move than its record.
+    // The boxes move as they are, which costs less than moving the records.
     #[allow(clippy::vec_box)]
     fresh: Vec<Box<FreshRecord>>,
 }
@@ -152,7 +146,7 @@ impl Shared {
 }
 
 impl Shard {
-    /// The record as it is now, and the time until it changes by itself.
+    /// Returns the record as it is now, and the time until it changes by itself.
     pub(super) fn find(
         &mut self,
         target: Target<'_>,
@@ -182,7 +176,7 @@ impl Shard {
         ))
     }
 
-    /// How long the record stays as done after it has expired.
+    /// Returns how long the record stays as done after it has expired.
     pub(super) fn then_done(&self, target: Target<'_>) -> Duration {
         match self.place(target) {
             None => Duration::ZERO,
@@ -194,8 +188,7 @@ impl Shard {
         }
     }
 
-    /// Writes a record, in place of the one that is there or as a new one, for which the caller has
-    /// taken room.
+    /// Writes a record, new or in place of another. For a new one, the caller has taken room.
     pub(super) fn put(&mut self, target: Target<'_>, slot: Slot, shared: &Shared) {
         self.earliest = self.earliest.min(slot.expires);
         self.earliest_lease = self
@@ -264,7 +257,7 @@ impl Shard {
         shared.room.give_back(1);
     }
 
-    /// Packs and sweeps what is due, after a step. The caller frees what it returns without the
+    /// Packs and sweeps what is due after a step. The caller frees what this returns without the
     /// lock.
     pub(super) fn tend(&mut self, now: Duration, shared: &Shared) -> Taken {
         let mut taken = Taken::default();
@@ -297,7 +290,7 @@ impl Shard {
         self.places.len()
     }
 
-    /// The records whose ids are wanted, as they are now, in no order.
+    /// Returns the records whose ids are wanted, as they are now, in no order.
     pub(super) fn slots(
         &self,
         now: Duration,
@@ -395,14 +388,33 @@ impl Shard {
         self.settled = 0;
     }
 
-    /// Looks at every record once: drops what has expired and packs whose records are gone, and
-    /// brings thin packs together.
+    /// Looks at every record once: drops what has expired and packs that are empty, and merges thin
+    /// packs.
     fn sweep(&mut self, now: Duration, shared: &Shared, taken: &mut Taken) {
         let before = self.places.len();
         #[cfg(test)]
         {
             self.looked_at += before;
         }
+        self.drop_expired(now, taken);
+        self.packs.retain(|_, pack| {
+            if pack.records == 0 {
+                taken.packs.push(std::mem::take(&mut pack.bytes));
+            }
+            pack.records > 0
+        });
+        self.has_gaps = false;
+        shared.room.give_back(before - self.places.len());
+        self.merge_thin(now, taken);
+        if self.settled >= PACK {
+            self.pack_settled();
+        }
+        self.shrink(shared);
+    }
+
+    /// Drops expired records. Notes when the next one changes, which fresh ones have settled, and
+    /// how many bytes of each pack are still needed.
+    fn drop_expired(&mut self, now: Duration, taken: &mut Taken) {
         let Self {
             places,
             fresh,
@@ -410,7 +422,8 @@ impl Shard {
             settled,
             ..
         } = self;
-        let (mut earliest, mut earliest_lease) = (Duration::MAX, Duration::MAX);
+        let mut earliest = Duration::MAX;
+        let mut earliest_lease = Duration::MAX;
         packs.iter_mut().for_each(|(_, pack)| pack.used = 0);
         places.retain(|place| {
             let changes_at = if place.pack == FRESH {
@@ -441,38 +454,27 @@ impl Shard {
                     pack.records -= 1;
                     return false;
                 }
-                let (changes_at, used) = (packed.changes_at(now), packed.used(now));
+                let changes_at = packed.changes_at(now);
+                let used = packed.used(now);
                 pack.used += used;
                 changes_at
             };
             earliest = earliest.min(changes_at);
             true
         });
-        packs.retain(|_, pack| {
-            if pack.records == 0 {
-                taken.packs.push(std::mem::take(&mut pack.bytes));
-            }
-            pack.records > 0
-        });
         self.earliest = earliest;
         self.earliest_lease = earliest_lease;
-        self.has_gaps = false;
-        shared.room.give_back(before - self.places.len());
-        self.merge_thin(now, taken);
-        if self.settled >= PACK {
-            self.pack_settled();
-        }
-        self.shrink(shared);
     }
 
-    /// Writes what is in packs that are half empty, or small, into new ones.
+    /// Writes the records of packs that are half empty or small into new packs.
     fn merge_thin(&mut self, now: Duration, taken: &mut Taken) {
         let is_thin = |pack: &Pack| pack.used < pack.bytes.len() / 2 || pack.records < PACK / 2;
         let thin: Vec<bool> = (0..self.packs.capacity())
             .map(|key| self.packs.get(key).is_some_and(is_thin))
             .collect();
-        // A single one that is small could only be copied.
-        let (mut count, mut gaps) = (0, 0);
+        // A single small pack could only be copied.
+        let mut count = 0;
+        let mut gaps = 0;
         for (_, pack) in self.packs.iter().filter(|(_, pack)| is_thin(pack)) {
             count += 1;
             gaps += pack.bytes.len() - pack.used;
@@ -530,47 +532,7 @@ impl Shard {
     }
 }
 
-/// A pack that is being written.
-struct Packing {
-    key: usize,
-    bytes: Vec<u8>,
-    records: usize,
-}
-
-impl Packing {
-    fn new(packs: &Slab<Pack>, room: usize) -> Self {
-        Self {
-            key: packs.vacant_key(),
-            bytes: Vec::with_capacity(room),
-            records: 0,
-        }
-    }
-
-    /// Adds a record, and says where it will be.
-    fn add(&mut self, id: &[u8], slot: &Slot) -> Place {
-        let place = Place {
-            pack: narrow(self.key),
-            at: narrow(self.bytes.len()),
-        };
-        slot.write(id, &mut self.bytes);
-        self.records += 1;
-        place
-    }
-
-    fn end(mut self, packs: &mut Slab<Pack>) {
-        self.bytes.shrink_to_fit();
-        let used = self.bytes.len();
-        // Not `Bytes::from`, which allocates when the first outcome is replayed.
-        let bytes = Bytes::from_owner(self.bytes);
-        packs.insert(Pack {
-            bytes,
-            records: self.records,
-            used,
-        });
-    }
-}
-
-/// Whether nothing will happen to a record but that it expires, and it is worth while to pack it.
+/// Whether a record will only expire, and is small enough to be packed.
 fn settles(record: &Record) -> bool {
     !matches!(record, Record::InFlight(_)) && payload_len(record) <= MOST_PAYLOAD
 }
@@ -601,7 +563,7 @@ fn index(place: u32) -> usize {
     place as usize
 }
 
-/// A shard has no 2^32 fresh records, and no pack as many bytes.
+/// A shard has fewer than 2^32 fresh records, and a pack fewer bytes.
 fn narrow(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(FRESH)
 }

@@ -37,7 +37,7 @@ const HAS_METADATA: u8 = 0b10_0000;
 
 /// How many bytes there are before the id.
 const FIXED: usize = 4 + 1 + 8 + 4;
-/// More than a written record takes beside its id and its payload.
+/// The most bytes of a written record without its id and its payload.
 pub(super) const MOST_OVERHEAD: usize = 224 + 192 * MOST_TAKEN_OVER;
 
 /// A record, and when it changes by itself.
@@ -51,7 +51,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Lets the time pass: what has expired becomes done, or is over, which is said by `true`.
+    /// Lets time pass: an expired record becomes done, or is over. Returns whether it is over.
     pub(super) fn pass(&mut self, now: Duration) -> bool {
         if now < self.expires {
             return false;
@@ -121,7 +121,7 @@ impl Slot {
     }
 }
 
-/// A record in a pack, as far as it was read: up to its id.
+/// A record in a pack, read as far as its id.
 pub(super) struct Packed<'a> {
     tag: u8,
     expires: Duration,
@@ -133,7 +133,7 @@ pub(super) struct Packed<'a> {
 }
 
 impl<'a> Packed<'a> {
-    /// Looks at the record that was written at a place of a pack.
+    /// Reads the record that was written at a place of a pack.
     pub(super) fn at(pack: &'a [u8], start: usize) -> Self {
         let mut rest = Reader { pack, at: start };
         let id_len = u32::from_le_bytes(rest.array());
@@ -158,7 +158,7 @@ impl<'a> Packed<'a> {
         }
     }
 
-    /// The id of the record that was written at a place of a pack.
+    /// Reads the id of the record that was written at a place of a pack.
     pub(super) fn id_at(pack: &'a [u8], start: usize) -> &'a [u8] {
         let mut rest = Reader { pack, at: start };
         let id_len = u32::from_le_bytes(rest.array());
@@ -180,9 +180,11 @@ impl<'a> Packed<'a> {
         }
     }
 
-    /// How many of its bytes are still needed: not the payload of one that is done by now.
+    /// Returns how many of its bytes are still needed. A record that is done by now needs no
+    /// payload.
     pub(super) fn used(mut self, now: Duration) -> usize {
-        let (start, expires) = (self.start, self.expires);
+        let start = self.start;
+        let expires = self.expires;
         let (_, payload) = self.rest_of_slot();
         let end = self.rest.at;
         end - start
@@ -191,8 +193,8 @@ impl<'a> Packed<'a> {
                 .map_or(0, |payload| payload.len())
     }
 
-    /// The whole, as it was written; `pack` is what it was read from. Its payload is a part of the
-    /// pack, not a copy.
+    /// Reads the whole record. `pack` is what it was read from; its payload is a slice of the pack,
+    /// not a copy.
     pub(super) fn slot(mut self, pack: &Bytes) -> Slot {
         let (mut record, payload) = self.rest_of_slot();
         if let (Record::Committed { outcome, .. }, Some(payload)) = (&mut record, payload) {
@@ -205,7 +207,7 @@ impl<'a> Packed<'a> {
         }
     }
 
-    /// The record without its payload, and where that is.
+    /// Reads the record without its payload, and where the payload is.
     fn rest_of_slot(&mut self) -> (Record, Option<std::ops::Range<usize>>) {
         let rest = &mut self.rest;
         let attempt = rest.number();
@@ -260,7 +262,7 @@ const OVER_WITH_FINGERPRINT: u8 = 1;
 /// One that has none.
 const OVER_WITHOUT: u8 = 2;
 
-/// Writes the fields of a record in flight, besides attempt and fingerprint.
+/// Writes the fields of a record in flight, except for attempt and fingerprint.
 fn write_in_flight(held: &InFlight, out: &mut Vec<u8>) {
     out.extend_from_slice(&held.owner.to_bytes());
     out.push(match held.origin {
@@ -323,7 +325,8 @@ impl<'a> Reader<'a> {
     }
 
     fn number(&mut self) -> u64 {
-        let (mut number, mut shift) = (0, 0);
+        let mut number = 0;
+        let mut shift = 0;
         loop {
             let byte = self.byte();
             number |= u64::from(byte & 0x7f) << shift;
@@ -392,8 +395,10 @@ mod tests {
     fn records() -> Vec<Record> {
         let fingerprint = Some(Fingerprint::of("x").unwrap());
         let held = |origin, fingerprint| {
-            let (lease, hold, owner, attempt) =
-                (Duration::MAX, Duration::MAX, Owner::generate(), u64::MAX);
+            let lease = Duration::MAX;
+            let hold = Duration::MAX;
+            let owner = Owner::generate();
+            let attempt = u64::MAX;
             let trace = Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into());
             InFlight {
                 owner,
@@ -414,7 +419,8 @@ mod tests {
                 ..held(Origin::Abandoned, fingerprint)
             });
         let committed = |is_error, codec: &[u8], payload: &'static [u8]| {
-            let (codec, payload) = (CodecId::parse(codec).unwrap(), Bytes::from_static(payload));
+            let codec = CodecId::parse(codec).unwrap();
+            let payload = Bytes::from_static(payload);
             let audit = crate::record::Audit::new("jane", "ticket 7", Duration::from_secs(1))
                 .filter(|_| is_error);
             let metadata = audit.map(|audit| {

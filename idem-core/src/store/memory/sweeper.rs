@@ -1,8 +1,8 @@
-//! Drops what has expired, whether or not anybody calls: a thread of the store.
+//! A thread of the store that drops expired records, even if no call comes.
 //!
-//! It runs while the store has records that will expire, and sleeps until the first of them does. A
-//! thread, not a task: the store may be made and used outside of tokio, its calls may come from
-//! several runtimes, and a runtime may be parked or gone.
+//! It runs while the store has records that will expire, and sleeps until the first of them does.
+//! It is a thread and not a task, because the store may be used outside of tokio or from several
+//! tokio runtimes, and a runtime may be parked or gone.
 //!
 //! A step that adds a record which expires before the thread would look wakes the thread, or starts
 //! it. No wake-up is lost: the step writes its shard's `due` and then reads `looks_at`; the thread
@@ -20,15 +20,15 @@ use crate::observe::catch_user_panic;
 pub(super) const NEVER: u64 = u64::MAX;
 /// While the thread looks.
 const LOOKING: u64 = 0;
-/// At least this long between two looks, so that records which expire one after the other are found
+/// The least time between two looks, so that records which expire one after the other are found
 /// together.
 const AFTER_A_FIND: Duration = Duration::from_secs(1);
-/// The same after a look that found less than one expired record in [`FEW`]: where keys come and go
-/// all the time, each look is at all records.
+/// The least time after a look that found fewer than one expired record in [`FEW`]. If keys come
+/// and go all the time, each look is at all records.
 const AFTER_FEW: Duration = Duration::from_secs(5);
 const FEW: usize = 16;
-/// How much later than a record expires the thread may look for it, so that few steps wake it. No
-/// less than the pauses above, so that no step shortens them.
+/// How much later than a record expires the thread may look for it, so that few steps wake it. It
+/// is at least as long as the pauses above, so that no step shortens them.
 const SLACK: Duration = AFTER_FEW;
 /// A look at a full store is made in at most this many turns, with a pause between two, so that it
 /// takes a part of one processor. More turns would last too long on a busy machine, where a pause
@@ -56,7 +56,7 @@ struct State {
     looks: u64,
 }
 
-/// A time of the store's clock as shards publish it.
+/// Returns a time of the store's clock as shards publish it.
 pub(super) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(NEVER)
 }
@@ -70,7 +70,7 @@ impl Sweeper {
         })
     }
 
-    /// Whether the thread would look too late for what is due then.
+    /// Whether the thread would look too late for what is due at `due`.
     pub(super) fn is_late_for(&self, due: u64) -> bool {
         due.saturating_add(nanos(SLACK)) < self.looks_at.load(Ordering::SeqCst)
     }
@@ -85,11 +85,14 @@ impl Sweeper {
         }
         state.is_running = true;
         self.looks_at.store(LOOKING, Ordering::SeqCst);
-        let (sweeper, store) = (self.clone(), Arc::downgrade(store));
+        let sweeper = self.clone();
+        let store = Arc::downgrade(store);
         if let Err(error) = spawn("idem-sweeper", move || sweeper.run(&store)) {
-            // It stays marked as running, so that no call tries again. New keys sweep in passing.
+            // The sweeper stays marked as running, so that no call tries to start it again. Claims
+            // of new keys sweep too.
             catch_user_panic(|| {
-                tracing::warn!(target: "idem", %error, "the memory store has no thread to drop expired records; calls drop them");
+                tracing::warn!(target: "idem", %error, "the memory store has no thread to drop \
+                    expired records; calls drop them");
             });
         }
     }
@@ -104,7 +107,8 @@ impl Sweeper {
         while let Some(found) = self.look(store) {
             self.looks_at.store(NEVER, Ordering::SeqCst);
             let Some(inner) = store.upgrade() else { return };
-            let (now, next) = (nanos(inner.clock.elapsed()), inner.next_due());
+            let now = nanos(inner.clock.elapsed());
+            let next = inner.next_due();
             drop(inner);
             let mut state = self.state();
             #[cfg(test)]
@@ -133,7 +137,8 @@ impl Sweeper {
 
     /// Sweeps each shard that is due; `None` if the store is gone.
     fn look(&self, store: &Weak<Inner>) -> Option<Swept> {
-        let (mut from, mut all) = (0, Swept::default());
+        let mut from = 0;
+        let mut all = Swept::default();
         loop {
             let inner = store.upgrade()?;
             let at_once = inner.shards.len().div_ceil(TURNS);
@@ -160,7 +165,7 @@ impl Sweeper {
 
 #[cfg(all(test, shuttle))]
 impl Sweeper {
-    /// Time has passed up to this: a sleep that would be over by now is.
+    /// Tells the thread the time of a test's clock, and ends a sleep that is over by then.
     pub(super) fn time_is(&self, now: u64) {
         let mut state = self.state();
         if self.looks_at.load(Ordering::SeqCst) <= now {
@@ -177,7 +182,7 @@ impl Sweeper {
         self.state().is_running
     }
 
-    /// Has the thread look, if there is one, and waits until it has.
+    /// Makes the thread look, if it runs, and waits for the look to end.
     pub(super) fn look_now(&self) {
         let mut state = self.state();
         // One look may have begun already.

@@ -37,7 +37,8 @@ fn id(key: usize) -> RecordId {
 }
 
 fn claim(key: usize, hold: Duration) -> Claim {
-    let (id, owner) = (id(key), Owner::generate());
+    let id = id(key);
+    let owner = Owner::generate();
     Claim {
         id,
         owner,
@@ -129,7 +130,10 @@ fn while_all_records_expire_a_call_frees_and_writes_no_more_than_a_shard_has() {
     // As full as it may be, so that the shards are as large as they may be.
     let store = MemoryStore::build(RECORDS + RECORDS / 10, Box::new(clock.clone()), None);
     assert_eq!(store.0.shards.len(), 64);
-    let (mut most_looked_at, mut most_freed, mut most_made, mut most_bytes) = (0, 0, 0, 0);
+    let mut most_looked_at = 0;
+    let mut most_freed = 0;
+    let mut most_made = 0;
+    let mut most_bytes = 0;
     for key in 0..2 * RECORDS {
         if key == RECORDS {
             clock.advance(SECOND);
@@ -179,7 +183,8 @@ fn what_a_sweep_takes_out_is_freed_without_the_lock() {
     let freed = |info: allocation_counter::AllocationInfo| {
         i64::try_from(info.count_total).unwrap() - info.count_current
     };
-    let (mut taken, mut guarded) = (None, lock(&store.0.shards[0]));
+    let mut taken = None;
+    let mut guarded = lock(&store.0.shards[0]);
     let locked = allocation_counter::measure(|| {
         taken = Some(guarded.records.make_room(clock.elapsed(), &store.0.shared));
     });

@@ -1,4 +1,4 @@
-//! Those who wait for a record that is in flight.
+//! The waiters for records in flight.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::record::RecordId;
 #[derive(Default)]
 pub(super) struct Waiters(HashTable<WaitedFor>);
 
-/// Those who wait for one record. Counted by hand, under the lock, because a count of pointers goes
+/// The waiters for one record. Their count changes under the lock. The count of an `Arc` would go
 /// down only after it.
 struct WaitedFor {
     id: RecordId,
@@ -45,7 +45,7 @@ impl Waiters {
     }
 }
 
-/// A waiter's place. The last one to leave takes the place away.
+/// A waiter's entry. The last waiter to leave removes the record's entry.
 pub(super) struct Waiter<'a> {
     store: &'a MemoryStore,
     id: &'a RecordId,
@@ -86,7 +86,7 @@ impl Drop for Waiter<'_> {
             .waiters
             .place(self.id, self.hash)
         {
-            // Others may wait there by now, if these were woken.
+            // If these were woken, others may wait there by now.
             let waited = place.get_mut();
             if Arc::ptr_eq(&waited.notify, &self.notify) {
                 waited.count -= 1;

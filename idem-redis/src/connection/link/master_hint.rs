@@ -1,7 +1,7 @@
 //! The master as the Sentinels announce it.
 //!
-//! After a failover, some Sentinels still name the old master for a while. So a link connects to the
-//! announced address first, and asks all Sentinels again when the announcement is old or wrong.
+//! After a failover, some Sentinels still name the old master for a while. So a link connects to
+//! the announced address first, and asks all Sentinels again when the announcement is old or wrong.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -54,8 +54,9 @@ impl Inner {
             .await
     }
 
-    /// Connects to the announced master. If that server is not a master, or cannot be reached twice,
-    /// the announcement is dropped: another failover may have followed that was not announced.
+    /// Connects to the announced master. If that server is not a master, or cannot be reached
+    /// twice, the announcement is dropped: another failover may have followed that was not
+    /// announced.
     pub(super) async fn open_at_announced(
         self: &Arc<Self>,
         watched: &Watched,

@@ -55,8 +55,8 @@ struct Inner {
     master_hint: Mutex<MasterHint>,
     /// Signals that an attempt to connect goes to a former master.
     wrong_master: watch::Sender<()>,
-    /// What is known of the clock of the server in use. After a failover the clock is another one,
-    /// which looks as if it had been set.
+    /// What is known of the clock of the server in use. The clock of another server, after a
+    /// failover, looks like this clock after it was set.
     clock: ServerClock,
     probe: Mutex<Option<Probe>>,
 }

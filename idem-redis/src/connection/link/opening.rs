@@ -61,19 +61,6 @@ impl Inner {
             limit: self.options.connect_limit,
         };
         let subscriptions = Subscriptions::new();
-        let inner = Arc::downgrade(&self);
-        let lost = Arc::downgrade(&subscriptions);
-        let receive = move |push: PushInfo| -> Result<(), ()> {
-            let (PushKind::Disconnection, Some(subscriptions)) = (&push.kind, lost.upgrade())
-            else {
-                return Ok(());
-            };
-            match inner.upgrade() {
-                Some(inner) => inner.lost(&subscriptions, Duration::ZERO),
-                None => subscriptions.close(),
-            }
-            Ok(())
-        };
         // redis-rs's default length of the command queue stays: a longer one made no difference to
         // ten thousand callers.
         let config = AsyncConnectionConfig::new()
@@ -81,7 +68,7 @@ impl Inner {
             .set_connection_timeout(None)
             // `StepRunner` has one limit around each step of the store.
             .set_response_timeout(None)
-            .set_push_sender(receive);
+            .set_push_sender(self.on_disconnection(&subscriptions));
         let connection = client
             .get_multiplexed_async_connection_with_config(&config)
             .await;
@@ -102,9 +89,11 @@ impl Inner {
         if let Err(error) = self.look_at_clock(connection.clone()).await
             && error.code() == Some("NOPERM")
         {
-            catch_user_panic(
-                || tracing::warn!(target: "idem", server = %self.server, "this user may not ask Redis for the TIME, so idem cannot tell when the server's clock is set (ACL SETUSER .. +time)"),
-            );
+            catch_user_panic(|| {
+                tracing::warn!(target: "idem", server = %self.server, "this user may not ask \
+                    Redis for the TIME, so idem cannot tell when the server's clock is set (ACL \
+                    SETUSER .. +time)");
+            });
         }
         subscriptions.start(subscriber);
         Ok(Session(Arc::new(Connected {
@@ -116,6 +105,27 @@ impl Inner {
             address,
             alive: runtime.alive().clone(),
         })))
+    }
+
+    /// Returns what redis-rs calls with each push message. If the connection is lost, replaces the
+    /// session.
+    fn on_disconnection(
+        self: &Arc<Self>,
+        subscriptions: &Arc<Subscriptions>,
+    ) -> impl Fn(PushInfo) -> Result<(), ()> + use<> {
+        let inner = Arc::downgrade(self);
+        let lost = Arc::downgrade(subscriptions);
+        move |push| {
+            if let PushKind::Disconnection = push.kind
+                && let Some(subscriptions) = lost.upgrade()
+            {
+                match inner.upgrade() {
+                    Some(inner) => inner.lost(&subscriptions, Duration::ZERO),
+                    None => subscriptions.close(),
+                }
+            }
+            Ok(())
+        }
     }
 
     pub(super) async fn look_at_clock(
@@ -130,14 +140,18 @@ impl Inner {
                 tracing::warn!(
                     target: "idem",
                     server = %self.server,
-                    "the clock of Redis was set ahead by {by:.1?}, or another server with another clock took over: keys that it affects are taken over up to one lease later; keep the clocks of Redis in step (NTP)"
+                    "the clock of Redis was set ahead by {by:.1?}, or another server with another \
+                     clock took over: keys that it affects are taken over up to one lease later; \
+                     keep the clocks of Redis in step (NTP)"
                 );
             }),
             Some(Jump::Back(by)) => catch_user_panic(|| {
                 tracing::warn!(
                     target: "idem",
                     server = %self.server,
-                    "the clock of Redis was set back by {by:.1?}, or another server with another clock took over: all records, abandoned ones too, are kept that much longer; keep the clocks of Redis in step (NTP)"
+                    "the clock of Redis was set back by {by:.1?}, or another server with another \
+                     clock took over: all records, abandoned ones too, are kept that much longer; \
+                     keep the clocks of Redis in step (NTP)"
                 );
             }),
             None => {}

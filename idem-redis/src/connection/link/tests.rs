@@ -48,16 +48,15 @@ async fn a_new_connection_is_used_unless_it_is_lost_already() {
 #[tokio::test]
 async fn a_new_connection_to_a_former_master_is_not_used() {
     let (_server, link) = server_and_link().await;
-    let (former, master) = (("10.0.0.1".to_owned(), 1), ("10.0.0.2".to_owned(), 2));
+    let former = ("10.0.0.1".to_owned(), 1);
+    let master = ("10.0.0.2".to_owned(), 2);
     let Peer::Server(client) = &link.0.peer else {
         unreachable!()
     };
     // The failover is announced while the connection is made.
     let open_at = |address| Arc::clone(&link.0).open_at(client.clone(), Some(address));
-    let (to_former, to_master) = (
-        open_at(former).await.unwrap(),
-        open_at(master.clone()).await.unwrap(),
-    );
+    let to_former = open_at(former).await.unwrap();
+    let to_master = open_at(master.clone()).await.unwrap();
     link.0.handle_statement(Statement::Switched(master));
     let before = in_use(&link);
     assert!(!link.0.publish(to_former));

@@ -1,5 +1,5 @@
-//! The background tasks of a link: they replace a lost session, watch the server's clock, and listen
-//! to the Sentinels.
+//! The background tasks of a link: they replace a lost session, watch the server's clock, and
+//! listen to the Sentinels.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
@@ -70,9 +70,10 @@ impl Inner {
             let old = std::mem::replace(&mut *state, down);
             drop(state);
             drop(old);
-            catch_user_panic(
-                || tracing::warn!(target: "idem", server = %self.server, "the connection to Redis is lost; connecting again"),
-            );
+            catch_user_panic(|| {
+                tracing::warn!(target: "idem", server = %self.server, "the connection to Redis \
+                    is lost; connecting again");
+            });
         }
     }
 
@@ -93,7 +94,8 @@ impl Inner {
         }
     }
 
-    /// Starts the background tasks in the runtime of the connections, unless they run there already.
+    /// Starts the background tasks in the runtime of the connections, unless they run there
+    /// already.
     pub(super) fn start_tasks(self: &Arc<Self>) {
         let runtime = self.options.runtime.runtime();
         let mut background_tasks = self
@@ -196,18 +198,20 @@ async fn replace(
         match opened {
             Ok(session) => {
                 if inner.publish(session) {
-                    catch_user_panic(
-                        || tracing::info!(target: "idem", server = %inner.server, "connected to Redis"),
-                    );
+                    catch_user_panic(|| {
+                        tracing::info!(target: "idem", server = %inner.server, "connected to \
+                            Redis");
+                    });
                     return;
                 }
                 pause = LONGEST_PAUSE;
             }
             Err(error) => {
                 if !std::mem::replace(&mut warned, true) {
-                    catch_user_panic(
-                        || tracing::warn!(target: "idem", %error, "the connection to Redis cannot be replaced yet; trying again"),
-                    );
+                    catch_user_panic(|| {
+                        tracing::warn!(target: "idem", %error, "the connection to Redis cannot \
+                            be replaced yet; trying again");
+                    });
                 }
                 let failure = inner.failure(error);
                 let is_refusal = failure.is_refusal;

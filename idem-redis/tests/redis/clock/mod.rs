@@ -30,8 +30,9 @@ impl Clocked {
     async fn faster_by(hundredths: u32) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
-        let (library, set_by, program) =
-            (path("set_clock.so"), path("set_by"), path("redis-server"));
+        let library = path("set_clock.so");
+        let set_by = path("set_by");
+        let program = path("redis-server");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/redis/clock/set_clock.c");
         let built = Command::new("cc")
             .args(["-shared", "-fPIC", "-O1", "-o"])
@@ -44,7 +45,8 @@ impl Clocked {
         );
         std::fs::write(&set_by, "0").unwrap();
         let script = format!(
-            "#!/bin/sh\nCLOCK_FASTER_BY={hundredths} CLOCK_SET_BY={} LD_PRELOAD={} exec redis-server \"$@\"\n",
+            "#!/bin/sh\nCLOCK_FASTER_BY={hundredths} CLOCK_SET_BY={} LD_PRELOAD={} exec \
+             redis-server \"$@\"\n",
             set_by.display(),
             library.display()
         );
@@ -94,7 +96,8 @@ async fn claims_in_the_end(store: &RedisStore, key: &str) -> Result<(u64, Durati
 #[tokio::test]
 async fn p1_no_key_of_a_living_owner_is_taken_over_when_the_clock_is_set_ahead() {
     let server = Clocked::start().await;
-    let (owner, other) = (server.store().await, server.store().await);
+    let owner = server.store().await;
+    let other = server.store().await;
     let held = claim_for("k", 30 * SECOND);
     owner.claim(&held).await.unwrap();
     // Past the lease, and not past the expiry of the record.
@@ -125,7 +128,8 @@ async fn p1_no_key_of_a_living_owner_is_taken_over_when_the_clock_is_set_ahead()
 #[tokio::test]
 async fn p1_a_small_jump_does_not_hide_a_large_one() {
     let server = Clocked::start().await;
-    let (owner, other) = (server.store().await, server.store().await);
+    let owner = server.store().await;
+    let other = server.store().await;
     owner.claim(&claim_for("k", 60 * SECOND)).await.unwrap();
     for set_by in [200, 202] {
         server.set_by(set_by);
@@ -149,7 +153,8 @@ async fn p1_a_small_jump_does_not_hide_a_large_one() {
 #[tokio::test]
 async fn p1_several_jumps_count_together() {
     let server = Clocked::start().await;
-    let (owner, other) = (server.store().await, server.store().await);
+    let owner = server.store().await;
+    let other = server.store().await;
     // Its owner runs for 27 s, and each jump is less than a tenth of its lease.
     owner.claim(&claim_for("k", 30 * SECOND)).await.unwrap();
     for jumps in 1..=20 {
@@ -173,7 +178,8 @@ async fn p1_several_jumps_count_together() {
 #[tokio::test]
 async fn p1_it_is_noticed_in_a_removal_too() {
     let server = Clocked::start().await;
-    let (owner, other) = (server.store().await, server.store().await);
+    let owner = server.store().await;
+    let other = server.store().await;
     owner.claim(&claim_for("k", 30 * SECOND)).await.unwrap();
     server.set_by(200);
     assert!(matches!(
@@ -185,7 +191,8 @@ async fn p1_it_is_noticed_in_a_removal_too() {
 #[tokio::test]
 async fn p5_an_abandoned_key_is_taken_over_a_lease_after_the_clock_was_set_ahead() {
     let server = Clocked::start().await;
-    let (owner, other) = (server.store().await, server.store().await);
+    let owner = server.store().await;
+    let other = server.store().await;
     owner.claim(&claim_for("k", LEASE)).await.unwrap();
     server.set_by(200);
     let (attempt, waited) = claims_in_the_end(&other, "k").await.unwrap();
@@ -203,7 +210,8 @@ async fn p5_an_abandoned_key_is_taken_over_a_lease_after_the_clock_was_set_ahead
 #[tokio::test]
 async fn p5_beside_a_clock_that_is_as_fast_as_is_promised_an_abandoned_key_is_taken_over() {
     let server = Clocked::faster_by(9).await;
-    let (owner, other) = (server.store().await, server.store().await);
+    let owner = server.store().await;
+    let other = server.store().await;
     let lease = 3 * SECOND;
     owner.claim(&claim_for("k", lease)).await.unwrap();
     let begun = std::time::Instant::now();
@@ -215,7 +223,8 @@ async fn p5_beside_a_clock_that_is_as_fast_as_is_promised_an_abandoned_key_is_ta
 #[tokio::test]
 async fn what_was_given_up_waits_for_no_clock() {
     let server = Clocked::start().await;
-    let (owner, other) = (server.store().await, server.store().await);
+    let owner = server.store().await;
+    let other = server.store().await;
     for (key, step) in [
         ("released", release(&claim("released"))),
         ("abandoned", give_up(&claim("abandoned"))),
@@ -237,7 +246,8 @@ async fn what_was_given_up_waits_for_no_clock() {
 #[tokio::test]
 async fn p1_a_clock_that_is_set_back_takes_no_key_from_anybody() {
     let server = Clocked::start().await;
-    let (owner, other) = (server.store().await, server.store().await);
+    let owner = server.store().await;
+    let other = server.store().await;
     let held = claim_for("k", LEASE);
     owner.claim(&held).await.unwrap();
     server.set_by(-5);

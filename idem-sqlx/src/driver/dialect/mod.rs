@@ -198,7 +198,7 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         columns: &Columns,
     ) -> impl Future<Output = Result<Option<Row>, sqlx::Error>> + Send;
 
-    /// Writes each row where there is none, and returns the revisions of those that were written.
+    /// Writes each row that does not exist, and returns the revisions of those that were written.
     fn insert_all(
         &self,
         on: &mut Conn<Self>,
@@ -328,7 +328,8 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         before: i64,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// The same from a `Drop`, if the roll-back that follows does not do it.
+    /// As [`limit_locks`](Self::limit_locks) with the previous limit, from a `Drop`, if the
+    /// rollback that follows does not restore it.
     fn restore_lock_limit_later(on: &mut Conn<Self>, before: i64) {
         let _ = (on, before);
     }
@@ -344,8 +345,8 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         statement: &str,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// The same for a transaction that is lost: the new one can never commit a write, if the
-    /// database supports that with a statement in it.
+    /// As [`restart`](Self::restart), for a transaction that is lost. The new one can never commit
+    /// a write, if the database supports that with a statement in it.
     fn restart_lost(
         on: &mut Conn<Self>,
         statement: &str,

@@ -45,7 +45,7 @@ impl Lapsed {
         })
     }
 
-    /// The same for a claim that takes the key over only after this age.
+    /// Sets the age from which the claim takes the key over.
     pub(crate) fn silent_for(self, age: Duration) -> Self {
         Self {
             silent_for: Some(age),

@@ -20,7 +20,7 @@ use self::sqlx::{Database, Pool};
 use super::super::super::sqlx;
 use super::super::dialect::CONNECT_LIMIT;
 
-/// How long the pool's test of a connection that nobody needs now may take.
+/// How long the pool's test of a returned connection may take.
 const RETURN_LIMIT: Duration = Duration::from_secs(1);
 
 type Acquiring<Db> = Pin<Box<dyn Future<Output = Result<PoolConnection<Db>, sqlx::Error>> + Send>>;

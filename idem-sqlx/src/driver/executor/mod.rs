@@ -40,7 +40,7 @@ use super::dialect::{Conn, Dialect, ErrorClass, Schema};
 use crate::table::Table;
 use crate::waiters::LocalWaiters;
 
-/// How long connecting may take at the start, and for a transaction: nobody waits longer there.
+/// How long connecting may take at the start, and for a transaction. No step waits longer there.
 pub(crate) const CONNECT_WAIT: Duration = Duration::from_millis(1800);
 /// How much longer the caller waits for the runtime that carries the step out.
 const GRACE: Duration = Duration::from_millis(100);
@@ -77,7 +77,7 @@ enum Queue {
     Reads,
 }
 
-/// Whether work may be sent again when nobody knows whether it was carried out.
+/// Whether work may be sent again if its result is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resend {
     /// A second time changes nothing.
@@ -89,7 +89,7 @@ pub(crate) enum Resend {
 #[derive(Debug, Clone, Copy)]
 struct StepOptions {
     queue: Queue,
-    /// Whether the table must be ours.
+    /// Whether the step needs the table of `idem`.
     checks_table: bool,
     resend: Resend,
 }
@@ -351,7 +351,7 @@ impl<D: Dialect> Executor<D> {
         failure
     }
 
-    /// Checks once whether the table is there, and ours, if the step needs that.
+    /// Checks once whether the table exists and belongs to `idem`, if the step needs that.
     async fn check_table(
         &self,
         options: StepOptions,
@@ -375,8 +375,8 @@ impl<D: Dialect> Executor<D> {
         Ok(())
     }
 
-    /// Checks once whether the table is ours, on the connection of a caller's transaction. Does not
-    /// look at the clock: a claim does so where it matters.
+    /// Checks once whether the table belongs to `idem`, on the connection of a caller's
+    /// transaction. Does not look at the clock: a claim does so where it matters.
     pub(crate) async fn check_table_within(&self, on: &mut Conn<D>) -> Result<(), StepError> {
         if !self.table.has_passed() {
             let schema = self.within.schema(on).await?;
@@ -386,7 +386,7 @@ impl<D: Dialect> Executor<D> {
         Ok(())
     }
 
-    /// Creates the table where there is none, and checks whether it can be used then.
+    /// Creates the table if it does not exist, and checks whether it can be used.
     pub(crate) async fn migrate(self: &Arc<Self>) -> Result<(), StoreError> {
         let checked = StepOptions::new(Resend::Harmless);
         let unchecked = StepOptions {

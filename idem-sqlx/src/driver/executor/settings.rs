@@ -10,7 +10,7 @@ pub(crate) const TIME_LIMIT: Duration = Duration::from_millis(900);
 pub(crate) struct Settings {
     pub(crate) table: String,
     pub(crate) limit: Duration,
-    /// Whether nobody else uses the pool.
+    /// Whether only this store uses the pool.
     pub(crate) pool_is_own: bool,
     /// Whether the pool's connections limit how long statements wait for locks.
     pub(crate) is_limited: bool,

@@ -13,7 +13,7 @@ pub(crate) struct TableCheck {
     name: String,
     /// Why the name is invalid.
     invalid: Option<String>,
-    /// Whether the table was found to be ours.
+    /// Whether the table was found to belong to `idem`.
     has_passed: AtomicBool,
 }
 

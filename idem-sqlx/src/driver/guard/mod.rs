@@ -212,7 +212,7 @@ pub struct Versions {
 pub enum Version {
     /// The row has this version now. It stays locked until the transaction ends.
     Made(i64),
-    /// The same key has made this version out of the same earlier one: this is a duplicate.
+    /// This is a duplicate: the same key has made this version out of the same earlier one.
     AlreadyMade(i64),
     /// The row has changed since it was read.
     Stale {

@@ -19,8 +19,7 @@ use super::executor::{CONNECT_WAIT, Executor};
 use super::store::steps::{ClaimStep, ROUNDS, claim_step, commit_on, in_flight};
 use crate::row::{Columns, FoundRow};
 
-/// The pause that is suggested to a call whose key another transaction holds: nobody knows when
-/// that ends.
+/// The pause that is suggested to a call whose key another transaction holds, whose end is unknown.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The answer to a claim whose row another transaction has locked for longer than the caller waits.
 const LOCKED: Claimed = Claimed::InFlight {

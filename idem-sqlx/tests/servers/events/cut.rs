@@ -46,10 +46,8 @@ impl Cutter {
     pub(super) async fn start(upstream: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (plan, done) = (
-            Arc::new(Mutex::new(Plan::default())),
-            Arc::new(Notify::new()),
-        );
+        let plan = Arc::new(Mutex::new(Plan::default()));
+        let done = Arc::new(Notify::new());
         let its = plan.clone();
         let told = done.clone();
         tokio::spawn(async move {
@@ -143,10 +141,8 @@ macro_rules! cuts {
             (at, heard): (At, Heard),
         ) -> bool {
             let key = &format!("cut at {at:?}, heard: {heard:?}");
-            let (direct, cut) = (
-                $module::World::new(url, $level, "BEGIN").await,
-                $module::World::new(through, $level, "BEGIN").await,
-            );
+            let direct = $module::World::new(url, $level, "BEGIN").await;
+            let cut = $module::World::new(through, $level, "BEGIN").await;
             // Connected, and its table checked.
             cut.answer(&format!("{key}, before")).await;
             cutter.cut(at, heard, false);

@@ -30,10 +30,8 @@ fn url(dir: &Path) -> String {
 #[tokio::test]
 #[ignore = "this is another process of the tests beside it, which start it"]
 async fn caller() {
-    let (url, key) = (
-        std::env::var("EVENTS_URL").unwrap(),
-        std::env::var("EVENTS_KEY").unwrap(),
-    );
+    let url = std::env::var("EVENTS_URL").unwrap();
+    let key = std::env::var("EVENTS_KEY").unwrap();
     let world = World::new(&url, "", BEGIN).await;
     let called = world.idempotency.operation("events").key(&key);
     let called = called

@@ -40,7 +40,8 @@ impl FlawedStore {
                 }
             }
             (Some(Flaw::CommitOfIssuedByAnybody), _) if state == Some(RecordState::Issued) => {
-                let (owner, hold) = (commit.owner, commit.ttl);
+                let owner = commit.owner;
+                let hold = commit.ttl;
                 self.inner
                     .claim(
                         &Self::any_claim(&id)

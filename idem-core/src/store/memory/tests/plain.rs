@@ -1,8 +1,10 @@
-//! Packed and swept, the store answers as one map would.
+//! With packing and sweeping, the store answers as one map would.
 
 use super::*;
+use crate::record::OnStep;
+use crate::store::memory::slot::Slot;
 
-/// The store as one map, with nothing packed and nothing swept.
+/// The store as one map, without packs and sweeps.
 #[derive(Default)]
 struct Plain(HashMap<RecordId, Slot>);
 
@@ -176,8 +178,8 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
                 }
                 8 => {
                     let keep = 20 * SECOND;
-                    let (released, undone) =
-                        (ReleaseTo::Released { keep }, ReleaseTo::Undone { keep });
+                    let released = ReleaseTo::Released { keep };
+                    let undone = ReleaseTo::Undone { keep };
                     let all = [
                         released,
                         ReleaseTo::Abandoned,
@@ -209,7 +211,8 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
                     );
                 }
                 10..12 => {
-                    let (ttl, grace) = (random.u32(1..20) * SECOND, random.u32(0..20) * SECOND);
+                    let ttl = random.u32(1..20) * SECOND;
+                    let grace = random.u32(0..20) * SECOND;
                     let issue = Issue {
                         id: last.id.clone(),
                         ttl,
@@ -241,7 +244,7 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
             "{} looked at, at most {packs} packs",
             looked_at(&store)
         );
-        // When all has expired, nothing is left: no place, no pack.
+        // When all has expired, the store holds nothing: no entry, no pack.
         clock.advance(1_000 * SECOND);
         let mut locked = lock(&store.0.shards[0]);
         drop(locked.records.make_room(clock.elapsed(), &store.0.shared));

@@ -25,9 +25,9 @@ use crate::table::Table;
 /// The dialect.
 pub(crate) struct Mysql {
     statements: Statements,
-    /// Whether it is for a caller's transaction, where each statement is one message of text. sqlx
-    /// does not know how to go on after a future that was dropped while its statement was being
-    /// prepared: it takes the rest of that answer for the answer to the next statement.
+    /// Whether this is for a caller's transaction, where each statement is one message of text. If
+    /// a future is dropped while its statement is being prepared, sqlx takes the rest of that
+    /// answer for the answer to the next statement.
     in_text: bool,
     /// How long claims wait for locks, where the connection does not say.
     lock_limit: Option<Duration>,
@@ -314,7 +314,7 @@ impl Dialect for Mysql {
         let row = on
             .fetch_one(sqlx::raw_sql(sql(&self.statements.table.schema)))
             .await?;
-        // A caller's transaction commits by itself.
+        // The caller commits a caller's transaction.
         if !self.in_text && row.try_get::<i64, _>(0)? == 0 {
             return Ok(Schema::Unusable(
                 "the connection has `autocommit` switched off, so that no step would ever be \

@@ -25,8 +25,8 @@ use crate::row::{Columns, Row};
 use crate::table::Table;
 use crate::waiters::LocalWaiters;
 
-/// The channel of a step that wakes nobody. If the queue of `NOTIFY` is full, the error is the same
-/// as for an outcome that is too large. So such a step is tried once more without a message.
+/// The channel of a step that wakes no waiter. If the queue of `NOTIFY` is full, the error is the
+/// same as for an outcome that is too large. So such a step is tried once more without a message.
 const NO_CHANNEL: &str = "";
 
 /// The dialect.

@@ -429,8 +429,8 @@ impl Dialect for SqliteFile {
     fn restore_lock_limit_later(on: &mut SqliteConnection, before: i64) {
         let text = Arc::from(busy_timeout(before));
         let mut setting = on.execute(sqlx::raw_sql(sql(&text)));
-        // The first poll hands the statement to the connection's thread. That carries it out in its
-        // turn, and it does not fail: nobody needs to wait for the answer.
+        // The first poll hands the statement to the connection's thread, which carries it out in
+        // its turn. It does not fail, so nothing waits for the answer.
         let _ = setting
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()));

@@ -126,8 +126,8 @@ fn listing(t: &str) -> ListStatements {
 }
 
 /// The rows of a listing after a position. With two bounds on the expiry, SQLite would seek by one
-/// and filter by the other: each window would go through all rows of the windows before it. So there
-/// is one bound. A `+` hides a column from the planner.
+/// and filter by the other: each window would go through all rows of the windows before it. So
+/// there is one bound. A `+` hides a column from the planner.
 fn after_position(expires_at: &str) -> String {
     format!("{expires_at} >= max(?1, {NOW} + 1) AND (+expires_at, operation, key) > (?1, ?2, ?3)")
 }

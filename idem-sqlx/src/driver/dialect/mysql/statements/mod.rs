@@ -112,9 +112,9 @@ impl Statements {
         }
     }
 
-    /// Writes a row where there is none, and reads the row that is there then. Each value is a
-    /// number or hexadecimal, so that nothing can be taken for SQL, whatever the settings of the
-    /// session are. In a transaction, so that nothing is left of a claim whose read fails.
+    /// Writes a row if there is none, and reads the row that is there then. Each value is a number
+    /// or hexadecimal, so that no value can be taken for SQL, whatever the settings of the session
+    /// are. It is a transaction, so that a claim whose read fails leaves nothing.
     pub(super) fn insert(
         &self,
         id: &RecordId,
@@ -165,7 +165,7 @@ impl Statements {
         text.into()
     }
 
-    /// Writes each row where there is none, and reads the revisions that are there then.
+    /// Writes each row that does not exist, and reads the revisions that are there then.
     pub(super) fn insert_all(&self, rows: &[(RecordId, Columns)]) -> Arc<str> {
         let mut text = self.inserts.insert.to_string();
         for (index, (id, columns)) in rows.iter().enumerate() {
@@ -307,7 +307,7 @@ impl Statements {
     }
 }
 
-/// Returns the text that ends what is left of a claim of which a statement failed.
+/// Returns the text that undoes a claim of which a statement failed.
 pub(super) fn undo(lock_limit: Option<Duration>) -> Arc<str> {
     if lock_limit.is_some() {
         format!("ROLLBACK; {UNLIMIT}").into()

@@ -46,8 +46,8 @@ fn whole_seconds(wait: Duration) -> u64 {
         .min(1_000_000)
 }
 
-/// Begins statements that undo this if one of them fails, also where nobody reads the error because
-/// the future was dropped. `MariaDB` alone can; for `MySQL` it is a comment.
+/// Begins statements that undo a step if one of them fails, even if its future was dropped and
+/// nothing reads the error. Only `MariaDB` can do that; for `MySQL` the text is a comment.
 fn begin_undoing(undo: &str) -> String {
     format!(
         "/*M! BEGIN NOT ATOMIC DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN {undo}; RESIGNAL; END; \
@@ -184,7 +184,7 @@ impl Statements {
         format!("{put}; SET @idem_outcome = NULL").into()
     }
 
-    /// The same, with the key and the outcome as they are given.
+    /// As [`put_within`](Self::put_within), with the key and the outcome in the text.
     pub(super) fn put_in_text(
         &self,
         id: &RecordId,

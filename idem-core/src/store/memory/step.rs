@@ -1,0 +1,71 @@
+//! One atomic step of the store.
+
+use super::shard::{FoundRecord, Target};
+use super::slot::Slot;
+use super::{Locked, Shared};
+use crate::record::{OnStep, Ownership, Record};
+use std::time::Duration;
+
+/// Whether a step tells those who wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Waking {
+    /// It changes the record.
+    Wakes,
+    /// They wait on.
+    LeavesWaiting,
+}
+
+/// One atomic step: the lock is held.
+pub(super) struct LockedStep<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) locked: &'a mut Locked,
+    pub(super) target: Target<'a>,
+}
+
+impl LockedStep<'_> {
+    /// Returns the record as it is now, and the time until it changes by itself.
+    pub(super) fn find(&mut self) -> Option<(FoundRecord<'_>, Duration)> {
+        self.locked.records.find(self.target, self.shared)
+    }
+
+    /// Writes what an owner's step makes of the record. `None` if there is no record; the duration
+    /// is the time until the record changes by itself.
+    pub(super) fn carry_out(
+        &mut self,
+        on_step: Option<(OnStep, Duration)>,
+        waking: Waking,
+    ) -> Ownership {
+        match on_step {
+            None => return Ownership::Lost,
+            Some((OnStep::Answer(answer), _)) => return answer,
+            Some((
+                OnStep::Put {
+                    record,
+                    expires_in,
+                    then_done,
+                },
+                left,
+            )) => {
+                self.put(record, expires_in.unwrap_or(left), then_done);
+            }
+            Some((OnStep::Remove, _)) => self.remove(),
+        }
+        if waking == Waking::Wakes {
+            self.locked.waiters.wake(self.target);
+        }
+        Ownership::Held
+    }
+
+    pub(super) fn put(&mut self, record: Record, expires_in: Duration, then_done: Duration) {
+        let slot = Slot {
+            record,
+            expires: self.target.now.saturating_add(expires_in),
+            then_done,
+        };
+        self.locked.records.put(self.target, slot, self.shared);
+    }
+
+    pub(super) fn remove(&mut self) {
+        self.locked.records.remove(self.target, self.shared);
+    }
+}
