@@ -55,7 +55,7 @@ impl Runtime {
     pub(crate) fn reject(&self, request: &Request, why: &Rejected) -> Error {
         let (operation, key) = (request.id.operation().into(), request.id.digest());
         let (decision, attempt, error) = match *why {
-            Rejected::InFlight(retry_after) => {
+            Rejected::InFlight(lease_left) => {
                 let would_wait =
                     request.settings.observes && request.settings.in_flight == InFlight::Wait;
                 let decision = if would_wait {
@@ -63,15 +63,7 @@ impl Runtime {
                 } else {
                     Decision::RejectedInFlight
                 };
-                (
-                    decision,
-                    0,
-                    Error::InFlight {
-                        operation,
-                        key,
-                        retry_after,
-                    },
-                )
+                (decision, 0, request.in_flight(lease_left))
             }
             Rejected::Duplicate => (
                 Decision::RejectedDuplicate,

@@ -230,7 +230,8 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     ///
     /// ```
     /// # use idem_core as idem;
-    /// # use idem::{Abandoned, Error, Idempotency, MemoryStore};
+    /// # use idem::policy::Abandoned;
+    /// # use idem::{Error, Idempotency, MemoryStore};
     /// # use std::time::Duration;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
     /// # let idempotency = Idempotency::new(MemoryStore::new());
@@ -363,7 +364,7 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// [unlisted](crate::Builder::default_error): by default, it releases the key.
     ///
     /// A policy that returns [`ErrorAction`] may keep errors, so `E` must be `Serialize +
-    /// DeserializeOwned`. A policy that returns [`UnkeptAction`](crate::UnkeptAction) keeps none,
+    /// DeserializeOwned`. A policy that returns [`UnkeptAction`](crate::policy::UnkeptAction) keeps none,
     /// and works with any `E`. With `run` and `run_detached`, the body must be a closure that can
     /// be called several times: it must not consume its captures.
     /// [`errors_by_type`](Self::errors_by_type) uses the policy of the type.
@@ -405,7 +406,8 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     ///
     /// ```
     /// # use idem_core as idem;
-    /// # use idem::{Error, Idempotency, MemoryStore, Retry, UnkeptAction};
+    /// # use idem::policy::UnkeptAction;
+    /// # use idem::{Error, Idempotency, MemoryStore, Retry};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
     /// # let idempotency = Idempotency::new(MemoryStore::new());
     /// let outcome = idempotency
@@ -437,7 +439,8 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     ///
     /// ```
     /// # use idem_core as idem;
-    /// # use idem::{Error, ErrorAction, ErrorPolicy, Idempotency, MemoryStore, Never};
+    /// # use idem::bounds::Never;
+    /// # use idem::{Error, ErrorAction, ErrorPolicy, Idempotency, MemoryStore};
     /// # #[derive(Debug)] struct OrderError;
     /// # impl From<Error> for OrderError { fn from(_: Error) -> Self { Self } }
     /// impl ErrorPolicy for OrderError {
