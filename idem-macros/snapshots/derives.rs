@@ -2,7 +2,7 @@ const _: () = {
     pub enum __IdemKeeps {}
     #[automatically_derived]
     impl ::idem::bounds::Frequency for __IdemKeeps {
-        type Or<Other: ::idem::bounds::Frequency> = ::idem::Sometimes;
+        type Or<Other: ::idem::bounds::Frequency> = ::idem::bounds::Sometimes;
     }
     #[automatically_derived]
     #[diagnostic::do_not_recommend]
