@@ -154,6 +154,7 @@ pub mod nats {
 /// | [`errors`](guide::errors) | what each error of a body does: keep, release, retry, abandon |
 /// | [`runtime`](guide::runtime) | calls without the attribute |
 /// | [`transactions`](guide::transactions) | the record and your rows in one SQL transaction |
+/// | [`own_table`](guide::own_table) | moving over from a table of keys of your own |
 /// | [`tokens`](guide::tokens) | one-time tokens for forms |
 /// | [`http`](guide::http) | the Idempotency-Key header, on the server |
 /// | [`http_client`](guide::http_client), [`actix`](guide::actix) | the header in a client; actix-web |
@@ -199,6 +200,9 @@ pub mod guide {
 
     #[doc = include_str!("docs/transactions.md")]
     pub mod transactions {}
+
+    #[doc = include_str!("docs/own_table.md")]
+    pub mod own_table {}
 
     #[doc = include_str!("docs/tokens.md")]
     pub mod tokens {}
