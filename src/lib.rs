@@ -4,14 +4,11 @@
 #[doc(no_inline)]
 pub use idem_core::erased_serde;
 pub use idem_core::{
-    Abandoned, Action, AsToken, Begin, Builder, Call, Clock, ConfigError, Dispose, Disposition,
-    Duplicate, Error, ErrorAction, ErrorKind, ErrorPolicy, Errors, Fingerprint, FingerprintError,
-    FingerprintPart, Frequency, HasErrorPolicy, Idempotency, InFlight, InTransactionPolicy,
-    InvalidToken, Key, KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease, Lookup, MemoryStore,
-    MissingKey, Never, Operation, Outcome, Reconcile, RecordInfo, RecordState, Recorded, Report,
-    RerunWhen, Retry, RunsAgain, Sometimes, Storable, StoreError, StoreErrorKind, StoreFailure,
-    Token, TransactionBody, Unfinished, UnkeptAction, current, install, installed, scope, store,
-    watch,
+    Begin, Builder, Call, ConfigError, Dispose, Disposition, Error, ErrorAction, ErrorKind,
+    ErrorPolicy, Fingerprint, FingerprintError, Idempotency, InvalidToken, Key, KeyDigest,
+    KeyGenerator, KeyPart, KeyWriter, Lease, Lookup, MemoryStore, Operation, Outcome, RecordInfo,
+    RecordState, Recorded, Report, Retry, Storable, StoreError, StoreErrorKind, Token, Unfinished,
+    bounds, current, install, installed, policy, scope, store, watch,
 };
 #[cfg(feature = "encryption")]
 pub use idem_core::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
@@ -54,9 +51,20 @@ pub use idem_sqlx::{PostgresStore, PostgresStoreBuilder};
 #[cfg(feature = "sqlite")]
 pub use idem_sqlx::{SqliteStore, SqliteStoreBuilder};
 
-// Their paths before the module `store` existed.
+// Their paths before the modules `bounds`, `policy` and `store` existed.
 #[doc(hidden)]
-pub use idem_core::{Codec, CodecContext, CodecFailure, CodecId, Store, record, wire};
+pub use idem_core::bounds::{
+    Action, AsToken, Errors, FingerprintPart, Frequency, HasErrorPolicy, InTransactionPolicy,
+    Never, Reconcile, RerunWhen, RunsAgain, Sometimes, TransactionBody,
+};
+#[doc(hidden)]
+pub use idem_core::policy::{
+    Abandoned, Duplicate, InFlight, MissingKey, StoreFailure, UnkeptAction,
+};
+#[doc(hidden)]
+pub use idem_core::record;
+#[doc(hidden)]
+pub use idem_core::store::{Clock, Codec, CodecContext, CodecFailure, CodecId, Store, wire};
 
 #[doc(hidden)]
 pub use idem_core::__private;
@@ -146,6 +154,7 @@ pub mod nats {
 /// | [`errors`](guide::errors) | what each error of a body does: keep, release, retry, abandon |
 /// | [`runtime`](guide::runtime) | calls without the attribute |
 /// | [`transactions`](guide::transactions) | the record and your rows in one SQL transaction |
+/// | [`own_table`](guide::own_table) | moving over from a table of keys of your own |
 /// | [`tokens`](guide::tokens) | one-time tokens for forms |
 /// | [`http`](guide::http) | the Idempotency-Key header, on the server |
 /// | [`http_client`](guide::http_client), [`actix`](guide::actix) | the header in a client; actix-web |
@@ -191,6 +200,9 @@ pub mod guide {
 
     #[doc = include_str!("docs/transactions.md")]
     pub mod transactions {}
+
+    #[doc = include_str!("docs/own_table.md")]
+    pub mod own_table {}
 
     #[doc = include_str!("docs/tokens.md")]
     pub mod tokens {}

@@ -49,11 +49,10 @@ over_both_stores! {
         let Begin::Execute(lease) = operation().begin().await.unwrap() else { panic!("nothing was \
             there") };
         let asked = tokio::time::timeout(LONG / 2, two.operation(OPERATION).key("k").wait(LONG).lookup::<u32>()).await;
-        let Lookup::InFlight { attempt, retry_after, .. } = asked.expect("it waits for \
-            nobody").unwrap() else {
+        let Lookup::InFlight { attempt, lease_left, .. } = asked.expect("it waits for nobody").unwrap() else {
             panic!("it is in flight")
         };
-        assert!(attempt == 1 && retry_after <= LEASE, "{attempt}, {retry_after:?}");
+        assert!(attempt == 1 && lease_left <= LEASE, "{attempt}, {lease_left:?}");
         lease.release().await.unwrap();
         assert!(matches!(lookup(&two, OPERATION).await, Lookup::Unknown));
 

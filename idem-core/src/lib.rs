@@ -13,7 +13,7 @@ mod lease;
 mod macros;
 mod observe;
 mod outcome;
-mod policy;
+pub mod policy;
 pub mod record;
 mod runtime;
 pub mod store;
@@ -25,13 +25,10 @@ mod token;
 pub use erased_serde;
 
 pub use crate::api::lease::{Begin, Lease};
-pub use crate::api::operation::{Errors, InTransactionPolicy, Operation, RerunWhen};
-pub use crate::base::clock::Clock;
+pub use crate::api::operation::Operation;
 pub use crate::call::lookup::Lookup;
-pub use crate::call::reconcile::Reconcile;
 pub use crate::call::recorded::Recorded;
-pub use crate::call::transaction_body::{RunsAgain, TransactionBody};
-pub use crate::encoding::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};
+pub use crate::encoding::fingerprint::{Fingerprint, FingerprintError};
 pub use crate::encoding::generator::KeyGenerator;
 pub use crate::encoding::key::{Key, KeyDigest, KeyPart, KeyWriter, MAX_KEY_LEN};
 pub use crate::error::disposition::{Dispose, Disposition};
@@ -39,22 +36,41 @@ pub use crate::error::{ConfigError, Error, ErrorKind, StoreError, StoreErrorKind
 #[cfg(feature = "encryption")]
 pub use crate::outcome::encryption::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
 pub use crate::outcome::{Outcome, Storable};
-pub use crate::policy::errors::{
-    Action, ErrorAction, ErrorPolicy, Frequency, HasErrorPolicy, Never, Retry, Sometimes,
-    UnkeptAction,
-};
-pub use crate::policy::settings::{Abandoned, Duplicate, InFlight, MissingKey, StoreFailure};
+pub use crate::policy::errors::{ErrorAction, ErrorPolicy, Retry};
 pub use crate::record::{RecordInfo, RecordState};
 pub use crate::runtime::background::Unfinished;
 pub use crate::runtime::builder::Builder;
 pub use crate::runtime::handle::Idempotency;
 pub use crate::store::memory::MemoryStore;
-#[doc(hidden)]
-pub use crate::store::{Codec, CodecContext, CodecFailure, CodecId, Store, wire};
 pub use crate::task::current::{Call, current};
 pub use crate::task::scope::{install, installed, scope};
 pub use crate::task::watch::{Report, watch};
-pub use crate::token::{AsToken, InvalidToken, Token};
+pub use crate::token::{InvalidToken, Token};
+
+// Their paths before the modules `bounds`, `policy` and `store` existed.
+#[doc(hidden)]
+pub use crate::bounds::{
+    Action, AsToken, Errors, FingerprintPart, Frequency, HasErrorPolicy, InTransactionPolicy,
+    Never, Reconcile, RerunWhen, RunsAgain, Sometimes, TransactionBody,
+};
+#[doc(hidden)]
+pub use crate::policy::{Abandoned, Duplicate, InFlight, MissingKey, StoreFailure, UnkeptAction};
+#[doc(hidden)]
+pub use crate::store::{Clock, Codec, CodecContext, CodecFailure, CodecId, Store, wire};
+
+/// Traits and types that stand in signatures, and that few programs name.
+///
+/// Look here when the compiler or the documentation of a method names one of them. A policy of
+/// errors written by hand needs [`Never`](bounds::Never), [`Sometimes`](bounds::Sometimes) and
+/// [`Frequency`](bounds::Frequency); a generic function over calls needs a bound.
+pub mod bounds {
+    pub use crate::api::operation::{Errors, InTransactionPolicy, RerunWhen};
+    pub use crate::call::reconcile::Reconcile;
+    pub use crate::call::transaction_body::{RunsAgain, TransactionBody};
+    pub use crate::encoding::fingerprint::FingerprintPart;
+    pub use crate::policy::errors::{Action, Frequency, HasErrorPolicy, Never, Sometimes};
+    pub use crate::token::AsToken;
+}
 
 #[doc(hidden)]
 pub mod __private {

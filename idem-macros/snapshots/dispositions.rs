@@ -1,8 +1,8 @@
 const _: () = {
     pub enum __IdemKeeps {}
     #[automatically_derived]
-    impl ::idem::Frequency for __IdemKeeps {
-        type Or<Other: ::idem::Frequency> = ::idem::Sometimes;
+    impl ::idem::bounds::Frequency for __IdemKeeps {
+        type Or<Other: ::idem::bounds::Frequency> = ::idem::bounds::Sometimes;
     }
     #[automatically_derived]
     #[diagnostic::do_not_recommend]
@@ -19,7 +19,7 @@ const _: () = {
     #[diagnostic::do_not_recommend]
     impl ::idem::ErrorPolicy for HandleError {
         type Keeps = __IdemKeeps;
-        type Retries = ::idem::Never;
+        type Retries = ::idem::bounds::Never;
         fn action(&self) -> ::idem::ErrorAction {
             match self {
                 Self::Unreadable { .. } => ::idem::ErrorAction::Unlisted,
@@ -52,17 +52,17 @@ impl ::idem::Dispose for HandleError {
 }
 const _: () = {
     #[automatically_derived]
-    impl<E> crate::idem::HasErrorPolicy for Traced<E> {}
+    impl<E> crate::idem::bounds::HasErrorPolicy for Traced<E> {}
     #[automatically_derived]
     impl<E> crate::idem::ErrorPolicy for Traced<E>
     where
         E: crate::idem::ErrorPolicy,
     {
-        type Keeps = <<E as crate::idem::ErrorPolicy>::Keeps as crate::idem::Frequency>::Or<
-            crate::idem::Never,
+        type Keeps = <<E as crate::idem::ErrorPolicy>::Keeps as crate::idem::bounds::Frequency>::Or<
+            crate::idem::bounds::Never,
         >;
-        type Retries = <<E as crate::idem::ErrorPolicy>::Retries as crate::idem::Frequency>::Or<
-            crate::idem::Never,
+        type Retries = <<E as crate::idem::ErrorPolicy>::Retries as crate::idem::bounds::Frequency>::Or<
+            crate::idem::bounds::Never,
         >;
         fn action(&self) -> crate::idem::ErrorAction {
             match self {

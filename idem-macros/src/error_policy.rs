@@ -266,7 +266,7 @@ impl Derived<'_> {
         let generics = self.generics_where(inner, &quote!(#krate::ErrorPolicy));
         let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
         let hidden = self.hidden_from_messages();
-        let conditional = self.conditional(&quote_spanned!(here=> #krate::HasErrorPolicy));
+        let conditional = self.conditional(&quote_spanned!(here=> #krate::bounds::HasErrorPolicy));
         quote_spanned! {here=>
             const _: () = {
                 #marker
@@ -298,8 +298,8 @@ impl Derived<'_> {
         quote_spanned! {here=>
             pub enum __IdemKeeps {}
             #[automatically_derived]
-            impl #krate::Frequency for __IdemKeeps {
-                type Or<Other: #krate::Frequency> = #krate::Sometimes;
+            impl #krate::bounds::Frequency for __IdemKeeps {
+                type Or<Other: #krate::bounds::Frequency> = #krate::bounds::Sometimes;
             }
             #[automatically_derived]
             #[diagnostic::do_not_recommend]
@@ -336,7 +336,7 @@ impl Derived<'_> {
             let krate = self.krate.at(first);
             let what = Ident::new(what, last);
             let ty = self.inner_policy(ty);
-            quote_spanned!(first=> <#ty::#what as #krate::Frequency>::Or<#rest>)
+            quote_spanned!(first=> <#ty::#what as #krate::bounds::Frequency>::Or<#rest>)
         })
     }
 
@@ -424,12 +424,12 @@ impl Derived<'_> {
 
     fn never(&self) -> TokenStream {
         let krate = self.krate.at(Span::mixed_site());
-        quote_spanned!(Span::mixed_site()=> #krate::Never)
+        quote_spanned!(Span::mixed_site()=> #krate::bounds::Never)
     }
 
     fn sometimes(&self) -> TokenStream {
         let krate = self.krate.at(Span::mixed_site());
-        quote_spanned!(Span::mixed_site()=> #krate::Sometimes)
+        quote_spanned!(Span::mixed_site()=> #krate::bounds::Sometimes)
     }
 
     fn unlisted(&self) -> TokenStream {

@@ -32,14 +32,33 @@ use proc_macro::TokenStream;
 /// Makes an async function idempotent: for each key one body runs at a time, no body runs after one
 /// has succeeded, and every duplicate call gets the first call's answer.
 ///
-/// ```ignore
-/// use idem::idempotent;
+/// ```
+/// use idem::{Idempotency, MemoryStore, idempotent};
 ///
-/// #[idempotent(key = "req.order_id", ttl = "5m")]
-/// async fn create_order(req: CreateOrder) -> Result<Receipt, OrderError> {
-///     // ...
+/// struct CreateOrder {
+///     order_id: String,
+///     item: String,
+/// }
+///
+/// #[idempotent(name = "orders.create", key = req.order_id, ttl = "5m")]
+/// async fn create_order(req: CreateOrder) -> Result<String, idem::Error> {
+///     println!("ordering {}", req.item); // once
+///     Ok(format!("receipt for {}", req.order_id))
+/// }
+///
+/// #[tokio::main]
+/// async fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     // Once, at the start of the program: the runtime of all annotated functions.
+///     idem::install(Idempotency::new(MemoryStore::new()))?;
+///
+///     let req = || CreateOrder { order_id: "o-1".to_owned(), item: "tea".to_owned() };
+///     let first = create_order(req()).await?;
+///     assert_eq!(create_order(req()).await?, first); // the recorded answer
+///     Ok(())
 /// }
 /// ```
+///
+/// The key may also be a string, as in other frameworks: `key = "req.order_id"` means the same.
 ///
 /// The function is `async` and returns `Result<T, E>`. `T` is `Serialize + DeserializeOwned`, and
 /// `E` is `From<idem::Error>`. It may be a free function, a method, a generic function or a method
@@ -47,8 +66,8 @@ use proc_macro::TokenStream;
 ///
 /// # Options
 ///
-/// [The table of options](https://docs.rs/idem-rs/latest/idem/guide/options/) has all of them, with
-/// defaults and limits. [The guide](https://docs.rs/idem-rs/latest/idem/guide/attribute/) explains
+/// [The table of options](../idem/guide/options/index.html) has all of them, with
+/// defaults and limits. [The guide](../idem/guide/attribute/index.html) explains
 /// them. These are used most:
 ///
 /// | option | meaning |
@@ -83,16 +102,36 @@ use proc_macro::TokenStream;
 ///
 /// # Errors
 ///
-/// ```ignore
+/// ```
+/// use idem::idempotent;
+///
+/// # #[derive(Clone)] struct CreateOrder { order_id: String }
+/// #[derive(Debug, serde::Serialize, serde::Deserialize, thiserror::Error)]
+/// enum OrderError {
+///     #[error("declined, code {code}")]
+///     CardDeclined { code: u16 },
+///     #[error("{left} in stock")]
+///     Stock { left: u32 },
+///     #[error("the gateway did not answer")]
+///     GatewayTimeout,
+///     #[error(transparent)]
+///     #[serde(skip)] // never kept
+///     Idempotency(#[from] idem::Error),
+/// }
+///
 /// #[idempotent(
 ///     key = req.order_id,
 ///     errors(
 ///         OrderError::CardDeclined { .. } => keep,
-///         OrderError::Stock(error) if error.is_final() => keep(ttl = "1h"),
+///         OrderError::Stock { left } if *left == 0 => keep(ttl = "1h"),
 ///         OrderError::GatewayTimeout => retry(max = 3, backoff = "100ms"),
 ///         _ => release,
 ///     ),
 /// )]
+/// async fn create_order(req: CreateOrder) -> Result<u64, OrderError> {
+///     Err(OrderError::CardDeclined { code: 51 })
+/// }
+/// # fn main() {}
 /// ```
 ///
 /// The arms become one `match` on a reference to the error. Or-patterns, bindings and guards work.
@@ -124,14 +163,14 @@ pub fn idempotent(args: TokenStream, item: TokenStream) -> TokenStream {
 
 /// Derives `KeyPart`, so that values of the type can be parts of a key.
 ///
-/// ```ignore
+/// ```
 /// #[derive(idem::KeyPart)]
-/// struct OrderId(Uuid);
+/// struct OrderId(u64);
 ///
 /// #[derive(idem::KeyPart)]
 /// enum Payee {
-///     Customer(CustomerId),
-///     Merchant { shop: ShopId, till: u32 },
+///     Customer(u64),
+///     Merchant { shop: String, till: u32 },
 ///     House,
 /// }
 /// ```
@@ -151,7 +190,11 @@ pub fn key_part(item: TokenStream) -> TokenStream {
 /// Derives `ErrorPolicy`, the policy of an error type. It holds for every annotated function that
 /// returns the type and has no `errors(..)` of its own.
 ///
-/// ```ignore
+/// ```
+/// # #[derive(Debug, serde::Serialize, serde::Deserialize, thiserror::Error, idem::ErrorPolicy)]
+/// # #[error("sold out")] #[idem(release)] struct StockError;
+/// use serde::{Deserialize, Serialize};
+///
 /// #[derive(Debug, Serialize, Deserialize, thiserror::Error, idem::ErrorPolicy)]
 /// enum OrderError {
 ///     #[error("the card was declined")]

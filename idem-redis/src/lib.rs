@@ -11,7 +11,7 @@
 //! # let _ = store; Ok(()) }
 //! ```
 //!
-//! [The Redis guide](https://docs.rs/idem-rs/latest/idem/guide/redis/) has the access rights, the
+//! [The Redis guide](../idem/guide/redis/index.html) has the access rights, the
 //! behaviour on failover and when a clock is set, the commands of each step, and the design.
 //! [`RedisStoreBuilder`] has the settings.
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use idem_core::Clock;
+use idem_core::store::Clock;
 
 /// A clock that a test moves by hand, for
 /// [`MemoryStore::with_clock`](idem_core::MemoryStore::with_clock).

@@ -191,6 +191,35 @@ impl Script {
 /// faults.always(Step::Renew, Fault::Fail(StoreErrorKind::Timeout));
 /// // Give `store` to the runtime under test, and go on scripting through `faults`.
 /// ```
+///
+/// Two failures that a service should be tested against:
+///
+/// ```
+/// use idem_core::{Error, Idempotency, MemoryStore, Outcome, StoreErrorKind};
+/// use idem_testkit::{Fault, FaultStore, Step};
+///
+/// async fn charge(idempotency: &Idempotency, order: &str) -> Result<Outcome<u64>, Error> {
+///     let operation = idempotency.operation("orders.charge").key(order);
+///     operation.run(async || Ok::<_, Error>(1999)).await
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// let store = FaultStore::new(MemoryStore::new());
+/// let faults = store.faults();
+/// let idempotency = Idempotency::new(store);
+///
+/// // The store is down: the body does not run.
+/// faults.next(Step::Claim, Fault::Fail(StoreErrorKind::Refused));
+/// let refused = charge(&idempotency, "o-1").await;
+/// assert!(matches!(refused, Err(Error::Store { .. })));
+///
+/// // The reply to the commit gets lost: the caller has its value, and the next call replays it.
+/// faults.next(Step::Commit, Fault::LoseReply);
+/// assert!(!charge(&idempotency, "o-1").await?.is_replayed());
+/// assert!(charge(&idempotency, "o-1").await?.is_replayed());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct FaultStore<S> {
     inner: S,

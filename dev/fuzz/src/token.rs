@@ -2,7 +2,8 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
-use idem_core::{AsToken as _, Token};
+use idem_core::Token;
+use idem_core::bounds::AsToken as _;
 
 use crate::Input;
 

@@ -164,7 +164,8 @@ fn has_toolchain(workspace: &Workspace, version: &str) -> bool {
 }
 
 /// Packs each package. In each lie both licences, a README, and all of its sources. With `full`,
-/// builds it from what was packed, and everything that it depends on once more.
+/// builds it from what was packed, and everything that it depends on once more, and then has cargo
+/// publish all of them without the uploads.
 pub(crate) fn package(workspace: &Workspace, full: bool) -> Result<()> {
     let mut cargo = workspace.cargo().arg("package");
     if !full {
@@ -187,6 +188,26 @@ pub(crate) fn package(workspace: &Workspace, full: bool) -> Result<()> {
     for package in &packages {
         check_contents(workspace, package)?;
     }
+    if full {
+        publish_dry(workspace, &packages)?;
+    }
+    Ok(())
+}
+
+/// Asks cargo for everything that it does before it uploads, in the order of the uploads: each
+/// dependency is in the registry or uploaded before, and no version is there already. The step has
+/// built the packages, so this builds nothing.
+fn publish_dry(workspace: &Workspace, packages: &[Package]) -> Result<()> {
+    let mut cargo = workspace
+        .cargo()
+        .args(["publish", "--dry-run", "--no-verify"]);
+    for package in packages {
+        cargo = cargo.args(["-p", &package.name]);
+    }
+    if env::var_os("CI").is_none() {
+        cargo = cargo.arg("--allow-dirty");
+    }
+    cargo.run()?;
     Ok(())
 }
 

@@ -268,8 +268,8 @@ fn explain(visitor: &Visitor, refusal: &Refusal) -> Explanation {
              tea.",
         ),
         Refusal::Idempotency(error) => match error {
-            idem::Error::InFlight { retry_after, .. } => Explanation {
-                retry_after: Some(*retry_after),
+            idem::Error::InFlight { lease_left, .. } => Explanation {
+                retry_after: Some(*lease_left),
                 ..same_form(
                     StatusCode::SERVICE_UNAVAILABLE,
                     "Still on its way",

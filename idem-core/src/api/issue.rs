@@ -122,6 +122,10 @@ fn not_issued(error: &Error) {
     current::taint();
 }
 
+/// # Issuing tokens
+///
+/// A token is given to a visitor before the call, in a form or an invitation; the call with it runs
+/// once. Other calls need no token.
 impl<'a, Q, P> Operation<'a, Q, P> {
     /// Issues a token for one submission, in one round trip.
     ///

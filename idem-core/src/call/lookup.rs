@@ -32,6 +32,9 @@ pub enum Lookup<T> {
         attempt: u64,
         /// The time until the owner's lease expires, unless it is renewed. If the owner crashed,
         /// the key is free by then.
+        lease_left: Duration,
+        /// `lease_left`, under its old name.
+        #[doc(hidden)]
         retry_after: Duration,
     },
     /// The owner was cut off. A call with this key runs the body, or is rejected until an operator
@@ -61,9 +64,11 @@ impl Undecoded {
             Lookup::Error(recorded) => Lookup::Error(recorded),
             Lookup::InFlight {
                 attempt,
+                lease_left,
                 retry_after,
             } => Lookup::InFlight {
                 attempt,
+                lease_left,
                 retry_after,
             },
             Lookup::Abandoned { attempt } => Lookup::Abandoned { attempt },
@@ -115,13 +120,15 @@ impl Runtime {
             ..
         } = info;
         let (what, lookup) = match (state, outcome) {
-            (RecordState::InFlight, _) => (
-                "in flight",
-                Lookup::InFlight {
+            (RecordState::InFlight, _) => {
+                let lease_left = lease_left.unwrap_or_default();
+                let lookup = Lookup::InFlight {
                     attempt,
-                    retry_after: lease_left.unwrap_or_default(),
-                },
-            ),
+                    lease_left,
+                    retry_after: lease_left,
+                };
+                ("in flight", lookup)
+            }
             (RecordState::Abandoned, _) => ("abandoned", Lookup::Abandoned { attempt }),
             (RecordState::Committed, Some(outcome)) => {
                 let is_error = outcome.is_error;

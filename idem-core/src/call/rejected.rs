@@ -97,10 +97,11 @@ impl Rejected {
         let operation = id.operation().into();
         let key = id.digest();
         match *self {
-            Self::InFlight(retry_after) => Error::InFlight {
+            Self::InFlight(lease_left) => Error::InFlight {
                 operation,
                 key,
-                retry_after,
+                lease_left,
+                retry_after: lease_left,
             },
             Self::Duplicate => Error::Duplicate { operation, key },
             Self::Done => Error::AlreadyDone { operation, key },

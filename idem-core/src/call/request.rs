@@ -84,11 +84,12 @@ impl Request {
         }
     }
 
-    pub(crate) fn in_flight(&self, retry_after: Duration) -> Error {
+    pub(crate) fn in_flight(&self, lease_left: Duration) -> Error {
         Error::InFlight {
             operation: self.id.operation().into(),
             key: self.id.digest(),
-            retry_after,
+            lease_left,
+            retry_after: lease_left,
         }
     }
 }

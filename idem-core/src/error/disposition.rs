@@ -59,11 +59,14 @@ impl Disposition {
     /// | `AttemptsExhausted`, `MissingKey`, `FingerprintMismatch`, `Abandoned`, `Codec`, `MissingSubject`, `UnknownToken`, `Reentrant` | `DeadLetter`, with the error's code as its reason |
     pub fn of(error: &Error) -> Self {
         match error {
-            Error::InFlight { retry_after, .. } | Error::Throttled { retry_after, .. } => {
-                Self::Retry {
-                    after: SHORTEST.max(*retry_after),
-                }
+            Error::InFlight {
+                lease_left: after, ..
             }
+            | Error::Throttled {
+                retry_after: after, ..
+            } => Self::Retry {
+                after: SHORTEST.max(*after),
+            },
             other => match other.kind() {
                 ErrorKind::AlreadyDone | ErrorKind::Duplicate => Self::Ack,
                 ErrorKind::Store | ErrorKind::LeaseLost => Self::Retry { after: SOON },

@@ -31,11 +31,12 @@ impl Error {
     /// let error = idem::Error::in_flight("orders.create", "o-1", Duration::from_secs(30));
     /// assert!(error.is_retryable());
     /// ```
-    pub fn in_flight<K: KeyPart + ?Sized>(operation: &str, key: &K, retry_after: Duration) -> Self {
+    pub fn in_flight<K: KeyPart + ?Sized>(operation: &str, key: &K, lease_left: Duration) -> Self {
         Self::made(operation, key, |operation, key| Self::InFlight {
             operation,
             key,
-            retry_after,
+            lease_left,
+            retry_after: lease_left,
         })
     }
 

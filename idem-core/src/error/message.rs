@@ -12,12 +12,12 @@ impl fmt::Display for Error {
             Self::InFlight {
                 operation,
                 key,
-                retry_after,
+                lease_left,
                 ..
             } => write!(
                 f,
                 "operation `{operation}`, key {key}: another call with this key is in flight; try \
-                 again later: if its owner has crashed, the key is free in {retry_after:.1?}"
+                 again later: if its owner has crashed, the key is free in {lease_left:.1?}"
             ),
             Self::Duplicate { operation, key, .. } => write!(
                 f,

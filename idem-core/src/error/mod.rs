@@ -52,6 +52,9 @@ pub enum Error {
         /// The time until the owner's lease expires, unless it is renewed. If the owner crashed,
         /// the key is free by then. A living owner often answers much sooner, so use
         /// [`retry_after`](Self::retry_after) for clients.
+        lease_left: Duration,
+        /// `lease_left`, under its old name.
+        #[doc(hidden)]
         retry_after: Duration,
     },
     /// The call was carried out before, and this operation answers duplicates with an error
@@ -219,7 +222,7 @@ impl Error {
     pub fn retry_after(&self) -> Option<Duration> {
         const SOON: Duration = Duration::from_secs(1);
         match self {
-            Self::InFlight { retry_after, .. } => Some(SOON.min(*retry_after)),
+            Self::InFlight { lease_left, .. } => Some(SOON.min(*lease_left)),
             Self::Throttled { retry_after, .. } => Some(*retry_after),
             error => error.is_retryable().then_some(SOON),
         }

@@ -274,7 +274,8 @@ impl Tries {
 ///
 /// ```
 /// # use idem_core as idem;
-/// use idem::{ErrorAction, ErrorPolicy, Frequency, HasErrorPolicy, Never};
+/// use idem::bounds::{Frequency, HasErrorPolicy, Never};
+/// use idem::{ErrorAction, ErrorPolicy};
 ///
 /// struct Traced<E> {
 ///     error: E,

@@ -64,6 +64,7 @@ pub(crate) use self::dynamic::AnyStore;
 pub use self::dynamic::StoreHandle;
 pub(crate) use self::memory::MemoryStore;
 pub use self::transaction::{Transaction, Transactions};
+pub use crate::base::clock::Clock;
 pub use crate::outcome::codec::{Codec, CodecContext, CodecFailure};
 #[doc(inline)]
 pub use crate::record;

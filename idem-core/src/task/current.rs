@@ -309,7 +309,7 @@ impl Call {
     /// Ok(receipt)
     /// ```
     ///
-    /// The [guide on transactions](https://docs.rs/idem-rs/latest/idem/guide/transactions/#bodies-with-external-effects)
+    /// The [guide on transactions](../idem/guide/transactions/index.html#bodies-with-external-effects)
     /// has a whole function.
     pub async fn commit_in<X, S, T, Via>(&self, tx: &mut X, value: &T) -> Result<(), Error>
     where

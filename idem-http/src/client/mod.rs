@@ -174,7 +174,7 @@ impl IdempotencyClient {
     /// Sets where to look a request up before the client returns [`UnknownOutcome`].
     ///
     /// `url` gets the request and its key, percent-encoded as a path's segment. The server there
-    /// must answer like [`lookup`](https://docs.rs/idem-http/latest/idem_http/fn.lookup.html). If
+    /// must answer like [`lookup`](fn.lookup.html). If
     /// it returns a recorded response, that is the result of the request. While the request is in
     /// flight, or the server is unavailable, the client asks again: until the deadline, or for five
     /// seconds if that is longer. If the URL has the same origin, the lookup carries the request's

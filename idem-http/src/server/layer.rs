@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use http::header::HeaderName;
 use http::{Method, StatusCode, request, response};
-use idem_core::{Idempotency, StoreFailure};
+use idem_core::Idempotency;
+use idem_core::policy::StoreFailure;
 use tower_layer::Layer;
 
 use super::service::Idempotent;

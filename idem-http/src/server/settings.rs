@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use http::header::{self as names, HeaderName};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, response};
-use idem_core::{Idempotency, Operation, StoreFailure};
+use idem_core::policy::StoreFailure;
+use idem_core::{Idempotency, Operation};
 
 use super::body::is_of_type;
 use crate::problem::{Problem, Response, problem_json};

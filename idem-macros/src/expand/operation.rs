@@ -139,7 +139,7 @@ impl Plan {
             Argument::Variant(of, variant) => {
                 let krate = self.krate.at(span);
                 let of = Ident::new(of, span);
-                quote_spanned!(span=> #krate::#of::#variant)
+                quote_spanned!(span=> #krate::policy::#of::#variant)
             }
         };
         let method = Ident::new(&method.to_string(), span);

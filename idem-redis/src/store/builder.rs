@@ -245,7 +245,7 @@ impl RedisStoreBuilder {
     /// [`Refused`](idem_core::StoreErrorKind::Refused) is returned for
     ///
     /// - invalid settings, or a wrong password;
-    /// - a user without the [rights](https://docs.rs/idem-rs/latest/idem/guide/redis/#requirements)
+    /// - a user without the [rights](../idem/guide/redis/index.html#requirements)
     ///   to record an outcome, or a server that renames or disables their commands;
     /// - a server older than Redis 7.0, or a replica;
     /// - a URL of the wrong form: a Sentinel or a cluster's node by `redis://`, a single server by

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use idem_core::{Begin, Error, ErrorAction, Idempotency, InFlight, Lease, Outcome, Retry};
+use idem_core::policy::InFlight;
+use idem_core::{Begin, Error, ErrorAction, Idempotency, Lease, Outcome, Retry};
 
 use crate::history::{Answer, Event, Journal, Receipt};
 use crate::worker::body::{Body, BodyExit, Failure, ON_PURPOSE, Script, Whose};

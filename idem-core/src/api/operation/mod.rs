@@ -1,10 +1,7 @@
 //! A guarded call without the attribute. Code that the attribute generates uses the same calls.
 
 mod draft;
-mod records;
 mod run;
-mod transaction;
-mod versions;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -24,8 +21,53 @@ use crate::record::RecordId;
 use crate::runtime::handle::Idempotency;
 use crate::token::{AsToken, Submission};
 
-/// One call of an operation: its key, its fingerprint, and its settings. [`Idempotency::operation`]
-/// begins it; methods such as [`run`](Self::run) and [`begin`](Self::begin) carry it out.
+/// One call of an operation: its key, its fingerprint, and its settings.
+///
+/// # Examples
+///
+/// ```
+/// # use idem_core as idem;
+/// use idem::{Error, Idempotency, MemoryStore};
+/// use std::time::Duration;
+///
+/// /// Charges an order once, however often it is called.
+/// async fn charge(idempotency: &Idempotency, order: &str, cents: u64) -> Result<String, Error> {
+///     let outcome = idempotency
+///         .operation("orders.charge")
+///         .key(order)
+///         .fingerprint(&cents) // the same order with other cents is an error
+///         .ttl(Duration::from_secs(86_400))
+///         .run(|| async move { Ok::<_, Error>(format!("receipt for {order}")) })
+///         .await?;
+///     Ok(outcome.into_inner())
+/// }
+///
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() -> Result<(), Error> {
+///     let idempotency = Idempotency::new(MemoryStore::new());
+///     let first = charge(&idempotency, "o-1", 1999).await?;
+///     assert_eq!(charge(&idempotency, "o-1", 1999).await?, first); // replayed
+///
+///     let other = charge(&idempotency, "o-1", 2999).await;
+///     assert!(matches!(other, Err(Error::FingerprintMismatch { .. })));
+///     Ok(())
+/// }
+/// ```
+///
+/// # The common calls
+///
+/// | to | call |
+/// | --- | --- |
+/// | name the call | [`Idempotency::operation`], then [`key`](Self::key) and [`fingerprint`](Self::fingerprint) |
+/// | run a closure as the body | [`run`](Self::run); [`run_detached`](Self::run_detached) if a dropped caller must not stop it |
+/// | claim, and work step by step | [`begin`](Self::begin) |
+/// | say which errors are answers | [`errors`](Self::errors), [`errors_by_type`](Self::errors_by_type) |
+/// | write rows and record in one transaction | [`transaction`](Self::transaction), [`run_in`](Self::run_in) |
+/// | ask for the outcome without running anything | [`lookup`](Self::lookup) |
+/// | settle or remove a record as an operator | [`settle`](Self::settle), [`release`](Self::release), [`forget`](Self::forget) |
+/// | issue a one-time token | [`issue`](Self::issue), [`issue_many`](Self::issue_many) |
+///
+/// Every setting has a default, which [`Builder`](crate::Builder) changes for all calls.
 ///
 /// Key and fingerprint are computed once, when they are set. `Q` is the type of
 /// [`reconcile`](Self::reconcile)'s closure, and `P` that of the [policy](Self::errors) for errors;
@@ -121,6 +163,7 @@ impl<'a> Operation<'a> {
     }
 }
 
+/// # Key and settings
 impl<'a, Q, P> Operation<'a, Q, P> {
     /// Sets the key, which identifies this call among all calls of the operation. If it has more
     /// than 256 bytes, the store has a digest of it.
@@ -230,7 +273,8 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     ///
     /// ```
     /// # use idem_core as idem;
-    /// # use idem::{Abandoned, Error, Idempotency, MemoryStore};
+    /// # use idem::policy::Abandoned;
+    /// # use idem::{Error, Idempotency, MemoryStore};
     /// # use std::time::Duration;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
     /// # let idempotency = Idempotency::new(MemoryStore::new());
@@ -363,7 +407,7 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// [unlisted](crate::Builder::default_error): by default, it releases the key.
     ///
     /// A policy that returns [`ErrorAction`] may keep errors, so `E` must be `Serialize +
-    /// DeserializeOwned`. A policy that returns [`UnkeptAction`](crate::UnkeptAction) keeps none,
+    /// DeserializeOwned`. A policy that returns [`UnkeptAction`](crate::policy::UnkeptAction) keeps none,
     /// and works with any `E`. With `run` and `run_detached`, the body must be a closure that can
     /// be called several times: it must not consume its captures.
     /// [`errors_by_type`](Self::errors_by_type) uses the policy of the type.
@@ -405,7 +449,8 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     ///
     /// ```
     /// # use idem_core as idem;
-    /// # use idem::{Error, Idempotency, MemoryStore, Retry, UnkeptAction};
+    /// # use idem::policy::UnkeptAction;
+    /// # use idem::{Error, Idempotency, MemoryStore, Retry};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
     /// # let idempotency = Idempotency::new(MemoryStore::new());
     /// let outcome = idempotency
@@ -437,7 +482,8 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     ///
     /// ```
     /// # use idem_core as idem;
-    /// # use idem::{Error, ErrorAction, ErrorPolicy, Idempotency, MemoryStore, Never};
+    /// # use idem::bounds::Never;
+    /// # use idem::{Error, ErrorAction, ErrorPolicy, Idempotency, MemoryStore};
     /// # #[derive(Debug)] struct OrderError;
     /// # impl From<Error> for OrderError { fn from(_: Error) -> Self { Self } }
     /// impl ErrorPolicy for OrderError {
@@ -553,3 +599,8 @@ impl<Q, P> fmt::Debug for Operation<'_, Q, P> {
             .finish_non_exhaustive()
     }
 }
+
+// Below: rustdoc shows methods in the order of the modules, and these are not the common ones.
+mod records;
+mod transaction;
+mod versions;

@@ -17,6 +17,7 @@ use crate::record::{Encoded, RecordId, RecordInfo, RecordState, Removed};
 use crate::runtime::Runtime;
 use crate::task::current;
 
+/// # The record: who changes it
 impl<Q, P> Operation<'_, Q, P> {
     /// States who changes the record with this call, and why: for [`settle`](Self::settle),
     /// [`forget`](Self::forget) and [`release`](Self::release).
@@ -54,6 +55,7 @@ impl<Q, P> Operation<'_, Q, P> {
     }
 }
 
+/// # The record: looking at it, and changing it
 impl Operation<'_> {
     /// Removes the record, so that the next call runs the body as a first attempt. Returns whether
     /// there was a record.

@@ -18,6 +18,7 @@ use crate::outcome::{Outcome, Storable};
 use crate::policy::errors::Action;
 use crate::task::current;
 
+/// # Running a body
 impl<Q> Operation<'_, Q> {
     /// Runs the body, or returns the recorded outcome of an earlier call.
     ///
@@ -130,6 +131,7 @@ impl<Q> Operation<'_, Q> {
     }
 }
 
+/// # Running a body with a policy for its errors
 impl<Q, P, E, A> Operation<'_, Q, Errors<P, E, A>>
 where
     P: Fn(&E) -> A,
@@ -238,6 +240,7 @@ where
     }
 }
 
+/// # Step by step
 impl Operation<'_> {
     /// Claims the key for a call that is carried out step by step.
     ///

@@ -46,6 +46,7 @@ impl<P: Fn(&E) -> A + Send + Sync, E, A: Action> IntoPolicy<E> for Errors<P, E, 
 
 impl<P: Fn(&E) -> A + Send + Sync, E, A: Action> InTransactionPolicy<E> for Errors<P, E, A> {}
 
+/// # In the caller's transaction
 impl<'a, P> Operation<'a, (), P> {
     /// Runs the body in the caller's transaction, or returns the recorded outcome of an earlier
     /// call. The record is a row of that transaction, so rows and record are committed together, or

@@ -9,6 +9,7 @@ use crate::outcome::Storable;
 use crate::outcome::codec::{AnyCodec, CodecContext, TypeLabel};
 use crate::record::{Encoded, RecordId};
 
+/// # Outcomes of earlier versions
 impl<Q, P> Operation<'_, Q, P> {
     /// Sets the version of the outcome's type. Default: 1. At least 1; otherwise the call is
     /// [`Error::Config`](crate::Error::Config). It is stored with each outcome from version 2 on,
