@@ -20,7 +20,7 @@ pub use idem_macros::{ErrorPolicy, KeyPart, idempotent};
 #[doc(no_inline)]
 pub use idem_redis::redis;
 #[cfg(feature = "redis")]
-pub use idem_redis::{RedisStore, RedisStoreBuilder};
+pub use idem_redis::{RedisNode, RedisStore, RedisStoreBuilder};
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub use idem_sqlx::guard;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
