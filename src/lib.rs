@@ -17,7 +17,7 @@ pub use idem_macros::{ErrorPolicy, KeyPart, idempotent};
 #[doc(no_inline)]
 pub use idem_redis::redis;
 #[cfg(feature = "redis")]
-pub use idem_redis::{RedisStore, RedisStoreBuilder};
+pub use idem_redis::{RedisNode, RedisStore, RedisStoreBuilder};
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub use idem_sqlx::guard;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
@@ -94,18 +94,22 @@ compile_error!(
 ///
 /// A tower layer, an extractor, the result of a call that timed out, and a client. See the
 /// [guide](guide::http).
-#[cfg(any(feature = "http", feature = "http-client"))]
+#[cfg(any(feature = "http", feature = "http-client", feature = "grpc-client"))]
 pub mod http {
     #[cfg(feature = "axum")]
     pub use idem_http::KeyRejection;
+    #[cfg(any(feature = "http-client", feature = "grpc-client"))]
+    pub use idem_http::RequestKey;
+    #[cfg(any(feature = "http", feature = "grpc-client"))]
+    pub use idem_http::{Body, grpc};
     #[cfg(feature = "http")]
     pub use idem_http::{
-        Body, HasScope, IdempotencyLayer, Idempotent, LookupFuture, LookupService, MarkReplays,
-        Marked, MarkedFuture, NeedsScope, REPLAYED, Replayed, ResponseFuture, Route, ScopeSecret,
-        Scoped, header, lookup,
+        Fingerprints, HasScope, IdempotencyLayer, Idempotent, KeyRules, LookupFuture,
+        LookupService, MarkReplays, Marked, MarkedFuture, NeedsScope, REPLAYED, Replayed,
+        ResponseFuture, Route, ScopeSecret, Scoped, header, lookup,
     };
     #[cfg(feature = "http-client")]
-    pub use idem_http::{IdempotencyClient, RequestKey, UnknownOutcome};
+    pub use idem_http::{IdempotencyClient, UnknownOutcome};
     pub use idem_http::{
         IdempotencyKey, InvalidKey, MAX_KEY_LEN, Problem, Response, problem, problem_json, stripe,
     };
@@ -158,6 +162,7 @@ pub mod nats {
 /// | [`tokens`](guide::tokens) | one-time tokens for forms |
 /// | [`http`](guide::http) | the Idempotency-Key header, on the server |
 /// | [`http_client`](guide::http_client), [`actix`](guide::actix) | the header in a client; actix-web |
+/// | [`grpc`](guide::grpc) | both ends of gRPC |
 /// | [`queues`](guide::queues) | messages of RabbitMQ and NATS JetStream |
 /// | [`webhooks`](guide::webhooks) | events that Stripe, GitHub and others deliver |
 /// | [`agents`](guide::agents) | keys for agents and their tools |
@@ -215,6 +220,9 @@ pub mod guide {
 
     #[doc = include_str!("docs/actix.md")]
     pub mod actix {}
+
+    #[doc = include_str!("docs/grpc.md")]
+    pub mod grpc {}
 
     #[doc = include_str!("docs/queues.md")]
     pub mod queues {}

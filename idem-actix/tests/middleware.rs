@@ -21,7 +21,7 @@ use actix_web::{App, HttpResponse, HttpServer, web};
 use futures_util::StreamExt as _;
 use idem_actix::Idempotent;
 use idem_core::{Idempotency, MemoryStore, StoreErrorKind};
-use idem_http::{IdempotencyLayer, header};
+use idem_http::{Fingerprints, IdempotencyLayer, header};
 use idem_testkit::{Fault, FaultStore, Step};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -77,6 +77,15 @@ fn site() -> Site {
 }
 
 fn site_over(idempotency: Idempotency) -> Site {
+    let layer = IdempotencyLayer::new(idempotency)
+        .name("actix")
+        .scope(|parts| header(parts, http::HeaderName::from_static("x-user")))
+        .required(true)
+        .max_body(1000);
+    site_of(layer)
+}
+
+fn site_of(layer: IdempotencyLayer<idem_http::Scoped>) -> Site {
     let (open, receiver) = watch::channel(true);
     let shared = Shared {
         runs: Arc::default(),
@@ -84,11 +93,6 @@ fn site_over(idempotency: Idempotency) -> Site {
         entered: Arc::default(),
     };
     let site = (shared.runs.clone(), shared.entered.clone());
-    let layer = IdempotencyLayer::new(idempotency)
-        .name("actix")
-        .scope(|parts| header(parts, http::HeaderName::from_static("x-user")))
-        .required(true)
-        .max_body(1000);
     let app = move || {
         App::new()
             .app_data(web::Data::new(shared.clone()))
@@ -182,6 +186,32 @@ async fn a_duplicate_gets_the_recorded_response_and_another_request_a_mismatch()
     // The route names the operation, so another path of it is another request with this key.
     assert_eq!(status(&site.post("/refunds/7", "k", "10").await), "201");
     assert_eq!(status(&site.post("/refunds/8", "k", "10").await), "422");
+    assert_eq!(site.runs.load(SeqCst), 2);
+}
+
+#[actix_web::test]
+async fn an_upload_that_is_not_compared_may_be_large_and_its_replay_unmarked() {
+    let layer = IdempotencyLayer::new(Idempotency::new(MemoryStore::new()))
+        .name("actix")
+        .unscoped()
+        .max_body(1000)
+        .fingerprint(Fingerprints::url())
+        .mark_replays(false);
+    let site = site_of(layer);
+    let upload = "x".repeat(5000);
+    let key = "idempotency-key: k\r\n";
+    let chunked = "idempotency-key: k\r\ntransfer-encoding: chunked\r\n";
+    for headers in [key, chunked] {
+        // The response is larger than `max_body`, so the record has none.
+        let got = site.send("POST", "/charges", headers, &upload).await;
+        let expected = if headers == key { "201" } else { "409" };
+        assert_eq!(status(&got), expected, "{got}");
+    }
+    let key = "idempotency-key: l\r\n";
+    for _ in ["first", "replay"] {
+        let got = site.send("POST", "/charges", key, "10").await;
+        assert!(got.ends_with("2 10") && !got.contains("replayed"), "{got}");
+    }
     assert_eq!(site.runs.load(SeqCst), 2);
 }
 

@@ -52,6 +52,8 @@ pub enum InvalidKey {
     Separator,
     /// The header occurs more than once.
     Repeated,
+    /// The text is empty, too long or no text, by the rules of the service: `KeyRules`.
+    AgainstRules,
 }
 
 impl IdempotencyKey {
@@ -211,6 +213,7 @@ impl fmt::Display for InvalidKey {
                 "the idempotency key has a comma or a semicolon; send it in quotation marks"
             }
             Self::Repeated => "the header of the idempotency key occurs more than once",
+            Self::AgainstRules => "the idempotency key is empty, too long, or no text",
         })
     }
 }

@@ -6,6 +6,8 @@
 //! - [`lookup`](fn@lookup) serves the result of a call whose client timed out. Feature `server`.
 //! - [`IdempotencyKey`] is the header's value, and a part of a key. With the feature `axum` it is
 //!   an extractor.
+//! - [`grpc`] has what gRPC needs beside the layer: the client half (feature `grpc-client`), and the
+//!   layer's own responses (feature `server`).
 //! - [`IdempotencyClient`] gives requests of reqwest a key, and retries them. Feature `client`.
 //! - [`MarkReplays`] marks the replays of annotated handlers. Feature `server`.
 //! - [`problem`](fn@problem) turns an [`idem::Error`](idem_core::Error) into an answer for clients.
@@ -13,11 +15,17 @@
 //! The header is that of the IETF draft `draft-ietf-httpapi-idempotency-key-header`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(feature = "client")]
+#[cfg(any(feature = "server", feature = "grpc-client"))]
+mod body;
+#[cfg(any(feature = "client", feature = "grpc-client"))]
 mod client;
 #[cfg(feature = "axum")]
 mod extract;
+#[cfg(any(feature = "server", feature = "grpc-client"))]
+pub mod grpc;
 mod key;
+#[cfg(feature = "server")]
+mod key_rules;
 #[cfg(feature = "server")]
 mod lookup;
 mod problem;
@@ -28,11 +36,17 @@ mod server;
 #[cfg(feature = "server")]
 mod stored;
 
+#[cfg(any(feature = "server", feature = "grpc-client"))]
+pub use crate::body::Body;
+#[cfg(any(feature = "client", feature = "grpc-client"))]
+pub use crate::client::RequestKey;
 #[cfg(feature = "client")]
-pub use crate::client::{IdempotencyClient, RequestKey, UnknownOutcome};
+pub use crate::client::{IdempotencyClient, UnknownOutcome};
 #[cfg(feature = "axum")]
 pub use crate::extract::KeyRejection;
 pub use crate::key::{IdempotencyKey, InvalidKey, MAX_KEY_LEN};
+#[cfg(feature = "server")]
+pub use crate::key_rules::KeyRules;
 #[cfg(feature = "server")]
 pub use crate::lookup::{LookupFuture, LookupService, lookup};
 pub use crate::problem::{Problem, Response, problem, problem_json, stripe};
@@ -40,8 +54,8 @@ pub use crate::problem::{Problem, Response, problem, problem_json, stripe};
 pub use crate::scope::ScopeSecret;
 #[cfg(feature = "server")]
 pub use crate::server::{
-    Body, HasScope, IdempotencyLayer, Idempotent, MarkReplays, Marked, MarkedFuture, NeedsScope,
-    REPLAYED, Replayed, ResponseFuture, Route, Scoped, header,
+    Fingerprints, HasScope, IdempotencyLayer, Idempotent, MarkReplays, Marked, MarkedFuture,
+    NeedsScope, REPLAYED, Replayed, ResponseFuture, Route, Scoped, header,
 };
 /// The versions that the client is written against. TLS and other features come from an
 /// application's own dependency.

@@ -15,10 +15,12 @@ use idem_core::{ErrorKind, Idempotency, Lookup};
 use percent_encoding::percent_decode_str;
 use tower_service::Service;
 
+use crate::body::Body;
 use crate::key::IdempotencyKey;
+use crate::key_rules::KeyRules;
 use crate::problem::{Problem, Response, problem_json};
 use crate::scope::KeyScope;
-use crate::server::{Body, HasScope, NeedsScope, Scoped, complete, operation, replay};
+use crate::server::{HasScope, NeedsScope, Scoped, complete, operation, replay};
 use crate::stored::StoredResponse;
 
 /// Creates a service that looks up a request by its key, for `GET ../{key}`.
@@ -65,6 +67,7 @@ pub fn lookup(idempotency: Idempotency) -> LookupService {
         name: "http".into(),
         method: "POST".into(),
         route: "/".into(),
+        rules: None,
         scope: KeyScope::Shared,
         problem: Arc::new(problem_json),
     };
@@ -87,6 +90,7 @@ struct Settings {
     name: Arc<str>,
     method: Arc<str>,
     route: Arc<str>,
+    rules: Option<KeyRules>,
     scope: KeyScope,
     problem: Arc<dyn Fn(&Problem) -> Response + Send + Sync>,
 }
@@ -134,6 +138,14 @@ impl<S> LookupService<S> {
         self
     }
 
+    /// Sets which texts are keys, like the layer's
+    /// [`key_rules`](crate::IdempotencyLayer::key_rules).
+    #[must_use]
+    pub fn key_rules(mut self, rules: KeyRules) -> Self {
+        self.settings.rules = Some(rules);
+        self
+    }
+
     /// Sets the shape of the service's own responses. Default: [`problem_json`].
     #[must_use]
     pub fn problem<F>(mut self, problem: F) -> Self
@@ -174,7 +186,7 @@ impl Settings {
         let scope = self.scope.owner(parts)?;
         let segment = parts.uri.path().rsplit('/').next().unwrap_or_default();
         let decoded: Vec<u8> = percent_decode_str(segment).collect();
-        let key = IdempotencyKey::from_text(&decoded)?;
+        let key = KeyRules::read(self.rules, &decoded, IdempotencyKey::from_text)?;
         let operation =
             self.idempotency
                 .operation(operation(&self.name, &self.method, &self.route));
@@ -183,7 +195,7 @@ impl Settings {
             None => operation.key(&key),
         };
         match operation.lookup::<StoredResponse>().await {
-            Ok(Lookup::Outcome(stored)) => Ok(replay(stored)),
+            Ok(Lookup::Outcome(stored)) => Ok(replay(stored, true)),
             Ok(Lookup::InFlight { .. }) => Err(Problem {
                 status: StatusCode::ACCEPTED,
                 ..Problem::of_kind(ErrorKind::InFlight)

@@ -16,6 +16,13 @@ use crate::key::InvalidKey;
 /// A complete response of this crate.
 pub type Response = http::Response<String>;
 
+/// The metadata of gRPC that names the problem, such as `in_flight`.
+#[cfg(any(feature = "server", feature = "grpc-client"))]
+pub(crate) const GRPC_CODE: &str = "idempotency-problem";
+/// The metadata by which a server of gRPC says when to try again, in milliseconds.
+#[cfg(any(feature = "server", feature = "grpc-client"))]
+pub(crate) const GRPC_PUSHBACK: &str = "grpc-retry-pushback-ms";
+
 /// The reason why a request got no response of the service, in words for its client.
 ///
 /// It contains nothing of a key, a body or the store. [`problem_json`] and [`stripe`] turn it into
@@ -51,6 +58,12 @@ impl Problem {
         "invalid_key",
         "The idempotency key is invalid. Send one Idempotency-Key header of 1 to 255 visible ASCII \
          characters, in quotation marks if it has a comma or a semicolon.",
+    );
+    /// A key that the service's own rules refuse.
+    const RULED_KEY: Self = Self::new(
+        StatusCode::BAD_REQUEST,
+        "invalid_key",
+        "The idempotency key is invalid. It is empty, or longer than this service accepts.",
     );
     /// A body whose readers may disagree on the key.
     #[cfg(feature = "server")]
@@ -150,8 +163,11 @@ impl From<&Error> for Problem {
 }
 
 impl From<InvalidKey> for Problem {
-    fn from(_: InvalidKey) -> Self {
-        Self::INVALID_KEY
+    fn from(invalid: InvalidKey) -> Self {
+        match invalid {
+            InvalidKey::AgainstRules => Self::RULED_KEY,
+            _ => Self::INVALID_KEY,
+        }
     }
 }
 

@@ -15,6 +15,7 @@ mod hostile;
 mod keys;
 mod nested;
 mod openapi;
+mod own_rules;
 mod problems;
 mod rows;
 mod storage;

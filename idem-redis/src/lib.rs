@@ -23,6 +23,7 @@ mod store;
 pub use redis;
 
 pub use crate::connection::given::Connection;
+pub use crate::connection::lists::RedisNode;
 pub use crate::store::RedisStore;
 pub use crate::store::builder::RedisStoreBuilder;
 pub use crate::store::survey::Survey;

@@ -221,6 +221,7 @@ fn examples(workspace: &Workspace, full: bool) -> Result<()> {
     if full {
         example("mails")?.args(["--broker", "nats"]).run()?;
         example("inbox")?.run()?;
+        example("grpc")?.run()?;
         let workers = programs
             .get("workers")
             .context("cargo has built no example workers")?;

@@ -106,18 +106,3 @@ impl Error for UnknownOutcome {
         self.source.as_ref().map(|source| source as _)
     }
 }
-
-/// A child key was asked for outside of a guarded body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct NoCall;
-
-impl fmt::Display for NoCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "`RequestKey::child` outside of a guarded body; the request was not sent; send it in \
-             the body itself, not in a task that the body spawns, or use `RequestKey::new`",
-        )
-    }
-}
-
-impl Error for NoCall {}

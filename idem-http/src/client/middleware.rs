@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
-use http::{Extensions, HeaderValue, Method, StatusCode};
+use http::{Extensions, Method, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use reqwest::{Request, Response, Url};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 use tokio::time::Instant;
 
-use super::error::{NoCall, UnknownOutcome, target};
+use super::error::{UnknownOutcome, target};
 use super::lookup::{Answer, Question};
 use super::pause::{backoff, now, with_jitter};
 use super::received::received;
+use super::request_key::{Chosen, RequestKey};
+use super::reqwest_client::IdempotencyClient;
 use super::verdict::{Effect, Verdict};
-use super::{IdempotencyClient, RequestKey, Source};
-use crate::key::{IdempotencyKey, InvalidKey, only_value};
+use crate::key::{IdempotencyKey, only_value};
 
 /// How long a lookup may take beyond the deadline.
 const LOOKUP_TIME: Duration = Duration::from_secs(5);
@@ -276,10 +277,7 @@ impl IdempotencyClient {
                 .map_err(Error::middleware);
         }
         let text = match extensions.get::<RequestKey>() {
-            Some(RequestKey(Source::Given(key))) => key.clone(),
-            Some(RequestKey(Source::Child(name))) => idem_core::current()
-                .ok_or_else(|| Error::middleware(NoCall))?
-                .child_key(name),
+            Some(key) => key.text().map_err(Error::middleware)?,
             None if request.method() != Method::POST && request.method() != Method::PATCH => {
                 return Ok(None);
             }
@@ -288,14 +286,11 @@ impl IdempotencyClient {
                 None => self.keys.generate(),
             },
         };
-        // A server would take a key that begins with a quotation mark for a quoted string.
-        if text.starts_with('"') {
-            return Err(Error::middleware(InvalidKey::Quotes));
-        }
-        let key = IdempotencyKey::from_text(text.as_bytes()).map_err(Error::middleware)?;
-        let value = HeaderValue::from_str(&key.to_value()).map_err(Error::middleware)?;
-        request.headers_mut().insert(self.header.clone(), value);
-        Ok(Some(key))
+        let chosen = Chosen::new(&text).map_err(Error::middleware)?;
+        request
+            .headers_mut()
+            .insert(self.header.clone(), chosen.value);
+        Ok(Some(chosen.key))
     }
 }
 

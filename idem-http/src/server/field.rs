@@ -7,8 +7,9 @@ use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::body::is_of_type;
+use crate::body::is_of_type;
 use crate::key::IdempotencyKey;
+use crate::key_rules::KeyRules;
 use crate::problem::Problem;
 
 /// The key in a field of the body, `None` if there is none.
@@ -19,7 +20,8 @@ pub(super) fn in_body(
     headers: &HeaderMap,
     body: &[u8],
     pointer: &str,
-) -> Result<Option<IdempotencyKey>, Problem> {
+    rules: Option<KeyRules>,
+) -> Result<Option<String>, Problem> {
     let found = if is_of_type(headers, "application/x-www-form-urlencoded") {
         in_form(body, pointer.trim_start_matches('/'))
     } else {
@@ -32,7 +34,11 @@ pub(super) fn in_body(
     };
     match found {
         FieldValue::Nothing => Ok(None),
-        FieldValue::Text(key) => Ok(Some(IdempotencyKey::from_text(key.as_bytes())?)),
+        FieldValue::Text(key) => Ok(Some(KeyRules::read(
+            rules,
+            key.as_bytes(),
+            IdempotencyKey::from_text,
+        )?)),
         FieldValue::Other => Err(Problem::INVALID_KEY),
         FieldValue::Unclear => Err(Problem::UNCLEAR_KEY),
     }
@@ -202,8 +208,8 @@ mod tests {
         let headers =
             HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(content_type))]);
         let found =
-            in_body(&headers, body.as_bytes(), pointer).map_err(|problem| problem.message)?;
-        Ok(found.map(Into::into))
+            in_body(&headers, body.as_bytes(), pointer, None).map_err(|problem| problem.message)?;
+        Ok(found)
     }
 
     const UNCLEAR: Result<Option<String>, &str> = Err(Problem::UNCLEAR_KEY.message);

@@ -11,8 +11,10 @@ use idem_core::Idempotency;
 use idem_core::policy::StoreFailure;
 use tower_layer::Layer;
 
+use super::fingerprints::Fingerprints;
 use super::service::Idempotent;
 use super::settings::{KeySource, Settings};
+use crate::key_rules::KeyRules;
 use crate::problem::{Problem, Response};
 use crate::scope::KeyScope;
 
@@ -145,9 +147,42 @@ impl<S> IdempotencyLayer<S> {
 
     /// Sets the name that all operations of this layer begin with. Default: `http`.
     ///
-    /// Method and route follow it, as in `payments.POST/v1/charges`.
+    /// Method and route follow it, as in `payments.POST/v1/charges`. The route is the first of
+    ///
+    /// 1. what [`route_from`](Self::route_from) returns,
+    /// 2. the extension [`Route`](crate::Route) of the request,
+    /// 3. axum's matched path. A service behind `Router::nest_service` has none, unless it is itself
+    ///    a router with the layer on its routes,
+    /// 4. the path as the client sent it: each path is then an operation of its own.
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.set().name = name.into();
+        self
+    }
+
+    /// Sets how the route of a request is found, such as `/v1/charges/{id}`: for services whose
+    /// router tells none, as behind `Router::nest_service`.
+    ///
+    /// Two requests of one route are the same operation. Metrics keep each route as a label, so
+    /// return one of few texts, and not the path. If `route` returns `None`, the route is found as
+    /// without this setting.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use idem_core::{Idempotency, MemoryStore};
+    /// use idem_http::IdempotencyLayer;
+    ///
+    /// // One operation for all that is behind `nest_service("/v1/charges", ..)`.
+    /// let layer = IdempotencyLayer::new(Idempotency::new(MemoryStore::new()))
+    ///     .name("payments")
+    ///     .route_from(|_| Some("/v1/charges".to_owned()))
+    ///     .unscoped();
+    /// ```
+    pub fn route_from<F>(mut self, route: F) -> Self
+    where
+        F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
+    {
+        self.set().route = Some(Arc::new(route));
         self
     }
 
@@ -205,11 +240,16 @@ impl<S> IdempotencyLayer<S> {
         self
     }
 
-    /// Sets the largest body, in bytes, of a guarded request, and the largest response that is
-    /// recorded. Default: 1 MiB.
+    /// Sets the largest body, in bytes, that is compared, and the largest response that is recorded.
+    /// Default: 2 MiB, which is also axum's limit of bodies.
     ///
-    /// A larger request gets 413, and the service does not run. A larger response passes through
-    /// complete, and the request is recorded as done, without its response.
+    /// A larger request gets 413, and the service does not run. If the body is not compared
+    /// ([`fingerprint`](Self::fingerprint)) and holds no key ([`body_field`](Self::body_field)), a
+    /// larger request streams to the service. If such a body breaks off, a response other than 2xx
+    /// and 3xx releases the key.
+    ///
+    /// A larger response passes through complete, and the request is recorded as done, without its
+    /// response.
     pub fn max_body(mut self, max_body: usize) -> Self {
         self.set().max_body = max_body;
         self
@@ -222,10 +262,27 @@ impl<S> IdempotencyLayer<S> {
         self
     }
 
+    /// Sets what a duplicate must have in common with the first request, beside the key. Default:
+    /// [`Fingerprints::body_and_url`].
+    pub fn fingerprint(mut self, fingerprints: Fingerprints) -> Self {
+        self.set().key.fingerprints = fingerprints;
+        self
+    }
+
     /// Replays the response even to a different request: for services whose contract is the key
-    /// alone.
-    pub fn replay_on_mismatch(mut self) -> Self {
-        self.set().key.compares = false;
+    /// alone. Another name for `fingerprint(Fingerprints::nothing())`.
+    pub fn replay_on_mismatch(self) -> Self {
+        self.fingerprint(Fingerprints::nothing())
+    }
+
+    /// Sets whether a replay carries `Idempotent-Replayed: true`, and a replayed 5xx
+    /// `Stripe-Should-Retry: false` and `X-Should-Retry: false`. Default: `true`.
+    ///
+    /// With `false`, clients cannot tell a replay from the first response. Those that retry also
+    /// send a request again whose 5xx is replayed, if [`keep`](Self::keep) records 5xx. The
+    /// extension [`Replayed`](crate::Replayed) marks replays for outer layers in either case.
+    pub fn mark_replays(mut self, marks: bool) -> Self {
+        self.set().marks_replays = marks;
         self
     }
 
@@ -236,6 +293,8 @@ impl<S> IdempotencyLayer<S> {
     }
 
     /// Takes the key from the request's head, instead of from the header.
+    ///
+    /// The text is read like the header's value. [`key_rules`](Self::key_rules) accepts others.
     pub fn key_from<F>(mut self, key: F) -> Self
     where
         F: Fn(&request::Parts) -> Option<String> + Send + Sync + 'static,
@@ -255,6 +314,16 @@ impl<S> IdempotencyLayer<S> {
             format!("/{pointer}").into()
         };
         self.set().key.source = KeySource::Body(pointer);
+        self
+    }
+
+    /// Sets which texts are keys, where they come by [`key_from`](Self::key_from) or
+    /// [`body_field`](Self::body_field). Default: 1 to 255 visible ASCII characters.
+    ///
+    /// Keys of a header keep the rules of the draft. A [`lookup`](fn@crate::lookup) needs the same
+    /// rules.
+    pub fn key_rules(mut self, rules: KeyRules) -> Self {
+        self.set().key.rules = Some(rules);
         self
     }
 

@@ -1,8 +1,19 @@
 //! The operation that a request belongs to.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use http::{Uri, request};
 use idem_core::Fingerprint;
+
+use crate::scope::FromParts;
+
+/// The extension that names the route of a request, such as `/v1/charges/{id}`: for adapters of
+/// frameworks other than axum, and for layers outside of this one. It goes before axum's matched path.
+///
+/// Without it, and without axum's matched path, each path is a separate operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route(pub String);
 
 /// The longest name of an operation, in bytes.
 const MAX_LEN: usize = 128;
@@ -44,6 +55,35 @@ pub(crate) fn operation(name: &str, method: &str, route: &str) -> String {
         operation.push_str(&digest);
     }
     operation
+}
+
+/// The route of a request, or else its path.
+pub(super) fn route<'a>(by_layer: Option<&FromParts>, parts: &'a request::Parts) -> Cow<'a, str> {
+    matched_route(by_layer, parts).unwrap_or_else(|| original_uri(parts).path().into())
+}
+
+/// The route of a request, if the layer, the application or the router says so.
+pub(super) fn matched_route<'a>(
+    by_layer: Option<&FromParts>,
+    parts: &'a request::Parts,
+) -> Option<Cow<'a, str>> {
+    if let Some(route) = by_layer.and_then(|route| route(parts)) {
+        return Some(route.into());
+    }
+    if let Some(Route(route)) = parts.extensions.get() {
+        return Some(route.into());
+    }
+    let by_axum = parts.extensions.get::<axum::extract::MatchedPath>();
+    by_axum.map(|matched| matched.as_str().into())
+}
+
+/// The URI as the client sent it. A nested service of axum sees only the end of its path, which may be
+/// equal for two routes.
+pub(super) fn original_uri(parts: &request::Parts) -> &Uri {
+    if let Some(axum::extract::OriginalUri(uri)) = parts.extensions.get() {
+        return uri;
+    }
+    &parts.uri
 }
 
 fn is_plain(byte: u8) -> bool {

@@ -9,8 +9,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt as _, TryFutureExt as _, lazy};
-use http::header::{CONTENT_TYPE, HeaderName};
-use http::{HeaderValue, Request, Uri, request};
+use http::header::HeaderName;
+use http::{HeaderMap, HeaderValue, Request, request, response};
 use http_body::Body as HttpBody;
 use idem_core::adapter::{
     FinishInBackground, finish_in_background, report_without_call, run_boxed,
@@ -19,11 +19,12 @@ use idem_core::{Error, ErrorAction, Operation};
 use serde::{Deserialize, Serialize};
 use tower_service::Service;
 
-use super::body::{Body, Read, Whole, read, read_unary};
 use super::field::in_body;
-use super::route::operation;
-use super::settings::{KeySource, Settings, is_grpc};
+use super::route::{matched_route, operation, route};
+use super::settings::{KeySource, Settings};
+use crate::body::{Body, Read, Whole, is_grpc, read, read_unary};
 use crate::key::IdempotencyKey;
+use crate::key_rules::KeyRules;
 use crate::problem::{Problem, Response, challenged};
 use crate::stored::{ResponseRecord, StoredResponse};
 
@@ -34,13 +35,6 @@ pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Replayed;
-
-/// The extension that names the route of a request, such as `/v1/charges/{id}`: for adapters of
-/// frameworks other than axum.
-///
-/// Without it, and without axum's matched path, each path is a separate operation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route(pub String);
 
 /// A service whose responses are guarded: see [`IdempotencyLayer`](crate::IdempotencyLayer).
 #[derive(Clone)]
@@ -127,7 +121,7 @@ enum Admitted<B> {
 struct Head {
     parts: request::Parts,
     /// `None`: it is in the body.
-    key: Option<IdempotencyKey>,
+    key: Option<String>,
     /// `None`: all clients share their keys.
     scope: Option<String>,
 }
@@ -148,8 +142,15 @@ where
         Admitted::Refused(problem)
     };
     let found = match &settings.key.source {
-        KeySource::Header(name) => IdempotencyKey::from_headers(&parts.headers, name),
-        KeySource::Parts(key) => key(&parts).map(|key| key.parse()).transpose(),
+        KeySource::Header(name) => {
+            IdempotencyKey::from_headers(&parts.headers, name).map(|key| key.map(Into::into))
+        }
+        KeySource::Parts(key) => key(&parts)
+            .map(|key| {
+                let rules = settings.key.rules;
+                KeyRules::read(rules, key.as_bytes(), IdempotencyKey::from_bytes)
+            })
+            .transpose(),
         KeySource::Body(_) => Ok(None),
     };
     let key = match found {
@@ -167,7 +168,8 @@ where
         Ok(scope) => scope,
         Err(problem) => return refused(problem),
     };
-    if body.size_hint().lower() > u64::try_from(settings.max_body).unwrap_or(u64::MAX) {
+    let is_larger = body.size_hint().lower() > u64::try_from(settings.max_body).unwrap_or(u64::MAX);
+    if is_larger && settings.key.needs_body() {
         return refused(Problem::TOO_LARGE);
     }
     Admitted::Guarded(Head { parts, key, scope }, body)
@@ -195,10 +197,11 @@ where
 {
     async move {
         let described = match read(body, settings.max_body).await {
-            Read::Whole(whole) => {
-                describe(&settings, &head, &whole.data).map(|operation| (operation, whole))
-            }
-            Read::Larger(_) => Err(Problem::TOO_LARGE),
+            Read::Whole(whole) => describe(&settings, &head, &whole.data)
+                .map(|operation| (operation, Body::whole(whole))),
+            Read::Larger(_) if settings.key.needs_body() => Err(Problem::TOO_LARGE),
+            Read::Larger(body) => describe(&settings, &head, &[])
+                .map(|operation| (operation, body.reporting_interruption())),
             Read::Broken(_) => Err(Problem::BROKEN_BODY),
         };
         match described {
@@ -206,21 +209,13 @@ where
                 report(&settings, &head.parts, Some(&problem));
                 Ok(refusal(&settings, &problem))
             }
-            Ok((None, whole)) => {
+            Ok((None, body)) => {
                 report(&settings, &head.parts, None);
-                Box::pin(pass(
-                    inner,
-                    Request::from_parts(head.parts, Body::whole(whole)),
-                ))
-                .await
+                Box::pin(pass(inner, Request::from_parts(head.parts, body))).await
             }
-            Ok((Some(operation), whole)) => {
-                let ended = guard(
-                    &settings,
-                    inner,
-                    Request::from_parts(head.parts, Body::whole(whole)),
-                    operation,
-                );
+            Ok((Some(operation), body)) => {
+                let request = Request::from_parts(head.parts, body);
+                let ended = guard(&settings, inner, request, operation);
                 answer(&settings, ended.await)
             }
         }
@@ -235,10 +230,12 @@ fn describe(
 ) -> Result<Option<Operation<'static>>, Problem> {
     let Head { parts, key, scope } = head;
     let found = match (&settings.key.source, key) {
-        (KeySource::Body(pointer), None) => in_body(&parts.headers, body, pointer)?,
+        (KeySource::Body(pointer), None) => {
+            in_body(&parts.headers, body, pointer, settings.key.rules)?
+        }
         _ => None,
     };
-    let key = match key.as_ref().or(found.as_ref()) {
+    let key = match key.as_deref().or(found.as_deref()) {
         Some(key) => key,
         None if settings.key.required => return Err(Problem::missing_key()),
         None => return Ok(None),
@@ -246,17 +243,13 @@ fn describe(
     let operation = settings.operation(operation(
         &settings.name,
         parts.method.as_str(),
-        route(parts),
+        &route(settings.route.as_ref(), parts),
     ));
     let operation = match scope {
         Some(scope) => operation.key(&(scope.as_str(), key)),
         None => operation.key(key),
     };
-    Ok(Some(if settings.key.compares {
-        fingerprinted(operation, parts, body)
-    } else {
-        operation.no_fingerprint()
-    }))
+    Ok(Some(settings.key.fingerprints.set(operation, parts, body)))
 }
 
 /// Reports a request that is refused, or that passes because it has no key and needs none.
@@ -266,59 +259,9 @@ fn report(settings: &Settings, parts: &request::Parts, problem: Option<&Problem>
     let operation = operation(
         &settings.name,
         parts.method.as_str(),
-        matched_route(parts).unwrap_or_default(),
+        &matched_route(settings.route.as_ref(), parts).unwrap_or_default(),
     );
     report_without_call(&operation, problem.map(|problem| problem.code));
-}
-
-/// The route that matched, or else the path.
-fn route(parts: &request::Parts) -> &str {
-    matched_route(parts).unwrap_or_else(|| original_uri(parts).path())
-}
-
-/// The route that matched, if the router or the application says so.
-fn matched_route(parts: &request::Parts) -> Option<&str> {
-    let by_axum = parts
-        .extensions
-        .get::<axum::extract::MatchedPath>()
-        .map(axum::extract::MatchedPath::as_str);
-    by_axum.or_else(|| parts.extensions.get::<Route>().map(|route| &*route.0))
-}
-
-/// The URI as the client sent it. A nested service of axum sees only the end of its path, which may
-/// be equal for two routes.
-fn original_uri(parts: &request::Parts) -> &Uri {
-    if let Some(axum::extract::OriginalUri(uri)) = parts.extensions.get() {
-        return uri;
-    }
-    &parts.uri
-}
-
-/// Bytes that are serialized as bytes: serde writes a slice as a sequence of numbers.
-struct Raw<'a>(&'a [u8]);
-
-impl Serialize for Raw<'_> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(self.0)
-    }
-}
-
-/// Sets the fingerprint: what must be equal when the key comes again. `Content-Type` is its only
-/// header, because clients change others between their tries.
-fn fingerprinted<'a>(
-    operation: Operation<'a>,
-    parts: &request::Parts,
-    body: &[u8],
-) -> Operation<'a> {
-    let path = original_uri(parts)
-        .path_and_query()
-        .map_or("/", |path| path.as_str());
-    let content_type = parts
-        .headers
-        .get(CONTENT_TYPE)
-        .map(HeaderValue::as_bytes)
-        .unwrap_or_default();
-    operation.fingerprint(&(parts.method.as_str(), path, Raw(content_type), Raw(body)))
 }
 
 /// Passes a request on, unguarded.
@@ -420,7 +363,7 @@ fn answer<E>(settings: &Settings, ended: Result<ServiceOutcome, Failed<E>>) -> R
         Ok(ServiceOutcome::Live { response, .. }) | Err(Failed::Released(response)) => {
             Ok(*response)
         }
-        Ok(ServiceOutcome::Replayed(stored)) => Ok(replay(*stored)),
+        Ok(ServiceOutcome::Replayed(stored)) => Ok(replay(*stored, settings.marks_replays)),
         Err(Failed::Service(error)) => Err(error),
         Err(Failed::Idempotency(error)) => {
             let mut problem = Problem::from(&error);
@@ -448,24 +391,43 @@ where
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
+    let interruption = request.body().interruption();
     let served = lazy(move |_| inner.call(request))
         .flatten()
         .map_err(Failed::Service);
-    served.and_then(move |response| to_outcome(settings, response))
+    served.and_then(move |response| {
+        let is_incomplete = interruption.is_some_and(|interruption| interruption.has_happened());
+        to_outcome(settings, response, is_incomplete)
+    })
 }
 
-/// Reads the body of a response into memory if it is to be recorded. A response that is not kept is
-/// an error, which releases the key.
+/// Whether a service refused a request: by the status, or by that of gRPC in its headers.
+fn is_refusal(parts: &response::Parts) -> bool {
+    let is_good = parts.status.is_success() || parts.status.is_redirection();
+    !is_good || is_grpc(&parts.headers) && is_failed_by_grpc(&parts.headers)
+}
+
+/// Whether the status of gRPC in these headers or trailers is that of a failure.
+fn is_failed_by_grpc(headers: &HeaderMap) -> bool {
+    headers
+        .get("grpc-status")
+        .is_some_and(|status| status.as_bytes() != b"0")
+}
+
+/// Reads the body of a response into memory if it is to be recorded. A response that is not kept is an
+/// error, which releases the key. So does the refusal of a request whose body broke off: the next try
+/// may be complete.
 async fn to_outcome<R, E>(
     settings: Arc<Settings>,
     response: http::Response<R>,
+    is_incomplete: bool,
 ) -> Result<ServiceOutcome, Failed<E>>
 where
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
     let (parts, body) = response.into_parts();
-    if !settings.record.keeps(&parts) {
+    if !settings.record.keeps(&parts) || (is_incomplete && is_refusal(&parts)) {
         return Err(Failed::Released(Box::new(http::Response::from_parts(
             parts,
             Body::streaming(body),
@@ -483,7 +445,10 @@ where
     let body = match read {
         Read::Whole(whole) => {
             let status = whole.trailers.as_ref().filter(|_| is_grpc(&parts.headers));
-            if status.is_some_and(|trailers| !settings.record.keeps_trailers(trailers)) {
+            if status.is_some_and(|trailers| {
+                !settings.record.keeps_trailers(trailers)
+                    || (is_incomplete && is_failed_by_grpc(trailers))
+            }) {
                 return Err(Failed::Released(Box::new(http::Response::from_parts(
                     parts,
                     Body::whole(whole),
@@ -504,8 +469,8 @@ where
     })
 }
 
-/// Makes a response of a record, and marks it as a replay.
-pub(crate) fn replay(stored: StoredResponse) -> Answer {
+/// Makes a response of a record. Clients see that it is a replay only if it is marked.
+pub(crate) fn replay(stored: StoredResponse, is_marked: bool) -> Answer {
     let StoredResponse {
         status,
         headers,
@@ -520,6 +485,10 @@ pub(crate) fn replay(stored: StoredResponse) -> Answer {
     }));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
+    response.extensions_mut().insert(Replayed);
+    if !is_marked {
+        return response;
+    }
     let headers = response.headers_mut();
     headers.insert(REPLAYED, HeaderValue::from_static("true"));
     if final_error {
@@ -530,7 +499,6 @@ pub(crate) fn replay(stored: StoredResponse) -> Answer {
             );
         }
     }
-    response.extensions_mut().insert(Replayed);
     response
 }
 

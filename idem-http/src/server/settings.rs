@@ -9,7 +9,9 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, response};
 use idem_core::policy::StoreFailure;
 use idem_core::{Idempotency, Operation};
 
-use super::body::is_of_type;
+use super::fingerprints::Fingerprints;
+use crate::body::is_grpc;
+use crate::key_rules::KeyRules;
 use crate::problem::{Problem, Response, problem_json};
 use crate::scope::{FromParts, KeyScope};
 
@@ -21,7 +23,11 @@ pub(super) struct Settings {
     pub(super) idempotency: Idempotency,
     pub(super) name: Arc<str>,
     pub(super) methods: Arc<[Method]>,
+    /// The route, if the application says it; `None`: the router does.
+    pub(super) route: Option<FromParts>,
     pub(super) max_body: usize,
+    /// Whether a replay says that it is one.
+    pub(super) marks_replays: bool,
     pub(super) problem: Arc<dyn Fn(&Problem) -> Response + Send + Sync>,
     pub(super) key: KeySettings,
     pub(super) record: RecordSettings,
@@ -32,10 +38,11 @@ pub(super) struct Settings {
 #[derive(Clone)]
 pub(super) struct KeySettings {
     pub(super) source: KeySource,
+    /// Of keys that are not in a header; `None`: those of the draft.
+    pub(super) rules: Option<KeyRules>,
     pub(super) scope: KeyScope,
     pub(super) required: bool,
-    /// Whether a duplicate must be equal to the first request.
-    pub(super) compares: bool,
+    pub(super) fingerprints: Fingerprints,
     /// The status of a request that is not equal.
     pub(super) mismatch: Option<StatusCode>,
 }
@@ -75,13 +82,16 @@ impl Settings {
             idempotency,
             name: "http".into(),
             methods: [Method::POST, Method::PATCH].into(),
-            max_body: 1 << 20,
+            route: None,
+            max_body: 2 << 20,
+            marks_replays: true,
             problem: Arc::new(problem_json),
             key: KeySettings {
                 source: KeySource::Header(HeaderName::from_static("idempotency-key")),
+                rules: None,
                 scope: KeyScope::Shared,
                 required: false,
-                compares: true,
+                fingerprints: Fingerprints::body_and_url(),
                 mismatch: None,
             },
             record: RecordSettings {
@@ -115,6 +125,13 @@ impl Settings {
             Some(store_failure) => operation.store_failure(store_failure),
             None => operation,
         }
+    }
+}
+
+impl KeySettings {
+    /// Whether a request without its whole body cannot be claimed.
+    pub(super) fn needs_body(&self) -> bool {
+        self.fingerprints.needs_body() || matches!(self.source, KeySource::Body(_))
     }
 }
 
@@ -195,12 +212,6 @@ fn is_named_by_connection(headers: &HeaderMap, name: &HeaderName) -> bool {
 fn is_kept(status: StatusCode) -> bool {
     let passes = matches!(status.as_u16(), 401 | 403 | 408 | 409 | 425 | 429);
     (status.is_success() || status.is_redirection() || status.is_client_error()) && !passes
-}
-
-/// Whether it is a response of gRPC.
-pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
-    // gRPC-Web sends its trailers in the body, so its status cannot be read here.
-    is_of_type(headers, "application/grpc") && !is_of_type(headers, "application/grpc-web")
 }
 
 /// Whether the status of gRPC in these headers or trailers is one that is kept, or is missing.

@@ -9,7 +9,7 @@ use axum::http::header::{ETAG, LOCATION};
 use axum::response::IntoResponse as _;
 use http::StatusCode;
 use idem_core::{Idempotency, MemoryStore, StoreErrorKind};
-use idem_http::{IdempotencyClient, IdempotencyLayer, RequestKey};
+use idem_http::{Fingerprints, IdempotencyClient, IdempotencyLayer, RequestKey};
 use idem_testkit::{Fault, FaultStore, Step};
 use reqwest::Client;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -143,6 +143,26 @@ async fn a_client_whose_body_is_far_above_the_limit_gets_the_413_and_not_a_lost_
         }
     }
     assert_eq!(site.runs.load(SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_duplicate_of_a_large_upload_gets_the_replay_and_not_a_lost_connection() {
+    let site = Site::new();
+    let by_url = layer(&site.idempotency).fingerprint(Fingerprints::url());
+    let address = serve(site.router(by_url)).await;
+    let http1 = super::reqwest_builder().no_proxy().build().unwrap();
+    for reqwest in [http1, http2()] {
+        for _ in ["the first, or a duplicate", "a duplicate"] {
+            let request = reqwest
+                .post(format!("http://{address}/charges"))
+                .header("x-user", "alice")
+                .header("idempotency-key", "k")
+                .body(vec![b'x'; 1 << 23]);
+            let got = request.send().await.unwrap();
+            assert_eq!(got.text().await.unwrap(), "1");
+        }
+    }
+    assert_eq!(site.runs.load(SeqCst), 1);
 }
 
 #[tokio::test]

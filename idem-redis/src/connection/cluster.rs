@@ -171,7 +171,7 @@ impl Inner {
     }
 
     fn target(&self, (host, port): &Address) -> Target {
-        self.seeds.data.at(host, *port)
+        self.seeds.target(host, *port)
     }
 
     /// Starts the refreshing task in the runtime of the connections, unless it runs there already.

@@ -9,8 +9,8 @@ use crate::connection::error::refused;
 use crate::connection::target::{Target, disguised};
 
 /// The default port of Sentinels.
-const SENTINEL_PORT: u16 = 26379;
-const NODE_PORT: u16 = 6379;
+pub(crate) const SENTINEL_PORT: u16 = 26379;
+pub(crate) const NODE_PORT: u16 = 6379;
 
 /// The servers that a URL names.
 pub(crate) enum Location {
@@ -39,6 +39,15 @@ pub(crate) struct Seeds {
     pub(crate) name: Arc<str>,
 }
 
+impl Seeds {
+    /// Returns how to connect to a node that the cluster named.
+    pub(crate) fn target(&self, host: &str, port: u16) -> Target {
+        // A node that was named by the application may have a login of its own.
+        let named = self.nodes.iter().find(|node| node.is_at(host, port));
+        named.map_or_else(|| self.data.at(host, port), Target::clone)
+    }
+}
+
 impl Location {
     /// Reads a URL. Whatever is wrong with it, the error shows neither user nor password.
     pub(crate) fn parse(text: &str) -> Result<Self, StoreError> {
@@ -65,8 +74,7 @@ impl Location {
             }
         }
         let (master, path_db) = parts.path.split_once('/').unwrap_or((parts.path, ""));
-        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if master.is_empty() || !master.chars().all(is_name) {
+        if !is_master_name(master) {
             return Err(refused(format!(
                 "the Redis URL `{}` must end with the name under which the Sentinels know the \
                  master: `redis+sentinel://user:password@host:26379,host:26379/main`",
@@ -114,6 +122,22 @@ impl Location {
         let data = Target::parse(&format!("{}://{}localhost", parts.base, parts.user))?;
         let name = format!("{}+cluster://{}", parts.base, hosts.join(",")).into();
         Ok(Self::Cluster(Seeds { nodes, data, name }))
+    }
+}
+
+/// Whether Sentinels may know a master by this name.
+pub(crate) fn is_master_name(name: &str) -> bool {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !name.is_empty() && name.chars().all(is_allowed)
+}
+
+/// Adds a port to a host that has none.
+pub(crate) fn with_port(host: &str, port: u16) -> String {
+    // An IPv6 address stands in brackets.
+    if host.ends_with(']') || !host.contains(':') {
+        format!("{host}:{port}")
+    } else {
+        host.to_owned()
     }
 }
 
@@ -171,9 +195,7 @@ impl<'a> MultiHostUrl<'a> {
                 "the Redis URL `{}` lacks a host",
                 disguised(self.text)
             ))),
-            // An IPv6 address stands in brackets.
-            host if host.ends_with(']') || !host.contains(':') => Ok(format!("{host}:{port}")),
-            host => Ok(host.to_owned()),
+            host => Ok(with_port(host, port)),
         };
         self.hosts.split(',').map(with_port).collect()
     }

@@ -22,9 +22,9 @@ pub(crate) enum ManagedConnection {
 }
 
 impl ManagedConnection {
-    /// Connects to what a URL names. The connections live in the current runtime.
+    /// Connects to these servers. The connections live in the current runtime.
     pub(crate) async fn connect(
-        url: &str,
+        location: Location,
         connect_limit: Duration,
         handshake: Handshake,
     ) -> Result<Self, StoreError> {
@@ -33,7 +33,7 @@ impl ManagedConnection {
             handshake,
             runtime: ConnectionRuntime::current(),
         };
-        Ok(match Location::parse(url)? {
+        Ok(match location {
             Location::Server(target) => Self::One(Link::connect(target, options).await?),
             Location::Sentinel(watched) => Self::One(Link::to_master(watched, options).await?),
             Location::Cluster(seeds) => Self::Cluster(Cluster::connect(seeds, options).await?),

@@ -8,7 +8,7 @@
 //! | --- | --- | --- |
 //! | session | `Session` | one connection, from its making to its loss |
 //! | link | `Link` | the connection to one server: a session, replaced by the next when it is lost |
-//! | managed connection | `ManagedConnection` | what the store made from a URL: a link, or the links to the nodes of a cluster |
+//! | managed connection | `ManagedConnection` | what the store made from a URL or a list: a link, or the links to the nodes of a cluster |
 //! | given connection | [`Connection`](given::Connection) | what the application made with redis-rs |
 //! | transport | `Transport` | one of these two |
 //! | step connection | `StepConnection` | what one step of the store sends its commands on |
@@ -25,6 +25,7 @@ pub(crate) mod given;
 pub(crate) mod handshake;
 pub(crate) mod hash_slot;
 pub(crate) mod link;
+pub(crate) mod lists;
 pub(crate) mod location;
 pub(crate) mod managed;
 pub(crate) mod pipeline;

@@ -89,6 +89,19 @@ impl Target {
         }
     }
 
+    /// Whether this is the server at an address.
+    pub(crate) fn is_at(&self, host: &str, port: u16) -> bool {
+        match self.info.addr() {
+            ConnectionAddr::Tcp(own, own_port)
+            | ConnectionAddr::TcpTls {
+                host: own,
+                port: own_port,
+                ..
+            } => *own_port == port && own.eq_ignore_ascii_case(host),
+            _ => false,
+        }
+    }
+
     /// Returns the same server, for another user.
     pub(crate) fn by(self, user: Option<&str>, password: Option<&str>) -> Self {
         let mut redis = self.info.redis_settings().clone();

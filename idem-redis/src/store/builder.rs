@@ -9,6 +9,8 @@ use idem_core::StoreError;
 use crate::connection::error::refused;
 use crate::connection::given::Connection;
 use crate::connection::link::SILENCE;
+use crate::connection::lists::{RedisNode, ServerLists};
+use crate::connection::location::Location;
 use crate::connection::managed::ManagedConnection;
 use crate::connection::replicas::Replicas;
 use crate::connection::step_runner::StepRunner;
@@ -45,6 +47,8 @@ pub struct RedisStoreBuilder {
     url: Option<String>,
     connection: Option<Connection>,
     wake_url: Option<String>,
+    /// In place of the URL.
+    lists: ServerLists,
     prefix: String,
     time_limit: Duration,
     connect_time_limit: Duration,
@@ -108,6 +112,7 @@ impl RedisStoreBuilder {
             url: None,
             connection: None,
             wake_url: None,
+            lists: ServerLists::default(),
             prefix: DEFAULT_PREFIX.to_owned(),
             time_limit: TIME_LIMIT,
             connect_time_limit: CONNECT_TIME_LIMIT,
@@ -136,13 +141,103 @@ impl RedisStoreBuilder {
     /// connection. In a cluster each command goes to the node that has its key. A lost or silent
     /// node costs only the calls of its keys.
     ///
-    /// Set either this or [`connection`](Self::connection).
+    /// Set one of this, [`sentinels`](Self::sentinels), [`cluster_nodes`](Self::cluster_nodes) and
+    /// [`connection`](Self::connection).
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.url = Some(url.into());
         self
     }
 
-    /// Sets a connection that the application already has, instead of a URL. The store does not
+    /// Sets the Sentinels as a list, in place of a [`url`](Self::url), and the name under which they
+    /// know the master.
+    ///
+    /// Each Sentinel has its own user, password and TLS, or none. Those of the servers that hold the
+    /// records are set by [`user`](Self::user), [`password`](Self::password), [`tls`](Self::tls) and
+    /// [`database`](Self::database). An empty list, a node twice and an invalid address are errors
+    /// of [`connect`](Self::connect).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use idem_redis::{RedisNode, RedisStore};
+    ///
+    /// # async fn example() -> Result<(), idem_core::StoreError> {
+    /// let hosts = ["s1.internal", "s2.internal", "s3.internal:26380"];
+    /// let store = RedisStore::builder()
+    ///     .sentinels("main", hosts.map(|host| RedisNode::new(host).user("watch").password("w@tch")))
+    ///     .user("app")
+    ///     .password("p@ss/word")
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn sentinels<N: Into<RedisNode>>(
+        mut self,
+        master: impl Into<String>,
+        nodes: impl IntoIterator<Item = N>,
+    ) -> Self {
+        let nodes = nodes.into_iter().map(Into::into).collect();
+        self.lists.set_sentinels(master.into(), nodes);
+        self
+    }
+
+    /// Sets some nodes of a cluster as a list, in place of a [`url`](Self::url). They are asked for
+    /// the others.
+    ///
+    /// [`user`](Self::user), [`password`](Self::password) and [`tls`](Self::tls) are those of all
+    /// nodes, also of those that the cluster names. A node of the list may have its own: they are
+    /// used wherever the cluster names the node by the same host and port.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), idem_core::StoreError> {
+    /// let store = idem_redis::RedisStore::builder()
+    ///     .cluster_nodes(["n1.internal:6379", "n2.internal:6379"])
+    ///     .user("app")
+    ///     .password("p@ss/word")
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cluster_nodes<N: Into<RedisNode>>(mut self, nodes: impl IntoIterator<Item = N>) -> Self {
+        self.lists
+            .set_cluster(nodes.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Sets the user of the servers that hold the records, if they come from
+    /// [`sentinels`](Self::sentinels) or [`cluster_nodes`](Self::cluster_nodes). It needs a
+    /// [`password`](Self::password).
+    pub fn user(mut self, user: impl Into<String>) -> Self {
+        self.lists.set_user(user.into());
+        self
+    }
+
+    /// Sets the password of the servers that hold the records, as it is and not percent-encoded, if
+    /// they come from [`sentinels`](Self::sentinels) or [`cluster_nodes`](Self::cluster_nodes).
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.lists.set_password(password.into());
+        self
+    }
+
+    /// Sets whether the servers that hold the records use TLS (feature `tls`), if they come from
+    /// [`sentinels`](Self::sentinels) or [`cluster_nodes`](Self::cluster_nodes). Default: `false`.
+    pub fn tls(mut self, tls: bool) -> Self {
+        self.lists.set_tls(tls);
+        self
+    }
+
+    /// Sets the number of the database, if the servers come from [`sentinels`](Self::sentinels).
+    /// Default: 0.
+    pub fn database(mut self, database: u32) -> Self {
+        self.lists.set_database(database);
+        self
+    }
+
+    /// Sets a connection that the application already has, instead of a URL or a list of servers. The store does not
     /// replace it when it is lost. A [`ConnectionManager`](redis::aio::ConnectionManager) and a
     /// `ClusterConnection` do that by themselves, a
     /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection) does not.
@@ -223,7 +318,7 @@ impl RedisStoreBuilder {
     /// queue, so a silent replica delays all calls by `timeout`. Make it a fraction of the
     /// [`time_limit`](Self::time_limit), such as 100 to 300 ms.
     ///
-    /// Only with a [`url`](Self::url), since a `WAIT` must go on the very connection of the write.
+    /// Only with a [`url`](Self::url) or a list of servers, since a `WAIT` must go on the very connection of the write.
     /// At least one replica, and a timeout shorter than the `time_limit` and than three seconds, or
     /// [`connect`](Self::connect) fails; it also fails while a master has fewer replicas.
     pub fn replicas(mut self, count: u32, timeout: Duration) -> Self {
@@ -273,10 +368,11 @@ impl RedisStoreBuilder {
             ));
         }
         self.check_replicas()?;
-        let (runner, wake) = match (self.url, self.connection, self.wake_url) {
-            (Some(url), None, None) => {
+        let location = self.location()?;
+        let (runner, wake) = match (location, self.connection, self.wake_url) {
+            (Some(location), None, None) => {
                 let managed = ManagedConnection::connect(
-                    &url,
+                    location,
                     self.connect_time_limit,
                     script::handshake(&keys),
                 )
@@ -291,7 +387,7 @@ impl RedisStoreBuilder {
             }
             (None, Some(connection), Some(wake)) => {
                 let wake = ManagedConnection::connect(
-                    &wake,
+                    Location::parse(&wake)?,
                     self.connect_time_limit,
                     script::handshake(&keys),
                 )
@@ -300,24 +396,35 @@ impl RedisStoreBuilder {
             }
             (Some(_), Some(_), _) => {
                 return Err(refused(
-                    "the builder has a `url` and a `connection`; give it one of them (`wake_url` \
-                     is for the second)",
+                    "the builder has a `url` or a list of servers, and a `connection`; give it \
+                     one of them (`wake_url` is for the second)",
                 ));
             }
             (Some(_), None, Some(_)) => {
                 return Err(refused(
-                    "the builder has a `wake_url` without a `connection`; one made from a `url` is \
-                     woken by itself",
+                    "the builder has a `wake_url` without a `connection`; a store that \
+                     connects by itself is woken by itself",
                 ));
             }
             (None, None, _) => {
                 return Err(refused(
-                    "the builder has neither a `url` nor a `connection`; give it one of them",
+                    "the builder has neither a `url` nor `sentinels`, `cluster_nodes` or a `connection`; give it one of them",
                 ));
             }
         };
         check::check(&runner, &keys).await?;
         Ok(RedisStore::new(runner, wake, keys))
+    }
+
+    /// Returns the servers that the store connects to; `None` if there are none to connect to.
+    fn location(&self) -> Result<Option<Location>, StoreError> {
+        match (&self.url, self.lists.location()?) {
+            (Some(_), Some(_)) => Err(refused(
+                "the builder has a `url` and a list of servers; give it one of them",
+            )),
+            (Some(url), None) => Location::parse(url).map(Some),
+            (None, listed) => Ok(listed),
+        }
     }
 
     fn check_replicas(&self) -> Result<(), StoreError> {
@@ -343,10 +450,10 @@ impl RedisStoreBuilder {
                  {SILENCE:?} is taken for lost; make the timeout of `replicas` shorter"
             )));
         }
-        if self.url.is_none() {
+        if self.url.is_none() && self.lists.are_empty() {
             return Err(refused(
-                "`replicas` needs a `url`: WAIT must go on the connection that wrote, and one that \
-                 the application gave may have been replaced in between",
+                "`replicas` needs a `url` or a list of servers: WAIT must go on the \
+                 connection that wrote, and one that the application gave may have been replaced in between",
             ));
         }
         Ok(())

@@ -186,6 +186,26 @@ async fn settings_that_cannot_be_are_refused() {
             RedisStore::builder().replicas(1, SECOND / 10),
             "needs a `url`",
         ),
+        (
+            RedisStore::builder()
+                .url(url)
+                .cluster_nodes(["127.0.0.1:1"]),
+            "one of them",
+        ),
+        (
+            RedisStore::builder().url(url).password("p"),
+            "into the `url`",
+        ),
+        (
+            RedisStore::builder().sentinels("main", [""; 0]),
+            "empty list",
+        ),
+        (
+            RedisStore::builder()
+                .sentinels("main", ["127.0.0.1:1"])
+                .wake_url(url),
+            "wake_url",
+        ),
     ] {
         let error = builder.connect().await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");

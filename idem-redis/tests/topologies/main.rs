@@ -11,6 +11,7 @@
 mod acknowledged;
 mod cluster;
 mod conformance;
+mod lists;
 mod sentinel;
 mod stale_sentinel;
 

@@ -2,10 +2,14 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+#[cfg(feature = "grpc-client")]
+use futures_util::FutureExt as _;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -23,6 +27,18 @@ pub struct Body(Kind);
 enum Kind {
     Whole(Whole),
     Streaming(UnsyncBoxBody<Bytes, BoxError>),
+    /// As `Streaming`, and tells if it breaks off.
+    Reporting(UnsyncBoxBody<Bytes, BoxError>, Interruption),
+}
+
+/// Whether a body has broken off while the service read it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Interruption(Arc<AtomicBool>);
+
+impl Interruption {
+    pub(crate) fn has_happened(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 /// A body that is in memory.
@@ -41,7 +57,23 @@ impl Body {
     pub(crate) fn as_whole(&self) -> Option<&Whole> {
         match &self.0 {
             Kind::Whole(whole) => Some(whole),
-            Kind::Streaming(_) => None,
+            Kind::Streaming(_) | Kind::Reporting(..) => None,
+        }
+    }
+
+    /// Returns the same body, which tells if it breaks off.
+    pub(crate) fn reporting_interruption(self) -> Self {
+        Self(match self.0 {
+            Kind::Streaming(body) => Kind::Reporting(body, Interruption::default()),
+            other => other,
+        })
+    }
+
+    /// Returns whether the body has broken off; `None` if it does not tell.
+    pub(crate) fn interruption(&self) -> Option<Interruption> {
+        match &self.0 {
+            Kind::Reporting(_, interruption) => Some(interruption.clone()),
+            Kind::Whole(_) | Kind::Streaming(_) => None,
         }
     }
 
@@ -85,20 +117,27 @@ impl HttpBody for Body {
                     .map(|trailers| Ok(Frame::trailers(trailers))),
             ),
             Kind::Streaming(body) => Pin::new(body).poll_frame(context),
+            Kind::Reporting(body, interruption) => {
+                let polled = Pin::new(body).poll_frame(context);
+                if matches!(polled, Poll::Ready(Some(Err(_)))) {
+                    interruption.0.store(true, Ordering::Release);
+                }
+                polled
+            }
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Kind::Whole(whole) => whole.data.is_empty() && whole.trailers.is_none(),
-            Kind::Streaming(body) => body.is_end_stream(),
+            Kind::Streaming(body) | Kind::Reporting(body, _) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             Kind::Whole(whole) => SizeHint::with_exact(whole.data.len() as u64),
-            Kind::Streaming(body) => body.size_hint(),
+            Kind::Streaming(body) | Kind::Reporting(body, _) => body.size_hint(),
         }
     }
 }
@@ -107,7 +146,7 @@ impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.0 {
             Kind::Whole(_) => "Body(whole)",
-            Kind::Streaming(_) => "Body(streaming)",
+            Kind::Streaming(_) | Kind::Reporting(..) => "Body(streaming)",
         })
     }
 }
@@ -141,11 +180,25 @@ where
     read_as(Box::pin(body), limit, Shape::Message)
 }
 
+/// Reads a body that needs no waiting, as that of a unary request of gRPC, up to a limit in bytes.
+/// One whose next frame is not there yet is [`Read::Larger`].
+#[cfg(feature = "grpc-client")]
+pub(crate) fn read_at_once<B>(body: B, limit: usize) -> impl Future<Output = Read> + Send
+where
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    read_as(Box::pin(body), limit, Shape::AtOnce)
+}
+
 /// What a body is expected to be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
     /// The whole body is read.
     Whole,
+    /// All of it is there already.
+    #[cfg(feature = "grpc-client")]
+    AtOnce,
     /// One message of gRPC. A stream of more messages may never end.
     Message,
 }
@@ -163,6 +216,11 @@ where
     loop {
         let frame = match shape {
             Shape::Whole => body.frame().await,
+            #[cfg(feature = "grpc-client")]
+            Shape::AtOnce => match body.frame().now_or_never() {
+                Some(frame) => frame,
+                None => return Read::Larger(rest_behind(gathered, None, body)),
+            },
             // In a box, so that the future has no room for a timer that most bodies do not need.
             Shape::Message => match Box::pin(tokio::time::timeout(PAUSE, body.frame())).await {
                 Ok(frame) => frame,
@@ -288,8 +346,14 @@ where
     }
 }
 
+/// Whether it is a response of gRPC.
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
+    // gRPC-Web sends its trailers in the body, so its status cannot be read here.
+    is_of_type(headers, "application/grpc") && !is_of_type(headers, "application/grpc-web")
+}
+
 /// Whether the content type begins with this text, in upper or lower case.
-pub(super) fn is_of_type(headers: &HeaderMap, begins: &str) -> bool {
+pub(crate) fn is_of_type(headers: &HeaderMap, begins: &str) -> bool {
     let content_type = headers
         .get(CONTENT_TYPE)
         .and_then(|value| value.to_str().ok());
