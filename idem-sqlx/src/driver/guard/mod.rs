@@ -54,6 +54,7 @@
 
 mod conflict;
 mod steps;
+mod transaction;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,6 +63,7 @@ pub use self::conflict::is_conflict;
 use self::sqlx::{Decode, Error, Transaction};
 use self::steps::Waited;
 pub use self::steps::{Id, Supported};
+pub use self::transaction::{Isolation, TransactionSettings, transaction, transaction_with};
 use super::super::sqlx;
 use crate::table::{Table, is_identifier};
 
