@@ -216,7 +216,7 @@ impl<'a, S: Store> Trail<'a, S> {
         if let Err(error) = self.end(noted, ended).await {
             catch_user_panic(|| {
                 tracing::warn!(target: "idem", %error, "the result of a decision is missing in \
-                    the trail")
+                    the trail");
             });
         }
     }

@@ -317,7 +317,7 @@ async fn keep_slots(inner: Weak<Inner>, refresh_needed: Arc<Notify>) {
         if let Err(error) = inner.refresh().await {
             catch_user_panic(|| {
                 tracing::debug!(target: "idem", %error, "no node of the Redis Cluster says \
-                    which slots it has; asking again")
+                    which slots it has; asking again");
             });
         }
         drop(inner);

@@ -92,7 +92,7 @@ impl Inner {
             catch_user_panic(|| {
                 tracing::warn!(target: "idem", server = %self.server, "this user may not ask \
                     Redis for the TIME, so idem cannot tell when the server's clock is set (ACL \
-                    SETUSER .. +time)")
+                    SETUSER .. +time)");
             });
         }
         subscriptions.start(subscriber);

@@ -72,7 +72,7 @@ impl Inner {
             drop(old);
             catch_user_panic(|| {
                 tracing::warn!(target: "idem", server = %self.server, "the connection to Redis \
-                    is lost; connecting again")
+                    is lost; connecting again");
             });
         }
     }
@@ -200,7 +200,7 @@ async fn replace(
                 if inner.publish(session) {
                     catch_user_panic(|| {
                         tracing::info!(target: "idem", server = %inner.server, "connected to \
-                            Redis")
+                            Redis");
                     });
                     return;
                 }
@@ -210,7 +210,7 @@ async fn replace(
                 if !std::mem::replace(&mut warned, true) {
                     catch_user_panic(|| {
                         tracing::warn!(target: "idem", %error, "the connection to Redis cannot \
-                            be replaced yet; trying again")
+                            be replaced yet; trying again");
                     });
                 }
                 let failure = inner.failure(error);
