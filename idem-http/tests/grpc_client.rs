@@ -4,7 +4,8 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "tests"
+    clippy::disallowed_methods,
+    reason = "tests, with tokio's clock paused"
 )]
 
 use std::collections::VecDeque;
@@ -79,7 +80,6 @@ impl Script {
         self.sent().into_iter().map(|sent| sent.key).collect()
     }
 
-    #[allow(clippy::disallowed_methods, reason = "tokio's clock, which is paused")]
     async fn answer(self, request: Request<idem_http::Body>) -> Result<Response<Body>, BoxError> {
         let key = request.headers().get("idempotency-key");
         let key = key.map(|key| key.to_str().unwrap().to_owned());
