@@ -2,8 +2,6 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -27,18 +25,6 @@ pub struct Body(Kind);
 enum Kind {
     Whole(Whole),
     Streaming(UnsyncBoxBody<Bytes, BoxError>),
-    /// As `Streaming`, and tells if it breaks off.
-    Reporting(UnsyncBoxBody<Bytes, BoxError>, Interruption),
-}
-
-/// Whether a body has broken off while the service read it.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Interruption(Arc<AtomicBool>);
-
-impl Interruption {
-    pub(crate) fn has_happened(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
 }
 
 /// A body that is in memory.
@@ -57,23 +43,7 @@ impl Body {
     pub(crate) fn as_whole(&self) -> Option<&Whole> {
         match &self.0 {
             Kind::Whole(whole) => Some(whole),
-            Kind::Streaming(_) | Kind::Reporting(..) => None,
-        }
-    }
-
-    /// Returns the same body, which tells if it breaks off.
-    pub(crate) fn reporting_interruption(self) -> Self {
-        Self(match self.0 {
-            Kind::Streaming(body) => Kind::Reporting(body, Interruption::default()),
-            other => other,
-        })
-    }
-
-    /// Returns whether the body has broken off; `None` if it does not tell.
-    pub(crate) fn interruption(&self) -> Option<Interruption> {
-        match &self.0 {
-            Kind::Reporting(_, interruption) => Some(interruption.clone()),
-            Kind::Whole(_) | Kind::Streaming(_) => None,
+            Kind::Streaming(_) => None,
         }
     }
 
@@ -117,27 +87,20 @@ impl HttpBody for Body {
                     .map(|trailers| Ok(Frame::trailers(trailers))),
             ),
             Kind::Streaming(body) => Pin::new(body).poll_frame(context),
-            Kind::Reporting(body, interruption) => {
-                let polled = Pin::new(body).poll_frame(context);
-                if matches!(polled, Poll::Ready(Some(Err(_)))) {
-                    interruption.0.store(true, Ordering::Release);
-                }
-                polled
-            }
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Kind::Whole(whole) => whole.data.is_empty() && whole.trailers.is_none(),
-            Kind::Streaming(body) | Kind::Reporting(body, _) => body.is_end_stream(),
+            Kind::Streaming(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             Kind::Whole(whole) => SizeHint::with_exact(whole.data.len() as u64),
-            Kind::Streaming(body) | Kind::Reporting(body, _) => body.size_hint(),
+            Kind::Streaming(body) => body.size_hint(),
         }
     }
 }
@@ -146,7 +109,7 @@ impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.0 {
             Kind::Whole(_) => "Body(whole)",
-            Kind::Streaming(_) | Kind::Reporting(..) => "Body(streaming)",
+            Kind::Streaming(_) => "Body(streaming)",
         })
     }
 }

@@ -4,7 +4,8 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "tests"
+    clippy::disallowed_methods,
+    reason = "tests, with tokio's clock paused"
 )]
 #![allow(clippy::disallowed_methods, reason = "tokio's clock, which is paused")]
 

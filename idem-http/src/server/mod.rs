@@ -2,6 +2,7 @@
 
 mod field;
 mod fingerprints;
+mod interruption;
 mod layer;
 mod marks;
 mod route;

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use tower_service::Service;
 
 use super::field::in_body;
+use super::interruption::Interruption;
 use super::route::{matched_route, operation, route};
 use super::settings::{KeySource, Settings};
 use crate::body::{Body, Read, Whole, is_grpc, read, read_unary};
@@ -183,7 +184,7 @@ where
 fn serve<S, B, R>(
     settings: Arc<Settings>,
     inner: S,
-    head: Head,
+    mut head: Head,
     body: B,
 ) -> impl Future<Output = Result<Answer, S::Error>> + Send
 where
@@ -200,8 +201,12 @@ where
             Read::Whole(whole) => describe(&settings, &head, &whole.data)
                 .map(|operation| (operation, Body::whole(whole))),
             Read::Larger(_) if settings.key.needs_body() => Err(Problem::TOO_LARGE),
-            Read::Larger(body) => describe(&settings, &head, &[])
-                .map(|operation| (operation, body.reporting_interruption())),
+            Read::Larger(body) => {
+                let interruption = Interruption::default();
+                head.parts.extensions.insert(interruption.clone());
+                describe(&settings, &head, &[])
+                    .map(|operation| (operation, interruption.watch(body)))
+            }
             Read::Broken(_) => Err(Problem::BROKEN_BODY),
         };
         match described {
@@ -384,14 +389,14 @@ fn answer<E>(settings: &Settings, ended: Result<ServiceOutcome, Failed<E>>) -> R
 fn run_service<S, R>(
     settings: Arc<Settings>,
     mut inner: S,
-    request: Request<Body>,
+    mut request: Request<Body>,
 ) -> impl Future<Output = Result<ServiceOutcome, Failed<S::Error>>>
 where
     S: Service<Request<Body>, Response = http::Response<R>>,
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let interruption = request.body().interruption();
+    let interruption = request.extensions_mut().remove::<Interruption>();
     let served = lazy(move |_| inner.call(request))
         .flatten()
         .map_err(Failed::Service);
