@@ -7,7 +7,6 @@
     clippy::disallowed_methods,
     reason = "tests, with tokio's clock paused"
 )]
-#![allow(clippy::disallowed_methods, reason = "tokio's clock, which is paused")]
 
 use std::collections::VecDeque;
 use std::error::Error;
