@@ -52,6 +52,7 @@
 //! # fn main() {}
 //! ```
 
+mod boundaries;
 mod conflict;
 mod steps;
 mod transaction;
@@ -59,11 +60,12 @@ mod transaction;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::boundaries::Isolation;
 pub use self::conflict::is_conflict;
 use self::sqlx::{Decode, Error, Transaction};
 use self::steps::Waited;
 pub use self::steps::{Id, Supported};
-pub use self::transaction::{Isolation, TransactionSettings, transaction, transaction_with};
+pub use self::transaction::{TransactionSettings, transaction, transaction_with};
 use super::super::sqlx;
 use crate::table::{Table, is_identifier};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use self::sqlx::{Database, Decode, Encode, Error, Pool, Transaction, Type};
 use super::super::super::sqlx;
-use super::transaction::{self, Isolation};
+use super::boundaries::{self, Isolation};
 
 /// A value that names a row: what sqlx can bind, such as `i64`, `String` or a UUID.
 ///
@@ -256,7 +256,7 @@ macro_rules! supported {
                 pool: &Pool<Self>,
                 isolation: Option<Isolation>,
             ) -> Result<Transaction<'static, Self>, Error> {
-                transaction::begin::<$Dialect>(pool, $begin.at(isolation)).await
+                boundaries::begin::<$Dialect>(pool, $begin.at(isolation)).await
             }
 
             async fn check_open(on: &mut Self::Connection) -> Result<(), Error> {
@@ -267,11 +267,11 @@ macro_rules! supported {
             }
 
             async fn commit(tx: Transaction<'static, Self>) -> Result<(), Error> {
-                transaction::commit::<$Dialect>(tx).await
+                boundaries::commit::<$Dialect>(tx).await
             }
 
             async fn roll_back(tx: Transaction<'static, Self>) {
-                transaction::roll_back::<$Dialect>(tx).await;
+                boundaries::roll_back::<$Dialect>(tx).await;
             }
         }
     };
