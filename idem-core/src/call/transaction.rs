@@ -31,7 +31,7 @@ use crate::outcome::Outcome;
 use crate::policy::errors::{ErrorAction, Then, Tries};
 use crate::record::Origin;
 use crate::runtime::Runtime;
-use crate::store::{Store, Transaction, Transactions, note_call_end};
+use crate::store::{Store, Transaction, Transactions};
 use crate::task::current::{AskMode, Call};
 use crate::task::watch::{self, Seen};
 
@@ -125,11 +125,7 @@ where
         X: Transaction<S>,
         B: Body<X, R>,
     {
-        let outcome = self.attempt(tx, &mut body, CommittedBy::Caller, None).await;
-        // The rows of a body that is only observed are not rolled back.
-        let is_error_kept = matches!(outcome, TransactionOutcome::Kept(_)) && !self.observes();
-        note_call_end(tx, is_error_kept);
-        match outcome {
+        match self.attempt(tx, &mut body, CommittedBy::Caller, None).await {
             TransactionOutcome::Done(outcome) => Ok(outcome),
             TransactionOutcome::Kept(error) | TransactionOutcome::Failed(error) => Err(error),
             TransactionOutcome::Refused(error) => Err(self.handling.refuse(error)),
@@ -377,10 +373,6 @@ where
         )
         .await;
         TransactionOutcome::of(finished)
-    }
-
-    fn observes(&self) -> bool {
-        matches!(self.prepared, Prepared::Guarded(_, request) if request.settings.observes)
     }
 
     fn call(runtime: &Arc<Runtime>, request: &Request, attempt: u64, after: bool) -> Call {

@@ -45,7 +45,6 @@
 pub mod admin;
 pub mod clock;
 mod dynamic;
-mod kept_error;
 pub(crate) mod memory;
 pub mod trail;
 mod transaction;
@@ -63,8 +62,6 @@ use crate::record::{
 pub use self::admin::AdminStore;
 pub(crate) use self::dynamic::AnyStore;
 pub use self::dynamic::StoreHandle;
-pub(crate) use self::kept_error::note_call_end;
-pub use self::kept_error::{BodyEnd, TransactionAddress, watch_kept_error};
 pub(crate) use self::memory::MemoryStore;
 pub use self::transaction::{Transaction, Transactions};
 pub use crate::base::clock::Clock;

@@ -9,7 +9,6 @@
 #![cfg(all(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 
 mod bad_input;
-mod begun;
 mod beside_leases;
 mod burst;
 mod databases;

@@ -190,10 +190,6 @@ impl Dialect for SqliteFile {
         }
     }
 
-    fn create_statements(table: &Table) -> String {
-        statements::create_statements(table)
-    }
-
     fn place(options: &SqliteConnectOptions) -> String {
         options.get_filename().display().to_string()
     }

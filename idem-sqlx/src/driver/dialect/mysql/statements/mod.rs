@@ -107,7 +107,7 @@ impl Statements {
             upkeep: upkeep(t),
             table: TableStatements {
                 schema: schema(table).into(),
-                create: create_statements(table).into(),
+                create: create(table).into(),
             },
         }
     }
@@ -436,8 +436,7 @@ fn push_bytes(text: &mut String, value: Option<&[u8]>) {
     text.push('\'');
 }
 
-/// Returns the statement that creates the table, as a migration file has it.
-pub(super) fn create_statements(table: &Table) -> String {
+fn create(table: &Table) -> String {
     include_str!("../../schema/mysql.sql")
         .replace("`idem_records` (", &format!("{} (", table.quoted('`')))
 }
