@@ -12,7 +12,12 @@ use crate::encoding::key::{self, Key, KeyDigest, KeyPart};
 
 /// The id of a record: the operation's name and the key, as `operation:key`.
 ///
+/// Its text has at most 385 bytes: 128 of the operation, and 256 ([`MAX_KEY_LEN`]) of the key. It
+/// may be any text without spaces, braces or control characters, and upper and lower case differ.
+///
 /// Cheap to clone. `Debug` shows the operation and a digest of the key.
+///
+/// [`MAX_KEY_LEN`]: crate::MAX_KEY_LEN
 #[derive(Clone, PartialEq, Eq)]
 pub struct RecordId {
     text: Arc<str>,

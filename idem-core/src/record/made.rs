@@ -37,7 +37,7 @@ impl Claim {
     ///
     /// It has no fingerprint, takes an abandoned record over at any attempt, and needs no issued
     /// token. `hold` should be at least twice the `lease`: a record that expires before its lease
-    /// frees the key while its owner runs. Stores count in milliseconds and round up.
+    /// frees the key while its owner runs. Stores may count in whole milliseconds.
     ///
     /// # Examples
     ///

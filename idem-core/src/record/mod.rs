@@ -1,4 +1,8 @@
 //! The record: every state, the callers' requests, and what each request does in each state.
+//!
+//! [`Record`] has the states, and its methods `on_..` say what a request does in each of them. They
+//! are pure: the store reads the record and its clock, and writes what they say
+//! ([how](crate::store#writing-a-store)).
 
 mod codec_id;
 mod ids;

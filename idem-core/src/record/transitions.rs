@@ -184,11 +184,14 @@ impl Record {
 
     /// Returns the result of an issue that found this record. (Without a record, [`Issue::record`]
     /// is written.)
+    ///
+    /// Whole milliseconds are compared, because a store may keep no more than that.
     pub fn on_issue(&self, issue: &Issue) -> Issued {
-        if *self == issue.record() {
-            Issued::Issued
-        } else {
-            Issued::Taken
+        match self {
+            Self::Issued { grace } if grace.as_millis() == issue.grace.as_millis() => {
+                Issued::Issued
+            }
+            _ => Issued::Taken,
         }
     }
 

@@ -10,6 +10,33 @@
 //! The structs of [`record`] are made with `new` and changed with `with_..`, so that they can get
 //! more fields. The enums are exhaustive: a store acts on each case.
 //!
+//! # Writing a store
+//!
+//! For each id, a store keeps three values: the [`Record`](record::Record), when it expires, and how
+//! long it is done after that (zero, except after some commits). They change together, in one atomic
+//! step: read all three, ask the method below, write what it says.
+//!
+//! | step | asks | and where there is no record |
+//! | --- | --- | --- |
+//! | `claim` | [`Record::on_claim`](record::Record::on_claim); writes the record with its own `hold` as expiry | [`Claim::on_nothing`](record::Claim::on_nothing) |
+//! | `issue` | [`Record::on_issue`](record::Record::on_issue); writes nothing | writes [`Issue::record`](record::Issue::record), which expires in [`Issue::expires_in`](record::Issue::expires_in) |
+//! | `commit`, `release`, `renew` | [`on_commit`](record::Record::on_commit), [`on_release`](record::Record::on_release), [`on_renew`](record::Record::on_renew) | `Lost` |
+//! | `wait` | [`Record::attempt`](record::Record::attempt) and [`lease_left`](record::Record::lease_left) | returns |
+//! | `inspect` | [`RecordInfo::new`](record::RecordInfo::new) | `None` |
+//! | `remove` | [`Record::on_remove`](record::Record::on_remove) | `Nothing` |
+//! | `intervene` | [`Record::on_intervention`](record::Record::on_intervention) | `Nothing` |
+//!
+//! Some of these methods take `left`: the time until the expiry, by the store's clock. When no time
+//! is left, [`Record::expired`](record::Record::expired) is what stands in the record's place while
+//! it is done, and nothing does after that. The store may free the space of an expired record at any
+//! time; a later step must not see it either way.
+//!
+//! A store that can only compare and replace reads first, asks, and writes on the condition that
+//! nothing has changed since; otherwise it begins again.
+//!
+//! `idem-testkit/tests/outside_store/` is a whole store, in the files of a directory, which uses
+//! nothing but this module.
+//!
 //! # Examples
 //!
 //! A store that refuses to forget:
@@ -172,6 +199,9 @@ pub trait Store: Send + Sync + 'static {
     /// Returns at once if it is not; else soon after a commit or release, and at the latest when
     /// `limit` has passed. It may return earlier without a reason, so the caller always claims
     /// again. It changes nothing that other callers notice.
+    ///
+    /// A store that cannot wake its waiters looks again after a pause. Its callers wait for that
+    /// pause, so it should take milliseconds, not seconds.
     fn wait(
         &self,
         id: &RecordId,

@@ -24,6 +24,10 @@
 //! an end of its own, and the check covers header and outcome: what was cut short or changed is an
 //! error, never another record.
 //!
+//! Times are in whole milliseconds, and parts of one are cut off. The text has no expiry: the store
+//! keeps it beside the text. In milliseconds, it is rounded up: the age of a lease is `hold` less
+//! the time left, and a lease must not look older than it is.
+//!
 //! # Compatibility
 //!
 //! - A version reads every record that an earlier one wrote.
@@ -103,8 +107,10 @@ impl std::error::Error for WireError {}
 /// Writes a record.
 pub fn encode(record: &Record) -> Vec<u8> {
     match record {
-        Record::Issued { grace } if grace.is_zero() => b"i1i.".to_vec(),
-        Record::Issued { grace } => format!("i1i {}.", millis(*grace)).into_bytes(),
+        Record::Issued { grace } => match millis(*grace) {
+            0 => b"i1i.".to_vec(),
+            grace => format!("i1i {grace}.").into_bytes(),
+        },
         Record::InFlight(held) => in_flight(held),
         Record::Released {
             attempt,
@@ -125,7 +131,8 @@ pub fn encode(record: &Record) -> Vec<u8> {
     }
 }
 
-/// Writes the mark of a committed record whose outcome is kept aside.
+/// Writes the mark of a committed record whose outcome is kept aside: for a store that cannot change
+/// a record to done when its expiry has passed. Other stores do not need it.
 pub fn encode_aside(attempt: u64, fingerprint: Option<Fingerprint>) -> Vec<u8> {
     format!("i1o {attempt} {}.", text(fingerprint)).into_bytes()
 }

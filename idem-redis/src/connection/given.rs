@@ -8,7 +8,8 @@ use redis::{Cmd, Pipeline, RedisFuture, Value};
 /// A connection that the application already has: a [`ConnectionManager`], which reconnects, or a
 /// [`MultiplexedConnection`], which does not. With the feature `cluster-connection` (of `idem-rs`:
 /// `redis-cluster-connection`) also a `ClusterConnection`, which finds the nodes of a cluster by
-/// itself.
+/// itself. That of redis-rs 1.8.1 can stop answering when a master fails or slots move under many
+/// callers: prefer the URL of the cluster.
 ///
 /// Made by `From`, so [`RedisStore::from_connection`](crate::RedisStore::from_connection) takes
 /// each as it is. Cheap to clone.

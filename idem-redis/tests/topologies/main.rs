@@ -9,6 +9,8 @@
 )]
 
 mod acknowledged;
+#[cfg(feature = "cluster-connection")]
+mod beside_redis_rs;
 mod cluster;
 mod conformance;
 mod lists;

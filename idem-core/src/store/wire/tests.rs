@@ -136,6 +136,19 @@ fn every_state_reads_back_as_it_was_written() {
 }
 
 #[test]
+fn parts_of_milliseconds_are_cut_off_and_the_record_is_read() {
+    for (micros, millis) in [(300, 0), (1500, 1)] {
+        let written = Record::Issued {
+            grace: Duration::from_micros(micros),
+        };
+        let expected = Record::Issued {
+            grace: Duration::from_millis(millis),
+        };
+        assert_eq!(read(&encode(&written)), Ok(Parsed::Record(expected)));
+    }
+}
+
+#[test]
 fn a_record_cut_short_anywhere_is_damaged_never_another_record() {
     for record in samples() {
         let whole = encode(&record);
