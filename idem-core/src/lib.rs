@@ -61,8 +61,8 @@ pub use crate::store::{Clock, Codec, CodecContext, CodecFailure, CodecId, Store,
 /// Traits and types that stand in signatures, and that few programs name.
 ///
 /// Look here when the compiler or the documentation of a method names one of them. A policy of
-/// errors written by hand needs [`Never`](bounds::Never), [`Sometimes`](bounds::Sometimes) and
-/// [`Frequency`](bounds::Frequency); a generic function over calls needs a bound.
+/// errors written by hand needs [`Never`], [`Sometimes`] and [`Frequency`]; a generic function over
+/// calls needs a bound.
 pub mod bounds {
     pub use crate::api::operation::{Errors, InTransactionPolicy, RerunWhen};
     pub use crate::call::reconcile::Reconcile;

@@ -165,7 +165,7 @@ pub trait ConditionalDisposition {
     where
         Self::Error: Dispose;
 
-    /// Method lookup finds this before [`DispositionByPolicy`]'s method, which takes a reference to
+    /// Method lookup finds this before `DispositionByPolicy`'s method, which takes a reference to
     /// a reference.
     fn disposition_by_policy(&self, reason: &'static str) -> Disposition
     where

@@ -93,6 +93,9 @@ type LookupUrl = Arc<dyn Fn(&Request, &str) -> reqwest::Result<Url> + Send + Syn
 /// # Ok(())
 /// # }
 /// ```
+///
+/// [`RequestKey`]: crate::RequestKey
+/// [`UnknownOutcome`]: crate::UnknownOutcome
 #[derive(Clone)]
 pub struct IdempotencyClient {
     pub(super) keys: KeyGenerator,
@@ -179,6 +182,8 @@ impl IdempotencyClient {
     /// let client = IdempotencyClient::new("checkout")
     ///     .lookup_url(|request, key| format!("{}/by-key/{key}", request.url()));
     /// ```
+    ///
+    /// [`UnknownOutcome`]: crate::UnknownOutcome
     #[must_use]
     pub fn lookup_url<F, U>(mut self, url: F) -> Self
     where
@@ -195,6 +200,8 @@ impl IdempotencyClient {
     /// one key per hop. The name of the child key is method and URL. If a body sends two requests
     /// to one URL, give each a name with [`RequestKey::child`]; otherwise the second one is a
     /// duplicate of the first. Outside a guarded body, keys are generated.
+    ///
+    /// [`RequestKey::child`]: crate::RequestKey::child
     #[must_use]
     pub fn keys_from_call(mut self) -> Self {
         self.keys_from_call = true;

@@ -4,8 +4,8 @@ use super::{Errors, Operation};
 use crate::call::keeping::has_ours;
 
 impl<Q, P, E: std::error::Error, A> Operation<'_, Q, Errors<P, E, A>> {
-    /// Keeps no error that has an [`Error`] among its [sources](std::error::Error::source): the key
-    /// is released, with the event `error_not_kept`.
+    /// Keeps no error that has an [`Error`](crate::Error) among its
+    /// [sources](std::error::Error::source): the key is released, with the event `error_not_kept`.
     ///
     /// Annotated functions do so by themselves. A call by hand must ask for it, because `errors`
     /// accepts error types without sources. It matters if a guarded call fails outside this body,
