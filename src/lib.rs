@@ -9,9 +9,9 @@ pub use idem_core::{
     FingerprintPart, Frequency, HasErrorPolicy, Idempotency, InFlight, InTransactionPolicy,
     InvalidToken, Key, KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease, Lookup, MemoryStore,
     MissingKey, Never, Operation, Outcome, Reconcile, RecordInfo, RecordState, Recorded, Report,
-    RerunWhen, Retry, RunsAgain, Sometimes, Storable, StoreError, StoreErrorKind, StoreFailure,
-    Token, TransactionBody, Unfinished, UnkeptAction, current, install, installed, scope, store,
-    watch,
+    RerunWhen, Retry, RunsAgain, Sometimes, Step, StepName, Storable, StoreError, StoreErrorKind,
+    StoreFailure, Token, TransactionBody, Unfinished, UnkeptAction, current, install, installed,
+    scope, step, step_with, store, watch,
 };
 #[cfg(feature = "encryption")]
 pub use idem_core::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
@@ -146,6 +146,7 @@ pub mod nats {
 /// | [`errors`](guide::errors) | what each error of a body does: keep, release, retry, abandon |
 /// | [`runtime`](guide::runtime) | calls without the attribute |
 /// | [`transactions`](guide::transactions) | the record and your rows in one SQL transaction |
+/// | [`steps`](guide::steps) | bodies with several effects, which go on after a crash |
 /// | [`tokens`](guide::tokens) | one-time tokens for forms |
 /// | [`http`](guide::http) | the Idempotency-Key header, on the server |
 /// | [`http_client`](guide::http_client), [`actix`](guide::actix) | the header in a client; actix-web |
@@ -191,6 +192,9 @@ pub mod guide {
 
     #[doc = include_str!("docs/transactions.md")]
     pub mod transactions {}
+
+    #[doc = include_str!("docs/steps.md")]
+    pub mod steps {}
 
     #[doc = include_str!("docs/tokens.md")]
     pub mod tokens {}

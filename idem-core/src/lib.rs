@@ -26,6 +26,7 @@ pub use erased_serde;
 
 pub use crate::api::lease::{Begin, Lease};
 pub use crate::api::operation::{Errors, InTransactionPolicy, Operation, RerunWhen};
+pub use crate::api::step::{Step, step, step_with};
 pub use crate::base::clock::Clock;
 pub use crate::call::lookup::Lookup;
 pub use crate::call::reconcile::Reconcile;
@@ -34,6 +35,7 @@ pub use crate::call::transaction_body::{RunsAgain, TransactionBody};
 pub use crate::encoding::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};
 pub use crate::encoding::generator::KeyGenerator;
 pub use crate::encoding::key::{Key, KeyDigest, KeyPart, KeyWriter, MAX_KEY_LEN};
+pub use crate::encoding::step_name::StepName;
 pub use crate::error::disposition::{Dispose, Disposition};
 pub use crate::error::{ConfigError, Error, ErrorKind, StoreError, StoreErrorKind};
 #[cfg(feature = "encryption")]

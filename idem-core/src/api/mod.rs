@@ -3,3 +3,4 @@
 pub(crate) mod issue;
 pub(crate) mod lease;
 pub(crate) mod operation;
+pub(crate) mod step;

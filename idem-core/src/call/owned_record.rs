@@ -5,7 +5,9 @@
 //! background, like one that the store did not accept. The body is over, and its outcome must not
 //! be lost. Between two tries no body runs, and a drop releases.
 
+mod by_hand;
 mod retrying;
+mod steps;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +35,7 @@ use crate::runtime::flight::{FlightSeat, SharedAnswer};
 use crate::runtime::local_cache::Sending;
 use crate::runtime::outcome_writer::OutcomeWriter;
 use crate::runtime::trace::{self, CallTrace, traced};
+use crate::task::steps::BegunSteps;
 use crate::task::transaction_recorder::TransactionRecorder;
 
 /// The message for a late owner.
@@ -76,12 +79,16 @@ struct OwnedState {
     trace: Option<Arc<CallTrace>>,
     /// The operator who records the outcome by hand, and the reason.
     audit: Option<Box<By>>,
+    /// The steps that are of no use any more once the outcome is recorded.
+    steps: Option<Box<BegunSteps>>,
+    /// The call is a step itself.
+    is_step: bool,
     /// It is recorded.
     committed: bool,
     /// A release was sent that may have been carried out although no answer came.
     doubtful: bool,
-    /// Why a step was refused, if one is.
-    why_refused: &'static str,
+    /// A transaction of the body has recorded the outcome: then a step is refused.
+    recorded_before: bool,
 }
 
 /// The owner's progress.
@@ -135,9 +142,11 @@ impl OwnedRecord {
             label: request.type_label(),
             trace: request.trace.clone(),
             audit: None,
+            steps: None,
+            is_step: settings.is_step,
             committed: false,
             doubtful: false,
-            why_refused: NOT_THE_OWNER,
+            recorded_before: false,
         };
         Self {
             term: state.enrolled.term.clone(),
@@ -206,6 +215,8 @@ impl OwnedRecord {
                 .runtime
                 .observer
                 .decided(Decision::Executed, &term.id, term.attempt);
+            // The transaction may have been rolled back.
+            state.remove_steps(true);
         }
     }
 
@@ -344,7 +355,8 @@ impl OwnedState {
             term.attempt,
             &self.runtime.store,
         );
-        if self.sending.is_none() {
+        // Another process may remove a step, which a cache would not notice.
+        if self.sending.is_none() && !self.is_step {
             self.sending = self.runtime.cache.as_ref().map(|cache| cache.sending(&id));
         }
         if let Some(seat) = &self.seat {
@@ -446,7 +458,7 @@ impl OwnedState {
             return Ownership::Lost;
         };
         if term.recorded(&found) {
-            self.why_refused = RECORDED;
+            self.recorded_before = true;
         }
         let is_released = found.state == RecordState::Released && found.attempt == term.attempt;
         if releases && is_released {
@@ -477,40 +489,6 @@ impl OwnedState {
             let term = &self.enrolled.term;
             let (kept, ttl) = ((term.attempt, outcome), self.times_with(*own).ttl());
             cache.committed(sending, &term.id, self.fingerprint, kept, ttl);
-        }
-    }
-
-    async fn try_by_hand(&mut self) -> Result<(), Error> {
-        match self.try_step().await {
-            Tried::Over(ownership) => {
-                self.finish(ownership);
-                match ownership {
-                    Ownership::Held => Ok(()),
-                    Ownership::Lost => Err(self.enrolled.term.lost_error()),
-                }
-            }
-            Tried::Failed(error) => {
-                self.delayed(&error);
-                let term = &self.enrolled.term;
-                Err(Error::Store {
-                    operation: term.id.operation().into(),
-                    key: term.id.digest(),
-                    source: error,
-                })
-            }
-            Tried::Hopeless(error) => {
-                self.give_up(&error);
-                let (operation, key) = (
-                    self.enrolled.term.id.operation().into(),
-                    self.enrolled.term.id.digest(),
-                );
-                Err(Error::Codec {
-                    operation,
-                    key,
-                    reason: error.to_string().into(),
-                    is_message: false,
-                })
-            }
         }
     }
 
@@ -552,10 +530,18 @@ impl OwnedState {
         // Nothing is left to renew, nor to lose.
         term.end();
         self.enrolled.stop();
+        if ending.is_some() {
+            self.remove_steps(false);
+        }
         let (observer, term) = (self.runtime.observer, &self.enrolled.term);
         match decision {
             Decision::CommitRefused | Decision::ReleaseRefused => {
-                observer.decided_because(decision, &term.id, term.attempt, &self.why_refused);
+                let why = if self.recorded_before {
+                    RECORDED
+                } else {
+                    NOT_THE_OWNER
+                };
+                observer.decided_because(decision, &term.id, term.attempt, &why);
             }
             Decision::Settled | Decision::ReleasedByHand => {
                 let nothing = (decision == Decision::Settled && self.origin == Origin::Nothing)

@@ -28,10 +28,13 @@ use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::observe::{self, Decision, Observer};
 use crate::outcome::Outcome;
 use crate::policy::errors::{ErrorAction, Then, Tries};
+use crate::policy::step_settings::{CallTimes, StepSettings};
 use crate::record::Origin;
 use crate::runtime::Runtime;
+use crate::runtime::steps::StepsToRemove;
 use crate::store::{Store, Transaction, Transactions};
 use crate::task::current::{AskMode, Call};
+use crate::task::steps::{BegunSteps, StepScope};
 use crate::task::watch::{self, Seen};
 
 /// A transaction that meets others is run again at most so often.
@@ -46,8 +49,11 @@ pub(crate) struct InTransaction<'a, R, T, E, P, S> {
 
 /// The result of a call.
 enum TransactionOutcome<'p, T, E> {
-    /// The caller commits.
-    Done(Outcome<T>),
+    /// The caller commits, or the library, which then removes the steps of the call.
+    Done {
+        outcome: Outcome<T>,
+        steps: Option<Box<BegunSteps>>,
+    },
     /// The error is recorded, or was before: the caller commits.
     Kept(E),
     /// The body's error. Nothing is written.
@@ -61,10 +67,13 @@ enum TransactionOutcome<'p, T, E> {
 
 impl<T, E> TransactionOutcome<'_, T, E> {
     /// The result of a body that has run. If it panicked, so does this.
-    fn of(finished: Finished<T, E>) -> Self {
+    fn of(finished: Finished<T, E>, steps: Option<Box<BegunSteps>>) -> Self {
         match (finished.answer.give(), finished.carried_out) {
             (_, Err(error)) => Self::Refused(error),
-            (Ok(value), Ok(())) => Self::Done(Outcome::executed(value)),
+            (Ok(value), Ok(())) => Self::Done {
+                outcome: Outcome::executed(value),
+                steps,
+            },
             (Err(error), Ok(())) if finished.is_error_kept => Self::Kept(error),
             (Err(error), Ok(())) => Self::Failed(error),
         }
@@ -108,7 +117,8 @@ where
         B: Body<X, R>,
     {
         match self.attempt(tx, &mut body, CommittedBy::Caller, None).await {
-            TransactionOutcome::Done(outcome) => Ok(outcome),
+            // The caller may roll back, so the steps stay until they expire.
+            TransactionOutcome::Done { outcome, .. } => Ok(outcome),
             TransactionOutcome::Kept(error) | TransactionOutcome::Failed(error) => Err(error),
             TransactionOutcome::Refused(error) => Err(self.handling.refuse(error)),
             TransactionOutcome::Met(lease) => Err(self.handling.refuse(lease.reject())),
@@ -141,8 +151,11 @@ where
                     .attempt(&mut tx, &mut body, committed_by, until.take())
                     .await
                 {
-                    TransactionOutcome::Done(outcome) => match B::commit(tx).await {
-                        Ok(()) => return Ok(outcome),
+                    TransactionOutcome::Done { outcome, steps } => match B::commit(tx).await {
+                        Ok(()) => {
+                            self.remove_steps(steps);
+                            return Ok(outcome);
+                        }
                         Err(error) => error,
                     },
                     // The error is what is written, and nothing else.
@@ -264,11 +277,13 @@ where
             {
                 return TransactionOutcome::Refused(open.failed(error).await);
             }
+            let call = Self::call(&open, attempt, from == Origin::Abandoned);
+            let steps_of = call.clone();
             let owner = ClaimedInTransaction {
                 open,
                 store,
                 body,
-                call: Self::call(runtime, request, attempt, from == Origin::Abandoned),
+                call,
                 owner,
                 plan: RecordPlan::Nothing,
                 is_error_kept: false,
@@ -280,7 +295,7 @@ where
                 None::<fn(&mut _)>,
             )
             .await;
-            TransactionOutcome::of(finished)
+            TransactionOutcome::of(finished, steps_of.take_steps())
         }
         .instrument(span)
         .await
@@ -308,8 +323,10 @@ where
             return TransactionOutcome::Refused(open.failed(error).await);
         }
         let runtime = open.runtime;
+        let call = Self::call(&open, 0, false);
+        let steps_of = call.clone();
         let owner = ObservedInTransaction {
-            call: Self::call(runtime, open.request, 0, false),
+            call,
             open,
             store,
             body,
@@ -325,7 +342,7 @@ where
             None::<fn(&mut _)>,
         )
         .await;
-        TransactionOutcome::of(finished)
+        TransactionOutcome::of(finished, steps_of.take_steps())
     }
 
     /// Runs the body alone, without a record.
@@ -342,17 +359,35 @@ where
             None::<fn(&mut _)>,
         )
         .await;
-        TransactionOutcome::of(finished)
+        TransactionOutcome::of(finished, None)
     }
 
-    fn call(runtime: &Arc<Runtime>, request: &Request, attempt: u64, after: bool) -> Call {
+    fn call<X: Transaction<S>>(
+        open: &OpenTransaction<'_, X, S>,
+        attempt: u64,
+        after: bool,
+    ) -> Call {
+        let OpenTransaction {
+            runtime, request, ..
+        } = open;
         let id = request.id.clone();
+        let settings = &request.settings;
+        let steps = StepScope::new(
+            (*runtime).clone(),
+            StepSettings::of(settings),
+            CallTimes::of(settings),
+            request.fingerprint,
+        );
         Call::new(id, attempt, after, AskMode::Nothing, runtime.identity())
+            .with_steps(steps.only_writer(X::ONE_WRITER))
     }
 
     fn replay(&self, recorded: &Recorded) -> TransactionOutcome<'_, T, E> {
         match self.handling.replay(recorded) {
-            Ok(Ok(value)) => TransactionOutcome::Done(Outcome::replayed(value)),
+            Ok(Ok(value)) => TransactionOutcome::Done {
+                outcome: Outcome::replayed(value),
+                steps: None,
+            },
             Ok(Err(error)) => TransactionOutcome::Kept(error),
             Err(error) => TransactionOutcome::Refused(error),
         }
@@ -377,6 +412,18 @@ where
             runtime
                 .observer
                 .decided_because(Decision::StoreFailed, &request.id, 0, failure);
+        }
+    }
+
+    fn remove_steps(&self, steps: Option<Box<BegunSteps>>) {
+        if let (Prepared::Guarded(runtime, request), Some(steps)) = (self.prepared, steps) {
+            runtime.remove_steps(StepsToRemove {
+                call: request.id.clone(),
+                attempt: 0,
+                steps: steps.into_ids(),
+                ttl: request.settings.ttl(),
+                is_unsure: false,
+            });
         }
     }
 

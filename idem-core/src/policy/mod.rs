@@ -2,3 +2,4 @@
 
 pub(crate) mod errors;
 pub(crate) mod settings;
+pub(crate) mod step_settings;

@@ -24,6 +24,8 @@ pub(crate) struct Background {
     /// Claims to undo of which the store has said nothing yet.
     unheard: AtomicUsize,
     bodies: AtomicUsize,
+    /// Calls whose steps are being removed.
+    removals: AtomicUsize,
     /// Something came to its end.
     ended: Notify,
 }
@@ -42,6 +44,9 @@ pub struct Unfinished {
     /// Claims of failed calls that may have been carried out. If the process ends now, their keys
     /// may be locked for one lease.
     pub claims: usize,
+    /// Calls that are recorded, and whose [steps](crate::step) are not removed yet. If the process
+    /// ends now, those records expire by themselves.
+    pub removals: usize,
 }
 
 /// A step that is tried again: counted until it is dropped.
@@ -58,6 +63,9 @@ pub(crate) struct CountedUndo {
 
 /// A detached body: counted until it is dropped.
 pub(crate) struct CountedBody(Arc<Background>);
+
+/// The removal of a call's steps: counted until it is dropped.
+pub(crate) struct CountedRemoval(Arc<Background>);
 
 impl Background {
     /// Counts a step that holds an outcome of so many bytes; `None` if there are too many.
@@ -90,6 +98,12 @@ impl Background {
         CountedBody(self.clone())
     }
 
+    /// Counts the removal of a call's steps; `None` if there are too many.
+    pub(crate) fn removal(self: &Arc<Self>) -> Option<CountedRemoval> {
+        add(&self.removals, 1, MAX_STEPS)?;
+        Some(CountedRemoval(self.clone()))
+    }
+
     /// Waits until nothing is under way, for at most `limit`. Cancel safe.
     pub(crate) async fn finished(&self, limit: Duration) -> Result<(), Unfinished> {
         let finished = async {
@@ -118,10 +132,13 @@ impl Background {
             self.steps.load(Ordering::SeqCst),
             self.unheard.load(Ordering::SeqCst),
         );
-        (bodies + steps + claims > 0).then_some(Unfinished {
+        // A commit leaves a removal behind before it is counted down.
+        let removals = self.removals.load(Ordering::SeqCst);
+        (bodies + steps + claims + removals > 0).then_some(Unfinished {
             bodies,
             steps,
             claims,
+            removals,
         })
     }
 
@@ -180,16 +197,23 @@ impl Drop for CountedBody {
     }
 }
 
+impl Drop for CountedRemoval {
+    fn drop(&mut self) {
+        self.0.ends(&self.0.removals);
+    }
+}
+
 impl fmt::Display for Unfinished {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             bodies,
             steps,
             claims,
+            removals,
         } = self;
         write!(
             f,
-            "{bodies} detached bodies still run, {steps} commits or releases are not taken by the store yet, and of {claims} failed claims it has not said whether they were carried out; give `shutdown` more time, or see why the store does not answer"
+            "{bodies} detached bodies still run, {steps} commits or releases are not taken by the store yet, of {claims} failed claims it has not said whether they were carried out, and the steps of {removals} calls are not removed yet; give `shutdown` more time, or see why the store does not answer"
         )
     }
 }
@@ -216,7 +240,8 @@ mod tests {
             Some(Unfinished {
                 bodies: 0,
                 steps: 2,
-                claims: 0
+                claims: 0,
+                removals: 0
             })
         );
         drop((large, empty));
@@ -239,7 +264,8 @@ mod tests {
             Some(Unfinished {
                 bodies: 0,
                 steps: 0,
-                claims: 1
+                claims: 1,
+                removals: 0
             })
         );
         drop(claims);
@@ -256,7 +282,8 @@ mod tests {
             Err(Unfinished {
                 bodies: 1,
                 steps: 1,
-                claims: 0
+                claims: 0,
+                removals: 0
             })
         );
         let ending = async {

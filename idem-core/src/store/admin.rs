@@ -123,6 +123,8 @@ pub struct Listing {
     pub older_than: Option<Duration>,
     /// The digest that logs and errors show of the key, for one record.
     pub digest: Option<KeyDigest>,
+    /// The call whose [steps](crate::step) are listed, and nothing else.
+    pub steps_of: Option<RecordId>,
     /// The most records on a page. At least 1 is taken.
     pub limit: usize,
     /// The end of the page before.
@@ -137,6 +139,7 @@ impl Listing {
             state: None,
             older_than: None,
             digest: None,
+            steps_of: None,
             limit: 100,
             cursor: None,
         }
@@ -170,6 +173,17 @@ impl Listing {
         self
     }
 
+    /// Lists only the steps of the call with this id, and the steps inside of them.
+    ///
+    /// Records of another operation are among them if its name begins with that of the call and a
+    /// `/`, and the keys are equal. Steps with further parts in their names are not among them if
+    /// their keys are digests: if the key of the call has more than 256 bytes, or is a token.
+    #[must_use]
+    pub fn steps_of(mut self, call: RecordId) -> Self {
+        self.steps_of = Some(call);
+        self
+    }
+
     /// Sets the most records on a page.
     #[must_use]
     pub fn limit(mut self, limit: usize) -> Self {
@@ -190,6 +204,10 @@ impl Listing {
             .as_deref()
             .is_none_or(|operation| operation == id.operation())
             && self.digest.is_none_or(|digest| digest == id.digest())
+            && self
+                .steps_of
+                .as_ref()
+                .is_none_or(|call| id.is_step_of(call))
     }
 
     /// Whether a record that [may match](Self::may_match) does.

@@ -16,6 +16,7 @@ use crate::lease::term::Term;
 use crate::outcome::Storable;
 use crate::record::RecordId;
 use crate::store::{Store, Transaction};
+use crate::task::steps::{BegunSteps, StepScope};
 use crate::task::transaction_recorder::TransactionRecorder;
 
 tokio::task_local! {
@@ -88,6 +89,8 @@ struct CallState {
     recorded: AtomicBool,
     /// The parts that such a transaction needs; `None` if no lease holds the record.
     recorder: Option<TransactionRecorder>,
+    /// What the steps of the body need; `None` if nothing is recorded of it.
+    steps: Option<StepScope>,
     /// The lease whose loss stops the body.
     stops_with: Option<Arc<Term>>,
     /// The body has ended, though what it began may go on.
@@ -139,6 +142,7 @@ impl Call {
             omits: AtomicBool::new(false),
             recorded: AtomicBool::new(false),
             recorder: None,
+            steps: None,
             stops_with: None,
             over: AtomicBool::new(false),
             hidden: false,
@@ -160,6 +164,7 @@ impl Call {
             omits: AtomicBool::new(false),
             recorded: AtomicBool::new(false),
             recorder: None,
+            steps: None,
             stops_with: None,
             over: AtomicBool::new(true),
             runtime: 0,
@@ -167,7 +172,7 @@ impl Call {
         }))
     }
 
-    pub(super) fn id(&self) -> &RecordId {
+    pub(crate) fn id(&self) -> &RecordId {
         &self.0.id
     }
 
@@ -177,6 +182,31 @@ impl Call {
             inner.recorder = recorder;
         }
         self
+    }
+
+    /// With what the steps of the body need. Before the call is shared with anybody.
+    pub(crate) fn with_steps(mut self, steps: StepScope) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            inner.steps = Some(steps);
+        }
+        self
+    }
+
+    /// What the steps of the body need; `None` if nothing is recorded of it.
+    pub(crate) fn steps(&self) -> Option<&StepScope> {
+        self.0.steps.as_ref()
+    }
+
+    /// Takes the steps that the body has begun, in all its runs; `None` if there are none.
+    pub(crate) fn take_steps(&self) -> Option<Box<BegunSteps>> {
+        self.steps().and_then(StepScope::take)
+    }
+
+    /// Whether this is a call around the body that is being polled, and is not over itself.
+    pub(crate) fn is_around(&self) -> bool {
+        let here = innermost();
+        let mut around = std::iter::successors(here.as_ref(), |call| call.0.outer.as_ref());
+        around.any(|call| call.is(self)) && !self.0.over.load(Ordering::Relaxed)
     }
 
     /// With the lease whose loss stops the body; `None` if nothing stops it. Before the call is
@@ -399,6 +429,9 @@ impl Call {
         self.0.tainted.store(false, Ordering::Relaxed);
         self.0.omits.store(false, Ordering::Relaxed);
         self.0.recorded.store(false, Ordering::Relaxed);
+        if let Some(steps) = self.steps() {
+            steps.begin_run();
+        }
         let over = Over(self);
         // Not awaited in an `async` block, which would hold the body's future twice.
         CALL.scope(self.clone(), body).map(move |output| {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::base::printable::shown_name;
 use crate::call::audit::By;
@@ -10,11 +11,12 @@ use crate::call::request::Request;
 use crate::encoding::fingerprint::Fingerprint;
 use crate::error::Error;
 use crate::outcome::versions::Versions;
-use crate::policy::settings::{MissingKey, Settings, StoreFailure};
+use crate::policy::settings::{Abandoned, MissingKey, Settings, StoreFailure};
 use crate::record::{RecordId, is_valid_operation};
 use crate::runtime::Runtime;
 use crate::runtime::trace::CallTrace;
 use crate::store::trail;
+use crate::task::steps::StepScope;
 use crate::token::Submission;
 
 /// A call as far as it is described.
@@ -71,6 +73,31 @@ impl<'a> Draft<'a> {
             Some(problem) => Err(problem),
             None => Ok((self.runtime, self.name)),
         }
+    }
+
+    /// Makes it a step of the call with this scope.
+    pub(crate) fn become_step(&mut self, scope: &StepScope, lease: Option<Duration>) {
+        let asks_first = self.settings.reconciles;
+        self.runtime = Some(scope.runtime().clone());
+        self.settings = scope.settings(lease);
+        if asks_first {
+            self.settings.abandoned = Abandoned::Rerun;
+            self.settings.reconciles = true;
+        }
+        self.fingerprint = scope.fingerprint();
+        self.has_no_fingerprint = true;
+    }
+
+    /// Sets the record of the call.
+    pub(crate) fn identify(&mut self, id: RecordId) {
+        self.name = Cow::Owned(id.operation().to_owned());
+        self.id = Some(id);
+    }
+
+    /// Makes the call fail with an error.
+    pub(crate) fn refuse(&mut self, error: Error) {
+        self.name = Cow::Owned(error.operation().to_owned());
+        self.problem.get_or_insert(error);
     }
 
     pub(super) fn misconfigured(&mut self, reason: impl Into<Arc<str>>) {

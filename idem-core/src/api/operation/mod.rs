@@ -3,6 +3,7 @@
 mod draft;
 mod records;
 mod run;
+mod steps;
 mod transaction;
 mod versions;
 
