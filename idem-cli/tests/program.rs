@@ -19,5 +19,7 @@ mod million;
 mod night;
 #[path = "program/settle.rs"]
 mod settle;
+#[path = "program/steps.rs"]
+mod steps;
 #[path = "program/unreadable.rs"]
 mod unreadable;

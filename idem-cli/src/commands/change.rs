@@ -10,9 +10,9 @@ use idem_core::store::trail;
 use idem_core::{CodecId, RecordState, StoreError, StoreErrorKind};
 use serde::de::IgnoredAny;
 
-use super::find;
 use super::pattern::{self, Wanted};
-use crate::args::{Change, Consent, Settle};
+use super::{find, steps};
+use crate::args::{Change, Consent, Forget, Settle};
 use crate::ask;
 use crate::failure::Failure;
 use crate::print;
@@ -28,6 +28,8 @@ struct Action {
     state: Option<RecordState>,
     /// The states in which a record may be changed, apart from records in flight; `None`: all states.
     states: Option<&'static [RecordState]>,
+    /// The steps of the call are forgotten too.
+    with_steps: bool,
 }
 
 const SETTLE: Action = Action {
@@ -35,24 +37,32 @@ const SETTLE: Action = Action {
     then: "every duplicate gets this outcome",
     state: Some(RecordState::Committed),
     states: Some(&[RecordState::Abandoned, RecordState::Released]),
+    with_steps: false,
 };
 const REPLACE: Action = Action {
     decision: "replaced",
     then: "every duplicate gets this outcome; callers that got the one before keep it",
     state: Some(RecordState::Committed),
     states: Some(&[RecordState::Committed]),
+    with_steps: false,
 };
 const RELEASE: Action = Action {
     decision: "released",
     then: "the next call runs the body, as the next attempt",
     state: Some(RecordState::Released),
     states: Some(&[RecordState::Abandoned]),
+    with_steps: false,
 };
 const FORGET: Action = Action {
     decision: "forgotten",
     then: "the next call runs the body, as the first attempt",
     state: None,
     states: None,
+    with_steps: false,
+};
+const FORGET_WITH_STEPS: Action = Action {
+    with_steps: true,
+    ..FORGET
 };
 
 pub(crate) async fn settle(store: &AnyStore, args: &Settle, json: bool) -> Result<(), Failure> {
@@ -114,8 +124,14 @@ async fn compare(
     )))
 }
 
-pub(crate) async fn forget(store: &AnyStore, args: &Change, json: bool) -> Result<(), Failure> {
-    carry_out(store, args, json, &FORGET, |id, _| Intervention::forget(id)).await
+pub(crate) async fn forget(store: &AnyStore, args: &Forget, json: bool) -> Result<(), Failure> {
+    let action = if args.keep_steps {
+        &FORGET
+    } else {
+        &FORGET_WITH_STEPS
+    };
+    let forget = |id, _: &RecordInfo| Intervention::forget(id);
+    carry_out(store, &args.change, json, action, forget).await
 }
 
 pub(crate) async fn release(store: &AnyStore, args: &Change, json: bool) -> Result<(), Failure> {
@@ -166,8 +182,15 @@ async fn carry_out(
     let (id, info) = find(store, &args.operation, &args.key).await?;
     may_change(&info, action, consent)?;
     let who = ask::who();
+    let steps = if action.with_steps {
+        steps::find(store, &id, &info).await?
+    } else {
+        Vec::new()
+    };
     let intervention = intervention(id.clone(), &info);
-    ask::confirm(consent, &question(&id, &info, action, &intervention.wish))?;
+    let asked = question(&id, &info, action, &intervention.wish);
+    ask::confirm(consent, &(asked + &steps::question(&id, &steps)))?;
+    steps::forget(store, &steps, consent, &who).await?;
     let intervention = intervention
         .by(&who, consent.reason.as_deref().unwrap_or_default())
         .force(consent.force)
@@ -201,8 +224,13 @@ async fn carry_out(
         .reason
         .as_deref()
         .map_or_else(String::new, |reason| format!(": {}", print::shown(reason)));
+    let with_steps = match steps.len() {
+        0 => String::new(),
+        1 => " and its step".to_owned(),
+        count => format!(" and its {count} steps"),
+    };
     Ok(print::line(&format!(
-        "{} {} {} (digest {}), attempt {attempt}, by {who}{reason}; {}",
+        "{} {} {}{with_steps} (digest {}), attempt {attempt}, by {who}{reason}; {}",
         action.decision,
         id.operation(),
         print::shown(id.key()),

@@ -6,6 +6,7 @@ mod list;
 mod pattern;
 mod purge;
 mod stats;
+mod steps;
 
 use std::io::{self, Write as _};
 
@@ -101,6 +102,11 @@ async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failu
             print::aside(&format!("idem: the audit trail cannot be read: {error}"));
             Vec::new()
         });
+    let found = if steps::may_matter(&info) {
+        Some(steps::find(store, &id, &info).await?)
+    } else {
+        None
+    };
     let pattern = if show.pattern {
         pattern_of(store, id.operation()).await?
     } else {
@@ -108,6 +114,10 @@ async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failu
     };
     if json {
         let mut object = with_decisions(print::object(&id, &info), &entries);
+        if let (Some(steps), Value::Object(object)) = (&found, &mut object) {
+            let steps = steps.iter().map(|step| print::object(&step.id, &step.info));
+            object.insert("steps".to_owned(), steps.collect());
+        }
         if let (true, Value::Object(object)) = (show.pattern, &mut object) {
             let pattern = pattern.map(|pattern| print::object(&pattern.id, &pattern.info));
             object.insert("pattern".to_owned(), pattern.into());
@@ -115,6 +125,7 @@ async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failu
         return Ok(print::json(&object)?);
     }
     print::record(&id, &info)?;
+    steps::show(&id, found.as_deref().unwrap_or_default())?;
     print::entries(&entries)?;
     if let Some(Pattern { id, info, value }) = pattern {
         print::pattern(&id, &info, &value)?;
