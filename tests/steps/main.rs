@@ -1,6 +1,12 @@
 //! Steps of annotated functions, in every kind of call, over every store, and in transactions.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::needless_pass_by_value,
+    missing_docs
+)]
 
 mod kinds;
 mod stores;

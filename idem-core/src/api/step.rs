@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use crate::api::operation::{Errors, InTransactionPolicy, Operation};
+use crate::api::operation::{ActionOf, Errors, InTransactionPolicy, Operation};
 use crate::base::printable::shown_name;
 use crate::call::keeping::KeepsErrors;
 use crate::call::reconcile::{Question, Reconcile};
@@ -13,7 +13,7 @@ use crate::call::transaction_body::{RunsAgain, TransactionBody};
 use crate::encoding::step_name::StepName;
 use crate::error::Error;
 use crate::outcome::{Outcome, Storable};
-use crate::policy::errors::{Action, ErrorAction, ErrorPolicy};
+use crate::policy::errors::{Action, ErrorPolicy};
 use crate::record::{RecordId, is_valid_operation};
 use crate::runtime::handle::Idempotency;
 use crate::store::{Store, Transaction, Transactions};
@@ -197,7 +197,7 @@ impl<N, Q, P> Step<N, Q, P> {
     }
 
     /// Uses the policy of the error's type: as [`Operation::errors_by_type`].
-    pub fn errors_by_type<E>(self) -> Step<N, Q, Errors<fn(&E) -> ErrorAction, E>>
+    pub fn errors_by_type<E>(self) -> Step<N, Q, Errors<ActionOf<E>, E>>
     where
         E: ErrorPolicy<Keeps: KeepsErrors<E>>,
     {
@@ -263,18 +263,16 @@ impl<N: StepName, Q> Step<N, Q> {
     /// # Cancellation safety
     ///
     /// As [`step`](crate::step).
-    pub fn run<T, E, F, Via>(self, body: F) -> impl Future<Output = Result<T, E>>
+    pub async fn run<T, E, F, Via>(self, body: F) -> Result<T, E>
     where
         Q: Question<T, E>,
         F: AsyncFnOnce() -> Result<T, E>,
         T: Storable<Via>,
         E: From<Error>,
     {
-        async move {
-            let operation = self.begin(Place::OfItsOwn);
-            let outcome = operation.run(move || async move { body().await }).await;
-            outcome.map(Outcome::into_inner)
-        }
+        let operation = self.begin(Place::OfItsOwn);
+        let outcome = operation.run(move || async move { body().await }).await;
+        outcome.map(Outcome::into_inner)
     }
 }
 
@@ -294,7 +292,7 @@ where
     /// # Cancellation safety
     ///
     /// As [`Operation::run`] with a policy.
-    pub fn run<T, F, Body, Via>(self, body: F) -> impl Future<Output = Result<T, E>>
+    pub async fn run<T, F, Body, Via>(self, body: F) -> Result<T, E>
     where
         Q: Question<T, E>,
         F: FnMut() -> Body,
@@ -302,10 +300,8 @@ where
         T: Storable<Via>,
         E: From<Error>,
     {
-        async move {
-            let outcome = self.begin(Place::OfItsOwn).run(body).await;
-            outcome.map(Outcome::into_inner)
-        }
+        let outcome = self.begin(Place::OfItsOwn).run(body).await;
+        outcome.map(Outcome::into_inner)
     }
 }
 
@@ -320,6 +316,10 @@ impl<N: StepName + Send, P: Send> Step<N, (), P> {
     /// # Cancellation safety
     ///
     /// As [`Operation::run_in`].
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "it states that the future is `Send`"
+    )]
     pub fn run_in<X, S, T, E, F, Via>(
         self,
         tx: &mut X,
@@ -351,6 +351,10 @@ impl<N: StepName + Send, P: Send> Step<N, (), P> {
     /// # Cancellation safety
     ///
     /// As [`Operation::transaction`].
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "it states that the future is `Send`"
+    )]
     pub fn transaction<B, S, T, E, F, Via>(
         self,
         begins: &B,

@@ -18,7 +18,7 @@ use self::retrying::Retrying;
 use crate::base::clock;
 use crate::call::audit::By;
 use crate::call::plan::{GiveUp, RecordPlan};
-use crate::call::request::Request;
+use crate::call::request::{CallKind, Request};
 use crate::call::retention::Retention;
 use crate::encoding::fingerprint::Fingerprint;
 use crate::error::{Error, StoreError, StoreErrorKind};
@@ -81,14 +81,21 @@ struct OwnedState {
     audit: Option<Box<By>>,
     /// The steps that are of no use any more once the outcome is recorded.
     steps: Option<Box<BegunSteps>>,
-    /// The call is a step itself.
-    is_step: bool,
+    kind: CallKind,
     /// It is recorded.
     committed: bool,
     /// A release was sent that may have been carried out although no answer came.
     doubtful: bool,
-    /// A transaction of the body has recorded the outcome: then a step is refused.
-    recorded_before: bool,
+    /// Why a step was refused, if one is.
+    refused: Refused,
+}
+
+/// Why a step is refused.
+#[derive(Clone, Copy)]
+enum Refused {
+    NotTheOwner,
+    /// A transaction of the body has recorded the outcome.
+    Recorded,
 }
 
 /// The owner's progress.
@@ -143,10 +150,10 @@ impl OwnedRecord {
             trace: request.trace.clone(),
             audit: None,
             steps: None,
-            is_step: settings.is_step,
+            kind: request.kind,
             committed: false,
             doubtful: false,
-            recorded_before: false,
+            refused: Refused::NotTheOwner,
         };
         Self {
             term: state.enrolled.term.clone(),
@@ -356,7 +363,7 @@ impl OwnedState {
             &self.runtime.store,
         );
         // Another process may remove a step, which a cache would not notice.
-        if self.sending.is_none() && !self.is_step {
+        if self.sending.is_none() && self.kind == CallKind::Call {
             self.sending = self.runtime.cache.as_ref().map(|cache| cache.sending(&id));
         }
         if let Some(seat) = &self.seat {
@@ -458,7 +465,7 @@ impl OwnedState {
             return Ownership::Lost;
         };
         if term.recorded(&found) {
-            self.recorded_before = true;
+            self.refused = Refused::Recorded;
         }
         let is_released = found.state == RecordState::Released && found.attempt == term.attempt;
         if releases && is_released {
@@ -536,10 +543,9 @@ impl OwnedState {
         let (observer, term) = (self.runtime.observer, &self.enrolled.term);
         match decision {
             Decision::CommitRefused | Decision::ReleaseRefused => {
-                let why = if self.recorded_before {
-                    RECORDED
-                } else {
-                    NOT_THE_OWNER
+                let why = match self.refused {
+                    Refused::NotTheOwner => NOT_THE_OWNER,
+                    Refused::Recorded => RECORDED,
                 };
                 observer.decided_because(decision, &term.id, term.attempt, &why);
             }

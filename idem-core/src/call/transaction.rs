@@ -373,7 +373,7 @@ where
         let id = request.id.clone();
         let settings = &request.settings;
         let steps = StepScope::new(
-            (*runtime).clone(),
+            Arc::clone(runtime),
             StepSettings::of(settings),
             CallTimes::of(settings),
             request.fingerprint,

@@ -87,8 +87,6 @@ pub(crate) struct Settings {
     pub(crate) reconciles: bool,
     /// The body runs whatever the record says.
     pub(crate) observes: bool,
-    /// The call is a step of another one.
-    pub(crate) is_step: bool,
     /// How long an unsettled record is kept, in milliseconds, where it is rejected or asked about.
     /// No `Duration`, which takes twice the room in the future of every call.
     hold_millis: u64,
@@ -119,7 +117,6 @@ impl Settings {
         most_attempts: u64::MAX,
         reconciles: false,
         observes: false,
-        is_step: false,
         hold_millis: DEFAULT_HOLD_MILLIS,
         least_secs: 0,
     };

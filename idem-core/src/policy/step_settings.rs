@@ -84,7 +84,6 @@ impl StepSettings {
         settings.reconciles = false;
         settings.observes = self.observes;
         settings.least_secs = 0;
-        settings.is_step = true;
         settings
     }
 }

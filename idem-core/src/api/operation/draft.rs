@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::base::printable::shown_name;
 use crate::call::audit::By;
 use crate::call::prepared::Prepared;
-use crate::call::request::Request;
+use crate::call::request::{CallKind, Request};
 use crate::encoding::fingerprint::Fingerprint;
 use crate::error::Error;
 use crate::outcome::versions::Versions;
@@ -33,6 +33,7 @@ pub(crate) struct Draft<'a> {
     pub(super) versions: Option<Box<Versions>>,
     /// The operator who changes the record by hand, and the reason.
     pub(super) audit: Option<Box<By>>,
+    pub(super) kind: CallKind,
     /// The first thing that was wrong: the call will fail with it.
     pub(super) problem: Option<Error>,
 }
@@ -86,6 +87,7 @@ impl<'a> Draft<'a> {
         }
         self.fingerprint = scope.fingerprint();
         self.has_no_fingerprint = true;
+        self.kind = CallKind::Step;
     }
 
     /// Sets the record of the call.
@@ -184,6 +186,7 @@ impl<'a> Draft<'a> {
                     submission,
                     settings,
                     versions,
+                    kind,
                     ..
                 } = self;
                 let trace = runtime.trace.as_ref().map(CallTrace::new);
@@ -196,6 +199,7 @@ impl<'a> Draft<'a> {
                         settings,
                         versions,
                         trace,
+                        kind,
                     },
                 )
             }

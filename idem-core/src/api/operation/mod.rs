@@ -16,6 +16,7 @@ pub(crate) use self::draft::Draft;
 pub use self::transaction::{InTransactionPolicy, RerunWhen};
 use crate::call::keeping::{ErrorCodec, KeepsErrors, Policy, has_ours};
 use crate::call::reconcile::Reconcile;
+use crate::call::request::CallKind;
 use crate::encoding::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};
 use crate::encoding::key::{KeyDigest, KeyPart};
 use crate::error::Error;
@@ -39,7 +40,7 @@ pub struct Operation<'a, Q = (), P = ()> {
 }
 
 /// The policy of an error's type.
-type ActionOf<E> = fn(&E) -> ErrorAction;
+pub(crate) type ActionOf<E> = fn(&E) -> ErrorAction;
 
 /// The policy of [`Operation::errors`]: `P` gives an `A` for each `E`.
 pub struct Errors<P, E, A = ErrorAction> {
@@ -98,6 +99,7 @@ impl<'a> Operation<'a> {
             submission: None,
             versions: None,
             audit: None,
+            kind: CallKind::Call,
             problem: None,
         };
         if let Some(problem) = draft

@@ -4,14 +4,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::Operation;
-use crate::call::request::Request;
+use crate::call::request::{CallKind, Request};
 use crate::encoding::step_name::StepName;
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::record::{RecordId, RecordState, Removed};
 use crate::runtime::Runtime;
 use crate::store::admin::Listing;
 
-impl<'a, Q, P> Operation<'a, Q, P> {
+impl<Q, P> Operation<'_, Q, P> {
     /// Describes the record of a [`step`](crate::step) of this call instead: to
     /// [inspect](Operation::inspect), [settle](Operation::settle), [release](Operation::release) or
     /// [forget](Operation::forget) it by itself.
@@ -49,7 +49,7 @@ impl<'a, Q, P> Operation<'a, Q, P> {
                 self.draft.settings.set_ttl(kept);
                 self.draft.settings.set_remember(kept);
                 self.draft.submission = None;
-                self.draft.settings.is_step = true;
+                self.draft.kind = CallKind::Step;
                 self.draft.identify(id);
             }
             Err(reason) => self.draft.misconfigured(reason),
