@@ -53,7 +53,7 @@ trait Places {
 impl Places for Service {
     #[idempotent(name = "kinds.method", key = order)]
     async fn place(&self, order: &str) -> Result<u32, Failure> {
-        let items = vec!["pen".to_owned()];
+        let items = ["pen".to_owned()];
         // What a step borrows goes to another thread with the call.
         let count = idem::step("count", async || {
             tokio::task::yield_now().await;

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use idem_core::record::{Encoded, Metadata, RecordId, RecordInfo};
 use idem_core::store::admin::{Intervened, Intervention, Wish};
 use idem_core::store::trail;
-use idem_core::{CodecId, RecordState, StoreError, StoreErrorKind};
+use idem_core::{CodecId, RecordState};
 use serde::de::IgnoredAny;
 
 use super::pattern::{self, Wanted};
 use super::{find, steps};
 use crate::args::{Change, Consent, Forget, Settle};
 use crate::ask;
-use crate::failure::Failure;
+use crate::failure::{Failure, without_entry};
 use crate::print;
 use crate::store::AnyStore;
 
@@ -261,17 +261,6 @@ pub(super) fn refuse_trail(operation: &str) -> Result<(), Failure> {
         )));
     }
     Ok(())
-}
-
-/// The failure of a change whose entry in the trail cannot be written.
-pub(super) fn without_entry(error: StoreError) -> Failure {
-    match error.kind() {
-        StoreErrorKind::Full => Failure::Unavailable(format!(
-            "{error}; nothing was changed, because a change needs room for its entry in the audit trail (`{}`). With `--no-audit` it leaves none, and only the log says who and why",
-            trail::OPERATION
-        )),
-        _ => error.into(),
-    }
 }
 
 fn may_change(info: &RecordInfo, action: &Action, consent: &Consent) -> Result<(), Failure> {

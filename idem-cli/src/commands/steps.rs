@@ -7,7 +7,7 @@ use idem_core::store::admin::{Intervened, Intervention, Listed, Listing};
 use idem_core::{RecordState, StoreError};
 
 use crate::args::Consent;
-use crate::failure::Failure;
+use crate::failure::{Failure, without_entry};
 use crate::print;
 use crate::progress::Progress;
 use crate::store::AnyStore;
@@ -123,7 +123,7 @@ pub(super) async fn forget(
             let noted = store
                 .intervene_noted(&intervention, consent.audit_ttl)
                 .await;
-            noted.map_err(super::change::without_entry)?
+            noted.map_err(without_entry)?
         };
         match answer {
             Intervened::Done { .. } | Intervened::Nothing => {}
