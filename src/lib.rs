@@ -7,11 +7,11 @@ pub use idem_core::{
     Abandoned, Action, AsToken, Begin, Builder, Call, Clock, ConfigError, Dispose, Disposition,
     Duplicate, Error, ErrorAction, ErrorKind, ErrorPolicy, Errors, Fingerprint, FingerprintError,
     FingerprintPart, Frequency, HasErrorPolicy, Idempotency, InFlight, InTransactionPolicy,
-    InvalidToken, Key, KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease, Lookup, MemoryStore,
-    MissingKey, Never, Operation, Outcome, Reconcile, RecordInfo, RecordState, Recorded, Report,
-    RerunWhen, Retry, RunsAgain, Sometimes, Storable, StoreError, StoreErrorKind, StoreFailure,
-    Token, TransactionBody, Unfinished, UnkeptAction, current, install, installed, scope, store,
-    watch,
+    IntoDuration, InvalidToken, Key, KeyDigest, KeyGenerator, KeyPart, KeyWriter, Lease, Lock,
+    LockBuilder, Locks, Lookup, MemoryStore, MissingKey, Never, Operation, Outcome, Reconcile,
+    RecordInfo, RecordState, Recorded, Report, RerunWhen, Retry, RunsAgain, Sometimes, Storable,
+    StoreError, StoreErrorKind, StoreFailure, Token, TransactionBody, Unfinished, UnkeptAction,
+    current, install, installed, scope, store, watch,
 };
 #[cfg(feature = "encryption")]
 pub use idem_core::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
@@ -147,6 +147,7 @@ pub mod nats {
 /// | [`runtime`](guide::runtime) | calls without the attribute |
 /// | [`transactions`](guide::transactions) | the record and your rows in one SQL transaction |
 /// | [`tokens`](guide::tokens) | one-time tokens for forms |
+/// | [`locks`](guide::locks) | one holder at a time, with a fencing number |
 /// | [`http`](guide::http) | the Idempotency-Key header, on the server |
 /// | [`http_client`](guide::http_client), [`actix`](guide::actix) | the header in a client; actix-web |
 /// | [`queues`](guide::queues) | messages of RabbitMQ and NATS JetStream |
@@ -194,6 +195,9 @@ pub mod guide {
 
     #[doc = include_str!("docs/tokens.md")]
     pub mod tokens {}
+
+    #[doc = include_str!("docs/locks.md")]
+    pub mod locks {}
 
     #[doc = include_str!("docs/http.md")]
     pub mod http {}

@@ -11,6 +11,8 @@ mod audit;
 mod codes;
 #[path = "program/doctor.rs"]
 mod doctor;
+#[path = "program/locks.rs"]
+mod locks;
 #[path = "program/many.rs"]
 mod many;
 #[path = "program/million.rs"]

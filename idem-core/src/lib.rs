@@ -25,8 +25,10 @@ mod token;
 pub use erased_serde;
 
 pub use crate::api::lease::{Begin, Lease};
+pub use crate::api::lock::{Lock, LockBuilder, Locks};
 pub use crate::api::operation::{Errors, InTransactionPolicy, Operation, RerunWhen};
 pub use crate::base::clock::Clock;
+pub use crate::base::duration::IntoDuration;
 pub use crate::call::lookup::Lookup;
 pub use crate::call::reconcile::Reconcile;
 pub use crate::call::recorded::Recorded;

@@ -2,4 +2,5 @@
 
 pub(crate) mod issue;
 pub(crate) mod lease;
+pub(crate) mod lock;
 pub(crate) mod operation;

@@ -131,6 +131,11 @@ impl Term {
         }
     }
 
+    /// Whether the lease is neither lost nor over.
+    pub(crate) fn is_held(&self) -> bool {
+        !self.is_lost() && self.deadline().is_some()
+    }
+
     /// Resolves when the lease is lost; never where it ends otherwise. Cancel safe.
     ///
     /// It has a timer of its own: the keeper may be held up by a blocked thread, or have ended with

@@ -121,6 +121,17 @@ impl Settings {
         least_secs: 0,
     };
 
+    /// Returns those of a lock. Its record has no outcome, and `ttl` is how long its attempt is kept.
+    pub(crate) fn of_lock(&self) -> Self {
+        Self {
+            ttl_millis: DEFAULT_HOLD_MILLIS,
+            lease: self.lease,
+            wait_millis: self.wait_millis,
+            duplicate: Duplicate::Reject,
+            ..Self::DEFAULT
+        }
+    }
+
     /// Refuses what cannot be, saying what to write.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let refuse = |reason: String| Err(ConfigError::new(reason));

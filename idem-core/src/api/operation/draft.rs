@@ -11,7 +11,7 @@ use crate::encoding::fingerprint::Fingerprint;
 use crate::error::Error;
 use crate::outcome::versions::Versions;
 use crate::policy::settings::{MissingKey, Settings, StoreFailure};
-use crate::record::{RecordId, is_valid_operation};
+use crate::record::{RecordId, is_lock, is_valid_operation};
 use crate::runtime::Runtime;
 use crate::runtime::trace::CallTrace;
 use crate::store::trail;
@@ -55,6 +55,10 @@ impl<'a> Draft<'a> {
         } else if *self.name == *trail::OPERATION {
             self.misconfigured(
                 "its name is reserved for the trail of operators' decisions; give it another one",
+            );
+        } else if is_lock(&self.name) {
+            self.misconfigured(
+                "names that begin with `idem.lock` are reserved for locks; give it another one, or take a lock with `Idempotency::lock`",
             );
         }
     }

@@ -6,9 +6,10 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use tokio::runtime::{Handle, Id};
 
-use super::{OwnedState, Stage, Tried};
+use super::{OwnedRecord, OwnedState, Stage, Tried};
 use crate::base::clock;
 use crate::base::jitter::jittered;
+use crate::call::plan::GiveUp;
 use crate::error::StoreError;
 use crate::record::Ownership;
 use crate::runtime::background;
@@ -18,6 +19,22 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// How often a step moves to another tokio runtime.
 const MOVES: u8 = 8;
+
+impl OwnedRecord {
+    /// The holder of a lock is gone: the key is to be released, unless that was done. If the lease is
+    /// lost, there is nothing to release.
+    pub(crate) fn plan_release(&mut self) {
+        let Some(state) = &mut self.state else { return };
+        if !matches!(state.step, Stage::Running) {
+            return;
+        }
+        if self.term.is_lost() {
+            self.lost();
+        } else {
+            state.step = Stage::Releasing(GiveUp::Release);
+        }
+    }
+}
 
 /// A step that is tried again in the background until the store takes it, or it makes no sense any
 /// more. When its tokio runtime ends, it moves to another one.
