@@ -1,7 +1,10 @@
 //! The description of a call.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
+
+use super::Operation;
 
 use crate::base::printable::shown_name;
 use crate::call::audit::By;
@@ -74,6 +77,13 @@ impl<'a> Draft<'a> {
         match self.problem {
             Some(problem) => Err(problem),
             None => Ok((self.runtime, self.name)),
+        }
+    }
+
+    /// Notes what is wrong with a duration that is a text. A disabled runtime needs none.
+    pub(super) fn bad_duration(&mut self, name: &str, reason: &str) {
+        if self.runtime.is_some() {
+            self.misconfigured(format!("`{name}`: {reason}"));
         }
     }
 
@@ -195,5 +205,25 @@ impl<'a> Draft<'a> {
             Prepared::Unguarded(..) | Prepared::Observed(..) => Ok(None),
             Prepared::Guarded(runtime, request) => Ok(Some((runtime, request))),
         }
+    }
+}
+
+impl<Q, P> fmt::Debug for Operation<'_, Q, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Draft {
+            name,
+            settings,
+            id,
+            fingerprint,
+            problem,
+            ..
+        } = &self.draft;
+        f.debug_struct("Operation")
+            .field("name", name)
+            .field("id", id)
+            .field("fingerprint", fingerprint)
+            .field("settings", settings)
+            .field("problem", problem)
+            .finish_non_exhaustive()
     }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 pub(crate) use self::draft::Draft;
 pub use self::transaction::{InTransactionPolicy, RerunWhen};
+use crate::base::duration::IntoDuration;
 use crate::call::keeping::{ErrorCodec, KeepsErrors, Policy, has_ours};
 use crate::call::reconcile::Reconcile;
 use crate::encoding::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};
@@ -27,6 +28,9 @@ use crate::token::{AsToken, Submission};
 /// One call of an operation: its key, its fingerprint, and its settings. [`Idempotency::operation`]
 /// begins it; methods such as [`run`](Self::run) and [`begin`](Self::begin) carry it out.
 ///
+/// Times are a `Duration` or a text such as `"5m"`. An invalid text is
+/// [`Error::Config`](crate::Error::Config) when the call is carried out.
+///
 /// Key and fingerprint are computed once, when they are set. `Q` is the type of
 /// [`reconcile`](Self::reconcile)'s closure, and `P` that of the [policy](Self::errors) for errors;
 /// both are `()` by default.
@@ -35,6 +39,49 @@ pub struct Operation<'a, Q = (), P = ()> {
     pub(crate) draft: Draft<'a>,
     question: Q,
     policy: P,
+}
+
+/// See [`Operation::times`].
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Times<'a, Q, P>(Operation<'a, Q, P>);
+
+#[doc(hidden)]
+impl<'a, Q, P> Times<'a, Q, P> {
+    #[inline]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.0 = self.0.ttl(ttl);
+        self
+    }
+
+    #[inline]
+    pub fn remember(mut self, remember: Duration) -> Self {
+        self.0 = self.0.remember(remember);
+        self
+    }
+
+    #[inline]
+    pub fn hold(mut self, hold: Duration) -> Self {
+        self.0 = self.0.hold(hold);
+        self
+    }
+
+    #[inline]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.0 = self.0.lease(lease);
+        self
+    }
+
+    #[inline]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.0 = self.0.wait(wait);
+        self
+    }
+
+    #[inline]
+    pub fn into_operation(self) -> Operation<'a, Q, P> {
+        self.0
+    }
 }
 
 /// The policy of an error's type.
@@ -204,17 +251,15 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// Sets how long the outcome is kept, from the commit. Default: that of the runtime, 24 hours.
     /// At least 1 ms, at most 100 years.
     #[inline]
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.draft.settings.set_ttl(ttl);
-        self
+    pub fn ttl(self, ttl: impl IntoDuration) -> Self {
+        self.set("ttl", ttl, Settings::set_ttl)
     }
 
     /// Sets how long the store remembers, from the commit, that there was an outcome. Default: that
     /// of the runtime, as `ttl`. At least `ttl`, at most 100 years.
     #[inline]
-    pub fn remember(mut self, remember: Duration) -> Self {
-        self.draft.settings.set_remember(remember);
-        self
+    pub fn remember(self, remember: impl IntoDuration) -> Self {
+        self.set("remember", remember, Settings::set_remember)
     }
 
     /// Sets how long an unsettled record protects its key, if abandoned records are
@@ -231,14 +276,13 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// ```
     /// # use idem_core as idem;
     /// # use idem::{Abandoned, Error, Idempotency, MemoryStore};
-    /// # use std::time::Duration;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
     /// # let idempotency = Idempotency::new(MemoryStore::new());
     /// let outcome = idempotency
     ///     .operation("payments.charge")
     ///     .key("o-1")
     ///     .abandoned(Abandoned::Reject)
-    ///     .hold(Duration::from_secs(90 * 86_400))
+    ///     .hold("90d")
     ///     .run(|| async { Ok::<_, Error>(42) })
     ///     .await?;
     /// # assert_eq!(outcome.into_inner(), 42);
@@ -246,25 +290,44 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// # }
     /// ```
     #[inline]
-    pub fn hold(mut self, hold: Duration) -> Self {
-        self.draft.settings.set_hold(hold);
-        self
+    pub fn hold(self, hold: impl IntoDuration) -> Self {
+        self.set("hold", hold, Settings::set_hold)
     }
 
     /// Sets how long a crashed owner blocks the key. Default: that of the runtime, 30 s. At least
     /// 100 ms, at most 100 years.
     #[inline]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.draft.settings.set_lease(lease);
-        self
+    pub fn lease(self, lease: impl IntoDuration) -> Self {
+        self.set("lease", lease, Settings::set_lease)
     }
 
     /// Waits for a call in flight, for at most this long. Default: that of the runtime, 5 s.
     #[inline]
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.draft.settings.set_wait(wait);
+    pub fn wait(mut self, wait: impl IntoDuration) -> Self {
         self.draft.settings.in_flight = InFlight::Wait;
+        self.set("wait", wait, Settings::set_wait)
+    }
+
+    /// Sets a time, or notes what is wrong with its text.
+    #[inline]
+    fn set(
+        mut self,
+        name: &str,
+        length: impl IntoDuration,
+        set: fn(&mut Settings, Duration),
+    ) -> Self {
+        match length.into_duration() {
+            Ok(length) => set(&mut self.draft.settings, length),
+            Err(reason) => self.draft.bad_duration(name, &reason),
+        }
         self
+    }
+
+    /// The times of an annotated function: each of them is a `Duration`, which the compiler checks.
+    #[doc(hidden)]
+    #[inline]
+    pub fn times(self) -> Times<'a, Q, P> {
+        Times(self)
     }
 
     /// Sets what a call does while another call with this key is in flight.
@@ -531,25 +594,5 @@ impl<Q, P, E: std::error::Error, A> Operation<'_, Q, Errors<P, E, A>> {
             error_codec.has_ours = has_ours;
         }
         self
-    }
-}
-
-impl<Q, P> fmt::Debug for Operation<'_, Q, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Draft {
-            name,
-            settings,
-            id,
-            fingerprint,
-            problem,
-            ..
-        } = &self.draft;
-        f.debug_struct("Operation")
-            .field("name", name)
-            .field("id", id)
-            .field("fingerprint", fingerprint)
-            .field("settings", settings)
-            .field("problem", problem)
-            .finish_non_exhaustive()
     }
 }
