@@ -33,9 +33,9 @@ async fn a_lock_is_listed_and_released_and_keeps_its_fencing_number() {
     tokio::time::timeout(Duration::from_secs(20), held.lost())
         .await
         .unwrap();
-    assert!(matches!(held.release().await, Err(Error::LeaseLost { .. })));
     let next = lock().acquire().await.unwrap();
     assert_eq!(next.fencing_number(), 2);
+    assert!(matches!(held.release().await, Err(Error::LeaseLost { .. })));
     let settle = ["settle", OPERATION, "sda", "--value", "-", "--yes"];
     let refused = idem_answering(&url, &settle, "1").with(4);
     assert!(refused.err.contains("no outcome"), "{refused:?}");
