@@ -9,14 +9,17 @@
 //! The form `1` does not bind the version, and is still read. The two have different domains, so
 //! that neither is taken for the other where the first byte is changed.
 
+mod keys;
+
 use std::fmt;
 use std::sync::Arc;
 
-use chacha20poly1305::aead::{Aead, KeyInit, Payload};
-use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
+use chacha20poly1305::XNonce;
+use chacha20poly1305::aead::{Aead, Payload};
 use zeroize::Zeroize;
 
-use crate::error::ConfigError;
+use self::keys::check_key_id;
+pub use self::keys::{EncryptionKey, EncryptionKeys, KeyRing};
 use crate::outcome::codec::{Codec, CodecContext, CodecFailure, Json, Unquoted};
 use crate::record::CodecId;
 
@@ -25,7 +28,6 @@ const FORM: u8 = 2;
 /// The same without the version of the outcome's type.
 const FORM_WITHOUT_VERSION: u8 = 1;
 const NONCE: usize = 24;
-const MAX_KEY_ID: usize = 64;
 
 /// Encrypts outcomes with XChaCha20-Poly1305, so that a store holds only what the service can read:
 /// for [`Builder::codec`](crate::Builder::codec).
@@ -164,7 +166,11 @@ impl EncryptedCodec {
     }
 
     fn seal(&self, context: CodecContext<'_>, plain: &[u8]) -> Result<Vec<u8>, CodecFailure> {
-        let (id, key) = self.keys.current()?;
+        let (id, key) = self.keys.current(&context).map_err(|error| {
+            Unquoted::boxed(format!(
+                "the source of encryption keys has none for it: {error}"
+            ))
+        })?;
         check_key_id(&id).map_err(|problem| Unquoted::boxed(problem.to_string()))?;
         let mut sealed = vec![FORM];
         for text in [id.as_bytes(), self.inner.id().as_str().as_bytes()] {
@@ -217,9 +223,14 @@ impl EncryptedCodec {
                 "inside of the encryption it was written by the codec `{inner}`, and this runtime has `{mine}` there"
             )));
         };
-        let Some(key) = self.keys.find(key_id)? else {
+        let found = self.keys.find(key_id, &context).map_err(|error| {
+            Unquoted::boxed(format!(
+                "it was encrypted with the key `{key_id}`, and the source of encryption keys failed: {error}"
+            ))
+        })?;
+        let Some(key) = found else {
             return Err(Unquoted::boxed(format!(
-                "it was encrypted with the key `{key_id}`, which this runtime does not have; give it to `KeyRing::reads`"
+                "it was encrypted with the key `{key_id}`, which this runtime does not have; give it to `KeyRing::reads`, or, if the key was destroyed, leave the record: nobody can read its outcome, and it protects its key until it expires"
             )));
         };
         let payload = Payload {
@@ -310,448 +321,5 @@ fn associated(form: u8, context: CodecContext<'_>, header: &[u8]) -> Vec<u8> {
     data
 }
 
-fn check_key_id(id: &str) -> Result<(), ConfigError> {
-    let is_plain =
-        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'/' | b':');
-    if (1..=MAX_KEY_ID).contains(&id.len()) && id.bytes().all(is_plain) {
-        return Ok(());
-    }
-    Err(ConfigError::new(format!(
-        "the id of an encryption key is 1 to {MAX_KEY_ID} letters, digits and `- _ . / :`, such as `2026-11`; it is stored with each outcome"
-    )))
-}
-
-/// A secret of 32 random bytes. `Debug` shows none of them, and they are overwritten when it is
-/// dropped.
-#[derive(Clone)]
-pub struct EncryptionKey([u8; 32]);
-
-impl EncryptionKey {
-    /// Takes 32 bytes from a source of secrets. A password is none: derive a key from it first.
-    pub fn new(bytes: [u8; 32]) -> Self {
-        Self(bytes)
-    }
-
-    /// Makes a key from the operating system's random bytes: for tests, and to store it in a secret
-    /// manager.
-    ///
-    /// # Errors
-    ///
-    /// If the operating system has none.
-    pub fn generate() -> Result<Self, ConfigError> {
-        let mut bytes = [0; 32];
-        getrandom::fill(&mut bytes).map_err(|error| {
-            ConfigError::new(format!(
-                "the operating system has no random bytes for an encryption key: {error}"
-            ))
-        })?;
-        Ok(Self(bytes))
-    }
-
-    fn cipher(&self) -> XChaCha20Poly1305 {
-        XChaCha20Poly1305::new(&Key::from(self.0))
-    }
-}
-
-impl Drop for EncryptionKey {
-    fn drop(&mut self) {
-        self.0.zeroize();
-    }
-}
-
-impl fmt::Debug for EncryptionKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("EncryptionKey(..)")
-    }
-}
-
-/// The source of an [`EncryptedCodec`]'s keys. [`KeyRing`] is the one for keys that do not change
-/// while the process runs.
-///
-/// It is asked for each outcome that is written or read, and does not block: keys are fetched
-/// before, or in a task beside.
-///
-/// # Examples
-///
-/// ```
-/// # use idem_core as idem;
-/// use std::sync::{Arc, PoisonError, RwLock};
-///
-/// use idem::{CodecFailure, EncryptionKey, EncryptionKeys, KeyRing};
-///
-/// /// Keys that a task reloads.
-/// struct Reloaded(Arc<RwLock<KeyRing>>);
-///
-/// impl EncryptionKeys for Reloaded {
-///     fn current(&self) -> Result<(String, EncryptionKey), CodecFailure> {
-///         self.0.read().unwrap_or_else(PoisonError::into_inner).current()
-///     }
-///
-///     fn find(&self, id: &str) -> Result<Option<EncryptionKey>, CodecFailure> {
-///         self.0.read().unwrap_or_else(PoisonError::into_inner).find(id)
-///     }
-/// }
-/// ```
-pub trait EncryptionKeys: Send + Sync + 'static {
-    /// Returns the key that new outcomes are encrypted with, and its id: 1 to 64 letters, digits
-    /// and `- _ . / :`.
-    ///
-    /// # Errors
-    ///
-    /// If there is none. The call is then recorded as done, without the value (`not_encoded`), and
-    /// a kept error releases the key (`error_not_kept`). A replay of an outcome that is
-    /// [upgraded](crate::Operation::upgrade) needs the key too, and is
-    /// [`Error::Codec`](crate::Error::Codec) without it.
-    fn current(&self) -> Result<(String, EncryptionKey), CodecFailure>;
-
-    /// Returns the key with this id; `None` if it is not known.
-    ///
-    /// # Errors
-    ///
-    /// If the source of keys fails. The duplicate gets [`Error::Codec`](crate::Error::Codec), and
-    /// no body runs.
-    fn find(&self, id: &str) -> Result<Option<EncryptionKey>, CodecFailure>;
-}
-
-/// Keys that are known from the start: one that writes, and any number that read. `Debug` shows
-/// their ids.
-#[derive(Clone)]
-pub struct KeyRing {
-    /// The first one writes.
-    keys: Vec<(String, EncryptionKey)>,
-}
-
-impl KeyRing {
-    /// Makes a ring of one key, which writes and reads. Its id is stored with each outcome.
-    ///
-    /// # Errors
-    ///
-    /// If the id is not 1 to 64 letters, digits and `- _ . / :`.
-    pub fn new(id: impl Into<String>, key: EncryptionKey) -> Result<Self, ConfigError> {
-        Self { keys: Vec::new() }.reads(id, key)
-    }
-
-    /// Adds a key that reads what was encrypted with it.
-    ///
-    /// # Errors
-    ///
-    /// If the id is invalid, or there is a key with this id already.
-    pub fn reads(mut self, id: impl Into<String>, key: EncryptionKey) -> Result<Self, ConfigError> {
-        let id = id.into();
-        check_key_id(&id)?;
-        if self.keys.iter().any(|(known, _)| *known == id) {
-            return Err(ConfigError::new(format!(
-                "two encryption keys have the id `{id}`; give each its own"
-            )));
-        }
-        self.keys.push((id, key));
-        Ok(self)
-    }
-}
-
-impl EncryptionKeys for KeyRing {
-    fn current(&self) -> Result<(String, EncryptionKey), CodecFailure> {
-        self.keys
-            .first()
-            .cloned()
-            .ok_or_else(|| Unquoted::boxed("there is no encryption key"))
-    }
-
-    fn find(&self, id: &str) -> Result<Option<EncryptionKey>, CodecFailure> {
-        Ok(self
-            .keys
-            .iter()
-            .find(|(known, _)| known == id)
-            .map(|(_, key)| key.clone()))
-    }
-}
-
-impl fmt::Debug for KeyRing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list()
-            .entries(self.keys.iter().map(|(id, _)| id))
-            .finish()
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::outcome::codec::{AnyCodec, TypeLabel};
-    use crate::record::{Encoded, Metadata, RecordId};
-
-    fn ring(writes: &str, reads: &[&str]) -> KeyRing {
-        let key = |id: &str| EncryptionKey::new([id.as_bytes()[0]; 32]);
-        let ring = KeyRing::new(writes, key(writes)).unwrap();
-        reads
-            .iter()
-            .fold(ring, |ring, id| ring.reads(*id, key(id)).unwrap())
-    }
-
-    fn codec(writes: &str, reads: &[&str]) -> AnyCodec {
-        AnyCodec::Other(Arc::new(EncryptedCodec::new(ring(writes, reads))))
-    }
-
-    fn id(operation: &str, key: &str) -> RecordId {
-        RecordId::new(operation, &crate::Key::encode(key).unwrap()).unwrap()
-    }
-
-    fn encode(codec: &AnyCodec, text: &str) -> Encoded {
-        encode_version(codec, text, 1)
-    }
-
-    fn encode_version(codec: &AnyCodec, text: &str, version: u32) -> Encoded {
-        let label = TypeLabel {
-            version,
-            ..TypeLabel::default()
-        };
-        codec
-            .encode(CodecContext::of_value(&id("orders", "o-1"), 3, label), text)
-            .unwrap()
-    }
-
-    /// An outcome as one of another version, as somebody with access to the store can say.
-    fn as_version(outcome: &Encoded, version: Option<u32>) -> Encoded {
-        let metadata = version.map(|version| {
-            Arc::new(Metadata {
-                version: Some(version),
-                ..Metadata::default()
-            })
-        });
-        Encoded {
-            metadata,
-            ..outcome.clone()
-        }
-    }
-
-    /// What the form without a version was: written out, so that it stays readable whatever becomes
-    /// of the code above.
-    fn without_version(text: &str) -> Encoded {
-        let mut sealed = b"\x01\x01a\x01j".to_vec();
-        let mut aad = b"idem outcome 1".to_vec();
-        for part in [&sealed[..], b"orders", b"o-1"] {
-            aad.extend_from_slice(&(part.len() as u64).to_be_bytes());
-            aad.extend_from_slice(part);
-        }
-        aad.extend_from_slice(&3_u64.to_be_bytes());
-        aad.push(0);
-        let json = serde_json::to_vec(text).unwrap();
-        let cipher = EncryptionKey::new([b'a'; 32]).cipher();
-        let encrypted = cipher
-            .encrypt(
-                &XNonce::from([7; NONCE]),
-                Payload {
-                    msg: &json,
-                    aad: &aad,
-                },
-            )
-            .unwrap();
-        sealed.extend_from_slice(&[7; NONCE]);
-        sealed.extend_from_slice(&encrypted);
-        Encoded {
-            is_error: false,
-            codec: EncryptedCodec::ID,
-            payload: sealed.into(),
-            metadata: None,
-        }
-    }
-
-    fn decode(
-        codec: &AnyCodec,
-        (id, attempt): (&RecordId, u64),
-        outcome: &Encoded,
-    ) -> Result<String, String> {
-        codec
-            .decode((id, attempt), outcome)
-            .map_err(|error| error.to_string())
-    }
-
-    fn mine(codec: &AnyCodec, outcome: &Encoded) -> Result<String, String> {
-        decode(codec, (&id("orders", "o-1"), 3), outcome)
-    }
-
-    #[test]
-    fn an_outcome_comes_back_and_does_not_stand_in_the_store() {
-        let codec = codec("a", &[]);
-        let [one, two] = [encode(&codec, "jane"), encode(&codec, "jane")];
-        assert_eq!(mine(&codec, &one), Ok("jane".to_owned()));
-        assert!(
-            !one.payload.windows(4).any(|part| part == b"jane"),
-            "{:?}",
-            one.payload
-        );
-        assert_ne!(one.payload, two.payload, "each has a nonce of its own");
-    }
-
-    #[test]
-    fn an_outcome_of_another_record_is_refused() {
-        let codec = codec("a", &[]);
-        let outcome = encode(&codec, "jane");
-        let foreign = [
-            id("orders", "o-2"),
-            id("refunds", "o-1"),
-            id("order", "so-1"),
-        ];
-        for (id, attempt) in foreign
-            .iter()
-            .map(|id| (id, 3))
-            .chain([(&id("orders", "o-1"), 4)])
-        {
-            let refused = decode(&codec, (id, attempt), &outcome).unwrap_err();
-            assert!(
-                refused.contains("not encrypted for this record"),
-                "{refused}"
-            );
-        }
-        let as_error = Encoded {
-            is_error: true,
-            ..outcome
-        };
-        assert!(mine(&codec, &as_error).is_err(), "a value is no error");
-    }
-
-    #[test]
-    fn an_outcome_of_another_version_is_refused() {
-        let codec = codec("a", &[]);
-        let [first, second] = [1, 2].map(|version| encode_version(&codec, "jane", version));
-        assert_eq!(first.metadata, None);
-        assert_eq!(second.version(), 2);
-        for (outcome, said) in [(&first, None), (&second, Some(2))] {
-            assert_eq!(
-                mine(&codec, &as_version(outcome, said)),
-                Ok("jane".to_owned())
-            );
-        }
-        for (outcome, said) in [(&first, Some(2)), (&second, None), (&second, Some(3))] {
-            let refused = mine(&codec, &as_version(outcome, said)).unwrap_err();
-            assert!(
-                refused.contains("not encrypted for this record"),
-                "{refused}"
-            );
-        }
-    }
-
-    #[test]
-    fn the_form_without_a_version_is_read_and_neither_form_is_taken_for_the_other() {
-        let codec = codec("a", &[]);
-        let [old, new] = [without_version("jane"), encode(&codec, "jane")];
-        assert_eq!((old.payload[0], new.payload[0]), (1, 2));
-        assert_eq!(mine(&codec, &old), Ok("jane".to_owned()));
-        // The version of an old one is not bound.
-        assert_eq!(
-            mine(&codec, &as_version(&old, Some(2))),
-            Ok("jane".to_owned())
-        );
-        for outcome in [old, new] {
-            let mut bytes = outcome.payload.to_vec();
-            bytes[0] ^= 3;
-            let refused = mine(
-                &codec,
-                &Encoded {
-                    payload: bytes.into(),
-                    ..outcome
-                },
-            )
-            .unwrap_err();
-            assert!(
-                refused.contains("not encrypted for this record"),
-                "{refused}"
-            );
-        }
-        let other = decode(&codec, (&id("orders", "o-2"), 3), &without_version("jane"));
-        assert!(other.unwrap_err().contains("not encrypted for this record"));
-    }
-
-    #[test]
-    fn what_was_changed_or_cut_short_is_refused_wherever_that_was() {
-        let codec = codec("a", &[]);
-        let whole = encode(&codec, "jane");
-        for at in 0..whole.payload.len() {
-            let mut bytes = whole.payload.to_vec();
-            bytes[at] ^= 1;
-            assert!(
-                mine(
-                    &codec,
-                    &Encoded {
-                        payload: bytes.into(),
-                        ..whole.clone()
-                    }
-                )
-                .is_err(),
-                "byte {at} was changed"
-            );
-            let cut = whole.payload.slice(..at);
-            assert!(
-                mine(
-                    &codec,
-                    &Encoded {
-                        payload: cut,
-                        ..whole.clone()
-                    }
-                )
-                .is_err(),
-                "cut at {at}"
-            );
-        }
-    }
-
-    #[test]
-    fn keys_rotate_while_processes_with_the_old_and_the_new_ones_run() {
-        let [old, knows, writes, new] = [
-            codec("a", &[]),
-            codec("a", &["b"]),
-            codec("b", &["a"]),
-            codec("b", &[]),
-        ];
-        let (by_a, by_b) = (encode(&knows, "jane"), encode(&writes, "jane"));
-        for codec in [&old, &knows, &writes] {
-            assert_eq!(mine(codec, &by_a), Ok("jane".to_owned()));
-        }
-        for codec in [&knows, &writes, &new] {
-            assert_eq!(mine(codec, &by_b), Ok("jane".to_owned()));
-        }
-        for (codec, outcome, key) in [(&old, &by_b, "`b`"), (&new, &by_a, "`a`")] {
-            let refused = mine(codec, outcome).unwrap_err();
-            assert!(
-                refused.contains(key) && refused.contains("does not have"),
-                "{refused}"
-            );
-        }
-        // Another secret under the same id.
-        let other = KeyRing::new("a", EncryptionKey::new([0; 32])).unwrap();
-        let other = AnyCodec::Other(Arc::new(EncryptedCodec::new(other)));
-        assert!(
-            mine(&other, &by_a)
-                .unwrap_err()
-                .contains("as this runtime has it")
-        );
-    }
-
-    #[test]
-    fn outcomes_from_before_the_encryption_are_read_only_where_that_is_said() {
-        let plain = encode(&AnyCodec::Json, "jane");
-        assert!(mine(&codec("a", &[]), &plain).is_err());
-        let codec = AnyCodec::Other(Arc::new(
-            EncryptedCodec::new(ring("a", &[])).reads_unencrypted(),
-        ));
-        assert_eq!(mine(&codec, &plain), Ok("jane".to_owned()));
-        assert!(mine(&AnyCodec::Json, &encode(&codec, "jane")).is_err());
-    }
-
-    #[test]
-    fn ids_of_keys_are_checked_and_secrets_are_not_printed() {
-        for wrong in ["", "a b", "ä", &"x".repeat(65)] {
-            assert!(
-                KeyRing::new(wrong, EncryptionKey::generate().unwrap()).is_err(),
-                "{wrong}"
-            );
-        }
-        assert!(
-            ring("a", &[])
-                .reads("a", EncryptionKey::new([7; 32]))
-                .is_err()
-        );
-        let shown = format!("{:?} {:?}", ring("a", &["b"]), EncryptionKey::new([7; 32]));
-        assert_eq!(shown, r#"["a", "b"] EncryptionKey(..)"#);
-    }
-}
+mod tests;
