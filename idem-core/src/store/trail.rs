@@ -34,24 +34,28 @@
 //! # }
 //! ```
 
-use std::fmt::Display;
+mod decision;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+pub use self::decision::{Decision, Ended};
 use super::Store;
 use super::admin::{AdminStore, Intervened, Intervention, Wish};
 use crate::encoding::key::{Key, KeyDigest};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::observe::catch_user_panic;
 use crate::record::{
-    Audit, Claim, Claimed, CodecId, Commit, Encoded, Metadata, Owner, Ownership, RecordId,
-    RecordInfo, RecordState, Release, ReleaseTo,
+    Audit, Claim, Claimed, CodecId, Commit, Encoded, Metadata, Owner, Ownership, RecordId, Release,
+    ReleaseTo,
 };
 
 /// The operation of the trail. It is reserved: no call and no operator changes its records.
 pub const OPERATION: &str = "idem.audit";
+/// What an entry has in place of an operation if records of every operation were removed.
+pub const EVERY_OPERATION: &str = "*";
 /// How long an entry is kept, unless [`keep_for`](Trail::keep_for) says otherwise: 90 days.
 pub const KEPT: Duration = Duration::from_secs(90 * 86_400);
 /// The longest that an entry is kept: 400 days. The numbers of the entries of a record are
@@ -66,182 +70,6 @@ const HOLD: Duration = Duration::from_secs(60);
 const ROUNDS: usize = 64;
 /// The last part of the key of a result.
 const END: &str = "end";
-
-/// What an operator decided, and about what.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Decision {
-    /// What was decided: `settled`, `replaced`, `released`, `forgotten` or `purged`.
-    pub name: Box<str>,
-    /// The operation of the record.
-    pub operation: Box<str>,
-    /// The digest of the record's key, as logs show it; keys may be personal data. `None`: many
-    /// records of the operation.
-    pub digest: Option<KeyDigest>,
-    /// The state of the record as the operator found it, or of the records that are removed.
-    pub state: Option<RecordState>,
-    /// The attempt of the record as the operator found it.
-    pub attempt: Option<u64>,
-    /// Of many records: only those that nothing was heard of for this long.
-    pub older_than: Option<Duration>,
-    /// Whether records with a living owner are included.
-    pub force: bool,
-}
-
-impl Decision {
-    /// Makes a decision about one record, as the operator found it. `name` is `settled`,
-    /// `replaced`, `released` or `forgotten`.
-    pub fn about(id: &RecordId, name: &str, found: Option<&RecordInfo>) -> Self {
-        Self {
-            digest: Some(id.digest()),
-            state: found.map(|info| info.state),
-            attempt: found.map(|info| info.attempt),
-            ..Self::purge(id.operation()).named(name)
-        }
-    }
-
-    /// Makes the decision to remove many records of an operation.
-    pub fn purge(operation: &str) -> Self {
-        let (name, operation) = ("purged".into(), operation.into());
-        Self {
-            name,
-            operation,
-            digest: None,
-            state: None,
-            attempt: None,
-            older_than: None,
-            force: false,
-        }
-    }
-
-    /// Sets [`state`](Self::state).
-    #[must_use]
-    pub fn of_state(mut self, state: Option<RecordState>) -> Self {
-        self.state = state;
-        self
-    }
-
-    /// Sets [`older_than`](Self::older_than).
-    #[must_use]
-    pub fn older_than(mut self, age: Option<Duration>) -> Self {
-        self.older_than = age;
-        self
-    }
-
-    /// Sets [`force`](Self::force).
-    #[must_use]
-    pub fn force(mut self, force: bool) -> Self {
-        self.force = force;
-        self
-    }
-
-    fn named(mut self, name: &str) -> Self {
-        self.name = name.into();
-        self
-    }
-
-    fn subject(&self) -> Subject {
-        self.digest
-            .map_or_else(|| Subject::operation(&self.operation), Subject)
-    }
-
-    fn to_json(&self) -> Value {
-        let millis = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
-        let mut object = Map::new();
-        let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
-        put("decision", (*self.name).into());
-        put("operation", (*self.operation).into());
-        put(
-            "digest",
-            self.digest.map(|digest| digest.to_string()).into(),
-        );
-        put("state", self.state.map(RecordState::as_str).into());
-        put("attempt", self.attempt.into());
-        put("older_than_ms", self.older_than.map(millis).into());
-        put("force", self.force.into());
-        Value::Object(object)
-    }
-
-    fn from_json(value: &Value) -> Option<Self> {
-        let text = |name: &str| value.get(name)?.as_str();
-        Some(Self {
-            name: text("decision")?.into(),
-            operation: text("operation")?.into(),
-            digest: text("digest").and_then(KeyDigest::parse),
-            state: text("state").and_then(RecordState::parse),
-            attempt: value.get("attempt").and_then(Value::as_u64),
-            older_than: value
-                .get("older_than_ms")
-                .and_then(Value::as_u64)
-                .map(Duration::from_millis),
-            force: value
-                .get("force")
-                .and_then(Value::as_bool)
-                .unwrap_or_default(),
-        })
-    }
-}
-
-/// How a decision ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Ended {
-    /// It was carried out.
-    Done {
-        /// How many records were changed: 1, unless many were to be removed.
-        records: u64,
-    },
-    /// Nothing was changed.
-    Refused {
-        /// Why not.
-        reason: Box<str>,
-    },
-}
-
-impl Ended {
-    /// Makes a refusal.
-    pub fn refused(reason: impl Display) -> Self {
-        Self::Refused {
-            reason: reason.to_string().into(),
-        }
-    }
-
-    fn to_json(&self) -> Value {
-        let mut object = Map::new();
-        match self {
-            Self::Done { records } => object.insert("records".to_owned(), (*records).into()),
-            Self::Refused { reason } => object.insert("refused".to_owned(), (**reason).into()),
-        };
-        Value::Object(object)
-    }
-
-    fn from_json(value: &Value) -> Option<Self> {
-        match (value.get("records"), value.get("refused")) {
-            (Some(records), _) => Some(Self::Done {
-                records: records.as_u64()?,
-            }),
-            (_, Some(reason)) => Some(Self::refused(reason.as_str()?)),
-            _ => None,
-        }
-    }
-}
-
-impl From<Intervened> for Ended {
-    fn from(answer: Intervened) -> Self {
-        match answer {
-            Intervened::Done { .. } => Self::Done { records: 1 },
-            Intervened::Nothing => Self::refused("the record no longer existed"),
-            Intervened::Alive { .. } => Self::refused("the record was in flight and alive"),
-            Intervened::NotAbandoned { state } => Self::refused(format_args!(
-                "the record was {}, not abandoned",
-                state.as_str()
-            )),
-            Intervened::Changed { .. } => {
-                Self::refused("the record had changed since the operator looked")
-            }
-        }
-    }
-}
 
 /// An entry of the trail.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -273,6 +101,12 @@ pub struct Noted {
 struct Subject(KeyDigest);
 
 impl Subject {
+    fn of(decision: &Decision) -> Self {
+        decision
+            .digest
+            .map_or_else(|| Self::operation(&decision.operation), Self)
+    }
+
     /// No record has an empty key, so this is the digest of no record.
     fn operation(name: &str) -> Self {
         Self(KeyDigest::of(&[name, ":"].concat()))
@@ -356,7 +190,7 @@ impl<'a, S: Store> Trail<'a, S> {
                 "a decision says who decides, in 1 to 128 bytes, and why, in up to 512",
             ));
         };
-        let subject = decision.subject();
+        let subject = Subject::of(decision);
         let metadata = Metadata {
             audit: Some(audit),
             ..Metadata::default()
