@@ -231,8 +231,7 @@ impl FlawedStore {
         match (self.flaw, state) {
             (Some(Flaw::IssueDoesNothing), None) => return Ok(Issued::Issued),
             (Some(Flaw::IssueCutsMilliseconds), Some(_)) => {
-                issue.grace =
-                    Duration::from_millis(u64::try_from(issue.grace.as_millis()).unwrap());
+                issue.grace = Duration::from_secs(issue.grace.as_secs());
             }
             (Some(Flaw::IssueCutsYears), _) => issue.ttl = issue.ttl.min(years),
             (Some(Flaw::IssueForgetsItsGrace), _) => issue.grace = Duration::ZERO,
