@@ -87,8 +87,8 @@ use crate::record::{
 };
 
 pub use self::admin::AdminStore;
-pub(crate) use self::dynamic::AnyStore;
 pub use self::dynamic::StoreHandle;
+pub(crate) use self::dynamic::{AnyStore, StepAnswer};
 pub(crate) use self::memory::MemoryStore;
 pub use self::transaction::{Transaction, Transactions};
 pub use crate::base::clock::Clock;

@@ -22,6 +22,7 @@ use crate::runtime::Runtime;
 use crate::runtime::flight::{FlightSeat, SharedAnswer};
 use crate::runtime::local_cache::Sending;
 use crate::runtime::trace::{self, CallTrace};
+use crate::store::{AnyStore, StepAnswer};
 
 /// The message for a late owner.
 const NOT_THE_OWNER: &str = "nothing was recorded: another caller has claimed the key since, or \
@@ -102,6 +103,17 @@ enum StepRequest {
     Release(Release),
 }
 
+impl StepRequest {
+    /// Asks the store. It takes the request whole: a part of it that stayed in the caller's future
+    /// would have room there while the store answers.
+    fn send(self, store: &AnyStore) -> StepAnswer<'_, Ownership> {
+        match self {
+            Self::Commit(commit) => store.commit(commit),
+            Self::Release(release) => store.release(release),
+        }
+    }
+}
+
 /// What the other calls and the operator learn from the end of a step.
 struct StepEnd {
     decision: Decision,
@@ -166,11 +178,7 @@ impl OwnedState {
         let Some(request) = self.request() else {
             return Tried::Over(Ownership::Held);
         };
-        let store = &self.runtime.store;
-        let answer = match request {
-            StepRequest::Commit(commit) => store.commit(commit),
-            StepRequest::Release(release) => store.release(release),
-        };
+        let answer = request.send(&self.runtime.store);
         // If this future is dropped before the answer, nothing says whether the store released the
         // record.
         let was_doubtful = self.doubtful;
