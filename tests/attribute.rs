@@ -133,8 +133,7 @@ mod free_functions {
             assert_eq!(parts(&runs, Req::new(1)).await, Ok(1));
             let other = Req { cents: 1, ..Req::new(1) };
             assert!(
-                matches!(parts(&runs, other).await, Err(Failure::Idempotency(text)) if text.contains("other \
-                    arguments"))
+                matches!(parts(&runs, other).await, Err(Failure::Idempotency(text)) if text.contains("other arguments"))
             );
             assert_eq!(runs.total(), 1);
         })

@@ -140,8 +140,7 @@ over_both_stores! {
         };
         assert!(!run("run").await && run("run").await && declined("kept").await && declined("kept").await);
         for (key, is_error) in [("commit", false), ("commit_error", true)] {
-            let Begin::Execute(lease) = operation(key).begin().await.unwrap() else { panic!("nothing \
-                was there") };
+            let Begin::Execute(lease) = operation(key).begin().await.unwrap() else { panic!("nothing was there") };
             if is_error { lease.commit_error(&Declined, None).await.unwrap() } else { lease.commit(&1_u32).await.unwrap() }
         }
         operation("settle").settle(&1_u32).await.unwrap();
@@ -150,8 +149,7 @@ over_both_stores! {
             assert!(run(key).await && matches!(operation(key).lookup().await.unwrap(), Lookup::Outcome(1_u32)));
         }
         for key in ["kept", "commit_error", "settle_error"] {
-            let Begin::Replay(recorded) = operation(key).begin().await.unwrap() else { panic!("it \
-                is kept") };
+            let Begin::Replay(recorded) = operation(key).begin().await.unwrap() else { panic!("it is kept") };
             assert_eq!(recorded.decode_error::<Declined>().unwrap(), Declined);
         }
     }
@@ -186,8 +184,7 @@ over_both_stores! {
             assert!(upgraded.is_replayed());
             assert_eq!(upgraded.into_inner(), V2 { amount: "150 cents".into() });
         }
-        assert_eq!(before("old").await.unwrap().into_inner(), V1 { cents: 150 }, "the record stays \
-            as it is");
+        assert_eq!(before("old").await.unwrap().into_inner(), V1 { cents: 150 }, "the record stays as it is");
         let Lookup::Outcome(found) = call("old").outcome_version(2).upgrade(1, from_v1).lookup::<V2>().await.unwrap() else {
             panic!("it is there")
         };
@@ -196,16 +193,14 @@ over_both_stores! {
         assert_eq!(after("new").await.unwrap().into_inner(), V2 { amount: "1".into() });
         assert!(after("new").await.unwrap().is_replayed());
         let refused = before("new").await.unwrap_err();
-        assert!(matches!(refused, Error::Codec { .. }) && refused.to_string().contains("as version \
-            2 of its type"), "{refused}");
+        assert!(matches!(refused, Error::Codec { .. }) && refused.to_string().contains("as version 2 of its type"), "{refused}");
         let later = call("old").outcome_version(3).run(async || Ok::<_, Error>(V2 { amount: String::new() })).await.unwrap_err();
         assert!(later.to_string().contains("`upgrade(1 => ..)`"), "{later}");
         assert_eq!(runs.load(Ordering::SeqCst), 2, "no body ran for them");
 
         let info = call("new").inspect().await.unwrap().unwrap();
         assert_eq!(info.outcome.unwrap().version(), 2);
-        assert!(call("old").inspect().await.unwrap().unwrap().outcome.unwrap().metadata.is_none(), "nothing \
-            is stored of a first version");
+        assert!(call("old").inspect().await.unwrap().unwrap().outcome.unwrap().metadata.is_none(), "nothing is stored of a first version");
         for wrong in [call("w").outcome_version(0), call("w").outcome_version(2).upgrade(2, from_v1)] {
             let refused = wrong.run(async || Ok::<_, Error>(V2 { amount: String::new() })).await;
             assert!(matches!(refused, Err(Error::Config { .. })), "{refused:?}");
@@ -216,13 +211,9 @@ over_both_stores! {
         let idempotency = world.process().await;
         let call = |key: &'static str| idempotency.operation("codec.upgrades").key(key);
         call("first").run(async || Ok::<_, Error>(V1 { cents: 1 })).await.unwrap();
-        call("second").outcome_version(2).run(async || Ok::<_, Error>(V2 { amount: "2 \
-            cents".into() })).await.unwrap();
-        for (key, expected) in [("first", "1 of the first \
-            version"), ("second", "2 cents of the \
-            second")] {
-            let third = call(key).outcome_version(3).upgrade(2, |old: V2| format!("{} of the \
-                second", old.amount));
+        call("second").outcome_version(2).run(async || Ok::<_, Error>(V2 { amount: "2 cents".into() })).await.unwrap();
+        for (key, expected) in [("first", "1 of the first version"), ("second", "2 cents of the second")] {
+            let third = call(key).outcome_version(3).upgrade(2, |old: V2| format!("{} of the second", old.amount));
             let third = third.upgrade(1, |old: V1| format!("{} of the first version", old.cents));
             let read = third.run(async || Ok::<_, Error>(String::new())).await.unwrap();
             assert_eq!((read.is_replayed(), read.into_inner().as_str()), (true, expected));

@@ -142,8 +142,7 @@ over_both_stores! {
         assert!(call("forgotten").audit("jane\n", "ticket 3\u{202e}").forget().await.unwrap());
         let decisions = log.decisions();
         for decision in ["settled", "released_by_hand", "forgotten"] {
-            assert!(decisions.contains(&(Level::INFO, decision.to_owned())), "{decision}: \
-                {decisions:?}");
+            assert!(decisions.contains(&(Level::INFO, decision.to_owned())), "{decision}: {decisions:?}");
         }
         let text = log.text();
         assert!(text.contains("by jane: ticket 1") && text.contains("by jane: ticket 2"), "{text}");
@@ -225,8 +224,7 @@ over_both_stores! {
             assert_eq!(log.decisions(), logged(&[(Level::WARN, "misconfigured"), (Level::WARN, "misconfigured")]));
         }
         let text = log.text();
-        assert!(!text.contains('\u{202e}') && !text.contains('\n') && text.len() < 100_000, "{} \
-            bytes", text.len());
+        assert!(!text.contains('\u{202e}') && !text.contains('\n') && text.len() < 100_000, "{} bytes", text.len());
     }
 }
 

@@ -46,8 +46,7 @@ over_both_stores! {
         assert!(matches!(lookup(&two, OPERATION).await, Lookup::Unknown));
         assert_eq!(operation().inspect().await.unwrap(), None);
 
-        let Begin::Execute(lease) = operation().begin().await.unwrap() else { panic!("nothing was \
-            there") };
+        let Begin::Execute(lease) = operation().begin().await.unwrap() else { panic!("nothing was there") };
         let asked = tokio::time::timeout(LONG / 2, two.operation(OPERATION).key("k").wait(LONG).lookup::<u32>()).await;
         let Lookup::InFlight { attempt, lease_left, .. } = asked.expect("it waits for nobody").unwrap() else {
             panic!("it is in flight")
@@ -56,8 +55,7 @@ over_both_stores! {
         lease.release().await.unwrap();
         assert!(matches!(lookup(&two, OPERATION).await, Lookup::Unknown));
 
-        let Begin::Execute(lease) = operation().begin().await.unwrap() else { panic!("it was \
-            released") };
+        let Begin::Execute(lease) = operation().begin().await.unwrap() else { panic!("it was released") };
         assert_eq!(lease.attempt(), 2, "lookups are no attempts");
         drop(lease);
         eventually("the lease has run out", async || {
@@ -90,8 +88,7 @@ over_both_stores! {
         let operation = || idempotency.operation("lookup.error").key("k");
         let failing = operation().errors(|_: &Kept| ErrorAction::Keep).run(async || Err::<u32, _>(Kept::Declined { code: 51 }));
         failing.await.unwrap_err();
-        let Lookup::Error(recorded) = operation().lookup::<u32>().await.unwrap() else { panic!("it \
-            is kept") };
+        let Lookup::Error(recorded) = operation().lookup::<u32>().await.unwrap() else { panic!("it is kept") };
         assert_eq!(recorded.decode_error::<Kept>().unwrap(), Kept::Declined { code: 51 });
     }
 

@@ -142,8 +142,7 @@ over_both_stores! {
     async fn p5_strict_rejects_after_a_crash_until_somebody_settles(world: World) {
         let idempotency = world.builder().await.strict().lease(LEASE).build();
         let operation = || idempotency.operation("profile.crash").key("k").fingerprint(&1);
-        let Begin::Execute(lease) = operation().begin().await.unwrap() else { panic!("nothing was \
-            there") };
+        let Begin::Execute(lease) = operation().begin().await.unwrap() else { panic!("nothing was there") };
         drop(lease);
         eventually("it is rejected as abandoned", async || {
             matches!(operation().run(async || Res::Ok(1)).await, Err(Error::Abandoned { .. }))

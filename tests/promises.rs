@@ -131,8 +131,7 @@ over_all_stores! {
         let lease = Duration::from_millis(150);
         faults.next(Step::Claim, Fault::DelayReply(lease * 2));
         let answer = builder.build().operation("p1.late").key("k").lease(lease)
-            .run(|| async { panic!("begun after its \
-                lease"); #[allow(unreachable_code)] Res::Ok(1) }).await;
+            .run(|| async { panic!("begun after its lease"); #[allow(unreachable_code)] Res::Ok(1) }).await;
         assert!(matches!(answer, Err(Error::LeaseLost { .. })), "{answer:?}");
     }
 
@@ -174,8 +173,7 @@ over_all_stores! {
         }
         // A machine that stands still for a while may miss a window, but never sees them in another
         // order.
-        assert!(["replayed", "already \
-            done", "executed"].ends_with(&seen) || seen == ["replayed", "executed"], "{seen:?}");
+        assert!(["replayed", "already done", "executed"].ends_with(&seen) || seen == ["replayed", "executed"], "{seen:?}");
     }
 
     async fn p3_a_late_owners_commit_and_release_are_refused_and_change_nothing(world: World) {
@@ -302,9 +300,7 @@ over_all_stores! {
         // An error reaches the caller, and the next call asks again at once, as the next attempt:
         // its lease is not waited for.
         crash(&idempotency, "p5.reconcile", "unknown", 0).await;
-        assert!(matches!(call("unknown", Err("bank is \
-            down")).await, Err(Failure::Asked("bank is \
-            down"))));
+        assert!(matches!(call("unknown", Err("bank is down")).await, Err(Failure::Asked("bank is down"))));
         let info = idempotency.operation("p5.reconcile").key("unknown").inspect().await.unwrap().unwrap();
         assert_eq!((info.state, info.attempt), (RecordState::Abandoned, 2));
         assert_eq!(call("unknown", Ok(None)).await.unwrap(), 103);

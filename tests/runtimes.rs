@@ -126,8 +126,7 @@ over_all_stores! {
                     tokio::select! {
                         biased;
                         () = begun.notified() => {}
-                        ran = owner.as_mut() => panic!("it never ends: \
-                            {:?}", ran.map(idem::Outcome::<u32>::into_inner)),
+                        ran = owner.as_mut() => panic!("it never ends: {:?}", ran.map(idem::Outcome::<u32>::into_inner)),
                     }
                 });
                 stands.send(()).unwrap();
@@ -157,8 +156,7 @@ over_all_stores! {
                     let runtime = parked();
                     let idempotency = idempotency.clone();
                     let mut alone = Box::pin(async move {
-                        call(&idempotency, OPERATION, &format!("alone \
-                            {round}")).run(async || Res::Ok(1)).await
+                        call(&idempotency, OPERATION, &format!("alone {round}")).run(async || Res::Ok(1)).await
                     });
                     let ended = driven(&runtime, &mut alone, moment(round));
                     (runtime, ended.is_none().then_some(alone))
@@ -169,8 +167,7 @@ over_all_stores! {
         for number in 0..50 {
             let idempotency = idempotency.clone();
             calls.spawn(async move {
-                call(&idempotency, OPERATION, &format!("other \
-                    {number}")).run(async || Res::Ok(2)).await.unwrap();
+                call(&idempotency, OPERATION, &format!("other {number}")).run(async || Res::Ok(2)).await.unwrap();
             });
         }
         while let Some(call) = calls.join_next().await {
@@ -196,8 +193,7 @@ over_all_stores! {
             elsewhere(move || parked().block_on(call(&idempotency, OPERATION, "k").begin()).unwrap()).await
         };
         let Begin::Execute(lease) = begun else { panic!("nobody else was there") };
-        tokio::time::timeout(LONG, lease.lost()).await.expect("its keeper has ended with its \
-            runtime");
+        tokio::time::timeout(LONG, lease.lost()).await.expect("its keeper has ended with its runtime");
         let next = call(&idempotency, OPERATION, "k").begin().await.unwrap();
         assert!(matches!(next, Begin::Execute(next) if next.attempt() == 2));
     }

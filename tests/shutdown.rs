@@ -102,8 +102,7 @@ over_both_stores! {
         assert!(shutdown.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         go.add_permits(1);
         call.await.unwrap().unwrap();
-        eventually("the body is not \
-            counted", async || idempotency.shutdown(SOON).await.is_err_and(|left| left.bodies == 0)).await;
+        eventually("the body is not counted", async || idempotency.shutdown(SOON).await.is_err_and(|left| left.bodies == 0)).await;
         assert!(!looks.finished.load(SeqCst), "it was finished, and the commit was not");
         faults.clear();
         idempotency.shutdown(LONG).await.unwrap();

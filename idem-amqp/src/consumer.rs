@@ -271,8 +271,7 @@ impl<'c> Consumer<'c> {
                 Some(_) => format!(
                     "the queue `{queue}` has no `x-dead-letter-exchange`, so messages that no \
                      redelivery helps would be lost: declare it with one, or name it: \
-                     `.dead_letter_exchange(\"{queue}.dead\")` (one that a policy sets must be \
-                     named too)"
+                     `.dead_letter_exchange(\"{queue}.dead\")` (one that a policy sets must be named too)"
                 ),
                 None => format!(
                     "RabbitMQ did not tell the arguments of the queue `{queue}`: name its \

@@ -144,8 +144,7 @@ impl Consumer {
         let Some(subject) = &self.dead_letter else {
             return Err(Fault::config(format!(
                 "the consumer `{durable}` of the stream `{name}` has no place for messages that no \
-                 redelivery helps: name a subject, `.dead_letter(\"dead.{durable}\")`, and make a \
-                 stream for it"
+                 redelivery helps: name a subject, `.dead_letter(\"dead.{durable}\")`, and make a stream for it"
             )));
         };
         let stream = context

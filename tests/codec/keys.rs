@@ -92,8 +92,7 @@ crate::over_both_stores! {
         });
         let others = async {
             begun.notified().await;
-            let waiting = [&owner, &waiter, &behind].map(|process| call(process).run(async || -> Res { panic!("it \
-                waits") }));
+            let waiting = [&owner, &waiter, &behind].map(|process| call(process).run(async || -> Res { panic!("it waits") }));
             let rotates = async {
                 // They wait by now, or come later: all the same. The last process has only the old
                 // key.
@@ -110,8 +109,7 @@ crate::over_both_stores! {
         assert_eq!((same.unwrap().into_inner(), other.unwrap().into_inner()), (7, 7));
         assert!(is_codec(&late), "{late:?}");
         keys[2].reload(&["a", "b"]);
-        assert_eq!(call(&behind).run(async || -> Res { panic!("it is \
-            done") }).await.unwrap().into_inner(), 7);
+        assert_eq!(call(&behind).run(async || -> Res { panic!("it is done") }).await.unwrap().into_inner(), 7);
     }
 
     async fn p2_an_outcome_whose_key_is_gone_is_an_error_wherever_it_is_read_and_no_body_runs(world: World) {
@@ -141,11 +139,9 @@ crate::over_both_stores! {
                 assert_eq!(kept(process).await, Failed::Idempotency("codec".into()));
                 let operation = |name: &'static str| process.operation(name).key("k");
                 assert!(is_codec(&operation("keys.value").lookup::<u32>().await));
-                let Begin::Replay(recorded) = operation("keys.value").begin().await.unwrap() else { panic!("it \
-                    is done") };
+                let Begin::Replay(recorded) = operation("keys.value").begin().await.unwrap() else { panic!("it is done") };
                 assert!(is_codec(&recorded.decode::<u32>()));
-                let Lookup::Error(recorded) = operation("keys.kept").lookup::<u32>().await.unwrap() else { panic!("it \
-                    is kept") };
+                let Lookup::Error(recorded) = operation("keys.kept").lookup::<u32>().await.unwrap() else { panic!("it is kept") };
                 assert!(is_codec(&recorded.decode_error::<Failed>()));
                 // A person can still see that it is done, and cannot settle it again.
                 assert_eq!(operation("keys.value").inspect().await.unwrap().unwrap().state, RecordState::Committed);

@@ -115,8 +115,7 @@ crate::over_all_stores! {
             ("the same", HERS),
             ("another key", Place { key: "his", ..HERS }),
             ("another operation", Place { operation: "swapped.refund", ..HERS }),
-            ("key and operation with another \
-                boundary", Place { operation: "swapped", key: "charge:hers", ..HERS }),
+            ("key and operation with another boundary", Place { operation: "swapped", key: "charge:hers", ..HERS }),
             ("an error", Place { is_error: true, ..HERS }),
             ("a later attempt", Place { earlier: 1, ..HERS }),
             ("no version", Place { version: 1, ..HERS }),
@@ -147,14 +146,12 @@ crate::over_all_stores! {
         // The other way round: an error that was kept is no value.
         let kept = Place { key: "kept", version: 1, is_error: true, ..HERS };
         kept.write(&idempotency).await;
-        let Ok(Lookup::Error(recorded)) = kept.call(&reader).lookup::<u32>().await else { panic!("it \
-            is kept") };
+        let Ok(Lookup::Error(recorded)) = kept.call(&reader).lookup::<u32>().await else { panic!("it is kept") };
         assert!(matches!(recorded.decode_error::<Declined>(), Err(Error::Codec { .. })));
         kept.call(&idempotency).forget().await.unwrap();
         let value = Place { is_error: false, ..kept };
         value.write(&reader).await;
-        let charged = value.call(&idempotency).run(async || -> Result<Declined, Error> { panic!("it \
-            is done") }).await;
+        let charged = value.call(&idempotency).run(async || -> Result<Declined, Error> { panic!("it is done") }).await;
         assert!(matches!(charged, Err(Error::Codec { .. })), "{charged:?}");
     }
 }

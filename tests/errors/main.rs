@@ -143,8 +143,7 @@ over_both_stores! {
             tokio::pin!(waiters);
             tokio::select! {
                 _ = &mut waiters => panic!("answered before the body ended"),
-                () = eventually("the other process \
-                    waits", async || faults.calls(Step::Wait) > 0) => go.notify_one(),
+                () = eventually("the other process waits", async || faults.calls(Step::Wait) > 0) => go.notify_one(),
             }
             waiters.await
         };
@@ -301,8 +300,7 @@ over_both_stores! {
         let retry = |_: &OrderError| ErrorAction::Retry(Retry::new(1).backoff(LONG).max_backoff(LONG));
         let operation = |idempotency: &Idempotency| idempotency.operation("p6.drop").key("k").lease(LONG);
         tokio::select! {
-            _ = operation(&one).errors(retry).run(async || script.run()) => panic!("the pause is \
-                long"),
+            _ = operation(&one).errors(retry).run(async || script.run()) => panic!("the pause is long"),
             () = eventually("the first try has failed", async || script.runs() == 1) => {}
         }
         // Not after the lease, which is long.
@@ -321,13 +319,11 @@ over_both_stores! {
             Err::<u32, _>(OrderError::Down)
         };
         tokio::select! {
-            _ = operation().errors(move |_: &OrderError| ErrorAction::Retry(retry)).run(body) => panic!("it \
-                never ends"),
+            _ = operation().errors(move |_: &OrderError| ErrorAction::Retry(retry)).run(body) => panic!("it never ends"),
             () = eventually("the second try runs", async || tries.load(Ordering::SeqCst) == 2) => {}
         }
         // The next call has to wait for the lease to run out, and knows why.
-        let cut = async || Ok::<_, idem::Error>(idem::current().expect("inside a \
-            body").after_abandoned());
+        let cut = async || Ok::<_, idem::Error>(idem::current().expect("inside a body").after_abandoned());
         assert!(operation().wait(LONG).run(cut).await.unwrap().into_inner());
     }
 
@@ -357,8 +353,7 @@ over_both_stores! {
             () = eventually("the first try has failed", async || script.runs() == 1) => {}
         }
         let state = || async { operation().inspect().await.unwrap().map(|info| info.state) };
-        eventually("the key is \
-            abandoned", async || state().await == Some(RecordState::Abandoned)).await;
+        eventually("the key is abandoned", async || state().await == Some(RecordState::Abandoned)).await;
     }
 
     async fn p6_a_try_whose_outcome_is_unknown_is_not_forgotten_by_a_later_one(world: World) {
@@ -393,8 +388,7 @@ over_both_stores! {
         let call = tokio::spawn({
             let idempotency = idempotency.clone();
             async move {
-                let operation = idempotency.operation("p6.panic").key("k").errors(|_: &OrderError| -> ErrorAction { panic!("a \
-                    guard") });
+                let operation = idempotency.operation("p6.panic").key("k").errors(|_: &OrderError| -> ErrorAction { panic!("a guard") });
                 operation.run(async || Err::<u32, _>(OrderError::Down)).await.map(Outcome::into_inner)
             }
         });
@@ -439,8 +433,7 @@ over_both_stores! {
     async fn p6_step_by_step_an_error_is_kept_read_and_settled(world: World) {
         let idempotency = world.process().await;
         let operation = |key: &'static str| idempotency.operation("p6.hand").key(key).lease(LEASE).wait(LONG);
-        let Begin::Execute(lease) = operation("commit").begin().await.unwrap() else { panic!("nothing \
-            was there") };
+        let Begin::Execute(lease) = operation("commit").begin().await.unwrap() else { panic!("nothing was there") };
         lease.commit_error(&OrderError::declined(), None).await.unwrap();
         crash(operation("settle")).await;
         eventually("the lease has run out", async || {
@@ -449,8 +442,7 @@ over_both_stores! {
         .await;
         operation("settle").settle_error(&OrderError::declined()).await.unwrap();
         for key in ["commit", "settle"] {
-            let Begin::Replay(recorded) = operation(key).begin().await.unwrap() else { panic!("it \
-                is done") };
+            let Begin::Replay(recorded) = operation(key).begin().await.unwrap() else { panic!("it is done") };
             assert!(recorded.is_error());
             assert_eq!(recorded.decode_error::<OrderError>().unwrap(), OrderError::declined());
             assert!(matches!(recorded.decode::<u32>(), Err(idem::Error::Codec { .. })));

@@ -80,11 +80,8 @@ over_both_stores! {
             let attempts = async || Res::Ok(u32::try_from(idem::current().unwrap().attempt()).unwrap());
             let earlier = log.text().len();
             let second = call().run(|| bodies.run(attempts())).await.unwrap();
-            assert_eq!((second.is_replayed(), second.into_inner()), (false, 0), "beside the record \
-                it has no attempt");
-            assert!(log.text()[earlier..].contains("attempt \
-                1"), "it would wait for the owner's \
-                attempt");
+            assert_eq!((second.is_replayed(), second.into_inner()), (false, 0), "beside the record it has no attempt");
+            assert!(log.text()[earlier..].contains("attempt 1"), "it would wait for the owner's attempt");
             let third = call().in_flight(InFlight::Reject).run(|| bodies.run(async { Res::Ok(3) })).await.unwrap();
             assert_eq!(third.into_inner(), 3);
             end.notify_one();
@@ -92,8 +89,7 @@ over_both_stores! {
         let (owner, ()) = tokio::join!(owner, beside);
         assert_eq!((owner.unwrap().into_inner(), bodies.most_at_once()), (1, 2));
         let said =
-            [(Level::INFO, "observed: waited"), (Level::INFO, "observed: \
-                rejected_in_flight"), (Level::DEBUG, "executed")];
+            [(Level::INFO, "observed: waited"), (Level::INFO, "observed: rejected_in_flight"), (Level::DEBUG, "executed")];
         assert_eq!(log.decisions(), logged(&said));
         let kept = idempotency.operation("observe.in_flight").key("k").lookup::<u32>().await.unwrap();
         assert!(matches!(kept, Lookup::Outcome(1)), "{kept:?}");

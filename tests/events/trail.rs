@@ -68,8 +68,7 @@ over_both_stores! {
         }).collect();
         assert_eq!(said, [
             ("forgotten", Some(RecordState::Committed), Some(4), "jane", "", Some(done())),
-            ("settled", Some(RecordState::Committed), Some(4), "joe", "ticket \
-                3", Some(Ended::refused("duplicate"))),
+            ("settled", Some(RecordState::Committed), Some(4), "joe", "ticket 3", Some(Ended::refused("duplicate"))),
             ("settled", Some(RecordState::Abandoned), Some(3), "joe", "ticket 2", Some(done())),
             ("released", Some(RecordState::Abandoned), Some(1), "jane", "ticket 1", Some(done())),
         ]);

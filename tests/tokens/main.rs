@@ -135,8 +135,7 @@ crate::over_both_stores! {
             info.is_none_or(|info| info.state == RecordState::Expired)
         })
         .await;
-        let answer = process.operation("t.over").token(&token, "ada").run(async || -> Res { panic!("it \
-            runs") }).await;
+        let answer = process.operation("t.over").token(&token, "ada").run(async || -> Res { panic!("it runs") }).await;
         assert!(is_unknown(&answer), "{answer:?}");
     }
 

@@ -62,8 +62,7 @@ pub(super) fn judge(server: &str, first: &Reading, second: &Reading, report: &mu
     if apart > APART {
         report.found(
             format!(
-                "{server}: the clock is {} off from this \
-                machine's",
+                "{server}: the clock is {} off from this machine's",
                 crate::print::length(apart)
             ),
             "keep the clocks of all servers by NTP: after a fail-over to a server whose clock is \

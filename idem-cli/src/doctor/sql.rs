@@ -465,12 +465,9 @@ pub(super) async fn sqlite(
     } else {
         "SELECT 1".to_owned()
     };
-    match sqlx::raw_sql(AssertSqlSafe(format!(
-        "BEGIN IMMEDIATE; {step}; \
-        ROLLBACK"
-    )))
-    .execute(pool)
-    .await
+    match sqlx::raw_sql(AssertSqlSafe(format!("BEGIN IMMEDIATE; {step}; ROLLBACK")))
+        .execute(pool)
+        .await
     {
         Ok(_) => report.fine("the file can be written"),
         Err(error) => report.found(

@@ -215,8 +215,7 @@ impl<'a, S: Store> Trail<'a, S> {
     pub(crate) async fn end_logged(&self, noted: Noted, ended: &Ended) {
         if let Err(error) = self.end(noted, ended).await {
             catch_user_panic(|| {
-                tracing::warn!(target: "idem", %error, "the result of a decision is missing in \
-                    the trail");
+                tracing::warn!(target: "idem", %error, "the result of a decision is missing in the trail");
             });
         }
     }

@@ -50,8 +50,7 @@ macro_rules! hostile {
 
                 async fn rows(&self, name: &str) -> i64 {
                     let text = AssertSqlSafe(format!(
-                        "SELECT count(*) FROM business WHERE name = \
-                        '{name}'"
+                        "SELECT count(*) FROM business WHERE name = '{name}'"
                     ));
                     sqlx::query_scalar(text)
                         .fetch_one(&self.pool)

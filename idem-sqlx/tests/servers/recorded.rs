@@ -65,8 +65,7 @@ macro_rules! over {
 
             async fn rows(pool: &Pool, name: &str) -> i64 {
                 let text = AssertSqlSafe(format!(
-                    "SELECT count(*) FROM business WHERE name = \
-                    '{name}'"
+                    "SELECT count(*) FROM business WHERE name = '{name}'"
                 ));
                 sqlx::query_scalar(text).fetch_one(pool).await.unwrap()
             }

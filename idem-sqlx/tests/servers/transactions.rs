@@ -38,8 +38,7 @@ macro_rules! over {
 
             async fn rows(pool: &$Pool, name: &str) -> i64 {
                 let text = AssertSqlSafe(format!(
-                    "SELECT count(*) FROM business WHERE name = \
-                    '{name}'"
+                    "SELECT count(*) FROM business WHERE name = '{name}'"
                 ));
                 sqlx::query_scalar(text).fetch_one(pool).await.unwrap()
             }
@@ -140,8 +139,7 @@ macro_rules! over {
                         rows(&pool, "released").await,
                         rows(
                             &pool,
-                            "released, \
-                    after"
+                            "released, after"
                         )
                         .await
                     ),
@@ -292,8 +290,7 @@ macro_rules! over {
                         "{refused}"
                     );
                     let one: i64 = sqlx::query_scalar(
-                        "SELECT count(*) FROM \
-                            business",
+                        "SELECT count(*) FROM business",
                     )
                     .fetch_one(&mut *tx)
                     .await

@@ -71,8 +71,7 @@ impl Inner {
             drop(state);
             drop(old);
             catch_user_panic(|| {
-                tracing::warn!(target: "idem", server = %self.server, "the connection to Redis \
-                    is lost; connecting again");
+                tracing::warn!(target: "idem", server = %self.server, "the connection to Redis is lost; connecting again");
             });
         }
     }
@@ -199,8 +198,7 @@ async fn replace(
             Ok(session) => {
                 if inner.publish(session) {
                     catch_user_panic(|| {
-                        tracing::info!(target: "idem", server = %inner.server, "connected to \
-                            Redis");
+                        tracing::info!(target: "idem", server = %inner.server, "connected to Redis");
                     });
                     return;
                 }

@@ -41,8 +41,7 @@ pub(crate) async fn keep_swept<S: Sweep>(store: Weak<S>) {
         let Some(store) = store.upgrade() else { return };
         if let Err(error) = sweep(&store).await {
             catch_user_panic(|| {
-                tracing::debug!(target: "idem", %error, "expired records could not be deleted; \
-                    it is tried again");
+                tracing::debug!(target: "idem", %error, "expired records could not be deleted; it is tried again");
             });
         }
     }

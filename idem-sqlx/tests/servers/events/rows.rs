@@ -103,8 +103,7 @@ macro_rules! rows {
 
                 async fn rows_and_record(&self, key: &str) -> (i64, bool) {
                     let text = AssertSqlSafe(format!(
-                        "SELECT count(*) FROM business WHERE name = \
-                        '{key}'"
+                        "SELECT count(*) FROM business WHERE name = '{key}'"
                     ));
                     let rows: i64 = sqlx::query_scalar(text)
                         .fetch_one(&self.pool)
@@ -353,8 +352,7 @@ macro_rules! rows {
                     "{key}"
                 );
                 let text = AssertSqlSafe(format!(
-                    "SELECT count(*) FROM business WHERE name = \
-                    '{key}'"
+                    "SELECT count(*) FROM business WHERE name = '{key}'"
                 ));
                 let rows: i64 = sqlx::query_scalar(text)
                     .fetch_one(&world.pool)

@@ -33,8 +33,7 @@ const LEASE: Duration = Duration::from_secs(3);
 const AHEAD: &str = "UPDATE clock_set SET ms = 60000";
 const HOLD: Duration = Duration::from_secs(3600);
 const TABLE: [&str; 2] = [
-    "CREATE TABLE clock_set (ms BIGINT NOT \
-    NULL)",
+    "CREATE TABLE clock_set (ms BIGINT NOT NULL)",
     "INSERT INTO clock_set VALUES (0)",
 ];
 

@@ -97,8 +97,7 @@ async fn finds<T: TestDatabase>(database: T, mutants: &'static [Mutant]) {
             }
             let right = tries(&database, number + mutants.len(), none).await;
             let said = format!(
-                "{}, by {}: {wrong:?}; without it: \
-                {right:?}",
+                "{}, by {}: {wrong:?}; without it: {right:?}",
                 mutant.name, mutant.found_by
             );
             println!("{said}");
@@ -114,10 +113,7 @@ async fn finds<T: TestDatabase>(database: T, mutants: &'static [Mutant]) {
 /// would fail every trial.
 fn is_an_answer(said: &str) -> bool {
     !said.contains("panicked")
-        && (!said.starts_with(
-            "the store \
-        failed",
-        ) || said.contains("(Unreadable)"))
+        && (!said.starts_with("the store failed") || said.contains("(Unreadable)"))
 }
 
 /// Runs the trial of a mutant, in a task of its own: one that panics is one result among the
