@@ -6,20 +6,19 @@ use http::{Extensions, Method, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use reqwest::{Request, Response, Url};
 use reqwest_middleware::{Error, Middleware, Next, Result};
-use tokio::time::Instant;
 
 use super::error::{UnknownOutcome, target};
 use super::lookup::{Answer, Question};
-use super::pause::{backoff, now, with_jitter};
+use super::pause::now;
 use super::received::received;
 use super::request_key::{Chosen, RequestKey};
 use super::reqwest_client::IdempotencyClient;
+use super::try_log::TryLog;
 use super::verdict::{Effect, Verdict};
 use crate::key::{IdempotencyKey, only_value};
 
 /// How long a lookup may take beyond the deadline.
 const LOOKUP_TIME: Duration = Duration::from_secs(5);
-const A_YEAR: Duration = Duration::from_secs(31_536_000);
 
 /// The characters that a segment of a path must escape.
 const SEGMENT: &AsciiSet = &CONTROLS
@@ -58,11 +57,7 @@ struct Tries<'a> {
     url: Url,
     /// The request, as errors and events name it.
     target: String,
-    deadline: Instant,
-    /// How often the request was sent.
-    count: u32,
-    /// Whether the request may have been carried out, and no response was the answer to its key.
-    is_uncertain: bool,
+    log: TryLog,
 }
 
 #[async_trait::async_trait]
@@ -77,21 +72,15 @@ impl Middleware for IdempotencyClient {
             return next.run(request, extensions).await;
         };
         let question = self.question(&request, &key)?;
-        let begun = now();
         let mut tries = Tries {
             client: self,
             next: next.clone(),
             url: request.url().clone(),
             target: target(&request),
-            // If the clock cannot express the deadline, there is none.
-            deadline: begun
-                .checked_add(self.deadline)
-                .unwrap_or_else(|| begun + A_YEAR),
-            count: 0,
-            is_uncertain: false,
+            log: TryLog::begin(self.deadline),
         };
         let last = tries.run(request, extensions).await;
-        if !tries.is_uncertain {
+        if !tries.log.is_uncertain {
             return match last {
                 TryResult::Response(response) => Ok(response),
                 TryResult::Error(error) => Err(error),
@@ -101,7 +90,7 @@ impl Middleware for IdempotencyClient {
         }
         let mut lookup_status = None;
         if let Some(question) = question {
-            let until = tries.deadline.max(now() + LOOKUP_TIME);
+            let until = tries.log.deadline.max(now() + LOOKUP_TIME);
             match question.ask(&next, extensions, until, self.max_body).await {
                 Answer::Recorded(response) => return Ok(response),
                 Answer::Unknown(status) => lookup_status = status,
@@ -109,7 +98,7 @@ impl Middleware for IdempotencyClient {
         }
         tracing::warn!(
             target: "idem", event = "outcome_unknown", request = %tries.target,
-            tries = tries.count, "gave up on a request that may have been carried out",
+            tries = tries.log.count, "gave up on a request that may have been carried out",
         );
         Err(tries.unknown_outcome(key, last, lookup_status))
     }
@@ -120,23 +109,21 @@ impl Tries<'_> {
     /// the result of the last try.
     async fn run(&mut self, mut request: Request, extensions: &mut Extensions) -> TryResult {
         loop {
-            self.count += 1;
-            let again = if self.count < self.client.tries {
+            self.log.count += 1;
+            let again = if self.log.count < self.client.tries {
                 request.try_clone()
             } else {
                 None
             };
             let last = self.send(request, extensions).await;
             let verdict = last.verdict;
-            match verdict.effect {
-                Effect::Answer => self.is_uncertain = false,
-                Effect::Possible => self.is_uncertain = true,
-                Effect::None => {}
-            }
+            self.log.note(verdict.effect);
             let Some(again) = again.filter(|_| verdict.retry) else {
                 return last.result;
             };
-            let Some(pause) = self.pause(verdict.after) else {
+            // A pause of zero is no suggestion.
+            let suggested = verdict.after.filter(|after| !after.is_zero());
+            let Some(pause) = self.log.pause(self.client.backoff, suggested) else {
                 return last.result;
             };
             let status = match &last.result {
@@ -145,7 +132,7 @@ impl Tries<'_> {
             };
             tracing::debug!(
                 target: "idem", event = "request_retried", request = %self.target,
-                tries = self.count, status, ?pause, "a request is sent again with its key",
+                tries = self.log.count, status, ?pause, "a request is sent again with its key",
             );
             drop(last);
             tokio::time::sleep(pause).await;
@@ -161,7 +148,7 @@ impl Tries<'_> {
                 .await
                 .map_err(Error::from)
         };
-        match tokio::time::timeout_at(self.deadline, sent).await {
+        match tokio::time::timeout_at(self.log.deadline, sent).await {
             Ok(Ok((response, body))) => {
                 let verdict =
                     Verdict::of_response(response.status(), response.headers(), body.as_deref());
@@ -199,20 +186,6 @@ impl Tries<'_> {
         }
     }
 
-    /// Returns the pause before the next try; `None` if the deadline comes first.
-    fn pause(&self, suggested: Option<Duration>) -> Option<Duration> {
-        let left = self.deadline.saturating_duration_since(now());
-        let pause = match suggested {
-            Some(after) if after >= left => return None,
-            Some(after) if !after.is_zero() => Some(with_jitter(after))
-                .filter(|longer| *longer < left)
-                .unwrap_or(after),
-            _ => backoff(self.client.backoff, self.count),
-        };
-        // The deadline would end the next try immediately.
-        (pause < left).then_some(pause)
-    }
-
     fn unknown_outcome(
         self,
         key: IdempotencyKey,
@@ -228,7 +201,7 @@ impl Tries<'_> {
         Error::middleware(UnknownOutcome {
             key,
             target: self.target,
-            tries: self.count,
+            tries: self.log.count,
             status,
             lookup_status,
             source,

@@ -16,6 +16,7 @@ mod received;
 mod request_key;
 #[cfg(feature = "client")]
 mod reqwest_client;
+mod try_log;
 mod verdict;
 
 #[cfg(feature = "client")]

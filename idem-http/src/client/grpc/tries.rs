@@ -2,22 +2,18 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, request};
 use http_body::Body as HttpBody;
-use tokio::time::Instant;
 use tower_service::Service;
 
-use super::super::pause::{backoff, now, with_jitter};
 use super::super::request_key::{Chosen, RequestKey};
+use super::super::try_log::TryLog;
 use super::super::verdict::{Effect, Verdict};
 use super::{BoxError, Client, Settings, UnknownOutcome, judged};
 use crate::body::{Body, Read, Whole, is_grpc, read, read_at_once, read_unary};
 use crate::key::{IdempotencyKey, only_value};
-
-const A_YEAR: Duration = Duration::from_secs(31_536_000);
 
 /// What one try came to.
 enum TryResult {
@@ -31,15 +27,6 @@ enum TryResult {
 struct Repeatable {
     parts: request::Parts,
     body: Whole,
-}
-
-/// What is known of the tries of one call.
-struct Tries {
-    deadline: Instant,
-    /// How often the call was sent.
-    count: u32,
-    /// Whether the call may have been carried out, and no response was the answer to its key.
-    is_uncertain: bool,
 }
 
 impl<S, F> Client<S, F> {
@@ -57,15 +44,7 @@ impl<S, F> Client<S, F> {
     {
         let (mut parts, body) = request.into_parts();
         let key = self.settings.key(&mut parts)?;
-        let begun = now();
-        let mut tries = Tries {
-            // If the clock cannot express the deadline, there is none.
-            deadline: begun
-                .checked_add(self.settings.deadline)
-                .unwrap_or_else(|| begun + A_YEAR),
-            count: 1,
-            is_uncertain: false,
-        };
+        let mut log = TryLog::begin(self.settings.deadline);
         let Some(key) = key else {
             return self.pass(parts, body).await;
         };
@@ -73,29 +52,32 @@ impl<S, F> Client<S, F> {
         let last = match read_at_once(body, self.settings.max_body).await {
             Read::Whole(body) => {
                 let request = Repeatable { parts, body };
-                tries.run(&mut self, request, &method).await
+                self.repeat(&mut log, request, &method).await
             }
             // The messages of a stream exist once.
-            Read::Larger(body) | Read::Broken(body) => match self.pass(parts, body).await {
-                Ok(response) => TryResult::Response(Box::new(response)),
-                Err(error) => {
-                    tries.note(judged::of_error(&*error));
-                    TryResult::Error(error)
+            Read::Larger(body) | Read::Broken(body) => {
+                log.count = 1;
+                match self.pass(parts, body).await {
+                    Ok(response) => TryResult::Response(Box::new(response)),
+                    Err(error) => {
+                        log.note(judged::of_error(&*error).effect);
+                        TryResult::Error(error)
+                    }
                 }
-            },
+            }
         };
-        if tries.is_uncertain {
+        if log.is_uncertain {
             tracing::warn!(
                 target: "idem", event = "outcome_unknown", request = %method,
-                tries = tries.count, "gave up on a request that may have been carried out",
+                tries = log.count, "gave up on a request that may have been carried out",
             );
-            return Err(tries.unknown_outcome(key, method, last).into());
+            return Err(unknown_outcome(&log, key, method, last).into());
         }
         match last {
             TryResult::Response(response) => Ok(*response),
             TryResult::Error(error) => Err(error),
             // Unreachable: a try that the deadline ends is uncertain.
-            TryResult::Deadline => Err(tries.unknown_outcome(key, method, last).into()),
+            TryResult::Deadline => Err(unknown_outcome(&log, key, method, last).into()),
         }
     }
 
@@ -148,12 +130,11 @@ impl<S, F> Client<S, F> {
             }
         }
     }
-}
 
-impl Tries {
-    async fn run<S, F, B, R>(
+    /// Sends the call until a response is final. Returns the result of the last try.
+    async fn repeat<B, R>(
         &mut self,
-        client: &mut Client<S, F>,
+        log: &mut TryLog,
         request: Repeatable,
         method: &str,
     ) -> TryResult
@@ -165,7 +146,8 @@ impl Tries {
         R::Error: Into<BoxError>,
     {
         loop {
-            let sent = tokio::time::timeout_at(self.deadline, client.try_once(&request)).await;
+            log.count += 1;
+            let sent = tokio::time::timeout_at(log.deadline, self.try_once(&request)).await;
             let last = match sent {
                 Ok(Ok(response)) => TryResult::Response(Box::new(response)),
                 Ok(Err(error)) => TryResult::Error(error),
@@ -176,61 +158,39 @@ impl Tries {
                 TryResult::Error(error) => judged::of_error(&**error),
                 TryResult::Deadline => Verdict::new(false, Effect::Possible),
             };
-            self.note(verdict);
-            if !verdict.retry || self.count >= client.settings.tries {
+            log.note(verdict.effect);
+            if !verdict.retry || log.count >= self.settings.tries {
                 return last;
             }
-            let Some(pause) = self.pause(&client.settings, verdict.after) else {
+            let Some(pause) = log.pause(self.settings.backoff, verdict.after) else {
                 return last;
             };
             tracing::debug!(
                 target: "idem", event = "request_retried", request = %method,
-                tries = self.count, status = last.status(), ?pause,
+                tries = log.count, status = last.status(), ?pause,
                 "a request is sent again with its key",
             );
             drop(last);
             tokio::time::sleep(pause).await;
-            self.count += 1;
         }
     }
+}
 
-    fn note(&mut self, verdict: Verdict) {
-        match verdict.effect {
-            Effect::Answer => self.is_uncertain = false,
-            Effect::Possible => self.is_uncertain = true,
-            Effect::None => {}
-        }
-    }
-
-    /// Returns the pause before the next try; `None` if the deadline comes first.
-    fn pause(&self, settings: &Settings, pushback: Option<Duration>) -> Option<Duration> {
-        let left = self.deadline.saturating_duration_since(now());
-        let pause = match pushback {
-            Some(pushback) => Some(with_jitter(pushback))
-                .filter(|longer| *longer < left)
-                .unwrap_or(pushback),
-            None => backoff(settings.backoff, self.count),
-        };
-        // The deadline would end the next try immediately.
-        (pause < left).then_some(pause)
-    }
-
-    fn unknown_outcome(
-        &self,
-        key: IdempotencyKey,
-        method: String,
-        last: TryResult,
-    ) -> UnknownOutcome {
-        UnknownOutcome {
-            key,
-            method,
-            tries: self.count,
-            status: last.status(),
-            last_error: match last {
-                TryResult::Error(error) => Some(error),
-                TryResult::Response(_) | TryResult::Deadline => None,
-            },
-        }
+fn unknown_outcome(
+    log: &TryLog,
+    key: IdempotencyKey,
+    method: String,
+    last: TryResult,
+) -> UnknownOutcome {
+    UnknownOutcome {
+        key,
+        method,
+        tries: log.count,
+        status: last.status(),
+        last_error: match last {
+            TryResult::Error(error) => Some(error),
+            TryResult::Response(_) | TryResult::Deadline => None,
+        },
     }
 }
 
