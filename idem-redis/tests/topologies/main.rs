@@ -14,6 +14,7 @@ mod beside_redis_rs;
 mod cluster;
 mod conformance;
 mod lists;
+mod moving_slots;
 mod sentinel;
 mod stale_sentinel;
 
