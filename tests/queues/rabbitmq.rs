@@ -327,16 +327,22 @@ async fn rabbitmq_a_consumer_loses_nothing_and_runs_nothing_twice() {
             .await
             .unwrap();
     }
+    // Somebody else has the key of `m-3` until its third delivery.
+    let other = Delivery::new("own", "").with_id("m-3").key().unwrap();
+    let held = idempotency.operation("t.own").key(&other);
+    // A message comes back when the lease could have ended.
+    let held = held.lease(Duration::from_secs(1)).begin().await;
+    let idem::Begin::Execute(held) = held.unwrap() else {
+        panic!("a record where there was none")
+    };
+    let held = Mutex::new(Some(held));
     let handler = async |delivery: Delivery| {
         let _: u32 = delivery.json()?;
         seen.fetch_add(1, Ordering::Relaxed);
         assert_eq!((delivery.source(), delivery.subject()), ("own", "own"));
-        if delivery.id() == Some("m-3") && busy.fetch_add(1, Ordering::Relaxed) < 2 {
-            return Err(idem::Error::in_flight(
-                "t.own",
-                "m-3",
-                Duration::from_millis(10),
-            ));
+        if delivery.id() == Some("m-3") && busy.fetch_add(1, Ordering::Relaxed) == 2 {
+            let held = held.lock().unwrap().take().unwrap();
+            held.release().await.unwrap();
         }
         if delivery.id() == Some("m-last") && busy.load(Ordering::Relaxed) < 3 {
             return Err(idem::Error::in_flight(

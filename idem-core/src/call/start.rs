@@ -387,7 +387,8 @@ impl Runtime {
                     is_resent = true;
                 }
                 answer => {
-                    // After two messages, only ownership shows that neither is still on its way.
+                    // Sent twice, `Owned` shows that the first message has arrived. With any other
+                    // answer it may arrive after this call has ended, and claim the key then.
                     if !is_resent || matches!(answer, Ok(Claimed::Owned { .. })) {
                         orphan.adopt();
                     }

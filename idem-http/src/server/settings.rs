@@ -210,8 +210,8 @@ fn is_named_by_connection(headers: &HeaderMap, name: &HeaderName) -> bool {
 }
 
 fn is_kept(status: StatusCode) -> bool {
-    let passes = matches!(status.as_u16(), 401 | 403 | 408 | 409 | 425 | 429);
-    (status.is_success() || status.is_redirection() || status.is_client_error()) && !passes
+    let may_change = matches!(status.as_u16(), 401 | 403 | 408 | 409 | 425 | 429);
+    (status.is_success() || status.is_redirection() || status.is_client_error()) && !may_change
 }
 
 /// Whether the status of gRPC in these headers or trailers is one that is kept, or is missing.

@@ -6,8 +6,9 @@ use idem_core::Idempotency;
 
 use crate::{LONG, Server, over_both_servers, runtime, until};
 
-/// A waiter that only looks does so ever more seldom: by then at its longest pause.
-const HELD: Duration = Duration::from_millis(700);
+/// A waiter that gets no message reads at the beginning and after one second, and then not before
+/// two: so its answer would come 850 ms after the end of the body.
+const HELD: Duration = Duration::from_millis(1150);
 
 /// One process holds a key for a while, and another one waits for it; how long the answer took from
 /// the end of the body on.
@@ -82,6 +83,30 @@ async fn one_listens(server: &idem_testkit::PostgresServer) -> bool {
         .await
         .unwrap()
         == 1
+}
+
+/// PostgreSQL says that it sent the message, and the waiter's connection stays as it was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_whose_message_is_lost_reads_the_record_again() {
+    let server = idem_testkit::PostgresServer::start().await.unwrap();
+    Server::execute(
+        &server,
+        "ALTER DATABASE postgres SET search_path = public, pg_catalog",
+    )
+    .await;
+    let owner = runtime(Server::store(&server).await);
+    let waiter = runtime(Server::store(&server).await);
+    answered_after(&owner, &waiter, "listens", HELD).await;
+    assert!(one_listens(&server).await);
+    let sends_nothing = "CREATE FUNCTION public.pg_notify(text, text) RETURNS void LANGUAGE sql AS \
+                         ''";
+    Server::execute(&server, sends_nothing).await;
+    // Its connections find the new function; those of the waiter know the old one.
+    let silent = runtime(Server::store(&server).await);
+    let took = answered_after(&silent, &waiter, "silent", HELD).await;
+    // Far from the end of the lease. That no message came is shown by the time that it took.
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(took > Duration::from_millis(250), "a message came: {took:?}");
 }
 
 /// A queue of gigabytes is not filled here: `pg_notify` fails as it does then, and so does the

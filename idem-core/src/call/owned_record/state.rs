@@ -76,7 +76,7 @@ pub(super) enum Stage {
     Running,
     /// The body has ended, and its outcome is to be recorded.
     Committing {
-        /// `None` if it failed to encode.
+        /// `None` if it is left out: it failed to encode, is too large, or the body asked for that.
         outcome: Option<Encoded>,
         /// The outcome's own retention, in place of that of the operation.
         own: Option<Duration>,
