@@ -176,6 +176,7 @@ pub mod nats {
 /// | [`deploying`](guide::deploying) | rolling deployments, functions, the move to another store |
 /// | [`changed_types`](guide::changed_types) | outcomes that an earlier version of a type wrote |
 /// | [`encryption`](guide::encryption) | outcomes that the store cannot read |
+/// | [`erasure`](guide::erasure) | many tenants, and erasing the records of one |
 /// | [`testing`](guide::testing) | tests of a service |
 /// | [`glossary`](guide::glossary) | every word, defined |
 pub mod guide {
@@ -253,6 +254,9 @@ pub mod guide {
 
     #[doc = include_str!("docs/encryption.md")]
     pub mod encryption {}
+
+    #[doc = include_str!("docs/erasure.md")]
+    pub mod erasure {}
 
     #[doc = include_str!("docs/testing.md")]
     pub mod testing {}

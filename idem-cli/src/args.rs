@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use idem_core::store::admin::KeyFilter;
 use idem_core::store::trail;
 use idem_core::{KeyDigest, RecordState};
 
@@ -60,7 +61,7 @@ pub(crate) enum Command {
     Stats,
     /// Counts the records of each operation again and again, until it is interrupted
     Watch(Watch),
-    /// Removes many records of an operation, in batches
+    /// Removes many records, of an operation or by their keys, in batches
     Purge(Purge),
     /// Lists what operators decided, also about records that are gone
     Audit(Audit),
@@ -90,12 +91,34 @@ pub(crate) struct List {
     /// With the digest that logs show
     #[arg(long, value_parser = digest)]
     pub(crate) digest: Option<KeyDigest>,
+    #[command(flatten)]
+    pub(crate) keys: Keys,
     /// How many records at most
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: u32,
     /// Continues an earlier listing at its cursor
     #[arg(long)]
     pub(crate) cursor: Option<String>,
+}
+
+/// Which keys a command is about.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Keys {
+    /// With this key; or, if it ends with `*`, with keys whose first part begins with the text
+    /// before it, such as `user-7*` (which has `user-70` too). Other characters stand for
+    /// themselves
+    #[arg(long, value_name = "KEY", value_parser = not_empty)]
+    pub(crate) key: Option<String>,
+    /// With keys whose first part is exactly this text: those of one tenant
+    #[arg(long, value_name = "TEXT", value_parser = not_empty, conflicts_with = "key")]
+    pub(crate) first_part: Option<String>,
+}
+
+impl Keys {
+    pub(crate) fn filter(&self) -> Option<KeyFilter> {
+        let first_part = self.first_part.as_deref().map(KeyFilter::first_part);
+        first_part.or_else(|| self.key.as_deref().map(KeyFilter::from))
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -213,9 +236,11 @@ pub(crate) struct Watch {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Purge {
-    /// Of this operation
-    #[arg(long)]
-    pub(crate) operation: String,
+    /// Of this operation. It can be left out if the keys are given: then of every operation
+    #[arg(long, required_unless_present_any = ["key", "first_part"])]
+    pub(crate) operation: Option<String>,
+    #[command(flatten)]
+    pub(crate) keys: Keys,
     /// In this state
     #[arg(long)]
     pub(crate) state: Option<State>,
@@ -255,6 +280,14 @@ impl From<State> for RecordState {
 fn digest(text: &str) -> Result<KeyDigest, String> {
     KeyDigest::parse(text)
         .ok_or_else(|| "a digest is 16 hexadecimal digits, as logs show it".to_owned())
+}
+
+/// A variable of a script may be empty by mistake.
+fn not_empty(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("it is empty; no key is".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 fn ttl(text: &str) -> Result<Duration, String> {

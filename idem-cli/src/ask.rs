@@ -12,6 +12,25 @@ pub(crate) fn confirm(consent: &Consent, question: &str) -> Result<(), Failure> 
     if consent.yes {
         return Ok(());
     }
+    if answer(question) {
+        return Ok(());
+    }
+    Err(Failure::Refused(
+        "not confirmed, so nothing was changed; `--yes` answers the question".to_owned(),
+    ))
+}
+
+/// Asks, also with `--yes`. `advice` says what else to do.
+pub(crate) fn confirm_by_hand(question: &str, advice: &str) -> Result<(), Failure> {
+    if answer(question) {
+        return Ok(());
+    }
+    Err(Failure::Refused(format!(
+        "not confirmed, so nothing was changed; `--yes` does not answer this question: {advice}"
+    )))
+}
+
+fn answer(question: &str) -> bool {
     let mut err = io::stderr().lock();
     let _ = write!(err, "{question}\nGo on? [y/N] ").and_then(|()| err.flush());
     drop(err);
@@ -21,12 +40,7 @@ pub(crate) fn confirm(consent: &Consent, question: &str) -> Result<(), Failure> 
         // The input has ended without a line break after the question.
         let _ = writeln!(io::stderr().lock());
     }
-    if matches!(answer.trim(), "y" | "Y" | "yes") {
-        return Ok(());
-    }
-    Err(Failure::Refused(
-        "not confirmed, so nothing was changed; `--yes` answers the question".to_owned(),
-    ))
+    matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
 /// The operator, as `user@host`. Behind `sudo`, it is the person who called that.

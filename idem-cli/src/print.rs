@@ -332,7 +332,8 @@ pub(crate) fn entry_row(entry: &Entry) -> Vec<String> {
 fn result(entry: &Entry) -> String {
     match &entry.result {
         Some(Ended::Done { records }) if entry.decision.digest.is_none() => {
-            format!("{records} removed")
+            let by_key = if entry.decision.by_key { " by key" } else { "" };
+            format!("{records} removed{by_key}")
         }
         Some(Ended::Done { .. }) => "done".to_owned(),
         Some(Ended::Refused { reason }) => format!("refused: {}", shown(reason)),
@@ -349,6 +350,7 @@ pub(crate) fn entry_object(entry: &Entry) -> Value {
         state,
         attempt,
         older_than,
+        by_key,
         force,
         ..
     } = &entry.decision;
@@ -360,7 +362,7 @@ pub(crate) fn entry_object(entry: &Entry) -> Value {
     json!({
         "decision": **name, "operation": **operation, "digest": digest.map(|digest| digest.to_string()),
         "found": state.map(RecordState::as_str), "attempt": attempt, "older_than_ms": older_than.map(millis),
-        "force": force, "who": *entry.who, "reason": *entry.why, "age_ms": millis(entry.age),
+        "by_key": by_key, "force": force, "who": *entry.who, "reason": *entry.why, "age_ms": millis(entry.age),
         "result": result, "refused_because": refused, "records": records,
     })
 }

@@ -11,6 +11,8 @@ mod audit;
 mod codes;
 #[path = "program/doctor.rs"]
 mod doctor;
+#[path = "program/erase.rs"]
+mod erase;
 #[path = "program/many.rs"]
 mod many;
 #[path = "program/million.rs"]

@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, RwLock};
 
+use idem::store::CodecContext;
 use idem::{
     Begin, CodecFailure, EncryptedCodec, EncryptionKey, EncryptionKeys, Error, ErrorAction,
     Idempotency, KeyRing, Lookup, MemoryStore, RecordState, StoreFailure, idempotent,
@@ -41,22 +42,57 @@ impl Reloaded {
 }
 
 impl EncryptionKeys for Reloaded {
-    fn current(&self) -> Result<(String, EncryptionKey), CodecFailure> {
+    fn current(&self, context: &CodecContext<'_>) -> Result<(String, EncryptionKey), CodecFailure> {
         self.0
             .read()
             .unwrap()
             .as_ref()
             .ok_or("the secret manager is away")?
-            .current()
+            .current(context)
     }
 
-    fn find(&self, id: &str) -> Result<Option<EncryptionKey>, CodecFailure> {
+    fn find(
+        &self,
+        id: &str,
+        context: &CodecContext<'_>,
+    ) -> Result<Option<EncryptionKey>, CodecFailure> {
         self.0
             .read()
             .unwrap()
             .as_ref()
             .ok_or("the secret manager is away")?
-            .find(id)
+            .find(id, context)
+    }
+}
+
+/// A key for each customer, who is the first part of the key of a call.
+#[derive(Clone)]
+struct PerCustomer(Arc<RwLock<Vec<(&'static str, EncryptionKey)>>>);
+
+impl PerCustomer {
+    fn new(customers: &[&'static str]) -> Self {
+        let keys = customers
+            .iter()
+            .map(|customer| (*customer, EncryptionKey::generate().unwrap()));
+        Self(Arc::new(RwLock::new(keys.collect())))
+    }
+
+    fn destroy(&self, customer: &str) {
+        self.0.write().unwrap().retain(|(id, _)| *id != customer);
+    }
+}
+
+impl EncryptionKeys for PerCustomer {
+    fn current(&self, context: &CodecContext<'_>) -> Result<(String, EncryptionKey), CodecFailure> {
+        let customer = context.first_key_part().ok_or("no customer")?;
+        let key = self.find(&customer, context)?.ok_or("it was destroyed")?;
+        Ok((customer.into_owned(), key))
+    }
+
+    fn find(&self, id: &str, _: &CodecContext<'_>) -> Result<Option<EncryptionKey>, CodecFailure> {
+        let keys = self.0.read().unwrap();
+        let found = keys.iter().find(|(customer, _)| *customer == id);
+        Ok(found.map(|(_, key)| key.clone()))
     }
 }
 
@@ -159,6 +195,29 @@ crate::over_both_stores! {
             assert!(matches!(none, Err(Error::AlreadyDone { .. })), "{none:?}");
         }
         assert_eq!((runs.into_inner(), errors.into_inner()), (3, 1));
+    }
+
+    async fn p2_a_customer_whose_key_was_destroyed_gets_a_clear_error_and_no_body_runs(world: World) {
+        let keys = PerCustomer::new(&["jane", "joe"]);
+        let builder = world.builder().await.local_cache(100);
+        let idempotency = builder.codec(EncryptedCodec::new(keys.clone())).build();
+        let runs = AtomicU32::new(0);
+        let call = |customer: &'static str, number: u32| {
+            idempotency.operation("keys.customer").key((customer, number)).run(async || Res::Ok(runs.fetch_add(1, SeqCst)))
+        };
+        for customer in ["jane", "joe"] {
+            assert!(!call(customer, 1).await.unwrap().is_replayed());
+            assert!(call(customer, 1).await.unwrap().is_replayed());
+        }
+        keys.destroy("jane");
+        let refused = call("jane", 1).await.unwrap_err();
+        assert!(matches!(refused, Error::Codec { .. }), "{refused:?}");
+        assert!(refused.to_string().contains("the key `jane`") && refused.to_string().contains("if the key was destroyed"), "{refused}");
+        assert!(call("joe", 1).await.unwrap().is_replayed());
+        assert_eq!(runs.load(SeqCst), 2);
+        // A later call of hers is recorded as done, without its value.
+        assert_eq!(call("jane", 2).await.unwrap().into_inner(), 2);
+        assert!(matches!(call("jane", 2).await, Err(Error::AlreadyDone { .. })));
     }
 
     async fn p8_a_body_that_was_cut_off_under_the_old_key_runs_again_and_is_recorded_under_the_new_one(world: World) {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use idem_core::record::RecordId;
 use idem_core::store::admin::{Cursor, Listing};
-use idem_core::store::trail::{self, Entry};
+use idem_core::store::trail::{self, EVERY_OPERATION, Entry};
 use idem_core::{RecordState, StoreErrorKind};
 use serde_json::json;
 
@@ -22,7 +22,8 @@ const AT_A_TIME: usize = 16;
 pub(crate) async fn run(store: &AnyStore, args: &Audit, json: bool) -> Result<(), Failure> {
     let operation = args.operation.as_deref().map(valid).transpose()?;
     let is_wanted = |entry: &Entry| {
-        operation.is_none_or(|operation| *entry.decision.operation == *operation)
+        let of = &*entry.decision.operation;
+        operation.is_none_or(|operation| of == operation || of == EVERY_OPERATION)
             && args
                 .digest
                 .is_none_or(|digest| entry.decision.digest == Some(digest))

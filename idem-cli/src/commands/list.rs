@@ -22,17 +22,11 @@ const AT_A_TIME: usize = 16;
 const SORTED: usize = 10_000;
 
 pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(), Failure> {
-    let mut listing = Listing::all();
-    if let Some(operation) = &args.operation {
-        listing = listing.operation(valid(operation)?);
-    }
-    listing.state = args.state.map(Into::into);
-    listing.older_than = args.older_than;
-    listing.digest = args.digest;
-    listing.cursor = args.cursor.as_deref().map(Cursor::from_text);
+    let mut listing = listing(args)?;
     let mut left = usize::try_from(args.limit).unwrap_or(usize::MAX);
     let wants_trail = args.operation.as_deref() == Some(trail::OPERATION) || args.digest.is_some();
     let mut found_any = false;
+    let mut has_digests = false;
     let mut records = Vec::<Listed>::new();
     let mut seen = HashSet::<KeyDigest>::new();
     let mut output = Output::new(json);
@@ -45,6 +39,7 @@ pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(),
             .map_err(|error| of_cursor(error, &listing, args.cursor.as_deref()))?;
         progress.add(&page);
         tell(&page.unreadable);
+        has_digests |= page.has_digests;
         found_any |= !page.unreadable.is_empty() || !page.records.is_empty();
         let is_wanted = |listed: &Listed| wants_trail || listed.id.operation() != trail::OPERATION;
         let before = records.len();
@@ -66,11 +61,17 @@ pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(),
     progress.clear();
     output.print(store, records).await?;
     output.end(cursor.as_ref())?;
+    tell_of_digests(has_digests);
     if json {
         return Ok(());
     }
     if let Some(cursor) = cursor {
         print::aside(&format!("there may be more: --cursor {}", cursor.as_str()));
+    } else if !found_any && listing.key.is_some() && args.cursor.is_none() {
+        print::aside(
+            "no such records; in a key, case counts, and `*` has a meaning only at its end; \
+             `idem list` shows keys as they are stored",
+        );
     } else if !found_any && args.cursor.is_none() {
         print::aside(
             "no such records; if there should be some, check the database in the URL, `--prefix` \
@@ -78,6 +79,20 @@ pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(),
         );
     }
     Ok(())
+}
+
+/// What is listed.
+fn listing(args: &List) -> Result<Listing, Failure> {
+    let mut listing = Listing::all();
+    if let Some(operation) = &args.operation {
+        listing = listing.operation(valid(operation)?);
+    }
+    listing.state = args.state.map(Into::into);
+    listing.older_than = args.older_than;
+    listing.digest = args.digest;
+    listing.key = args.keys.filter();
+    listing.cursor = args.cursor.as_deref().map(Cursor::from_text);
+    Ok(listing)
 }
 
 /// A listing that is printed in parts.
@@ -181,6 +196,17 @@ pub(crate) fn valid(operation: &str) -> Result<&str, Failure> {
 pub(crate) fn tell(unreadable: &[Unreadable]) {
     for Unreadable { id, error, .. } in unreadable {
         tell_of(id, error);
+    }
+}
+
+/// Prints that a key filter has not seen every key.
+pub(super) fn tell_of_digests(has_digests: bool) {
+    if has_digests {
+        print::aside(
+            "idem: some keys are stored as digests (keys of over 256 bytes, and those of tokens), \
+             and no filter sees how they began: these records were passed over. \
+             `list --operation` shows them, and `forget` takes a long key as it was written",
+        );
     }
 }
 

@@ -12,7 +12,7 @@ use std::io::{self, Write as _};
 use clap::CommandFactory as _;
 use idem_core::record::{RecordId, RecordInfo};
 use idem_core::store::admin::{Listing, Unreadable};
-use idem_core::store::trail::Entry;
+use idem_core::store::trail::{self, Entry};
 use idem_core::{Key, KeyDigest, StoreError};
 use serde_json::{Value, json};
 
@@ -171,7 +171,9 @@ async fn show_gone(store: &AnyStore, which: &Which, json: bool) -> Result<(), Fa
         return Ok(());
     };
     // A purge may have removed it.
-    entries.extend(store.purges(&operation, MOST_PURGES).await?);
+    for purged in [operation.as_str(), trail::EVERY_OPERATION] {
+        entries.extend(store.purges(purged, MOST_PURGES).await?);
+    }
     entries.sort_by_key(|entry| entry.age);
     if entries.is_empty() {
         return Ok(());

@@ -6,13 +6,13 @@ use std::future::ready;
 
 use futures_util::stream::{self, StreamExt as _};
 use idem_core::record::RecordId;
-use idem_core::store::admin::{Intervened, Intervention, Listed, Listing, Unreadable};
-use idem_core::store::trail::{Decision, Ended, Noted};
+use idem_core::store::admin::{Intervened, Intervention, KeyFilter, Listed, Listing, Unreadable};
+use idem_core::store::trail::{self, Decision, EVERY_OPERATION, Ended, Noted};
 use idem_core::{RecordState, StoreError, StoreErrorKind};
 use serde_json::json;
 
 use super::change::{refuse_trail, without_entry};
-use super::list::{tell_of, valid};
+use super::list::{tell_of, tell_of_digests, valid};
 use crate::args::{Purge, State};
 use crate::ask;
 use crate::failure::Failure;
@@ -27,15 +27,9 @@ const AT_A_TIME: usize = 16;
 
 pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<(), Failure> {
     check(args)?;
-    let mut listing = Listing::all()
-        .operation(valid(&args.operation)?)
-        .limit(BATCH);
-    listing.state = args.state.map(Into::into);
-    listing.older_than = args.older_than;
-    if !args.consent.yes {
-        let counted = count(store, listing.clone(), args.consent.force).await?;
-        ask::confirm(&args.consent, &question(&args.operation, &counted))?;
-    }
+    let listing = listing(args)?;
+    let scope = scope(args);
+    confirm(store, args, &listing, &scope).await?;
     let noted = note(store, args).await?;
     let mut purged = Purged::default();
     let ended = remove_all(store, args, listing, &mut purged).await;
@@ -49,29 +43,77 @@ pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<()
             ));
         }
     }
-    let operation = &args.operation;
     if let Err(error) = ended {
         print::aside(&format!(
-            "idem: {removed} records of {operation} were removed before the store failed"
+            "idem: {removed} records of {scope} were removed before the store failed"
         ));
         return Err(error.into());
     }
+    tell_of_digests(purged.has_digests);
     let kept = purged.kept + u64::try_from(purged.unreadable.len()).unwrap_or(u64::MAX);
     if json {
         return Ok(print::json(
-            &json!({ "operation": operation, "removed": removed, "kept": kept, "who": ask::who() }),
+            &json!({ "operation": args.operation, "removed": removed, "kept": kept, "who": ask::who() }),
         )?);
     }
     Ok(print::line(&format!(
-        "{removed} records of {operation} removed, {kept} kept because they are alive, have \
+        "{removed} records of {scope} removed, {kept} kept because they are alive, have \
          changed or cannot be read"
     ))?)
+}
+
+/// Which records are removed.
+fn listing(args: &Purge) -> Result<Listing, Failure> {
+    let mut listing = Listing::all().limit(BATCH);
+    if let Some(operation) = &args.operation {
+        listing = listing.operation(valid(operation)?);
+    }
+    listing.key = args.keys.filter();
+    listing.state = args.state.map(Into::into);
+    listing.older_than = args.older_than;
+    Ok(listing)
+}
+
+/// What the program calls them.
+fn scope(args: &Purge) -> String {
+    let operation = args.operation.as_deref().unwrap_or("every operation");
+    match (&args.keys.key, &args.keys.first_part) {
+        (Some(key), _) => format!("{operation} with the key `{}`", print::shown(key)),
+        (_, Some(part)) => format!(
+            "{operation} with the first part `{}` of their keys",
+            print::shown(part)
+        ),
+        _ => operation.to_owned(),
+    }
+}
+
+/// Asks before records are removed, unless `--yes` answers.
+async fn confirm(
+    store: &AnyStore,
+    args: &Purge,
+    listing: &Listing,
+    scope: &str,
+) -> Result<(), Failure> {
+    // In a script, `"$USER*"` with an empty variable is `*`.
+    let is_all = listing.key.as_ref().is_some_and(KeyFilter::is_all);
+    if args.consent.yes && !is_all {
+        return Ok(());
+    }
+    let counted = count(store, listing.clone(), args.consent.force).await?;
+    let question = question(scope, &counted);
+    if is_all {
+        return ask::confirm_by_hand(
+            &format!("The filter `*` has EVERY key. {question}"),
+            "to remove all records of an operation, leave `--key` out",
+        );
+    }
+    ask::confirm(&args.consent, &question)
 }
 
 /// Refuses arguments that contradict each other or need consent.
 fn check(args: &Purge) -> Result<(), Failure> {
     let state = args.state;
-    refuse_trail(&args.operation)?;
+    args.operation.as_deref().map_or(Ok(()), refuse_trail)?;
     if args.older_than.is_some()
         && state.is_some_and(|state| !matches!(state, State::InFlight | State::Abandoned))
     {
@@ -92,14 +134,14 @@ fn check(args: &Purge) -> Result<(), Failure> {
 }
 
 /// What the operator is asked before records are removed.
-fn question(operation: &str, counted: &BTreeMap<&'static str, u64>) -> String {
+fn question(scope: &str, counted: &BTreeMap<&'static str, u64>) -> String {
     let total: u64 = counted.values().sum();
     let by_state: Vec<String> = counted
         .iter()
         .map(|(state, count)| format!("{count} {state}"))
         .collect();
     format!(
-        "{total} records of {operation} will be removed ({}). Their keys are forgotten: the next \
+        "{total} records of {scope} will be removed ({}). Their keys are forgotten: the next \
          call of each runs the body again.",
         if by_state.is_empty() {
             "none".to_owned()
@@ -117,6 +159,7 @@ struct Purged {
     kept: u64,
     /// A set, because a listing may repeat a record.
     unreadable: HashSet<RecordId>,
+    has_digests: bool,
 }
 
 impl Purged {
@@ -138,12 +181,14 @@ async fn remove_all(
 ) -> Result<(), StoreError> {
     loop {
         let page = store.list(&listing).await?;
+        purged.has_digests |= page.has_digests;
         for Unreadable { id, error, .. } in page.unreadable {
             purged.keep_unreadable(id, &error);
         }
         let (alive, batch): (Vec<Listed>, Vec<Listed>) = page
             .records
             .into_iter()
+            .filter(is_no_entry)
             .partition(|listed| listed.info.state == RecordState::InFlight && !args.consent.force);
         purged.kept += u64::try_from(alive.len()).unwrap_or(u64::MAX);
         // After a failure no more removals begin, and the running ones are awaited.
@@ -183,6 +228,11 @@ async fn remove_all(
     }
 }
 
+/// A purge of every operation leaves the trail alone: its keys are made of digests.
+fn is_no_entry(listed: &Listed) -> bool {
+    listed.id.operation() != trail::OPERATION
+}
+
 /// Removes a record only if it is as it was listed: one that was claimed or committed meanwhile
 /// stays.
 async fn remove(store: &AnyStore, args: &Purge, listed: &Listed) -> Result<Intervened, StoreError> {
@@ -212,7 +262,8 @@ async fn note(store: &AnyStore, args: &Purge) -> Result<Option<Noted>, Failure> 
     if consent.no_audit {
         return Ok(None);
     }
-    let decision = Decision::purge(&args.operation)
+    let decision = Decision::purge(args.operation.as_deref().unwrap_or(EVERY_OPERATION))
+        .by_key(args.keys.filter().is_some())
         .of_state(args.state.map(Into::into))
         .older_than(args.older_than)
         .force(consent.force);
@@ -239,7 +290,7 @@ async fn count(
     loop {
         let page = store.list(&listing).await?;
         progress.add(&page);
-        for listed in page.records {
+        for listed in page.records.into_iter().filter(is_no_entry) {
             if listed.info.state != RecordState::InFlight || force {
                 *counted.entry(print::state(listed.info.state)).or_default() += 1;
             }

@@ -189,6 +189,22 @@ impl Key {
         self.0.starts_with('~')
     }
 
+    /// Returns the first part as it was before it was encoded, or the whole key if it has one part.
+    /// If the first part is a group, such as a tuple, that is the first part of the group. `None`
+    /// if the text [is a digest](Self::is_digest).
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// use idem::Key;
+    ///
+    /// let key = Key::encode(&("user 7", "o-1")).expect("no part is missing");
+    /// assert_eq!(key.as_str(), "user%207:o-1");
+    /// assert_eq!(key.first_part().as_deref(), Some("user 7"));
+    /// ```
+    pub fn first_part(&self) -> Option<Cow<'_, str>> {
+        decoded_first_part(&self.0)
+    }
+
     /// Returns the encoded text, without spaces, braces or control characters.
     ///
     /// Other characters are kept as they are, including format characters such as U+202E (which
@@ -197,6 +213,42 @@ impl Key {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// Returns the first part of an encoded key without groups before it, as it is encoded.
+pub(crate) fn first_part(encoded: &str) -> &str {
+    encoded.split([':', ')']).next().unwrap_or_default()
+}
+
+/// Returns the first part of an encoded key, decoded: see [`Key::first_part`].
+pub(crate) fn decoded_first_part(encoded: &str) -> Option<Cow<'_, str>> {
+    let part = first_part(encoded.trim_start_matches('('));
+    if part.is_empty() || part.starts_with('~') {
+        return None;
+    }
+    if !part.contains('%') {
+        return Some(Cow::Borrowed(part));
+    }
+    let mut bytes = Vec::with_capacity(part.len());
+    let mut rest = part.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let hex = std::str::from_utf8(rest.get(..2)?).ok()?;
+        bytes.push(u8::from_str_radix(hex, 16).ok()?);
+        rest = rest.get(2..)?;
+    }
+    String::from_utf8(bytes).ok().map(Cow::Owned)
+}
+
+/// Encodes a text as a part of a key, or as the beginning of one.
+pub(crate) fn escape(part: &str) -> String {
+    let mut text = String::with_capacity(part.len());
+    escape_into(&mut text, part);
+    text
 }
 
 fn is_base64(byte: u8) -> bool {
@@ -503,6 +555,32 @@ mod tests {
         assert_eq!(encoded(("a", ("b", "c"))), "a:(b:c)");
         assert_eq!(encoded(("a", "(b:c)")), "a:%28b%3Ac%29");
         assert_eq!(encoded("%3A"), "%253A");
+    }
+
+    #[test]
+    fn the_first_part_is_read_back_as_it_was_written() {
+        for text in [
+            "user-7",
+            "a:b",
+            "a b%c",
+            "100%",
+            "Zoë-日本-🦀",
+            "\u{a0}",
+            "(x)",
+            "~y",
+            "*",
+        ] {
+            for key in [
+                Key::encode(text),
+                Key::encode(&(text, "x")),
+                Key::encode(&(((text, "x"), "y"), "z")),
+            ] {
+                assert_eq!(key.unwrap().first_part().as_deref(), Some(text));
+            }
+        }
+        for none in [Key::encode(&"x".repeat(300)), Key::from_encoded("%FF")] {
+            assert_eq!(none.unwrap().first_part(), None);
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! The default is JSON: a rolling deployment that adds a field still replays, and people can read a
 //! record. The codec's id is stored with the outcome, so that no codec reads another codec's bytes.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,6 +13,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::encoding::key::decoded_first_part;
 use crate::record::{CodecId, Encoded, Metadata, RecordId, short_type_name};
 
 /// Any error that a codec can have.
@@ -108,6 +110,15 @@ impl<'a> CodecContext<'a> {
     /// have one encoding.
     pub fn key(&self) -> &'a str {
         self.id.key()
+    }
+
+    /// Returns the [first part](crate::Key::first_part) of the key as it was before it was encoded:
+    /// the customer in `("customer-7", "o-1")`. `None` if the key is stored as a digest, because it
+    /// was too long or belongs to a token.
+    ///
+    /// The example of `EncryptionKeys` chooses a key by it.
+    pub fn first_key_part(&self) -> Option<Cow<'a, str>> {
+        decoded_first_part(self.key())
     }
 
     /// Returns the attempt whose outcome it is, 1 or more.

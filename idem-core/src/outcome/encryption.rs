@@ -168,7 +168,11 @@ impl EncryptedCodec {
     }
 
     fn seal(&self, context: CodecContext<'_>, plain: &[u8]) -> Result<Vec<u8>, CodecFailure> {
-        let (id, key) = self.keys.current()?;
+        let (id, key) = self.keys.current(&context).map_err(|error| {
+            Unquoted::boxed(format!(
+                "the source of encryption keys has none for it: {error}"
+            ))
+        })?;
         check_key_id(&id).map_err(|problem| Unquoted::boxed(problem.to_string()))?;
         let mut sealed = vec![FORM];
         for text in [id.as_bytes(), self.inner.id().as_str().as_bytes()] {
@@ -223,10 +227,17 @@ impl EncryptedCodec {
                  has `{mine}` there"
             )));
         };
-        let Some(key) = self.keys.find(key_id)? else {
+        let found = self.keys.find(key_id, &context).map_err(|error| {
+            Unquoted::boxed(format!(
+                "it was encrypted with the key `{key_id}`, and the source of encryption keys \
+                 failed: {error}"
+            ))
+        })?;
+        let Some(key) = found else {
             return Err(Unquoted::boxed(format!(
                 "it was encrypted with the key `{key_id}`, which this runtime does not have; give \
-                 it to `KeyRing::reads`"
+                 it to `KeyRing::reads`, or, if the key was destroyed, leave the record: nobody \
+                 can read its outcome, and it protects its key until it expires"
             )));
         };
         let payload = Payload {

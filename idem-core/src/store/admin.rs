@@ -31,6 +31,7 @@
 //! ```
 
 mod intervention;
+mod key_filter;
 
 use std::fmt;
 use std::future::Future;
@@ -40,6 +41,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 
 pub use self::intervention::{Intervened, Intervention, OnIntervention, Wish};
+pub use self::key_filter::{KeyFilter, KeyRange};
 use super::Store;
 use crate::encoding::key::{Key, KeyDigest};
 use crate::error::{StoreError, StoreErrorKind};
@@ -61,7 +63,7 @@ pub trait AdminStore: Store {
     ///
     /// Within a page, records in flight or abandoned come first, those that were silent for longest
     /// at the top. The others follow by expiry. SQL stores keep the order of expiry across pages
-    /// too; other stores do not know it.
+    /// too, unless the listing has a key filter; other stores do not know it.
     ///
     /// Changes nothing, and may be dropped at any time.
     ///
@@ -123,6 +125,8 @@ pub struct Listing {
     pub older_than: Option<Duration>,
     /// The digest that logs and errors show of the key, for one record.
     pub digest: Option<KeyDigest>,
+    /// With these keys alone.
+    pub key: Option<KeyFilter>,
     /// The most records on a page. At least 1 is taken.
     pub limit: usize,
     /// The end of the page before.
@@ -137,6 +141,7 @@ impl Listing {
             state: None,
             older_than: None,
             digest: None,
+            key: None,
             limit: 100,
             cursor: None,
         }
@@ -170,6 +175,26 @@ impl Listing {
         self
     }
 
+    /// Lists only records with these keys, of every operation unless [one](Self::operation) is
+    /// named. A text is read as [`KeyFilter`] says: `user-7*` has the keys whose first part begins
+    /// with `user-7`.
+    ///
+    /// An SQL store reads the matching rows by its index; Redis and memory go through all records.
+    /// Keys that are stored as digests are left out: see [`Page::has_digests`].
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// use idem::store::admin::{KeyFilter, Listing};
+    ///
+    /// let beginning = Listing::all().key("user-7*");
+    /// let tenant = Listing::all().key(KeyFilter::first_part("user-7"));
+    /// ```
+    #[must_use]
+    pub fn key(mut self, filter: impl Into<KeyFilter>) -> Self {
+        self.key = Some(filter.into());
+        self
+    }
+
     /// Sets the most records on a page.
     #[must_use]
     pub fn limit(mut self, limit: usize) -> Self {
@@ -186,10 +211,23 @@ impl Listing {
 
     /// Whether a record of this id may match, before it was read.
     pub fn may_match(&self, id: &RecordId) -> bool {
+        let has_key = |filter: &KeyFilter| filter.has_encoded(id.key());
+        self.is_of_operation(id)
+            && self.digest.is_none_or(|digest| digest == id.digest())
+            && self.key.as_ref().is_none_or(has_key)
+    }
+
+    /// Whether the key filter cannot tell if a record matches, because its key is stored as a
+    /// digest: for [`Page::has_digests`].
+    pub fn cannot_tell(&self, id: &RecordId) -> bool {
+        let cannot_tell = |filter: &KeyFilter| filter.cannot_tell(id);
+        self.key.as_ref().is_some_and(cannot_tell) && self.is_of_operation(id)
+    }
+
+    fn is_of_operation(&self, id: &RecordId) -> bool {
         self.operation
             .as_deref()
             .is_none_or(|operation| operation == id.operation())
-            && self.digest.is_none_or(|digest| digest == id.digest())
     }
 
     /// Whether a record that [may match](Self::may_match) does.
@@ -262,6 +300,10 @@ pub struct Page {
     /// How many records the store looked at for this page, those that do not match among them: for
     /// a display of progress. 0 if the store does not count them.
     pub looked_at: usize,
+    /// Whether the store met records whose keys are stored as digests, so that the
+    /// [key filter](KeyFilter) of the listing could not tell whether they match. They are not among
+    /// the records. Whoever must find all records asks each page.
+    pub has_digests: bool,
 }
 
 impl Page {
@@ -277,7 +319,16 @@ impl Page {
             unreadable,
             next,
             looked_at: 0,
+            has_digests: false,
         }
+    }
+
+    /// For stores: sets whether records were met that the listing
+    /// [cannot tell](Listing::cannot_tell).
+    #[must_use]
+    pub fn with_digests(mut self, has_digests: bool) -> Self {
+        self.has_digests = has_digests;
+        self
     }
 
     /// For stores: sets how many records were looked at.

@@ -54,6 +54,8 @@ use crate::record::{
 
 /// The operation of the trail. It is reserved: no call and no operator changes its records.
 pub const OPERATION: &str = "idem.audit";
+/// What an entry has in place of an operation if records of every operation were removed.
+pub const EVERY_OPERATION: &str = "*";
 /// How long an entry is kept, unless [`keep_for`](Trail::keep_for) says otherwise: 90 days.
 pub const KEPT: Duration = Duration::from_secs(90 * 86_400);
 /// The longest that an entry is kept: 400 days. The numbers of the entries of a record are

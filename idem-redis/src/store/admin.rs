@@ -108,6 +108,7 @@ pub(crate) async fn list(
             break;
         };
         found.looked_at += batch.looked_at;
+        found.has_digests |= batch.has_digests;
         let before = found.records.len();
         read_all(runner, keys, listing, &batch.ids, &mut found).await?;
         let beyond = found.records.split_off(found.records.len().min(limit));
@@ -128,8 +129,10 @@ pub(crate) async fn list(
         records,
         unreadable,
         looked_at,
+        has_digests,
     } = found;
-    Ok(Page::new(records, unreadable, cursor).with_looked_at(looked_at))
+    let page = Page::new(records, unreadable, cursor);
+    Ok(page.with_looked_at(looked_at).with_digests(has_digests))
 }
 
 /// Goes through the keys of one master after the other.
@@ -144,11 +147,12 @@ struct Scanner<'a> {
 impl Scanner<'_> {
     /// Returns the next ids: those that the cursor holds, or those of one `SCAN` of `count` keys.
     /// Returns `None` at the end.
-    async fn next(&mut self, count: usize) -> Result<Option<Ids>, StoreError> {
+    async fn next(&mut self, count: usize) -> Result<Option<ScannedIds>, StoreError> {
         if !self.position.left.is_empty() {
-            return Ok(Some(Ids {
+            return Ok(Some(ScannedIds {
                 ids: std::mem::take(&mut self.position.left),
                 looked_at: 0,
+                has_digests: false,
             }));
         }
         let Some(master) = self.master() else {
@@ -180,7 +184,11 @@ impl Scanner<'_> {
     }
 
     /// Sends one `SCAN`. Returns the cursor of the next one at this node, and the ids.
-    async fn scan(&self, slot: u16, count: usize) -> Result<(Option<String>, Ids), StoreError> {
+    async fn scan(
+        &self,
+        slot: u16,
+        count: usize,
+    ) -> Result<(Option<String>, ScannedIds), StoreError> {
         let mut scan = Cmd::with_capacity(6, 128);
         scan.arg("SCAN")
             .arg(&self.position.scan)
@@ -208,19 +216,27 @@ impl Scanner<'_> {
             .filter_map(|key| RecordId::parse(self.keys.id(&key)?))
             .collect();
         let looked_at = ids.len();
+        let has_digests = ids.iter().any(|id| self.listing.cannot_tell(id));
         ids.retain(|id| self.listing.may_match(id));
         ids.sort_by(|one, other| one.as_str().cmp(other.as_str()));
         ids.dedup();
         let next = Some(String::from_utf8(next).unwrap_or_default()).filter(|next| next != "0");
-        Ok((next, Ids { ids, looked_at }))
+        let ids = ScannedIds {
+            ids,
+            looked_at,
+            has_digests,
+        };
+        Ok((next, ids))
     }
 }
 
 /// Ids whose records may match.
-struct Ids {
+struct ScannedIds {
     ids: Vec<RecordId>,
     /// How many ids the server returned.
     looked_at: usize,
+    /// Whether the filter cannot tell of some of them.
+    has_digests: bool,
 }
 
 /// A page that is being filled.
@@ -229,6 +245,7 @@ struct Found {
     records: Vec<Listed>,
     unreadable: Vec<Unreadable>,
     looked_at: usize,
+    has_digests: bool,
 }
 
 /// A master, and one of its slots. Masters are sorted by address.

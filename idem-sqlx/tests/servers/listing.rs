@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use idem_core::RecordState;
 use idem_core::store::AdminStore;
-use idem_core::store::admin::Listing;
+use idem_core::store::admin::{KeyFilter, Listing};
 use idem_sqlx::sqlx::mysql::MySqlPool;
 use idem_sqlx::sqlx::postgres::PgPoolOptions;
 use idem_sqlx::sqlx::sqlite::SqlitePoolOptions;
@@ -42,6 +42,11 @@ async fn reads_few_rows(store: impl AdminStore, rows_read: impl AsyncFn() -> i64
         .await
         .unwrap();
     let digest = first.records[0].id.digest();
+    // The numbers in the keys, as the statement makes them.
+    let below = |most: i64| {
+        let keys = (1..=ROWS).map(|i| i * 7919 % 1_000_003);
+        i64::try_from(keys.filter(|number| *number < most).count()).unwrap()
+    };
     for (listing, records, most) in [
         (Listing::all().limit(200), ROWS, ROWS * 3 / 2),
         (
@@ -60,6 +65,20 @@ async fn reads_few_rows(store: impl AdminStore, rows_read: impl AsyncFn() -> i64
             FEW,
         ),
         (Listing::all().digest(digest), 1, ROWS * 3 / 2),
+        (Listing::all().key("o-0000*"), below(10_000), FEW),
+        (Listing::all().key("o-0000*").limit(7), below(10_000), FEW),
+        (
+            Listing::all().operation("orders.create").key("o-00007919"),
+            1,
+            FEW,
+        ),
+        (
+            Listing::all().key(KeyFilter::first_part("o-00007919")),
+            1,
+            FEW,
+        ),
+        (Listing::all().key("none*"), 0, FEW),
+        (Listing::all().key("o-*"), ROWS, ROWS * 3 / 2),
     ] {
         let mut found = 0;
         let mut looked_at = 0;

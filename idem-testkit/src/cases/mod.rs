@@ -17,6 +17,7 @@ mod intervene;
 mod issue;
 mod issued;
 mod list;
+mod list_keys;
 mod outcome;
 mod question;
 mod release;
@@ -57,4 +58,9 @@ pub(crate) const ALL: &[&[Trial]] = &[
 ];
 
 /// Those of stores that can list.
-pub(crate) const ADMIN: &[&[Trial]] = &[list::TRIALS, intervene::TRIALS, replace::TRIALS];
+pub(crate) const ADMIN: &[&[Trial]] = &[
+    list::TRIALS,
+    list_keys::TRIALS,
+    intervene::TRIALS,
+    replace::TRIALS,
+];

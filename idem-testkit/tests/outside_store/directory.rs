@@ -137,6 +137,7 @@ impl DirectoryStore {
             }
             ids.retain(|id| *id.as_str() > *last);
         }
+        let has_digests = ids.iter().any(|id| listing.cannot_tell(id));
         ids.retain(|id| listing.may_match(id));
         let limit = listing.limit.max(1);
         let next =
@@ -156,7 +157,8 @@ impl DirectoryStore {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Page::new(records, unreadable, next).with_looked_at(looked_at))
+        let page = Page::new(records, unreadable, next);
+        Ok(page.with_looked_at(looked_at).with_digests(has_digests))
     }
 }
 

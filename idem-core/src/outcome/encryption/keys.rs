@@ -7,7 +7,7 @@ use chacha20poly1305::{Key, XChaCha20Poly1305};
 use zeroize::Zeroize;
 
 use crate::error::ConfigError;
-use crate::outcome::codec::{CodecFailure, Unquoted};
+use crate::outcome::codec::{CodecContext, CodecFailure, Unquoted};
 
 const MAX_KEY_ID: usize = 64;
 
@@ -55,52 +55,106 @@ impl fmt::Debug for EncryptionKey {
     }
 }
 
-/// The source of an [`EncryptedCodec`](crate::EncryptedCodec)'s keys. [`KeyRing`] is the one for
-/// keys that do not change while the process runs.
+/// The source of an [`EncryptedCodec`](crate::EncryptedCodec)'s keys. [`KeyRing`] is the one for keys that do not change
+/// while the process runs.
 ///
 /// It is asked for each outcome that is written or read, and does not block: keys are fetched
-/// before, or in a task beside.
+/// before, or in a task beside. It never sees the outcome. The context says for which operation and
+/// key the outcome is, so that a source can have a key for each customer. Destroying such a key
+/// erases the customer's outcomes: see the guide on erasure.
 ///
 /// # Examples
+///
+/// A key for each customer. The customer is the first part of the operations' keys:
+///
+/// ```
+/// # use idem_core as idem;
+/// use std::collections::HashMap;
+/// use std::sync::{Arc, PoisonError, RwLock};
+///
+/// use idem::store::CodecContext;
+/// use idem::{CodecFailure, EncryptionKey, EncryptionKeys};
+///
+/// /// The keys by customer, which a task reloads.
+/// struct PerCustomer(Arc<RwLock<HashMap<String, EncryptionKey>>>);
+///
+/// impl EncryptionKeys for PerCustomer {
+///     fn current(
+///         &self,
+///         context: &CodecContext<'_>,
+///     ) -> Result<(String, EncryptionKey), CodecFailure> {
+///         let customer = context.first_key_part().ok_or("the key names no customer")?;
+///         let key = self.find(&customer, context)?.ok_or("the customer's key was destroyed")?;
+///         Ok((customer.into_owned(), key))
+///     }
+///
+///     fn find(
+///         &self,
+///         id: &str,
+///         _: &CodecContext<'_>,
+///     ) -> Result<Option<EncryptionKey>, CodecFailure> {
+///         Ok(self.0.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned())
+///     }
+/// }
+/// ```
+///
+/// One ring for all, which changes while the process runs:
 ///
 /// ```
 /// # use idem_core as idem;
 /// use std::sync::{Arc, PoisonError, RwLock};
 ///
+/// use idem::store::CodecContext;
 /// use idem::{CodecFailure, EncryptionKey, EncryptionKeys, KeyRing};
 ///
 /// /// Keys that a task reloads.
 /// struct Reloaded(Arc<RwLock<KeyRing>>);
 ///
 /// impl EncryptionKeys for Reloaded {
-///     fn current(&self) -> Result<(String, EncryptionKey), CodecFailure> {
-///         self.0.read().unwrap_or_else(PoisonError::into_inner).current()
+///     fn current(
+///         &self,
+///         context: &CodecContext<'_>,
+///     ) -> Result<(String, EncryptionKey), CodecFailure> {
+///         self.0.read().unwrap_or_else(PoisonError::into_inner).current(context)
 ///     }
 ///
-///     fn find(&self, id: &str) -> Result<Option<EncryptionKey>, CodecFailure> {
-///         self.0.read().unwrap_or_else(PoisonError::into_inner).find(id)
+///     fn find(
+///         &self,
+///         id: &str,
+///         context: &CodecContext<'_>,
+///     ) -> Result<Option<EncryptionKey>, CodecFailure> {
+///         self.0.read().unwrap_or_else(PoisonError::into_inner).find(id, context)
 ///     }
 /// }
 /// ```
 pub trait EncryptionKeys: Send + Sync + 'static {
-    /// Returns the key that new outcomes are encrypted with, and its id: 1 to 64 letters, digits
-    /// and `- _ . / :`.
+    /// Returns the key that an outcome is encrypted with, and its id: 1 to 64 letters, digits and
+    /// `- _ . / :`. The id is readable in the store.
     ///
     /// # Errors
     ///
-    /// If there is none. The call is then recorded as done, without the value (`not_encoded`), and
-    /// a kept error releases the key (`error_not_kept`). A replay of an outcome that is
-    /// [upgraded](crate::Operation::upgrade) needs the key too, and is
-    /// [`Error::Codec`](crate::Error::Codec) without it.
-    fn current(&self) -> Result<(String, EncryptionKey), CodecFailure>;
+    /// If there is none. Its text is logged, so it must have no secret. The call is then recorded
+    /// as done, without the value (`not_encoded`), and a kept error releases the key
+    /// (`error_not_kept`). A replay of an outcome that is [upgraded](crate::Operation::upgrade)
+    /// needs the key too, and is [`Error::Codec`](crate::Error::Codec) without it.
+    fn current(&self, context: &CodecContext<'_>) -> Result<(String, EncryptionKey), CodecFailure>;
 
-    /// Returns the key with this id; `None` if it is not known.
+    /// Returns the key with this id; `None` if it is not known, or was destroyed. The duplicate
+    /// then gets [`Error::Codec`](crate::Error::Codec) until the record expires, and no body runs.
+    ///
+    /// The id and the context come from the store. The outcome is refused if it was not encrypted
+    /// with the key for this context.
     ///
     /// # Errors
     ///
-    /// If the source of keys fails. The duplicate gets [`Error::Codec`](crate::Error::Codec), and
-    /// no body runs.
-    fn find(&self, id: &str) -> Result<Option<EncryptionKey>, CodecFailure>;
+    /// If the source of keys fails. Its text is in the error of the duplicate and is logged, so it
+    /// must have no secret. The duplicate gets [`Error::Codec`](crate::Error::Codec), and no body
+    /// runs.
+    fn find(
+        &self,
+        id: &str,
+        context: &CodecContext<'_>,
+    ) -> Result<Option<EncryptionKey>, CodecFailure>;
 }
 
 /// Keys that are known from the start: one that writes, and any number that read. `Debug` shows
@@ -140,14 +194,14 @@ impl KeyRing {
 }
 
 impl EncryptionKeys for KeyRing {
-    fn current(&self) -> Result<(String, EncryptionKey), CodecFailure> {
+    fn current(&self, _: &CodecContext<'_>) -> Result<(String, EncryptionKey), CodecFailure> {
         self.keys
             .first()
             .cloned()
             .ok_or_else(|| Unquoted::boxed("there is no encryption key"))
     }
 
-    fn find(&self, id: &str) -> Result<Option<EncryptionKey>, CodecFailure> {
+    fn find(&self, id: &str, _: &CodecContext<'_>) -> Result<Option<EncryptionKey>, CodecFailure> {
         Ok(self
             .keys
             .iter()

@@ -250,6 +250,64 @@ fn keys_rotate_while_processes_with_the_old_and_the_new_ones_run() {
     );
 }
 
+/// A key for each customer, who is the first part of the key. `Err`: why there is none.
+struct PerCustomer(Vec<(&'static str, Result<EncryptionKey, &'static str>)>);
+
+impl EncryptionKeys for PerCustomer {
+    fn current(&self, context: &CodecContext<'_>) -> Result<(String, EncryptionKey), CodecFailure> {
+        let customer = context.first_key_part().ok_or("no customer")?;
+        let key = self.find(&customer, context)?.ok_or("destroyed")?;
+        Ok((customer.into_owned(), key))
+    }
+
+    fn find(
+        &self,
+        id: &str,
+        context: &CodecContext<'_>,
+    ) -> Result<Option<EncryptionKey>, CodecFailure> {
+        assert_eq!(context.operation(), "orders");
+        let found = self.0.iter().find(|(customer, _)| *customer == id);
+        Ok(found.map(|(_, key)| key.clone()).transpose()?)
+    }
+}
+
+#[test]
+fn a_key_for_each_customer_is_found_by_the_context_and_erases_when_it_is_destroyed() {
+    let all = |jane: Option<Result<EncryptionKey, &'static str>>| {
+        let joe = ("joe", Ok(EncryptionKey::new([2; 32])));
+        let jane = jane.map(|key| ("jane", key));
+        let keys = PerCustomer(jane.into_iter().chain([joe]).collect());
+        AnyCodec::Other(Arc::new(EncryptedCodec::new(keys)))
+    };
+    let [jane, joe] = ["jane", "joe"].map(|customer| {
+        let key = crate::Key::encode(&(customer, 7)).unwrap();
+        RecordId::new("orders", &key).unwrap()
+    });
+    let with_key = all(Some(Ok(EncryptionKey::new([1; 32]))));
+    let label = TypeLabel::default();
+    let of = |id| CodecContext::of_value(id, 3, label);
+    let hers = with_key.encode(of(&jane), "hers").unwrap();
+    let his = with_key.encode(of(&joe), "his").unwrap();
+    assert_eq!(decode(&with_key, (&jane, 3), &hers), Ok("hers".to_owned()));
+    let destroyed = all(None);
+    assert_eq!(decode(&destroyed, (&joe, 3), &his), Ok("his".to_owned()));
+    let refused = decode(&destroyed, (&jane, 3), &hers).unwrap_err();
+    assert!(
+        refused.contains("the key `jane`") && refused.contains("if the key was destroyed"),
+        "{refused}"
+    );
+    let refused = destroyed.encode(of(&jane), "hers").unwrap_err().to_string();
+    assert!(refused.ends_with("destroyed"), "{refused}");
+    // What the source of keys says is said to the operator.
+    let away = all(Some(Err("the secret manager is away")));
+    let refused = decode(&away, (&jane, 3), &hers).unwrap_err();
+    assert!(refused.ends_with("the secret manager is away"), "{refused}");
+    // Of a key that is stored as a digest, no customer is known.
+    let long = id("orders", &"jane".repeat(100));
+    let refused = with_key.encode(of(&long), "hers").unwrap_err().to_string();
+    assert!(refused.ends_with("no customer"), "{refused}");
+}
+
 #[test]
 fn outcomes_from_before_the_encryption_are_read_only_where_that_is_said() {
     let plain = encode(&AnyCodec::Json, "jane");

@@ -29,6 +29,7 @@ impl AdminStore for MemoryStore {
         let limit = listing.limit.max(1);
         let mut records = Vec::new();
         let mut looked_at = 0;
+        let mut has_digests = false;
         while let Some(locked) = self.0.shards.get(shard) {
             let now = self.0.clock.elapsed();
             let locked = lock(locked);
@@ -37,6 +38,7 @@ impl AdminStore for MemoryStore {
             drop(locked);
             let describe =
                 |slot: Slot| RecordInfo::new(&slot.record, slot.expires.saturating_sub(now));
+            has_digests |= slots.iter().any(|(id, _)| listing.cannot_tell(id));
             let mut here: Vec<Listed> = slots
                 .into_iter()
                 .filter(|(id, _)| listing.may_match(id))
@@ -51,7 +53,8 @@ impl AdminStore for MemoryStore {
                     .last()
                     .map_or(after, |last| last.id.as_str().to_owned());
                 records.extend(here);
-                return Ok(Page::new(records, Vec::new(), Some(at(shard, &after))));
+                let page = Page::new(records, Vec::new(), Some(at(shard, &after)));
+                return Ok(page.with_digests(has_digests));
             }
             records.extend(here);
             (shard, after) = (shard + 1, String::new());
@@ -60,7 +63,7 @@ impl AdminStore for MemoryStore {
             }
         }
         let next = (shard < self.0.shards.len()).then(|| at(shard, ""));
-        Ok(Page::new(records, Vec::new(), next))
+        Ok(Page::new(records, Vec::new(), next).with_digests(has_digests))
     }
 
     async fn intervene(&self, intervention: &Intervention) -> Result<Intervened, StoreError> {

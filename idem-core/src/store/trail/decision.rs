@@ -27,6 +27,9 @@ pub struct Decision {
     pub attempt: Option<u64>,
     /// Of many records: only those that nothing was heard of for this long.
     pub older_than: Option<Duration>,
+    /// Of many records: only those that a key filter has. The filter is not kept, because keys may
+    /// be personal data that were to be erased.
+    pub by_key: bool,
     /// Whether records with a living owner are included.
     pub force: bool,
 }
@@ -43,7 +46,8 @@ impl Decision {
         }
     }
 
-    /// Makes the decision to remove many records of an operation.
+    /// Makes the decision to remove many records of an operation, or of
+    /// [every one](super::EVERY_OPERATION).
     pub fn purge(operation: &str) -> Self {
         let name = "purged".into();
         let operation = operation.into();
@@ -54,6 +58,7 @@ impl Decision {
             state: None,
             attempt: None,
             older_than: None,
+            by_key: false,
             force: false,
         }
     }
@@ -69,6 +74,13 @@ impl Decision {
     #[must_use]
     pub fn older_than(mut self, age: Option<Duration>) -> Self {
         self.older_than = age;
+        self
+    }
+
+    /// Sets [`by_key`](Self::by_key).
+    #[must_use]
+    pub fn by_key(mut self, by_key: bool) -> Self {
+        self.by_key = by_key;
         self
     }
 
@@ -102,6 +114,9 @@ impl Decision {
         put("state", self.state.map(RecordState::as_str).into());
         put("attempt", self.attempt.into());
         put("older_than_ms", self.older_than.map(millis).into());
+        if self.by_key {
+            put("by_key", true.into());
+        }
         put("force", self.force.into());
         Value::Object(object)
     }
@@ -118,6 +133,10 @@ impl Decision {
                 .get("older_than_ms")
                 .and_then(Value::as_u64)
                 .map(Duration::from_millis),
+            by_key: value
+                .get("by_key")
+                .and_then(Value::as_bool)
+                .unwrap_or_default(),
             force: value
                 .get("force")
                 .and_then(Value::as_bool)

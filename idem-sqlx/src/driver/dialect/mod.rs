@@ -13,6 +13,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use idem_core::store::admin::KeyRange;
 use idem_core::store::record::{Owner, RecordId};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -238,6 +239,16 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         after: &Position,
         limit: i64,
     ) -> impl Future<Output = Result<Window, sqlx::Error>> + Send;
+
+    /// Reads rows of an operation that have not expired and whose keys are in a range, in the order
+    /// of their keys and without their outcomes: at most `limit`, by the index of the primary key.
+    fn window_of_keys(
+        &self,
+        on: &mut Conn<Self>,
+        operation: &str,
+        keys: &KeyRange,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<ListedRow>, sqlx::Error>> + Send;
 
     /// Whether an operation has more rows than so many, expired ones among them.
     fn has_more(

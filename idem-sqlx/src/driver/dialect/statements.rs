@@ -16,6 +16,7 @@ pub(super) struct ListStatements {
     pub(super) window: Arc<str>,
     pub(super) window_in_flight: Arc<str>,
     pub(super) window_of_operation: Arc<str>,
+    pub(super) window_of_keys: Arc<str>,
     pub(super) has_more: Arc<str>,
     pub(super) ids: Arc<str>,
 }
@@ -72,6 +73,7 @@ impl ListStatements {
             &mut self.window,
             &mut self.window_in_flight,
             &mut self.window_of_operation,
+            &mut self.window_of_keys,
             &mut self.has_more,
             &mut self.ids,
         ];

@@ -4,85 +4,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_core::store::admin::{
-    Cursor, Intervened, Intervention, Listed, Listing, OnIntervention, Page, Unreadable,
-};
-use idem_core::store::record::{Record, RecordId, RecordInfo, RecordState};
-use idem_core::{Key, StoreError};
+use idem_core::StoreError;
+use idem_core::store::admin::{Intervened, Intervention, Listing, OnIntervention, Page};
+use idem_core::store::record::{Record, RecordState};
 
 use super::super::dialect::{Conn, Dialect, Guard, ListScope, ListedRow, Position};
 use super::super::executor::clock::{DatabaseClock, Lapsed};
 use super::super::executor::errors::{StepError, contended};
 use super::super::executor::{Executor, Resend};
-use crate::row::{Columns, FoundRow, Row};
+use super::list_keys::list_keys;
+use super::page::{Found, WINDOW, WINDOWS, count};
+use crate::row::{Columns, FoundRow};
 
-/// How many rows one statement reads, which takes milliseconds of the server's time.
-const WINDOW: usize = 1000;
-/// How many such statements may find nothing before the page is returned.
-const WINDOWS: usize = 10;
 /// How many ids one statement reads, which takes as long.
 const IDS: usize = 10_000;
 /// An operation with at most this many rows is read by the primary key.
 const FEW: usize = 2000;
 /// How often a row may change under a decision.
 const ROUNDS: usize = 16;
-
-impl Position {
-    fn read(cursor: &Cursor) -> Result<Self, StoreError> {
-        let [expires_at, operation, key] = cursor.fields()?;
-        let expires_at = expires_at.parse().map_err(|_| Cursor::foreign())?;
-        Ok(Self {
-            expires_at,
-            operation,
-            key,
-        })
-    }
-
-    fn cursor(&self) -> Cursor {
-        Cursor::of_fields(&[&self.expires_at.to_string(), &self.operation, &self.key])
-    }
-
-    /// Returns the id of the row, or `None` if another program wrote it.
-    fn id(&self) -> Option<RecordId> {
-        RecordId::new(&self.operation, &Key::from_encoded(&self.key)?)
-    }
-}
-
-/// A page that is being filled.
-#[derive(Default)]
-struct Found {
-    records: Vec<Listed>,
-    unreadable: Vec<Unreadable>,
-    looked_at: usize,
-}
-
-impl Found {
-    fn add(&mut self, listing: &Listing, id: RecordId, row: Row) {
-        match row.read() {
-            Ok(FoundRow {
-                record: Some(record),
-                left,
-                ..
-            }) => {
-                let info = RecordInfo::new(&record, left);
-                if listing.matches(&info) {
-                    self.records.push(Listed::new(id, info));
-                }
-            }
-            Ok(_) => {}
-            Err(error) => self.unreadable.push(Unreadable::new(id, error)),
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.records.is_empty() && self.unreadable.is_empty()
-    }
-
-    fn page(self, next: Option<Position>) -> Page {
-        let next = next.map(|position| position.cursor());
-        Page::new(self.records, self.unreadable, next).with_looked_at(self.looked_at)
-    }
-}
 
 pub(crate) async fn list<D: Dialect>(
     executor: &Arc<Executor<D>>,
@@ -94,6 +33,9 @@ pub(crate) async fn list<D: Dialect>(
         .map_or_else(|| Ok(Position::default()), Position::read)?;
     if listing.digest.is_some() {
         return list_digest(executor, listing, position).await;
+    }
+    if let Some(filter) = listing.key.as_ref().filter(|filter| !filter.is_all()) {
+        return list_keys(executor, listing, filter, position).await;
     }
     let limit = listing.limit.max(1);
     let scope = list_scope(executor, listing).await?;
@@ -223,10 +165,6 @@ async fn list_digest<D: Dialect>(
         }
     }
     Ok(found.page(Some(position)))
-}
-
-fn count(rows: usize) -> i64 {
-    i64::try_from(rows).unwrap_or(i64::MAX)
 }
 
 pub(crate) async fn intervene<D: Dialect>(

@@ -1,8 +1,10 @@
 //! The stores. Their methods are the same for each database.
 
 pub(crate) mod admin;
+mod list_keys;
 #[cfg(feature = "mysql")]
 mod mysql;
+mod page;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "postgres")]

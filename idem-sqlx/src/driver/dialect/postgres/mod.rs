@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use idem_core::store::admin::KeyRange;
 use idem_core::store::record::RecordId;
 
 use self::sqlx::error::DatabaseError;
@@ -18,8 +19,8 @@ use self::statements::Statements;
 use super::super::super::{sql, sqlx};
 use super::statements::WriteStatements;
 use super::{
-    Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, ListScope, MessageTask, Position,
-    Schema, Window,
+    Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, ListScope, ListedRow, MessageTask,
+    Position, Schema, Window,
 };
 use crate::row::{Columns, Row};
 use crate::table::Table;
@@ -157,6 +158,21 @@ impl Dialect for Postgresql {
         };
         let rows = super::read_window!(query.fetch_all(on).await?)?;
         Ok(Window::of_all(rows, limit))
+    }
+
+    async fn window_of_keys(
+        &self,
+        on: &mut PgConnection,
+        operation: &str,
+        keys: &KeyRange,
+        limit: i64,
+    ) -> Result<Vec<ListedRow>, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.listing.window_of_keys))
+            .bind(operation)
+            .bind(keys.from.as_str())
+            .bind(keys.before.as_str())
+            .bind(limit);
+        super::read_window!(query.fetch_all(on).await?)
     }
 
     async fn has_more(

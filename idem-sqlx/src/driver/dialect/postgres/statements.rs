@@ -211,6 +211,7 @@ fn listing(t: &str) -> ListStatements {
         window_in_flight: window(t, "expires_at", "AND state = 'in_flight' "),
         // Only the index of the key fits this expression.
         window_of_operation: window(t, "(expires_at + interval '0')", "AND operation = $5 "),
+        window_of_keys: window_of_keys(t),
         has_more: format!("SELECT 1 FROM {t} WHERE operation = $1 LIMIT 1 OFFSET $2").into(),
         ids: format!(
             "SELECT operation, key FROM {t} WHERE (operation, key) > ($1, $2) \
@@ -255,6 +256,17 @@ fn window(table: &str, expires_at: &str, only: &str) -> Arc<str> {
          WHERE {expires_at} > statement_timestamp() AND {expires_at} >= {from} \
          AND ({expires_at}, operation, key) > ({from}, $2, $3) {only}\
          ORDER BY {expires_at}, operation, key LIMIT $4"
+    ))
+}
+
+/// Reads rows of an operation in a range of keys. Only the index of the key fits this.
+fn window_of_keys(table: &str) -> Arc<str> {
+    let row = ROW.replace("outcome,", "''::bytea,");
+    Arc::from(format!(
+        "SELECT {row}, operation, key, (extract(epoch FROM expires_at) * 1000000)::bigint FROM \
+         {table} \
+         WHERE operation = $1 AND key >= $2 AND key < $3 \
+         AND (expires_at + interval '0') > statement_timestamp() ORDER BY key LIMIT $4"
     ))
 }
 

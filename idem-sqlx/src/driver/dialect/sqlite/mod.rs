@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use idem_core::store::admin::KeyRange;
 use idem_core::store::record::RecordId;
 
 use self::sqlx::error::DatabaseError;
@@ -17,7 +18,8 @@ use super::super::super::{sql, sqlx};
 use super::lock_limit::LockLimit;
 use super::statements::WriteStatements;
 use super::{
-    Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, ListScope, Position, Schema, Window,
+    Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, ListScope, ListedRow, Position, Schema,
+    Window,
 };
 use crate::row::{Columns, Row, millis};
 use crate::table::Table;
@@ -254,6 +256,21 @@ impl Dialect for SqliteFile {
         };
         let rows = super::read_window!(query.fetch_all(on).await?)?;
         Ok(Window::of_all(rows, limit))
+    }
+
+    async fn window_of_keys(
+        &self,
+        on: &mut SqliteConnection,
+        operation: &str,
+        keys: &KeyRange,
+        limit: i64,
+    ) -> Result<Vec<ListedRow>, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.listing.window_of_keys))
+            .bind(operation)
+            .bind(keys.from.as_str())
+            .bind(keys.before.as_str())
+            .bind(limit);
+        super::read_window!(query.fetch_all(on).await?)
     }
 
     async fn has_more(

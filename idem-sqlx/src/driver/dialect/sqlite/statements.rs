@@ -116,6 +116,12 @@ fn listing(t: &str) -> ListStatements {
         window: window("expires_at", ""),
         window_in_flight: window("expires_at", "AND state = 'in_flight' "),
         window_of_operation: window("+expires_at", "AND operation = ?5 "),
+        window_of_keys: format!(
+            "SELECT {row}, operation, key, expires_at FROM {t} \
+             WHERE operation = ?1 AND key >= ?2 AND key < ?3 AND +expires_at > {NOW} \
+             ORDER BY key LIMIT ?4"
+        )
+        .into(),
         has_more: format!("SELECT 1 FROM {t} WHERE operation = ?1 LIMIT 1 OFFSET ?2").into(),
         ids: format!(
             "SELECT operation, key FROM {t} WHERE (operation, key) > (?1, ?2) \

@@ -244,6 +244,13 @@ fn listing(t: &str) -> ListStatements {
         window: window("", ""),
         window_in_flight: window("", "AND state = 'in_flight' "),
         window_of_operation: window(" FORCE INDEX (PRIMARY)", "AND operation = ? "),
+        window_of_keys: format!(
+            "SELECT {row}, operation, `key`, \
+             TIMESTAMPDIFF(MICROSECOND, TIMESTAMP('1970-01-01'), expires_at) \
+             FROM {t} FORCE INDEX (PRIMARY) WHERE operation = ? AND `key` >= ? AND `key` < ? \
+             AND expires_at > UTC_TIMESTAMP(6) ORDER BY `key` LIMIT ?"
+        )
+        .into(),
         has_more: format!(
             "SELECT 1 FROM {t} FORCE INDEX (PRIMARY) WHERE operation = ? LIMIT 1 OFFSET ?"
         )

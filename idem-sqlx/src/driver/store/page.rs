@@ -1,0 +1,77 @@
+//! A page of a listing, and its position.
+
+use idem_core::store::admin::{Cursor, Listed, Listing, Page, Unreadable};
+use idem_core::store::record::{RecordId, RecordInfo};
+use idem_core::{Key, StoreError};
+
+use super::super::dialect::Position;
+use crate::row::{FoundRow, Row};
+
+/// How many rows one statement reads, which takes milliseconds of the server's time.
+pub(super) const WINDOW: usize = 1000;
+/// How many such statements may find nothing before the page is returned.
+pub(super) const WINDOWS: usize = 10;
+
+impl Position {
+    pub(super) fn read(cursor: &Cursor) -> Result<Self, StoreError> {
+        let [expires_at, operation, key] = cursor.fields()?;
+        let expires_at = expires_at.parse().map_err(|_| Cursor::foreign())?;
+        Ok(Self {
+            expires_at,
+            operation,
+            key,
+        })
+    }
+
+    fn cursor(&self) -> Cursor {
+        Cursor::of_fields(&[&self.expires_at.to_string(), &self.operation, &self.key])
+    }
+
+    /// Returns the id of the row, or `None` if another program wrote it.
+    pub(super) fn id(&self) -> Option<RecordId> {
+        RecordId::new(&self.operation, &Key::from_encoded(&self.key)?)
+    }
+}
+
+/// A page that is being filled.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) records: Vec<Listed>,
+    unreadable: Vec<Unreadable>,
+    pub(super) looked_at: usize,
+    pub(super) has_digests: bool,
+}
+
+impl Found {
+    pub(super) fn add(&mut self, listing: &Listing, id: RecordId, row: Row) {
+        match row.read() {
+            Ok(FoundRow {
+                record: Some(record),
+                left,
+                ..
+            }) => {
+                let info = RecordInfo::new(&record, left);
+                if listing.matches(&info) {
+                    self.records.push(Listed::new(id, info));
+                }
+            }
+            Ok(_) => {}
+            Err(error) => self.unreadable.push(Unreadable::new(id, error)),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.unreadable.is_empty()
+    }
+
+    pub(super) fn page(self, next: Option<Position>) -> Page {
+        let next = next.map(|position| position.cursor());
+        Page::new(self.records, self.unreadable, next)
+            .with_looked_at(self.looked_at)
+            .with_digests(self.has_digests)
+    }
+}
+
+pub(super) fn count(rows: usize) -> i64 {
+    i64::try_from(rows).unwrap_or(i64::MAX)
+}
