@@ -25,12 +25,20 @@ impl Progress {
     }
 
     /// Counts the records of a page.
-    pub(crate) fn add(&mut self, page: &Page) {
-        self.looked_at += page.looked_at;
+    pub(crate) fn add_page(&mut self, page: &Page) {
         if !page.unreadable.is_empty() {
             // The caller prints a message about each of them next.
             self.clear();
-        } else if self.is_terminal && self.looked_at >= self.shown + STEP {
+            self.looked_at += page.looked_at;
+            return;
+        }
+        self.add(page.looked_at);
+    }
+
+    /// Counts records.
+    pub(crate) fn add(&mut self, records: usize) {
+        self.looked_at += records;
+        if self.is_terminal && self.looked_at >= self.shown + STEP {
             self.shown = self.looked_at;
             let mut err = io::stderr().lock();
             let _ =

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use idem_core::record::{RecordId, RecordInfo};
 use idem_core::store::AdminStore;
-use idem_core::store::admin::{Intervened, Intervention, Listing, Page};
+use idem_core::store::admin::{Counts, Cursor, Intervened, Intervention, Listing, Page};
 use idem_core::store::trail::{Decision, Ended, Entry, Noted, Trail};
 use idem_core::{KeyDigest, Store, StoreError, StoreErrorKind};
 use idem_redis::RedisStore;
@@ -93,6 +93,13 @@ impl AnyStore {
         listing: &'a Listing,
     ) -> BoxFuture<'a, Result<Page, StoreError>> {
         each!(self, store => store.list(listing))
+    }
+
+    pub(crate) fn count<'a>(
+        &'a self,
+        after: Option<&'a Cursor>,
+    ) -> BoxFuture<'a, Result<Option<Counts>, StoreError>> {
+        each!(self, store => store.count(after))
     }
 
     pub(crate) fn inspect<'a>(

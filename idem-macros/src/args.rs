@@ -108,13 +108,15 @@ const OPTIONS: [(&str, &str); 23] = [
 ];
 
 /// Words of other libraries, and the word here for each.
-const ALIASES: [(&str, &str); 24] = [
+const ALIASES: [(&str, &str); 26] = [
     ("id", "key"),
     ("nonce", "token"),
     ("user", "subject"),
     ("session", "subject"),
     ("operation", "name"),
     ("retention", "ttl"),
+    ("expire", "ttl"),
+    ("expiration", "ttl"),
     ("expiry", "ttl"),
     ("expires_in", "ttl"),
     ("payload", "fingerprint"),

@@ -58,18 +58,20 @@ impl Reader<'_> {
             return None;
         }
         let parsed = literal.parse::<Expr>().map_err(|error| {
-            let message =
-                if syn::parse_str::<Expr>(&format!("({text})", text = literal.value())).is_ok() {
-                    let parts = literal
-                        .value()
-                        .split(',')
-                        .map(|part| format!("{:?}", part.trim()))
-                        .collect::<Vec<_>>()
-                        .join(", ");
-                    format!("several parts go in parentheses: write `{keyword} = ({parts})`")
-                } else {
-                    format!("the string in `{keyword}` is not a Rust expression: {error}")
-                };
+            let text = literal.value();
+            let message = if let Some(parameter) = text.trim().strip_prefix('#') {
+                format!("parameters are named without `#`: write `{keyword} = {parameter}`")
+            } else if syn::parse_str::<Expr>(&format!("({text})", text = literal.value())).is_ok() {
+                let parts = literal
+                    .value()
+                    .split(',')
+                    .map(|part| format!("{:?}", part.trim()))
+                    .collect::<Vec<_>>()
+                    .join(", ");
+                format!("several parts go in parentheses: write `{keyword} = ({parts})`")
+            } else {
+                format!("the string in `{keyword}` is not a Rust expression: {error}")
+            };
             syn::Error::new(literal.span(), message)
         });
         self.errors.keep(parsed)

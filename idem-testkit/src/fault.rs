@@ -11,7 +11,7 @@ use idem_core::record::{
     Renewal,
 };
 use idem_core::store::AdminStore;
-use idem_core::store::admin::{Intervened, Intervention, Listing, Page};
+use idem_core::store::admin::{Counts, Cursor, Intervened, Intervention, Listing, Page};
 use idem_core::{Store, StoreError, StoreErrorKind};
 use tokio::sync::watch;
 
@@ -349,6 +349,10 @@ impl<S: Store> Store for FaultStore<S> {
 impl<S: AdminStore> AdminStore for FaultStore<S> {
     async fn list(&self, listing: &Listing) -> Result<Page, StoreError> {
         self.inner.list(listing).await
+    }
+
+    async fn count(&self, after: Option<&Cursor>) -> Result<Option<Counts>, StoreError> {
+        self.inner.count(after).await
     }
 
     async fn intervene(&self, intervention: &Intervention) -> Result<Intervened, StoreError> {

@@ -9,7 +9,7 @@ use idem_core::record::{
     Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed,
     Renewal,
 };
-use idem_core::store::admin::{Intervened, Intervention, Listing, Page};
+use idem_core::store::admin::{Counts, Cursor, Intervened, Intervention, Listing, Page};
 use idem_core::store::{AdminStore, StoreHandle};
 use idem_core::{Store, StoreError};
 
@@ -70,6 +70,10 @@ impl Handle {
         listing: &Listing,
     ) -> Result<Result<Page, StoreError>, Failure> {
         soon("a listing", self.admin()?.list(listing)).await
+    }
+
+    pub(crate) async fn count(&self, after: Option<&Cursor>) -> Result<Option<Counts>, Failure> {
+        Ok(soon("a count", self.admin()?.count(after)).await??)
     }
 
     pub(crate) async fn intervene(
@@ -198,12 +202,17 @@ type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send +
 /// An [`AdminStore`] behind a pointer.
 trait DynAdmin: Send + Sync {
     fn list<'a>(&'a self, listing: &'a Listing) -> Answer<'a, Page>;
+    fn count<'a>(&'a self, after: Option<&'a Cursor>) -> Answer<'a, Option<Counts>>;
     fn intervene<'a>(&'a self, intervention: &'a Intervention) -> Answer<'a, Intervened>;
 }
 
 impl<S: AdminStore> DynAdmin for S {
     fn list<'a>(&'a self, listing: &'a Listing) -> Answer<'a, Page> {
         Box::pin(AdminStore::list(self, listing))
+    }
+
+    fn count<'a>(&'a self, after: Option<&'a Cursor>) -> Answer<'a, Option<Counts>> {
+        Box::pin(AdminStore::count(self, after))
     }
 
     fn intervene<'a>(&'a self, intervention: &'a Intervention) -> Answer<'a, Intervened> {

@@ -42,7 +42,7 @@ pub(crate) async fn run(store: &AnyStore, args: &Audit, json: bool) -> Result<()
             .list(&listing)
             .await
             .map_err(|error| of_cursor(error, &listing, args.cursor.as_deref()))?;
-        progress.add(&page);
+        progress.add_page(&page);
         tell(&page.unreadable);
         let ids = page
             .records

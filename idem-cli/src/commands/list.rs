@@ -37,7 +37,7 @@ pub(crate) async fn run(store: &AnyStore, args: &List, json: bool) -> Result<(),
             .list(&listing)
             .await
             .map_err(|error| of_cursor(error, &listing, args.cursor.as_deref()))?;
-        progress.add(&page);
+        progress.add_page(&page);
         tell(&page.unreadable);
         has_digests |= page.has_digests;
         found_any |= !page.unreadable.is_empty() || !page.records.is_empty();

@@ -244,7 +244,7 @@ async fn find_digest(
     let mut progress = Progress::new();
     loop {
         let page = store.list(&listing).await?;
-        progress.add(&page);
+        progress.add_page(&page);
         if let Some(listed) = page.records.into_iter().next() {
             // Read again for its outcome. It may have been removed meanwhile.
             if let Some(info) = store.inspect(&listed.id).await? {

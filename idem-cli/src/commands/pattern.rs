@@ -51,7 +51,7 @@ pub(crate) async fn find(store: &AnyStore, wanted: &Wanted<'_>) -> Result<Patter
     let mut progress = Progress::new();
     for _ in 0..MOST_PAGES {
         let page = store.list(&listing).await?;
-        progress.add(&page);
+        progress.add_page(&page);
         for listed in page
             .records
             .into_iter()

@@ -289,7 +289,7 @@ async fn count(
     let mut progress = Progress::new();
     loop {
         let page = store.list(&listing).await?;
-        progress.add(&page);
+        progress.add_page(&page);
         for listed in page.records.into_iter().filter(is_no_entry) {
             if listed.info.state != RecordState::InFlight || force {
                 *counted.entry(print::state(listed.info.state)).or_default() += 1;

@@ -1,6 +1,6 @@
 //! `stats` and `watch`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ const STATES: [RecordState; 6] = [
     RecordState::Done,
 ];
 /// How many records a page has.
-const PAGE: usize = 1000;
+const PAGE: usize = 10_000;
 
 /// The counts of an operation.
 #[derive(Default)]
@@ -63,45 +63,78 @@ pub(crate) async fn watch(store: &AnyStore, args: &Watch, json: bool) -> Result<
 
 async fn count(store: &AnyStore) -> Result<BTreeMap<String, Counts>, Failure> {
     let mut operations: BTreeMap<String, Counts> = BTreeMap::new();
-    let mut seen = std::collections::HashSet::new();
+    let mut unreadable = 0;
+    let mut progress = Progress::new();
+    let mut after = None;
+    loop {
+        let Some(part) = store.count(after.as_ref()).await? else {
+            return count_each(store).await;
+        };
+        unreadable += part.unreadable;
+        for count in part.counts {
+            progress.add(usize::try_from(count.records).unwrap_or(usize::MAX));
+            if *count.operation != *trail::OPERATION {
+                let counts = operations.entry(count.operation.into()).or_default();
+                counts.add(count.state, count.records, count.silent_for);
+            }
+        }
+        after = match part.next {
+            Some(next) => Some(next),
+            None => break,
+        };
+    }
+    if unreadable > 0 {
+        progress.clear();
+        print::aside(&format!(
+            "idem: {unreadable} records cannot be read; `idem list` names them"
+        ));
+    }
+    Ok(operations)
+}
+
+/// Counts by reading each record.
+async fn count_each(store: &AnyStore) -> Result<BTreeMap<String, Counts>, Failure> {
+    let mut operations: BTreeMap<String, Counts> = BTreeMap::new();
+    let mut seen = HashSet::new();
     let mut listing = Listing::all().limit(PAGE);
     let mut progress = Progress::new();
     loop {
         let page = store.list(&listing).await?;
-        progress.add(&page);
+        progress.add_page(&page);
         tell(&page.unreadable);
         for listed in page.records {
             // A listing may repeat a record. The digest takes less memory than the id.
-            if listed.id.operation() == trail::OPERATION || !seen.insert(listed.id.digest()) {
-                continue;
+            if listed.id.operation() != trail::OPERATION && seen.insert(listed.id.digest()) {
+                let operation = listed.id.operation().to_owned();
+                let counts = operations.entry(operation).or_default();
+                counts.add(listed.info.state, 1, listed.info.lease_age);
             }
-            let state = match listed.info.state {
-                // An expired token.
-                RecordState::Expired => RecordState::Issued,
-                state => state,
-            };
-            let counts = operations
-                .entry(listed.id.operation().to_owned())
-                .or_default();
-            for (count, _) in counts
-                .by_state
-                .iter_mut()
-                .zip(STATES)
-                .filter(|(_, other)| *other == state)
-            {
-                *count += 1;
-            }
-            let oldest = match state {
-                RecordState::InFlight => &mut counts.oldest_in_flight,
-                RecordState::Abandoned => &mut counts.oldest_abandoned,
-                _ => continue,
-            };
-            *oldest = (*oldest).max(listed.info.lease_age);
         }
         match page.next {
             Some(cursor) => listing = listing.after(cursor),
             None => return Ok(operations),
         }
+    }
+}
+
+impl Counts {
+    /// Adds records of which nothing was heard for at most so long.
+    fn add(&mut self, state: RecordState, records: u64, silent_for: Option<Duration>) {
+        let state = match state {
+            // An expired token.
+            RecordState::Expired => RecordState::Issued,
+            state => state,
+        };
+        let counts = self.by_state.iter_mut().zip(STATES);
+        for (count, _) in counts.filter(|(_, other)| *other == state) {
+            *count += records;
+        }
+        let oldest = match state {
+            RecordState::InFlight => &mut self.oldest_in_flight,
+            RecordState::Abandoned => &mut self.oldest_abandoned,
+            _ => return,
+        };
+        *oldest = (*oldest).max(silent_for);
     }
 }
 

@@ -73,6 +73,26 @@ pub trait AdminStore: Store {
     /// unreadable record does not fail the listing: see [`Page::unreadable`].
     fn list(&self, listing: &Listing) -> impl Future<Output = Result<Page, StoreError>> + Send;
 
+    /// Counts records by operation and state, a part of the store at a time: `after` is the
+    /// [`next`](Counts::next) of the part before. `None`: this store cannot count without reading
+    /// each record, so [list](Self::list) them. Stores need not implement it.
+    ///
+    /// A record that exists unchanged throughout is counted once. A record that is written
+    /// meanwhile may be missing or counted twice.
+    ///
+    /// Changes nothing, and may be dropped at any time.
+    ///
+    /// # Errors
+    ///
+    /// As [`list`](Self::list).
+    fn count(
+        &self,
+        after: Option<&Cursor>,
+    ) -> impl Future<Output = Result<Option<Counts>, StoreError>> + Send {
+        let _ = after;
+        std::future::ready(Ok(None))
+    }
+
     /// Carries out what an operator has decided about one record, in one atomic step.
     ///
     /// | found | `Settle` | `Release` | `Forget` |
@@ -336,6 +356,61 @@ impl Page {
     pub fn with_looked_at(mut self, records: usize) -> Self {
         self.looked_at = records;
         self
+    }
+}
+
+/// The records of a part of a store, counted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Each operation and state that occurs. Either may come again in another part.
+    pub counts: Vec<Count>,
+    /// How many of the values are known to be unreadable, from their state alone.
+    pub unreadable: u64,
+    /// The position of the next part; `None` if this was the last one.
+    pub next: Option<Cursor>,
+}
+
+impl Counts {
+    /// For stores.
+    pub fn new(counts: Vec<Count>, unreadable: u64, next: Option<Cursor>) -> Self {
+        Self {
+            counts,
+            unreadable,
+            next,
+        }
+    }
+}
+
+/// How many records of an operation are in a state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Count {
+    /// The operation.
+    pub operation: Box<str>,
+    /// The state.
+    pub state: RecordState,
+    /// How many records.
+    pub records: u64,
+    /// In flight and abandoned: the time since the claim or the last renewal of the one of which
+    /// nothing was heard for longest.
+    pub silent_for: Option<Duration>,
+}
+
+impl Count {
+    /// For stores.
+    pub fn new(
+        operation: impl Into<Box<str>>,
+        state: RecordState,
+        records: u64,
+        silent_for: Option<Duration>,
+    ) -> Self {
+        Self {
+            operation: operation.into(),
+            state,
+            records,
+            silent_for,
+        }
     }
 }
 

@@ -162,7 +162,8 @@ pub trait Store: Send + Sync + 'static {
     /// | anything else, or nothing | none | `Lost` |
     ///
     /// If the outcome is larger than the store can take, the error is
-    /// [`TooLarge`](crate::StoreErrorKind::TooLarge), and the owner commits without it.
+    /// [`TooLarge`](crate::StoreErrorKind::TooLarge), and the owner of a lease commits without it. In
+    /// the caller's transaction and by [`settle`](crate::Operation::settle), it is an error.
     fn commit(&self, commit: &Commit)
     -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 

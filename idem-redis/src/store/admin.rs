@@ -31,6 +31,7 @@ const MAX_READ_BATCH: usize = 100;
 ///
 /// The cursor holds the ids that a `SCAN` returned beyond the page. They cannot be scanned again:
 /// while the server's table of keys grows, the same `SCAN` covers other keys.
+#[derive(Clone)]
 struct Position {
     /// The master's address; empty if there is one server.
     node: String,
@@ -102,22 +103,42 @@ pub(crate) async fn list(
     } else {
         limit.min(MAX_BATCH)
     };
+    let is_narrow =
+        listing.state.is_some() || listing.older_than.is_some() || listing.digest.is_some();
     let mut found = Found::default();
-    for _ in 0..SCANS {
-        let Some(batch) = scanner.next(count).await? else {
+    let mut ahead = None;
+    for left in (0..SCANS).rev() {
+        let batch = match ahead.take() {
+            Some(batch) => batch,
+            None => scanner.next(count).await?,
+        };
+        let Some(batch) = batch else {
             break;
         };
         found.looked_at += batch.looked_at;
         found.has_digests |= batch.has_digests;
         let before = found.records.len();
-        read_all(runner, keys, listing, &batch.ids, &mut found).await?;
-        let beyond = found.records.split_off(found.records.len().min(limit));
-        scanner.position.left = beyond.into_iter().map(|listed| listed.id).collect();
-        let room = limit - found.records.len();
-        if room == 0 {
+        // While the records of a batch are read, the server looks for the next keys: unless they are
+        // likely to be beyond this page.
+        let here = scanner.position.clone();
+        let is_ahead = left > 0 && (is_narrow || limit - before >= batch.ids.len() + count);
+        let reading = read_all(runner, keys, listing, &batch.ids, &mut found);
+        if is_ahead {
+            let (read, next) = tokio::join!(reading, scanner.next(count));
+            read?;
+            ahead = Some(next?);
+        } else {
+            reading.await?;
+        }
+        if found.records.len() >= limit {
+            // The next page looks for those keys again.
+            scanner.position = here;
+            let beyond = found.records.split_off(limit);
+            scanner.position.left = beyond.into_iter().map(|listed| listed.id).collect();
             break;
         }
         // Assumes that as many of the next keys match.
+        let room = limit - found.records.len();
         let wanted = match found.records.len() - before {
             0 => count * 4,
             matched => count * room / matched,

@@ -106,7 +106,10 @@ async fn a_waiter_whose_message_is_lost_reads_the_record_again() {
     let took = answered_after(&silent, &waiter, "silent", HELD).await;
     // Far from the end of the lease. That no message came is shown by the time that it took.
     assert!(took < Duration::from_secs(5), "{took:?}");
-    assert!(took > Duration::from_millis(250), "a message came: {took:?}");
+    assert!(
+        took > Duration::from_millis(250),
+        "a message came: {took:?}"
+    );
 }
 
 /// A queue of gigabytes is not filled here: `pg_notify` fails as it does then, and so does the

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use idem_core::StoreErrorKind;
 use idem_core::record::{RecordId, RecordState};
-use idem_core::store::admin::{Cursor, Listed, Listing};
+use idem_core::store::admin::{Count, Cursor, Listed, Listing};
 
 use crate::bench::{Bench, claim, commit, print, release};
 use crate::check::{Failure, broken, holds, same};
@@ -93,6 +93,47 @@ pub(super) const TRIALS: &[Trial] = &[
             })
         },
     ),
+    code("list::a_count_agrees_with_the_listing", |t| {
+        Box::pin(async move {
+            one_of_each(t).await?;
+            // As many of each as of no other, and one that time has made done.
+            t.given_with(RecordState::InFlight, None).await?;
+            let expires = t.given_with(RecordState::InFlight, None).await?;
+            let short = expires.commit.with_ttl(t.unit());
+            let _ = t.store.commit(&short.with_remember(t.unit() * 100)).await?;
+            t.pass_until(t.unit(), &expires.id, Some(RecordState::Done))
+                .await?;
+            let Some(counted) = counted(t).await? else {
+                // Stores need not count.
+                return Ok(());
+            };
+            let mut wanted = BTreeMap::<&str, u64>::new();
+            let listed = all(&t.store, of_trial(t)?).await?;
+            let ids: BTreeMap<&str, RecordState> = listed
+                .iter()
+                .map(|listed| (listed.id.as_str(), listed.info.state))
+                .collect();
+            for state in ids.values() {
+                *wanted.entry(state.as_str()).or_default() += 1;
+            }
+            let counts = counted
+                .iter()
+                .map(|count| (count.state.as_str(), count.records));
+            same("the counts", counts.collect(), wanted)?;
+            for count in counted {
+                let ages = all(&t.store, of_trial(t)?.state(count.state)).await?;
+                let longest = ages.iter().filter_map(|listed| listed.info.lease_age).max();
+                let counted = count.silent_for;
+                same("a count has an age", counted.is_some(), longest.is_some())?;
+                // Listed later, so that time has passed.
+                let apart = counted
+                    .unwrap_or_default()
+                    .abs_diff(longest.unwrap_or_default());
+                holds("the ages are near", apart < Duration::from_secs(30))?;
+            }
+            Ok(())
+        })
+    }),
     code("list::of_one_state_has_no_other", |t| {
         Box::pin(async move {
             let given = one_of_each(t).await?;
@@ -368,6 +409,35 @@ async fn one_of_each(t: &Bench) -> Result<BTreeMap<String, RecordState>, Failure
         all.insert(given.id.as_str().to_owned(), RecordState::Committed);
     }
     Ok(all)
+}
+
+/// Counts the records of this trial, by state. `None`: the store does not count.
+async fn counted(t: &Bench) -> Result<Option<Vec<Count>>, Failure> {
+    let operation = operation(t)?;
+    let mut counts = Vec::<Count>::new();
+    let mut after = None;
+    for _ in 0..MOST_PAGES {
+        let Some(part) = t.store.count(after.as_ref()).await? else {
+            return Ok(None);
+        };
+        let of_trial = part.counts.into_iter();
+        for count in of_trial.filter(|count| *count.operation == *operation) {
+            match counts.iter_mut().find(|other| other.state == count.state) {
+                Some(other) => {
+                    other.records += count.records;
+                    other.silent_for = other.silent_for.max(count.silent_for);
+                }
+                None => counts.push(count),
+            }
+        }
+        match part.next {
+            Some(next) => after = Some(next),
+            None => return Ok(Some(counts)),
+        }
+    }
+    Err(broken(format!(
+        "a count did not end after {MOST_PAGES} parts"
+    )))
 }
 
 /// All pages.

@@ -95,8 +95,6 @@ pub(crate) struct Position {
 #[derive(Debug, Clone)]
 pub(crate) enum ListScope {
     All,
-    /// All of these states. A dialect may return rows in other states too.
-    InStates(&'static [&'static str]),
     InFlight,
     /// Those of an operation that has few rows.
     OfOperation(Box<str>),
@@ -123,6 +121,17 @@ impl Window {
             end,
         }
     }
+}
+
+/// How many rows of an operation hold records in a state.
+pub(crate) struct CountedRows {
+    pub(crate) operation: String,
+    /// The name of a [`RecordState`](idem_core::RecordState), or what the column holds.
+    pub(crate) state: String,
+    pub(crate) rows: i64,
+    /// In flight and abandoned: the milliseconds since the claim or the last renewal of the one of
+    /// which nothing was heard for longest.
+    pub(crate) silent_for: Option<i64>,
 }
 
 /// A row of a listing, without its outcome.
@@ -239,6 +248,33 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         after: &Position,
         limit: i64,
     ) -> impl Future<Output = Result<Window, sqlx::Error>> + Send;
+
+    /// Reads the position of the last of `limit` rows after a position. `None`: there are fewer.
+    fn window_end(
+        &self,
+        on: &mut Conn<Self>,
+        after: &Position,
+        limit: i64,
+    ) -> impl Future<Output = Result<Option<Position>, sqlx::Error>> + Send;
+
+    /// Reads the rows between two positions, the last one included, that are in one of these
+    /// states, or in none that is known.
+    fn window_in_states(
+        &self,
+        on: &mut Conn<Self>,
+        states: [&str; 2],
+        after: &Position,
+        last: &Position,
+    ) -> impl Future<Output = Result<Vec<ListedRow>, sqlx::Error>> + Send;
+
+    /// Counts the rows between two positions, the last one included, by operation and by the state
+    /// of the record.
+    fn count(
+        &self,
+        on: &mut Conn<Self>,
+        after: &Position,
+        last: &Position,
+    ) -> impl Future<Output = Result<Vec<CountedRows>, sqlx::Error>> + Send;
 
     /// Reads rows of an operation that have not expired and whose keys are in a range, in the order
     /// of their keys and without their outcomes: at most `limit`, by the index of the primary key.
@@ -438,6 +474,41 @@ macro_rules! read_row {
     }};
 }
 use read_row;
+
+/// Reads a position: the expiry, the operation and the key.
+macro_rules! read_position {
+    ($row:expr) => {
+        $row.map(|row| {
+            use self::sqlx::Row as _;
+            Ok::<_, self::sqlx::Error>(super::Position {
+                expires_at: row.try_get(0)?,
+                operation: row.try_get(1)?,
+                key: row.try_get(2)?,
+            })
+        })
+        .transpose()
+    };
+}
+use read_position;
+
+/// Reads the rows of a count.
+macro_rules! read_counts {
+    ($rows:expr) => {
+        $rows
+            .into_iter()
+            .map(|row| {
+                use self::sqlx::Row as _;
+                Ok(super::CountedRows {
+                    operation: row.try_get(0)?,
+                    state: row.try_get(1)?,
+                    rows: row.try_get(2)?,
+                    silent_for: row.try_get(3)?,
+                })
+            })
+            .collect::<Result<Vec<_>, self::sqlx::Error>>()
+    };
+}
+use read_counts;
 
 /// Reads the rows of a listing: after those columns, the operation, the key and the expiry.
 macro_rules! read_window {

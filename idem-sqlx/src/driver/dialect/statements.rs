@@ -11,12 +11,32 @@ pub(super) struct WriteStatements {
     pub(super) remove: Arc<str>,
 }
 
+/// Matches the rows of a window whose state is one of two parameters, or none that is known.
+pub(super) fn in_states(one: &str, other: &str) -> String {
+    format!(
+        "(state IN ({one}, {other}) \
+         OR state NOT IN ('issued', 'in_flight', 'released', 'committed', 'done'))"
+    )
+}
+
+/// The state of the record that a row holds, by the database's clock.
+pub(super) fn state_now(now: &str) -> String {
+    format!(
+        "CASE WHEN state = 'in_flight' AND NOT lease_until > {now} THEN 'abandoned' \
+         WHEN state = 'issued' AND valid_until <= {now} THEN 'expired' \
+         WHEN state = 'committed' AND valid_until <= {now} THEN 'done' ELSE state END"
+    )
+}
+
 /// The reads of listings.
 pub(super) struct ListStatements {
     pub(super) window: Arc<str>,
     pub(super) window_in_flight: Arc<str>,
     pub(super) window_of_operation: Arc<str>,
     pub(super) window_of_keys: Arc<str>,
+    pub(super) window_end: Arc<str>,
+    pub(super) window_in_states: Arc<str>,
+    pub(super) count: Arc<str>,
     pub(super) has_more: Arc<str>,
     pub(super) ids: Arc<str>,
 }
@@ -24,7 +44,7 @@ pub(super) struct ListStatements {
 impl ListStatements {
     pub(super) fn window(&self, scope: &ListScope) -> &Arc<str> {
         match scope {
-            ListScope::All | ListScope::InStates(_) => &self.window,
+            ListScope::All => &self.window,
             ListScope::InFlight => &self.window_in_flight,
             ListScope::OfOperation(_) => &self.window_of_operation,
         }
@@ -74,6 +94,9 @@ impl ListStatements {
             &mut self.window_in_flight,
             &mut self.window_of_operation,
             &mut self.window_of_keys,
+            &mut self.window_end,
+            &mut self.window_in_states,
+            &mut self.count,
             &mut self.has_more,
             &mut self.ids,
         ];

@@ -8,12 +8,12 @@ use idem_core::StoreError;
 use idem_core::store::admin::{Intervened, Intervention, Listing, OnIntervention, Page};
 use idem_core::store::record::{Record, RecordState};
 
-use super::super::dialect::{Conn, Dialect, Guard, ListScope, ListedRow, Position};
+use super::super::dialect::{Conn, Dialect, Guard, ListScope, ListedRow, Position, Window};
 use super::super::executor::clock::{DatabaseClock, Lapsed};
 use super::super::executor::errors::{StepError, contended};
 use super::super::executor::{Executor, Resend};
 use super::list_keys::list_keys;
-use super::page::{Found, WINDOW, WINDOWS, count};
+use super::page::{Found, WIDEST, WINDOW, WINDOWS, count};
 use crate::row::{Columns, FoundRow};
 
 /// How many ids one statement reads, which takes as long.
@@ -41,17 +41,13 @@ pub(crate) async fn list<D: Dialect>(
     let scope = list_scope(executor, listing).await?;
     let is_narrow =
         listing.operation.is_some() || listing.state.is_some() || listing.older_than.is_some();
-    let window = if is_narrow { WINDOW } else { limit.min(WINDOW) };
+    let mut window = if is_narrow { WINDOW } else { limit.min(WINDOW) };
     let mut found = Found::default();
     for _ in 0..WINDOWS {
-        let scope = scope.clone();
-        let from = position.clone();
-        let read = executor.step(Resend::Harmless, move |dialect, on| {
-            let scope = scope.clone();
-            let from = from.clone();
-            Box::pin(async move { Ok(dialect.window(on, &scope, &from, count(window)).await?) })
-        });
-        let read = read.await?;
+        let read = read_window(executor, &scope, &position, window).await?;
+        if read.rows.is_empty() && matches!(scope, Scope::InStates(_)) {
+            window = WIDEST.min(4 * window);
+        }
         for ListedRow {
             position: here,
             row,
@@ -78,22 +74,65 @@ pub(crate) async fn list<D: Dialect>(
     Ok(found.page(Some(position)))
 }
 
+/// The rows that a listing reads.
+#[derive(Debug, Clone)]
+enum Scope {
+    Of(ListScope),
+    /// Those in one of two states, or in none that is known. A row costs far more to hand over than
+    /// to pass by, so the end of a window is looked for first.
+    InStates([&'static str; 2]),
+}
+
+async fn read_window<D: Dialect>(
+    executor: &Arc<Executor<D>>,
+    scope: &Scope,
+    from: &Position,
+    rows: usize,
+) -> Result<Window, StoreError> {
+    let scope = scope.clone();
+    let from = from.clone();
+    let limit = count(rows);
+    let read = executor.step(Resend::Harmless, move |dialect, on| {
+        let scope = scope.clone();
+        let from = from.clone();
+        Box::pin(async move {
+            let states = match scope {
+                Scope::Of(scope) => return Ok(dialect.window(on, &scope, &from, limit).await?),
+                Scope::InStates(states) => states,
+            };
+            let end = dialect.window_end(on, &from, limit).await?;
+            let last = end.clone().unwrap_or_else(Position::far);
+            let found = dialect.window_in_states(on, states, &from, &last).await?;
+            let left_out = match &end {
+                Some(_) => rows.saturating_sub(found.len()),
+                None => 0,
+            };
+            Ok(Window {
+                rows: found,
+                left_out,
+                end,
+            })
+        })
+    });
+    read.await
+}
+
 /// Returns the smallest scope that covers a listing. The order is the same in each.
 async fn list_scope<D: Dialect>(
     executor: &Arc<Executor<D>>,
     listing: &Listing,
-) -> Result<ListScope, StoreError> {
+) -> Result<Scope, StoreError> {
     let is_of_leases = matches!(
         listing.state,
         Some(RecordState::InFlight | RecordState::Abandoned)
     );
     if is_of_leases || listing.older_than.is_some() {
-        return Ok(ListScope::InFlight);
+        return Ok(Scope::Of(ListScope::InFlight));
     }
     let all = listing
         .state
         .and_then(in_rows)
-        .map_or(ListScope::All, ListScope::InStates);
+        .map_or(Scope::Of(ListScope::All), Scope::InStates);
     let Some(operation) = listing.operation.clone() else {
         return Ok(all);
     };
@@ -106,19 +145,19 @@ async fn list_scope<D: Dialect>(
     Ok(if has_more.await? {
         all
     } else {
-        ListScope::OfOperation(operation)
+        Scope::Of(ListScope::OfOperation(operation))
     })
 }
 
 /// Returns the states of rows whose records may be in this state now. `None`: any.
-fn in_rows(state: RecordState) -> Option<&'static [&'static str]> {
+fn in_rows(state: RecordState) -> Option<[&'static str; 2]> {
     match state {
-        RecordState::Issued | RecordState::Expired => Some(&["issued"]),
-        RecordState::InFlight | RecordState::Abandoned => Some(&["in_flight"]),
-        RecordState::Released => Some(&["released"]),
-        RecordState::Committed => Some(&["committed"]),
+        RecordState::Issued | RecordState::Expired => Some(["issued"; 2]),
+        RecordState::InFlight | RecordState::Abandoned => Some(["in_flight"; 2]),
+        RecordState::Released => Some(["released"; 2]),
+        RecordState::Committed => Some(["committed"; 2]),
         // An outcome that has expired stays in its row until the next sweep.
-        RecordState::Done => Some(&["committed", "done"]),
+        RecordState::Done => Some(["committed", "done"]),
         _ => None,
     }
 }

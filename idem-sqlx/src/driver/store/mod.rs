@@ -1,6 +1,7 @@
 //! The stores. Their methods are the same for each database.
 
 pub(crate) mod admin;
+mod count;
 mod list_keys;
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -211,6 +212,14 @@ macro_rules! store {
                 listing: &idem_core::store::admin::Listing,
             ) -> Result<idem_core::store::admin::Page, idem_core::StoreError> {
                 super::admin::list(&self.0, listing).await
+            }
+
+            /// Each part is two statements about up to fifty thousand rows.
+            async fn count(
+                &self,
+                after: Option<&idem_core::store::admin::Cursor>,
+            ) -> Result<Option<idem_core::store::admin::Counts>, idem_core::StoreError> {
+                super::count::count(&self.0, after).await.map(Some)
             }
 
             async fn intervene(

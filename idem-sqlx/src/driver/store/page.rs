@@ -9,6 +9,8 @@ use crate::row::{FoundRow, Row};
 
 /// How many rows one statement reads, which takes milliseconds of the server's time.
 pub(super) const WINDOW: usize = 1000;
+/// How many rows one statement passes by at most to find some in a state, which takes as long.
+pub(super) const WIDEST: usize = 16 * WINDOW;
 /// How many such statements may find nothing before the page is returned.
 pub(super) const WINDOWS: usize = 10;
 
@@ -23,7 +25,16 @@ impl Position {
         })
     }
 
-    fn cursor(&self) -> Cursor {
+    /// The position after all rows: in the year 9999 in microseconds, and far beyond in
+    /// milliseconds.
+    pub(super) fn far() -> Self {
+        Self {
+            expires_at: 253_370_764_800_000_000,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn cursor(&self) -> Cursor {
         Cursor::of_fields(&[&self.expires_at.to_string(), &self.operation, &self.key])
     }
 

@@ -18,8 +18,8 @@ use self::statements::{Statements, within};
 use super::super::super::{sql, sqlx};
 use super::statements::WriteStatements;
 use super::{
-    Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, ListScope, ListedRow, Position, Schema,
-    Window,
+    CountedRows, Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, ListScope, ListedRow,
+    Position, Schema, Window,
 };
 use crate::row::{Columns, LeaseColumns, Row};
 use crate::table::Table;
@@ -182,10 +182,64 @@ impl Dialect for Mysql {
             .bind(after.key.as_str());
         let query = match scope {
             ListScope::OfOperation(operation) => query.bind(&**operation).bind(limit),
-            ListScope::All | ListScope::InStates(_) | ListScope::InFlight => query.bind(limit),
+            ListScope::All | ListScope::InFlight => query.bind(limit),
         };
         let rows = super::read_window!(query.fetch_all(on).await?)?;
         Ok(Window::of_all(rows, limit))
+    }
+
+    async fn window_end(
+        &self,
+        on: &mut MySqlConnection,
+        after: &Position,
+        limit: i64,
+    ) -> Result<Option<Position>, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.listing.window_end))
+            .bind(after.expires_at)
+            .bind(after.expires_at)
+            .bind(after.operation.as_str())
+            .bind(after.key.as_str())
+            .bind(limit.saturating_sub(1));
+        super::read_position!(query.fetch_optional(on).await?)
+    }
+
+    async fn window_in_states(
+        &self,
+        on: &mut MySqlConnection,
+        states: [&str; 2],
+        after: &Position,
+        last: &Position,
+    ) -> Result<Vec<ListedRow>, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.listing.window_in_states))
+            .bind(after.expires_at)
+            .bind(after.expires_at)
+            .bind(after.operation.as_str())
+            .bind(after.key.as_str())
+            .bind(last.expires_at)
+            .bind(last.expires_at)
+            .bind(last.operation.as_str())
+            .bind(last.key.as_str())
+            .bind(states[0])
+            .bind(states[1]);
+        super::read_window!(query.fetch_all(on).await?)
+    }
+
+    async fn count(
+        &self,
+        on: &mut MySqlConnection,
+        after: &Position,
+        last: &Position,
+    ) -> Result<Vec<CountedRows>, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.listing.count))
+            .bind(after.expires_at)
+            .bind(after.expires_at)
+            .bind(after.operation.as_str())
+            .bind(after.key.as_str())
+            .bind(last.expires_at)
+            .bind(last.expires_at)
+            .bind(last.operation.as_str())
+            .bind(last.key.as_str());
+        super::read_counts!(query.fetch_all(on).await?)
     }
 
     async fn window_of_keys(

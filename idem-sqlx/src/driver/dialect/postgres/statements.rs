@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::statements::{
-    ListStatements, TableStatements, UpkeepStatements, WriteStatements,
+    ListStatements, TableStatements, UpkeepStatements, WriteStatements, in_states, state_now,
 };
 use crate::table::Table;
 
@@ -212,6 +212,28 @@ fn listing(t: &str) -> ListStatements {
         // Only the index of the key fits this expression.
         window_of_operation: window(t, "(expires_at + interval '0')", "AND operation = $5 "),
         window_of_keys: window_of_keys(t),
+        window_end: format!(
+            "SELECT {EXPIRES_AT}, operation, key FROM {t} WHERE {} \
+             ORDER BY expires_at, operation, key LIMIT 1 OFFSET $4",
+            after("expires_at")
+        )
+        .into(),
+        window_in_states: format!(
+            "SELECT {}, operation, key, {EXPIRES_AT} FROM {t} WHERE {} AND {} \
+             ORDER BY expires_at, operation, key",
+            row_without_outcome(),
+            between(),
+            in_states("$7", "$8")
+        )
+        .into(),
+        count: format!(
+            "SELECT operation, {}, count(*), \
+             (extract(epoch FROM statement_timestamp() - min(leased_at)) * 1000)::bigint \
+             FROM {t} WHERE {} GROUP BY 1, 2",
+            state_now("statement_timestamp()"),
+            between()
+        )
+        .into(),
         has_more: format!("SELECT 1 FROM {t} WHERE operation = $1 LIMIT 1 OFFSET $2").into(),
         ids: format!(
             "SELECT operation, key FROM {t} WHERE (operation, key) > ($1, $2) \
@@ -246,25 +268,51 @@ fn upkeep(t: &str) -> UpkeepStatements {
     }
 }
 
+/// The expiry of a row in a position, in microseconds since 1970.
+const EXPIRES_AT: &str = "(extract(epoch FROM expires_at) * 1000000)::bigint";
+
+fn row_without_outcome() -> String {
+    ROW.replace("outcome,", "''::bytea,")
+}
+
+/// The expiry that a parameter holds.
+fn time(parameter: &str) -> String {
+    format!("(timestamptz 'epoch' + {parameter}::bigint * interval '1 microsecond')")
+}
+
+/// Matches rows after a position, in the order of this expression.
+fn after(expires_at: &str) -> String {
+    let from = time("$1");
+    format!(
+        "{expires_at} > statement_timestamp() AND {expires_at} >= {from} \
+         AND ({expires_at}, operation, key) > ({from}, $2, $3)"
+    )
+}
+
+/// Matches rows between two positions, the last one included.
+fn between() -> String {
+    let to = time("$4");
+    format!(
+        "{} AND expires_at <= {to} AND (expires_at, operation, key) <= ({to}, $5, $6)",
+        after("expires_at")
+    )
+}
+
 /// Reads the rows of a listing, in the order of this expression.
 fn window(table: &str, expires_at: &str, only: &str) -> Arc<str> {
-    let from = "(timestamptz 'epoch' + $1::bigint * interval '1 microsecond')";
-    let row = ROW.replace("outcome,", "''::bytea,");
+    let row = row_without_outcome();
+    let after = after(expires_at);
     Arc::from(format!(
-        "SELECT {row}, operation, key, (extract(epoch FROM expires_at) * 1000000)::bigint FROM \
-         {table} \
-         WHERE {expires_at} > statement_timestamp() AND {expires_at} >= {from} \
-         AND ({expires_at}, operation, key) > ({from}, $2, $3) {only}\
+        "SELECT {row}, operation, key, {EXPIRES_AT} FROM {table} WHERE {after} {only}\
          ORDER BY {expires_at}, operation, key LIMIT $4"
     ))
 }
 
 /// Reads rows of an operation in a range of keys. Only the index of the key fits this.
 fn window_of_keys(table: &str) -> Arc<str> {
-    let row = ROW.replace("outcome,", "''::bytea,");
+    let row = row_without_outcome();
     Arc::from(format!(
-        "SELECT {row}, operation, key, (extract(epoch FROM expires_at) * 1000000)::bigint FROM \
-         {table} \
+        "SELECT {row}, operation, key, {EXPIRES_AT} FROM {table} \
          WHERE operation = $1 AND key >= $2 AND key < $3 \
          AND (expires_at + interval '0') > statement_timestamp() ORDER BY key LIMIT $4"
     ))

@@ -18,8 +18,8 @@ use super::super::super::{sql, sqlx};
 use super::lock_limit::LockLimit;
 use super::statements::WriteStatements;
 use super::{
-    Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, ListScope, ListedRow, Position, Schema,
-    Window,
+    CountedRows, Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, ListScope, ListedRow,
+    Position, Schema, Window,
 };
 use crate::row::{Columns, Row, millis};
 use crate::table::Table;
@@ -58,54 +58,6 @@ macro_rules! bind {
 }
 
 impl SqliteFile {
-    /// Reads the rows of a window that are in some states. A row costs far more to hand over than
-    /// to pass by, so the end of the window is looked for first.
-    async fn window_in_states(
-        &self,
-        on: &mut SqliteConnection,
-        states: &[&str],
-        after: &Position,
-        limit: i64,
-    ) -> Result<Window, sqlx::Error> {
-        let query = sqlx::query(sql(&self.statements.window_end))
-            .bind(after.expires_at)
-            .bind(after.operation.as_str())
-            .bind(after.key.as_str())
-            .bind(limit.saturating_sub(1));
-        let mut end = None;
-        if let Some(row) = query.fetch_optional(&mut *on).await? {
-            end = Some(Position {
-                expires_at: row.try_get(0)?,
-                operation: row.try_get(1)?,
-                key: row.try_get(2)?,
-            });
-        }
-        let last = end.clone().unwrap_or_else(|| Position {
-            expires_at: i64::MAX,
-            ..Position::default()
-        });
-        let query = sqlx::query(sql(&self.statements.window_in_states))
-            .bind(after.expires_at)
-            .bind(after.operation.as_str())
-            .bind(after.key.as_str())
-            .bind(last.expires_at)
-            .bind(last.operation)
-            .bind(last.key)
-            .bind(states.first().copied())
-            .bind(states.last().copied());
-        let rows = super::read_window!(query.fetch_all(on).await?)?;
-        let window = usize::try_from(limit).unwrap_or_default();
-        let left_out = match &end {
-            Some(_) => window.saturating_sub(rows.len()),
-            None => 0,
-        };
-        Ok(Window {
-            rows,
-            left_out,
-            end,
-        })
-    }
-
     async fn insert_each(
         &self,
         on: &mut SqliteConnection,
@@ -242,9 +194,6 @@ impl Dialect for SqliteFile {
         after: &Position,
         limit: i64,
     ) -> Result<Window, sqlx::Error> {
-        if let ListScope::InStates(states) = scope {
-            return self.window_in_states(on, states, after, limit).await;
-        }
         let query = sqlx::query(sql(self.statements.listing.window(scope)));
         let query = query.bind(after.expires_at);
         let query = query
@@ -252,10 +201,59 @@ impl Dialect for SqliteFile {
             .bind(after.key.as_str());
         let query = match scope {
             ListScope::OfOperation(operation) => query.bind(limit).bind(&**operation),
-            ListScope::All | ListScope::InStates(_) | ListScope::InFlight => query.bind(limit),
+            ListScope::All | ListScope::InFlight => query.bind(limit),
         };
         let rows = super::read_window!(query.fetch_all(on).await?)?;
         Ok(Window::of_all(rows, limit))
+    }
+
+    async fn window_end(
+        &self,
+        on: &mut SqliteConnection,
+        after: &Position,
+        limit: i64,
+    ) -> Result<Option<Position>, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.listing.window_end))
+            .bind(after.expires_at)
+            .bind(after.operation.as_str())
+            .bind(after.key.as_str())
+            .bind(limit.saturating_sub(1));
+        super::read_position!(query.fetch_optional(on).await?)
+    }
+
+    async fn window_in_states(
+        &self,
+        on: &mut SqliteConnection,
+        states: [&str; 2],
+        after: &Position,
+        last: &Position,
+    ) -> Result<Vec<ListedRow>, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.listing.window_in_states))
+            .bind(after.expires_at)
+            .bind(after.operation.as_str())
+            .bind(after.key.as_str())
+            .bind(last.expires_at)
+            .bind(last.operation.as_str())
+            .bind(last.key.as_str())
+            .bind(states[0])
+            .bind(states[1]);
+        super::read_window!(query.fetch_all(on).await?)
+    }
+
+    async fn count(
+        &self,
+        on: &mut SqliteConnection,
+        after: &Position,
+        last: &Position,
+    ) -> Result<Vec<CountedRows>, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.listing.count))
+            .bind(after.expires_at)
+            .bind(after.operation.as_str())
+            .bind(after.key.as_str())
+            .bind(last.expires_at)
+            .bind(last.operation.as_str())
+            .bind(last.key.as_str());
+        super::read_counts!(query.fetch_all(on).await?)
     }
 
     async fn window_of_keys(

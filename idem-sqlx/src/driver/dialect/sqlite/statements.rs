@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::super::statements::{
-    ListStatements, TableStatements, UpkeepStatements, WriteStatements,
+    ListStatements, TableStatements, UpkeepStatements, WriteStatements, in_states, state_now,
 };
 use crate::table::Table;
 
@@ -15,8 +15,6 @@ pub(super) struct Statements {
     pub(super) writes: WriteStatements,
     pub(super) renew: Arc<str>,
     pub(super) listing: ListStatements,
-    pub(super) window_end: Arc<str>,
-    pub(super) window_in_states: Arc<str>,
     pub(super) upkeep: UpkeepStatements,
     pub(super) table: TableStatements,
 }
@@ -63,8 +61,6 @@ impl Statements {
             )
             .into(),
             listing: listing(t),
-            window_end: window_end(t),
-            window_in_states: window_in_states(t),
             upkeep: upkeep(t),
             table: TableStatements {
                 schema: schema(table).into(),
@@ -112,6 +108,10 @@ fn listing(t: &str) -> ListStatements {
              ORDER BY {expires_at}, operation, key LIMIT ?4"
         ))
     };
+    let between = format!(
+        "{} AND expires_at <= ?4 AND (+expires_at, operation, key) <= (?4, ?5, ?6)",
+        after_position("expires_at")
+    );
     ListStatements {
         window: window("expires_at", ""),
         window_in_flight: window("expires_at", "AND state = 'in_flight' "),
@@ -120,6 +120,19 @@ fn listing(t: &str) -> ListStatements {
             "SELECT {row}, operation, key, expires_at FROM {t} \
              WHERE operation = ?1 AND key >= ?2 AND key < ?3 AND +expires_at > {NOW} \
              ORDER BY key LIMIT ?4"
+        )
+        .into(),
+        window_end: window_end(t),
+        window_in_states: format!(
+            "SELECT {row}, operation, key, expires_at FROM {t} WHERE {between} AND {} \
+             ORDER BY expires_at, operation, key",
+            in_states("?7", "?8")
+        )
+        .into(),
+        count: format!(
+            "SELECT operation, {}, count(*), {NOW} - min(leased_at) FROM {t} WHERE {between} \
+             GROUP BY 1, 2",
+            state_now(NOW)
         )
         .into(),
         has_more: format!("SELECT 1 FROM {t} WHERE operation = ?1 LIMIT 1 OFFSET ?2").into(),
@@ -144,19 +157,6 @@ fn window_end(t: &str) -> Arc<str> {
     Arc::from(format!(
         "SELECT expires_at, operation, key FROM {t} WHERE {after} \
          ORDER BY expires_at, operation, key LIMIT 1 OFFSET ?4"
-    ))
-}
-
-/// Reads the rows of a window that are in one of two states, or in none that is known.
-fn window_in_states(t: &str) -> Arc<str> {
-    let row = row("x''");
-    let after = after_position("expires_at");
-    Arc::from(format!(
-        "SELECT {row}, operation, key, expires_at FROM {t} WHERE {after} \
-         AND expires_at <= ?4 AND (+expires_at, operation, key) <= (?4, ?5, ?6) \
-         AND (state IN (?7, ?8) \
-         OR state NOT IN ('issued', 'in_flight', 'released', 'committed', 'done')) \
-         ORDER BY expires_at, operation, key"
     ))
 }
 
@@ -188,8 +188,6 @@ impl Statements {
             &mut self.insert_only,
             &mut self.read,
             &mut self.renew,
-            &mut self.window_end,
-            &mut self.window_in_states,
         ];
         super::super::statements::rewrite(texts, change);
         self.writes.rewrite(change);

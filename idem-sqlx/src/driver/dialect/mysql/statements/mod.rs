@@ -13,7 +13,7 @@ use idem_core::store::record::RecordId;
 
 use self::within::{UNLIMIT, limit};
 use super::super::statements::{
-    ListStatements, TableStatements, UpkeepStatements, WriteStatements,
+    ListStatements, TableStatements, UpkeepStatements, WriteStatements, in_states, state_now,
 };
 use super::super::{Guard, LeaseRenewal, RENEWALS};
 use crate::row::Columns;
@@ -230,13 +230,18 @@ fn renewal(t: &str) -> RenewalParts {
 
 fn listing(t: &str) -> ListStatements {
     let row = ROW.replace("outcome,", "CAST('' AS BINARY),");
-    let from = "(TIMESTAMP('1970-01-01') + INTERVAL ? MICROSECOND)";
+    let expires_at = "TIMESTAMPDIFF(MICROSECOND, TIMESTAMP('1970-01-01'), expires_at)";
+    let time = "(TIMESTAMP('1970-01-01') + INTERVAL ? MICROSECOND)";
+    let after = format!(
+        "expires_at > UTC_TIMESTAMP(6) AND expires_at >= {time} \
+         AND (expires_at, operation, `key`) > ({time}, ?, ?)"
+    );
+    let between = format!(
+        "{after} AND expires_at <= {time} AND (expires_at, operation, `key`) <= ({time}, ?, ?)"
+    );
     let window = |index: &str, only: &str| {
         Arc::from(format!(
-            "SELECT {row}, operation, `key`, \
-             TIMESTAMPDIFF(MICROSECOND, TIMESTAMP('1970-01-01'), expires_at) FROM {t}{index} \
-             WHERE expires_at > UTC_TIMESTAMP(6) AND expires_at >= {from} \
-             AND (expires_at, operation, `key`) > ({from}, ?, ?) {only}\
+            "SELECT {row}, operation, `key`, {expires_at} FROM {t}{index} WHERE {after} {only}\
              ORDER BY expires_at, operation, `key` LIMIT ?"
         ))
     };
@@ -244,9 +249,26 @@ fn listing(t: &str) -> ListStatements {
         window: window("", ""),
         window_in_flight: window("", "AND state = 'in_flight' "),
         window_of_operation: window(" FORCE INDEX (PRIMARY)", "AND operation = ? "),
+        window_end: format!(
+            "SELECT {expires_at}, operation, `key` FROM {t} WHERE {after} \
+             ORDER BY expires_at, operation, `key` LIMIT 1 OFFSET ?"
+        )
+        .into(),
+        window_in_states: format!(
+            "SELECT {row}, operation, `key`, {expires_at} FROM {t} WHERE {between} AND {} \
+             ORDER BY expires_at, operation, `key`",
+            in_states("?", "?")
+        )
+        .into(),
+        count: format!(
+            "SELECT operation, {} AS now, count(*), \
+             TIMESTAMPDIFF(MICROSECOND, min(leased_at), UTC_TIMESTAMP(6)) DIV 1000 \
+             FROM {t} WHERE {between} GROUP BY operation, now",
+            state_now("UTC_TIMESTAMP(6)")
+        )
+        .into(),
         window_of_keys: format!(
-            "SELECT {row}, operation, `key`, \
-             TIMESTAMPDIFF(MICROSECOND, TIMESTAMP('1970-01-01'), expires_at) \
+            "SELECT {row}, operation, `key`, {expires_at} \
              FROM {t} FORCE INDEX (PRIMARY) WHERE operation = ? AND `key` >= ? AND `key` < ? \
              AND expires_at > UTC_TIMESTAMP(6) ORDER BY `key` LIMIT ?"
         )
