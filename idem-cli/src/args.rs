@@ -67,6 +67,11 @@ pub(crate) enum Command {
     Audit(Audit),
     /// Finds settings of this store that would break a promise, and says how to fix them
     Doctor,
+    /// Prints the statements that create the table, for a migration file. `--table` names it
+    Schema {
+        /// Which database
+        database: Database,
+    },
     /// Prints the completions for a shell
     Completions {
         /// Which shell
@@ -250,6 +255,17 @@ pub(crate) struct Purge {
     pub(crate) older_than: Option<Duration>,
     #[command(flatten)]
     pub(crate) consent: Consent,
+}
+
+/// A kind of database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Database {
+    #[value(alias = "postgresql")]
+    Postgres,
+    /// MySQL and MariaDB
+    #[value(alias = "mariadb")]
+    Mysql,
+    Sqlite,
 }
 
 /// The state of a record.

@@ -19,6 +19,8 @@ mod many;
 mod million;
 #[path = "program/night.rs"]
 mod night;
+#[path = "program/schema.rs"]
+mod schema;
 #[path = "program/settle.rs"]
 mod settle;
 #[path = "program/unreadable.rs"]

@@ -5,6 +5,7 @@ mod change;
 mod list;
 mod pattern;
 mod purge;
+mod schema;
 mod stats;
 
 use std::io::{self, Write as _};
@@ -41,6 +42,10 @@ pub(crate) async fn run(args: Args) -> Result<u8, Failure> {
             clap_mangen::Man::new(Args::command()).render(&mut io::stdout())?;
             return Ok(failure::DONE);
         }
+        Command::Schema { database } => {
+            schema::run(*database, &args)?;
+            return Ok(failure::DONE);
+        }
         Command::Doctor => return doctor::run(&args).await,
         _ => {}
     }
@@ -62,7 +67,9 @@ async fn carry_out(store: &AnyStore, args: &Args) -> Result<(), Failure> {
         Command::Watch(watch) => stats::watch(store, watch, args.json).await,
         Command::Purge(purge) => purge::run(store, purge, args.json).await,
         Command::Audit(audit) => audit::run(store, audit, args.json).await,
-        Command::Completions { .. } | Command::Man | Command::Doctor => Ok(()),
+        Command::Completions { .. } | Command::Man | Command::Schema { .. } | Command::Doctor => {
+            Ok(())
+        }
     }
 }
 

@@ -196,6 +196,9 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     /// claim there, so it does not expire, however long the transaction takes.
     fn within_transactions(table: &Table) -> Self;
 
+    /// Returns the statements that create the table, as a migration file has them.
+    fn create_statements(table: &Table) -> String;
+
     /// Returns the database's address, without the password.
     fn place(options: &Options<Self>) -> String;
 

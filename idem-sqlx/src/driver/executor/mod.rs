@@ -12,7 +12,7 @@ mod pool;
 mod queue;
 mod settings;
 pub(crate) mod sweep;
-mod table_check;
+pub(crate) mod table_check;
 
 use std::fmt;
 use std::future::Future;

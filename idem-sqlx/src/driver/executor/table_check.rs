@@ -19,12 +19,7 @@ pub(crate) struct TableCheck {
 
 impl TableCheck {
     pub(crate) fn new(name: &str, parsed: Option<&Table>) -> Self {
-        let invalid = parsed.is_none().then(|| {
-            format!(
-                "`{name}` is not a valid table name; write `name` or `schema.name` with letters, \
-                 digits and `_`, each at most 63 bytes"
-            )
-        });
+        let invalid = parsed.is_none().then(|| invalid_name(name));
         Self {
             name: name.to_owned(),
             invalid,
@@ -79,4 +74,19 @@ impl TableCheck {
         };
         Err(refused(format!("{database} ({place}): {why}")))
     }
+}
+
+/// Returns the statements that create a table of this name.
+pub(crate) fn create_statements<D: Dialect>(name: &str) -> Result<String, StoreError> {
+    match Table::parse(name) {
+        Some(table) => Ok(D::create_statements(&table)),
+        None => Err(refused(invalid_name(name))),
+    }
+}
+
+fn invalid_name(name: &str) -> String {
+    format!(
+        "`{name}` is not a valid table name; write `name` or `schema.name` with letters, digits \
+         and `_`, each at most 63 bytes"
+    )
 }

@@ -44,9 +44,33 @@ macro_rules! store {
             /// The statements that create the table `idem_records`, for teams that run their own
             /// migrations. `migrate` runs the same.
             ///
-            /// For a table of another name, replace `idem_records` everywhere. The mark
-            /// `idem schema 1` must stay: it is how the store knows the version of its table.
+            /// For a table of another name, use [`schema`](Self::schema). The mark `idem schema 1`
+            /// must stay: it is how the store knows the version of its table.
             pub const SCHEMA: &'static str = include_str!($schema);
+
+            /// Returns the statements that create a table of this name: `name` or `schema.name`.
+            /// They are those of [`SCHEMA`](Self::SCHEMA), with the name in quotes, and
+            /// `migrate` runs the same. `idem schema` prints them.
+            ///
+            /// # Errors
+            ///
+            /// If the name is not one that `table` of the builder takes.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            #[doc = concat!("use idem_sqlx::", stringify!($Store), ";")]
+            ///
+            /// # fn main() -> Result<(), idem_core::StoreError> {
+            #[doc = concat!("let ddl = ", stringify!($Store), "::schema(\"shop_records\")?;")]
+            /// assert!(ddl.contains("shop_records") && ddl.contains("idem schema 1"));
+            #[doc = concat!("assert!(", stringify!($Store), "::schema(\"shop records\").is_err());")]
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn schema(table: &str) -> Result<String, idem_core::StoreError> {
+                super::super::executor::table_check::create_statements::<$Dialect>(table)
+            }
 
             /// Creates a store on the application's pool, with the table `idem_records`.
             ///

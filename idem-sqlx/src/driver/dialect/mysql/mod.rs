@@ -111,6 +111,10 @@ impl Dialect for Mysql {
         }
     }
 
+    fn create_statements(table: &Table) -> String {
+        statements::create_statements(table)
+    }
+
     fn place(options: &MySqlConnectOptions) -> String {
         format!(
             "{}:{}/{}",

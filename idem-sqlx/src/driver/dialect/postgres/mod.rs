@@ -61,6 +61,10 @@ impl Dialect for Postgresql {
         }
     }
 
+    fn create_statements(table: &Table) -> String {
+        statements::create_statements(table)
+    }
+
     fn place(options: &PgConnectOptions) -> String {
         format!(
             "{}:{}/{}",

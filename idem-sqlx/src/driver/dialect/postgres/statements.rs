@@ -375,6 +375,15 @@ pub(super) fn channel(table: &Table) -> String {
 }
 
 fn create(table: &Table) -> String {
+    let lock = format!("hashtext('idem.{}')", table.name());
+    format!(
+        "SELECT pg_advisory_xact_lock({lock});\n{}",
+        create_statements(table)
+    )
+}
+
+/// Returns the statements that create the table, as a migration file has them.
+pub(super) fn create_statements(table: &Table) -> String {
     let ddl = include_str!("../schema/postgres.sql");
     let ddl = ddl.replace(
         "EXISTS idem_records (",
@@ -394,13 +403,9 @@ fn create(table: &Table) -> String {
         "idem_records_in_flight",
         &format!("\"{}\"", index(table, "in_flight")),
     );
-    let ddl = ddl.replace(
+    ddl.replace(
         "idem_records_valid_until",
         &format!("\"{}\"", index(table, "valid_until")),
-    );
-    format!(
-        "SELECT pg_advisory_xact_lock(hashtext('idem.{}'));\n{ddl}",
-        table.name()
     )
 }
 

@@ -144,6 +144,10 @@ impl Dialect for SqliteFile {
         }
     }
 
+    fn create_statements(table: &Table) -> String {
+        statements::create_statements(table)
+    }
+
     fn place(options: &SqliteConnectOptions) -> String {
         options.get_filename().display().to_string()
     }

@@ -216,6 +216,12 @@ pub(super) fn mark(created_by: &str) -> String {
 }
 
 fn create(table: &Table) -> String {
+    // At once as the writer: two that create one table at the same time come one after the other.
+    format!("BEGIN IMMEDIATE;\n{}\nCOMMIT;", create_statements(table))
+}
+
+/// Returns the statements that create the table, as a migration file has them.
+pub(super) fn create_statements(table: &Table) -> String {
     let ddl = include_str!("../schema/sqlite.sql");
     let ddl = ddl.replace(
         "EXISTS idem_records (",
@@ -229,7 +235,5 @@ fn create(table: &Table) -> String {
     };
     let ddl = ddl.replace("idem_records_expires_at", &index("expires_at"));
     let ddl = ddl.replace("idem_records_in_flight", &index("in_flight"));
-    let ddl = ddl.replace("idem_records_valid_until", &index("valid_until"));
-    // At once as the writer: two that create one table at the same time come one after the other.
-    format!("BEGIN IMMEDIATE;\n{ddl}\nCOMMIT;")
+    ddl.replace("idem_records_valid_until", &index("valid_until"))
 }

@@ -107,7 +107,7 @@ impl Statements {
             upkeep: upkeep(t),
             table: TableStatements {
                 schema: schema(table).into(),
-                create: create(table).into(),
+                create: create_statements(table).into(),
             },
         }
     }
@@ -465,7 +465,8 @@ fn push_bytes(text: &mut String, value: Option<&[u8]>) {
     text.push('\'');
 }
 
-fn create(table: &Table) -> String {
+/// Returns the statement that creates the table, as a migration file has it.
+pub(super) fn create_statements(table: &Table) -> String {
     include_str!("../../schema/mysql.sql")
         .replace("`idem_records` (", &format!("{} (", table.quoted('`')))
 }
