@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use idem::sqlx::{self, AssertSqlSafe, Connection as _};
-use idem::{Idempotency, idempotent};
+use idem::{Idempotency, guard, idempotent};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
@@ -148,8 +148,9 @@ async fn client(
     }
     loop {
         counts.calls += 1;
-        let mut tx = pool.begin_with(BEGIN).await?;
-        let answer = match transfer(&mut tx, &order).await {
+        // It begins and commits. That a transfer is declined is recorded, without any row.
+        let call = guard::transaction(&pool, async |tx| transfer(tx, &order).await);
+        let answer = match call.await {
             Ok(receipt) => Some(receipt),
             Err(TransferError::Declined) => None,
             Err(TransferError::Idempotency(error)) if error.is_retryable() => {
@@ -158,7 +159,6 @@ async fn client(
             }
             Err(error) => return Err(error),
         };
-        tx.commit().await?;
         return Ok((order, answer, counts));
     }
 }

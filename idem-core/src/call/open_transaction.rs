@@ -17,7 +17,7 @@ use crate::policy::settings::InFlight;
 use crate::record::{Claim, Claimed, Commit, Origin, Owner, Ownership};
 use crate::runtime::Runtime;
 use crate::runtime::outcome_writer::OutcomeWriter;
-use crate::store::{Store, Transaction};
+use crate::store::{KeptErrors, KeptRecord, Store, Transaction};
 use crate::task::current;
 
 /// The longest pause before a transaction is run again, and between two looks at a key that a lease
@@ -96,11 +96,14 @@ pub(crate) struct OpenTransaction<'a, X: Transaction<S>, S: Store> {
     pub(crate) attempt: Option<u64>,
     /// The transaction can only be rolled back.
     pub(crate) is_rollback_forced: bool,
+    /// What whoever ends the transaction collects of it.
+    kept_errors: KeptErrors,
     store: PhantomData<fn() -> S>,
 }
 
 impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
     pub(crate) fn new(tx: &'a mut X, runtime: &'a Arc<Runtime>, request: &'a Request) -> Self {
+        let kept_errors = KeptErrors::of(&*tx);
         Self {
             tx,
             depth: 0,
@@ -108,6 +111,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
             request,
             attempt: None,
             is_rollback_forced: false,
+            kept_errors,
             store: PhantomData,
         }
     }
@@ -133,6 +137,9 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
 
     pub(crate) async fn savepoint(&mut self) -> Result<(), StoreError> {
         self.tx.savepoint().await?;
+        if self.depth == 0 {
+            self.kept_errors.savepoint();
+        }
         self.depth += 1;
         Ok(())
     }
@@ -155,10 +162,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         if let Some(submission) = &request.submission {
             runtime.admit(request, submission, began)?;
         }
-        let wait = match request.settings.in_flight {
-            InFlight::Wait if !request.settings.observes => request.settings.wait(),
-            InFlight::Wait | InFlight::Reject => Duration::ZERO,
-        };
+        let wait = self.wait();
         let until = until.unwrap_or_else(|| clock::after(began, wait));
         let owner = runtime.store.owner();
         let claim = request.claim(owner);
@@ -182,6 +186,15 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
             runtime.waited(request, began);
         }
         self.after_claim(answered.claimed, owner).await
+    }
+
+    /// How long a claim of this call waits for other transactions and leases that hold the key.
+    fn wait(&self) -> Duration {
+        let settings = &self.request.settings;
+        match settings.in_flight {
+            InFlight::Wait if !settings.observes => settings.wait(),
+            InFlight::Wait | InFlight::Reject => Duration::ZERO,
+        }
     }
 
     /// Claims until the database answers that no lease holds the key, or `until` has passed.
@@ -276,8 +289,26 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         self.release_all().await
     }
 
+    /// Notes that this commit has recorded a kept error in the transaction.
+    pub(crate) fn note_kept_error(&self, commit: Commit) {
+        self.kept_errors.note(|| KeptRecord {
+            store: self.runtime.store.clone(),
+            claim: self.request.claim(commit.owner),
+            commit,
+            wait: self.wait(),
+        });
+    }
+
+    /// Forgets the kept errors since the savepoints of this call, which are to be rolled back.
+    fn forget_kept_errors(&self) {
+        if self.depth > 0 {
+            self.kept_errors.roll_back();
+        }
+    }
+
     /// Undoes what the body did, and keeps the claim.
     pub(crate) async fn roll_back_body(&mut self) -> Result<(), Error> {
+        self.forget_kept_errors();
         let rolled_back = self.tx.roll_back().await;
         self.depth -= 1;
         if let Err(error) = rolled_back {
@@ -302,6 +333,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
     /// Undoes everything, the claim included. If that fails, the transaction can only be rolled
     /// back as a whole.
     pub(crate) async fn roll_back(&mut self) {
+        self.forget_kept_errors();
         while self.depth > 0 {
             let rolled_back = self.tx.roll_back().await;
             self.depth -= 1;
@@ -323,6 +355,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
 
     pub(crate) async fn force_rollback(&mut self) {
         self.is_rollback_forced = true;
+        self.forget_kept_errors();
         // The driver counts its savepoints. Without this, it would take the caller's next rollback
         // for that of a savepoint.
         while self.depth > 0 {
@@ -345,6 +378,7 @@ impl<X: Transaction<S>, S: Store> Drop for OpenTransaction<'_, X, S> {
             // The rollback to the savepoint undoes the claim.
             self.report(Decision::CallerDropped, attempt, None);
         }
+        self.forget_kept_errors();
         for _ in 0..self.depth {
             self.tx.roll_back_later();
         }

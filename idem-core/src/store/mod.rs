@@ -72,6 +72,7 @@
 pub mod admin;
 pub mod clock;
 mod dynamic;
+mod kept_error;
 pub(crate) mod memory;
 pub mod trail;
 mod transaction;
@@ -89,6 +90,8 @@ use crate::record::{
 pub use self::admin::AdminStore;
 pub use self::dynamic::StoreHandle;
 pub(crate) use self::dynamic::{AnyStore, StepAnswer};
+pub(crate) use self::kept_error::KeptErrors;
+pub use self::kept_error::{KeptRecord, TransactionAddress, Written, collect_kept_errors};
 pub(crate) use self::memory::MemoryStore;
 pub use self::transaction::{Transaction, Transactions};
 pub use crate::base::clock::Clock;

@@ -9,6 +9,7 @@
 #![cfg(all(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 
 mod bad_input;
+mod begun;
 mod beside_leases;
 mod burst;
 mod databases;

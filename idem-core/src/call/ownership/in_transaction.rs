@@ -78,7 +78,10 @@ where
                 }
                 let commit = commit_of(self.open.request, self.owner, attempt, outcome, kept_for);
                 self.open.commit(self.store, &commit).await?;
-                self.is_error_kept = is_error;
+                if is_error {
+                    self.is_error_kept = true;
+                    self.open.note_kept_error(commit);
+                }
                 self.open.report(decision_on(is_error), attempt, None);
             }
             RecordPlan::GiveUp(_) => {

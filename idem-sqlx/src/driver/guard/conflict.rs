@@ -6,6 +6,7 @@ use self::sqlx::error::DatabaseError;
 use super::super::super::sqlx;
 use super::super::dialect::Dialect as _;
 use super::super::transaction::of_database;
+use super::kept::KeyTaken;
 
 /// No chain of sources is longer, but for one that is a circle.
 const LONGEST: usize = 100;
@@ -14,7 +15,8 @@ const LONGEST: usize = 100;
 /// serialization failure, a deadlock or a busy database. Then roll back, and run the whole
 /// transaction again.
 ///
-/// It recognises the errors of sqlx, also inside an [`Error::Store`](idem_core::Error::Store). Use
+/// It recognises the errors of sqlx, also inside an [`Error::Store`](idem_core::Error::Store), and
+/// the error of a [`transaction`](super::transaction()) whose key another call has claimed. Use
 /// it where you begin and commit the transaction yourself, such as around an annotated function
 /// with `transaction = tx`. [`Operation::transaction`](idem_core::Operation::transaction) runs
 /// again by itself.
@@ -30,7 +32,7 @@ const LONGEST: usize = 100;
 pub fn is_conflict(error: &(dyn Error + 'static)) -> bool {
     std::iter::successors(Some(error), |error| (*error).source())
         .take(LONGEST)
-        .any(|error| of_database(error).is_some_and(is_one))
+        .any(|error| error.is::<KeyTaken>() || of_database(error).is_some_and(is_one))
 }
 
 /// Each database has codes of its own, so the error's type decides which of them are meant.

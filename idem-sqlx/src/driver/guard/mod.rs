@@ -52,16 +52,21 @@
 //! # fn main() {}
 //! ```
 
+mod boundaries;
 mod conflict;
+mod kept;
 mod steps;
+mod transaction;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::boundaries::Isolation;
 pub use self::conflict::is_conflict;
 use self::sqlx::{Decode, Error, Transaction};
 use self::steps::Waited;
 pub use self::steps::{Id, Supported};
+pub use self::transaction::{TransactionSettings, transaction, transaction_with};
 use super::super::sqlx;
 use crate::table::{Table, is_identifier};
 

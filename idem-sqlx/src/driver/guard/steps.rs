@@ -3,8 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::sqlx::{Database, Decode, Encode, Error, Type};
+use idem_core::store::{KeptRecord, Written};
+
+use self::sqlx::{Database, Decode, Encode, Error, Pool, Transaction, Type};
 use super::super::super::sqlx;
+use super::boundaries::{self, Isolation};
+use super::kept;
 
 /// A value that names a row: what sqlx can bind, such as `i64`, `String` or a UUID.
 ///
@@ -76,6 +80,49 @@ pub trait Supported: Database + Sized {
         id: I,
         wait: Duration,
     ) -> impl Future<Output = Result<Waited<Option<i64>>, Error>> + Send;
+
+    /// Begins a transaction that may write.
+    fn begin(
+        pool: &Pool<Self>,
+        isolation: Option<Isolation>,
+    ) -> impl Future<Output = Result<Transaction<'static, Self>, Error>> + Send;
+
+    /// Writes the record of a kept error, if nobody has claimed its key since.
+    fn write_kept(
+        tx: &mut Transaction<'static, Self>,
+        record: &KeptRecord,
+    ) -> impl Future<Output = Result<Written, Error>> + Send;
+
+    /// Fails if the database has ended the transaction, and `COMMIT` would not.
+    fn check_open(on: &mut Self::Connection) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Commits.
+    fn commit(tx: Transaction<'static, Self>) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Rolls all of it back.
+    fn roll_back(tx: Transaction<'static, Self>) -> impl Future<Output = ()> + Send;
+}
+
+/// How a database begins a transaction.
+struct BeginStatements {
+    /// At the level of the connection. `None`: with sqlx's own statement.
+    default: Option<&'static str>,
+    read_committed: &'static str,
+    repeatable_read: &'static str,
+    serializable: &'static str,
+    /// The statement that succeeds only in an open transaction. `None`: `COMMIT` itself does.
+    check: Option<&'static str>,
+}
+
+impl BeginStatements {
+    fn at(&self, isolation: Option<Isolation>) -> Option<&'static str> {
+        match isolation {
+            None => self.default,
+            Some(Isolation::ReadCommitted) => Some(self.read_committed),
+            Some(Isolation::RepeatableRead) => Some(self.repeatable_read),
+            Some(Isolation::Serializable) => Some(self.serializable),
+        }
+    }
 }
 
 /// A savepoint, which is rolled back if the future is dropped. Otherwise sqlx would take the end of
@@ -114,7 +161,7 @@ impl<D: Dialect> Drop for Savepoint<'_, D> {
 }
 
 macro_rules! supported {
-    ($Db:ty, $Dialect:ty, $mark:literal, $parameters:expr, $types:expr, $lock:literal) => {
+    ($Db:ty, $Dialect:ty, $mark:literal, $parameters:expr, $types:expr, $lock:literal, $begin:expr) => {
         impl Supported for $Db {
             const MARK: char = $mark;
             const PARAMETERS: [&'static str; 2] = $parameters;
@@ -213,12 +260,41 @@ macro_rules! supported {
                 }
                 selected.map(Waited::Over)
             }
+
+            async fn begin(
+                pool: &Pool<Self>,
+                isolation: Option<Isolation>,
+            ) -> Result<Transaction<'static, Self>, Error> {
+                boundaries::begin::<$Dialect>(pool, $begin.at(isolation)).await
+            }
+
+            async fn write_kept(
+                tx: &mut Transaction<'static, Self>,
+                record: &KeptRecord,
+            ) -> Result<Written, Error> {
+                record.write_in(tx).await.map_err(kept::failed)
+            }
+
+            async fn check_open(on: &mut Self::Connection) -> Result<(), Error> {
+                match $begin.check {
+                    Some(check) => on.execute(sqlx::raw_sql(check)).await.map(drop),
+                    None => Ok(()),
+                }
+            }
+
+            async fn commit(tx: Transaction<'static, Self>) -> Result<(), Error> {
+                boundaries::commit::<$Dialect>(tx).await
+            }
+
+            async fn roll_back(tx: Transaction<'static, Self>) {
+                boundaries::roll_back::<$Dialect>(tx).await;
+            }
         }
     };
 }
 
 use {
-    self::sqlx::Row as _,
+    self::sqlx::{Executor as _, Row as _},
     super::super::super::TransactionManager as _,
     super::super::super::sql,
     super::super::dialect::lock_limit::LockLimit,
@@ -234,7 +310,15 @@ supported!(
     ["$1", "$2"],
     ["text", "bigint"],
     // Not `FOR UPDATE`, which would wait for inserts that refer to the row.
-    " FOR NO KEY UPDATE"
+    " FOR NO KEY UPDATE",
+    BeginStatements {
+        default: None,
+        read_committed: "BEGIN ISOLATION LEVEL READ COMMITTED",
+        repeatable_read: "BEGIN ISOLATION LEVEL REPEATABLE READ",
+        serializable: "BEGIN ISOLATION LEVEL SERIALIZABLE",
+        // After an error, `COMMIT` rolls back, and does not say so.
+        check: Some("SELECT 1"),
+    }
 );
 #[cfg(feature = "mysql")]
 supported!(
@@ -243,7 +327,19 @@ supported!(
     '`',
     ["?", "?"],
     ["CHAR", "SIGNED"],
-    " FOR UPDATE"
+    " FOR UPDATE",
+    BeginStatements {
+        default: Some("BEGIN; SAVEPOINT idem_begin"),
+        // `SET TRANSACTION` is about the next transaction of the connection alone. In one message
+        // with `BEGIN`, so that a dropped future does not leave it for another one.
+        read_committed: "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; BEGIN; SAVEPOINT \
+                         idem_begin",
+        repeatable_read: "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; BEGIN; SAVEPOINT \
+                          idem_begin",
+        serializable: "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; BEGIN; SAVEPOINT idem_begin",
+        // A deadlock ends the transaction with its savepoints, and `COMMIT` succeeds all the same.
+        check: Some("RELEASE SAVEPOINT idem_begin"),
+    }
 );
 #[cfg(feature = "sqlite")]
 supported!(
@@ -252,5 +348,12 @@ supported!(
     '"',
     ["?1", "?2"],
     ["TEXT", "INTEGER"],
-    ""
+    "",
+    BeginStatements {
+        default: Some("BEGIN IMMEDIATE"),
+        read_committed: "BEGIN IMMEDIATE",
+        repeatable_read: "BEGIN IMMEDIATE",
+        serializable: "BEGIN IMMEDIATE",
+        check: None,
+    }
 );

@@ -252,15 +252,23 @@ pub(crate) async fn force_rollback<D: Dialect>(on: &mut Conn<D>) -> Result<(), S
 }
 
 /// Begins a transaction that may write.
+pub(crate) async fn begin<D: Dialect>(
+    pool: &Pool<D::Db>,
+) -> Result<Transaction<'static, D::Db>, StoreError> {
+    begin_with::<D>(pool, D::BEGIN_AS_WRITER).await
+}
+
+/// Begins a transaction with this statement, or with the database's own.
 #[allow(
     clippy::disallowed_methods,
     reason = "how long a caller waited, compared with nothing of the database"
 )]
-pub(crate) async fn begin<D: Dialect>(
+pub(crate) async fn begin_with<D: Dialect>(
     pool: &Pool<D::Db>,
+    statement: Option<&'static str>,
 ) -> Result<Transaction<'static, D::Db>, StoreError> {
     let place = D::place(&pool.connect_options());
-    let begun_as_writer = D::BEGIN_AS_WRITER.map(fixed);
+    let statement = statement.map(fixed);
     // After a restart of the server, each idle connection of the pool is lost.
     let mut losses = pool.options().get_max_connections().saturating_add(1);
     loop {
@@ -273,7 +281,7 @@ pub(crate) async fn begin<D: Dialect>(
             roll_back_all::<D>(&mut connection).await;
         }
         let asked = Instant::now();
-        let beginning = Transaction::begin(connection, begun_as_writer.clone());
+        let beginning = Transaction::begin(connection, statement.clone());
         // A writer waits for the others as long as its connection says.
         let begun = match D::BEGIN_AS_WRITER {
             Some(_) => beginning.await,

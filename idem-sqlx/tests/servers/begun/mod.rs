@@ -1,0 +1,17 @@
+//! Transactions that begin themselves: what runs again, what is committed, and what is lost.
+
+mod bodies;
+mod conflicts;
+mod kept;
+
+use std::error::Error;
+use std::fmt::Write as _;
+
+/// What an error and all its sources say.
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = String::new();
+    for error in std::iter::successors(Some(error), |error| (*error).source()) {
+        let _ = writeln!(text, "{error}");
+    }
+    text
+}
