@@ -38,6 +38,11 @@ fn unbegun(error: StoreError) -> Error {
     Error::Io(io::Error::new(io::ErrorKind::NotConnected, error))
 }
 
+/// Passes the error of a step on. The sources of the store's error are kept.
+pub(super) fn failed(error: StoreError) -> Error {
+    Error::Io(io::Error::other(error))
+}
+
 pub(super) async fn roll_back<D: Dialect>(mut tx: Transaction<'static, D::Db>) {
     roll_back_all::<D>(&mut tx).await;
 }

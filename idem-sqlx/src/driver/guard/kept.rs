@@ -4,7 +4,6 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::io;
 
-use idem_core::StoreError;
 use idem_core::store::{KeptRecord, Written};
 
 use self::sqlx::{Error, Pool};
@@ -34,11 +33,6 @@ async fn write<DB: Supported>(pool: &Pool<DB>, kept: &[KeptRecord]) -> Result<()
         return Err(failure);
     }
     Ok(DB::commit(tx).await?)
-}
-
-/// An error of a step in a transaction. The sources of the store's error are kept.
-pub(super) fn failed(error: StoreError) -> Error {
-    Error::Io(io::Error::other(error))
 }
 
 type Failure = Box<dyn StdError + Send + Sync>;

@@ -8,7 +8,6 @@ use idem_core::store::{KeptRecord, Written};
 use self::sqlx::{Database, Decode, Encode, Error, Pool, Transaction, Type};
 use super::super::super::sqlx;
 use super::boundaries::{self, Isolation};
-use super::kept;
 
 /// A value that names a row: what sqlx can bind, such as `i64`, `String` or a UUID.
 ///
@@ -272,7 +271,7 @@ macro_rules! supported {
                 tx: &mut Transaction<'static, Self>,
                 record: &KeptRecord,
             ) -> Result<Written, Error> {
-                record.write_in(tx).await.map_err(kept::failed)
+                record.write_in(tx).await.map_err(boundaries::failed)
             }
 
             async fn check_open(on: &mut Self::Connection) -> Result<(), Error> {

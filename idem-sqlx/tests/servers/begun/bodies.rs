@@ -78,6 +78,24 @@ macro_rules! over {
             }
 
             #[tokio::test]
+            async fn what_a_run_with_a_conflict_kept_is_discarded_with_it() {
+                let (pool, idempotency) = setup().await;
+                let runs = AtomicU32::new(0);
+                let call = guard::transaction(&pool, async |tx: &mut Tx<'_>| {
+                    let declined = pay(tx, "begun again, declined", &runs).await;
+                    assert!(matches!(declined, Err(Failed::Declined)), "{declined:?}");
+                    if runs.load(Ordering::Relaxed) < 3 {
+                        $conflict(tx).await?;
+                    }
+                    declined
+                });
+                let declined = idem_core::scope(idempotency.clone(), call).await;
+                assert!(matches!(declined, Err(Failed::Declined)), "{declined:?}");
+                assert_eq!(runs.into_inner(), 3);
+                assert!(has_record(&idempotency, "begun again, declined").await);
+            }
+
+            #[tokio::test]
             async fn attempts_count_runs_and_the_last_conflict_is_the_error() {
                 let (pool, _) = setup().await;
                 for attempts in [1, 4] {
