@@ -6,9 +6,10 @@ pub use idem_core::erased_serde;
 pub use idem_core::{
     Begin, Builder, Call, ConfigError, Dispose, Disposition, Error, ErrorAction, ErrorKind,
     ErrorPolicy, Fingerprint, FingerprintError, Idempotency, InvalidToken, Key, KeyDigest,
-    KeyGenerator, KeyPart, KeyWriter, Lease, Lookup, MemoryStore, Operation, Outcome, RecordInfo,
-    RecordState, Recorded, Report, Retry, Storable, StoreError, StoreErrorKind, Token, Unfinished,
-    bounds, current, install, installed, policy, scope, store, watch,
+    KeyGenerator, KeyPart, KeyWriter, Lease, Lock, LockBuilder, Locks, Lookup, MemoryStore,
+    Operation, Outcome, RecordInfo, RecordState, Recorded, Report, Retry, Storable, StoreError,
+    StoreErrorKind, Token, Unfinished, bounds, current, install, installed, policy, scope, store,
+    watch,
 };
 #[cfg(feature = "encryption")]
 pub use idem_core::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
@@ -160,6 +161,7 @@ pub mod nats {
 /// | [`transactions`](guide::transactions) | the record and your rows in one SQL transaction |
 /// | [`own_table`](guide::own_table) | moving over from a table of keys of your own |
 /// | [`tokens`](guide::tokens) | one-time tokens for forms |
+/// | [`locks`](guide::locks) | one holder at a time, with a fencing number |
 /// | [`http`](guide::http) | the Idempotency-Key header, on the server |
 /// | [`http_client`](guide::http_client), [`actix`](guide::actix) | the header in a client; actix-web |
 /// | [`grpc`](guide::grpc) | both ends of gRPC |
@@ -212,6 +214,9 @@ pub mod guide {
 
     #[doc = include_str!("docs/tokens.md")]
     pub mod tokens {}
+
+    #[doc = include_str!("docs/locks.md")]
+    pub mod locks {}
 
     #[doc = include_str!("docs/http.md")]
     pub mod http {}

@@ -13,6 +13,8 @@ mod codes;
 mod doctor;
 #[path = "program/erase.rs"]
 mod erase;
+#[path = "program/locks.rs"]
+mod locks;
 #[path = "program/many.rs"]
 mod many;
 #[path = "program/million.rs"]

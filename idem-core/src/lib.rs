@@ -25,6 +25,7 @@ mod token;
 pub use erased_serde;
 
 pub use crate::api::lease::{Begin, Lease};
+pub use crate::api::lock::{Lock, LockBuilder, Locks};
 pub use crate::api::operation::Operation;
 pub use crate::call::lookup::Lookup;
 pub use crate::call::recorded::Recorded;
@@ -65,6 +66,7 @@ pub use crate::store::{Clock, Codec, CodecContext, CodecFailure, CodecId, Store,
 /// calls needs a bound.
 pub mod bounds {
     pub use crate::api::operation::{Errors, InTransactionPolicy, RerunWhen};
+    pub use crate::base::duration::IntoDuration;
     pub use crate::call::reconcile::Reconcile;
     pub use crate::call::transaction_body::{RunsAgain, TransactionBody};
     pub use crate::encoding::fingerprint::FingerprintPart;

@@ -31,7 +31,9 @@ async fn charge(self: Arc<Self>, req: Req) -> R {
             ),
         )
         .fingerprint(&req)
+        .times()
         .wait(req.time)
+        .into_operation()
         .abandoned(crate::idem::policy::Abandoned::Rerun)
         .asks_first()
         .duplicate(crate::idem::policy::Duplicate::Reject)

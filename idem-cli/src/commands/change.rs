@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use idem_core::record::{Encoded, Metadata, RecordId, RecordInfo};
+use idem_core::record::{Encoded, Metadata, RecordId, RecordInfo, is_lock};
 use idem_core::store::admin::{Intervened, Intervention, Wish};
 use idem_core::store::trail;
 use idem_core::{CodecId, RecordState, StoreError, StoreErrorKind};
@@ -17,6 +17,10 @@ use crate::ask;
 use crate::failure::Failure;
 use crate::print;
 use crate::store::AnyStore;
+
+/// The result of the next call, for the record of a lock.
+const THEN_HELD: &str = "the next holder acquires the lock, with a higher fencing number";
+const THEN_FIRST: &str = "the next holder acquires the lock with fencing number 1, which resources refuse if they have seen higher ones (`release` keeps the number)";
 
 /// A change of a record.
 struct Action {
@@ -56,12 +60,29 @@ const FORGET: Action = Action {
     states: None,
 };
 
+impl Action {
+    /// Says what the next call gets.
+    fn then(&self, id: &RecordId) -> &'static str {
+        match self.state {
+            _ if !is_lock(id.operation()) => self.then,
+            Some(_) => THEN_HELD,
+            None => THEN_FIRST,
+        }
+    }
+}
+
 pub(crate) async fn settle(store: &AnyStore, args: &Settle, json: bool) -> Result<(), Failure> {
     let is_stdin = args.value == Path::new("-");
     if is_stdin && !args.change.consent.yes {
         return Err(Failure::Arguments(
             "with `--value -` the standard input is the outcome, so the program cannot ask; add \
              `--yes`"
+                .to_owned(),
+        ));
+    }
+    if is_lock(&args.change.operation) {
+        return Err(Failure::Refused(
+            "the record of a lock has no outcome, so it cannot be settled; `release` frees the lock"
                 .to_owned(),
         ));
     }
@@ -213,7 +234,7 @@ async fn carry_out(
         id.operation(),
         print::shown(id.key()),
         id.digest(),
-        action.then
+        action.then(&id)
     ))?)
 }
 
@@ -344,6 +365,6 @@ fn question(id: &RecordId, info: &RecordInfo, action: &Action, wish: &Wish) -> S
         id.digest(),
         print::state(info.state),
         info.attempt,
-        action.then
+        action.then(id)
     )
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::operation::Operation;
+use crate::base::duration::IntoDuration;
 use crate::call::prepared::Prepared;
 use crate::encoding::key::KeyPart;
 use crate::error::{Error, StoreError, StoreErrorKind};
@@ -152,13 +153,14 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// # Cancellation safety
     ///
     /// If the future is dropped, a record of an unused token may remain until it expires.
-    pub fn issue<S>(
+    pub fn issue<S, D>(
         self,
         subject: &S,
-        ttl: Duration,
-    ) -> impl Future<Output = Result<Token, Error>> + use<'a, Q, P, S>
+        ttl: D,
+    ) -> impl Future<Output = Result<Token, Error>> + use<'a, Q, P, S, D>
     where
         S: KeyPart + ?Sized,
+        D: IntoDuration,
     {
         let subject = Subject::encode(subject);
         let made = self
@@ -197,19 +199,20 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// let guests = ["ada@example.com", "grace@example.com"];
     /// let tokens = idempotency
     ///     .operation("invitations.accept")
-    ///     .issue_many(guests, Duration::from_secs(7 * 86_400))
+    ///     .issue_many(guests, "7d")
     ///     .await?;
     /// assert_eq!(tokens.len(), guests.len());
     /// # Ok(())
     /// # }
     /// ```
-    pub fn issue_many<I>(
+    pub fn issue_many<I, D>(
         self,
         subjects: I,
-        ttl: Duration,
-    ) -> impl Future<Output = Result<Vec<Token>, Error>> + use<'a, Q, P, I>
+        ttl: D,
+    ) -> impl Future<Output = Result<Vec<Token>, Error>> + use<'a, Q, P, I, D>
     where
         I: IntoIterator<Item: KeyPart>,
+        D: IntoDuration,
     {
         let made = self.mint(ttl).and_then(|mint| {
             let made: Result<Vec<_>, _> = subjects
@@ -229,13 +232,16 @@ impl<'a, Q, P> Operation<'a, Q, P> {
         }
     }
 
-    fn mint(self, ttl: Duration) -> Result<Mint<'a>, Error> {
+    fn mint(self, ttl: impl IntoDuration) -> Result<Mint<'a>, Error> {
         let (runtime, operation) = self.draft.into_issuer()?;
-        let rounded = whole_millis(ttl);
         let config = |reason: String| Error::Config {
             operation: (*operation).into(),
             reason: reason.into(),
         };
+        let ttl = ttl
+            .into_duration()
+            .map_err(|reason| config(format!("the token's `ttl`: {reason}")))?;
+        let rounded = whole_millis(ttl);
         if rounded.is_zero() {
             return Err(config(
                 "the token's `ttl` is zero, so that it could never be used; set at least 1 ms"

@@ -114,6 +114,25 @@ impl Lease {
         Self { guarded: None }
     }
 
+    /// The term of the lease; `None` if nothing is held.
+    pub(crate) fn term(&self) -> Option<&Arc<Term>> {
+        self.guarded.as_ref().map(|guarded| &guarded.term)
+    }
+
+    /// The identity of the runtime; `None` if nothing is held.
+    pub(crate) fn runtime(&self) -> Option<usize> {
+        self.guarded
+            .as_ref()
+            .map(|guarded| guarded.runtime.identity())
+    }
+
+    /// Has the key released once the lease is dropped, unless the lease has ended.
+    pub(crate) fn release_when_dropped(&mut self) {
+        if let Some(guarded) = &mut self.guarded {
+            guarded.held.get_mut().plan_release();
+        }
+    }
+
     /// Returns the attempt: 1 for the first claim of the key, one more for each later claim. It is
     /// also a fencing number. 0 if the call is unguarded.
     pub fn attempt(&self) -> u64 {

@@ -1,6 +1,7 @@
 //! Calls without the attribute.
 
 pub(crate) mod lease;
+pub(crate) mod lock;
 pub(crate) mod operation;
 
 // Last: rustdoc shows methods in the order of the modules, and few calls issue tokens.

@@ -1,6 +1,7 @@
 //! The base of everything: time, pauses, races, locks, and text that is safe to print.
 
 pub(crate) mod clock;
+pub(crate) mod duration;
 pub(crate) mod jitter;
 pub(crate) mod printable;
 pub(crate) mod race;

@@ -89,6 +89,20 @@ impl OwnedRecord {
         };
     }
 
+    /// Plans the release of a key whose holder is gone, unless it was released. If the lease is
+    /// lost, there is nothing to release.
+    pub(crate) fn plan_release(&mut self) {
+        let Some(state) = &mut self.state else { return };
+        if !matches!(state.step, Stage::Running) {
+            return;
+        }
+        if self.term.is_lost() {
+            self.lost();
+        } else {
+            state.step = Stage::Releasing(GiveUp::Release);
+        }
+    }
+
     /// Returns the state that a transaction needs to record the outcome.
     pub(crate) fn recorder(&self, observes: bool) -> Option<TransactionRecorder> {
         let state = self.state.as_ref()?;

@@ -4,10 +4,16 @@
 use std::fmt;
 
 use super::Error;
+use crate::record::is_lock;
 
 impl fmt::Display for Error {
     #[expect(clippy::too_many_lines, reason = "a text for each error")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if is_lock(self.operation())
+            && let Some(written) = of_lock(self, f)
+        {
+            return written;
+        }
         match self {
             Self::InFlight {
                 operation,
@@ -143,6 +149,41 @@ impl fmt::Display for Error {
             } => write!(f, "operation `{operation}`: {reason}"),
         }
     }
+}
+
+/// Writes what differs where the call acquires a lock.
+fn of_lock(error: &Error, f: &mut fmt::Formatter<'_>) -> Option<fmt::Result> {
+    Some(match error {
+        Error::InFlight {
+            operation,
+            key,
+            retry_after,
+            ..
+        } => write!(
+            f,
+            "operation `{operation}`, key {key}: the lock has another holder; try again \
+             later, or `wait` longer: if that holder has crashed, the lock is free in \
+             {retry_after:.1?}"
+        ),
+        Error::LeaseLost {
+            operation,
+            key,
+            attempt,
+            ..
+        } => write!(
+            f,
+            "operation `{operation}`, key {key}: the lock with fencing number {attempt} was \
+             lost, because its lease was not renewed in time; stop the work, and acquire the \
+             lock again"
+        ),
+        Error::Reentrant { operation, key, .. } => write!(
+            f,
+            "operation `{operation}`, key {key}: this task holds the lock, and would \
+             wait for itself; release it first, or hand the `Lock` on; futures that run at the \
+             same time in one task acquire it with `run`, or are spawned"
+        ),
+        _ => return None,
+    })
 }
 
 impl std::error::Error for Error {

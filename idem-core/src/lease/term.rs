@@ -132,6 +132,11 @@ impl Term {
         }
     }
 
+    /// Whether the lease is neither lost nor over.
+    pub(crate) fn is_held(&self) -> bool {
+        !self.is_lost() && self.deadline().is_some()
+    }
+
     /// Resolves when the lease is lost, and never if it ends otherwise. Cancel safe.
     ///
     /// It has a timer of its own, because a blocked thread may delay the keeper, or the keeper may

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::record::is_valid_operation;
+use crate::record::{is_lock, is_valid_operation};
 
 /// One annotated function. Its address is its identity: functions that one macro emits share file,
 /// line and column.
@@ -98,6 +98,11 @@ pub const fn checked_name(name: &'static str) -> &'static str {
         !is_reserved(name.as_bytes()),
         "`idem.audit` is reserved for the trail of operators' decisions: write for example `name = \
          \"orders.create\"`"
+    );
+    assert!(
+        !is_lock(name),
+        "names that begin with `idem.lock` are reserved for locks: write for example \
+         `name = \"orders.create\"`"
     );
     name
 }

@@ -128,6 +128,19 @@ impl Settings {
         observes: false,
     };
 
+    /// Returns those of a lock. Its record has no outcome, and `ttl` is how long its attempt is
+    /// kept.
+    pub(crate) fn of_lock(&self) -> Self {
+        let mut settings = Self {
+            lease: self.lease,
+            duplicate: Duplicate::Reject,
+            ..Self::DEFAULT
+        };
+        settings.times.ttl_millis = DEFAULT_HOLD_MILLIS;
+        settings.times.wait_millis = self.times.wait_millis;
+        settings
+    }
+
     /// Refuses an invalid setting with an error that says what to write.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let refuse = |reason: String| Err(ConfigError::new(reason));

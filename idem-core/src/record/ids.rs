@@ -123,6 +123,29 @@ pub fn is_valid_operation(name: &str) -> bool {
     name.len() <= 128 && name.split("::").all(segment)
 }
 
+/// What the operation of a lock's record begins with; the lock's own name follows.
+pub(crate) const LOCK_PREFIX: &str = "idem.lock/";
+
+/// Whether this is the operation of a lock's record, such as `idem.lock/disks.compact` for
+/// [`lock("disks.compact")`](crate::Idempotency::lock).
+///
+/// Such names, and `idem.lock` itself, are reserved: no call has them. So a lock and an operation of
+/// the same name have different records.
+///
+/// # Examples
+///
+/// ```
+/// # use idem_core as idem;
+/// use idem::store::record::is_lock;
+///
+/// assert!(is_lock("idem.lock/disks.compact"));
+/// assert!(!is_lock("disks.compact"));
+/// ```
+pub const fn is_lock(operation: &str) -> bool {
+    matches!(operation.as_bytes(), b"idem.lock")
+        || matches!(operation.as_bytes().first_chunk(), Some(b"idem.lock/"))
+}
+
 /// The identity of one claim: its holder may commit, renew and release.
 ///
 /// 122 random bits from the operating system, so that forked processes and cloned machines get

@@ -14,7 +14,8 @@ mod steps;
 mod transitions;
 
 pub use self::codec_id::CodecId;
-pub use self::ids::{Owner, RecordId, is_valid_operation};
+pub(crate) use self::ids::LOCK_PREFIX;
+pub use self::ids::{Owner, RecordId, is_lock, is_valid_operation};
 pub use self::info::{RecordInfo, RecordState};
 pub use self::metadata::{Audit, Metadata};
 pub(crate) use self::metadata::{MAX_WHO, MAX_WHY, is_trace, short_type_name};

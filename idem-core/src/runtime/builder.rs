@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::base::duration::IntoDuration;
 use crate::error::ConfigError;
 use crate::lease::keeper::LeaseKeepers;
 use crate::observe::{Observer, catch_user_panic};
@@ -35,15 +36,18 @@ impl Idempotency {
             local_cache: 0,
             throttle: None,
             trace: None,
-            strict: false,
-            default_error: None,
-            is_abandoned_said: false,
+            profile: Profile::default(),
+            problem: None,
         }
     }
 }
 
 /// Builds an [`Idempotency`]. Each setting is the default of all operations, and each operation can
 /// override it.
+///
+/// Times are a `Duration` or a text such as `"5m"`. With an invalid text,
+/// [`try_build`](Self::try_build) fails, and after [`build`](Self::build) every call is
+/// [`Error::Config`](crate::Error::Config).
 ///
 /// # Examples
 ///
@@ -53,7 +57,7 @@ impl Idempotency {
 /// use idem::{Idempotency, MemoryStore};
 ///
 /// let idempotency = Idempotency::builder(MemoryStore::new())
-///     .ttl(Duration::from_secs(3_600))
+///     .ttl("1h")
 ///     .lease(Duration::from_secs(10))
 ///     .build();
 /// ```
@@ -65,6 +69,14 @@ pub struct Builder {
     local_cache: usize,
     throttle: Option<(u32, Duration)>,
     trace: Option<TraceContext>,
+    profile: Profile,
+    /// The first text that is no duration.
+    problem: Option<ConfigError>,
+}
+
+/// What [`Builder::strict`] is about.
+#[derive(Default)]
+struct Profile {
     strict: bool,
     default_error: Option<ErrorAction>,
     /// Whether [`Builder::abandoned`] was called, whatever it was given.
@@ -107,7 +119,7 @@ impl Builder {
     /// ```
     #[must_use]
     pub fn strict(mut self) -> Self {
-        self.strict = true;
+        self.profile.strict = true;
         self
     }
 
@@ -129,41 +141,56 @@ impl Builder {
     /// ```
     #[must_use]
     pub fn default_error(mut self, action: ErrorAction) -> Self {
-        self.default_error = Some(action);
+        self.profile.default_error = Some(action);
         self
     }
 
     /// Sets how long a committed outcome is kept, from the commit. Default: 24 hours. At least 1
     /// ms, at most 100 years.
     #[must_use]
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.settings.set_ttl(ttl);
-        self
+    pub fn ttl(self, ttl: impl IntoDuration) -> Self {
+        self.set("ttl", ttl, Settings::set_ttl)
     }
 
     /// Sets how long the store remembers, from the commit, that there was an outcome. After `ttl` a
     /// duplicate gets [`Error::AlreadyDone`](crate::Error::AlreadyDone). Default: as `ttl`. At
     /// least `ttl`, at most 100 years.
     #[must_use]
-    pub fn remember(mut self, remember: Duration) -> Self {
-        self.settings.set_remember(remember);
-        self
+    pub fn remember(self, remember: impl IntoDuration) -> Self {
+        self.set("remember", remember, Settings::set_remember)
     }
 
     /// Sets how long a crashed owner blocks its key. The lease is renewed while the body runs.
     /// Default: 30 s. At least 100 ms, at most 100 years. Make it much longer than the store's time
     /// limits: if renewal fails, the body is stopped.
     #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.settings.set_lease(lease);
-        self
+    pub fn lease(self, lease: impl IntoDuration) -> Self {
+        self.set("lease", lease, Settings::set_lease)
     }
 
     /// Sets how long a duplicate waits for a call in flight. Default: 5 s.
     #[must_use]
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.settings.set_wait(wait);
+    pub fn wait(self, wait: impl IntoDuration) -> Self {
+        self.set("wait", wait, Settings::set_wait)
+    }
+
+    /// Sets a time, or notes what is wrong with its text.
+    fn set(
+        mut self,
+        name: &str,
+        length: impl IntoDuration,
+        set: fn(&mut Settings, Duration),
+    ) -> Self {
+        match length.into_duration() {
+            Ok(length) => set(&mut self.settings, length),
+            Err(reason) => self.note(format!("`{name}`: {reason}")),
+        }
         self
+    }
+
+    /// Notes the first thing that is wrong.
+    fn note(&mut self, reason: String) {
+        self.problem.get_or_insert_with(|| ConfigError::new(reason));
     }
 
     /// Sets what a call does while another one with its key is in flight. Default: it waits.
@@ -183,7 +210,8 @@ impl Builder {
     /// Sets what a call does with an abandoned record. Default: it runs the body again.
     #[must_use]
     pub fn abandoned(mut self, abandoned: Abandoned) -> Self {
-        (self.settings.abandoned, self.is_abandoned_said) = (abandoned, true);
+        self.settings.abandoned = abandoned;
+        self.profile.is_abandoned_said = true;
         self
     }
 
@@ -204,9 +232,8 @@ impl Builder {
     /// Sets how long an unsettled record protects its key, if abandoned records are rejected or
     /// reconciled. Default: 30 days. See [`Operation::hold`](crate::Operation::hold).
     #[must_use]
-    pub fn hold(mut self, hold: Duration) -> Self {
-        self.settings.set_hold(hold);
-        self
+    pub fn hold(self, hold: impl IntoDuration) -> Self {
+        self.set("hold", hold, Settings::set_hold)
     }
 
     /// Sets how many attempts of a key may begin a body, after releases and crashes alike. Default:
@@ -310,8 +337,11 @@ impl Builder {
     /// # }
     /// ```
     #[must_use]
-    pub fn limit_token_failures(mut self, max: u32, window: Duration) -> Self {
-        self.throttle = Some((max, window));
+    pub fn limit_token_failures(mut self, max: u32, window: impl IntoDuration) -> Self {
+        match window.into_duration() {
+            Ok(window) => self.throttle = Some((max, window)),
+            Err(reason) => self.note(format!("the window of `limit_token_failures`: {reason}")),
+        }
         self
     }
 
@@ -412,11 +442,10 @@ impl Builder {
             local_cache,
             throttle,
             trace,
-            strict,
-            is_abandoned_said,
+            profile,
             ..
         } = self;
-        if strict && !is_abandoned_said {
+        if profile.strict && !profile.is_abandoned_said {
             settings.abandoned = Abandoned::Reject;
         }
         settings.times.remember_is_default = true;
@@ -433,7 +462,7 @@ impl Builder {
             config: RuntimeConfig {
                 codec,
                 trace,
-                is_strict: strict,
+                is_strict: profile.strict,
                 unlisted,
                 problem,
             },
@@ -455,6 +484,7 @@ impl Builder {
     }
 
     fn check(&self) -> Result<(), ConfigError> {
+        self.problem.clone().map_or(Ok(()), Err)?;
         if self
             .throttle
             .is_some_and(|(max, window)| max == 0 || window.is_zero())
@@ -469,8 +499,8 @@ impl Builder {
     }
 
     fn unlisted(&self) -> Result<Then, ConfigError> {
-        match self.default_error {
-            None if self.strict => Ok(Then::Abandon),
+        match self.profile.default_error {
+            None if self.profile.strict => Ok(Then::Abandon),
             None | Some(ErrorAction::Release) => Ok(Then::Release),
             Some(ErrorAction::Abandon) => Ok(Then::Abandon),
             Some(other) => Err(ConfigError::new(format!(

@@ -2,6 +2,7 @@
 
 pub(crate) mod carried;
 pub(crate) mod current;
+pub(crate) mod held_locks;
 pub(crate) mod inherited;
 pub(crate) mod scope;
 pub(crate) mod transaction_recorder;

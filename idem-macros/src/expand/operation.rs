@@ -120,8 +120,13 @@ impl Plan {
                 let subject = self.key(subject, span);
                 quote_spanned!(span=> #token, #subject)
             }
-            Argument::Expression(expr) | Argument::Time(Time::Computed(expr)) => {
-                expr.to_token_stream()
+            Argument::Expression(expr) => expr.to_token_stream(),
+            Argument::Time(Time::Computed(expr)) => {
+                // Where only a `Duration` fits: the compiler's message about another type is plain.
+                let here = Span::mixed_site();
+                let method = Ident::new(&method.to_string(), span);
+                let set = quote_spanned!(span=> .#method(#expr));
+                return quote_spanned!(here=> .times() #set .into_operation());
             }
             Argument::Time(Time::Fixed(duration)) => fixed(*duration, span),
             Argument::Nothing => TokenStream::new(),

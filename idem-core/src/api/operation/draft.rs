@@ -11,7 +11,7 @@ use crate::encoding::fingerprint::Fingerprint;
 use crate::error::Error;
 use crate::outcome::versions::Versions;
 use crate::policy::settings::{MissingKey, Settings, StoreFailure};
-use crate::record::{RecordId, is_valid_operation};
+use crate::record::{RecordId, is_lock, is_valid_operation};
 use crate::runtime::Runtime;
 use crate::runtime::trace::CallTrace;
 use crate::store::trail;
@@ -59,6 +59,10 @@ impl<'a> Draft<'a> {
             self.misconfigured(
                 "its name is reserved for the trail of operators' decisions; give it another one",
             );
+        } else if is_lock(&self.name) {
+            self.misconfigured(
+                "names that begin with `idem.lock` are reserved for locks; give it another one, or take a lock with `Idempotency::lock`",
+            );
         }
     }
 
@@ -74,6 +78,13 @@ impl<'a> Draft<'a> {
         match self.problem {
             Some(problem) => Err(problem),
             None => Ok((self.runtime, self.name)),
+        }
+    }
+
+    /// Notes what is wrong with a duration that is a text. A disabled runtime needs none.
+    pub(super) fn bad_duration(&mut self, name: &str, reason: &str) {
+        if self.runtime.is_some() {
+            self.misconfigured(format!("`{name}`: {reason}"));
         }
     }
 

@@ -7,10 +7,10 @@ mod sources;
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
-use std::time::Duration;
 
 pub(crate) use self::draft::Draft;
 pub use self::transaction::{InTransactionPolicy, RerunWhen};
+use crate::base::duration::IntoDuration;
 use crate::call::keeping::{ErrorCodec, KeepsErrors, Policy};
 use crate::call::reconcile::Reconcile;
 use crate::encoding::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};
@@ -69,6 +69,9 @@ use crate::token::{AsToken, Submission};
 /// | issue a one-time token | [`issue`](Self::issue), [`issue_many`](Self::issue_many) |
 ///
 /// Every setting has a default, which [`Builder`](crate::Builder) changes for all calls.
+///
+/// Times are a `Duration` or a text such as `"5m"`. An invalid text is
+/// [`Error::Config`](crate::Error::Config) when the call is carried out.
 ///
 /// Key and fingerprint are computed once, when they are set. `Q` is the type of
 /// [`reconcile`](Self::reconcile)'s closure, and `P` that of the [policy](Self::errors) for errors;
@@ -248,17 +251,15 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// Sets how long the outcome is kept, from the commit. Default: that of the runtime, 24 hours.
     /// At least 1 ms, at most 100 years.
     #[inline]
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.draft.settings.set_ttl(ttl);
-        self
+    pub fn ttl(self, ttl: impl IntoDuration) -> Self {
+        self.set("ttl", ttl, Settings::set_ttl)
     }
 
     /// Sets how long the store remembers, from the commit, that there was an outcome. Default: that
     /// of the runtime, as `ttl`. At least `ttl`, at most 100 years.
     #[inline]
-    pub fn remember(mut self, remember: Duration) -> Self {
-        self.draft.settings.set_remember(remember);
-        self
+    pub fn remember(self, remember: impl IntoDuration) -> Self {
+        self.set("remember", remember, Settings::set_remember)
     }
 
     /// Sets how long an unsettled record protects its key, if abandoned records are
@@ -276,14 +277,13 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// # use idem_core as idem;
     /// # use idem::policy::Abandoned;
     /// # use idem::{Error, Idempotency, MemoryStore};
-    /// # use std::time::Duration;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
     /// # let idempotency = Idempotency::new(MemoryStore::new());
     /// let outcome = idempotency
     ///     .operation("payments.charge")
     ///     .key("o-1")
     ///     .abandoned(Abandoned::Reject)
-    ///     .hold(Duration::from_secs(90 * 86_400))
+    ///     .hold("90d")
     ///     .run(|| async { Ok::<_, Error>(42) })
     ///     .await?;
     /// # assert_eq!(outcome.into_inner(), 42);
@@ -291,25 +291,22 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// # }
     /// ```
     #[inline]
-    pub fn hold(mut self, hold: Duration) -> Self {
-        self.draft.settings.set_hold(hold);
-        self
+    pub fn hold(self, hold: impl IntoDuration) -> Self {
+        self.set("hold", hold, Settings::set_hold)
     }
 
     /// Sets how long a crashed owner blocks the key. Default: that of the runtime, 30 s. At least
     /// 100 ms, at most 100 years.
     #[inline]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.draft.settings.set_lease(lease);
-        self
+    pub fn lease(self, lease: impl IntoDuration) -> Self {
+        self.set("lease", lease, Settings::set_lease)
     }
 
     /// Waits for a call in flight, for at most this long. Default: that of the runtime, 5 s.
     #[inline]
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.draft.settings.set_wait(wait);
+    pub fn wait(mut self, wait: impl IntoDuration) -> Self {
         self.draft.settings.in_flight = InFlight::Wait;
-        self
+        self.set("wait", wait, Settings::set_wait)
     }
 
     /// Sets what a call does while another call with this key is in flight.
@@ -552,5 +549,6 @@ impl<Q, P> fmt::Debug for Operation<'_, Q, P> {
 
 // Below: rustdoc shows methods in the order of the modules, and these are not the common ones.
 mod records;
+mod times;
 mod transaction;
 mod versions;
