@@ -178,6 +178,21 @@ async fn a_lock_that_is_lost_while_acquire_all_waits_for_another_is_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refused_acquire_all_has_released_its_locks_when_it_returns() {
+    let (idempotency, faults) = failing();
+    let merchants = || idempotency.lock("paused").lease("10s").wait("0s");
+    let other_task = tokio::spawn(merchants().key("b").acquire());
+    let held = other_task.await.unwrap().unwrap();
+    let refused = merchants().keys(["b", "a"]).acquire_all().await;
+    assert!(
+        matches!(refused, Err(Error::InFlight { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(faults.calls(Step::Release), 1);
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
 async fn several_locks_are_lost_when_one_of_them_is() {
     let (idempotency, faults) = failing();
     let began = Instant::now();
@@ -250,6 +265,27 @@ async fn a_lock_that_was_lost_or_released_does_not_make_its_task_a_holder() {
         3
     );
     drop(next);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_was_released_is_not_released_again() {
+    let store = FaultStore::new(MemoryStore::new());
+    let faults = store.faults();
+    let other = Idempotency::new(store.inner().clone());
+    let idempotency = Idempotency::new(store);
+    let first = lock(&idempotency).acquire().await.unwrap();
+    // A release without an answer may be tried again.
+    faults.next(Step::Release, Fault::Refuse);
+    let refused = first.release().await;
+    assert!(matches!(refused, Err(Error::Store { .. })), "{refused:?}");
+    first.release().await.unwrap();
+    let second = lock(&other).acquire().await.unwrap();
+    first.release().await.unwrap();
+    assert_eq!(faults.calls(Step::Release), 2);
+    drop(first);
+    idempotency.shutdown(SECOND).await.unwrap();
+    assert_eq!(faults.calls(Step::Release), 2);
+    second.release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

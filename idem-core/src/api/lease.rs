@@ -283,6 +283,20 @@ impl Lease {
         Ok(())
     }
 
+    /// As [`release`](Self::release), but does nothing if that was done: another holder may have
+    /// the key since.
+    pub(crate) async fn release_once(&self) -> Result<(), Error> {
+        let Some(guarded) = &self.guarded else {
+            return Ok(());
+        };
+        let mut held = guarded.held.lock().await;
+        if held.is_over() {
+            return Ok(());
+        }
+        held.plan(RecordPlan::GiveUp(GiveUp::Release));
+        guarded.answered(held.try_out().await)
+    }
+
     /// Releases the key, so that a later call does the work.
     ///
     /// # Errors

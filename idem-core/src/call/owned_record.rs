@@ -89,6 +89,13 @@ impl OwnedRecord {
         };
     }
 
+    /// Whether no step is left to do.
+    pub(crate) fn is_over(&self) -> bool {
+        self.state
+            .as_ref()
+            .is_none_or(|state| matches!(state.step, Stage::Over))
+    }
+
     /// Plans the release of a key whose holder is gone, unless it was released. If the lease is
     /// lost, there is nothing to release.
     pub(crate) fn plan_release(&mut self) {

@@ -107,7 +107,7 @@ impl Lock {
     ///
     /// If the future is dropped, the release continues in the background once the lock is dropped.
     pub async fn release(&self) -> Result<(), Error> {
-        self.lease.release().await
+        self.lease.release_once().await
     }
 
     /// The error of a lock that is lost.
