@@ -7,9 +7,9 @@ pub use idem_core::{
     Begin, Builder, Call, ConfigError, Dispose, Disposition, Error, ErrorAction, ErrorKind,
     ErrorPolicy, Fingerprint, FingerprintError, Idempotency, InvalidToken, Key, KeyDigest,
     KeyGenerator, KeyPart, KeyWriter, Lease, Lock, LockBuilder, Locks, Lookup, MemoryStore,
-    Operation, Outcome, RecordInfo, RecordState, Recorded, Report, Retry, Storable, StoreError,
-    StoreErrorKind, Token, Unfinished, bounds, current, install, installed, policy, scope, store,
-    watch,
+    Operation, Outcome, RecordInfo, RecordState, Recorded, Report, Retry, Step, StepName, Storable,
+    StoreError, StoreErrorKind, Token, Unfinished, bounds, current, install, installed, policy,
+    scope, step, step_with, store, watch,
 };
 #[cfg(feature = "encryption")]
 pub use idem_core::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
@@ -159,6 +159,7 @@ pub mod nats {
 /// | [`errors`](guide::errors) | what each error of a body does: keep, release, retry, abandon |
 /// | [`runtime`](guide::runtime) | calls without the attribute |
 /// | [`transactions`](guide::transactions) | the record and your rows in one SQL transaction |
+/// | [`steps`](guide::steps) | bodies with several effects, which go on after a crash |
 /// | [`own_table`](guide::own_table) | moving over from a table of keys of your own |
 /// | [`tokens`](guide::tokens) | one-time tokens for forms |
 /// | [`locks`](guide::locks) | one holder at a time, with a fencing number |
@@ -209,6 +210,8 @@ pub mod guide {
     #[doc = include_str!("docs/transactions.md")]
     pub mod transactions {}
 
+    #[doc = include_str!("docs/steps.md")]
+    pub mod steps {}
     #[doc = include_str!("docs/own_table.md")]
     pub mod own_table {}
 

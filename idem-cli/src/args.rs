@@ -54,7 +54,11 @@ pub(crate) enum Command {
     /// Commits an abandoned or released record with an outcome in JSON
     Settle(Settle),
     /// Removes a record: the next call runs the body as the first attempt
-    Forget(Change),
+    ///
+    /// The steps of the call are removed too, unless `--keep-steps` is given. Names with a `/`
+    /// after an operation's name are its steps: for `orders.place o-1`, records of `orders.place/..`
+    /// whose key is `o-1` or begins with it.
+    Forget(Forget),
     /// Releases an abandoned key: the next call runs the body as the next attempt
     Release(Change),
     /// Counts the records of each operation by state
@@ -161,6 +165,15 @@ pub(crate) struct Change {
     pub(crate) key: String,
     #[command(flatten)]
     pub(crate) consent: Consent,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Forget {
+    #[command(flatten)]
+    pub(crate) change: Change,
+    /// Keeps the steps of the call, so that the next attempt goes on after them
+    #[arg(long)]
+    pub(crate) keep_steps: bool,
 }
 
 #[derive(Debug, clap::Args)]

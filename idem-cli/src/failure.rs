@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use idem_core::store::trail;
 use idem_core::{StoreError, StoreErrorKind};
 
 /// The exit codes, as the guide has them.
@@ -75,5 +76,17 @@ impl From<StoreError> for Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::Output(error)
+    }
+}
+
+/// The failure of a change whose entry in the trail cannot be written.
+pub(crate) fn without_entry(error: StoreError) -> Failure {
+    match error.kind() {
+        StoreErrorKind::Full => Failure::Unavailable(format!(
+            "{error}; nothing was changed, because a change needs room for its entry in the audit \
+             trail (`{}`). With `--no-audit` it leaves none, and only the log says who and why",
+            trail::OPERATION
+        )),
+        _ => error.into(),
     }
 }

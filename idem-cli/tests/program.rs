@@ -25,5 +25,7 @@ mod night;
 mod schema;
 #[path = "program/settle.rs"]
 mod settle;
+#[path = "program/steps.rs"]
+mod steps;
 #[path = "program/unreadable.rs"]
 mod unreadable;

@@ -27,11 +27,13 @@ pub use erased_serde;
 pub use crate::api::lease::{Begin, Lease};
 pub use crate::api::lock::{Lock, LockBuilder, Locks};
 pub use crate::api::operation::Operation;
+pub use crate::api::step::{Step, step, step_with};
 pub use crate::call::lookup::Lookup;
 pub use crate::call::recorded::Recorded;
 pub use crate::encoding::fingerprint::{Fingerprint, FingerprintError};
 pub use crate::encoding::generator::KeyGenerator;
 pub use crate::encoding::key::{Key, KeyDigest, KeyPart, KeyWriter, MAX_KEY_LEN};
+pub use crate::encoding::step_name::StepName;
 pub use crate::error::disposition::{Dispose, Disposition};
 pub use crate::error::{ConfigError, Error, ErrorKind, StoreError, StoreErrorKind};
 #[cfg(feature = "encryption")]

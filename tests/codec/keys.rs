@@ -203,7 +203,7 @@ crate::over_both_stores! {
         let idempotency = builder.codec(EncryptedCodec::new(keys.clone())).build();
         let runs = AtomicU32::new(0);
         let call = |customer: &'static str, number: u32| {
-            idempotency.operation("keys.customer").key((customer, number)).run(async || Res::Ok(runs.fetch_add(1, SeqCst)))
+            idempotency.operation("keys.customer").key(&(customer, number)).run(async || Res::Ok(runs.fetch_add(1, SeqCst)))
         };
         for customer in ["jane", "joe"] {
             assert!(!call(customer, 1).await.unwrap().is_replayed());

@@ -24,6 +24,7 @@ mod options;
 mod owner;
 mod recognised;
 mod server;
+mod steps;
 mod stopped;
 mod store;
 #[path = "../support/mod.rs"]

@@ -34,7 +34,7 @@ pub(crate) enum World {
 pub(crate) struct SqliteFile(std::path::PathBuf);
 
 impl SqliteFile {
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("sqlite://{}", self.0.display())
     }
 }
@@ -102,6 +102,20 @@ impl World {
             .await
             .unwrap();
         Self::MySql(url)
+    }
+
+    /// The URL of the store.
+    pub(crate) fn url(&self) -> String {
+        match self {
+            Self::Memory(_) => String::new(),
+            Self::Redis(url) => url.clone(),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(file) => file.url(),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(url) => url.clone(),
+            #[cfg(feature = "mysql")]
+            Self::MySql(url) => url.clone(),
+        }
     }
 
     /// Another process, as far as that can be had inside one.

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use idem_core::record::{Encoded, Metadata, RecordId, RecordInfo, is_lock};
 use idem_core::store::admin::{Intervened, Intervention, Wish};
 use idem_core::store::trail;
-use idem_core::{CodecId, RecordState, StoreError, StoreErrorKind};
+use idem_core::{CodecId, RecordState};
 use serde::de::IgnoredAny;
 
-use super::find;
 use super::pattern::{self, Wanted};
-use crate::args::{Change, Consent, Settle};
+use super::{find, intervene, steps};
+use crate::args::{Change, Consent, Forget, Settle};
 use crate::ask;
 use crate::failure::Failure;
 use crate::print;
@@ -33,6 +33,8 @@ struct Action {
     /// The states in which a record may be changed, apart from records in flight; `None`: all
     /// states.
     states: Option<&'static [RecordState]>,
+    /// The steps of the call are forgotten too.
+    with_steps: bool,
 }
 
 const SETTLE: Action = Action {
@@ -40,24 +42,32 @@ const SETTLE: Action = Action {
     then: "every duplicate gets this outcome",
     state: Some(RecordState::Committed),
     states: Some(&[RecordState::Abandoned, RecordState::Released]),
+    with_steps: false,
 };
 const REPLACE: Action = Action {
     decision: "replaced",
     then: "every duplicate gets this outcome; callers that got the one before keep it",
     state: Some(RecordState::Committed),
     states: Some(&[RecordState::Committed]),
+    with_steps: false,
 };
 const RELEASE: Action = Action {
     decision: "released",
     then: "the next call runs the body, as the next attempt",
     state: Some(RecordState::Released),
     states: Some(&[RecordState::Abandoned]),
+    with_steps: false,
 };
 const FORGET: Action = Action {
     decision: "forgotten",
     then: "the next call runs the body, as the first attempt",
     state: None,
     states: None,
+    with_steps: false,
+};
+const FORGET_WITH_STEPS: Action = Action {
+    with_steps: true,
+    ..FORGET
 };
 
 impl Action {
@@ -140,8 +150,19 @@ async fn compare(
     )))
 }
 
-pub(crate) async fn forget(store: &AnyStore, args: &Change, json: bool) -> Result<(), Failure> {
-    carry_out(store, args, json, &FORGET, |id, _| Intervention::forget(id)).await
+pub(crate) async fn forget(store: &AnyStore, args: &Forget, json: bool) -> Result<(), Failure> {
+    let action = if args.keep_steps {
+        &FORGET
+    } else {
+        &FORGET_WITH_STEPS
+    };
+    let forget = |id, _: &RecordInfo| Intervention::forget(id);
+    match carry_out(store, &args.change, json, action, forget).await {
+        Err(Failure::NoRecord(why)) if !args.keep_steps => {
+            steps::forget_left(store, &args.change, json, why).await
+        }
+        done => done,
+    }
 }
 
 pub(crate) async fn release(store: &AnyStore, args: &Change, json: bool) -> Result<(), Failure> {
@@ -192,21 +213,21 @@ async fn carry_out(
     let (id, info) = find(store, &args.operation, &args.key).await?;
     may_change(&info, action, consent)?;
     let who = ask::who();
+    let steps = if action.with_steps {
+        steps::find(store, &id, Some(&info)).await?
+    } else {
+        Vec::new()
+    };
     let intervention = intervention(id.clone(), &info);
-    ask::confirm(consent, &question(&id, &info, action, &intervention.wish))?;
+    let asked = question(&id, &info, action, &intervention.wish);
+    ask::confirm(consent, &(asked + &steps::question(&id, &steps)))?;
+    steps::forget(store, &steps, consent, &who).await?;
     let intervention = intervention
         .by(&who, consent.reason.as_deref().unwrap_or_default())
         .force(consent.force)
         .only_attempt(info.attempt)
         .only_state(info.state);
-    let answer = if consent.no_audit {
-        store.intervene(&intervention).await?
-    } else {
-        store
-            .intervene_noted(&intervention, consent.audit_ttl)
-            .await
-            .map_err(without_entry)?
-    };
+    let answer = intervene(store, &intervention, consent).await?;
     let attempt = attempt_of(answer, action)?;
     ask::report(action.decision, &id, attempt, consent);
     if json {
@@ -228,8 +249,13 @@ async fn carry_out(
         .reason
         .as_deref()
         .map_or_else(String::new, |reason| format!(": {}", print::shown(reason)));
+    let with_steps = match steps.len() {
+        0 => String::new(),
+        1 => " and its step".to_owned(),
+        count => format!(" and its {count} steps"),
+    };
     Ok(print::line(&format!(
-        "{} {} {} (digest {}), attempt {attempt}, by {who}{reason}; {}",
+        "{} {} {}{with_steps} (digest {}), attempt {attempt}, by {who}{reason}; {}",
         action.decision,
         id.operation(),
         print::shown(id.key()),
@@ -261,18 +287,6 @@ pub(super) fn refuse_trail(operation: &str) -> Result<(), Failure> {
         )));
     }
     Ok(())
-}
-
-/// The failure of a change whose entry in the trail cannot be written.
-pub(super) fn without_entry(error: StoreError) -> Failure {
-    match error.kind() {
-        StoreErrorKind::Full => Failure::Unavailable(format!(
-            "{error}; nothing was changed, because a change needs room for its entry in the audit \
-             trail (`{}`). With `--no-audit` it leaves none, and only the log says who and why",
-            trail::OPERATION
-        )),
-        _ => error.into(),
-    }
 }
 
 fn may_change(info: &RecordInfo, action: &Action, consent: &Consent) -> Result<(), Failure> {

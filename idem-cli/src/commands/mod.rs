@@ -7,20 +7,21 @@ mod pattern;
 mod purge;
 mod schema;
 mod stats;
+mod steps;
 
 use std::io::{self, Write as _};
 
 use clap::CommandFactory as _;
 use idem_core::record::{RecordId, RecordInfo};
-use idem_core::store::admin::{Listing, Unreadable};
+use idem_core::store::admin::{Intervened, Intervention, Listing, Unreadable};
 use idem_core::store::trail::{self, Entry};
 use idem_core::{Key, KeyDigest, StoreError};
 use serde_json::{Value, json};
 
 use self::pattern::{Pattern, Patterns, Wanted};
-use crate::args::{Args, Command, Show, Which};
+use crate::args::{Args, Command, Consent, Show, Which};
 use crate::doctor;
-use crate::failure::{self, Failure};
+use crate::failure::{self, Failure, without_entry};
 use crate::hints;
 use crate::print;
 use crate::progress::Progress;
@@ -108,6 +109,11 @@ async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failu
             print::aside(&format!("idem: the audit trail cannot be read: {error}"));
             Vec::new()
         });
+    let found = if steps::may_matter(&info) {
+        Some(steps::find(store, &id, Some(&info)).await?)
+    } else {
+        None
+    };
     let pattern = if show.pattern {
         pattern_of(store, id.operation()).await?
     } else {
@@ -115,6 +121,10 @@ async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failu
     };
     if json {
         let mut object = with_decisions(print::object(&id, &info), &entries);
+        if let (Some(steps), Value::Object(object)) = (&found, &mut object) {
+            let steps = steps.iter().map(|step| print::object(&step.id, &step.info));
+            object.insert("steps".to_owned(), steps.collect());
+        }
         if let (true, Value::Object(object)) = (show.pattern, &mut object) {
             let pattern = pattern.map(|pattern| print::object(&pattern.id, &pattern.info));
             object.insert("pattern".to_owned(), pattern.into());
@@ -122,6 +132,7 @@ async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failu
         return Ok(print::json(&object)?);
     }
     print::record(&id, &info)?;
+    steps::show(&id, found.as_deref().unwrap_or_default())?;
     print::entries(&entries)?;
     if let Some(Pattern { id, info, value }) = pattern {
         print::pattern(&id, &info, &value)?;
@@ -230,6 +241,19 @@ pub(crate) async fn find(
         print::shown(operation),
         print::shown(key)
     )))
+}
+
+/// Changes a record, with an entry in the trail unless the operator wants none.
+async fn intervene(
+    store: &AnyStore,
+    intervention: &Intervention,
+    consent: &Consent,
+) -> Result<Intervened, Failure> {
+    if consent.no_audit {
+        return Ok(store.intervene(intervention).await?);
+    }
+    let noted = store.intervene_noted(intervention, consent.audit_ttl).await;
+    noted.map_err(without_entry)
 }
 
 fn ids_of(operation: &str, key: &str) -> Vec<RecordId> {

@@ -11,11 +11,11 @@ use idem_core::store::trail::{self, Decision, EVERY_OPERATION, Ended, Noted};
 use idem_core::{RecordState, StoreError, StoreErrorKind};
 use serde_json::json;
 
-use super::change::{refuse_trail, without_entry};
+use super::change::refuse_trail;
 use super::list::{tell_of, tell_of_digests, valid};
 use crate::args::{Purge, State};
 use crate::ask;
-use crate::failure::Failure;
+use crate::failure::{Failure, without_entry};
 use crate::print;
 use crate::progress::Progress;
 use crate::store::{AnyStore, Operator};

@@ -8,6 +8,7 @@
 
 mod retrying;
 mod state;
+mod steps;
 
 use std::sync::Arc;
 
@@ -135,6 +136,8 @@ impl OwnedRecord {
                 .runtime
                 .observer
                 .decided(Decision::Executed, &term.id, term.attempt);
+            // The transaction may have been rolled back.
+            state.remove_steps(true);
         }
     }
 

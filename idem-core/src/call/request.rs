@@ -28,6 +28,15 @@ pub(crate) struct Request {
     pub(crate) versions: Option<Box<Versions>>,
     /// `None`: the runtime keeps no traces.
     pub(crate) trace: Option<Arc<CallTrace>>,
+    pub(crate) kind: CallKind,
+}
+
+/// What a call is to the body around it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallKind {
+    Call,
+    /// A step of it, which ends with it.
+    Step,
 }
 
 impl Request {

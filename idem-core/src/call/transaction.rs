@@ -29,10 +29,13 @@ use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::observe::{self, Decision, Observer};
 use crate::outcome::Outcome;
 use crate::policy::errors::{ErrorAction, Then, Tries};
+use crate::policy::step_settings::{CallTimes, StepSettings};
 use crate::record::Origin;
 use crate::runtime::Runtime;
+use crate::runtime::steps::StepsToRemove;
 use crate::store::{Store, Transaction, Transactions};
 use crate::task::current::{AskMode, Call};
+use crate::task::steps::{BegunSteps, StepScope};
 use crate::task::watch::{self, Seen};
 
 /// How often a transaction with a conflict is run again.
@@ -47,8 +50,11 @@ pub(crate) struct InTransaction<'a, R, T, E, P, S> {
 
 /// The result of a call in one transaction.
 enum TransactionOutcome<'p, T, E> {
-    /// The caller commits.
-    Done(Outcome<T>),
+    /// The caller commits, or the library does. Then the steps of the call are of no use.
+    Done {
+        outcome: Outcome<T>,
+        steps: Option<Box<BegunSteps>>,
+    },
     /// The error is recorded, or was before: the caller commits.
     Kept(E),
     /// The body's error. Nothing is written.
@@ -62,10 +68,13 @@ enum TransactionOutcome<'p, T, E> {
 
 impl<T, E> TransactionOutcome<'_, T, E> {
     /// The result of a body that has run. If it panicked, so does this.
-    fn of(finished: Finished<T, E>) -> Self {
+    fn of(finished: Finished<T, E>, steps: Option<Box<BegunSteps>>) -> Self {
         match (finished.answer.give(), finished.carried_out) {
             (_, Err(error)) => Self::Refused(error),
-            (Ok(value), Ok(())) => Self::Done(Outcome::executed(value)),
+            (Ok(value), Ok(())) => Self::Done {
+                outcome: Outcome::executed(value),
+                steps,
+            },
             (Err(error), Ok(())) if finished.is_error_kept => Self::Kept(error),
             (Err(error), Ok(())) => Self::Failed(error),
         }
@@ -102,8 +111,13 @@ impl LeaseMet<'_> {
 
 /// The end of a transaction that the library began.
 enum TransactionEnd<'p, T, E> {
-    /// It is committed. The caller gets this.
-    Committed(Result<Outcome<T>, E>),
+    /// It is committed.
+    Committed {
+        /// What the caller gets.
+        result: Result<Outcome<T>, E>,
+        /// The steps of the call, which are of no use any more.
+        steps: Option<Box<BegunSteps>>,
+    },
     /// It is rolled back: the body returned this error.
     Failed(E),
     /// It is rolled back: the call could not run its body, or not record its outcome.
@@ -126,7 +140,10 @@ where
         B: Body<X, R>,
     {
         match self.attempt(tx, &mut body, CommittedBy::Caller, None).await {
-            TransactionOutcome::Done(outcome) => Ok(outcome),
+            TransactionOutcome::Done { outcome, steps } => {
+                self.remove_steps(steps, true);
+                Ok(outcome)
+            }
             TransactionOutcome::Kept(error) | TransactionOutcome::Failed(error) => Err(error),
             TransactionOutcome::Refused(error) => Err(self.handling.refuse(error)),
             TransactionOutcome::Met(lease) => Err(self.handling.refuse(lease.reject())),
@@ -158,7 +175,10 @@ where
                 .in_one_transaction(begins, &mut body, committed_by, until.take())
                 .await;
             match end {
-                TransactionEnd::Committed(result) => return result,
+                TransactionEnd::Committed { result, steps } => {
+                    self.remove_steps(steps, false);
+                    return result;
+                }
                 TransactionEnd::Met(met) => {
                     met.wait(&mut waits).await;
                     until = Some(met.lease.until);
@@ -297,8 +317,10 @@ where
         }
         let runtime = open.runtime;
         let is_rerun = claimed.from == Origin::Abandoned;
+        let call = Self::call(&open, claimed.attempt, is_rerun);
+        let steps_of = call.clone();
         let owner = ClaimedInTransaction {
-            call: Self::call(runtime, open.request, claimed.attempt, is_rerun),
+            call,
             open,
             store,
             body,
@@ -313,7 +335,7 @@ where
             None::<fn(&mut _)>,
         )
         .await;
-        TransactionOutcome::of(finished)
+        TransactionOutcome::of(finished, steps_of.take_steps())
     }
 
     /// Runs the body whatever the record says, and then says what a guarded call would have done.
@@ -338,8 +360,10 @@ where
             return TransactionOutcome::Refused(open.failed(error).await);
         }
         let runtime = open.runtime;
+        let call = Self::call(&open, 0, false);
+        let steps_of = call.clone();
         let owner = ObservedInTransaction {
-            call: Self::call(runtime, open.request, 0, false),
+            call,
             open,
             store,
             body,
@@ -355,7 +379,7 @@ where
             None::<fn(&mut _)>,
         )
         .await;
-        TransactionOutcome::of(finished)
+        TransactionOutcome::of(finished, steps_of.take_steps())
     }
 
     /// Runs the body alone, without a record.
@@ -372,17 +396,35 @@ where
             None::<fn(&mut _)>,
         )
         .await;
-        TransactionOutcome::of(finished)
+        TransactionOutcome::of(finished, None)
     }
 
-    fn call(runtime: &Arc<Runtime>, request: &Request, attempt: u64, after: bool) -> Call {
+    fn call<X: Transaction<S>>(
+        open: &OpenTransaction<'_, X, S>,
+        attempt: u64,
+        after: bool,
+    ) -> Call {
+        let OpenTransaction {
+            runtime, request, ..
+        } = open;
         let id = request.id.clone();
+        let settings = &request.settings;
+        let steps = StepScope::new(
+            Arc::clone(runtime),
+            StepSettings::of(settings),
+            CallTimes::of(settings),
+            request.fingerprint,
+        );
         Call::new(id, attempt, after, AskMode::Nothing, runtime.identity())
+            .with_steps(steps.only_writer(X::ONE_WRITER))
     }
 
     fn replay(&self, recorded: &Recorded) -> TransactionOutcome<'_, T, E> {
         match self.handling.replay(recorded) {
-            Ok(Ok(value)) => TransactionOutcome::Done(Outcome::replayed(value)),
+            Ok(Ok(value)) => TransactionOutcome::Done {
+                outcome: Outcome::replayed(value),
+                steps: None,
+            },
             Ok(Err(error)) => TransactionOutcome::Kept(error),
             Err(error) => TransactionOutcome::Refused(error),
         }
@@ -410,6 +452,20 @@ where
         }
     }
 
+    /// Removes the steps of a recorded call in the background. If it is not sure yet that the
+    /// outcome stays recorded, a look must show it first.
+    fn remove_steps(&self, steps: Option<Box<BegunSteps>>, is_unsure: bool) {
+        if let (Prepared::Guarded(runtime, request), Some(steps)) = (self.prepared, steps) {
+            runtime.remove_steps(StepsToRemove {
+                call: request.id.clone(),
+                attempt: 0,
+                steps: steps.into_ids(),
+                ttl: request.settings.ttl(),
+                is_unsure,
+            });
+        }
+    }
+
     fn runs_again(&self, why: &dyn std::fmt::Display) {
         if let Prepared::Guarded(runtime, request) = self.prepared {
             runtime
@@ -428,8 +484,12 @@ where
     S: Store,
     B: Transactions<S>,
 {
+    let mut begun = None;
     let result = match outcome {
-        TransactionOutcome::Done(outcome) => Ok(outcome),
+        TransactionOutcome::Done { outcome, steps } => {
+            begun = steps;
+            Ok(outcome)
+        }
         // Only the record of the error is written: the body's rows are rolled back already.
         TransactionOutcome::Kept(error) => Err(error),
         TransactionOutcome::Failed(error) => {
@@ -446,7 +506,10 @@ where
         }
     };
     match B::commit(tx).await {
-        Ok(()) => TransactionEnd::Committed(result),
+        Ok(()) => TransactionEnd::Committed {
+            result,
+            steps: begun,
+        },
         Err(error) => TransactionEnd::StoreFailed(error),
     }
 }

@@ -70,7 +70,17 @@ pub struct KeyWriter<'a> {
     outermost: bool,
 }
 
-impl KeyWriter<'_> {
+impl<'a> KeyWriter<'a> {
+    /// Writes behind parts that are there already.
+    pub(crate) fn behind(text: &'a mut String, missing: &'a mut bool) -> Self {
+        Self {
+            text,
+            missing,
+            first: false,
+            outermost: false,
+        }
+    }
+
     /// Writes one part. An empty text makes the key missing.
     pub fn text(&mut self, part: &str) {
         if part.is_empty() {
@@ -125,7 +135,7 @@ impl KeyWriter<'_> {
     }
 
     /// Writes a part of a tuple. The part is missing if it writes nothing.
-    fn part(&mut self, part: &impl KeyPart) {
+    pub(crate) fn part(&mut self, part: &impl KeyPart) {
         let before = self.text.len();
         part.write_to(self);
         if self.text.len() == before {
@@ -284,12 +294,17 @@ pub(crate) fn write_after<K: KeyPart + ?Sized>(text: &mut String, value: &K) -> 
         return false;
     }
     if key.len() > MAX_KEY_LEN {
-        let digest = blake3::hash(key.as_bytes());
-        text.truncate(start);
-        text.push('~');
-        URL_SAFE_NO_PAD.encode_string(digest.as_bytes(), text);
+        digest_after(text, start);
     }
     true
+}
+
+/// Replaces the key from `start` on by its digest.
+pub(crate) fn digest_after(text: &mut String, start: usize) {
+    let digest = blake3::hash(text.get(start..).unwrap_or_default().as_bytes());
+    text.truncate(start);
+    text.push('~');
+    URL_SAFE_NO_PAD.encode_string(digest.as_bytes(), text);
 }
 
 /// Appends a digest as a key to `text`. No value encodes to such a key: a part contains no `~`, and

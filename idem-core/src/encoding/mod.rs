@@ -3,3 +3,4 @@
 pub(crate) mod fingerprint;
 pub(crate) mod generator;
 pub(crate) mod key;
+pub(crate) mod step_name;

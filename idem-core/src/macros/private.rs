@@ -29,7 +29,7 @@ use crate::policy::errors::ErrorAction;
 pub use crate::policy::errors::{DispositionByPolicy, RunsOnce};
 use crate::runtime::handle::Idempotency;
 use crate::store::{Store, Transaction};
-use crate::task::{current, scope, unguarded, watch};
+use crate::task::{scope, unguarded};
 
 /// Begins the call of an annotated function, on the default runtime.
 #[inline]
@@ -89,11 +89,7 @@ pub async fn run_unguarded<Body: Future>(body: Pin<&mut Option<Body>>) -> Body::
         // Callers pass a body.
         return pending().await;
     };
-    if current::is_inside() || watch::is_watched() {
-        unguarded::unguarded(None, running).await
-    } else {
-        running.await
-    }
+    unguarded::unguarded(None, running).await
 }
 
 /// Carries out the call of an annotated function.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use uuid::Uuid;
 
 use crate::encoding::key::{self, Key, KeyDigest, KeyPart};
+use crate::encoding::step_name::{StepName, is_step_key, write_step_after};
 
 /// The id of a record: the operation's name and the key, as `operation:key`.
 ///
@@ -74,6 +75,56 @@ impl RecordId {
             text: text.into(),
             operation_len: operation.len(),
         }
+    }
+
+    /// Joins an operation's valid name and an encoded key.
+    pub(crate) fn of_encoded(operation: &str, key: &str) -> Self {
+        Self {
+            text: [operation, ":", key].concat().into(),
+            operation_len: operation.len(),
+        }
+    }
+
+    /// Makes the id of a step of the call with this id. The error says what to write instead.
+    pub(crate) fn of_step<N: StepName + ?Sized>(&self, name: &N) -> Result<Self, &'static str> {
+        let mut text = String::with_capacity(self.text.len() + 32);
+        text.push_str(self.operation());
+        text.push('/');
+        text.push_str(name.text());
+        let operation_len = text.len();
+        if name.text().is_empty() {
+            return Err("the name of a step is empty; write a text such as `charge`");
+        }
+        // A step of a step has a `/`.
+        if name.text().contains('/') || !is_valid_operation(&text) {
+            return Err(
+                "the name of a step is not valid: it has letters, digits and `_ - . # @ +`, and \
+                 at most 128 of them together with the operation's name; put anything else into \
+                 the further parts, as in `(\"reserve\", &item.sku)`",
+            );
+        }
+        text.push(':');
+        if !write_step_after(&mut text, self.key(), name) {
+            return Err(
+                "a part of the name of a step is missing or empty, so that two steps could not be \
+                 told apart; each part after the text needs a value",
+            );
+        }
+        Ok(Self {
+            text: text.into(),
+            operation_len,
+        })
+    }
+
+    /// Returns whether this can be the id of a step of the call with that id, or of a step inside
+    /// of one. Another operation whose name begins with that of the call and a `/` looks the same.
+    /// A step with further parts whose key is a digest is not recognised.
+    pub fn is_step_of(&self, call: &Self) -> bool {
+        let name = self.operation().strip_prefix(call.operation());
+        let Some(name) = name.and_then(|name| name.strip_prefix('/')) else {
+            return false;
+        };
+        !name.is_empty() && is_step_key(self.key(), call.key(), name.split('/').count())
     }
 
     /// Returns the operation's name.

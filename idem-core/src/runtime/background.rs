@@ -25,6 +25,8 @@ pub(crate) struct Background {
     /// Claims to undo that the store has not answered yet.
     unanswered: AtomicUsize,
     bodies: AtomicUsize,
+    /// Calls whose steps are being removed.
+    removals: AtomicUsize,
     /// Signals the end of any of this work.
     ended: Notify,
 }
@@ -43,6 +45,9 @@ pub struct Unfinished {
     /// Claims of failed calls that may have been carried out. If the process ends now, their keys
     /// may be locked for one lease.
     pub claims: usize,
+    /// Calls that are recorded, and whose [steps](crate::step) are not removed yet. If the process
+    /// ends now, those records expire by themselves.
+    pub removals: usize,
 }
 
 /// A step that is tried again. It counts until it is dropped.
@@ -59,6 +64,9 @@ pub(crate) struct CountedUndo {
 
 /// A detached body. It counts until it is dropped.
 pub(crate) struct CountedBody(Arc<Background>);
+
+/// The removal of a call's steps: counted until it is dropped.
+pub(crate) struct CountedRemoval(Arc<Background>);
 
 impl Background {
     /// Counts a step that holds an outcome of `bytes` bytes. Returns `None` if there are too many.
@@ -91,6 +99,12 @@ impl Background {
         CountedBody(self.clone())
     }
 
+    /// Counts the removal of a call's steps; `None` if there are too many.
+    pub(crate) fn removal(self: &Arc<Self>) -> Option<CountedRemoval> {
+        add(&self.removals, 1, MAX_STEPS)?;
+        Some(CountedRemoval(self.clone()))
+    }
+
     /// Waits until nothing is under way, for at most `limit`. Cancel safe.
     pub(crate) async fn finished(&self, limit: Duration) -> Result<(), Unfinished> {
         let finished = async {
@@ -116,10 +130,13 @@ impl Background {
         let bodies = self.bodies.load(Ordering::SeqCst);
         let steps = self.steps.load(Ordering::SeqCst);
         let claims = self.unanswered.load(Ordering::SeqCst);
-        (bodies + steps + claims > 0).then_some(Unfinished {
+        // A commit counts the removal of its steps before it stops counting itself.
+        let removals = self.removals.load(Ordering::SeqCst);
+        (bodies + steps + claims + removals > 0).then_some(Unfinished {
             bodies,
             steps,
             claims,
+            removals,
         })
     }
 
@@ -179,18 +196,26 @@ impl Drop for CountedBody {
     }
 }
 
+impl Drop for CountedRemoval {
+    fn drop(&mut self) {
+        self.0.ends(&self.0.removals);
+    }
+}
+
 impl fmt::Display for Unfinished {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             bodies,
             steps,
             claims,
+            removals,
         } = self;
         write!(
             f,
             "{bodies} detached bodies still run, {steps} commits or releases are not taken by the \
-             store yet, and of {claims} failed claims it has not said whether they were carried \
-             out; give `shutdown` more time, or see why the store does not answer"
+             store yet, of {claims} failed claims it has not said whether they were carried out, \
+             and the steps of {removals} calls are not removed yet; give `shutdown` more time, or \
+             see why the store does not answer"
         )
     }
 }
@@ -217,7 +242,8 @@ mod tests {
             Some(Unfinished {
                 bodies: 0,
                 steps: 2,
-                claims: 0
+                claims: 0,
+                removals: 0
             })
         );
         drop((large, empty));
@@ -240,7 +266,8 @@ mod tests {
             Some(Unfinished {
                 bodies: 0,
                 steps: 0,
-                claims: 1
+                claims: 1,
+                removals: 0
             })
         );
         drop(claims);
@@ -258,7 +285,8 @@ mod tests {
             Err(Unfinished {
                 bodies: 1,
                 steps: 1,
-                claims: 0
+                claims: 0,
+                removals: 0
             })
         );
         let ending = async {

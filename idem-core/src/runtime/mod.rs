@@ -6,6 +6,7 @@ pub(crate) mod flight;
 pub(crate) mod handle;
 pub(crate) mod local_cache;
 pub(crate) mod outcome_writer;
+pub(crate) mod steps;
 pub(crate) mod trace;
 pub(crate) mod undoing;
 
@@ -21,6 +22,7 @@ use crate::record::RecordId;
 use crate::runtime::background::Background;
 use crate::runtime::flight::Flights;
 use crate::runtime::local_cache::LocalCache;
+use crate::runtime::steps::KnownSteps;
 use crate::runtime::trace::TraceContext;
 use crate::runtime::undoing::Undoing;
 use crate::store::AnyStore;
@@ -39,6 +41,7 @@ pub(crate) struct Runtime {
     pub(crate) throttle: Option<Throttle>,
     pub(crate) keepers: LeaseKeepers,
     pub(crate) background: Arc<Background>,
+    pub(crate) known_steps: KnownSteps,
     pub(crate) undoing: Arc<Undoing>,
 }
 

@@ -147,6 +147,8 @@ pub struct Listing {
     pub digest: Option<KeyDigest>,
     /// With these keys alone.
     pub key: Option<KeyFilter>,
+    /// The call whose [steps](crate::step) are listed, and nothing else.
+    pub steps_of: Option<RecordId>,
     /// The most records on a page. At least 1 is taken.
     pub limit: usize,
     /// The end of the page before.
@@ -162,6 +164,7 @@ impl Listing {
             older_than: None,
             digest: None,
             key: None,
+            steps_of: None,
             limit: 100,
             cursor: None,
         }
@@ -215,6 +218,17 @@ impl Listing {
         self
     }
 
+    /// Lists only the steps of the call with this id, and the steps inside of them.
+    ///
+    /// Records of another operation are among them if its name begins with that of the call and a
+    /// `/`, and the keys are equal. Steps with further parts in their names are not among them if
+    /// their keys are digests: if the key of the call has more than 256 bytes, or is a token.
+    #[must_use]
+    pub fn steps_of(mut self, call: RecordId) -> Self {
+        self.steps_of = Some(call);
+        self
+    }
+
     /// Sets the most records on a page.
     #[must_use]
     pub fn limit(mut self, limit: usize) -> Self {
@@ -235,6 +249,10 @@ impl Listing {
         self.is_of_operation(id)
             && self.digest.is_none_or(|digest| digest == id.digest())
             && self.key.as_ref().is_none_or(has_key)
+            && self
+                .steps_of
+                .as_ref()
+                .is_none_or(|call| id.is_step_of(call))
     }
 
     /// Whether the key filter cannot tell if a record matches, because its key is stored as a

@@ -46,6 +46,10 @@ pub trait Transaction<S: Store>: Send {
     /// a lock on the row, or as the only writer. Then no call waits for a lease in it.
     const HOLDS_UP_OWNERS: bool = false;
 
+    /// Whether nobody else can write while such a transaction is open. Then a
+    /// [`step`](crate::step) of its body must be recorded in it.
+    const ONE_WRITER: bool = false;
+
     /// Sets a savepoint inside of the innermost one.
     fn savepoint(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
 

@@ -16,6 +16,7 @@ use crate::lease::term::Term;
 use crate::outcome::Storable;
 use crate::record::RecordId;
 use crate::store::{Store, Transaction};
+use crate::task::steps::{BegunSteps, StepScope};
 use crate::task::transaction_recorder::TransactionRecorder;
 
 tokio::task_local! {
@@ -82,6 +83,8 @@ struct CallState {
     progress: BodyProgress,
     /// What a transaction needs to record the outcome. `None` if no lease holds the record.
     recorder: Option<TransactionRecorder>,
+    /// What the steps of the body need; `None` if nothing is recorded of it.
+    steps: Option<StepScope>,
     /// The lease whose loss stops the body.
     stops_with: Option<Arc<Term>>,
     /// The mark of an unguarded body whose key is not known: [`current`] does not return it.
@@ -146,6 +149,7 @@ impl Call {
                 ..BodyProgress::default()
             },
             recorder: None,
+            steps: None,
             stops_with: None,
             hidden: false,
             runtime,
@@ -166,13 +170,14 @@ impl Call {
                 ..BodyProgress::default()
             },
             recorder: None,
+            steps: None,
             stops_with: None,
             runtime: 0,
             outer,
         }))
     }
 
-    pub(super) fn id(&self) -> &RecordId {
+    pub(crate) fn id(&self) -> &RecordId {
         &self.0.id
     }
 
@@ -182,6 +187,31 @@ impl Call {
             inner.recorder = recorder;
         }
         self
+    }
+
+    /// Sets what the steps of the body need. Must come before the call is cloned.
+    pub(crate) fn with_steps(mut self, steps: StepScope) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            inner.steps = Some(steps);
+        }
+        self
+    }
+
+    /// What the steps of the body need; `None` if nothing is recorded of it.
+    pub(crate) fn steps(&self) -> Option<&StepScope> {
+        self.0.steps.as_ref()
+    }
+
+    /// Takes the steps that the body has begun, in all its runs; `None` if there are none.
+    pub(crate) fn take_steps(&self) -> Option<Box<BegunSteps>> {
+        self.steps().and_then(StepScope::take)
+    }
+
+    /// Whether this is a call around the body that is being polled, and is not over itself.
+    pub(crate) fn is_around(&self) -> bool {
+        let here = innermost();
+        let mut around = std::iter::successors(here.as_ref(), |call| call.0.outer.as_ref());
+        around.any(|call| call.is(self)) && !self.0.progress.over.load(Ordering::Relaxed)
     }
 
     /// Sets the lease whose loss stops the body; `None` if nothing stops it. Must come before the
@@ -416,6 +446,9 @@ impl Call {
         self.0.progress.tainted.store(false, Ordering::Relaxed);
         self.0.progress.omits.store(false, Ordering::Relaxed);
         self.0.progress.recorded.store(false, Ordering::Relaxed);
+        if let Some(steps) = self.steps() {
+            steps.begin_run();
+        }
         let over = Over(self);
         // An `async` block would hold the body's future twice.
         CALL.scope(self.clone(), body).map(move |output| {

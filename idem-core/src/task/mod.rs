@@ -5,6 +5,7 @@ pub(crate) mod current;
 pub(crate) mod held_locks;
 pub(crate) mod inherited;
 pub(crate) mod scope;
+pub(crate) mod steps;
 pub(crate) mod transaction_recorder;
 pub(crate) mod unguarded;
 pub(crate) mod waiting;

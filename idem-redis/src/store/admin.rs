@@ -98,7 +98,7 @@ pub(crate) async fn list(
     };
     let limit = listing.limit.max(1);
     // As many keys as would fill the page: the cursor has to hold what is beyond it.
-    let mut count = if listing.digest.is_some() {
+    let mut count = if listing.digest.is_some() || listing.steps_of.is_some() {
         MAX_BATCH
     } else {
         limit.min(MAX_BATCH)
@@ -214,7 +214,7 @@ impl Scanner<'_> {
         scan.arg("SCAN")
             .arg(&self.position.scan)
             .arg("MATCH")
-            .arg(self.keys.pattern(self.listing.operation.as_deref()));
+            .arg(self.keys.pattern(self.listing));
         scan.arg("COUNT").arg(count);
         let answer = self.runner.step_at(slot, |mut connection| async move {
             let answer = connection.send(&scan).await?;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use idem_core::StoreError;
 use idem_core::record::RecordId;
+use idem_core::store::admin::Listing;
 
 use crate::connection::error::refused;
 
@@ -63,11 +64,16 @@ impl Keys {
 
     /// Returns a pattern that matches the keys of an operation's records, or of all records. It
     /// also matches some other keys.
-    pub(crate) fn pattern(&self, operation: Option<&str>) -> String {
+    pub(crate) fn pattern(&self, listing: &Listing) -> String {
+        if let (None, Some(call)) = (&listing.operation, &listing.steps_of) {
+            return self.pattern_of(call.operation().chars().chain(['/']));
+        }
+        let operation = listing.operation.as_deref().into_iter();
+        self.pattern_of(operation.flat_map(|name| name.chars().chain([':'])))
+    }
+
+    fn pattern_of(&self, operation: impl Iterator<Item = char>) -> String {
         let mut pattern = String::new();
-        let operation = operation
-            .into_iter()
-            .flat_map(|name| name.chars().chain([':']));
         for c in self.prefix.chars().chain([':']).chain(operation) {
             if matches!(c, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
                 pattern.push('\\');

@@ -196,7 +196,7 @@ impl Store for RedisStore {
     }
 
     fn into_handle(self) -> StoreHandle {
-        StoreHandle::new(self)
+        StoreHandle::with_admin(self)
     }
 }
 

@@ -2,19 +2,21 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::base::printable::shown_name;
 use crate::call::audit::By;
 use crate::call::prepared::Prepared;
-use crate::call::request::Request;
+use crate::call::request::{CallKind, Request};
 use crate::encoding::fingerprint::Fingerprint;
 use crate::error::Error;
 use crate::outcome::versions::Versions;
-use crate::policy::settings::{MissingKey, Settings, StoreFailure};
+use crate::policy::settings::{Abandoned, MissingKey, Settings, StoreFailure};
 use crate::record::{RecordId, is_lock, is_valid_operation};
 use crate::runtime::Runtime;
 use crate::runtime::trace::CallTrace;
 use crate::store::trail;
+use crate::task::steps::StepScope;
 use crate::token::Submission;
 
 /// A call as far as it is described.
@@ -31,6 +33,7 @@ pub(crate) struct Draft<'a> {
     pub(super) versions: Option<Box<Versions>>,
     /// The operator who changes the record by hand, and the reason.
     pub(super) audit: Option<Box<By>>,
+    pub(super) kind: CallKind,
     /// The first mistake in the description. The call fails with it.
     pub(super) problem: Option<Error>,
 }
@@ -86,6 +89,32 @@ impl<'a> Draft<'a> {
         if self.runtime.is_some() {
             self.misconfigured(format!("`{name}`: {reason}"));
         }
+    }
+
+    /// Makes it a step of the call with this scope.
+    pub(crate) fn become_step(&mut self, scope: &StepScope, lease: Option<Duration>) {
+        let asks_first = self.settings.reconciles;
+        self.runtime = Some(scope.runtime().clone());
+        self.settings = scope.settings(lease);
+        if asks_first {
+            self.settings.abandoned = Abandoned::Rerun;
+            self.settings.reconciles = true;
+        }
+        self.fingerprint = scope.fingerprint();
+        self.has_no_fingerprint = true;
+        self.kind = CallKind::Step;
+    }
+
+    /// Sets the record of the call.
+    pub(crate) fn identify(&mut self, id: RecordId) {
+        self.name = Cow::Owned(id.operation().to_owned());
+        self.id = Some(id);
+    }
+
+    /// Makes the call fail with an error.
+    pub(crate) fn refuse(&mut self, error: Error) {
+        self.name = Cow::Owned(error.operation().to_owned());
+        self.problem.get_or_insert(error);
     }
 
     pub(super) fn misconfigured(&mut self, reason: impl Into<Arc<str>>) {
@@ -174,6 +203,7 @@ impl<'a> Draft<'a> {
                     submission,
                     settings,
                     versions,
+                    kind,
                     ..
                 } = self;
                 let trace = runtime.config.trace.as_ref().map(CallTrace::new);
@@ -186,6 +216,7 @@ impl<'a> Draft<'a> {
                         settings,
                         versions,
                         trace,
+                        kind,
                     },
                 )
             }

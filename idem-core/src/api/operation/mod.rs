@@ -13,6 +13,7 @@ pub use self::transaction::{InTransactionPolicy, RerunWhen};
 use crate::base::duration::IntoDuration;
 use crate::call::keeping::{ErrorCodec, KeepsErrors, Policy};
 use crate::call::reconcile::Reconcile;
+use crate::call::request::CallKind;
 use crate::encoding::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};
 use crate::encoding::key::{KeyDigest, KeyPart};
 use crate::error::Error;
@@ -84,7 +85,7 @@ pub struct Operation<'a, Q = (), P = ()> {
 }
 
 /// The policy of an error's type.
-type ActionOf<E> = fn(&E) -> ErrorAction;
+pub(crate) type ActionOf<E> = fn(&E) -> ErrorAction;
 
 /// The policy of [`Operation::errors`]: `P` gives an `A` for each `E`.
 pub struct Errors<P, E, A = ErrorAction> {
@@ -143,6 +144,7 @@ impl<'a> Operation<'a> {
             submission: None,
             versions: None,
             audit: None,
+            kind: CallKind::Call,
             problem: None,
         };
         if let Some(problem) = draft
@@ -549,6 +551,7 @@ impl<Q, P> fmt::Debug for Operation<'_, Q, P> {
 
 // Below: rustdoc shows methods in the order of the modules, and these are not the common ones.
 mod records;
+mod steps;
 mod times;
 mod transaction;
 mod versions;

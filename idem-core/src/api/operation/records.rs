@@ -3,6 +3,7 @@
 use serde::de::DeserializeOwned;
 
 use super::Operation;
+use super::steps::remove_with_steps;
 use crate::call::audit::{By, Noting};
 use crate::call::keeping::Keepable;
 use crate::call::lookup::Lookup;
@@ -13,7 +14,7 @@ use crate::error::Error;
 use crate::observe::Decision;
 use crate::outcome::Storable;
 use crate::outcome::codec::{AnyCodec, CodecContext, CodecFailure, TypeLabel};
-use crate::record::{Encoded, RecordId, RecordInfo, RecordState, Removed};
+use crate::record::{Encoded, RecordId, RecordInfo, RecordState};
 use crate::runtime::Runtime;
 use crate::task::current;
 
@@ -60,6 +61,15 @@ impl Operation<'_> {
     /// Removes the record, so that the next call runs the body as a first attempt. Returns whether
     /// there was a record.
     ///
+    /// The [steps](crate::step) of the call are removed before it, as far as this process knows
+    /// them: those that it has run for any call of the operation. A process that never ran the
+    /// operation knows no steps, and removes none. There, `of_step(..).forget()` removes a step
+    /// ([`of_step`](Operation::of_step)), and the program `idem forget` removes all of them, which
+    /// it finds by [`Listing::steps_of`](crate::store::admin::Listing::steps_of).
+    ///
+    /// Plain steps cost one command each. Steps with further parts in their names are found by a
+    /// listing, for which Redis scans all of its keys.
+    ///
     /// # Errors
     ///
     /// [`Error::InFlight`] if a call is in flight: nothing is removed under a running body.
@@ -78,9 +88,11 @@ impl Operation<'_> {
         let Some((runtime, request)) = self.draft.prepare_by_hand()? else {
             return Ok(false);
         };
-        let failed = |error| runtime.failed(&request.id, error);
         let found = match by {
-            Some(_) => runtime.store.inspect(&request.id).await.map_err(failed)?,
+            Some(_) => {
+                let found = runtime.store.inspect(&request.id).await;
+                found.map_err(|error| runtime.failed(&request.id, error))?
+            }
             None => None,
         };
         if by.is_some() && found.is_none() {
@@ -94,16 +106,7 @@ impl Operation<'_> {
             by.as_deref(),
         )
         .await?;
-        let _removing = runtime
-            .cache
-            .as_ref()
-            .map(|cache| cache.removing(&request.id));
-        let removed = match runtime.store.remove(&request.id).await {
-            Ok(Removed::Removed) => Ok(true),
-            Ok(Removed::Nothing) => Ok(false),
-            Ok(Removed::InFlight { lease_left }) => Err(request.in_flight(lease_left)),
-            Err(error) => Err(failed(error)),
-        };
+        let removed = remove_with_steps(&runtime, &request).await;
         if let Ok(true) = removed {
             match &by {
                 Some(by) => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::ClaimedLease;
 use crate::call::audit::By;
 use crate::call::plan::GiveUp;
-use crate::call::request::Request;
+use crate::call::request::{CallKind, Request};
 use crate::call::retention::Retention;
 use crate::encoding::fingerprint::Fingerprint;
 use crate::error::{Error, StoreError, StoreErrorKind};
@@ -23,6 +23,7 @@ use crate::runtime::flight::{FlightSeat, SharedAnswer};
 use crate::runtime::local_cache::Sending;
 use crate::runtime::trace::{self, CallTrace};
 use crate::store::{AnyStore, StepAnswer};
+use crate::task::steps::BegunSteps;
 
 /// The message for a late owner.
 const NOT_THE_OWNER: &str = "nothing was recorded: another caller has claimed the key since, or \
@@ -44,8 +45,7 @@ pub(super) struct OwnedState {
     /// The time when the first try of a commit was sent. If its reply was lost, the outcome's
     /// retention may have begun then.
     sending: Option<Sending>,
-    /// `Some` if no body of this call produces the outcome.
-    by_hand: Option<ByHand>,
+    pub(super) source: OutcomeSource,
     committed: bool,
     /// A release without an answer may have been carried out.
     doubtful: bool,
@@ -56,6 +56,7 @@ pub(super) struct OwnedState {
 /// What the claim fixed about the record.
 pub(super) struct RecordDetails {
     pub(super) origin: Origin,
+    kind: CallKind,
     pub(super) fingerprint: Option<Fingerprint>,
     pub(super) times: Retention,
     /// No record ends before this many seconds.
@@ -64,10 +65,15 @@ pub(super) struct RecordDetails {
     pub(super) trace: Option<Arc<CallTrace>>,
 }
 
-/// A commit or release that an operator or the application makes by hand.
-struct ByHand {
-    /// Who made it and why, if they said so.
-    audit: Option<Box<By>>,
+/// Where the outcome comes from.
+pub(super) enum OutcomeSource {
+    /// The body. Its steps are removed once the outcome is recorded.
+    Body { steps: Option<Box<BegunSteps>> },
+    /// An operator or the application, by hand.
+    ByHand {
+        /// Who made it and why, if they said so.
+        audit: Option<Box<By>>,
+    },
 }
 
 /// The owner's progress.
@@ -146,6 +152,7 @@ impl OwnedState {
             seat,
             details: RecordDetails {
                 origin,
+                kind: request.kind,
                 fingerprint: request.fingerprint,
                 times: Retention::new(settings.ttl(), settings.remember()),
                 least_secs: settings.times.least_secs,
@@ -154,7 +161,7 @@ impl OwnedState {
             },
             step: Stage::Running,
             sending: None,
-            by_hand: None,
+            source: OutcomeSource::Body { steps: None },
             committed: false,
             doubtful: false,
             why_refused: NOT_THE_OWNER,
@@ -163,12 +170,17 @@ impl OwnedState {
 
     /// Marks the step as one by hand.
     pub(super) fn set_by_hand(&mut self, audit: Option<Box<By>>) {
-        self.by_hand = Some(ByHand { audit });
+        self.source = OutcomeSource::ByHand { audit };
+    }
+
+    fn is_by_hand(&self) -> bool {
+        matches!(self.source, OutcomeSource::ByHand { .. })
     }
 
     /// Sends the step to the store once.
     pub(super) async fn try_step(&mut self) -> Tried {
-        if self.sending.is_none() {
+        // A local cache would not notice that another process removed a step.
+        if self.sending.is_none() && self.details.kind == CallKind::Call {
             let id = &self.enrolled.term.id;
             self.sending = self.runtime.cache.as_ref().map(|cache| cache.sending(id));
         }
@@ -244,7 +256,7 @@ impl OwnedState {
     fn is_hopeless(&self, error: &StoreError) -> bool {
         match error.kind() {
             StoreErrorKind::Unreadable => true,
-            StoreErrorKind::TooLarge => self.by_hand.is_some(),
+            StoreErrorKind::TooLarge => self.is_by_hand(),
             _ => false,
         }
     }
@@ -252,9 +264,10 @@ impl OwnedState {
     /// Leaves the outcome out of its commit, because a lost outcome is better than a second run of
     /// the body. Returns `false` if there is none to leave out.
     pub(super) fn leaves_out_outcome(&mut self) -> bool {
+        let is_by_body = !self.is_by_hand();
         match &mut self.step {
             // Duplicates must get the outcome that an operator settled.
-            Stage::Committing { outcome, .. } if self.by_hand.is_none() => outcome.take().is_some(),
+            Stage::Committing { outcome, .. } if is_by_body => outcome.take().is_some(),
             _ => false,
         }
     }
@@ -353,6 +366,9 @@ impl OwnedState {
         };
         self.enrolled.term.end();
         self.enrolled.stop();
+        if shared.is_some() {
+            self.remove_steps(false);
+        }
         self.report_end(decision);
         if let Some(seat) = self.seat.take() {
             seat.step_answered(shared);
@@ -361,7 +377,7 @@ impl OwnedState {
 
     /// Marks the step as over. `None`: there is nothing to report.
     fn end_step(&mut self, ownership: Ownership) -> Option<StepEnd> {
-        let is_by_hand = self.by_hand.is_some();
+        let is_by_hand = self.is_by_hand();
         let decision = match (std::mem::replace(&mut self.step, Stage::Over), ownership) {
             (Stage::Committing { .. }, Ownership::Held) if self.committed => return None,
             (Stage::Committing { outcome, .. }, Ownership::Held) => {
@@ -400,7 +416,10 @@ impl OwnedState {
         let is_first = self.details.origin == Origin::Nothing;
         let no_record = (decision == Decision::Settled && is_first)
             .then_some("there was no record of this key");
-        let audit = self.by_hand.as_ref().and_then(|hand| hand.audit.as_ref());
+        let audit = match &self.source {
+            OutcomeSource::ByHand { audit } => audit.as_ref(),
+            OutcomeSource::Body { .. } => None,
+        };
         match decision {
             Decision::CommitRefused | Decision::ReleaseRefused => because(&self.why_refused),
             Decision::Settled | Decision::ReleasedByHand => match (audit, no_record) {

@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::lease::term::Term;
 use crate::observe::{BodyWatch, Decision, Observer};
 use crate::policy::settings::Settings;
+use crate::policy::step_settings::StepSettings;
 use crate::runtime::Runtime;
 use crate::runtime::outcome_writer::OutcomeWriter;
 use crate::task::current::{AskMode, Call};
@@ -26,6 +27,8 @@ pub(crate) struct RunMode {
     asks: AskMode,
     /// The body runs to its end even if the lease is lost.
     observes: bool,
+    /// What its steps have of the call.
+    steps: StepSettings,
 }
 
 impl RunMode {
@@ -36,7 +39,11 @@ impl RunMode {
             (true, false) => AskMode::First,
             (true, true) => AskMode::Skips,
         };
-        Self { asks, observes }
+        Self {
+            asks,
+            observes,
+            steps: StepSettings::of(settings),
+        }
     }
 }
 
@@ -56,7 +63,11 @@ impl<'a, Body> Leased<'a, Body> {
         record: &'a mut OwnedRecord,
         body: Pin<&'a mut Option<Body>>,
     ) -> Self {
-        let RunMode { asks, observes } = mode;
+        let RunMode {
+            asks,
+            observes,
+            steps,
+        } = mode;
         let term = record.term();
         let call = Call::new(
             term.id.clone(),
@@ -66,6 +77,7 @@ impl<'a, Body> Leased<'a, Body> {
             runtime.identity(),
         )
         .recorder(record.recorder(observes))
+        .with_steps(record.step_scope(runtime, steps))
         .stopped_by((!observes).then_some(term));
         Self {
             observer: runtime.observer,
@@ -149,6 +161,10 @@ impl<R, Body: Future<Output = R>> Ownership<R> for Leased<'_, Body> {
     }
 
     fn plan(&mut self, plan: RecordPlan) {
+        // After an error that is kept for a time, the body may run again.
+        if plan.ends_work() {
+            self.record.set_steps_to_remove(self.call.take_steps());
+        }
         self.record.plan(plan);
     }
 

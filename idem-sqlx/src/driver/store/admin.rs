@@ -31,8 +31,8 @@ pub(crate) async fn list<D: Dialect>(
         .cursor
         .as_ref()
         .map_or_else(|| Ok(Position::default()), Position::read)?;
-    if listing.digest.is_some() {
-        return list_digest(executor, listing, position).await;
+    if listing.digest.is_some() || listing.steps_of.is_some() {
+        return list_ids(executor, listing, position).await;
     }
     if let Some(filter) = listing.key.as_ref().filter(|filter| !filter.is_all()) {
         return list_keys(executor, listing, filter, position).await;
@@ -162,13 +162,21 @@ fn in_rows(state: RecordState) -> Option<[&'static str; 2]> {
     }
 }
 
-/// Lists by digest. No statement can compute it, so this reads all ids, and the rows that match.
-async fn list_digest<D: Dialect>(
+/// Lists by id. No statement can compute a digest, so this reads all ids, and the rows that match.
+/// The steps of a call are neighbours in the order of ids: only those are read.
+async fn list_ids<D: Dialect>(
     executor: &Arc<Executor<D>>,
     listing: &Listing,
     mut position: Position,
 ) -> Result<Page, StoreError> {
     let mut found = Found::default();
+    let prefix = listing
+        .steps_of
+        .as_ref()
+        .map(|call| [call.operation(), "/"].concat());
+    if let Some(prefix) = prefix.as_ref().filter(|_| position.operation.is_empty()) {
+        position.operation.clone_from(prefix);
+    }
     for _ in 0..WINDOWS {
         let from = position.clone();
         let ids = executor.step(Resend::Harmless, move |dialect, on| {
@@ -178,6 +186,12 @@ async fn list_digest<D: Dialect>(
         let ids = ids.await?;
         let is_last = ids.len() < IDS;
         for (operation, key) in ids {
+            if prefix
+                .as_ref()
+                .is_some_and(|prefix| !operation.starts_with(&**prefix))
+            {
+                return Ok(found.page(None));
+            }
             position = Position {
                 expires_at: 0,
                 operation,

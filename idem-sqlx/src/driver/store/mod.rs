@@ -225,7 +225,7 @@ macro_rules! store {
             }
 
             fn into_handle(self) -> idem_core::store::StoreHandle {
-                idem_core::store::StoreHandle::new(self)
+                idem_core::store::StoreHandle::with_admin(self)
             }
         }
 

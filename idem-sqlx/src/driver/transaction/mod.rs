@@ -403,6 +403,7 @@ macro_rules! transaction {
     ($Store:ty, $Dialect:ty, $Db:ty) => {
         impl idem_core::store::Transaction<$Store> for sqlx::Transaction<'_, $Db> {
             const HOLDS_UP_OWNERS: bool = <$Dialect as Dialect>::HOLDS_UP_OWNERS;
+            const ONE_WRITER: bool = <$Dialect as Dialect>::ONE_WRITER;
 
             async fn savepoint(&mut self) -> Result<(), idem_core::StoreError> {
                 self::savepoint::<$Dialect>(&mut **self).await

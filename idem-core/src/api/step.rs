@@ -1,0 +1,496 @@
+//! Steps: guarded calls inside the body of a guarded call, which record its progress.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use crate::api::operation::{ActionOf, Errors, InTransactionPolicy, Operation};
+use crate::base::printable::shown_name;
+use crate::call::keeping::KeepsErrors;
+use crate::call::reconcile::{Question, Reconcile};
+use crate::call::transaction_body::{RunsAgain, TransactionBody};
+use crate::encoding::step_name::StepName;
+use crate::error::Error;
+use crate::outcome::{Outcome, Storable};
+use crate::policy::errors::{Action, ErrorPolicy};
+use crate::record::{RecordId, is_valid_operation};
+use crate::runtime::handle::Idempotency;
+use crate::store::{Store, Transaction, Transactions};
+use crate::task::current::{self, Call};
+use crate::task::scope::is_disabled_by_default;
+use crate::task::steps::StepScope;
+use crate::task::unguarded::is_unguarded;
+
+/// Runs a step of the body of a guarded call, or returns its recorded value if an earlier attempt
+/// has finished it.
+///
+/// A body with several effects runs again from its beginning after a crash, an error or a retry. A
+/// step records the effect that succeeded, so that the next attempt goes on after it: the closure
+/// of a finished step is not called.
+///
+/// `name` is a text, or a tuple that begins with one: see [`StepName`]. It is the same in each
+/// attempt. `body` is an async closure that returns `Result<T, E>`, with the bounds of a guarded
+/// function. Only an `Ok` is recorded; an error goes to the body of the call.
+///
+/// A step is a guarded call of the operation `orders.place/charge`, with a lease of its own and the
+/// key and the fingerprint of its call. It is kept for as long as its call can come again: for the
+/// longer of `ttl` and `hold`. Once the call itself is recorded, its steps are removed in the
+/// background. [`step_with`] has more settings.
+///
+/// # Errors
+///
+/// The error of the body, or an [`Error`] converted into its type. [`Error::Config`]: the name is
+/// invalid or was used before in this run of the body; or there is no body of a guarded call in
+/// this task, as in a task that a body has spawned. [`Error::Abandoned`]: an earlier attempt was
+/// cut off in this step, and its call has `abandoned = reject` or `reconcile`.
+/// [`Error::FingerprintMismatch`]: an earlier attempt with another request has begun this step.
+///
+/// Without a record, as under [`Idempotency::disabled`], the body of the step runs.
+///
+/// # Cancellation safety
+///
+/// As that of [`Operation::run`]: if the future is dropped while the step's body runs, the next
+/// attempt waits until the lease of the step has ended, and runs it again.
+///
+/// # Examples
+///
+/// ```
+/// # use idem_core as idem;
+/// # use idem::{Error, Idempotency, MemoryStore};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// # let idempotency = Idempotency::new(MemoryStore::new());
+/// # async fn charge() -> Result<u32, Error> { Ok(1) }
+/// # async fn reserve(_: &str) -> Result<(), Error> { Ok(()) }
+/// let place = || async {
+///     let charge: u32 = idem::step("charge", async || charge().await).await?;
+///     for sku in ["pen", "ink"] {
+///         idem::step(("reserve", sku), async || reserve(sku).await).await?;
+///     }
+///     Ok::<_, Error>(charge)
+/// };
+/// let placed = idempotency.operation("orders.place").key("o-1").run(place).await?;
+/// # assert_eq!(placed.into_inner(), 1);
+/// # Ok(())
+/// # }
+/// ```
+pub fn step<N, T, E, F, Via>(name: N, body: F) -> impl Future<Output = Result<T, E>>
+where
+    N: StepName,
+    F: AsyncFnOnce() -> Result<T, E>,
+    T: Storable<Via>,
+    E: From<Error>,
+{
+    step_with(name).run(body)
+}
+
+/// Begins the description of a [`step`]: its lease, what is done with its errors, and how an
+/// attempt that was cut off in it is found out about.
+///
+/// # Examples
+///
+/// ```
+/// # use idem_core as idem;
+/// # use idem::{Error, Idempotency, MemoryStore, Retry, UnkeptAction};
+/// # use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// # let idempotency = Idempotency::new(MemoryStore::new());
+/// # async fn send_parcel() -> Result<String, Error> { Ok("p-7".into()) }
+/// # async fn find_parcel() -> Result<Option<String>, Error> { Ok(None) }
+/// # let place = || async {
+/// let parcel = idem::step_with("parcel")
+///     .lease(Duration::from_secs(10))
+///     .reconcile(async || find_parcel().await)
+///     .errors(|_: &Error| UnkeptAction::Retry(Retry::new(3)))
+///     .run(async || send_parcel().await)
+///     .await?;
+/// # Ok::<_, Error>(parcel)
+/// # };
+/// # let placed = idempotency.operation("orders.place").key("o-1").run(place).await?;
+/// # assert_eq!(placed.into_inner(), "p-7");
+/// # Ok(())
+/// # }
+/// ```
+pub fn step_with<N: StepName>(name: N) -> Step<N> {
+    Step {
+        name,
+        lease: None,
+        call: None,
+        operation: Idempotency::disabled().operation(""),
+    }
+}
+
+impl Call {
+    /// Runs a step of this call: as [`step`](crate::step), for code that has the `Call`.
+    ///
+    /// # Errors
+    ///
+    /// As [`step`](crate::step), and [`Error::Config`] if this call is not around the body that is
+    /// running in this task.
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`step`](crate::step).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use idem_core as idem;
+    /// # use idem::{Error, Idempotency, MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+    /// # let idempotency = Idempotency::new(MemoryStore::new());
+    /// let place = || async {
+    ///     let call = idem::current().expect("inside a body");
+    ///     call.step("charge", async || Ok::<_, Error>(7)).await
+    /// };
+    /// let placed = idempotency.operation("orders.place").key("o-1").run(place).await?;
+    /// # assert_eq!(placed.into_inner(), 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn step<N, T, E, F, Via>(
+        &self,
+        name: N,
+        body: F,
+    ) -> impl Future<Output = Result<T, E>> + use<N, T, E, F, Via>
+    where
+        N: StepName,
+        F: AsyncFnOnce() -> Result<T, E>,
+        T: Storable<Via>,
+        E: From<Error>,
+    {
+        let mut step = step_with(name);
+        step.call = Some(self.clone());
+        step.run(body)
+    }
+}
+
+/// A step, described. From [`step_with`].
+///
+/// `Q` and `P` are as those of [`Operation`].
+#[must_use = "nothing happens until it is run"]
+pub struct Step<N, Q = (), P = ()> {
+    name: N,
+    lease: Option<Duration>,
+    /// `None`: the call whose body runs.
+    call: Option<Call>,
+    /// What is set here, for an operation that is known only inside of the body.
+    operation: Operation<'static, Q, P>,
+}
+
+impl<N, Q, P> Step<N, Q, P> {
+    /// Sets how long a process that was cut off in this step keeps the next attempt waiting.
+    /// Default: the lease of the call. At least 100 ms, at most 100 years.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// Sets the policy for errors of the step: as [`Operation::errors`]. A kept error is replayed
+    /// to the next attempt of the call.
+    pub fn errors<E, A, F>(self, policy: F) -> Step<N, Q, Errors<F, E, A>>
+    where
+        F: Fn(&E) -> A,
+        A: Action<Keeps: KeepsErrors<E>>,
+    {
+        self.map(|operation| operation.errors(policy))
+    }
+
+    /// Uses the policy of the error's type: as [`Operation::errors_by_type`].
+    pub fn errors_by_type<E>(self) -> Step<N, Q, Errors<ActionOf<E>, E>>
+    where
+        E: ErrorPolicy<Keeps: KeepsErrors<E>>,
+    {
+        self.map(Operation::errors_by_type)
+    }
+
+    /// Sets a closure that finds out what an attempt did that was cut off in this step: as
+    /// [`Operation::reconcile`]. With it, a call with `abandoned = reject` or `reconcile` goes on
+    /// without an operator.
+    pub fn reconcile<R, Asked>(self, reconcile: R) -> Step<N, Reconcile<R>, P>
+    where
+        R: FnOnce() -> Asked,
+    {
+        self.map(|operation| operation.reconcile(reconcile))
+    }
+
+    /// Sets the version of the value's type: as [`Operation::outcome_version`].
+    pub fn outcome_version(self, version: u32) -> Self {
+        self.map(|operation| operation.outcome_version(version))
+    }
+
+    /// Sets how a value of an earlier version becomes one of the current version: as
+    /// [`Operation::upgrade`].
+    pub fn upgrade<Old, New, Via>(
+        self,
+        from: u32,
+        upgrade: impl Fn(Old) -> New + Send + Sync + 'static,
+    ) -> Self
+    where
+        Old: serde::de::DeserializeOwned,
+        New: Storable<Via>,
+    {
+        self.map(|operation| operation.upgrade(from, upgrade))
+    }
+
+    fn map<Q2, P2>(
+        self,
+        change: impl FnOnce(Operation<'static, Q, P>) -> Operation<'static, Q2, P2>,
+    ) -> Step<N, Q2, P2> {
+        let Self {
+            name,
+            lease,
+            call,
+            operation,
+        } = self;
+        Step {
+            name,
+            lease,
+            call,
+            operation: change(operation),
+        }
+    }
+}
+
+impl<N: StepName, Q> Step<N, Q> {
+    /// Runs the step, or returns its recorded value: as [`step`](crate::step).
+    ///
+    /// # Errors
+    ///
+    /// As [`step`](crate::step). An error of [`reconcile`](Self::reconcile) goes to the body of the
+    /// call, and the next attempt asks again.
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`step`](crate::step).
+    pub async fn run<T, E, F, Via>(self, body: F) -> Result<T, E>
+    where
+        Q: Question<T, E>,
+        F: AsyncFnOnce() -> Result<T, E>,
+        T: Storable<Via>,
+        E: From<Error>,
+    {
+        let operation = self.begin(Place::OfItsOwn);
+        let outcome = operation.run(move || async move { body().await }).await;
+        outcome.map(Outcome::into_inner)
+    }
+}
+
+impl<N, Q, P, E, A> Step<N, Q, Errors<P, E, A>>
+where
+    N: StepName,
+    P: Fn(&E) -> A,
+    A: Action,
+{
+    /// Runs the step, or returns its recorded value or kept error. The closure is called once for
+    /// each try.
+    ///
+    /// # Errors
+    ///
+    /// As [`step`](crate::step), or a kept error.
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`Operation::run`] with a policy.
+    pub async fn run<T, F, Body, Via>(self, body: F) -> Result<T, E>
+    where
+        Q: Question<T, E>,
+        F: FnMut() -> Body,
+        Body: Future<Output = Result<T, E>>,
+        T: Storable<Via>,
+        E: From<Error>,
+    {
+        let outcome = self.begin(Place::OfItsOwn).run(body).await;
+        outcome.map(Outcome::into_inner)
+    }
+}
+
+impl<N: StepName + Send, P: Send> Step<N, (), P> {
+    /// Runs the step in a transaction of the caller's, which records it together with the rows of
+    /// the body: as [`Operation::run_in`]. The caller commits.
+    ///
+    /// # Errors
+    ///
+    /// As [`Operation::run_in`] and [`step`](crate::step).
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`Operation::run_in`].
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "it states that the future is `Send`"
+    )]
+    pub fn run_in<X, S, T, E, F, Via>(
+        self,
+        tx: &mut X,
+        body: F,
+    ) -> impl Future<Output = Result<T, E>> + Send
+    where
+        X: Transaction<S>,
+        S: Store,
+        P: InTransactionPolicy<E> + Send,
+        F: AsyncFnOnce(&mut X) -> Result<T, E>
+            + for<'t> TransactionBody<&'t mut X, Result<T, E>>
+            + Send,
+        T: Storable<Via> + Send,
+        E: From<Error> + Send,
+    {
+        async move {
+            let running = self.begin(Place::InTransactionOfCaller).run_in(tx, body);
+            running.await.map(Outcome::into_inner)
+        }
+    }
+
+    /// Begins a transaction, runs the step in it and commits: as [`Operation::transaction`]. The
+    /// rows of the step and its record are committed together.
+    ///
+    /// # Errors
+    ///
+    /// As [`Operation::transaction`] and [`step`](crate::step).
+    ///
+    /// # Cancellation safety
+    ///
+    /// As [`Operation::transaction`].
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "it states that the future is `Send`"
+    )]
+    pub fn transaction<B, S, T, E, F, Via>(
+        self,
+        begins: &B,
+        body: F,
+    ) -> impl Future<Output = Result<T, E>> + Send
+    where
+        B: Transactions<S>,
+        S: Store,
+        P: InTransactionPolicy<E> + Send,
+        F: AsyncFnOnce(&mut B::Transaction) -> Result<T, E>
+            + for<'t> TransactionBody<&'t mut B::Transaction, Result<T, E>>
+            + RunsAgain
+            + Send,
+        T: Storable<Via> + Send,
+        E: From<Error> + Send + std::error::Error + 'static,
+    {
+        async move {
+            let running = self.begin(Place::OfItsOwn).transaction(begins, body);
+            running.await.map(Outcome::into_inner)
+        }
+    }
+}
+
+impl<N, Q, P> fmt::Debug for Step<N, Q, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Step")
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The message for a step that no body runs.
+const NO_BODY: &str = "a step runs inside the body of a guarded call, in the task of that body, \
+    and this one does not: call it from a function with `#[idempotent]`, or from the body of \
+    `Operation::run`, and not from a task that the body has spawned";
+
+/// The message for a step beside a transaction that is the only writer.
+const ONLY_WRITER: &str = "the body is in a transaction, and nobody can write beside it in this \
+    database, so the step cannot be recorded: run it by `step_with(..).run_in(tx, ..)`, or give \
+    the call a lease, without `transaction`";
+
+/// The message for the second use of a name.
+const BEGUN_BEFORE: &str = "this run of the body has begun a step of the same name before; a loop \
+    puts its index or an id into the name, as in `(\"reserve\", &item.sku)`, and a step that is to \
+    be tried again has `step_with(..).errors(..)`";
+
+/// Where a step is recorded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// By a lease, or in a transaction that the step begins.
+    OfItsOwn,
+    InTransactionOfCaller,
+}
+
+/// The call that a step belongs to.
+enum Around {
+    Guarded(Call),
+    /// Nothing is recorded of the body.
+    Unguarded,
+    /// There is no body.
+    Nothing,
+}
+
+fn around(call: Option<Call>) -> Around {
+    let call = match call {
+        Some(call) if !call.is_around() && call.steps().is_some() => return Around::Nothing,
+        Some(call) => Some(call),
+        None => current::innermost(),
+    };
+    match call {
+        Some(call) if call.steps().is_some() => Around::Guarded(call),
+        Some(_) => Around::Unguarded,
+        None if is_unguarded() || is_disabled_by_default() => Around::Unguarded,
+        None => Around::Nothing,
+    }
+}
+
+impl<N: StepName, Q, P> Step<N, Q, P> {
+    /// The operation of the step, in the body where it is polled first.
+    fn begin(self, place: Place) -> Operation<'static, Q, P> {
+        let Self {
+            name,
+            lease,
+            call,
+            mut operation,
+        } = self;
+        let draft = &mut operation.draft;
+        let call = match around(call) {
+            Around::Guarded(call) => call,
+            Around::Unguarded => return operation,
+            Around::Nothing => {
+                draft.refuse(Error::config(&shown(name.text()), NO_BODY));
+                return operation;
+            }
+        };
+        let Some(scope) = call.steps() else {
+            return operation;
+        };
+        draft.become_step(scope, lease);
+        match id_of(&call, scope, &name, place) {
+            Ok(id) => draft.identify(id),
+            Err(reason) => {
+                let name = format!("{}/{}", call.operation(), name.text());
+                draft.refuse(Error::config(&shown(&name), &reason));
+            }
+        }
+        operation
+    }
+}
+
+/// The name of a step, as errors and events have it.
+fn shown(name: &str) -> Cow<'_, str> {
+    if is_valid_operation(name) {
+        Cow::Borrowed(name)
+    } else {
+        Cow::Owned(shown_name(name))
+    }
+}
+
+/// The id of the step's record, which this run of the body has not begun before.
+fn id_of<N: StepName>(
+    call: &Call,
+    scope: &StepScope,
+    name: &N,
+    place: Place,
+) -> Result<RecordId, Cow<'static, str>> {
+    if scope.is_only_writer() && place == Place::OfItsOwn {
+        return Err(ONLY_WRITER.into());
+    }
+    let id = call.id().of_step(name)?;
+    if !scope.begin(&id) {
+        return Err(BEGUN_BEFORE.into());
+    }
+    scope
+        .runtime()
+        .known_steps
+        .learn(call.id(), &id, name.has_parts());
+    Ok(id)
+}

@@ -1,0 +1,135 @@
+//! What the settings of a call mean for its steps.
+
+use std::time::Duration;
+
+use crate::policy::settings::{Abandoned, Duplicate, InFlight, MAX_LENGTH, Settings, StoreFailure};
+
+/// How much longer than a lease a step waits, for one whose owner was cut off: its renewal may be
+/// as old as that.
+const PAST_THE_LEASE: Duration = Duration::from_secs(5);
+
+/// The settings of a call that its steps have as well. Short, since they are in the future of every
+/// call; the rest is known from its lease.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StepSettings {
+    hold_millis: u64,
+    /// An abandoned call is not simply run again, and so is no step of it.
+    protects: bool,
+    runs_without_store: bool,
+    observes: bool,
+}
+
+/// The lease of a call, which its steps have unless they state their own, and how long its record
+/// stays.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CallTimes {
+    pub(crate) lease: Duration,
+    pub(crate) in_flight_expiry: Duration,
+}
+
+impl CallTimes {
+    pub(crate) fn of(settings: &Settings) -> Self {
+        Self {
+            lease: settings.lease,
+            in_flight_expiry: settings.in_flight_expiry(),
+        }
+    }
+}
+
+impl StepSettings {
+    pub(crate) fn of(settings: &Settings) -> Self {
+        Self {
+            hold_millis: u64::try_from(settings.hold().as_millis()).unwrap_or(u64::MAX),
+            protects: settings.abandoned == Abandoned::Reject || settings.reconciles,
+            runs_without_store: settings.store_failure == StoreFailure::Run,
+            observes: settings.observes,
+        }
+    }
+
+    /// The settings of a step, from the defaults of its runtime.
+    ///
+    /// A step is kept for as long as its call can come again. It waits for the lease of an attempt
+    /// that was cut off in it: two bodies of one step never run at once.
+    pub(crate) fn of_step(
+        self,
+        defaults: &Settings,
+        call: CallTimes,
+        lease: Option<Duration>,
+    ) -> Settings {
+        let hold = Duration::from_millis(self.hold_millis);
+        let kept = call.in_flight_expiry.max(hold).min(MAX_LENGTH);
+        let lease = lease.unwrap_or(call.lease);
+        let mut settings = defaults.clone();
+        settings.set_ttl(kept);
+        settings.set_remember(kept);
+        settings.set_hold(hold);
+        settings.set_lease(lease);
+        settings.set_max_attempts(None);
+        let wait = settings
+            .wait()
+            .max(lease.saturating_mul(2).saturating_add(PAST_THE_LEASE));
+        settings.set_wait(wait.min(MAX_LENGTH));
+        settings.in_flight = InFlight::Wait;
+        settings.duplicate = Duplicate::Replay;
+        settings.abandoned = if self.protects {
+            Abandoned::Reject
+        } else {
+            Abandoned::Rerun
+        };
+        settings.store_failure = if self.runs_without_store {
+            StoreFailure::Run
+        } else {
+            StoreFailure::Reject
+        };
+        settings.reconciles = false;
+        settings.observes = self.observes;
+        settings.times.least_secs = 0;
+        settings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step_of(settings: &Settings) -> Settings {
+        StepSettings::of(settings).of_step(&Settings::DEFAULT, CallTimes::of(settings), None)
+    }
+
+    #[test]
+    fn a_step_is_kept_for_as_long_as_its_call_can_come_again() {
+        let day = Duration::from_secs(86_400);
+        let mut settings = Settings::DEFAULT;
+        assert_eq!(
+            [step_of(&settings).ttl(), step_of(&settings).remember()],
+            [day * 30; 2]
+        );
+        settings.set_ttl(day * 90);
+        assert_eq!(step_of(&settings).ttl(), day * 90);
+        settings.set_hold(day * 60);
+        settings.abandoned = Abandoned::Reject;
+        assert_eq!(step_of(&settings).ttl(), day * 120);
+        settings.set_hold(Duration::from_secs(100 * 365 * 86_400));
+        assert_eq!(step_of(&settings).check(), Ok(()));
+    }
+
+    #[test]
+    fn a_step_waits_for_longer_than_its_lease_and_is_never_run_again_blindly_below_a_call_that_is_not()
+     {
+        let mut settings = Settings::DEFAULT;
+        settings.set_lease(Duration::from_secs(90));
+        assert!(step_of(&settings).wait() > Duration::from_secs(180));
+        assert_eq!(step_of(&settings).lease, Duration::from_secs(90));
+        assert_eq!(step_of(&settings).abandoned, Abandoned::Rerun);
+        settings.reconciles = true;
+        assert_eq!(step_of(&settings).abandoned, Abandoned::Reject);
+        settings.reconciles = false;
+        settings.abandoned = Abandoned::Reject;
+        settings.set_max_attempts(Some(3));
+        let step = step_of(&settings);
+        assert_eq!(
+            (step.abandoned, step.max_attempts()),
+            (Abandoned::Reject, None)
+        );
+    }
+}

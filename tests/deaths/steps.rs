@@ -1,0 +1,303 @@
+//! A process that is killed at each message of a body with three steps: before the message is sent,
+//! or after it was carried out and before its answer is known.
+
+use std::fs::OpenOptions;
+use std::future::pending;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt as _};
+use idem::store::record::{
+    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed,
+    Renewal,
+};
+use idem::store::{Store, StoreHandle};
+use idem::{Error, Idempotency, Operation, StoreError};
+use idem_redis::RedisStore;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Command;
+
+use crate::server::FIRST;
+use crate::support::{LONG, World, eventually};
+use crate::wire::Leg;
+
+const PLACE: &str = "deaths.steps";
+const STEPS: [&str; 3] = ["charge", "parcel", "mail"];
+const LEASE: Duration = Duration::from_secs(3);
+/// How long a step of a database may take in these tests. A commit that a busy machine delays is
+/// sent again in the background, and the process would die before that.
+#[cfg(feature = "postgres")]
+const PATIENT: Duration = Duration::from_secs(15);
+
+/// The messages of the call, in their order: its claim and commit, those of each step, and the
+/// removals of the steps. They are named, so that one that is sent again is still the same.
+fn messages() -> Vec<String> {
+    let step = |kind: &str, step: &str| format!("{kind} {PLACE}/{step}");
+    let mut messages = vec![format!("claim {PLACE}")];
+    for name in STEPS {
+        messages.extend([step("claim", name), step("commit", name)]);
+    }
+    messages.push(last_commit());
+    messages.extend(STEPS.map(|name| step("remove", name)));
+    messages
+}
+
+/// The commit of the call.
+fn last_commit() -> String {
+    format!("commit {PLACE}")
+}
+
+/// A store whose process is to be killed at one of its messages.
+struct Dying {
+    store: StoreHandle,
+    message: String,
+    leg: Leg,
+}
+
+impl Dying {
+    /// Sends a message, unless the process dies before it, or before its answer is known.
+    async fn send<T>(
+        &self,
+        kind: &str,
+        id: &RecordId,
+        step: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let is_last = self.message == format!("{kind} {}", id.operation());
+        if is_last && self.leg == Leg::Request {
+            Self::die().await;
+        }
+        let answer = step.await;
+        // Nobody knows whether a message without an answer was carried out. It is sent again.
+        if is_last && answer.is_ok() {
+            Self::die().await;
+        }
+        answer
+    }
+
+    async fn die() {
+        println!("\ndies");
+        pending::<()>().await;
+    }
+}
+
+impl Store for Dying {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+        self.send("claim", &claim.id, self.store.claim(claim)).await
+    }
+
+    async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {
+        self.send("commit", &commit.id, self.store.commit(commit))
+            .await
+    }
+
+    async fn remove(&self, id: &RecordId) -> Result<Removed, StoreError> {
+        self.send("remove", id, self.store.remove(id)).await
+    }
+
+    async fn release(&self, release: &Release) -> Result<Ownership, StoreError> {
+        self.store.release(release).await
+    }
+
+    async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
+        self.store.issue(issues).await
+    }
+
+    async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
+        self.store.renew(renewals).await
+    }
+
+    async fn wait(&self, id: &RecordId, attempt: u64, limit: Duration) -> Result<(), StoreError> {
+        self.store.wait(id, attempt, limit).await
+    }
+
+    async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
+        self.store.inspect(id).await
+    }
+}
+
+fn order(idempotency: &Idempotency, key: &str) -> Operation<'static> {
+    let operation = idempotency.operation(PLACE).key(key);
+    operation.lease(LEASE).wait(LONG)
+}
+
+/// The body, whose effects are lines of a file.
+async fn place(effects: &Path) -> Result<u64, Error> {
+    let attempt = idem::current().unwrap().attempt();
+    for step in STEPS {
+        idem::step(step, async || {
+            let mut file = OpenOptions::new().create(true).append(true).open(effects);
+            let file = file.as_mut().unwrap();
+            file.write_all(format!("{step} {attempt}\n").as_bytes())
+                .unwrap();
+            Ok::<_, Error>(attempt)
+        })
+        .await?;
+    }
+    Ok(attempt)
+}
+
+async fn open(url: &str) -> StoreHandle {
+    let store = connect(url).await;
+    // On a busy machine, the first connection may take longer than the store allows for one step.
+    let first = Idempotency::new(store.clone());
+    eventually("the first step is answered", async || {
+        first.operation(FIRST).key("k").inspect().await.is_ok()
+    })
+    .await;
+    store
+}
+
+async fn connect(url: &str) -> StoreHandle {
+    match url.split("://").next() {
+        #[cfg(feature = "postgres")]
+        Some("postgres") => {
+            let pool = idem::sqlx::PgPool::connect(url).await.unwrap();
+            let store = idem::PostgresStore::builder(pool).time_limit(PATIENT);
+            store.build().into_handle()
+        }
+        #[cfg(feature = "sqlite")]
+        Some("sqlite") => idem::SqliteStore::connect(url).await.unwrap().into_handle(),
+        _ => RedisStore::connect(url).await.unwrap().into_handle(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "this is the process that dies in the tests beside it, which start it"]
+async fn process() {
+    let variable = |name: &str| std::env::var(format!("STEPS_{name}")).unwrap();
+    let leg = if variable("LEG") == "request" {
+        Leg::Request
+    } else {
+        Leg::Reply
+    };
+    let idempotency = Idempotency::new(Dying {
+        store: open(&variable("URL")).await,
+        message: variable("MESSAGE"),
+        leg,
+    });
+    let effects = PathBuf::from(variable("EFFECTS"));
+    let key = variable("KEY");
+    // On a busy machine a call may fail. The next one goes on where it stopped.
+    while order(&idempotency, &key)
+        .run(|| place(&effects))
+        .await
+        .is_err()
+    {}
+    // It dies while the steps are removed.
+    pending::<()>().await;
+}
+
+/// Starts the process, and kills it where it is to die.
+async fn kill_at(url: &str, key: &str, message: &str, leg: Leg, effects: &Path) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "steps::process", "--ignored", "--nocapture"])
+        .env("STEPS_URL", url)
+        .env("STEPS_KEY", key)
+        .env("STEPS_MESSAGE", message)
+        .env(
+            "STEPS_LEG",
+            if leg == Leg::Request {
+                "request"
+            } else {
+                "reply"
+            },
+        )
+        .env("STEPS_EFFECTS", effects)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let dies = async {
+        loop {
+            match lines.next_line().await.unwrap() {
+                Some(line) if line == "dies" => return,
+                Some(_) => {}
+                None => panic!("the process has ended"),
+            }
+        }
+    };
+    tokio::time::timeout(LONG, dies)
+        .await
+        .expect("the process comes to where it is to die");
+    child.kill().await.unwrap();
+}
+
+/// One row: where it dies. Says what was wrong.
+async fn case(url: String, message: String, leg: Leg) -> Option<String> {
+    let row = message.replace([' ', '/'], "-");
+    let key = format!("{row}-{leg:?}-{}", std::process::id());
+    let effects = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!(
+        "effects-{}-{key}",
+        url.split(':').next().unwrap_or_default()
+    ));
+    let _ = std::fs::remove_file(&effects);
+    kill_at(&url, &key, &message, leg, &effects).await;
+    let idempotency = Idempotency::new(open(&url).await);
+    let placed = order(&idempotency, &key).run(|| place(&effects)).await;
+    let lines = std::fs::read_to_string(&effects).unwrap_or_default();
+    let _ = std::fs::remove_file(&effects);
+    let runs = STEPS.map(|step| lines.lines().filter(|line| line.starts_with(step)).count());
+    // Only a step whose commit was never sent runs once more.
+    let expected = STEPS.map(|step| {
+        let is_cut = message == format!("commit {PLACE}/{step}") && leg == Leg::Request;
+        1 + usize::from(is_cut)
+    });
+    if placed.is_err() || runs != expected {
+        return Some(format!(
+            "killed at {message} {leg:?}: {placed:?}, {runs:?}: {lines}"
+        ));
+    }
+    let is_removal = message.starts_with("remove");
+    let is_replayed = is_removal || (message == last_commit() && leg == Leg::Reply);
+    if placed.is_ok_and(|placed| placed.is_replayed() != is_replayed) {
+        return Some(format!(
+            "killed at {message} {leg:?}: the call ran again, or not"
+        ));
+    }
+    idempotency.shutdown(LONG).await.unwrap();
+    for step in STEPS.iter().filter(|_| !is_replayed) {
+        let record = order(&idempotency, &key).of_step(*step).inspect().await;
+        if !matches!(record, Ok(None)) {
+            return Some(format!(
+                "killed at {message} {leg:?}: {step} is left: {record:?}"
+            ));
+        }
+    }
+    None
+}
+
+async fn all(world: World) {
+    let url = Arc::new(world.url());
+    let rows = messages()
+        .into_iter()
+        .flat_map(|message| [(message.clone(), Leg::Request), (message, Leg::Reply)]);
+    let cases = stream::iter(rows).map(|(message, leg)| case(url.to_string(), message, leg));
+    let failed: Vec<String> = cases
+        .buffer_unordered(4)
+        .filter_map(std::future::ready)
+        .collect()
+        .await;
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p5_redis_after_a_kill_at_any_message_the_next_call_goes_on_at_the_right_step() {
+    all(World::redis().await).await;
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p5_postgres_after_a_kill_at_any_message_the_next_call_goes_on_at_the_right_step() {
+    all(World::postgres().await).await;
+}
+
+#[cfg(feature = "sqlite")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p5_sqlite_after_a_kill_at_any_message_the_next_call_goes_on_at_the_right_step() {
+    all(World::sqlite()).await;
+}
