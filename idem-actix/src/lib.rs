@@ -26,7 +26,10 @@
 //! #[derive(Clone)]
 //! struct User(String);
 //!
-//! async fn authenticate(request: ServiceRequest, next: Next<impl MessageBody>) -> Result<ServiceResponse<impl MessageBody>, Error> {
+//! async fn authenticate(
+//!     request: ServiceRequest,
+//!     next: Next<impl MessageBody>,
+//! ) -> Result<ServiceResponse<impl MessageBody>, Error> {
 //!     request.extensions_mut().insert(User("alice".to_owned())); // yours: 401, or the user
 //!     next.call(request).await
 //! }
@@ -100,7 +103,8 @@ pub use idem_http::IdempotencyLayer;
 ///     }
 /// }
 ///
-/// let response = ApiError::Idempotency(idem_core::Error::missing_key("orders.create")).error_response();
+/// let response = ApiError::Idempotency(idem_core::Error::missing_key("orders.create"))
+///     .error_response();
 /// assert_eq!(response.status(), 400);
 /// assert_eq!(ApiError::Declined.error_response().status(), 402);
 /// ```

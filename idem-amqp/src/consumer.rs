@@ -51,14 +51,22 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// # async fn on_order(_: OrderPlaced) -> Result<(), idem_core::Error> { Ok(()) }
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let connect = || lapin::Connection::connect("amqp://127.0.0.1:5672/%2f", lapin::ConnectionProperties::default());
+/// let connect = || {
+///     lapin::Connection::connect(
+///         "amqp://127.0.0.1:5672/%2f",
+///         lapin::ConnectionProperties::default(),
+///     )
+/// };
 /// let connection = connect().await?;
 /// Consumer::new(&connection, "orders")
 ///     .reconnect(connect)
 ///     .concurrency(32)
 ///     .dead_letter_exchange("orders.dead")
 ///     // `on_order` is a function with `#[idempotent(..)]`.
-///     .run(async |delivery: Delivery| on_order(delivery.json()?).await, std::future::pending::<()>())
+///     .run(
+///         async |delivery: Delivery| on_order(delivery.json()?).await,
+///         std::future::pending::<()>(),
+///     )
 ///     .await?;
 /// # Ok(())
 /// # }
@@ -172,7 +180,8 @@ impl<'c> Consumer<'c> {
     /// use idem_amqp::{Consumer, lapin};
     ///
     /// let consumer = Consumer::new(connection, "orders").reconnect(|| async {
-    ///     let url = std::env::var("AMQP_URL").unwrap_or_else(|_| "amqp://127.0.0.1:5672/%2f".to_owned());
+    ///     let url = std::env::var("AMQP_URL")
+    ///         .unwrap_or_else(|_| "amqp://127.0.0.1:5672/%2f".to_owned());
     ///     lapin::Connection::connect(&url, lapin::ConnectionProperties::default()).await
     /// });
     /// # }

@@ -55,7 +55,12 @@ impl<'c> Publisher<'c> {
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// use idem_amqp::{Publisher, lapin};
     ///
-    /// let connect = || lapin::Connection::connect("amqp://127.0.0.1:5672/%2f", lapin::ConnectionProperties::default());
+    /// let connect = || {
+    ///     lapin::Connection::connect(
+    ///         "amqp://127.0.0.1:5672/%2f",
+    ///         lapin::ConnectionProperties::default(),
+    ///     )
+    /// };
     /// let connection = connect().await?;
     /// let publisher = Publisher::new(&connection).reconnect(connect);
     /// # Ok(())

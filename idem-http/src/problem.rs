@@ -188,7 +188,11 @@ impl fmt::Display for Problem {
 /// # use idem_core as idem;
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 /// # let idempotency = idem::Idempotency::new(idem::MemoryStore::new());
-/// let missing = idempotency.operation("orders.create").key("").run(|| async { Ok::<_, idem::Error>(1) }).await;
+/// let missing = idempotency
+///     .operation("orders.create")
+///     .key("")
+///     .run(|| async { Ok::<_, idem::Error>(1) })
+///     .await;
 /// let response = idem_http::problem(&missing.unwrap_err());
 /// assert_eq!(response.status(), 400);
 /// assert_eq!(response.headers()["content-type"], "application/problem+json");

@@ -96,7 +96,8 @@ fn has_password(value: &HeaderValue) -> bool {
 /// # let bytes = [7; 32];
 /// // From your secret manager: 32 random bytes.
 /// let secret = ScopeSecret::new(bytes);
-/// let layer = IdempotencyLayer::new(Idempotency::new(MemoryStore::new())).scope(secret.header(AUTHORIZATION));
+/// let layer = IdempotencyLayer::new(Idempotency::new(MemoryStore::new()))
+///     .scope(secret.header(AUTHORIZATION));
 /// ```
 #[derive(Clone)]
 pub struct ScopeSecret([u8; 32]);

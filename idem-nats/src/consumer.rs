@@ -40,12 +40,16 @@ use crate::ticket::Ticket;
 /// # async fn on_order(_: OrderPlaced) -> Result<(), idem_core::Error> { Ok(()) }
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let context = async_nats::jetstream::new(async_nats::connect("nats://127.0.0.1:4222").await?);
+/// let context =
+///     async_nats::jetstream::new(async_nats::connect("nats://127.0.0.1:4222").await?);
 /// Consumer::new(&context, "ORDERS", "workers")
 ///     .concurrency(32)
 ///     .dead_letter("dead.orders")
 ///     // `on_order` is a function with `#[idempotent(..)]`.
-///     .run(async |delivery: Delivery| on_order(delivery.json()?).await, std::future::pending::<()>())
+///     .run(
+///         async |delivery: Delivery| on_order(delivery.json()?).await,
+///         std::future::pending::<()>(),
+///     )
 ///     .await?;
 /// # Ok(())
 /// # }

@@ -14,9 +14,14 @@ use serde::de::DeserializeOwned;
 /// ```
 /// use idem_queue::Delivery;
 ///
-/// let delivery = Delivery::new("orders", r#"{"number":7}"#).with_id("m-1").with_subject("orders.placed");
+/// let delivery = Delivery::new("orders", r#"{"number":7}"#)
+///     .with_id("m-1")
+///     .with_subject("orders.placed");
 /// let order: std::collections::BTreeMap<String, u32> = delivery.json()?;
-/// assert_eq!((order["number"], delivery.id(), delivery.source()), (7, Some("m-1"), "orders"));
+/// assert_eq!(
+///     (order["number"], delivery.id(), delivery.source()),
+///     (7, Some("m-1"), "orders")
+/// );
 /// # Ok::<(), idem_core::Error>(())
 /// ```
 #[derive(Debug, Clone)]

@@ -21,7 +21,14 @@ use crate::task::current;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
 /// # let idempotency = Idempotency::new(MemoryStore::new());
 /// # idempotency.operation("orders.create").key("o-1").run(|| async { Ok::<_, Error>(42) }).await?;
-/// let Begin::Replay(recorded) = idempotency.operation("orders.create").key("o-1").begin().await? else { return Ok(()) };
+/// let Begin::Replay(recorded) = idempotency
+///     .operation("orders.create")
+///     .key("o-1")
+///     .begin()
+///     .await?
+/// else {
+///     return Ok(());
+/// };
 /// assert_eq!(recorded.decode::<u32>()?, 42);
 /// # Ok(())
 /// # }

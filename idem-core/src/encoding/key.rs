@@ -334,7 +334,12 @@ impl KeyDigest {
     /// # use idem_core as idem;
     /// use idem::KeyDigest;
     ///
-    /// assert_eq!(KeyDigest::parse("5fd2c1a4b3e60789").map(|digest| digest.to_string()).as_deref(), Some("5fd2c1a4b3e60789"));
+    /// assert_eq!(
+    ///     KeyDigest::parse("5fd2c1a4b3e60789")
+    ///         .map(|digest| digest.to_string())
+    ///         .as_deref(),
+    ///     Some("5fd2c1a4b3e60789")
+    /// );
     /// assert_eq!(KeyDigest::parse("o-1"), None);
     /// ```
     pub fn parse(text: &str) -> Option<Self> {

@@ -29,7 +29,9 @@ use crate::encoding::key::KeyDigest;
 /// /// Status, body, and the seconds of `Retry-After`.
 /// fn response(error: &idem::Error) -> (u16, String, Option<u64>) {
 ///     let body = format!("{}: {}", error.code(), error.client_message());
-///     let seconds = error.retry_after().map(|wait| wait.as_secs() + u64::from(wait.subsec_nanos() > 0));
+///     let seconds = error
+///         .retry_after()
+///         .map(|wait| wait.as_secs() + u64::from(wait.subsec_nanos() > 0));
 ///     (error.http_status(), body, seconds)
 /// }
 ///

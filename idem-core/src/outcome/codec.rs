@@ -180,7 +180,9 @@ impl fmt::Debug for CodecContext<'_> {
 ///         &self,
 ///         _: CodecContext<'_>,
 ///         bytes: &[u8],
-///         read: &mut dyn FnMut(&mut dyn erased_serde::Deserializer<'_>) -> Result<(), erased_serde::Error>,
+///         read: &mut dyn FnMut(
+///             &mut dyn erased_serde::Deserializer<'_>,
+///         ) -> Result<(), erased_serde::Error>,
 ///     ) -> Result<(), CodecFailure> {
 ///         let mut json = serde_json::Deserializer::from_slice(bytes);
 ///         read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json))?;
@@ -188,7 +190,9 @@ impl fmt::Debug for CodecContext<'_> {
 ///     }
 /// }
 ///
-/// let idempotency = idem::Idempotency::builder(idem::MemoryStore::new()).codec(Pretty).build();
+/// let idempotency = idem::Idempotency::builder(idem::MemoryStore::new())
+///     .codec(Pretty)
+///     .build();
 /// ```
 pub trait Codec: Send + Sync + 'static {
     /// Returns the name that is stored with each outcome. Two codecs that do not read each other's

@@ -75,13 +75,19 @@ const NONCE: usize = 24;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (new, old) = ([1; 32], [2; 32]);
 /// // From your secret manager: 32 random bytes each.
-/// let keys = KeyRing::new("2026-11", EncryptionKey::new(new))?.reads("2026-08", EncryptionKey::new(old))?;
-/// let idempotency = Idempotency::builder(MemoryStore::new()).codec(EncryptedCodec::new(keys)).build();
+/// let keys = KeyRing::new("2026-11", EncryptionKey::new(new))?
+///     .reads("2026-08", EncryptionKey::new(old))?;
+/// let idempotency = Idempotency::builder(MemoryStore::new())
+///     .codec(EncryptedCodec::new(keys))
+///     .build();
 ///
 /// let charge = || async { Ok::<_, Error>("receipt 1".to_owned()) };
 /// idempotency.operation("orders.charge").key("o-1").run(charge).await?;
 /// let duplicate = idempotency.operation("orders.charge").key("o-1").run(charge).await?;
-/// assert_eq!((duplicate.is_replayed(), duplicate.into_inner()), (true, "receipt 1".to_owned()));
+/// assert_eq!(
+///     (duplicate.is_replayed(), duplicate.into_inner()),
+///     (true, "receipt 1".to_owned())
+/// );
 /// # Ok(())
 /// # }
 /// ```

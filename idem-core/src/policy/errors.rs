@@ -122,7 +122,11 @@ mod sealed {
 /// use idem::{ErrorAction, Retry};
 /// use std::time::Duration;
 ///
-/// let action = ErrorAction::Retry(Retry::new(3).backoff(Duration::from_millis(100)).then_keep());
+/// let action = ErrorAction::Retry(
+///     Retry::new(3)
+///         .backoff(Duration::from_millis(100))
+///         .then_keep(),
+/// );
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a retry does nothing until it is returned as `ErrorAction::Retry`"]

@@ -50,7 +50,12 @@ impl Claim {
     ///
     /// let key = Key::encode("o-1").expect("not empty");
     /// let id = RecordId::new("orders.create", &key).expect("a valid name");
-    /// let claim = Claim::new(id, Owner::generate(), Duration::from_secs(30), Duration::from_secs(60));
+    /// let claim = Claim::new(
+    ///     id,
+    ///     Owner::generate(),
+    ///     Duration::from_secs(30),
+    ///     Duration::from_secs(60),
+    /// );
     /// let cautious = claim.clone().with_take_over(false).with_max_attempts(Some(3));
     /// assert_eq!((claim.take_over, cautious.take_over), (true, false));
     /// ```
@@ -110,7 +115,13 @@ impl Commit {
     ///
     /// fn commit_of(claim: &Claim, attempt: u64) -> Commit {
     ///     let outcome = Encoded::new(CodecId::JSON, "42".into());
-    ///     Commit::new(claim.id.clone(), claim.owner, attempt, Some(outcome), Duration::from_secs(86_400))
+    ///     Commit::new(
+    ///         claim.id.clone(),
+    ///         claim.owner,
+    ///         attempt,
+    ///         Some(outcome),
+    ///         Duration::from_secs(86_400),
+    ///     )
     ///         .with_fingerprint(claim.fingerprint)
     /// }
     /// ```

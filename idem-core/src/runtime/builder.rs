@@ -114,7 +114,12 @@ impl Builder {
     /// let careless = idempotency.operation("payments.charge").key("p-1").run(charge).await;
     /// assert!(matches!(careless, Err(Error::Config { .. })));
     ///
-    /// idempotency.operation("payments.charge").key("p-1").fingerprint(&(100, "EUR")).run(charge).await?;
+    /// idempotency
+    ///     .operation("payments.charge")
+    ///     .key("p-1")
+    ///     .fingerprint(&(100, "EUR"))
+    ///     .run(charge)
+    ///     .await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -138,7 +143,9 @@ impl Builder {
     /// # use idem_core as idem;
     /// use idem::{ErrorAction, Idempotency, MemoryStore};
     ///
-    /// let idempotency = Idempotency::builder(MemoryStore::new()).default_error(ErrorAction::Abandon).build();
+    /// let idempotency = Idempotency::builder(MemoryStore::new())
+    ///     .default_error(ErrorAction::Abandon)
+    ///     .build();
     /// ```
     #[must_use]
     pub fn default_error(mut self, action: ErrorAction) -> Self {
@@ -269,7 +276,11 @@ impl Builder {
     /// let idempotency = Idempotency::builder(MemoryStore::new()).observe().build();
     ///
     /// for receipt in [1, 2] {
-    ///     let outcome = idempotency.operation("orders.charge").key("o-1").run(|| async { Ok::<_, Error>(receipt) }).await?;
+    ///     let outcome = idempotency
+    ///         .operation("orders.charge")
+    ///         .key("o-1")
+    ///         .run(|| async { Ok::<_, Error>(receipt) })
+    ///         .await?;
     ///     assert_eq!(outcome.into_inner(), receipt); // its own; the second call is reported as `would = "replayed"`
     /// }
     /// # Ok(())
@@ -334,7 +345,9 @@ impl Builder {
     /// # use idem_core as idem;
     /// # use std::time::Duration;
     /// # fn example(store: impl idem::Store) {
-    /// let idempotency = idem::Idempotency::builder(store).limit_token_failures(10, Duration::from_secs(60)).build();
+    /// let idempotency = idem::Idempotency::builder(store)
+    ///     .limit_token_failures(10, Duration::from_secs(60))
+    ///     .build();
     /// # }
     /// ```
     #[must_use]
@@ -364,12 +377,18 @@ impl Builder {
     /// # use idem::{Error, Idempotency, MemoryStore};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
     /// # fn current_traceparent() -> Option<String> { Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into()) }
-    /// let idempotency = Idempotency::builder(MemoryStore::new()).trace_context(current_traceparent).build();
+    /// let idempotency = Idempotency::builder(MemoryStore::new())
+    ///     .trace_context(current_traceparent)
+    ///     .build();
     ///
     /// let call = || idempotency.operation("orders.charge").key("o-1");
     /// call().run(|| async { Ok::<_, Error>(42) }).await?;
     /// let record = call().inspect().await?.expect("it ran");
-    /// assert!(record.trace.is_some_and(|trace| trace.starts_with("00-0af7651916cd43dd8448eb211c80319c-")));
+    /// assert!(
+    ///     record
+    ///         .trace
+    ///         .is_some_and(|trace| trace.starts_with("00-0af7651916cd43dd8448eb211c80319c-"))
+    /// );
     /// # Ok(())
     /// # }
     /// ```

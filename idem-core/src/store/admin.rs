@@ -19,7 +19,12 @@
 //! loop {
 //!     let page = store.list(&listing).await?;
 //!     for record in &page.records {
-//!         println!("{} {} attempt {}", record.id.operation(), record.id.digest(), record.info.attempt);
+//!         println!(
+//!             "{} {} attempt {}",
+//!             record.id.operation(),
+//!             record.id.digest(),
+//!             record.info.attempt
+//!         );
 //!     }
 //!     match page.next {
 //!         Some(cursor) => listing = listing.after(cursor),

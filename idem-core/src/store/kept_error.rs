@@ -95,7 +95,8 @@ pub enum Written {
 ///     for record in &kept {
 ///         if record.write_in(&mut tx).await? == Written::KeyTaken {
 ///             B::roll_back(tx).await;
-///             let taken = StoreError::new(StoreErrorKind::Conflict, "the key is taken: run again");
+///             let taken =
+///                 StoreError::new(StoreErrorKind::Conflict, "the key is taken: run again");
 ///             return Err(taken.into());
 ///         }
 ///     }

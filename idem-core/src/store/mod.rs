@@ -46,7 +46,8 @@
 //! use std::time::Duration;
 //!
 //! use idem::store::record::{
-//!     Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, Removed, Renewal,
+//!     Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release,
+//!     Removed, Renewal,
 //! };
 //! use idem::store::Store;
 //! use idem::{MemoryStore, StoreError, StoreErrorKind};
@@ -54,15 +55,32 @@
 //! struct Append(MemoryStore);
 //!
 //! impl Store for Append {
-//!     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> { self.0.claim(claim).await }
-//!     async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> { self.0.issue(issues).await }
-//!     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> { self.0.commit(commit).await }
-//!     async fn release(&self, release: &Release) -> Result<Ownership, StoreError> { self.0.release(release).await }
-//!     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> { self.0.renew(renewals).await }
-//!     async fn wait(&self, id: &RecordId, attempt: u64, limit: Duration) -> Result<(), StoreError> {
+//!     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+//!         self.0.claim(claim).await
+//!     }
+//!     async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
+//!         self.0.issue(issues).await
+//!     }
+//!     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {
+//!         self.0.commit(commit).await
+//!     }
+//!     async fn release(&self, release: &Release) -> Result<Ownership, StoreError> {
+//!         self.0.release(release).await
+//!     }
+//!     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
+//!         self.0.renew(renewals).await
+//!     }
+//!     async fn wait(
+//!         &self,
+//!         id: &RecordId,
+//!         attempt: u64,
+//!         limit: Duration,
+//!     ) -> Result<(), StoreError> {
 //!         self.0.wait(id, attempt, limit).await
 //!     }
-//!     async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> { self.0.inspect(id).await }
+//!     async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
+//!         self.0.inspect(id).await
+//!     }
 //!     async fn remove(&self, _: &RecordId) -> Result<Removed, StoreError> {
 //!         Err(StoreError::new(StoreErrorKind::Refused, "this store forgets nothing"))
 //!     }

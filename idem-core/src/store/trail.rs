@@ -20,7 +20,11 @@
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = MemoryStore::new();
 //! let idempotency = Idempotency::new(store.clone());
-//! idempotency.operation("orders.create").key("o-1").run(async || Ok::<_, idem::Error>(7)).await?;
+//! idempotency
+//!     .operation("orders.create")
+//!     .key("o-1")
+//!     .run(async || Ok::<_, idem::Error>(7))
+//!     .await?;
 //!
 //! let id = RecordId::new("orders.create", &Key::encode("o-1").unwrap()).unwrap();
 //! let trail = Trail::new(&store);

@@ -35,7 +35,10 @@ tokio::task_local! {
 /// let idempotency = Idempotency::new(MemoryStore::new());
 /// // Or an annotated function: `idem::watch(create_order(req)).await`.
 /// let create = || async {
-///     let outcome = idempotency.operation("orders.create").key("o-1").run(|| async { Ok::<_, Error>(7) });
+///     let outcome = idempotency
+///         .operation("orders.create")
+///         .key("o-1")
+///         .run(|| async { Ok::<_, Error>(7) });
 ///     outcome.await.map(idem::Outcome::into_inner)
 /// };
 /// let (receipt, report) = idem::watch(create()).await;

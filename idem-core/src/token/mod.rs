@@ -83,17 +83,28 @@ use crate::record::RecordId;
 /// # use idem::{Error, Idempotency, MemoryStore, Token};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
 /// let idempotency = Idempotency::new(MemoryStore::new());
-/// let token = idempotency.operation("orders.submit").issue("session-1", Duration::from_secs(1800)).await?;
+/// let token = idempotency
+///     .operation("orders.submit")
+///     .issue("session-1", Duration::from_secs(1800))
+///     .await?;
 /// let field = format!(r#"<input type="hidden" name="token" value="{token}">"#);
 ///
 /// let sent: Token = token.to_string().parse().unwrap();
 /// let place_order = || async { Ok::<_, Error>("order 1".to_owned()) };
 /// for _ in ["the submission", "the second click"] {
-///     let outcome = idempotency.operation("orders.submit").token(&sent, "session-1").run(place_order).await?;
+///     let outcome = idempotency
+///         .operation("orders.submit")
+///         .token(&sent, "session-1")
+///         .run(place_order)
+///         .await?;
 ///     assert_eq!(outcome.into_inner(), "order 1");
 /// }
 ///
-/// let stolen = idempotency.operation("orders.submit").token(&sent, "session-2").run(place_order).await;
+/// let stolen = idempotency
+///     .operation("orders.submit")
+///     .token(&sent, "session-2")
+///     .run(place_order)
+///     .await;
 /// assert!(matches!(stolen, Err(Error::UnknownToken { .. })));
 /// # Ok(())
 /// # }

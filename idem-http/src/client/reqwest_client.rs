@@ -82,7 +82,11 @@ type LookupUrl = Arc<dyn Fn(&Request, &str) -> reqwest::Result<Url> + Send + Syn
 /// let client = reqwest_middleware::ClientBuilder::new(reqwest)
 ///     .with(IdempotencyClient::new("checkout").tries(4).deadline(Duration::from_secs(30)))
 ///     .build();
-/// let sent = client.post("https://api.example.com/v1/charges").with_extension(RequestKey::new("order-7")).send().await;
+/// let sent = client
+///     .post("https://api.example.com/v1/charges")
+///     .with_extension(RequestKey::new("order-7"))
+///     .send()
+///     .await;
 /// match sent {
 ///     Ok(response) => println!("{}", response.status()),
 ///     Err(error) => match UnknownOutcome::find(&error) {

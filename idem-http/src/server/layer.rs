@@ -59,7 +59,7 @@ mod sealed {
 /// use idem_core::{Idempotency, MemoryStore};
 /// use idem_http::IdempotencyLayer;
 ///
-/// /// The authenticated user: a layer outside of this one puts it into the request's extensions.
+/// /// The authenticated user: an outer layer puts it into the request's extensions.
 /// #[derive(Clone)]
 /// struct User(String);
 ///
@@ -79,7 +79,8 @@ mod sealed {
 /// ```compile_fail
 /// # use idem_core::{Idempotency, MemoryStore};
 /// # use idem_http::IdempotencyLayer;
-/// let app: axum::Router = axum::Router::new().layer(IdempotencyLayer::new(Idempotency::new(MemoryStore::new())));
+/// let app: axum::Router = axum::Router::new()
+///     .layer(IdempotencyLayer::new(Idempotency::new(MemoryStore::new())));
 /// ```
 #[must_use = "a layer does nothing until it is added to a service"]
 pub struct IdempotencyLayer<S = NeedsScope> {
@@ -380,7 +381,10 @@ impl<S> IdempotencyLayer<S> {
 /// ```
 /// let request = http::Request::builder().header("x-user", "alice").body(()).unwrap();
 /// let (parts, ()) = request.into_parts();
-/// assert_eq!(idem_http::header(&parts, http::HeaderName::from_static("x-user")).as_deref(), Some("alice"));
+/// assert_eq!(
+///     idem_http::header(&parts, http::HeaderName::from_static("x-user")).as_deref(),
+///     Some("alice")
+/// );
 /// assert_eq!(idem_http::header(&parts, http::header::HOST), None);
 /// ```
 pub fn header(parts: &request::Parts, name: HeaderName) -> Option<String> {

@@ -21,7 +21,10 @@ use crate::connection::target::{Target, disguised};
 /// ```
 /// use idem_redis::RedisNode;
 ///
-/// let node = RedisNode::new("sentinel-1.internal:26379").user("watch").password("p@ss/word").tls(true);
+/// let node = RedisNode::new("sentinel-1.internal:26379")
+///     .user("watch")
+///     .password("p@ss/word")
+///     .tls(true);
 /// ```
 #[derive(Clone)]
 #[must_use = "a node does nothing until a builder has it"]

@@ -164,7 +164,10 @@ impl RedisStoreBuilder {
     /// # async fn example() -> Result<(), idem_core::StoreError> {
     /// let hosts = ["s1.internal", "s2.internal", "s3.internal:26380"];
     /// let store = RedisStore::builder()
-    ///     .sentinels("main", hosts.map(|host| RedisNode::new(host).user("watch").password("w@tch")))
+    ///     .sentinels(
+    ///         "main",
+    ///         hosts.map(|host| RedisNode::new(host).user("watch").password("w@tch")),
+    ///     )
     ///     .user("app")
     ///     .password("p@ss/word")
     ///     .connect()

@@ -33,7 +33,11 @@ use crate::token::{AsToken, Submission};
 /// use std::time::Duration;
 ///
 /// /// Charges an order once, however often it is called.
-/// async fn charge(idempotency: &Idempotency, order: &str, cents: u64) -> Result<String, Error> {
+/// async fn charge(
+///     idempotency: &Idempotency,
+///     order: &str,
+///     cents: u64,
+/// ) -> Result<String, Error> {
 ///     let outcome = idempotency
 ///         .operation("orders.charge")
 ///         .key(order)
@@ -497,7 +501,10 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), OrderError> {
     /// # let idempotency = Idempotency::new(MemoryStore::new());
-    /// let call = idempotency.operation("orders.create").key("o-1").errors_by_type::<OrderError>();
+    /// let call = idempotency
+    ///     .operation("orders.create")
+    ///     .key("o-1")
+    ///     .errors_by_type::<OrderError>();
     /// assert_eq!(call.run(|| async { Ok(42) }).await?.into_inner(), 42);
     /// # Ok(())
     /// # }

@@ -41,7 +41,10 @@ impl<Q, P> Operation<'_, Q, P> {
     /// charge().audit("jane", "ticket 7: the bank has booked it").settle(&42_u32).await?;
     ///
     /// let record = charge().inspect().await?.expect("it was settled");
-    /// let metadata = record.outcome.and_then(|outcome| outcome.metadata).expect("it has an audit");
+    /// let metadata = record
+    ///     .outcome
+    ///     .and_then(|outcome| outcome.metadata)
+    ///     .expect("it has an audit");
     /// assert_eq!(&*metadata.audit.as_ref().expect("as above").who, "jane");
     /// assert!(record.audit_age.is_some(), "how long ago, by the store's clock");
     /// # Ok(())
@@ -235,7 +238,8 @@ impl Operation<'_> {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
     /// # let idempotency = Idempotency::new(MemoryStore::new());
     /// # idempotency.operation("orders.create").key("o-1").run(|| async { Ok::<_, Error>(42) }).await?;
-    /// let text = match idempotency.operation("orders.create").key("o-1").lookup::<u32>().await? {
+    /// let call = idempotency.operation("orders.create").key("o-1");
+    /// let text = match call.lookup::<u32>().await? {
     ///     Lookup::Outcome(receipt) => format!("receipt {receipt}"),
     ///     Lookup::Error(recorded) => format!("failed: {}", recorded.decode_error::<String>()?),
     ///     Lookup::InFlight { .. } => "is being carried out".to_owned(),

@@ -43,7 +43,14 @@ impl<Q, P, E: std::error::Error, A> Operation<'_, Q, Errors<P, E, A>> {
     ///     .run(|| async { Err::<u32, _>(Failed { because: Some(stock.clone()) }) })
     ///     .await;
     /// assert!(failed.is_err());
-    /// assert_eq!(order().run(|| async { Ok::<_, Error>(42) }).await.unwrap().into_inner(), 42); // not kept
+    /// assert_eq!(
+    ///     order()
+    ///         .run(|| async { Ok::<_, Error>(42) })
+    ///         .await
+    ///         .unwrap()
+    ///         .into_inner(),
+    ///     42
+    /// ); // not kept
     /// # }
     /// ```
     pub fn check_sources(mut self) -> Self {

@@ -42,13 +42,19 @@ impl<Q, P> Operation<'_, Q, P> {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
     /// # let idempotency = Idempotency::new(MemoryStore::new());
     /// // Before the deployment:
-    /// idempotency.operation("orders.charge").key("o-1").run(|| async { Ok::<_, Error>(ReceiptV1 { cents: 150 }) }).await?;
+    /// idempotency
+    ///     .operation("orders.charge")
+    ///     .key("o-1")
+    ///     .run(|| async { Ok::<_, Error>(ReceiptV1 { cents: 150 }) })
+    ///     .await?;
     ///
     /// let replayed = idempotency
     ///     .operation("orders.charge")
     ///     .key("o-1")
     ///     .outcome_version(2)
-    ///     .upgrade(1, |old: ReceiptV1| Receipt { amount: format!("{}.{:02}", old.cents / 100, old.cents % 100) })
+    ///     .upgrade(1, |old: ReceiptV1| Receipt {
+    ///         amount: format!("{}.{:02}", old.cents / 100, old.cents % 100),
+    ///     })
     ///     .run(|| async { Ok::<_, Error>(Receipt { amount: "9.99".into() }) })
     ///     .await?;
     /// assert_eq!(replayed.into_inner(), Receipt { amount: "1.50".into() });

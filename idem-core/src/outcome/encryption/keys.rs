@@ -84,7 +84,9 @@ impl fmt::Debug for EncryptionKey {
 ///         context: &CodecContext<'_>,
 ///     ) -> Result<(String, EncryptionKey), CodecFailure> {
 ///         let customer = context.first_key_part().ok_or("the key names no customer")?;
-///         let key = self.find(&customer, context)?.ok_or("the customer's key was destroyed")?;
+///         let key = self
+///             .find(&customer, context)?
+///             .ok_or("the customer's key was destroyed")?;
 ///         Ok((customer.into_owned(), key))
 ///     }
 ///

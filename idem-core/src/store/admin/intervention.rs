@@ -100,9 +100,14 @@ impl Intervention {
     /// order().audit("jane", "ticket 7").settle(&71_u32).await?; // 17 was meant
     ///
     /// let id = RecordId::new("orders.create", &Key::encode("o-1").unwrap()).unwrap();
-    /// let seen = store.inspect(&id).await?.and_then(|info| info.outcome).expect("it was settled");
+    /// let seen = store
+    ///     .inspect(&id)
+    ///     .await?
+    ///     .and_then(|info| info.outcome)
+    ///     .expect("it was settled");
     /// let corrected = Encoded::new(CodecId::JSON, "17".into());
-    /// let replace = Intervention::replace(id, seen, corrected).by("jane", "ticket 7: a mistyped number");
+    /// let replace =
+    ///     Intervention::replace(id, seen, corrected).by("jane", "ticket 7: a mistyped number");
     /// assert!(matches!(store.intervene(&replace).await?, Intervened::Done { .. }));
     /// assert_eq!(order().run(async || Ok::<_, idem::Error>(0_u32)).await?.into_inner(), 17);
     /// # Ok(())

@@ -24,7 +24,8 @@
 //!
 //! pub async fn ship(pool: &SqlitePool, order: i64) -> Result<&'static str, sqlx::Error> {
 //!     let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
-//!     let answer = match ORDERS.advance(&mut tx, order, &["paid", "packed"], "shipped").await? {
+//!     let made = ORDERS.advance(&mut tx, order, &["paid", "packed"], "shipped");
+//!     let answer = match made.await? {
 //!         Transition::Made => "shipped now",
 //!         Transition::AlreadyMade => "shipped before: a duplicate",
 //!         Transition::Refused { .. } => "not paid, or cancelled",
@@ -268,11 +269,19 @@ impl Versions {
     ///
     /// const NOTES: Versions = Versions::new("notes", "id", "version", "edited_by");
     ///
-    /// pub async fn edit(pool: &SqlitePool, read: i64, key: &str, text: &str) -> Result<Version, sqlx::Error> {
+    /// pub async fn edit(
+    ///     pool: &SqlitePool,
+    ///     read: i64,
+    ///     key: &str,
+    ///     text: &str,
+    /// ) -> Result<Version, sqlx::Error> {
     ///     let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
     ///     let version = NOTES.advance(&mut tx, 7_i64, read, key).await?;
     ///     if let Version::Made(_) = version {
-    ///         sqlx::query("UPDATE notes SET text = ? WHERE id = 7").bind(text).execute(&mut *tx).await?;
+    ///         sqlx::query("UPDATE notes SET text = ? WHERE id = 7")
+    ///             .bind(text)
+    ///             .execute(&mut *tx)
+    ///             .await?;
     ///     }
     ///     tx.commit().await?;
     ///     Ok(version)

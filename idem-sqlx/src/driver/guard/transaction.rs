@@ -87,7 +87,10 @@ pub struct TransactionSettings {
 ///     guard::transaction(pool, async |tx| {
 ///         let made = ORDERS.advance(tx, order, &["paid"], "shipped").await?;
 ///         if made == Transition::Made {
-///             sqlx::query("INSERT INTO parcels VALUES (?)").bind(order).execute(&mut **tx).await?;
+///             sqlx::query("INSERT INTO parcels VALUES (?)")
+///                 .bind(order)
+///                 .execute(&mut **tx)
+///                 .await?;
 ///         }
 ///         Ok(made)
 ///     })
