@@ -1,9 +1,11 @@
 //! The description of a call.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Operation;
 use crate::base::printable::shown_name;
 use crate::call::audit::By;
 use crate::call::prepared::Prepared;
@@ -240,5 +242,25 @@ impl<'a> Draft<'a> {
             Prepared::Unguarded(..) | Prepared::Observed(..) => Ok(None),
             Prepared::Guarded(runtime, request) => Ok(Some((runtime, request))),
         }
+    }
+}
+
+impl<Q, P> fmt::Debug for Operation<'_, Q, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Draft {
+            name,
+            settings,
+            id,
+            fingerprint,
+            problem,
+            ..
+        } = &self.draft;
+        f.debug_struct("Operation")
+            .field("name", name)
+            .field("id", id)
+            .field("fingerprint", fingerprint)
+            .field("settings", settings)
+            .field("problem", problem)
+            .finish_non_exhaustive()
     }
 }

@@ -7,6 +7,7 @@ mod sources;
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
+use std::time::Duration;
 
 pub(crate) use self::draft::Draft;
 pub use self::transaction::{InTransactionPolicy, RerunWhen};
@@ -86,6 +87,49 @@ pub struct Operation<'a, Q = (), P = ()> {
     pub(crate) draft: Draft<'a>,
     question: Q,
     policy: P,
+}
+
+/// See [`Operation::times`].
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Times<'a, Q, P>(Operation<'a, Q, P>);
+
+#[doc(hidden)]
+impl<'a, Q, P> Times<'a, Q, P> {
+    #[inline]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.0 = self.0.ttl(ttl);
+        self
+    }
+
+    #[inline]
+    pub fn remember(mut self, remember: Duration) -> Self {
+        self.0 = self.0.remember(remember);
+        self
+    }
+
+    #[inline]
+    pub fn hold(mut self, hold: Duration) -> Self {
+        self.0 = self.0.hold(hold);
+        self
+    }
+
+    #[inline]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.0 = self.0.lease(lease);
+        self
+    }
+
+    #[inline]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.0 = self.0.wait(wait);
+        self
+    }
+
+    #[inline]
+    pub fn into_operation(self) -> Operation<'a, Q, P> {
+        self.0
+    }
 }
 
 /// The policy of an error's type.
@@ -533,26 +577,6 @@ impl<'a, Q, P> Operation<'a, Q, P> {
                 gives: PhantomData,
             },
         }
-    }
-}
-
-impl<Q, P> fmt::Debug for Operation<'_, Q, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Draft {
-            name,
-            settings,
-            id,
-            fingerprint,
-            problem,
-            ..
-        } = &self.draft;
-        f.debug_struct("Operation")
-            .field("name", name)
-            .field("id", id)
-            .field("fingerprint", fingerprint)
-            .field("settings", settings)
-            .field("problem", problem)
-            .finish_non_exhaustive()
     }
 }
 

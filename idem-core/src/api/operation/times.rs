@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Operation;
+use super::{Operation, Times};
 use crate::base::duration::IntoDuration;
 use crate::policy::settings::Settings;
 
@@ -27,48 +27,5 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     #[inline]
     pub fn times(self) -> Times<'a, Q, P> {
         Times(self)
-    }
-}
-
-/// See [`Operation::times`].
-#[doc(hidden)]
-#[derive(Debug)]
-pub struct Times<'a, Q, P>(Operation<'a, Q, P>);
-
-#[doc(hidden)]
-impl<'a, Q, P> Times<'a, Q, P> {
-    #[inline]
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.0 = self.0.ttl(ttl);
-        self
-    }
-
-    #[inline]
-    pub fn remember(mut self, remember: Duration) -> Self {
-        self.0 = self.0.remember(remember);
-        self
-    }
-
-    #[inline]
-    pub fn hold(mut self, hold: Duration) -> Self {
-        self.0 = self.0.hold(hold);
-        self
-    }
-
-    #[inline]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.0 = self.0.lease(lease);
-        self
-    }
-
-    #[inline]
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.0 = self.0.wait(wait);
-        self
-    }
-
-    #[inline]
-    pub fn into_operation(self) -> Operation<'a, Q, P> {
-        self.0
     }
 }
