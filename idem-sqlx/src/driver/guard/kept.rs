@@ -48,8 +48,8 @@ impl fmt::Display for NotRecorded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the transaction is rolled back ({}), and the error that a guarded call in it kept \
-             could not be recorded: {}; call again with the same key",
+            "the transaction is rolled back ({}), and a second one, which records the error that a \
+             guarded call in it kept, failed: {}; call again with the same key",
             self.body, self.why
         )
     }

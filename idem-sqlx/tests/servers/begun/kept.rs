@@ -400,7 +400,7 @@ macro_rules! over {
                     .await
                     .unwrap_err();
                 let why = chain(&error);
-                assert!(why.contains("could not be recorded"), "{why}");
+                assert!(why.contains("which records the error"), "{why}");
                 assert!(why.contains("Declined"), "{why}");
                 assert!(why.contains("begun_and_gone"), "{why}");
                 assert!(!guard::is_conflict(&error), "{why}");
@@ -489,7 +489,7 @@ macro_rules! through_a_proxy {
                 let call = || guard::transaction(&pool, async |tx| $pay(tx, key, &runs).await);
                 let lost = idem_core::scope(idempotency.clone(), call()).await;
                 let why = chain(&lost.unwrap_err());
-                assert!(why.contains("could not be recorded"), "{key}: {why}");
+                assert!(why.contains("which records the error"), "{key}: {why}");
                 assert!(why.contains("lost during COMMIT"), "{key}: {why}");
                 assert_eq!(runs.load(Ordering::Relaxed), 1, "{key}");
                 let found = idem_core::scope(idempotency.clone(), call()).await;

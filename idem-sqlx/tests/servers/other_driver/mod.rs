@@ -5,6 +5,7 @@ mod adapter;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use idem_core::store::{TransactionAddress, Transactions, Written, collect_kept_errors};
 use idem_core::{Error, Idempotency, RecordState};
 use idem_sqlx::PostgresStore;
 use idem_testkit::PostgresServer;
@@ -181,4 +182,49 @@ async fn calls_of_two_drivers_wait_for_each_other() {
     let (waited, ()) = tokio::join!(waiting, async { owner.commit().await.unwrap() });
     assert_eq!(waited.unwrap().into_inner(), 1);
     assert_eq!(rows(&client, "both").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_driver_records_the_kept_errors_of_a_transaction_that_it_rolls_back() {
+    let (config, client, idempotency) = setup().await;
+    let connecting = Connecting(config);
+    let operation = |key: &'static str| idempotency.operation("other").key(key).errors(action);
+    let runs = AtomicU32::new(0);
+
+    let mut tx = connecting.begin().await.unwrap();
+    let address = TransactionAddress::of(&tx);
+    let body = async {
+        write(&tx, "collected, before").await?;
+        let declined = operation("collected").run_in(&mut tx, async |tx| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            write(tx, "collected").await?;
+            Err::<u32, _>(Failed::Declined)
+        });
+        declined.await
+    };
+    let (declined, kept) = collect_kept_errors(address, body).await;
+    assert!(matches!(declined, Err(Failed::Declined)));
+    <Connecting as Transactions<PostgresStore>>::roll_back(tx).await;
+    let [record] = &kept[..] else {
+        panic!("{kept:?}")
+    };
+    assert_eq!(record.id().operation(), "other");
+    for answer in [Written::Recorded, Written::KeyTaken] {
+        let mut tx = connecting.begin().await.unwrap();
+        assert_eq!(record.write_in(&mut tx).await.unwrap(), answer);
+        <Connecting as Transactions<PostgresStore>>::commit(tx)
+            .await
+            .unwrap();
+    }
+
+    let mut tx = connecting.begin().await.unwrap();
+    let again = operation("collected").run_in(&mut tx, async |tx| {
+        runs.fetch_add(1, Ordering::Relaxed);
+        write(tx, "collected").await
+    });
+    assert!(matches!(again.await, Err(Failed::Declined)));
+    assert_eq!(runs.load(Ordering::Relaxed), 1);
+    for name in ["collected", "collected, before"] {
+        assert_eq!(rows(&client, name).await, 0, "{name}");
+    }
 }
