@@ -106,7 +106,9 @@ impl Work<'_> {
         } = self;
         println!("runs {order} {attempt} {step}");
         // In a step, this is the call of the step: each has child keys of its own.
-        let key = idem::current().map_or_else(String::new, |step| step.child_key(service));
+        // Without one, all orders would have the same key, and the service would book one of them.
+        let call = idem::current().ok_or_else(|| std::io::Error::other("no step runs"))?;
+        let key = call.child_key(service);
         let folder = shop.services.join(service);
         fs::create_dir_all(&folder)?;
         let mut requests = OpenOptions::new()
