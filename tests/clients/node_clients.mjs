@@ -1,4 +1,4 @@
-// Node clients that send an Idempotency-Key, against the example `charges`. `cargo xtask test` runs it.
+// Node clients that send an Idempotency-Key, against the example `charges`. `cargo xtask clients` runs it.
 //
 // Each variable of the environment is the address of the server behind one fault, which the first request of each key meets:
 // PASS (none), LOSE_REPLY, HALF_REPLY, CUT_REQUEST, STALL. IMPATIENT is a server of its own, which answers 409 to a duplicate while

@@ -5,7 +5,7 @@ mod faulty;
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, ensure};
@@ -163,6 +163,8 @@ fn installed<'a>(
 struct Server {
     child: Child,
     address: String,
+    /// What it prints after its address goes here: without a reader, it would end.
+    _output: BufReader<ChildStdout>,
 }
 
 impl Server {
@@ -174,7 +176,8 @@ impl Server {
             .spawn()?;
         let output = child.stdout.take().context("the example has no output")?;
         let mut line = String::new();
-        let read = BufReader::new(output).read_line(&mut line);
+        let mut output = BufReader::new(output);
+        let read = output.read_line(&mut line);
         let address = line
             .trim()
             .strip_prefix("listening on http://")
@@ -183,6 +186,7 @@ impl Server {
         let server = Self {
             child,
             address: address.unwrap_or_default(),
+            _output: output,
         };
         read?;
         ensure!(
