@@ -16,6 +16,7 @@ mod databases;
 mod dropped;
 mod ended;
 mod events;
+mod expected;
 mod failed;
 mod faults;
 mod guards;

@@ -94,6 +94,7 @@ impl Rounds {
                 for subject in Subject::ALL.into_iter().skip(1) {
                     figures.push(figure(kind, &what, of, subject, times, goal));
                 }
+                figures.push(over_slim(kind, &what, of, times));
             }
             for subject in Subject::ALL.into_iter().skip(1) {
                 let what = "rate, 64 at once";
@@ -104,6 +105,12 @@ impl Rounds {
                     figure
                 });
             }
+            figures.push(over_slim(
+                kind,
+                "rate, 64 at once",
+                &self.rates,
+                Unit::PerSecond,
+            ));
         }
         for (what, values) in [
             ("in the process of the commit", self.here),
@@ -124,8 +131,20 @@ fn figure(
     unit: Unit,
     goal: Option<f64>,
 ) -> Figure {
-    let floor = &of[Subject::Floor as usize][kind as usize];
-    let own = &of[subject as usize][kind as usize];
+    let figure = ratio(kind, what, of, [subject, Subject::Floor], unit);
+    match goal {
+        Some(goal) if subject == Subject::Ours => figure.at_most(goal),
+        _ => figure,
+    }
+}
+
+fn over_slim(kind: Kind, what: &str, of: &Measured, unit: Unit) -> Figure {
+    ratio(kind, what, of, [Subject::Ours, Subject::Slim], unit)
+}
+
+/// One subject over another.
+fn ratio(kind: Kind, what: &str, of: &Measured, pair: [Subject; 2], unit: Unit) -> Figure {
+    let [own, floor] = pair.map(|subject| &of[subject as usize][kind as usize]);
     let ratios = own
         .iter()
         .zip(floor)
@@ -136,16 +155,9 @@ fn figure(
         unit.show(median(own)),
         unit.show(median(floor))
     );
-    let figure = Figure::new(
-        format!("{kind}, {what}: {} over the floor", subject.name()),
-        Unit::Ratio,
-        ratios,
-    );
-    let figure = figure.beside(beside);
-    match goal {
-        Some(goal) if subject == Subject::Ours => figure.at_most(goal),
-        _ => figure,
-    }
+    let [own, floor] = pair.map(Subject::name);
+    let what = format!("{kind}, {what}: {own} over {floor}");
+    Figure::new(what, Unit::Ratio, ratios).beside(beside)
 }
 
 /// The microseconds of each call: call by call in turns, in an order that goes round.

@@ -50,6 +50,11 @@ const COLUMNS: &str = "state, attempt, owner, origin, leased_at, lease_until, va
 
 /// What is sent: the statements of the store for these calls, as one would write them by hand.
 pub(crate) struct Texts {
+    /// A claim that finds no record, and is expected to.
+    insert: Arc<str>,
+    /// One that finds a record, and is expected to.
+    read: Arc<str>,
+    /// Either, in a caller's transaction.
     pub(crate) claim: Arc<str>,
     pub(crate) commit: Arc<str>,
 }
@@ -57,42 +62,47 @@ pub(crate) struct Texts {
 impl Texts {
     fn of_postgres() -> Self {
         let at = "operation = 'bench' AND key = $1";
-        let claim = format!(
-            "WITH written AS (INSERT INTO floor (operation, key, {COLUMNS}) VALUES ('bench', $1, \
+        let insert = format!(
+            "INSERT INTO floor (operation, key, {COLUMNS}) VALUES ('bench', $1, \
              'in_flight', 1, $2, 'nothing', \
              statement_timestamp(), statement_timestamp() + interval '30 s', NULL, \
              statement_timestamp() + interval '2 days', \
-             NULL, false, NULL, NULL, 0, NULL, $3) ON CONFLICT (operation, key) DO NOTHING \
-             RETURNING {ROW}) \
-             SELECT * FROM written UNION ALL SELECT {ROW} FROM floor WHERE {at} \
-             AND NOT EXISTS (SELECT 1 FROM written)"
+             NULL, false, NULL, NULL, 0, NULL, $3) ON CONFLICT (operation, key) DO NOTHING"
+        );
+        let read = format!("SELECT {ROW} FROM floor WHERE {at}");
+        let claim = format!(
+            "WITH written AS ({insert} RETURNING {ROW}) \
+             SELECT * FROM written UNION ALL {read} AND NOT EXISTS (SELECT 1 FROM written)"
         );
         let commit = format!(
-            "WITH put AS (UPDATE floor SET state = 'committed', owner = NULL, origin = NULL, \
+            "UPDATE floor SET state = 'committed', owner = NULL, origin = NULL, \
              leased_at = NULL, lease_until = NULL, \
              expires_at = statement_timestamp() + interval '1 day', codec = 'j', outcome = $4, \
              revision = $3 \
              WHERE {at} AND owner = $2 AND state || '' = 'in_flight' \
-             AND expires_at - statement_timestamp() > interval '0' RETURNING waited) \
-             SELECT CASE WHEN waited THEN pg_notify('floor', $1)::text END FROM put"
+             AND expires_at - statement_timestamp() > interval '0' \
+             RETURNING CASE WHEN waited THEN pg_notify('floor', $1)::text END"
         );
         Self {
+            insert: insert.into(),
+            read: read.into(),
             claim: claim.into(),
             commit: commit.into(),
         }
     }
 
     fn of_mariadb() -> Self {
-        // Two statements in one message, which takes no parameters.
-        let claim = format!(
+        let insert = format!(
             "INSERT INTO floor (operation, `key`, {COLUMNS}) VALUES ('bench', '{{key}}', \
              'in_flight', 1, x'{{owner}}', 'nothing', \
              UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL 30 SECOND, NULL, \
              UTC_TIMESTAMP(6) + INTERVAL 2 DAY, \
-             NULL, false, NULL, NULL, 0, NULL, {{revision}}) ON DUPLICATE KEY UPDATE operation = \
-             VALUES(operation); \
-             SELECT {ROW_OF_MARIADB} FROM floor WHERE operation = 'bench' AND `key` = '{{key}}'"
+             NULL, false, NULL, NULL, 0, NULL, {{revision}})"
         );
+        let read =
+            format!("SELECT {ROW_OF_MARIADB} FROM floor WHERE operation = 'bench' AND `key` = ?");
+        // No bench of transactions is on MariaDB.
+        let claim = "";
         let commit = "UPDATE floor SET state = 'committed', owner = NULL, origin = NULL, \
                       leased_at = NULL, lease_until = NULL, \
              expires_at = UTC_TIMESTAMP(6) + INTERVAL 1 DAY, codec = 'j', outcome = ?, \
@@ -100,26 +110,32 @@ impl Texts {
              WHERE operation = 'bench' AND `key` = ? AND owner = ? AND state = 'in_flight' \
              AND expires_at > UTC_TIMESTAMP(6)";
         Self {
+            insert: insert.into(),
+            read: read.into(),
             claim: claim.into(),
             commit: commit.into(),
         }
     }
 
     fn of_a_file() -> Self {
-        let claim = format!(
+        let insert = format!(
             "INSERT INTO floor (operation, key, {COLUMNS}) VALUES ('bench', ?1, 'in_flight', 1, \
              ?2, 'nothing', unixepoch() * 1000, \
              unixepoch() * 1000 + 30000, NULL, unixepoch() * 1000 + 172800000, NULL, 0, NULL, \
              NULL, 0, NULL, ?3) \
-             ON CONFLICT (operation, key) DO NOTHING; \
-             SELECT {ROW_OF_A_FILE} FROM floor WHERE operation = 'bench' AND key = ?1"
+             ON CONFLICT (operation, key) DO NOTHING"
         );
+        let read =
+            format!("SELECT {ROW_OF_A_FILE} FROM floor WHERE operation = 'bench' AND key = ?1");
+        let claim = format!("{insert}; {read}");
         let commit = "UPDATE floor SET state = 'committed', owner = NULL, origin = NULL, \
                       leased_at = NULL, lease_until = NULL, \
              expires_at = unixepoch() * 1000 + 86400000, codec = 'j', outcome = ?4, revision = ?3 \
              WHERE operation = 'bench' AND key = ?1 AND owner = ?2 AND state = 'in_flight' \
              AND expires_at > unixepoch() * 1000";
         Self {
+            insert: insert.into(),
+            read: read.into(),
             claim: claim.into(),
             commit: commit.into(),
         }
@@ -180,8 +196,7 @@ impl Floor {
     /// Claim, and commit where the owner is still the same.
     pub(crate) async fn first(&self, key: &str, result: &str) -> Result<()> {
         let owner = fastrand::u128(..).to_be_bytes().to_vec();
-        let (found, _) = self.claim(key, &owner).await?;
-        ensure!(found.as_ref() == Some(&owner), "the key was used before");
+        self.insert(key, &owner).await?;
         let outcome = result.as_bytes();
         let revision = fastrand::i64(..);
         let done = match self {
@@ -216,45 +231,51 @@ impl Floor {
 
     /// A claim that finds the outcome.
     pub(crate) async fn replay(&self, key: &str) -> Result<usize> {
-        let owner = fastrand::u128(..).to_be_bytes().to_vec();
-        let (_, outcome) = self.claim(key, &owner).await?;
+        macro_rules! read {
+            ($pool:expr, $texts:expr) => {{
+                let query = sqlx::query(AssertSqlSafe($texts.read.clone())).bind(key);
+                query.fetch_one($pool).await?.try_get(OUTCOME)?
+            }};
+        }
+        let outcome: Option<Vec<u8>> = match self {
+            Self::Postgres(pool) => read!(pool, POSTGRES),
+            Self::Mysql(pool) => read!(pool, MARIADB),
+            Self::Sqlite(pool) => read!(pool, FILE),
+        };
         Ok(outcome.context("there was no outcome")?.len())
     }
 
-    /// The owner and the outcome that stand there then.
-    async fn claim(&self, key: &str, owner: &[u8]) -> Result<(Option<Vec<u8>>, Option<Vec<u8>>)> {
+    async fn insert(&self, key: &str, owner: &[u8]) -> Result<()> {
         let revision = fastrand::i64(..);
-        Ok(match self {
-            Self::Postgres(pool) => {
-                let query = sqlx::query(AssertSqlSafe(POSTGRES.claim.clone()))
+        macro_rules! insert {
+            ($pool:expr, $texts:expr) => {
+                sqlx::query(AssertSqlSafe($texts.insert.clone()))
                     .bind(key)
                     .bind(owner)
-                    .bind(revision);
-                let row = query.fetch_one(pool).await?;
-                (row.try_get(OWNER)?, row.try_get(OUTCOME)?)
-            }
+                    .bind(revision)
+                    .execute($pool)
+                    .await?
+                    .rows_affected()
+            };
+        }
+        let written = match self {
+            Self::Postgres(pool) => insert!(pool, POSTGRES),
             Self::Mysql(pool) => {
                 let owner: String = owner
                     .iter()
                     .fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
                 let text = MARIADB
-                    .claim
+                    .insert
                     .replace("{key}", key)
                     .replace("{owner}", &owner);
                 let text = text.replace("{revision}", &revision.to_string());
-                let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(pool).await?;
-                let row = rows.first().context("there is no row")?;
-                (row.try_get(OWNER)?, row.try_get(OUTCOME)?)
+                let query = sqlx::raw_sql(AssertSqlSafe(text));
+                query.execute(pool).await?.rows_affected()
             }
-            Self::Sqlite(pool) => {
-                let query = sqlx::query(AssertSqlSafe(FILE.claim.clone()))
-                    .bind(key)
-                    .bind(owner)
-                    .bind(revision);
-                let row = query.fetch_one(pool).await?;
-                (row.try_get(OWNER)?, row.try_get(OUTCOME)?)
-            }
-        })
+            Self::Sqlite(pool) => insert!(pool, FILE),
+        };
+        ensure!(written == 1, "the key was used before");
+        Ok(())
     }
 
     /// What guards nothing: look for the outcome, and insert it if there is none.

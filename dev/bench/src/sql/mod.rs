@@ -1,10 +1,12 @@
-//! The SQL stores beside the same statements by hand, in turns.
+//! The SQL stores beside the same statements by hand, and beside the least that one writes by
+//! hand, in turns.
 
 mod calls;
 mod database;
 pub(crate) mod floor;
 mod growth;
 mod place;
+mod slim;
 
 use anyhow::Result;
 use clap::ValueEnum;

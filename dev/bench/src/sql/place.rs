@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use super::database::Database;
 use super::floor::Floor;
+use super::slim;
 use crate::report::Kind;
 
 /// How long records are kept.
@@ -43,17 +44,25 @@ pub(crate) struct Place {
 pub(crate) enum Subject {
     Floor,
     Ours,
+    Slim,
     CheckThenInsert,
     Redis,
 }
 
 impl Subject {
-    pub(crate) const ALL: [Self; 4] = [Self::Floor, Self::Ours, Self::CheckThenInsert, Self::Redis];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Floor,
+        Self::Ours,
+        Self::Slim,
+        Self::CheckThenInsert,
+        Self::Redis,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Floor => "floor",
+            Self::Floor => "the floor",
             Self::Ours => "idem",
+            Self::Slim => "the slim floor",
             Self::CheckThenInsert => "check, then insert (no guard)",
             Self::Redis => "idem on Redis",
         }
@@ -86,6 +95,7 @@ impl Place {
             let floor = Floor::connect(&url).await?;
             (floor.clone(), floor)
         };
+        slim::create(&floor).await?;
         let redis_server = RedisServer::start().await?;
         let redis = Idempotency::builder(RedisStore::connect(redis_server.url()).await?)
             .ttl(DAY)
@@ -107,6 +117,10 @@ impl Place {
         let length = match (subject, kind) {
             (Subject::Floor, Kind::First) => return self.floor.first(key, &self.result).await,
             (Subject::Floor, Kind::Replay) => self.floor.replay(key).await?,
+            (Subject::Slim, Kind::First) => {
+                return slim::first(&self.floor, key, &self.result).await;
+            }
+            (Subject::Slim, Kind::Replay) => slim::replay(&self.floor, key).await?,
             (Subject::CheckThenInsert, _) => {
                 self.floor
                     .check_then_insert(&format!("c{key}"), &self.result)

@@ -211,6 +211,14 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         columns: &Columns,
     ) -> impl Future<Output = Result<Option<Row>, sqlx::Error>> + Send;
 
+    /// Writes a row if there is none. `false`: there is one, or one that is not visible yet.
+    fn insert_new(
+        &self,
+        on: &mut Conn<Self>,
+        id: &RecordId,
+        columns: &Columns,
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+
     /// Writes each row that does not exist, and returns the revisions of those that were written.
     fn insert_all(
         &self,

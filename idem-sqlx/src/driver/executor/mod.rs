@@ -6,6 +6,7 @@
 mod background;
 pub(crate) mod clock;
 mod connect;
+pub(crate) mod duplicates;
 pub(crate) mod errors;
 mod idle;
 mod pool;
@@ -28,6 +29,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use self::background::BackgroundTasks;
 use self::clock::DatabaseClock;
+use self::duplicates::{Duplicates, Expected};
 use self::errors::{StepError, classify, failed};
 use self::pool::{ConnectionPool, PooledConnection};
 use self::queue::{StepPermit, StepQueue};
@@ -61,6 +63,7 @@ pub(crate) struct Executor<D: Dialect> {
     pub(crate) within: D,
     pub(crate) waiters: Arc<LocalWaiters>,
     pub(crate) clock: Arc<DatabaseClock>,
+    pub(crate) duplicates: Arc<Duplicates>,
     pub(crate) limit: Duration,
     pub(crate) connections: ConnectionPool<D>,
     table: TableCheck,
@@ -132,6 +135,7 @@ impl<D: Dialect> Executor<D> {
             within: D::within_transactions(&table),
             waiters: Arc::default(),
             clock: Arc::new(DatabaseClock::new(connections.place().to_owned())),
+            duplicates: Arc::default(),
             limit: settings.limit,
             connections,
             table: check,
@@ -161,10 +165,11 @@ impl<D: Dialect> Executor<D> {
             .await
     }
 
-    /// Whether a step that only reads should not wait for those that may write: they come one at a
-    /// time, and one runs now.
-    pub(crate) fn reads_first(&self) -> bool {
-        D::ONE_WRITER && self.connections.size_limit() > 1 && self.steps.is_full()
+    /// Whether a claim should look in a step that only reads, before it waits for those that may
+    /// write: they come one at a time, and one runs now, or this claim will hardly write.
+    pub(crate) fn reads_first(&self, expected: Expected) -> bool {
+        let is_useful = expected == Expected::Record || self.steps.is_full();
+        D::ONE_WRITER && self.connections.size_limit() > 1 && is_useful
     }
 
     /// Carries out a step that only reads, concurrently with those that may write.

@@ -14,6 +14,7 @@ use tokio::time::sleep;
 
 use super::super::dialect::{Conn, Dialect, Guard, LeaseRenewal, RENEWALS};
 use super::super::executor::clock::{DatabaseClock, Lapsed};
+use super::super::executor::duplicates::{Duplicates, Expected};
 use super::super::executor::errors::{StepError, contended, locked};
 use super::super::executor::{Executor, Resend};
 use crate::row::{Columns, FoundRow, Row, millis};
@@ -39,24 +40,58 @@ pub(crate) async fn claim<D: Dialect>(
 ) -> Result<Claimed, StoreError> {
     let claim = Arc::new(claim.clone());
     let clock = executor.clock.clone();
+    let duplicates = executor.duplicates.clone();
+    let mut expected = duplicates.expected(&claim.id);
     // A duplicate writes nothing, so it need not wait for steps that do.
-    if executor.reads_first() {
+    if executor.reads_first(expected) {
         let looking = claim.clone();
         let answer = executor.read_step(move |dialect, on| {
             let claim = looking.clone();
             Box::pin(async move { answer_on(dialect, on, &claim).await })
         });
         if let Some(claimed) = answer.await? {
+            duplicates.note(&claim.id, true);
             return Ok(claimed);
         }
+        expected = Expected::Unknown;
     }
     executor
         .step(Resend::Harmless, move |dialect, on| {
             let claim = claim.clone();
             let clock = clock.clone();
-            Box::pin(async move { claim_on(dialect, on, &clock, &claim).await })
+            let duplicates = duplicates.clone();
+            Box::pin(async move {
+                if let Some(claimed) = claim_as_expected(dialect, on, &claim, expected).await? {
+                    duplicates.note(&claim.id, expected == Expected::Record);
+                    return Ok(claimed);
+                }
+                claim_on(dialect, on, &clock, &duplicates, &claim).await
+            })
         })
         .await
+}
+
+/// Returns the answer to a claim that finds what is expected, or `None` if it does not. Then it has
+/// written nothing.
+async fn claim_as_expected<D: Dialect>(
+    dialect: &D,
+    on: &mut Conn<D>,
+    claim: &Claim,
+    expected: Expected,
+) -> Result<Option<Claimed>, StepError> {
+    match (expected, claim.on_nothing()) {
+        (Expected::Record, _) => answer_on(dialect, on, claim).await,
+        (Expected::Nothing, OnClaim::Take(first)) => {
+            let is_written = dialect
+                .insert_new(on, &claim.id, &in_flight(&first))
+                .await?;
+            Ok(is_written.then_some(Claimed::Owned {
+                attempt: first.attempt,
+                from: first.origin,
+            }))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// Returns the answer to a claim that writes nothing, or `None` if this one may write.
@@ -84,13 +119,18 @@ async fn claim_on<D: Dialect>(
     dialect: &D,
     on: &mut Conn<D>,
     clock: &DatabaseClock,
+    duplicates: &Duplicates,
     claim: &Claim,
 ) -> Result<Claimed, StepError> {
     for _ in 0..ROUNDS {
         let found = match claim.on_nothing() {
             OnClaim::Take(first) => {
-                match dialect.insert(on, &claim.id, &in_flight(&first)).await? {
-                    Some(row) => Some(row),
+                let first = in_flight(&first);
+                match dialect.insert(on, &claim.id, &first).await? {
+                    Some(row) => {
+                        duplicates.note(&claim.id, row.revision != first.revision);
+                        Some(row)
+                    }
                     // Removed in between, or written by a transaction that this one does not see.
                     None => continue,
                 }

@@ -139,6 +139,25 @@ impl Dialect for Mysql {
         }
     }
 
+    async fn insert_new(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        columns: &Columns,
+    ) -> Result<bool, sqlx::Error> {
+        let text = self.statements.insert_new(id, columns, self.lock_limit);
+        let Err(mut error) = on.execute(sqlx::raw_sql(sql(&text))).await else {
+            return Ok(true);
+        };
+        if self.lock_limit.is_some() {
+            error = self.undo(on, error).await;
+        }
+        match error {
+            sqlx::Error::Database(error) if error.is_unique_violation() => Ok(false),
+            error => Err(error),
+        }
+    }
+
     async fn insert_all(
         &self,
         on: &mut MySqlConnection,

@@ -92,6 +92,17 @@ impl Dialect for Postgresql {
             .transpose()
     }
 
+    async fn insert_new(
+        &self,
+        on: &mut PgConnection,
+        id: &RecordId,
+        columns: &Columns,
+    ) -> Result<bool, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.inserts.insert_new));
+        let written = bind(query, id, columns).execute(on).await?;
+        Ok(written.rows_affected() > 0)
+    }
+
     async fn insert_all(
         &self,
         on: &mut PgConnection,

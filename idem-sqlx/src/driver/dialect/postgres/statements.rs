@@ -26,6 +26,7 @@ pub(super) struct Statements {
 
 pub(super) struct InsertStatements {
     pub(super) insert: Arc<str>,
+    pub(super) insert_new: Arc<str>,
     pub(super) insert_within: Arc<str>,
     pub(super) insert_all: Arc<str>,
 }
@@ -127,7 +128,8 @@ fn inserts(t: &str, limited: &str) -> InsertStatements {
         "$1, $2, $3, $4, $5, $6, {}, $11, $12, $13, $14, $15, $16, $17",
         times(&format!("(statement_timestamp() + $9::bigint * {MS})"))
     );
-    let or_nothing = format!("ON CONFLICT (operation, key) DO NOTHING RETURNING {ROW}");
+    let if_new = "ON CONFLICT (operation, key) DO NOTHING";
+    let or_nothing = format!("{if_new} RETURNING {ROW}");
     let if_none = "NOT EXISTS (SELECT 1 FROM written)";
     InsertStatements {
         // If there is a row, nothing is written: no new version, no lock.
@@ -136,6 +138,7 @@ fn inserts(t: &str, limited: &str) -> InsertStatements {
              SELECT * FROM written UNION ALL SELECT {ROW} FROM {t} WHERE {AT} AND {if_none}",
         )
         .into(),
+        insert_new: format!("{insert} SELECT {values} WHERE {limited} {if_new}").into(),
         // Sets the limit for locks before there is a row to insert, and restores the transaction's
         // own limit when the row has been read.
         insert_within: format!(
@@ -166,12 +169,11 @@ fn writes(t: &str, if_owned: &str, limited: &str) -> WriteStatements {
     let put = |guard: &str, channel: &str, id: &str| {
         let notify = notify(channel, id);
         Arc::from(format!(
-            "WITH put AS (UPDATE {t} SET state = $3, attempt = $4, owner = $5, origin = $6, \
+            "UPDATE {t} SET state = $3, attempt = $4, owner = $5, origin = $6, \
              ({TIMES}) = ROW ({times}), fingerprint = $11, is_error = $12, codec = $13, \
              outcome = $14, questions = $15, took_over = $16, revision = $17, \
              waited = waited AND $3 <> 'in_flight' \
-             WHERE {AT} AND {guard} RETURNING waited) \
-             SELECT {notify} FROM put"
+             WHERE {AT} AND {guard} RETURNING {notify}"
         ))
     };
     let as_read = format!(
@@ -181,11 +183,7 @@ fn writes(t: &str, if_owned: &str, limited: &str) -> WriteStatements {
     WriteStatements {
         put_owned: put(if_owned, "$19", "$20"),
         put_as_read: put(&as_read, "$20", "$21"),
-        remove: format!(
-            "WITH removed AS (DELETE FROM {t} WHERE {AT} AND revision = $3 RETURNING waited) \
-             SELECT {notify} FROM removed"
-        )
-        .into(),
+        remove: format!("DELETE FROM {t} WHERE {AT} AND revision = $3 RETURNING {notify}").into(),
     }
 }
 
@@ -324,6 +322,7 @@ impl Statements {
     pub(super) fn rewrite(&mut self, change: &dyn Fn(&str) -> String) {
         let texts = [
             &mut self.inserts.insert,
+            &mut self.inserts.insert_new,
             &mut self.inserts.insert_within,
             &mut self.inserts.insert_all,
             &mut self.read,

@@ -65,8 +65,7 @@ impl SqliteFile {
     ) -> Result<HashSet<i64>, sqlx::Error> {
         let mut written = HashSet::with_capacity(rows.len());
         for (id, columns) in rows {
-            let query = bind!(sqlx::query(sql(&self.statements.insert_only)), id, columns);
-            if query.execute(&mut *on).await?.rows_affected() > 0 {
+            if self.insert_new(&mut *on, id, columns).await? {
                 written.insert(columns.revision);
             }
         }
@@ -164,6 +163,16 @@ impl Dialect for SqliteFile {
             .await?
             .map(|row| super::read_row!(row))
             .transpose()
+    }
+
+    async fn insert_new(
+        &self,
+        on: &mut SqliteConnection,
+        id: &RecordId,
+        columns: &Columns,
+    ) -> Result<bool, sqlx::Error> {
+        let query = bind!(sqlx::query(sql(&self.statements.insert_only)), id, columns);
+        Ok(query.execute(on).await?.rows_affected() > 0)
     }
 
     async fn insert_all(

@@ -138,6 +138,25 @@ impl Statements {
         text.into()
     }
 
+    /// Writes a row, and fails if there is one.
+    pub(super) fn insert_new(
+        &self,
+        id: &RecordId,
+        columns: &Columns,
+        lock_limit: Option<Duration>,
+    ) -> Arc<str> {
+        let mut text = String::with_capacity(1024);
+        if let Some(wait) = lock_limit {
+            let _ = write!(text, "{}; ", limit(wait));
+        }
+        text.push_str(&self.inserts.insert);
+        push_row(&mut text, id, columns);
+        if lock_limit.is_some() {
+            let _ = write!(text, "; {UNLIMIT}");
+        }
+        text.into()
+    }
+
     /// As `put_as_read`, with its values in the text, and with a limit for locks around it.
     pub(super) fn put_limited(
         &self,

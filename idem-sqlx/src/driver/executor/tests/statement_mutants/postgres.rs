@@ -63,8 +63,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "a commit after the hold",
-        " AND expires_at - statement_timestamp() > interval '0' RETURNING waited",
-        " RETURNING waited",
+        " AND expires_at - statement_timestamp() > interval '0' RETURNING CASE",
+        " RETURNING CASE",
         "time::a_late_owner_finds_nothing_after_the_hold",
     ),
     mutant(
