@@ -295,7 +295,9 @@ async fn handle_delivery<T, H, E>(
 {
     // In a block, because a handler that is a plain function may panic before it returns its
     // future.
-    let outcome = AssertUnwindSafe(async { handler(delivery.clone()).await }).catch_unwind();
+    // On the heap, because it may be large, and each of the futures around it would move it.
+    let outcome = Box::pin(AssertUnwindSafe(async { handler(delivery.clone()).await }));
+    let outcome = outcome.catch_unwind();
     let outcome = as_separate_holder(waiting_at_most(settings.wait, outcome));
     let outcome = watch(outcome);
     let outcome = while_kept_alive(&ticket, &delivery, outcome);
