@@ -250,7 +250,7 @@ impl Life {
                     });
                 }
             }
-            (Phase::Claiming { resent: true, .. }, _) => self.orphans(caller),
+            (Phase::Claiming { resent: true, .. }, _) => self.undoes(caller),
             (Phase::Claiming { .. }, _) => caller.enters(Phase::Idle),
             // The claim may still be on its way.
             (Phase::Undoing { age }, Reply::Lost) => caller.enters(Phase::Undoing { age }),
@@ -258,8 +258,8 @@ impl Life {
         }
     }
 
-    /// A claim of unknown fate is given up.
-    fn orphans(&self, caller: &mut Caller) {
+    /// A claim without a clear answer is undone.
+    fn undoes(&self, caller: &mut Caller) {
         if self.is(Mutant::NoUndo) {
             caller.ends(false, self.bounds.strays);
         } else if self.is(Mutant::UnansweredClaimStartsBody) {
@@ -291,7 +291,7 @@ impl Life {
                 };
                 caller.enters(Phase::Claiming { age, resent: true });
             }
-            Phase::Claiming { resent: true, .. } => self.orphans(caller),
+            Phase::Claiming { resent: true, .. } => self.undoes(caller),
             Phase::Committing { attempt } if self.is(Mutant::ReleaseOnFailedCommit) => {
                 caller.enters(Phase::Releasing {
                     attempt,

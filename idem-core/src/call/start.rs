@@ -14,8 +14,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::base::clock;
-use crate::call::orphan::Orphan;
 use crate::call::owned_record::ClaimedLease;
+use crate::call::pending_claim::PendingClaim;
 use crate::call::recorded::Recorded;
 use crate::call::rejected::{ClaimAnswer, Rejected};
 use crate::call::request::Request;
@@ -375,9 +375,9 @@ impl Runtime {
         request: &Request,
         owner: Owner,
     ) -> Result<Claimed, StoreError> {
-        // If this future ends without a clear answer, or is dropped, the orphan undoes what may
-        // have been claimed.
-        let mut orphan = Orphan::new(self, request, owner);
+        // If this future ends without a clear answer, or is dropped, what may have been claimed is
+        // undone.
+        let mut claim = PendingClaim::new(self, request, owner);
         let mut is_resent = false;
         loop {
             match self.store.claim(request.claim(owner)).await {
@@ -390,7 +390,7 @@ impl Runtime {
                     // Sent twice, `Owned` shows that the first message has arrived. With any other
                     // answer it may arrive after this call has ended, and claim the key then.
                     if !is_resent || matches!(answer, Ok(Claimed::Owned { .. })) {
-                        orphan.adopt();
+                        claim.answered();
                     }
                     return answer;
                 }
@@ -417,7 +417,7 @@ impl Runtime {
         let now = clock::now();
         if term.is_lost_at(now) {
             // The answer took as long as the lease, so the key may have another owner by now.
-            drop(Orphan::new(self, request, owner));
+            drop(PendingClaim::new(self, request, owner));
             return Err(self.reject(request, &Rejected::TooLate(attempt)));
         }
         self.keepers

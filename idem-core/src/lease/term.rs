@@ -174,7 +174,7 @@ impl Term {
 
     /// Notes that a transaction of the owner holds this outcome. The commit of that transaction
     /// ends the lease without a message to this process.
-    pub(crate) fn is_recorded_in_transaction(&self, outcome: Option<Bytes>) {
+    pub(crate) fn note_recorded_in_transaction(&self, outcome: Option<Bytes>) {
         self.lock().in_transaction = Some(Box::new(outcome));
         self.lost.notify_waiters();
     }

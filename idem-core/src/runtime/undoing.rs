@@ -52,9 +52,9 @@ pub(crate) struct Undoing {
 #[derive(Default)]
 struct Claims {
     /// Claims that the store has not answered, by the time when they are due.
-    unanswered: BTreeMap<(Instant, u64), DoubtfulClaim>,
+    unanswered: BTreeMap<(Instant, u64), UnansweredClaim>,
     /// Claims that the store did not find. They may still be on their way.
-    answered: BTreeMap<(Instant, u64), DoubtfulClaim>,
+    answered: BTreeMap<(Instant, u64), UnansweredClaim>,
     added: u64,
     bytes: usize,
     /// The tokio runtimes that have a task. A tokio runtime that is not driven delays only the
@@ -62,7 +62,7 @@ struct Claims {
     tasks: Vec<Id>,
 }
 
-pub(crate) struct DoubtfulClaim {
+pub(crate) struct UnansweredClaim {
     id: RecordId,
     owner: Owner,
     /// How long the record that the claim replaced is kept.
@@ -73,7 +73,7 @@ pub(crate) struct DoubtfulClaim {
     counted: background::CountedUndo,
 }
 
-impl DoubtfulClaim {
+impl UnansweredClaim {
     /// Notes a claim whose lease begins now.
     pub(crate) fn new(
         id: RecordId,
@@ -99,7 +99,7 @@ impl DoubtfulClaim {
 
 impl Claims {
     /// Adds a claim. If there is not enough room, returns the claim that is left out.
-    fn add(&mut self, claim: DoubtfulClaim, due: Instant) -> Option<DoubtfulClaim> {
+    fn add(&mut self, claim: UnansweredClaim, due: Instant) -> Option<UnansweredClaim> {
         self.bytes += claim.bytes();
         self.added += 1;
         let claims = if claim.counted.is_answered() {
@@ -121,7 +121,7 @@ impl Claims {
     }
 
     /// Takes a claim that is due, or returns when the next one is.
-    fn take(&mut self, now: Instant) -> Result<DoubtfulClaim, Option<Instant>> {
+    fn take(&mut self, now: Instant) -> Result<UnansweredClaim, Option<Instant>> {
         for claims in [&mut self.unanswered, &mut self.answered] {
             if let Some(entry) = claims.first_entry().filter(|entry| entry.key().0 <= now) {
                 let claim = entry.remove();
@@ -129,7 +129,7 @@ impl Claims {
                 return Ok(claim);
             }
         }
-        let first = |claims: &BTreeMap<(Instant, u64), DoubtfulClaim>| {
+        let first = |claims: &BTreeMap<(Instant, u64), UnansweredClaim>| {
             claims.first_key_value().map(|((due, _), _)| *due)
         };
         Err([first(&self.unanswered), first(&self.answered)]
@@ -159,7 +159,7 @@ impl Undoing {
     /// Adds a claim, and starts a task for it if this tokio runtime has none.
     pub(crate) fn add(
         self: &Arc<Self>,
-        claim: DoubtfulClaim,
+        claim: UnansweredClaim,
         due: Instant,
         keepers: &LeaseKeepers,
     ) {
@@ -222,7 +222,7 @@ impl Undoing {
         }
     }
 
-    fn leaves_out(&self, claim: Option<DoubtfulClaim>) {
+    fn leaves_out(&self, claim: Option<UnansweredClaim>) {
         if let Some(claim) = claim.filter(|claim| !claim.counted.is_answered()) {
             self.gives_up(
                 &claim,
@@ -231,7 +231,7 @@ impl Undoing {
         }
     }
 
-    fn gives_up(&self, claim: &DoubtfulClaim, why: &dyn std::fmt::Display) {
+    fn gives_up(&self, claim: &UnansweredClaim, why: &dyn std::fmt::Display) {
         self.observer
             .decided_because(Decision::NotReleased, &claim.id, 0, why);
     }
@@ -245,7 +245,7 @@ impl Undoing {
     }
 
     /// Tries once to undo a claim.
-    async fn undo(&self, claim: &mut DoubtfulClaim) -> After {
+    async fn undo(&self, claim: &mut UnansweredClaim) -> After {
         let to = ReleaseTo::Undone { keep: claim.keep };
         let release = self.store.release(Release {
             id: claim.id.clone(),
@@ -289,7 +289,7 @@ enum After {
 /// A claim that is being undone. If that is cut off, the claim goes back to the list.
 struct UnderWay {
     undoing: Arc<Undoing>,
-    claim: Option<DoubtfulClaim>,
+    claim: Option<UnansweredClaim>,
     again: Instant,
 }
 
@@ -376,12 +376,12 @@ mod tests {
     use crate::encoding::key::Key;
     use crate::runtime::background::Background;
 
-    fn claim(key: u32, background: &Arc<Background>) -> DoubtfulClaim {
+    fn claim(key: u32, background: &Arc<Background>) -> UnansweredClaim {
         let id = RecordId::new("undone", &Key::encode(&key).unwrap()).unwrap();
         let owner = Owner::generate();
         let keep = Duration::from_secs(1);
         let counted = background.undo();
-        DoubtfulClaim {
+        UnansweredClaim {
             id,
             owner,
             keep,

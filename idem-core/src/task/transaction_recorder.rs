@@ -116,7 +116,7 @@ impl TransactionRecorder {
     }
 
     fn is_written(&self, commit: &Commit) {
-        self.term.is_recorded_in_transaction(
+        self.term.note_recorded_in_transaction(
             commit
                 .outcome
                 .as_ref()

@@ -56,7 +56,7 @@ async fn round(
         loop {
             match under_way.next().await {
                 None => pending().await,
-                Some((sent, leases, answers)) => settle(keeper, sent, &leases, answers),
+                Some((sent, leases, answers)) => apply_answers(keeper, sent, &leases, answers),
             }
             if matches!(next, Next::At(_)) {
                 return;
@@ -108,7 +108,7 @@ async fn recorded(store: &AnyStore, term: &Term) -> Result<Ownership, StoreError
     Ok(Ownership::Lost)
 }
 
-fn settle(
+fn apply_answers(
     keeper: &LeaseKeeper,
     sent: Instant,
     leases: &[Renewing],

@@ -332,13 +332,17 @@ impl<D: Dialect> Executor<D> {
                     sleep(pause).await;
                 }
                 Retry::OnAnotherConnection => {}
-                Retry::Never => return Err(self.give_up(error, connection).await),
+                Retry::Never => return Err(self.final_error(error, connection).await),
             }
         }
     }
 
     /// Returns the error of a step that is not sent again.
-    async fn give_up(&self, error: sqlx::Error, mut connection: PooledConnection<D>) -> StoreError {
+    async fn final_error(
+        &self,
+        error: sqlx::Error,
+        mut connection: PooledConnection<D>,
+    ) -> StoreError {
         let error_class = classify::<D>(&error);
         let mut failure = failed::<D>(self.place(), error);
         if matches!(error_class, ErrorClass::Lost | ErrorClass::Ended(_)) {

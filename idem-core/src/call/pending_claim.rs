@@ -1,4 +1,4 @@
-//! A claim whose result is unknown.
+//! A claim without a clear answer yet.
 
 use std::sync::Arc;
 
@@ -6,35 +6,36 @@ use crate::base::clock;
 use crate::call::request::Request;
 use crate::record::Owner;
 use crate::runtime::Runtime;
-use crate::runtime::undoing::DoubtfulClaim;
+use crate::runtime::undoing::UnansweredClaim;
 
-/// A claim whose result is unknown. Dropping it undoes the claim, unless a clear answer came.
-pub(crate) struct Orphan<'a> {
+/// A claim without a clear answer yet. If it is dropped before [`answered`](Self::answered), what
+/// may have been claimed is undone.
+pub(crate) struct PendingClaim<'a> {
     runtime: &'a Arc<Runtime>,
     request: &'a Request,
     owner: Owner,
-    adopted: bool,
+    has_answer: bool,
 }
 
-impl<'a> Orphan<'a> {
+impl<'a> PendingClaim<'a> {
     pub(crate) fn new(runtime: &'a Arc<Runtime>, request: &'a Request, owner: Owner) -> Self {
         Self {
             runtime,
             request,
             owner,
-            adopted: false,
+            has_answer: false,
         }
     }
 
-    /// Marks the claim as answered, so that it is not undone.
-    pub(crate) fn adopt(&mut self) {
-        self.adopted = true;
+    /// Notes a clear answer, so that the claim is not undone.
+    pub(crate) fn answered(&mut self) {
+        self.has_answer = true;
     }
 }
 
-impl Drop for Orphan<'_> {
+impl Drop for PendingClaim<'_> {
     fn drop(&mut self) {
-        if self.adopted {
+        if self.has_answer {
             return;
         }
         let Self {
@@ -48,7 +49,7 @@ impl Drop for Orphan<'_> {
         let now = clock::now();
         let keep = remember.max(lease.saturating_mul(10));
         let until = clock::after(now, lease);
-        let claim = DoubtfulClaim::new(
+        let claim = UnansweredClaim::new(
             request.id.clone(),
             owner,
             keep,
