@@ -8,7 +8,9 @@ use idem_core::{Begin, Idempotency};
 use idem_testkit::{RedisServer, Reply};
 use serde_json::json;
 
-use crate::support::{OPERATION, charge, command, idem, idem_answering, killed_worker, runtime};
+use crate::support::{
+    Ended, OPERATION, charge, command, idem, idem_answering, killed_worker, runtime,
+};
 
 const URL: &str = "redis://user:hunter2@host:6379/0";
 
@@ -130,6 +132,12 @@ async fn a_url_in_the_wrong_place_is_shown_without_its_password() {
     }
 }
 
+#[track_caller]
+fn says_no_record(ended: &Ended) {
+    let said = format!("{}{}", ended.out, ended.err);
+    assert!(said.contains("no record"), "{ended:?}");
+}
+
 #[tokio::test]
 async fn no_such_record_ends_with_3() {
     let (_dir, url, _) = sqlite().await;
@@ -139,14 +147,10 @@ async fn no_such_record_ends_with_3() {
         &["forget", OPERATION, "nobody", "--yes"],
         &["release", OPERATION, "nobody", "--yes"],
     ] {
-        idem(&url, args).with(3);
+        says_no_record(&idem(&url, args).with(3));
     }
-    idem_answering(
-        &url,
-        &["settle", OPERATION, "nobody", "--value", "-", "--yes"],
-        "1",
-    )
-    .with(3);
+    let settle = &["settle", OPERATION, "nobody", "--value", "-", "--yes"];
+    says_no_record(&idem_answering(&url, settle, "1").with(3));
 }
 
 #[tokio::test]
