@@ -1,4 +1,4 @@
-//! Sentinels of a list and the servers that hold the records, each with its own TLS and login.
+//! Sentinels and nodes of a cluster by TLS, from lists in which each has its own settings.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
@@ -6,19 +6,22 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 use std::{env, fs, thread};
 
-use idem_core::{Idempotency, StoreError};
+use idem_core::{Idempotency, Store as _, StoreError};
 use idem_redis::{RedisNode, RedisStore, redis};
 
 use crate::certificate::{certificate, said};
-use crate::{RIGHTS, SECOND, calls_go_on, until, use_everything};
+use crate::{RIGHTS, SECOND, calls_go_on, claim, until, use_everything};
 
-const THIS: &str =
+const SENTINELS: &str =
     "lists_by_tls::sentinels_and_data_nodes_of_a_list_have_tls_and_logins_of_their_own";
+const CLUSTER: &str = "lists_by_tls::nodes_of_a_list_and_those_that_they_name_are_reached_by_tls";
 /// Tells this test, when it runs itself, what to do: a case and the ports of the Sentinels.
 const CASE: &str = "IDEM_REDIS_TEST_LISTED";
 /// The password of the servers for each other.
 const ADMIN: &str = "admin-of-data";
-/// The password of the store at each Sentinel.
+/// The password of the store at the servers that hold the records.
+const DATA_PASSWORD: &str = "hunter2";
+/// The password of the store at each Sentinel, and at the second node of the cluster.
 const FIRST_PASSWORD: &str = "p@s/s:1";
 const SECOND_PASSWORD: &str = "p@s/s:2";
 
@@ -94,24 +97,38 @@ impl Certificates {
     }
 }
 
+/// A server, as a test wants it.
+struct Wanted {
+    port: u16,
+    /// Lines of its file of settings.
+    settings: String,
+    /// That of the user `app`.
+    password: &'static str,
+}
+
 /// Starts a server for records, which speaks nothing but TLS.
-fn data(dir: &Path, certificates: &Certificates, port: u16, role: &str) -> Running {
+fn data(dir: &Path, certificates: &Certificates, wanted: &Wanted) -> Running {
+    let Wanted {
+        port,
+        settings,
+        password,
+    } = wanted;
     let tls = certificates.settings(&certificates.of_data);
     let settings = format!(
         "port 0\ntls-port {port}\n{tls}save \"\"\nappendonly no\nrepl-diskless-sync-delay 0\n\
          requirepass {ADMIN}\nmasterauth {ADMIN}\n\
-         user app on >hunter2 {RIGHTS} +role +select\n{role}\n"
+         user app on >{password} {RIGHTS} +role +select +cluster|slots +asking\n{settings}\n"
     );
-    Running::start(dir, port, &[], &settings)
+    Running::start(dir, *port, &[], &settings)
 }
 
-/// Starts a Sentinel, which listens as `listens` says.
-fn sentinel(dir: &Path, certificates: &Certificates, listens: &Listens, master: u16) -> Running {
-    let Listens {
+/// Starts a Sentinel, which listens as its settings say.
+fn sentinel(dir: &Path, certificates: &Certificates, wanted: &Wanted, master: u16) -> Running {
+    let Wanted {
         port,
         settings,
         password,
-    } = listens;
+    } = wanted;
     let tls = certificates.settings(&certificates.of_sentinels);
     let settings = format!(
         "{settings}\n{tls}requirepass {password}-of-admin\n\
@@ -123,13 +140,6 @@ fn sentinel(dir: &Path, certificates: &Certificates, listens: &Listens, master: 
     Running::start(dir, *port, &["--sentinel"], &settings)
 }
 
-/// Where a Sentinel listens, and the password of its user `app`.
-struct Listens {
-    port: u16,
-    settings: String,
-    password: &'static str,
-}
-
 #[test]
 fn sentinels_and_data_nodes_of_a_list_have_tls_and_logins_of_their_own() {
     if let Ok(case) = env::var(CASE) {
@@ -139,15 +149,22 @@ fn sentinels_and_data_nodes_of_a_list_have_tls_and_logins_of_their_own() {
     let dir = dir.path();
     let certificates = Certificates::make(dir);
     let [master, replica, by_tls, plain] = free_ports();
-    let _master = data(dir, &certificates, master, "");
-    let role = format!("replicaof 127.0.0.1 {master}");
-    let _replica = data(dir, &certificates, replica, &role);
-    let first = Listens {
+    let data = |port: u16, settings: String| {
+        let wanted = Wanted {
+            port,
+            settings,
+            password: DATA_PASSWORD,
+        };
+        data(dir, &certificates, &wanted)
+    };
+    let _master = data(master, String::new());
+    let _replica = data(replica, format!("replicaof 127.0.0.1 {master}"));
+    let first = Wanted {
         port: by_tls,
         settings: format!("port 0\ntls-port {by_tls}"),
         password: FIRST_PASSWORD,
     };
-    let second = Listens {
+    let second = Wanted {
         port: plain,
         settings: format!("port {plain}"),
         password: SECOND_PASSWORD,
@@ -157,7 +174,7 @@ fn sentinels_and_data_nodes_of_a_list_have_tls_and_logins_of_their_own() {
 
     let said = |trusted: &str, case: &str| {
         let case = format!("{case},localhost:{by_tls},127.0.0.1:{plain}");
-        said(THIS, trusted, CASE, &case)
+        said(SENTINELS, trusted, CASE, &case)
     };
     let Certificates {
         of_sentinels,
@@ -176,7 +193,7 @@ fn sentinels_and_data_nodes_of_a_list_have_tls_and_logins_of_their_own() {
         let error = said(trusted, case);
         assert!(error.contains(words), "{case}: {error}");
         assert!(
-            !error.contains("p@s") && !error.contains("hunter2"),
+            !error.contains("p@s") && !error.contains(DATA_PASSWORD),
             "{error}"
         );
     }
@@ -218,7 +235,7 @@ async fn connect(case: &str, by_tls: &str, plain: &str) -> Result<RedisStore, St
     RedisStore::builder()
         .sentinels("main", nodes)
         .user("app")
-        .password(unless(in_case("wrong data"), "hunter2"))
+        .password(unless(in_case("wrong data"), DATA_PASSWORD))
         .tls(!in_case("plain data"))
         .connect()
         .await
@@ -254,6 +271,111 @@ async fn fail_over(sentinel: &str) {
         address(connection.clone()).await != old
     })
     .await;
+}
+
+#[test]
+fn nodes_of_a_list_and_those_that_they_name_are_reached_by_tls() {
+    if let Ok(case) = env::var(CASE) {
+        return child_of_cluster(&case);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let certificates = Certificates::make(dir);
+    let [first, first_bus, second, second_bus] = free_ports();
+    let node = |port: u16, bus: u16, password: &'static str| {
+        let wanted = Wanted {
+            port,
+            settings: format!("cluster-enabled yes\ntls-cluster yes\ncluster-port {bus}"),
+            password,
+        };
+        data(dir, &certificates, &wanted)
+    };
+    let _first = node(first, first_bus, DATA_PASSWORD);
+    let _second = node(second, second_bus, SECOND_PASSWORD);
+    let said = |case: &str| {
+        let case = format!("{case},{first},{second},{second_bus}");
+        said(CLUSTER, &certificates.both, CASE, &case)
+    };
+    assert_eq!(said("meet"), "met");
+    assert_eq!(said("right"), "connected");
+    for case in ["plain second", "plain others"] {
+        let error = said(case);
+        assert!(error.contains("Unavailable"), "{case}: {error}");
+        assert!(
+            !error.contains("p@s") && !error.contains(DATA_PASSWORD),
+            "{error}"
+        );
+    }
+}
+
+/// What a process does that trusts the certificate of the nodes.
+#[tokio::main]
+async fn child_of_cluster(case: &str) {
+    let [case, first, second, second_bus] = case.split(',').collect::<Vec<_>>()[..] else {
+        panic!("{case}")
+    };
+    if case == "meet" {
+        meet(first, second, second_bus).await;
+        println!("\nstore: met");
+        return;
+    }
+    let node = |port: &str| RedisNode::new(format!("127.0.0.1:{port}"));
+    let mut own = node(second).user("app").password(SECOND_PASSWORD);
+    let mut seed = node(first);
+    if case == "plain second" {
+        own = own.tls(false);
+    }
+    if case == "plain others" {
+        seed = seed.tls(true);
+    }
+    let store = RedisStore::builder()
+        .cluster_nodes([seed, own])
+        .user("app")
+        .password(DATA_PASSWORD)
+        .tls(case != "plain others")
+        .connect()
+        .await;
+    match store {
+        Ok(store) => {
+            use_everything(&store).await;
+            for number in 0..60 {
+                store.claim(&claim(&format!("n{number}"))).await.unwrap();
+            }
+            println!("\nstore: connected");
+        }
+        Err(error) => println!("\nstore: {:?} {error}", error.kind()),
+    }
+}
+
+/// Makes a cluster of two nodes, and waits until both know it.
+async fn meet(first: &str, second: &str, second_bus: &str) {
+    // The store does this when it connects; here is none yet.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut connections = Vec::new();
+    for (port, from, to) in [(first, 0, 8191), (second, 8192, 16383)] {
+        let url = format!("rediss://:{ADMIN}@127.0.0.1:{port}/");
+        let client = redis::Client::open(url).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let mut slots = redis::cmd("CLUSTER");
+        slots.arg("ADDSLOTSRANGE").arg(from).arg(to);
+        slots.exec_async(&mut connection).await.unwrap();
+        connections.push(connection);
+    }
+    let mut meeting = redis::cmd("CLUSTER");
+    meeting.arg(&["MEET", "127.0.0.1", second, second_bus]);
+    meeting.exec_async(&mut connections[0]).await.unwrap();
+    for connection in connections {
+        until("the node knows all slots", || {
+            let mut connection = connection.clone();
+            async move {
+                let mut question = redis::cmd("CLUSTER");
+                let info = question.arg("INFO").query_async(&mut connection).await;
+                let info: String = info.unwrap();
+                info.contains("cluster_state:ok") && info.contains("cluster_slots_ok:16384")
+            }
+        })
+        .await;
+    }
 }
 
 /// Four ports that are free now, and differ.
