@@ -160,10 +160,12 @@ pub mod nats {
 /// | [`runtime`](guide::runtime) | calls without the attribute |
 /// | [`transactions`](guide::transactions) | the record and your rows in one SQL transaction |
 /// | [`steps`](guide::steps) | bodies with several effects, which go on after a crash |
+/// | [`step_failures`](guide::step_failures) | steps: errors, crashes, records, keys that are used again |
 /// | [`own_table`](guide::own_table) | moving over from a table of keys of your own |
 /// | [`tokens`](guide::tokens) | one-time tokens for forms |
 /// | [`locks`](guide::locks) | one holder at a time, with a fencing number |
 /// | [`http`](guide::http) | the Idempotency-Key header, on the server |
+/// | [`http_payment`](guide::http_payment) | a payment over HTTP, whole, to copy |
 /// | [`http_client`](guide::http_client), [`actix`](guide::actix) | the header in a client; actix-web |
 /// | [`grpc`](guide::grpc) | both ends of gRPC |
 /// | [`queues`](guide::queues) | messages of RabbitMQ and NATS JetStream |
@@ -212,6 +214,10 @@ pub mod guide {
 
     #[doc = include_str!("docs/steps.md")]
     pub mod steps {}
+
+    #[doc = include_str!("docs/step_failures.md")]
+    pub mod step_failures {}
+
     #[doc = include_str!("docs/own_table.md")]
     pub mod own_table {}
 
@@ -223,6 +229,9 @@ pub mod guide {
 
     #[doc = include_str!("docs/http.md")]
     pub mod http {}
+
+    #[doc = include_str!("docs/http_payment.md")]
+    pub mod http_payment {}
 
     #[doc = include_str!("docs/http_client.md")]
     pub mod http_client {}

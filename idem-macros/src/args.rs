@@ -107,8 +107,8 @@ const OPTIONS: [(&str, &str); 23] = [
     ("crate", "crate = \"::idem\""),
 ];
 
-/// Words of other libraries, and the word here for each.
-const ALIASES: [(&str, &str); 26] = [
+/// Words of other libraries, and the word here for each; two words where it may mean either.
+const ALIASES: [(&str, &str); 27] = [
     ("id", "key"),
     ("nonce", "token"),
     ("user", "subject"),
@@ -122,6 +122,7 @@ const ALIASES: [(&str, &str); 26] = [
     ("payload", "fingerprint"),
     ("body", "fingerprint"),
     ("timeout", "lease"),
+    ("timeout", "in_flight"),
     ("wait", "in_flight"),
     ("reconcile", "abandoned"),
     ("retries", "max_attempts"),
@@ -308,22 +309,24 @@ fn twice(keyword: &Ident) -> Error {
 
 /// Returns the message about an unknown option, and the option that was probably meant.
 fn unknown(name: &str) -> (String, Option<&'static str>) {
-    let alias = ALIASES
-        .iter()
-        .find(|(alias, _)| *alias == name)
-        .map(|(_, option)| *option);
     let names = OPTIONS.map(|(option, _)| option);
-    let meant = alias.or_else(|| diag::closest(name, names));
-    let message = match OPTIONS.iter().find(|(option, _)| Some(*option) == meant) {
-        Some((option, example)) => {
-            format!("unknown option `{name}`: did you mean `{option}`, as in `{example}`?")
-        }
-        None => format!(
-            "unknown option `{name}`: expected {}",
-            diag::alternatives(names)
-        ),
+    let aliases = ALIASES.iter().filter(|(alias, _)| *alias == name);
+    let mut meant: Vec<&'static str> = aliases.map(|(_, option)| *option).collect();
+    if meant.is_empty() {
+        meant.extend(diag::closest(name, names));
+    }
+    let known = OPTIONS.iter().filter(|(option, _)| meant.contains(option));
+    let examples: Vec<String> = known
+        .map(|(option, example)| format!("`{option}`, as in `{example}`"))
+        .collect();
+    let message = if examples.is_empty() {
+        let expected = diag::alternatives(names);
+        format!("unknown option `{name}`: expected {expected}")
+    } else {
+        let examples = examples.join(", or ");
+        format!("unknown option `{name}`: did you mean {examples}?")
     };
-    (message, meant)
+    (message, meant.first().copied())
 }
 
 fn flag(name: &str, input: ParseStream<'_>) -> syn::Result<()> {

@@ -10,6 +10,9 @@ use crate::workspace::Workspace;
 
 const DECISIONS: &str = "docs/decisions";
 const INDEX: &str = "README.md";
+const GUIDES: &str = "src/docs";
+/// The page of the crate itself, which is no guide.
+const FRONT: &str = "front.md";
 const TEST_COMMAND: &str = "cargo xtask test";
 /// Pages that name files of the code, besides the decisions.
 const MAPS: [&str; 3] = ["ARCHITECTURE.md", "docs/proof.md", "docs/benchmarks.md"];
@@ -93,7 +96,41 @@ pub(crate) fn check_readme(workspace: &Workspace) -> Result<()> {
         readme.contains(TEST_COMMAND),
         "README.md does not say `{TEST_COMMAND}`"
     );
+    check_guides(workspace)?;
     check_paths(workspace)
+}
+
+/// Each guide has a line in the index beside it, and a module with a line in the table of `guide`.
+fn check_guides(workspace: &Workspace) -> Result<()> {
+    let index = workspace.shell().read_file(format!("{GUIDES}/{INDEX}"))?;
+    let facade = workspace.shell().read_file("src/lib.rs")?;
+    for file in workspace.shell().read_dir(GUIDES)? {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        if name == INDEX || name == FRONT {
+            continue;
+        }
+        let missing = missing_of_guide(&name, &index, &facade);
+        ensure!(
+            missing.is_none(),
+            "{GUIDES}/{name}: {}",
+            missing.unwrap_or_default()
+        );
+    }
+    Ok(())
+}
+
+/// Where a guide should be named and is not.
+fn missing_of_guide(file: &str, index: &str, facade: &str) -> Option<String> {
+    let module = file.strip_suffix(".md").unwrap_or(file);
+    let in_index = format!("[{module}]({file})");
+    let in_table = format!("[`{module}`](guide::{module})");
+    let page = format!("include_str!(\"docs/{file}\")");
+    if !index.contains(&in_index) {
+        return Some(format!("{GUIDES}/{INDEX} has no `{in_index}`"));
+    }
+    let in_facade = [in_table, page];
+    let missing = in_facade.iter().find(|named| !facade.contains(*named))?;
+    Some(format!("src/lib.rs has no `{missing}`"))
 }
 
 /// Each file in `tests` and in `examples` that is a target of its own is named in the manifest
@@ -157,7 +194,7 @@ fn decision_number(name: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{decision_number, names_target, rust_paths};
+    use super::{decision_number, missing_of_guide, names_target, rust_paths};
 
     #[test]
     fn a_test_is_named_by_its_whole_path() {
@@ -167,6 +204,24 @@ mod tests {
         }
         assert!(!names_target(manifests, "dges.rs"));
         assert!(!names_target(manifests, "flights.rs"));
+    }
+
+    #[test]
+    fn a_guide_is_named_in_the_index_the_table_and_the_modules() {
+        let index = "| [steps](steps.md) |";
+        let table = "/// | [`steps`](guide::steps) | .. |\n";
+        let page = "#[doc = include_str!(\"docs/steps.md\")]";
+        let whole = format!("{table}{page}");
+        assert_eq!(missing_of_guide("steps.md", index, &whole), None);
+        let cases = [
+            ("", whole.as_str(), "README.md"),
+            (index, page, "guide::steps"),
+            (index, table, "include_str!"),
+        ];
+        for (index, facade, named) in cases {
+            let missing = missing_of_guide("steps.md", index, facade);
+            assert!(missing.is_some_and(|missing| missing.contains(named)));
+        }
     }
 
     #[test]

@@ -10,6 +10,9 @@
     clippy::panic
 )]
 
+#[cfg(feature = "tls")]
+#[path = "../support/certificate.rs"]
+mod certificate;
 #[cfg(target_os = "linux")]
 mod clock;
 mod compared;

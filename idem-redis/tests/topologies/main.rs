@@ -11,9 +11,14 @@
 mod acknowledged;
 #[cfg(feature = "cluster-connection")]
 mod beside_redis_rs;
+#[cfg(feature = "tls")]
+#[path = "../support/certificate.rs"]
+mod certificate;
 mod cluster;
 mod conformance;
 mod lists;
+#[cfg(feature = "tls")]
+mod lists_by_tls;
 mod moving_slots;
 mod sentinel;
 mod stale_sentinel;

@@ -40,7 +40,7 @@ async fn alias_of_ttl(id: u64) -> Result<(), Error> {
 }
 
 #[idempotent(key = id, timeout = "30s")]
-async fn alias_of_lease(id: u64) -> Result<(), Error> {
+async fn alias_of_lease_or_in_flight(id: u64) -> Result<(), Error> {
     Ok(())
 }
 
