@@ -1,7 +1,7 @@
 //! The name of the table, as people give it and as statements say it.
 
 /// The version of the table that this crate reads and writes, as `migrate` marks it.
-pub(crate) const VERSION: &str = "idem schema 1";
+pub(crate) const VERSION: &str = "idem schema 2";
 /// How the mark of each version begins.
 pub(crate) const MARK: &str = "idem schema ";
 

@@ -32,14 +32,14 @@ async fn a_missing_table_is_an_error_that_names_migrate() {
 async fn a_table_of_another_version_or_of_others_is_refused() {
     for table in [
         "CREATE TABLE idem_records (operation TEXT)",
-        "CREATE TABLE idem_records ( -- idem schema 2\n key TEXT)",
+        "CREATE TABLE idem_records ( -- idem schema 3\n key TEXT)",
     ] {
         let dir = tempfile::tempdir().unwrap();
         fs::File::create(dir.path().join("idem.db")).unwrap();
         execute(dir.path(), table).await;
         let error = SqliteStore::connect(url(dir.path())).await.unwrap_err();
         assert!(
-            error.kind() == StoreErrorKind::Refused && error.to_string().contains("idem schema 1"),
+            error.kind() == StoreErrorKind::Refused && error.to_string().contains("idem schema 2"),
             "{error}"
         );
     }

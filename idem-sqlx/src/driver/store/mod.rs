@@ -44,7 +44,7 @@ macro_rules! store {
             /// The statements that create the table `idem_records`, for teams that run their own
             /// migrations. `migrate` runs the same.
             ///
-            /// For a table of another name, use [`schema`](Self::schema). The mark `idem schema 1`
+            /// For a table of another name, use [`schema`](Self::schema). The mark `idem schema 2`
             /// must stay: it is how the store knows the version of its table.
             pub const SCHEMA: &'static str = include_str!($schema);
 
@@ -63,7 +63,7 @@ macro_rules! store {
             ///
             /// # fn main() -> Result<(), idem_core::StoreError> {
             #[doc = concat!("let ddl = ", stringify!($Store), "::schema(\"shop_records\")?;")]
-            /// assert!(ddl.contains("shop_records") && ddl.contains("idem schema 1"));
+            /// assert!(ddl.contains("shop_records") && ddl.contains("idem schema 2"));
             #[doc = concat!("assert!(", stringify!($Store), "::schema(\"shop records\").is_err());")]
             /// # Ok(())
             /// # }
@@ -107,9 +107,9 @@ macro_rules! store {
                 Box::pin(self.0.migrate())
             }
 
-            /// Deletes all expired rows and outcomes now, in batches, and returns how many there
-            /// were (of each batch, the larger of the two numbers). The store does this by itself
-            /// about every 10 s.
+            /// Deletes expired rows and outcomes now, in batches, and returns how many rows were
+            /// due. A row is due a little after its time: by up to an eighth of what it was kept
+            /// for. The store does this by itself about every 10 s.
             ///
             /// A dropped future may have deleted some of them.
             ///
