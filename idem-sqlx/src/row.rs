@@ -110,6 +110,17 @@ impl Columns {
     }
 }
 
+#[cfg(feature = "mysql")]
+impl Columns {
+    /// Returns the time from now until a sweep has something to do with the row: its outcome ends,
+    /// or it expires. `None`: its times stay as they are.
+    pub(crate) fn chore(&self) -> Option<i64> {
+        let fade = self.fade.filter(|_| self.state == "committed");
+        self.expires_in
+            .map(|length| length - fade.unwrap_or_default())
+    }
+}
+
 /// A row as it was read. Lengths of time are in milliseconds, by the database's clock.
 #[derive(Debug)]
 pub(crate) struct Row {

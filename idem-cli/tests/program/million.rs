@@ -15,13 +15,13 @@ const MILLION: u32 = 1_000_000;
 const RARE: &str = "mails.send";
 /// One statement for every database, but for the words in braces.
 const FILL: &str = "INSERT INTO idem_records (operation, {key}, state, attempt, owner, origin, \
-    leased_at, lease_until, expires_at, codec, outcome, revision) WITH RECURSIVE n(i) AS (SELECT 1 \
+    leased_at, lease_until, expires_at, codec, outcome, revision, sweep_at) WITH RECURSIVE n(i) AS (SELECT 1 \
     UNION ALL SELECT i + 1 FROM n WHERE i < 1000000) SELECT CASE WHEN i % 1000 = 0 THEN \
     'mails.send' WHEN i % 3 = 0 THEN 'orders.create' ELSE 'payments.charge' END, {text}, CASE WHEN \
     i % 20000 = 0 THEN 'in_flight' ELSE 'committed' END, 1, CASE WHEN i % 20000 = 0 THEN {owner} \
     END, CASE WHEN i % 20000 = 0 THEN 'nothing' END, CASE WHEN i % 20000 = 0 THEN {before} END, \
     CASE WHEN i % 20000 = 0 THEN {before} END, {later}, CASE WHEN i % 20000 <> 0 THEN 'j' END, \
-    CASE WHEN i % 20000 <> 0 THEN {outcome} END, i FROM n";
+    CASE WHEN i % 20000 <> 0 THEN {outcome} END, i, {later} FROM n";
 
 fn fill(words: &[(&str, &str)]) -> AssertSqlSafe<String> {
     let fill = words.iter().fold(FILL.to_owned(), |text, (word, by)| {

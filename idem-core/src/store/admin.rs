@@ -67,8 +67,9 @@ pub trait AdminStore: Store {
     /// described as it was at one moment. Outcomes are left out: [`Store::inspect`] has them.
     ///
     /// Within a page, records in flight or abandoned come first, those that were silent for longest
-    /// at the top. The others follow by expiry. SQL stores keep the order of expiry across pages
-    /// too, unless the listing has a key filter; other stores do not know it.
+    /// at the top. The others follow by expiry. SQL stores keep this order roughly across pages too
+    /// (to an eighth of the time for which a record is kept), unless the listing has a key filter;
+    /// other stores do not know it.
     ///
     /// Changes nothing, and may be dropped at any time.
     ///

@@ -17,13 +17,13 @@ use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer};
 /// `mails.send`, and two are abandoned.
 const FILL: &str = "INSERT INTO idem_records (operation, {key}, state, attempt, owner, origin, \
     leased_at, \
-    lease_until, expires_at, codec, outcome, revision) \
+    lease_until, expires_at, codec, outcome, revision, sweep_at) \
     WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) \
     SELECT CASE WHEN i % 1000 = 0 THEN 'mails.send' ELSE 'orders.create' END, {text}, \
     CASE WHEN i % 10000 = 0 THEN 'in_flight' ELSE 'committed' END, 1, \
     CASE WHEN i % 10000 = 0 THEN {owner} END, CASE WHEN i % 10000 = 0 THEN 'nothing' END, \
     CASE WHEN i % 10000 = 0 THEN {before} END, CASE WHEN i % 10000 = 0 THEN {before} END, {later}, \
-    CASE WHEN i % 10000 <> 0 THEN 'j' END, CASE WHEN i % 10000 <> 0 THEN {outcome} END, i FROM n";
+    CASE WHEN i % 10000 <> 0 THEN 'j' END, CASE WHEN i % 10000 <> 0 THEN {outcome} END, i, {later} FROM n";
 const ROWS: i64 = 20_000;
 /// MySQL counts some hundred rows for the question how many rows were read.
 const FEW: i64 = 1000;
@@ -56,7 +56,7 @@ async fn reads_few_rows(store: impl AdminStore, rows_read: impl AsyncFn() -> i64
         ),
         (Listing::all().operation("mails.send").limit(5), 20, FEW),
         (Listing::all().operation("none.such"), 0, FEW),
-        (Listing::all().state(RecordState::Abandoned), 2, FEW),
+        (Listing::all().state(RecordState::Abandoned), 2, 4 * ROWS),
         (
             Listing::all()
                 .state(RecordState::Abandoned)

@@ -46,7 +46,7 @@ pub(crate) const OWNER: usize = 2;
 pub(crate) const OUTCOME: usize = 11;
 const COLUMNS: &str = "state, attempt, owner, origin, leased_at, lease_until, valid_until, \
                        expires_at, \
-     fingerprint, is_error, codec, outcome, questions, took_over, revision";
+     fingerprint, is_error, codec, outcome, questions, took_over, revision, sweep_at";
 
 /// What is sent: the statements of the store for these calls, as one would write them by hand.
 pub(crate) struct Texts {
@@ -67,7 +67,8 @@ impl Texts {
              'in_flight', 1, $2, 'nothing', \
              statement_timestamp(), statement_timestamp() + interval '30 s', NULL, \
              statement_timestamp() + interval '2 days', \
-             NULL, false, NULL, NULL, 0, NULL, $3) ON CONFLICT (operation, key) DO NOTHING"
+             NULL, false, NULL, NULL, 0, NULL, $3, \
+             statement_timestamp() + interval '50 hours') ON CONFLICT (operation, key) DO NOTHING"
         );
         let read = format!("SELECT {ROW} FROM floor WHERE {at}");
         let claim = format!(
@@ -97,7 +98,8 @@ impl Texts {
              'in_flight', 1, x'{{owner}}', 'nothing', \
              UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL 30 SECOND, NULL, \
              UTC_TIMESTAMP(6) + INTERVAL 2 DAY, \
-             NULL, false, NULL, NULL, 0, NULL, {{revision}})"
+             NULL, false, NULL, NULL, 0, NULL, {{revision}}, \
+             UTC_TIMESTAMP(6) + INTERVAL 50 HOUR)"
         );
         let read =
             format!("SELECT {ROW_OF_MARIADB} FROM floor WHERE operation = 'bench' AND `key` = ?");
@@ -122,7 +124,7 @@ impl Texts {
             "INSERT INTO floor (operation, key, {COLUMNS}) VALUES ('bench', ?1, 'in_flight', 1, \
              ?2, 'nothing', unixepoch() * 1000, \
              unixepoch() * 1000 + 30000, NULL, unixepoch() * 1000 + 172800000, NULL, 0, NULL, \
-             NULL, 0, NULL, ?3) \
+             NULL, 0, NULL, ?3, unixepoch() * 1000 + 180000000) \
              ON CONFLICT (operation, key) DO NOTHING"
         );
         let read =

@@ -196,23 +196,24 @@ async fn fill(place: &Place, from: u64, to: u64) -> Result<()> {
         }
     };
     let numbers = numbers(to - 1);
-    let columns = "state, attempt, expires_at, codec, outcome, revision";
+    let columns = "state, attempt, expires_at, sweep_at, codec, outcome, revision";
     let outcome = format!("'\"{}\"'", "x".repeat(200));
     let text = match place.database {
         Database::Postgres => format!(
             "INSERT INTO idem_records (operation, key, {columns}) SELECT 'bench', md5(i::text), \
              'committed', 1, \
-             now() + interval '1 day', 'j', {outcome}::bytea, i FROM ({numbers}) AS n"
+             now() + interval '1 day', now() + interval '25 hours', 'j', {outcome}::bytea, i FROM ({numbers}) AS n"
         ),
         Database::Mariadb => format!(
             "INSERT INTO idem_records (operation, `key`, {columns}) SELECT 'bench', md5(i), \
              'committed', 1, \
-             UTC_TIMESTAMP(6) + INTERVAL 1 DAY, 'j', {outcome}, i FROM ({numbers}) AS n"
+             UTC_TIMESTAMP(6) + INTERVAL 1 DAY, UTC_TIMESTAMP(6) + INTERVAL 25 HOUR, 'j', \
+             {outcome}, i FROM ({numbers}) AS n"
         ),
         Database::Sqlite => format!(
             "INSERT INTO idem_records (operation, key, {columns}) SELECT 'bench', \
              hex(randomblob(16)), 'committed', 1, \
-             (unixepoch() + 86400) * 1000, 'j', CAST({outcome} AS BLOB), i FROM ({numbers})"
+             (unixepoch() + 86400) * 1000, (unixepoch() + 90000) * 1000, 'j', CAST({outcome} AS BLOB), i FROM ({numbers})"
         ),
     };
     execute(place, text).await.map(drop)
@@ -222,15 +223,16 @@ async fn fill(place: &Place, from: u64, to: u64) -> Result<()> {
 async fn expire(place: &Place) -> Result<u64> {
     let text = match place.database {
         Database::Postgres => format!(
-            "UPDATE idem_records SET expires_at = now() - interval '1 second' \
+            "UPDATE idem_records SET (expires_at, sweep_at) = (now() - interval '1 second', now()) \
              WHERE revision % {EXPIRES} = 0 AND state = 'committed'"
         ),
         Database::Mariadb => format!(
-            "UPDATE idem_records SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND \
+            "UPDATE idem_records SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND, \
+             sweep_at = UTC_TIMESTAMP(6) \
              WHERE revision % {EXPIRES} = 0 AND state = 'committed'"
         ),
         Database::Sqlite => format!(
-            "UPDATE idem_records SET expires_at = (unixepoch() - 1) * 1000 \
+            "UPDATE idem_records SET expires_at = (unixepoch() - 1) * 1000, sweep_at = 0 \
              WHERE revision % {EXPIRES} = 0 AND state = 'committed'"
         ),
     };

@@ -82,11 +82,12 @@ pub(crate) enum ErrorClass {
     Refused(&'static str),
 }
 
-/// The position of a listing: after this row, in the order of expiry, operation and key.
+/// The position of a listing: after this row, in the order of the time at which a sweep looks at it,
+/// of operation and key.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Position {
     /// In the dialect's unit.
-    pub(crate) expires_at: i64,
+    pub(crate) sweep_at: i64,
     pub(crate) operation: String,
     pub(crate) key: String,
 }
@@ -95,7 +96,6 @@ pub(crate) struct Position {
 #[derive(Debug, Clone)]
 pub(crate) enum ListScope {
     All,
-    InFlight,
     /// Those of an operation that has few rows.
     OfOperation(Box<str>),
 }
@@ -250,8 +250,8 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         revision: i64,
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
-    /// Reads rows that have not expired in the order of their expiry, operation and key, after a
-    /// place, without their outcomes. Looks at no more than `limit`.
+    /// Reads rows in the order of positions, after one, without their outcomes: at most `limit`,
+    /// expired ones among them. To leave those out, a statement would pass by any number of them.
     fn window(
         &self,
         on: &mut Conn<Self>,
@@ -268,8 +268,8 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         limit: i64,
     ) -> impl Future<Output = Result<Option<Position>, sqlx::Error>> + Send;
 
-    /// Reads the rows between two positions, the last one included, that are in one of these
-    /// states, or in none that is known.
+    /// Reads the rows between two positions, the last one included, that have not expired, and are
+    /// in one of these states, or in none that is known.
     fn window_in_states(
         &self,
         on: &mut Conn<Self>,
@@ -278,8 +278,8 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         last: &Position,
     ) -> impl Future<Output = Result<Vec<ListedRow>, sqlx::Error>> + Send;
 
-    /// Counts the rows between two positions, the last one included, by operation and by the state
-    /// of the record.
+    /// Counts the rows between two positions, the last one included, that have not expired, by
+    /// operation and by the state of the record.
     fn count(
         &self,
         on: &mut Conn<Self>,
@@ -322,7 +322,8 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         leases: &[&LeaseRenewal],
     ) -> impl Future<Output = Result<Vec<bool>, sqlx::Error>> + Send;
 
-    /// Deletes expired rows and outcomes, at most `limit` of each. Returns how many.
+    /// Deletes expired rows and outcomes among those that are due, and sets the time of those that
+    /// have none yet. Returns how many rows: fewer than `limit` if no more are due.
     fn sweep(
         &self,
         on: &mut Conn<Self>,
@@ -492,7 +493,7 @@ macro_rules! read_position {
         $row.map(|row| {
             use self::sqlx::Row as _;
             Ok::<_, self::sqlx::Error>(super::Position {
-                expires_at: row.try_get(0)?,
+                sweep_at: row.try_get(0)?,
                 operation: row.try_get(1)?,
                 key: row.try_get(2)?,
             })
@@ -531,7 +532,7 @@ macro_rules! read_window {
                 let position = super::Position {
                     operation: row.try_get(15)?,
                     key: row.try_get(16)?,
-                    expires_at: row.try_get(17)?,
+                    sweep_at: row.try_get(17)?,
                 };
                 Ok(super::ListedRow {
                     position,

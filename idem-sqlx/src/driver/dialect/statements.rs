@@ -31,7 +31,6 @@ pub(super) fn state_now(now: &str) -> String {
 /// The reads of listings.
 pub(super) struct ListStatements {
     pub(super) window: Arc<str>,
-    pub(super) window_in_flight: Arc<str>,
     pub(super) window_of_operation: Arc<str>,
     pub(super) window_of_keys: Arc<str>,
     pub(super) window_end: Arc<str>,
@@ -45,18 +44,35 @@ impl ListStatements {
     pub(super) fn window(&self, scope: &ListScope) -> &Arc<str> {
         match scope {
             ListScope::All => &self.window,
-            ListScope::InFlight => &self.window_in_flight,
             ListScope::OfOperation(_) => &self.window_of_operation,
         }
     }
 }
 
-/// What the store does in the background.
+/// What the store does in the background. Each statement of a sweep looks at the first rows that
+/// are due, and takes its own among them.
 pub(super) struct UpkeepStatements {
     pub(super) sweep: Arc<str>,
     pub(super) sweep_outcomes: Arc<str>,
+    /// Of rows that are due with nothing to do yet: written by hand, or with times changed by hand.
+    pub(super) postpone: Arc<str>,
     pub(super) time: Arc<str>,
 }
+
+impl UpkeepStatements {
+    /// Returns the statements of a batch, each with the revision that it writes.
+    pub(super) fn sweeps(&self) -> [(&Arc<str>, Option<i64>); 3] {
+        [
+            (&self.sweep, None),
+            (&self.sweep_outcomes, Some(fastrand::i64(..))),
+            (&self.postpone, None),
+        ]
+    }
+}
+
+/// When a row has something for a sweep that stands in it: the end of its outcome, or of itself.
+pub(super) const CHORE: &str =
+    "CASE WHEN state = 'committed' THEN coalesce(valid_until, expires_at) ELSE expires_at END";
 
 /// The check and the creation of the table.
 pub(super) struct TableStatements {
@@ -91,7 +107,6 @@ impl ListStatements {
     pub(super) fn rewrite(&mut self, change: &dyn Fn(&str) -> String) {
         let texts = [
             &mut self.window,
-            &mut self.window_in_flight,
             &mut self.window_of_operation,
             &mut self.window_of_keys,
             &mut self.window_end,
@@ -108,7 +123,12 @@ impl ListStatements {
 #[allow(dead_code, reason = "used with one version of sqlx alone")]
 impl UpkeepStatements {
     pub(super) fn rewrite(&mut self, change: &dyn Fn(&str) -> String) {
-        let texts = [&mut self.sweep, &mut self.sweep_outcomes, &mut self.time];
+        let texts = [
+            &mut self.sweep,
+            &mut self.sweep_outcomes,
+            &mut self.postpone,
+            &mut self.time,
+        ];
         rewrite(texts, change);
     }
 }

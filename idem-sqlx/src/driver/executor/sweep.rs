@@ -7,7 +7,7 @@ use idem_core::StoreError;
 use idem_core::adapter::catch_user_panic;
 use tokio::time::sleep;
 
-/// How many rows a batch deletes. Its transaction is short, so that no call waits for it.
+/// How many rows a batch takes. Its transaction is short, so that no call waits for it.
 const BATCH: i64 = 500;
 /// The size of the first batch where a batch blocks all calls.
 const FIRST_BATCH: i64 = 50;
@@ -27,7 +27,8 @@ pub(crate) trait Sweep: Send + Sync + 'static {
     /// Whether a batch blocks all calls that write.
     const ONE_WRITER: bool;
 
-    /// Deletes up to `limit` expired rows. Returns how many there were, and how long that took.
+    /// Deletes what has expired in up to `limit` rows that are due. Returns how many were due, and
+    /// how long that took.
     fn sweep_batch(
         self: &Arc<Self>,
         limit: i64,
@@ -47,14 +48,14 @@ pub(crate) async fn keep_swept<S: Sweep>(store: Weak<S>) {
     }
 }
 
-/// Deletes all expired rows, in batches. Returns how many there were.
+/// Deletes what has expired, in batches. Returns how many rows were due.
 pub(crate) async fn sweep<S: Sweep>(store: &Arc<S>) -> Result<u64, StoreError> {
     let mut all = 0;
     let mut batch = if S::ONE_WRITER { FIRST_BATCH } else { BATCH };
     loop {
-        let (deleted, took) = store.sweep_batch(batch).await?;
-        all += deleted;
-        if deleted < batch.unsigned_abs() {
+        let (due, took) = store.sweep_batch(batch).await?;
+        all += due;
+        if due < batch.unsigned_abs() {
             return Ok(all);
         }
         if S::ONE_WRITER {

@@ -1,5 +1,5 @@
-//! The operators' steps: listings in the order in which records expire, and interventions in one
-//! record.
+//! The operators' steps: listings in about the order in which records expire, and interventions in
+//! one record.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,15 +122,10 @@ async fn list_scope<D: Dialect>(
     executor: &Arc<Executor<D>>,
     listing: &Listing,
 ) -> Result<Scope, StoreError> {
-    let is_of_leases = matches!(
-        listing.state,
-        Some(RecordState::InFlight | RecordState::Abandoned)
-    );
-    if is_of_leases || listing.older_than.is_some() {
-        return Ok(Scope::Of(ListScope::InFlight));
-    }
-    let all = listing
-        .state
+    // Only leases have an age.
+    let lease = listing.older_than.map(|_| RecordState::InFlight);
+    let all = lease
+        .or(listing.state)
         .and_then(in_rows)
         .map_or(Scope::Of(ListScope::All), Scope::InStates);
     let Some(operation) = listing.operation.clone() else {
@@ -193,7 +188,7 @@ async fn list_ids<D: Dialect>(
                 return Ok(found.page(None));
             }
             position = Position {
-                expires_at: 0,
+                sweep_at: 0,
                 operation,
                 key,
             };

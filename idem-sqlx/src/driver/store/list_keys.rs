@@ -57,7 +57,7 @@ struct KeyScan<'a, D: Dialect> {
     window: usize,
     /// In ascending order.
     ranges: Vec<KeyRange>,
-    /// Its expiry is of no use here.
+    /// Its time is of no use here.
     position: Position,
 }
 

@@ -107,9 +107,9 @@ macro_rules! store {
                 Box::pin(self.0.migrate())
             }
 
-            /// Deletes all expired rows and outcomes now, in batches, and returns how many there
-            /// were (of each batch, the larger of the two numbers). The store does this by itself
-            /// about every 10 s.
+            /// Deletes expired rows and outcomes now, in batches, and returns how many rows were
+            /// due. A row is due a little after its time: by up to an eighth of what it was kept
+            /// for. The store does this by itself about every 10 s.
             ///
             /// A dropped future may have deleted some of them.
             ///

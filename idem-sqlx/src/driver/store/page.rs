@@ -16,10 +16,10 @@ pub(super) const WINDOWS: usize = 10;
 
 impl Position {
     pub(super) fn read(cursor: &Cursor) -> Result<Self, StoreError> {
-        let [expires_at, operation, key] = cursor.fields()?;
-        let expires_at = expires_at.parse().map_err(|_| Cursor::foreign())?;
+        let [sweep_at, operation, key] = cursor.fields()?;
+        let sweep_at = sweep_at.parse().map_err(|_| Cursor::foreign())?;
         Ok(Self {
-            expires_at,
+            sweep_at,
             operation,
             key,
         })
@@ -29,13 +29,13 @@ impl Position {
     /// milliseconds.
     pub(super) fn far() -> Self {
         Self {
-            expires_at: 253_370_764_800_000_000,
+            sweep_at: 253_370_764_800_000_000,
             ..Self::default()
         }
     }
 
     pub(super) fn cursor(&self) -> Cursor {
-        Cursor::of_fields(&[&self.expires_at.to_string(), &self.operation, &self.key])
+        Cursor::of_fields(&[&self.sweep_at.to_string(), &self.operation, &self.key])
     }
 
     /// Returns the id of the row, or `None` if another program wrote it.

@@ -199,13 +199,13 @@ impl Dialect for Mysql {
         limit: i64,
     ) -> Result<Window, sqlx::Error> {
         let query = sqlx::query(sql(self.statements.listing.window(scope)));
-        let query = query.bind(after.expires_at).bind(after.expires_at);
+        let query = query.bind(after.sweep_at).bind(after.sweep_at);
         let query = query
             .bind(after.operation.as_str())
             .bind(after.key.as_str());
         let query = match scope {
             ListScope::OfOperation(operation) => query.bind(&**operation).bind(limit),
-            ListScope::All | ListScope::InFlight => query.bind(limit),
+            ListScope::All => query.bind(limit),
         };
         let rows = super::read_window!(query.fetch_all(on).await?)?;
         Ok(Window::of_all(rows, limit))
@@ -218,8 +218,8 @@ impl Dialect for Mysql {
         limit: i64,
     ) -> Result<Option<Position>, sqlx::Error> {
         let query = sqlx::query(sql(&self.statements.listing.window_end))
-            .bind(after.expires_at)
-            .bind(after.expires_at)
+            .bind(after.sweep_at)
+            .bind(after.sweep_at)
             .bind(after.operation.as_str())
             .bind(after.key.as_str())
             .bind(limit.saturating_sub(1));
@@ -234,12 +234,12 @@ impl Dialect for Mysql {
         last: &Position,
     ) -> Result<Vec<ListedRow>, sqlx::Error> {
         let query = sqlx::query(sql(&self.statements.listing.window_in_states))
-            .bind(after.expires_at)
-            .bind(after.expires_at)
+            .bind(after.sweep_at)
+            .bind(after.sweep_at)
             .bind(after.operation.as_str())
             .bind(after.key.as_str())
-            .bind(last.expires_at)
-            .bind(last.expires_at)
+            .bind(last.sweep_at)
+            .bind(last.sweep_at)
             .bind(last.operation.as_str())
             .bind(last.key.as_str())
             .bind(states[0])
@@ -254,12 +254,12 @@ impl Dialect for Mysql {
         last: &Position,
     ) -> Result<Vec<CountedRows>, sqlx::Error> {
         let query = sqlx::query(sql(&self.statements.listing.count))
-            .bind(after.expires_at)
-            .bind(after.expires_at)
+            .bind(after.sweep_at)
+            .bind(after.sweep_at)
             .bind(after.operation.as_str())
             .bind(after.key.as_str())
-            .bind(last.expires_at)
-            .bind(last.expires_at)
+            .bind(last.sweep_at)
+            .bind(last.sweep_at)
             .bind(last.operation.as_str())
             .bind(last.key.as_str());
         super::read_counts!(query.fetch_all(on).await?)
@@ -383,15 +383,19 @@ impl Dialect for Mysql {
     }
 
     async fn sweep(&self, on: &mut MySqlConnection, limit: i64) -> Result<u64, sqlx::Error> {
-        let expired = sqlx::query(sql(&self.statements.upkeep.sweep))
-            .bind(limit)
-            .execute(&mut *on)
-            .await?
-            .rows_affected();
-        let query = sqlx::query(sql(&self.statements.upkeep.sweep_outcomes))
-            .bind(fastrand::i64(..))
-            .bind(limit);
-        Ok(expired.max(query.execute(on).await?.rows_affected()))
+        let mut swept = 0;
+        for (statement, revision) in self.statements.upkeep.sweeps() {
+            let query = sqlx::query(sql(statement)).bind(limit);
+            let query = match revision {
+                Some(revision) => query.bind(revision),
+                None => query,
+            };
+            swept += query.execute(&mut *on).await?.rows_affected();
+            if swept >= limit.unsigned_abs() {
+                break;
+            }
+        }
+        Ok(swept)
     }
 
     async fn time(&self, on: &mut MySqlConnection) -> Result<Duration, sqlx::Error> {
@@ -554,6 +558,7 @@ fn bind<'q>(
         expires_in, fade, ..
     } = *columns;
     let LeaseColumns { hold, length, .. } = columns.lease;
+    let chore = columns.chore();
     // In this order: a column that was set has its new value further on in the statement. The
     // expiry comes last.
     query
@@ -569,6 +574,9 @@ fn bind<'q>(
         .bind(expires_in)
         .bind(fade)
         .bind(expires_in)
+        .bind(chore)
+        .bind(chore)
+        .bind(chore)
         .bind(columns.fingerprint.as_deref())
         .bind(columns.outcome.is_error)
         .bind(columns.outcome.codec.as_deref())

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::statements::{
-    ListStatements, TableStatements, UpkeepStatements, WriteStatements, in_states, state_now,
+    CHORE, ListStatements, TableStatements, UpkeepStatements, WriteStatements, in_states, state_now,
 };
 use crate::table::Table;
 
@@ -48,7 +48,7 @@ const AT: &str = "operation = $1 AND key = $2";
 const TIMES: &str = "leased_at, lease_until, valid_until, expires_at";
 
 /// Matches rows that are in flight, and not expired. Only the index of the key fits this condition.
-/// The planner takes the index of records in flight for empty, and would scan all of it, with its
+/// The planner may take an index of states or of times for empty, and would scan all of it, with its
 /// dead entries.
 fn held_now(table: &str) -> String {
     format!(
@@ -119,14 +119,36 @@ fn times(expires: &str) -> String {
     )
 }
 
+/// From now to when a sweep has something to do with the row that is written, in milliseconds.
+const WRITTEN_CHORE: &str =
+    "($9::bigint - CASE WHEN $3 = 'committed' THEN coalesce($10::bigint, 0) ELSE 0 END)";
+
+/// When a sweep looks at a row that has something for it in so many milliseconds: later, so that
+/// the writes that follow need not change it.
+fn swept_after(chore: &str) -> String {
+    format!("statement_timestamp() + {chore} * 17 / 16 * {MS}")
+}
+
+/// As [`swept_after`] for a row that is overwritten: its own time, if that is not too early and not
+/// too late. PostgreSQL updates a row in place if no column with an index changes.
+fn sweep_at(row: &str, chore: &str) -> String {
+    format!(
+        "CASE WHEN {row}sweep_at BETWEEN statement_timestamp() + {chore} * {MS} \
+         AND statement_timestamp() + {chore} * 9 / 8 * {MS} THEN {row}sweep_at \
+         ELSE coalesce({}, {row}sweep_at) END",
+        swept_after(chore)
+    )
+}
+
 fn inserts(t: &str, limited: &str) -> InsertStatements {
     let insert = format!(
         "INSERT INTO {t} (operation, key, state, attempt, owner, origin, {TIMES}, \
-         fingerprint, is_error, codec, outcome, questions, took_over, revision)"
+         fingerprint, is_error, codec, outcome, questions, took_over, revision, sweep_at)"
     );
     let values = format!(
-        "$1, $2, $3, $4, $5, $6, {}, $11, $12, $13, $14, $15, $16, $17",
-        times(&format!("(statement_timestamp() + $9::bigint * {MS})"))
+        "$1, $2, $3, $4, $5, $6, {}, $11, $12, $13, $14, $15, $16, $17, {}",
+        times(&format!("(statement_timestamp() + $9::bigint * {MS})")),
+        swept_after(WRITTEN_CHORE)
     );
     let if_new = "ON CONFLICT (operation, key) DO NOTHING";
     let or_nothing = format!("{if_new} RETURNING {ROW}");
@@ -150,12 +172,14 @@ fn inserts(t: &str, limited: &str) -> InsertStatements {
         )
         .into(),
         insert_all: format!(
-            "INSERT INTO {t} (operation, key, state, attempt, valid_until, expires_at, revision) \
+            "INSERT INTO {t} (operation, key, state, attempt, valid_until, expires_at, revision, \
+             sweep_at) \
              SELECT operation, key, state, 0, statement_timestamp() + (length - fade) * {MS}, \
-             statement_timestamp() + length * {MS}, revision \
+             statement_timestamp() + length * {MS}, revision, {} \
              FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], \
              $6::bigint[]) AS r (operation, key, state, length, fade, revision) \
-             ON CONFLICT (operation, key) DO NOTHING RETURNING revision"
+             ON CONFLICT (operation, key) DO NOTHING RETURNING revision",
+            swept_after("length")
         )
         .into(),
     }
@@ -165,6 +189,7 @@ fn writes(t: &str, if_owned: &str, limited: &str) -> WriteStatements {
     let times = times(&format!(
         "coalesce(statement_timestamp() + $9::bigint * {MS}, expires_at)"
     ));
+    let sweep_at = sweep_at("", WRITTEN_CHORE);
     // A committed record keeps `waited`, so that `RETURNING` returns what it was.
     let put = |guard: &str, channel: &str, id: &str| {
         let notify = notify(channel, id);
@@ -172,7 +197,7 @@ fn writes(t: &str, if_owned: &str, limited: &str) -> WriteStatements {
             "UPDATE {t} SET state = $3, attempt = $4, owner = $5, origin = $6, \
              ({TIMES}) = ROW ({times}), fingerprint = $11, is_error = $12, codec = $13, \
              outcome = $14, questions = $15, took_over = $16, revision = $17, \
-             waited = waited AND $3 <> 'in_flight' \
+             waited = waited AND $3 <> 'in_flight', sweep_at = {sweep_at} \
              WHERE {AT} AND {guard} RETURNING {notify}"
         ))
     };
@@ -190,6 +215,7 @@ fn writes(t: &str, if_owned: &str, limited: &str) -> WriteStatements {
 /// Skips locked rows, so that the other leases do not wait for them.
 fn renew(t: &str) -> Arc<str> {
     let held_now = held_now("r.");
+    let sweep_at = sweep_at("r.", "free.hold");
     Arc::from(format!(
         "WITH free AS MATERIALIZED (SELECT r.operation, r.key, renewed.hold \
          FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[]) \
@@ -198,27 +224,27 @@ fn renew(t: &str) -> Arc<str> {
          AND r.owner = renewed.owner AND {held_now} FOR NO KEY UPDATE OF r SKIP LOCKED) \
          UPDATE {t} AS r SET leased_at = statement_timestamp(), \
          lease_until = statement_timestamp() + (r.lease_until - r.leased_at), \
-         expires_at = statement_timestamp() + free.hold * {MS}, revision = $5 FROM free \
+         expires_at = statement_timestamp() + free.hold * {MS}, sweep_at = {sweep_at}, \
+         revision = $5 FROM free \
          WHERE r.operation = free.operation AND r.key = free.key RETURNING r.owner"
     ))
 }
 
 fn listing(t: &str) -> ListStatements {
     ListStatements {
-        window: window(t, "expires_at", ""),
-        window_in_flight: window(t, "expires_at", "AND state = 'in_flight' "),
+        window: window(t, "sweep_at", ""),
         // Only the index of the key fits this expression.
-        window_of_operation: window(t, "(expires_at + interval '0')", "AND operation = $5 "),
+        window_of_operation: window(t, "(sweep_at + interval '0')", "AND operation = $5 "),
         window_of_keys: window_of_keys(t),
         window_end: format!(
-            "SELECT {EXPIRES_AT}, operation, key FROM {t} WHERE {} \
-             ORDER BY expires_at, operation, key LIMIT 1 OFFSET $4",
-            after("expires_at")
+            "SELECT {SWEEP_AT}, operation, key FROM {t} WHERE {} \
+             ORDER BY sweep_at, operation, key LIMIT 1 OFFSET $4",
+            after("sweep_at")
         )
         .into(),
         window_in_states: format!(
-            "SELECT {}, operation, key, {EXPIRES_AT} FROM {t} WHERE {} AND {} \
-             ORDER BY expires_at, operation, key",
+            "SELECT {}, operation, key, {SWEEP_AT} FROM {t} WHERE {} AND {} \
+             ORDER BY sweep_at, operation, key",
             row_without_outcome(),
             between(),
             in_states("$7", "$8")
@@ -242,67 +268,69 @@ fn listing(t: &str) -> ListStatements {
 }
 
 fn upkeep(t: &str) -> UpkeepStatements {
+    // In a table with partitions, rows of several of them share a `ctid`, so each row is compared
+    // again. No index fits `IS TRUE`. With old statistics, the planner expects few rows that are
+    // due, and would compare each of them with the list.
+    let due = format!(
+        "ctid = ANY (ARRAY(SELECT ctid FROM {t} WHERE sweep_at <= statement_timestamp() \
+         ORDER BY sweep_at LIMIT $1 FOR UPDATE SKIP LOCKED)) \
+         AND (sweep_at <= statement_timestamp()) IS TRUE"
+    );
     UpkeepStatements {
-        // In a table with partitions, rows of several of them share a `ctid`, so each row is
-        // compared again. No index fits `IS TRUE`. With old statistics, the planner expects few
-        // expired rows, and would compare each of them with the list.
-        sweep: format!(
-            "DELETE FROM {t} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {t} \
-             WHERE expires_at <= statement_timestamp() \
-             ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)) \
-             AND (expires_at <= statement_timestamp()) IS TRUE"
-        )
-        .into(),
+        sweep: format!("DELETE FROM {t} WHERE {due} AND expires_at <= statement_timestamp()")
+            .into(),
         sweep_outcomes: format!(
             "UPDATE {t} SET state = 'done', valid_until = NULL, is_error = false, codec = NULL, \
-             outcome = NULL, took_over = NULL, revision = $2 \
-             WHERE ctid = ANY (ARRAY(SELECT ctid FROM {t} \
-             WHERE state = 'committed' AND valid_until <= statement_timestamp() \
-             ORDER BY valid_until LIMIT $1 FOR UPDATE SKIP LOCKED)) \
-             AND (state = 'committed' AND valid_until <= statement_timestamp()) IS TRUE"
+             outcome = NULL, took_over = NULL, revision = $2, \
+             sweep_at = expires_at \
+             WHERE {due} AND state = 'committed' AND valid_until <= statement_timestamp()"
+        )
+        .into(),
+        postpone: format!(
+            "UPDATE {t} SET sweep_at = {CHORE} \
+             WHERE {due} AND {CHORE} > statement_timestamp() \
+             AND expires_at > statement_timestamp()"
         )
         .into(),
         time: "SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint".into(),
     }
 }
 
-/// The expiry of a row in a position, in microseconds since 1970.
-const EXPIRES_AT: &str = "(extract(epoch FROM expires_at) * 1000000)::bigint";
+/// The time of a row in a position, in microseconds since 1970.
+const SWEEP_AT: &str = "(extract(epoch FROM sweep_at) * 1000000)::bigint";
 
 fn row_without_outcome() -> String {
     ROW.replace("outcome,", "''::bytea,")
 }
 
-/// The expiry that a parameter holds.
+/// The time that a parameter holds.
 fn time(parameter: &str) -> String {
     format!("(timestamptz 'epoch' + {parameter}::bigint * interval '1 microsecond')")
 }
 
 /// Matches rows after a position, in the order of this expression.
-fn after(expires_at: &str) -> String {
+fn after(sweep_at: &str) -> String {
     let from = time("$1");
-    format!(
-        "{expires_at} > statement_timestamp() AND {expires_at} >= {from} \
-         AND ({expires_at}, operation, key) > ({from}, $2, $3)"
-    )
+    format!("{sweep_at} >= {from} AND ({sweep_at}, operation, key) > ({from}, $2, $3)")
 }
 
-/// Matches rows between two positions, the last one included.
+/// Matches rows between two positions, the last one included, that have not expired.
 fn between() -> String {
     let to = time("$4");
     format!(
-        "{} AND expires_at <= {to} AND (expires_at, operation, key) <= ({to}, $5, $6)",
-        after("expires_at")
+        "{} AND sweep_at <= {to} AND (sweep_at, operation, key) <= ({to}, $5, $6) \
+         AND expires_at > statement_timestamp()",
+        after("sweep_at")
     )
 }
 
 /// Reads the rows of a listing, in the order of this expression.
-fn window(table: &str, expires_at: &str, only: &str) -> Arc<str> {
+fn window(table: &str, sweep_at: &str, only: &str) -> Arc<str> {
     let row = row_without_outcome();
-    let after = after(expires_at);
+    let after = after(sweep_at);
     Arc::from(format!(
-        "SELECT {row}, operation, key, {EXPIRES_AT} FROM {table} WHERE {after} {only}\
-         ORDER BY {expires_at}, operation, key LIMIT $4"
+        "SELECT {row}, operation, key, {SWEEP_AT} FROM {table} WHERE {after} {only}\
+         ORDER BY {sweep_at}, operation, key LIMIT $4"
     ))
 }
 
@@ -310,9 +338,9 @@ fn window(table: &str, expires_at: &str, only: &str) -> Arc<str> {
 fn window_of_keys(table: &str) -> Arc<str> {
     let row = row_without_outcome();
     Arc::from(format!(
-        "SELECT {row}, operation, key, {EXPIRES_AT} FROM {table} \
+        "SELECT {row}, operation, key, {SWEEP_AT} FROM {table} \
          WHERE operation = $1 AND key >= $2 AND key < $3 \
-         AND (expires_at + interval '0') > statement_timestamp() ORDER BY key LIMIT $4"
+         AND expires_at > statement_timestamp() ORDER BY key LIMIT $4"
     ))
 }
 
@@ -394,17 +422,9 @@ pub(super) fn create_statements(table: &Table) -> String {
         &format!("ON TABLE {} ", table.quoted('"')),
     );
     // An index is in the schema of its table.
-    let ddl = ddl.replace(
-        "idem_records_expires_at",
-        &format!("\"{}\"", index(table, "expires_at")),
-    );
-    let ddl = ddl.replace(
-        "idem_records_in_flight",
-        &format!("\"{}\"", index(table, "in_flight")),
-    );
     ddl.replace(
-        "idem_records_valid_until",
-        &format!("\"{}\"", index(table, "valid_until")),
+        "idem_records_sweep_at",
+        &format!("\"{}\"", index(table, "sweep_at")),
     )
 }
 

@@ -16,7 +16,7 @@ CREATE TABLE IF NOT EXISTS `idem_records` (
     `questions`   bigint NOT NULL DEFAULT 0,
     `took_over`   varchar(1024) CHARACTER SET ascii,
     `revision`    bigint NOT NULL,
+    `sweep_at`    datetime(6) NOT NULL DEFAULT '1970-01-01 00:00:00',
     PRIMARY KEY (`operation`, `key`),
-    KEY `idem_records_expires_at` (`expires_at`),
-    KEY `idem_records_valid_until` (`state`, `valid_until`)
+    KEY `idem_records_sweep_at` (`sweep_at`)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC COMMENT = 'idem schema 1';

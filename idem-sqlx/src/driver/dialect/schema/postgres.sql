@@ -17,9 +17,8 @@ CREATE TABLE IF NOT EXISTS idem_records (
     took_over   text,
     waited      boolean NOT NULL DEFAULT false,
     revision    bigint NOT NULL,
+    sweep_at    timestamptz NOT NULL DEFAULT 'epoch',
     PRIMARY KEY (operation, key)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05);
-CREATE INDEX IF NOT EXISTS idem_records_expires_at ON idem_records (expires_at);
-CREATE INDEX IF NOT EXISTS idem_records_in_flight ON idem_records (expires_at) WHERE state = 'in_flight';
-CREATE INDEX IF NOT EXISTS idem_records_valid_until ON idem_records (valid_until) WHERE state = 'committed' AND valid_until IS NOT NULL;
+CREATE INDEX IF NOT EXISTS idem_records_sweep_at ON idem_records (sweep_at);
 COMMENT ON TABLE idem_records IS 'idem schema 1';

@@ -16,8 +16,7 @@ CREATE TABLE IF NOT EXISTS idem_records ( -- idem schema 1
     questions   INTEGER NOT NULL DEFAULT 0,
     took_over   TEXT,
     revision    INTEGER NOT NULL,
+    sweep_at    INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (operation, key)
 );
-CREATE INDEX IF NOT EXISTS idem_records_expires_at ON idem_records (expires_at);
-CREATE INDEX IF NOT EXISTS idem_records_in_flight ON idem_records (expires_at) WHERE state = 'in_flight';
-CREATE INDEX IF NOT EXISTS idem_records_valid_until ON idem_records (valid_until) WHERE state = 'committed' AND valid_until IS NOT NULL;
+CREATE INDEX IF NOT EXISTS idem_records_sweep_at ON idem_records (sweep_at);

@@ -208,13 +208,13 @@ impl Dialect for SqliteFile {
         limit: i64,
     ) -> Result<Window, sqlx::Error> {
         let query = sqlx::query(sql(self.statements.listing.window(scope)));
-        let query = query.bind(after.expires_at);
+        let query = query.bind(after.sweep_at);
         let query = query
             .bind(after.operation.as_str())
             .bind(after.key.as_str());
         let query = match scope {
             ListScope::OfOperation(operation) => query.bind(limit).bind(&**operation),
-            ListScope::All | ListScope::InFlight => query.bind(limit),
+            ListScope::All => query.bind(limit),
         };
         let rows = super::read_window!(query.fetch_all(on).await?)?;
         Ok(Window::of_all(rows, limit))
@@ -227,7 +227,7 @@ impl Dialect for SqliteFile {
         limit: i64,
     ) -> Result<Option<Position>, sqlx::Error> {
         let query = sqlx::query(sql(&self.statements.listing.window_end))
-            .bind(after.expires_at)
+            .bind(after.sweep_at)
             .bind(after.operation.as_str())
             .bind(after.key.as_str())
             .bind(limit.saturating_sub(1));
@@ -242,10 +242,10 @@ impl Dialect for SqliteFile {
         last: &Position,
     ) -> Result<Vec<ListedRow>, sqlx::Error> {
         let query = sqlx::query(sql(&self.statements.listing.window_in_states))
-            .bind(after.expires_at)
+            .bind(after.sweep_at)
             .bind(after.operation.as_str())
             .bind(after.key.as_str())
-            .bind(last.expires_at)
+            .bind(last.sweep_at)
             .bind(last.operation.as_str())
             .bind(last.key.as_str())
             .bind(states[0])
@@ -260,10 +260,10 @@ impl Dialect for SqliteFile {
         last: &Position,
     ) -> Result<Vec<CountedRows>, sqlx::Error> {
         let query = sqlx::query(sql(&self.statements.listing.count))
-            .bind(after.expires_at)
+            .bind(after.sweep_at)
             .bind(after.operation.as_str())
             .bind(after.key.as_str())
-            .bind(last.expires_at)
+            .bind(last.sweep_at)
             .bind(last.operation.as_str())
             .bind(last.key.as_str());
         super::read_counts!(query.fetch_all(on).await?)
@@ -373,15 +373,19 @@ impl Dialect for SqliteFile {
     }
 
     async fn sweep(&self, on: &mut SqliteConnection, limit: i64) -> Result<u64, sqlx::Error> {
-        let expired = sqlx::query(sql(&self.statements.upkeep.sweep))
-            .bind(limit)
-            .execute(&mut *on)
-            .await?
-            .rows_affected();
-        let query = sqlx::query(sql(&self.statements.upkeep.sweep_outcomes))
-            .bind(limit)
-            .bind(fastrand::i64(..));
-        Ok(expired.max(query.execute(on).await?.rows_affected()))
+        let mut swept = 0;
+        for (statement, revision) in self.statements.upkeep.sweeps() {
+            let query = sqlx::query(sql(statement)).bind(limit);
+            let query = match revision {
+                Some(revision) => query.bind(revision),
+                None => query,
+            };
+            swept += query.execute(&mut *on).await?.rows_affected();
+            if swept >= limit.unsigned_abs() {
+                break;
+            }
+        }
+        Ok(swept)
     }
 
     async fn time(&self, on: &mut SqliteConnection) -> Result<Duration, sqlx::Error> {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::super::statements::{
-    ListStatements, TableStatements, UpkeepStatements, WriteStatements, in_states, state_now,
+    CHORE, ListStatements, TableStatements, UpkeepStatements, WriteStatements, in_states, state_now,
 };
 use crate::table::Table;
 
@@ -23,6 +23,25 @@ const AT: &str = "operation = ?1 AND key = ?2";
 
 /// The same time throughout a statement.
 const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)";
+
+/// From now to when a sweep has something to do with the row that is written.
+const WRITTEN_CHORE: &str = "(?9 - iif(?3 = 'committed', coalesce(?10, 0), 0))";
+
+/// When a sweep looks at a row that has something for it in so many milliseconds: later, so that
+/// the writes that follow need not change it, and its index.
+fn swept_after(chore: &str) -> String {
+    format!("{NOW} + {chore} * 17 / 16")
+}
+
+/// As [`swept_after`] for a row that is overwritten: its own time, if that is not too early and not
+/// too late.
+fn sweep_at(chore: &str) -> String {
+    format!(
+        "CASE WHEN sweep_at - {NOW} BETWEEN {chore} AND {chore} * 9 / 8 THEN sweep_at \
+         ELSE coalesce({}, sweep_at) END",
+        swept_after(chore)
+    )
+}
 
 impl Statements {
     pub(super) fn new(table: &Table) -> Self {
@@ -43,10 +62,11 @@ impl Statements {
         let insert = format!(
             "INSERT INTO {t} (operation, key, state, attempt, owner, origin, \
              leased_at, lease_until, valid_until, expires_at, \
-             fingerprint, is_error, codec, outcome, questions, took_over, revision) \
+             fingerprint, is_error, codec, outcome, questions, took_over, revision, sweep_at) \
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, {NOW} + ?9 - ?7, {NOW} + ?9 - ?7 + ?8, \
-             {NOW} + ?9 - ?10, {NOW} + ?9, ?11, ?12, ?13, ?14, ?15, ?16, ?17) \
-             ON CONFLICT (operation, key) DO NOTHING"
+             {NOW} + ?9 - ?10, {NOW} + ?9, ?11, ?12, ?13, ?14, ?15, ?16, ?17, {}) \
+             ON CONFLICT (operation, key) DO NOTHING",
+            swept_after(WRITTEN_CHORE)
         );
         let read = format!("SELECT {} FROM {t} WHERE {AT}", row("outcome"));
         Self {
@@ -56,8 +76,9 @@ impl Statements {
             writes: writes(t, if_owned),
             renew: format!(
                 "UPDATE {t} SET leased_at = {NOW}, lease_until = {NOW} + lease_until - leased_at, \
-                 expires_at = {NOW} + ?4, revision = ?5 \
-                 WHERE {AT} AND state = 'in_flight' AND owner = ?3 AND expires_at > {NOW}"
+                 expires_at = {NOW} + ?4, revision = ?5, sweep_at = {} \
+                 WHERE {AT} AND state = 'in_flight' AND owner = ?3 AND expires_at > {NOW}",
+                sweep_at("?4")
             )
             .into(),
             listing: listing(t),
@@ -81,13 +102,14 @@ fn row(outcome: &str) -> String {
 
 fn writes(t: &str, if_owned: &str) -> WriteStatements {
     let expires = format!("coalesce({NOW} + ?9, expires_at)");
+    let sweep_at = sweep_at(WRITTEN_CHORE);
     let put = |guard: &str| {
         Arc::from(format!(
             "UPDATE {t} SET state = ?3, attempt = ?4, owner = ?5, origin = ?6, \
              leased_at = {expires} - ?7, lease_until = {expires} - ?7 + ?8, \
              valid_until = {expires} - ?10, expires_at = {expires}, \
              fingerprint = ?11, is_error = ?12, codec = ?13, outcome = ?14, questions = ?15, \
-             took_over = ?16, revision = ?17 WHERE {AT} AND {guard}"
+             took_over = ?16, revision = ?17, sweep_at = {sweep_at} WHERE {AT} AND {guard}"
         ))
     };
     WriteStatements {
@@ -101,31 +123,31 @@ fn writes(t: &str, if_owned: &str) -> WriteStatements {
 
 fn listing(t: &str) -> ListStatements {
     let row = row("x''");
-    let window = |expires_at: &str, only: &str| {
-        let after = after_position(expires_at);
+    let window = |sweep_at: &str, only: &str| {
+        let after = after_position(sweep_at);
         Arc::from(format!(
-            "SELECT {row}, operation, key, expires_at FROM {t} WHERE {after} {only}\
-             ORDER BY {expires_at}, operation, key LIMIT ?4"
+            "SELECT {row}, operation, key, sweep_at FROM {t} WHERE {after} {only}\
+             ORDER BY {sweep_at}, operation, key LIMIT ?4"
         ))
     };
     let between = format!(
-        "{} AND expires_at <= ?4 AND (+expires_at, operation, key) <= (?4, ?5, ?6)",
-        after_position("expires_at")
+        "{} AND sweep_at <= ?4 AND (+sweep_at, operation, key) <= (?4, ?5, ?6) \
+         AND expires_at > {NOW}",
+        after_position("sweep_at")
     );
     ListStatements {
-        window: window("expires_at", ""),
-        window_in_flight: window("expires_at", "AND state = 'in_flight' "),
-        window_of_operation: window("+expires_at", "AND operation = ?5 "),
+        window: window("sweep_at", ""),
+        window_of_operation: window("+sweep_at", "AND operation = ?5 "),
         window_of_keys: format!(
-            "SELECT {row}, operation, key, expires_at FROM {t} \
-             WHERE operation = ?1 AND key >= ?2 AND key < ?3 AND +expires_at > {NOW} \
+            "SELECT {row}, operation, key, sweep_at FROM {t} \
+             WHERE operation = ?1 AND key >= ?2 AND key < ?3 AND expires_at > {NOW} \
              ORDER BY key LIMIT ?4"
         )
         .into(),
         window_end: window_end(t),
         window_in_states: format!(
-            "SELECT {row}, operation, key, expires_at FROM {t} WHERE {between} AND {} \
-             ORDER BY expires_at, operation, key",
+            "SELECT {row}, operation, key, sweep_at FROM {t} WHERE {between} AND {} \
+             ORDER BY sweep_at, operation, key",
             in_states("?7", "?8")
         )
         .into(),
@@ -144,35 +166,37 @@ fn listing(t: &str) -> ListStatements {
     }
 }
 
-/// The rows of a listing after a position. With two bounds on the expiry, SQLite would seek by one
-/// and filter by the other: each window would go through all rows of the windows before it. So
-/// there is one bound. A `+` hides a column from the planner.
-fn after_position(expires_at: &str) -> String {
-    format!("{expires_at} >= max(?1, {NOW} + 1) AND (+expires_at, operation, key) > (?1, ?2, ?3)")
+/// The rows of a listing after a position. With two lower bounds on the time, SQLite may seek by
+/// the wrong one. A `+` hides a column from the planner.
+fn after_position(sweep_at: &str) -> String {
+    format!("{sweep_at} >= ?1 AND (+sweep_at, operation, key) > (?1, ?2, ?3)")
 }
 
 /// Reads the last position of a window.
 fn window_end(t: &str) -> Arc<str> {
-    let after = after_position("expires_at");
+    let after = after_position("sweep_at");
     Arc::from(format!(
-        "SELECT expires_at, operation, key FROM {t} WHERE {after} \
-         ORDER BY expires_at, operation, key LIMIT 1 OFFSET ?4"
+        "SELECT sweep_at, operation, key FROM {t} WHERE {after} \
+         ORDER BY sweep_at, operation, key LIMIT 1 OFFSET ?4"
     ))
 }
 
 fn upkeep(t: &str) -> UpkeepStatements {
+    let due = format!(
+        "rowid IN (SELECT rowid FROM {t} WHERE sweep_at <= {NOW} ORDER BY sweep_at LIMIT ?1)"
+    );
     UpkeepStatements {
-        sweep: format!(
-            "DELETE FROM {t} WHERE rowid IN (SELECT rowid FROM {t} \
-             WHERE expires_at <= {NOW} ORDER BY expires_at LIMIT ?1)"
-        )
-        .into(),
+        sweep: format!("DELETE FROM {t} WHERE {due} AND expires_at <= {NOW}").into(),
         sweep_outcomes: format!(
             "UPDATE {t} SET state = 'done', valid_until = NULL, is_error = 0, codec = NULL, \
-             outcome = NULL, took_over = NULL, revision = ?2 \
-             WHERE rowid IN (SELECT rowid FROM {t} \
-             WHERE state = 'committed' AND valid_until IS NOT NULL AND valid_until <= {NOW} \
-             ORDER BY valid_until LIMIT ?1)"
+             outcome = NULL, took_over = NULL, revision = ?2, \
+             sweep_at = expires_at \
+             WHERE {due} AND state = 'committed' AND valid_until <= {NOW}"
+        )
+        .into(),
+        postpone: format!(
+            "UPDATE {t} SET sweep_at = {CHORE} \
+             WHERE {due} AND {CHORE} > {NOW} AND expires_at > {NOW}"
         )
         .into(),
         time: format!("SELECT {NOW}").into(),
@@ -228,12 +252,10 @@ pub(super) fn create_statements(table: &Table) -> String {
         &format!("EXISTS {} (", table.quoted('"')),
     );
     let ddl = ddl.replace("ON idem_records (", &format!("ON \"{}\" (", table.name()));
-    let index = |column: &str| match table.schema() {
+    let index = match table.schema() {
         // An index names the schema itself, and its table is in the same.
-        Some(schema) => format!("\"{schema}\".\"{}_{column}\"", table.name()),
-        None => format!("\"{}_{column}\"", table.name()),
+        Some(schema) => format!("\"{schema}\".\"{}_sweep_at\"", table.name()),
+        None => format!("\"{}_sweep_at\"", table.name()),
     };
-    let ddl = ddl.replace("idem_records_expires_at", &index("expires_at"));
-    let ddl = ddl.replace("idem_records_in_flight", &index("in_flight"));
-    ddl.replace("idem_records_valid_until", &index("valid_until"))
+    ddl.replace("idem_records_sweep_at", &index)
 }

@@ -13,7 +13,7 @@ use idem_core::store::record::RecordId;
 
 use self::within::{UNLIMIT, limit};
 use super::super::statements::{
-    ListStatements, TableStatements, UpkeepStatements, WriteStatements, in_states, state_now,
+    CHORE, ListStatements, TableStatements, UpkeepStatements, WriteStatements, in_states, state_now,
 };
 use super::super::{Guard, LeaseRenewal, RENEWALS};
 use crate::row::Columns;
@@ -48,7 +48,7 @@ struct RenewalParts {
 }
 
 const COLUMNS: &str = "operation, `key`, state, attempt, owner, origin, \
-    leased_at, lease_until, valid_until, expires_at, \
+    leased_at, lease_until, valid_until, expires_at, sweep_at, \
     fingerprint, is_error, codec, outcome, questions, took_over, revision";
 
 /// The columns of `Row`, in the order in which it is read. The time left is rounded up, so that a
@@ -74,6 +74,17 @@ const AT: &str = "operation = ? AND `key` = ?";
 
 /// A parameter in milliseconds as an interval.
 const MS: &str = "INTERVAL ? * 1000 MICROSECOND";
+
+/// When a sweep looks at a row that is overwritten, and has something for it in so many
+/// milliseconds: the row's own time, if that is not too early and not too late. So most writes need
+/// not change it, and its index. Otherwise a little later, as where a row is inserted.
+fn sweep_at(row: &str, chore: &str) -> String {
+    format!(
+        "IF({row}sweep_at BETWEEN UTC_TIMESTAMP(6) + INTERVAL {chore} * 1000 MICROSECOND \
+         AND UTC_TIMESTAMP(6) + INTERVAL {chore} * 1125 MICROSECOND, {row}sweep_at, \
+         COALESCE(UTC_TIMESTAMP(6) + INTERVAL {chore} * 1062 MICROSECOND, {row}sweep_at))"
+    )
+}
 
 impl Statements {
     pub(super) fn new(table: &Table) -> Self {
@@ -206,12 +217,13 @@ impl Statements {
 
 fn writes(t: &str, if_owned: &str) -> WriteStatements {
     let expires = format!("COALESCE(UTC_TIMESTAMP(6) + {MS}, expires_at)");
+    let sweep_at = sweep_at("", "?");
     // The guard is compared before the columns are set: a condition sees the row as it is.
     let put = |guard: &str| {
         Arc::from(format!(
             "UPDATE {t} SET state = ?, attempt = ?, owner = ?, origin = ?, \
              leased_at = {expires} - {MS}, lease_until = {expires} - {MS} + {MS}, \
-             valid_until = {expires} - {MS}, expires_at = {expires}, \
+             valid_until = {expires} - {MS}, expires_at = {expires}, sweep_at = {sweep_at}, \
              fingerprint = ?, is_error = ?, codec = ?, outcome = ?, questions = ?, \
              took_over = ?, revision = ? WHERE {AT} AND {guard}"
         ))
@@ -226,6 +238,7 @@ fn writes(t: &str, if_owned: &str) -> WriteStatements {
 /// Skips locked rows. With another index or in another order, it would lock rows of others. Because
 /// of the limit, the optimizer cannot merge the inner select into the update.
 fn renewal(t: &str) -> RenewalParts {
+    let sweep_at = sweep_at("r.", "free.hold");
     RenewalParts {
         select: format!(
             " END AS hold, TIMESTAMPDIFF(MICROSECOND, leased_at, lease_until) AS lease \
@@ -240,6 +253,7 @@ fn renewal(t: &str) -> RenewalParts {
              SET r.leased_at = UTC_TIMESTAMP(6), \
              r.lease_until = UTC_TIMESTAMP(6) + INTERVAL free.lease MICROSECOND, \
              r.expires_at = UTC_TIMESTAMP(6) + INTERVAL 1000 * free.hold MICROSECOND, \
+             r.sweep_at = {sweep_at}, \
              r.revision = "
         )
         .into(),
@@ -249,33 +263,30 @@ fn renewal(t: &str) -> RenewalParts {
 
 fn listing(t: &str) -> ListStatements {
     let row = ROW.replace("outcome,", "CAST('' AS BINARY),");
-    let expires_at = "TIMESTAMPDIFF(MICROSECOND, TIMESTAMP('1970-01-01'), expires_at)";
+    let sweep_at = "TIMESTAMPDIFF(MICROSECOND, TIMESTAMP('1970-01-01'), sweep_at)";
     let time = "(TIMESTAMP('1970-01-01') + INTERVAL ? MICROSECOND)";
-    let after = format!(
-        "expires_at > UTC_TIMESTAMP(6) AND expires_at >= {time} \
-         AND (expires_at, operation, `key`) > ({time}, ?, ?)"
-    );
+    let after = format!("sweep_at >= {time} AND (sweep_at, operation, `key`) > ({time}, ?, ?)");
     let between = format!(
-        "{after} AND expires_at <= {time} AND (expires_at, operation, `key`) <= ({time}, ?, ?)"
+        "{after} AND sweep_at <= {time} AND (sweep_at, operation, `key`) <= ({time}, ?, ?) \
+         AND expires_at > UTC_TIMESTAMP(6)"
     );
     let window = |index: &str, only: &str| {
         Arc::from(format!(
-            "SELECT {row}, operation, `key`, {expires_at} FROM {t}{index} WHERE {after} {only}\
-             ORDER BY expires_at, operation, `key` LIMIT ?"
+            "SELECT {row}, operation, `key`, {sweep_at} FROM {t}{index} WHERE {after} {only}\
+             ORDER BY sweep_at, operation, `key` LIMIT ?"
         ))
     };
     ListStatements {
         window: window("", ""),
-        window_in_flight: window("", "AND state = 'in_flight' "),
         window_of_operation: window(" FORCE INDEX (PRIMARY)", "AND operation = ? "),
         window_end: format!(
-            "SELECT {expires_at}, operation, `key` FROM {t} WHERE {after} \
-             ORDER BY expires_at, operation, `key` LIMIT 1 OFFSET ?"
+            "SELECT {sweep_at}, operation, `key` FROM {t} WHERE {after} \
+             ORDER BY sweep_at, operation, `key` LIMIT 1 OFFSET ?"
         )
         .into(),
         window_in_states: format!(
-            "SELECT {row}, operation, `key`, {expires_at} FROM {t} WHERE {between} AND {} \
-             ORDER BY expires_at, operation, `key`",
+            "SELECT {row}, operation, `key`, {sweep_at} FROM {t} WHERE {between} AND {} \
+             ORDER BY sweep_at, operation, `key`",
             in_states("?", "?")
         )
         .into(),
@@ -287,7 +298,7 @@ fn listing(t: &str) -> ListStatements {
         )
         .into(),
         window_of_keys: format!(
-            "SELECT {row}, operation, `key`, {expires_at} \
+            "SELECT {row}, operation, `key`, {sweep_at} \
              FROM {t} FORCE INDEX (PRIMARY) WHERE operation = ? AND `key` >= ? AND `key` < ? \
              AND expires_at > UTC_TIMESTAMP(6) ORDER BY `key` LIMIT ?"
         )
@@ -306,17 +317,26 @@ fn listing(t: &str) -> ListStatements {
     }
 }
 
+/// A sweep takes the rows that are due and not locked. A condition on other columns beside the limit
+/// would lock each row that it passes by.
 fn upkeep(t: &str) -> UpkeepStatements {
+    let due = format!(
+        "(SELECT operation, `key` FROM {t} WHERE sweep_at <= UTC_TIMESTAMP(6) \
+         ORDER BY sweep_at LIMIT ? FOR UPDATE SKIP LOCKED) AS due \
+         STRAIGHT_JOIN {t} AS r FORCE INDEX (PRIMARY) \
+         ON r.operation = due.operation AND r.`key` = due.`key`"
+    );
     UpkeepStatements {
-        sweep: format!(
-            "DELETE FROM {t} WHERE expires_at <= UTC_TIMESTAMP(6) ORDER BY expires_at LIMIT ?"
+        sweep: format!("DELETE r FROM {due} WHERE expires_at <= UTC_TIMESTAMP(6)").into(),
+        sweep_outcomes: format!(
+            "UPDATE {due} SET state = 'done', valid_until = NULL, is_error = false, codec = NULL, \
+             outcome = NULL, took_over = NULL, revision = ?, sweep_at = expires_at \
+             WHERE state = 'committed' AND valid_until <= UTC_TIMESTAMP(6)"
         )
         .into(),
-        sweep_outcomes: format!(
-            "UPDATE {t} SET state = 'done', valid_until = NULL, is_error = false, codec = NULL, \
-             outcome = NULL, took_over = NULL, revision = ? \
-             WHERE state = 'committed' AND valid_until <= UTC_TIMESTAMP(6) \
-             ORDER BY valid_until LIMIT ?"
+        postpone: format!(
+            "UPDATE {due} SET sweep_at = {CHORE} \
+             WHERE {CHORE} > UTC_TIMESTAMP(6) AND expires_at > UTC_TIMESTAMP(6)"
         )
         .into(),
         time: "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))".into(),
@@ -392,6 +412,7 @@ fn push_values(text: &mut String, columns: &Columns) {
             .map(|(hold, length)| expires - hold + length),
         columns.fade.map(|fade| expires - fade),
         Some(expires),
+        columns.chore().map(|chore| chore * 17 / 16),
     ];
     for length in lengths {
         let _ = match length {

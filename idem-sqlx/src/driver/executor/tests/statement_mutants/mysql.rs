@@ -144,8 +144,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "a renewal that leaves the revision",
-        "MICROSECOND, r.revision = ",
-        "MICROSECOND, r.revision = r.revision + 0 * ",
+        "r.sweep_at)), r.revision = ",
+        "r.sweep_at)), r.revision = r.revision + 0 * ",
         GUARDS,
     ),
     mutant(
@@ -175,14 +175,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "a sweep of all",
-        "WHERE expires_at <= UTC_TIMESTAMP(6) ORDER BY expires_at",
-        "ORDER BY expires_at",
-        "time::an_outcome_is_kept_for_its_ttl_then_done_then_nothing",
-    ),
-    mutant(
-        "a sweep of all outcomes",
-        "AND valid_until <= UTC_TIMESTAMP(6)",
-        "AND valid_until IS NOT NULL",
+        "due.`key` WHERE expires_at <= UTC_TIMESTAMP(6)",
+        "due.`key`",
         "time::an_outcome_is_kept_for_its_ttl_then_done_then_nothing",
     ),
     mutant(

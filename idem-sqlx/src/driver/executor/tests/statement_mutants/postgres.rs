@@ -195,12 +195,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "time::an_outcome_is_kept_for_its_ttl_then_done_then_nothing",
     ),
     mutant(
-        "a sweep of all outcomes",
-        "valid_until <= statement_timestamp()",
-        "valid_until IS NOT NULL",
-        "time::an_outcome_is_kept_for_its_ttl_then_done_then_nothing",
-    ),
-    mutant(
         "a sweep of outcomes that forgets that there was one",
         "SET state = 'done', valid_until",
         "SET state = 'released', valid_until",

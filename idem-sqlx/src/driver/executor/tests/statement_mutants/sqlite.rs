@@ -192,16 +192,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "a sweep of all",
-        "WHERE expires_at <= CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) \
-         ORDER BY",
-        "ORDER BY",
-        "time::an_outcome_is_kept_for_its_ttl_then_done_then_nothing",
-    ),
-    mutant(
-        "a sweep of all outcomes",
-        "AND valid_until IS NOT NULL AND valid_until <= CAST(round((julianday('now') - 2440587.5) \
-         * 86400000.0) AS INTEGER)",
-        "AND valid_until IS NOT NULL",
+        ") AND expires_at <= CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)",
+        ")",
         "time::an_outcome_is_kept_for_its_ttl_then_done_then_nothing",
     ),
     mutant(
