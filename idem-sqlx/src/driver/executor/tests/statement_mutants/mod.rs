@@ -152,6 +152,9 @@ async fn guards<D: Dialect>(executor: &Arc<Executor<D>>) -> Result<(), String> {
     let claim = Claim::new(id.clone(), Owner::generate(), LIMIT, LIMIT * 2);
     steps::claim(executor, &claim).await.unwrap();
     let revision = read(executor, &id).await;
+    if insert(executor, &id).await != Some(revision) || read(executor, &id).await != revision {
+        return Err("a claim wrote over a row".into());
+    }
     let renewed = steps::renew(
         executor,
         &[Renewal::new(id.clone(), claim.owner, LIMIT * 2)],
@@ -215,6 +218,19 @@ async fn read<D: Dialect>(executor: &Arc<Executor<D>>, id: &RecordId) -> i64 {
         Box::pin(async move { Ok(dialect.read(on, &id).await?.map(|row| row.revision)) })
     });
     step.await.unwrap().expect("the row is there")
+}
+
+/// The revision of the row that another claim finds.
+async fn insert<D: Dialect>(executor: &Arc<Executor<D>>, id: &RecordId) -> Option<i64> {
+    let held = InFlight::new(Owner::generate(), 1, Origin::Nothing, LIMIT, LIMIT * 2);
+    let id = id.clone();
+    let columns = steps::in_flight(&held);
+    let step = executor.step(Resend::Never, move |dialect, on| {
+        let id = id.clone();
+        let columns = columns.clone();
+        Box::pin(async move { Ok(dialect.insert(on, &id, &columns).await?) })
+    });
+    step.await.unwrap().map(|row| row.revision)
 }
 
 async fn put<D: Dialect>(executor: &Arc<Executor<D>>, id: &RecordId, guard: Guard) -> bool {

@@ -9,7 +9,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "DO UPDATE SET state = excluded.state, attempt = excluded.attempt, owner = excluded.owner, \
          origin = excluded.origin, leased_at = excluded.leased_at, lease_until = \
          excluded.lease_until, revision = excluded.revision RETURNING state",
-        "claim::committed_is_left_as_it_is",
+        GUARDS,
     ),
     mutant(
         "a token without its grace",

@@ -15,7 +15,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "ON CONFLICT (operation, key) DO UPDATE SET state = excluded.state, attempt = \
          excluded.attempt, owner = excluded.owner, origin = excluded.origin, leased_at = \
          excluded.leased_at, lease_until = excluded.lease_until, revision = excluded.revision",
-        "claim::committed_is_left_as_it_is",
+        GUARDS,
     ),
     mutant(
         "a key is that of each operation",
