@@ -119,6 +119,14 @@ impl Columns {
         self.expires_in
             .map(|length| length - fade.unwrap_or_default())
     }
+
+    /// Returns when a sweep looks at the row, from now: not before its [`chore`](Self::chore), at
+    /// the latest, and if it is set anew. A row that is kept for less than a minute has no slack.
+    pub(crate) fn sweeps(&self) -> [Option<i64>; 3] {
+        let chore = self.chore();
+        let slack = |parts: i64| chore.map(|chore| chore + chore / 60_000 * 3_750 * parts);
+        [chore, slack(2), slack(1)]
+    }
 }
 
 /// A row as it was read. Lengths of time are in milliseconds, by the database's clock.

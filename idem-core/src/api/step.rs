@@ -6,6 +6,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::api::operation::{ActionOf, Errors, InTransactionPolicy, Operation};
+use crate::base::duration::IntoDuration;
 use crate::base::printable::shown_name;
 use crate::call::keeping::KeepsErrors;
 use crate::call::reconcile::{Question, Reconcile};
@@ -171,7 +172,7 @@ impl Call {
 #[must_use = "nothing happens until it is run"]
 pub struct Step<N, Q = (), P = ()> {
     name: N,
-    lease: Option<Duration>,
+    lease: Option<Result<Duration, String>>,
     /// `None`: the call whose body runs.
     call: Option<Call>,
     /// What is set here, for an operation that is known only inside of the body.
@@ -181,8 +182,8 @@ pub struct Step<N, Q = (), P = ()> {
 impl<N, Q, P> Step<N, Q, P> {
     /// Sets how long a process that was cut off in this step keeps the next attempt waiting.
     /// Default: the lease of the call. At least 100 ms, at most 100 years.
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = Some(lease);
+    pub fn lease(mut self, lease: impl IntoDuration) -> Self {
+        self.lease = Some(lease.into_duration());
         self
     }
 
@@ -453,8 +454,11 @@ impl<N: StepName, Q, P> Step<N, Q, P> {
         let Some(scope) = call.steps() else {
             return operation;
         };
-        draft.become_step(scope, lease);
-        match id_of(&call, scope, &name, place) {
+        let lease = lease
+            .transpose()
+            .map_err(|reason| Cow::from(format!("`lease`: {reason}")));
+        draft.become_step(scope, lease.as_ref().ok().copied().flatten());
+        match lease.and_then(|_| id_of(&call, scope, &name, place)) {
             Ok(id) => draft.identify(id),
             Err(reason) => {
                 let name = format!("{}/{}", call.operation(), name.text());

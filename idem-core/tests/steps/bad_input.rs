@@ -71,6 +71,19 @@ async fn a_wrong_step_is_an_error_that_says_what_to_write() {
             .run(async || Ok::<_, Error>(()))
     });
     assert!(reason(short.await.map(Outcome::into_inner)).contains("lease"));
+    let misspelt = world.order().key("o-3").run(|| {
+        idem::step_with("charge")
+            .lease("2 score")
+            .run(async || Ok::<_, Error>(()))
+    });
+    let said = reason(misspelt.await.map(Outcome::into_inner));
+    assert!(said.contains("`lease`") && said.contains("score"), "{said}");
+    let right = world.order().key("o-4").run(|| {
+        idem::step_with("charge")
+            .lease("2s")
+            .run(async || Ok::<_, Error>(()))
+    });
+    right.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -108,8 +108,8 @@ macro_rules! store {
             }
 
             /// Deletes expired rows and outcomes now, in batches, and returns how many rows were
-            /// due. A row is due a little after its time: by up to an eighth of what it was kept
-            /// for. The store does this by itself about every 10 s.
+            /// due. A row that was kept for a minute or longer is due up to an eighth of that
+            /// time later. The store does this by itself about every 10 s.
             ///
             /// A dropped future may have deleted some of them.
             ///

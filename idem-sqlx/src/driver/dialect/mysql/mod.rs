@@ -558,7 +558,7 @@ fn bind<'q>(
         expires_in, fade, ..
     } = *columns;
     let LeaseColumns { hold, length, .. } = columns.lease;
-    let chore = columns.chore();
+    let [earliest, latest, anew] = columns.sweeps();
     // In this order: a column that was set has its new value further on in the statement. The
     // expiry comes last.
     query
@@ -574,9 +574,9 @@ fn bind<'q>(
         .bind(expires_in)
         .bind(fade)
         .bind(expires_in)
-        .bind(chore)
-        .bind(chore)
-        .bind(chore)
+        .bind(earliest)
+        .bind(latest)
+        .bind(anew)
         .bind(columns.fingerprint.as_deref())
         .bind(columns.outcome.is_error)
         .bind(columns.outcome.codec.as_deref())

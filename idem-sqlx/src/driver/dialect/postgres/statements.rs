@@ -123,10 +123,10 @@ fn times(expires: &str) -> String {
 const WRITTEN_CHORE: &str =
     "($9::bigint - CASE WHEN $3 = 'committed' THEN coalesce($10::bigint, 0) ELSE 0 END)";
 
-/// When a sweep looks at a row that has something for it in so many milliseconds: later, so that
-/// the writes that follow need not change it.
+/// When a sweep looks at a row that has something for it in so many milliseconds: later by a
+/// sixteenth of the whole minutes, so that the writes that follow need not change it.
 fn swept_after(chore: &str) -> String {
-    format!("statement_timestamp() + {chore} * 17 / 16 * {MS}")
+    format!("statement_timestamp() + ({chore} + {chore} / 60000 * 3750) * {MS}")
 }
 
 /// As [`swept_after`] for a row that is overwritten: its own time, if that is not too early and not
@@ -134,7 +134,8 @@ fn swept_after(chore: &str) -> String {
 fn sweep_at(row: &str, chore: &str) -> String {
     format!(
         "CASE WHEN {row}sweep_at BETWEEN statement_timestamp() + {chore} * {MS} \
-         AND statement_timestamp() + {chore} * 9 / 8 * {MS} THEN {row}sweep_at \
+         AND statement_timestamp() + ({chore} + {chore} / 60000 * 7500) * {MS} \
+         THEN {row}sweep_at \
          ELSE coalesce({}, {row}sweep_at) END",
         swept_after(chore)
     )

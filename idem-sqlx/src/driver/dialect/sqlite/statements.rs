@@ -27,17 +27,18 @@ const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS IN
 /// From now to when a sweep has something to do with the row that is written.
 const WRITTEN_CHORE: &str = "(?9 - iif(?3 = 'committed', coalesce(?10, 0), 0))";
 
-/// When a sweep looks at a row that has something for it in so many milliseconds: later, so that
-/// the writes that follow need not change it, and its index.
+/// When a sweep looks at a row that has something for it in so many milliseconds: later by a
+/// sixteenth of the whole minutes, so that the writes that follow need not change it, and its index.
 fn swept_after(chore: &str) -> String {
-    format!("{NOW} + {chore} * 17 / 16")
+    format!("{NOW} + {chore} + {chore} / 60000 * 3750")
 }
 
 /// As [`swept_after`] for a row that is overwritten: its own time, if that is not too early and not
 /// too late.
 fn sweep_at(chore: &str) -> String {
     format!(
-        "CASE WHEN sweep_at - {NOW} BETWEEN {chore} AND {chore} * 9 / 8 THEN sweep_at \
+        "CASE WHEN sweep_at - {NOW} BETWEEN {chore} AND {chore} + {chore} / 60000 * 7500 \
+         THEN sweep_at \
          ELSE coalesce({}, sweep_at) END",
         swept_after(chore)
     )

@@ -75,14 +75,14 @@ const AT: &str = "operation = ? AND `key` = ?";
 /// A parameter in milliseconds as an interval.
 const MS: &str = "INTERVAL ? * 1000 MICROSECOND";
 
-/// When a sweep looks at a row that is overwritten, and has something for it in so many
-/// milliseconds: the row's own time, if that is not too early and not too late. So most writes need
-/// not change it, and its index. Otherwise a little later, as where a row is inserted.
-fn sweep_at(row: &str, chore: &str) -> String {
+/// When a sweep looks at a row that is overwritten: the row's own time, if that is not before the
+/// earliest and not after the latest, in milliseconds from now. So most writes need not change it,
+/// and its index. Otherwise as where a row is inserted: see `Columns::sweeps`.
+fn sweep_at(row: &str, [earliest, latest, anew]: [&str; 3]) -> String {
     format!(
-        "IF({row}sweep_at BETWEEN UTC_TIMESTAMP(6) + INTERVAL {chore} * 1000 MICROSECOND \
-         AND UTC_TIMESTAMP(6) + INTERVAL {chore} * 1125 MICROSECOND, {row}sweep_at, \
-         COALESCE(UTC_TIMESTAMP(6) + INTERVAL {chore} * 1062 MICROSECOND, {row}sweep_at))"
+        "IF({row}sweep_at BETWEEN UTC_TIMESTAMP(6) + INTERVAL {earliest} * 1000 MICROSECOND \
+         AND UTC_TIMESTAMP(6) + INTERVAL {latest} * 1000 MICROSECOND, {row}sweep_at, \
+         COALESCE(UTC_TIMESTAMP(6) + INTERVAL {anew} * 1000 MICROSECOND, {row}sweep_at))"
     )
 }
 
@@ -217,7 +217,7 @@ impl Statements {
 
 fn writes(t: &str, if_owned: &str) -> WriteStatements {
     let expires = format!("COALESCE(UTC_TIMESTAMP(6) + {MS}, expires_at)");
-    let sweep_at = sweep_at("", "?");
+    let sweep_at = sweep_at("", ["?"; 3]);
     // The guard is compared before the columns are set: a condition sees the row as it is.
     let put = |guard: &str| {
         Arc::from(format!(
@@ -238,7 +238,8 @@ fn writes(t: &str, if_owned: &str) -> WriteStatements {
 /// Skips locked rows. With another index or in another order, it would lock rows of others. Because
 /// of the limit, the optimizer cannot merge the inner select into the update.
 fn renewal(t: &str) -> RenewalParts {
-    let sweep_at = sweep_at("r.", "free.hold");
+    let later = |slack: u32| format!("(free.hold + free.hold DIV 60000 * {slack})");
+    let sweep_at = sweep_at("r.", ["free.hold", &later(7500), &later(3750)]);
     RenewalParts {
         select: format!(
             " END AS hold, TIMESTAMPDIFF(MICROSECOND, leased_at, lease_until) AS lease \
@@ -404,6 +405,7 @@ fn push_values(text: &mut String, columns: &Columns) {
     push_text(text, columns.lease.origin.map(str::as_bytes));
     let lease = &columns.lease;
     let expires = columns.expires_in.unwrap_or_default();
+    let [.., anew] = columns.sweeps();
     let lengths = [
         lease.hold.map(|hold| expires - hold),
         lease
@@ -412,7 +414,7 @@ fn push_values(text: &mut String, columns: &Columns) {
             .map(|(hold, length)| expires - hold + length),
         columns.fade.map(|fade| expires - fade),
         Some(expires),
-        columns.chore().map(|chore| chore * 17 / 16),
+        anew,
     ];
     for length in lengths {
         let _ = match length {

@@ -200,7 +200,7 @@ impl Statements {
             expires_in, fade, ..
         } = *columns;
         let LeaseColumns { hold, length, .. } = columns.lease;
-        let chore = columns.chore();
+        let [earliest, latest, anew] = columns.sweeps();
         let mut values = Values(Vec::with_capacity(24));
         // In the order in which they are bound otherwise.
         values.text(Some(columns.state));
@@ -208,8 +208,8 @@ impl Statements {
         values.bytes(columns.lease.owner.as_ref().map(<[u8; 16]>::as_slice));
         values.text(columns.lease.origin);
         for time in [
-            expires_in, hold, expires_in, hold, length, expires_in, fade, expires_in, chore, chore,
-            chore,
+            expires_in, hold, expires_in, hold, length, expires_in, fade, expires_in, earliest,
+            latest, anew,
         ] {
             values.number(time);
         }
