@@ -27,13 +27,12 @@ pub(crate) async fn count(
     let listing = Listing::all();
     let mut scanner = Scanner::new(runner, keys, &listing, after)?;
     let mut tally = Tally::default();
-    let mut scanned = scanner.next(MAX_BATCH).await?;
+    let mut batch = scanner.next(MAX_BATCH).await?;
     for left in (0..SCANS).rev() {
-        let Some(batch) = scanned else {
+        let Some(current) = batch else {
             break;
         };
-        // The server looks for the next keys when it has read the records of these, which it has just
-        // had in its processor's cache.
+        // While these records are read, the server looks for the next keys.
         let scanning = async {
             if left > 0 {
                 scanner.next(MAX_BATCH).await
@@ -41,12 +40,12 @@ pub(crate) async fn count(
                 Ok(None)
             }
         };
-        let peeking = peek_all(runner, keys, &batch.ids, WANTED);
+        let peeking = peek_all(runner, keys, &current.ids, WANTED);
         let (peeked, next) = tokio::join!(peeking, scanning);
-        for (id, peeked) in batch.ids.iter().zip(peeked?) {
+        for (id, peeked) in current.ids.iter().zip(peeked?) {
             tally.add(id, peeked)?;
         }
-        scanned = next?;
+        batch = next?;
     }
     let counts = tally.counts.into_values().flatten().collect();
     Ok(Counts::new(counts, tally.unreadable, scanner.cursor()))

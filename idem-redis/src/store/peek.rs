@@ -87,7 +87,7 @@ async fn peek(
         }
     };
     let steps: Vec<KeyedCommand> = chunks.iter().map(command).collect();
-    let read = |index: usize, server: &str, answer| peeked(server, answer, chunks[index].len());
+    let read = |index: usize, server: &str, answer| peeked(server, &answer, chunks[index].len());
     let answers = pipeline::carry_out(runner, &steps, Some(&PEEK), read).await;
     let mut all = Vec::with_capacity(ids.len());
     for (ids, answer) in chunks.iter().zip(answers) {
@@ -104,12 +104,12 @@ async fn peek(
 }
 
 /// Reads the answer of `peek` about so many records.
-fn peeked(server: &str, answer: Value, records: usize) -> Result<Vec<Peeked>, StoreError> {
-    let Value::Array(fields) = &answer else {
-        return Err(unexpected(server, &answer));
+fn peeked(server: &str, answer: &Value, records: usize) -> Result<Vec<Peeked>, StoreError> {
+    let Value::Array(fields) = answer else {
+        return Err(unexpected(server, answer));
     };
     let Some((Value::BulkString(marks), read)) = fields.split_first() else {
-        return Err(unexpected(server, &answer));
+        return Err(unexpected(server, answer));
     };
     let mut read = read.iter();
     let peeked = |mark: &u8| match mark {
@@ -118,14 +118,14 @@ fn peeked(server: &str, answer: Value, records: usize) -> Result<Vec<Peeked>, St
             let found = read.next().map(|found| inspected(server, found));
             match found.transpose()?.flatten() {
                 Some(found) => Ok(Peeked::Found(found)),
-                None => Err(unexpected(server, &answer)),
+                None => Err(unexpected(server, answer)),
             }
         }
         letter => Ok(Peeked::Letter(*letter)),
     };
     let peeked: Vec<Peeked> = marks.iter().map(peeked).collect::<Result<_, _>>()?;
     if peeked.len() != records {
-        return Err(unexpected(server, &answer));
+        return Err(unexpected(server, answer));
     }
     Ok(peeked)
 }
