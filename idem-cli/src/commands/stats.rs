@@ -1,15 +1,13 @@
 //! `stats` and `watch`.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use idem_core::RecordState;
-use idem_core::store::admin::Listing;
 use idem_core::store::trail;
 use serde_json::{Map, Value};
 
-use super::list::tell;
 use crate::args::Watch;
 use crate::failure::Failure;
 use crate::print;
@@ -25,8 +23,6 @@ const STATES: [RecordState; 6] = [
     RecordState::Committed,
     RecordState::Done,
 ];
-/// How many records a page has.
-const PAGE: usize = 10_000;
 
 /// The counts of an operation.
 #[derive(Default)]
@@ -67,9 +63,10 @@ async fn count(store: &AnyStore) -> Result<BTreeMap<String, Counts>, Failure> {
     let mut progress = Progress::new();
     let mut after = None;
     loop {
-        let Some(part) = store.count(after.as_ref()).await? else {
-            return count_each(store).await;
-        };
+        let counted = store.count(after.as_ref()).await?;
+        let part = counted.ok_or_else(|| {
+            Failure::Unavailable("this store cannot count its records; use `list`".to_owned())
+        })?;
         unreadable += part.unreadable;
         for count in part.counts {
             progress.add(usize::try_from(count.records).unwrap_or(usize::MAX));
@@ -90,31 +87,6 @@ async fn count(store: &AnyStore) -> Result<BTreeMap<String, Counts>, Failure> {
         ));
     }
     Ok(operations)
-}
-
-/// Counts by reading each record.
-async fn count_each(store: &AnyStore) -> Result<BTreeMap<String, Counts>, Failure> {
-    let mut operations: BTreeMap<String, Counts> = BTreeMap::new();
-    let mut seen = HashSet::new();
-    let mut listing = Listing::all().limit(PAGE);
-    let mut progress = Progress::new();
-    loop {
-        let page = store.list(&listing).await?;
-        progress.add_page(&page);
-        tell(&page.unreadable);
-        for listed in page.records {
-            // A listing may repeat a record. The digest takes less memory than the id.
-            if listed.id.operation() != trail::OPERATION && seen.insert(listed.id.digest()) {
-                let operation = listed.id.operation().to_owned();
-                let counts = operations.entry(operation).or_default();
-                counts.add(listed.info.state, 1, listed.info.lease_age);
-            }
-        }
-        match page.next {
-            Some(cursor) => listing = listing.after(cursor),
-            None => return Ok(operations),
-        }
-    }
 }
 
 impl Counts {

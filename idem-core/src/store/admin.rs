@@ -83,8 +83,8 @@ pub trait AdminStore: Store {
     /// [`next`](Counts::next) of the part before. `None`: this store cannot count without reading
     /// each record, so [list](Self::list) them. Stores need not implement it.
     ///
-    /// A record that exists unchanged throughout is counted once. A record that is written
-    /// meanwhile may be missing or counted twice.
+    /// A record that exists unchanged throughout is counted at least once, and twice only where a
+    /// listing would repeat it. A record that is written meanwhile may be missing or counted twice.
     ///
     /// Changes nothing, and may be dropped at any time.
     ///

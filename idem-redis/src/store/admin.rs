@@ -4,98 +4,28 @@ use std::time::Duration;
 
 use idem_core::record::{Record, RecordId, RecordState};
 use idem_core::store::admin::{
-    Cursor, Intervened, Intervention, Listed, Listing, OnIntervention, Page, Unreadable,
+    Intervened, Intervention, Listed, Listing, OnIntervention, Page, Unreadable,
 };
-use idem_core::wire::{self, HEAD};
+use idem_core::wire;
 use idem_core::{StoreError, StoreErrorKind};
-use redis::{Cmd, Value};
+use redis::Value;
 
-use crate::connection::command::{evalsha, millis};
-use crate::connection::error::{refused, unexpected};
-use crate::connection::pipeline::{self, KeyedCommand};
+use crate::connection::command::millis;
 use crate::connection::step_connection::StepConnection;
 use crate::connection::step_runner::StepRunner;
 use crate::store::keys::Keys;
 use crate::store::look::{describe_by, is_aside, look, record_of};
+use crate::store::peek::{Peeked, Wanted, peek_all};
 use crate::store::remove::{ROUNDS, changed_too_often, remove_found};
-use crate::store::script::{FoundRecord, INTERVENE, PEEK, REPLACE, Swap, inspected, swap};
-
-/// The most keys that the server looks at in one command, for less than a millisecond.
-const MAX_BATCH: usize = 1000;
-/// The most `SCAN`s for a page.
-const SCANS: usize = 20;
-/// The most records that one script reads outside a cluster, in a fraction of a millisecond.
-const MAX_READ_BATCH: usize = 100;
-
-/// The position of a listing.
-///
-/// The cursor holds the ids that a `SCAN` returned beyond the page. They cannot be scanned again:
-/// while the server's table of keys grows, the same `SCAN` covers other keys.
-#[derive(Clone)]
-struct Position {
-    /// The master's address; empty if there is one server.
-    node: String,
-    /// The cursor of its next `SCAN`.
-    scan: String,
-    /// Ids that come before those of the next `SCAN`.
-    left: Vec<RecordId>,
-}
-
-impl Position {
-    fn at(node: &str) -> Self {
-        Self {
-            node: node.to_owned(),
-            scan: "0".to_owned(),
-            left: Vec::new(),
-        }
-    }
-
-    fn read(cursor: &Cursor) -> Result<Self, StoreError> {
-        let [node, scan, left] = cursor.fields()?;
-        if scan.is_empty() || !scan.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(Cursor::foreign());
-        }
-        let left = left
-            .split(' ')
-            .filter(|id| !id.is_empty())
-            .map(RecordId::parse)
-            .collect::<Option<_>>();
-        Ok(Self {
-            node,
-            scan,
-            left: left.ok_or_else(Cursor::foreign)?,
-        })
-    }
-
-    fn cursor(&self) -> Cursor {
-        // No id has a space.
-        let left: Vec<&str> = self.left.iter().map(RecordId::as_str).collect();
-        Cursor::of_fields(&[&self.node, &self.scan, &left.join(" ")])
-    }
-}
+use crate::store::scan::{MAX_BATCH, SCANS, Scanner};
+use crate::store::script::{FoundRecord, INTERVENE, REPLACE, Swap, swap};
 
 pub(crate) async fn list(
     runner: &StepRunner,
     keys: &Keys,
     listing: &Listing,
 ) -> Result<Page, StoreError> {
-    if runner.is_given() && runner.is_cluster() {
-        return Err(refused(
-            "records of a cluster cannot be listed through the application's connection, because \
-             SCAN reaches one node of it only; connect with `redis+cluster://..`",
-        ));
-    }
-    let position = match &listing.cursor {
-        Some(cursor) => Position::read(cursor)?,
-        None => Position::at(""),
-    };
-    let mut scanner = Scanner {
-        runner,
-        keys,
-        listing,
-        masters: masters(runner),
-        position,
-    };
+    let mut scanner = Scanner::new(runner, keys, listing, listing.cursor.as_ref())?;
     let limit = listing.limit.max(1);
     // As many keys as would fill the page: the cursor has to hold what is beyond it.
     let mut count = if listing.digest.is_some() || listing.steps_of.is_some() {
@@ -145,119 +75,14 @@ pub(crate) async fn list(
         };
         count = wanted.clamp(1, MAX_BATCH);
     }
-    let cursor = (!scanner.is_at_end()).then(|| scanner.position.cursor());
     let Found {
         records,
         unreadable,
         looked_at,
         has_digests,
     } = found;
-    let page = Page::new(records, unreadable, cursor);
+    let page = Page::new(records, unreadable, scanner.cursor());
     Ok(page.with_looked_at(looked_at).with_digests(has_digests))
-}
-
-/// Goes through the keys of one master after the other.
-struct Scanner<'a> {
-    runner: &'a StepRunner,
-    keys: &'a Keys,
-    listing: &'a Listing,
-    masters: Vec<Master>,
-    position: Position,
-}
-
-impl Scanner<'_> {
-    /// Returns the next ids: those that the cursor holds, or those of one `SCAN` of `count` keys.
-    /// Returns `None` at the end.
-    async fn next(&mut self, count: usize) -> Result<Option<ScannedIds>, StoreError> {
-        if !self.position.left.is_empty() {
-            return Ok(Some(ScannedIds {
-                ids: std::mem::take(&mut self.position.left),
-                looked_at: 0,
-                has_digests: false,
-            }));
-        }
-        let Some(master) = self.master() else {
-            return Ok(None);
-        };
-        let slot = master.slot;
-        let address = master.address.clone();
-        if address != self.position.node {
-            self.position = Position::at(&address);
-        }
-        let (next, ids) = self.scan(slot, count).await?;
-        match next {
-            Some(next) => self.position.scan = next,
-            // The character is in no address: this sorts after this node, and before any other.
-            None => self.position = Position::at(&format!("{address}\u{1}")),
-        }
-        Ok(Some(ids))
-    }
-
-    /// Returns the first master that is not done yet. A master that is gone is passed over.
-    fn master(&self) -> Option<&Master> {
-        self.masters
-            .iter()
-            .find(|master| master.address >= self.position.node)
-    }
-
-    fn is_at_end(&self) -> bool {
-        self.position.left.is_empty() && self.master().is_none()
-    }
-
-    /// Sends one `SCAN`. Returns the cursor of the next one at this node, and the ids.
-    async fn scan(
-        &self,
-        slot: u16,
-        count: usize,
-    ) -> Result<(Option<String>, ScannedIds), StoreError> {
-        let mut scan = Cmd::with_capacity(6, 128);
-        scan.arg("SCAN")
-            .arg(&self.position.scan)
-            .arg("MATCH")
-            .arg(self.keys.pattern(self.listing));
-        scan.arg("COUNT").arg(count);
-        let answer = self.runner.step_at(slot, |mut connection| async move {
-            let answer = connection.send(&scan).await?;
-            match answer {
-                Value::Array(fields) => match <[Value; 2]>::try_from(fields) {
-                    Ok([Value::BulkString(next), Value::Array(found)]) => Ok((next, found)),
-                    _ => Err(unexpected(connection.server(), &Value::Nil)),
-                },
-                other => Err(unexpected(connection.server(), &other)),
-            }
-        });
-        let (next, found) = answer.await?;
-        let text = |value: Value| match value {
-            Value::BulkString(text) => String::from_utf8(text).ok(),
-            _ => None,
-        };
-        let mut ids: Vec<RecordId> = found
-            .into_iter()
-            .filter_map(text)
-            .filter_map(|key| RecordId::parse(self.keys.id(&key)?))
-            .collect();
-        let looked_at = ids.len();
-        let has_digests = ids.iter().any(|id| self.listing.cannot_tell(id));
-        ids.retain(|id| self.listing.may_match(id));
-        ids.sort_by(|one, other| one.as_str().cmp(other.as_str()));
-        ids.dedup();
-        let next = Some(String::from_utf8(next).unwrap_or_default()).filter(|next| next != "0");
-        let ids = ScannedIds {
-            ids,
-            looked_at,
-            has_digests,
-        };
-        Ok((next, ids))
-    }
-}
-
-/// Ids whose records may match.
-struct ScannedIds {
-    ids: Vec<RecordId>,
-    /// How many ids the server returned.
-    looked_at: usize,
-    /// Whether the filter cannot tell of some of them.
-    has_digests: bool,
 }
 
 /// A page that is being filled.
@@ -269,32 +94,6 @@ struct Found {
     has_digests: bool,
 }
 
-/// A master, and one of its slots. Masters are sorted by address.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Master {
-    /// Empty if there is one server.
-    address: String,
-    slot: u16,
-}
-
-fn masters(runner: &StepRunner) -> Vec<Master> {
-    let address = |slot| {
-        runner
-            .node(slot)
-            .map_or_else(String::new, |(host, port)| format!("{host}:{port}"))
-    };
-    let mut masters: Vec<Master> = runner
-        .slots()
-        .into_iter()
-        .map(|slot| Master {
-            address: address(slot),
-            slot,
-        })
-        .collect();
-    masters.sort();
-    masters
-}
-
 /// Reads records into the page: those that match, and those that cannot be read.
 async fn read_all(
     runner: &StepRunner,
@@ -303,58 +102,16 @@ async fn read_all(
     ids: &[RecordId],
     page: &mut Found,
 ) -> Result<(), StoreError> {
-    let chunks: Vec<&[RecordId]> = ids
-        .chunks(if runner.is_cluster() {
-            1
-        } else {
-            MAX_READ_BATCH
-        })
-        .collect();
-    let steps: Vec<KeyedCommand> = chunks.iter().map(|ids| peek(keys, listing, ids)).collect();
-    let read = |_, server: &str, answer| match answer {
-        Value::Array(answers) => answers
-            .iter()
-            .map(|answer| inspected(server, answer))
-            .collect::<Result<Vec<_>, _>>(),
-        other => Err(unexpected(server, &other)),
+    let wanted = Wanted {
+        letters: matching_state_letters(listing),
+        plain: "",
     };
-    let answers = pipeline::carry_out(runner, &steps, Some(&PEEK), read).await;
-    for (ids, answer) in chunks.into_iter().zip(answers) {
-        let found = match answer {
-            Err(error) if error.kind() == StoreErrorKind::Unavailable => {
-                let mut found = Vec::with_capacity(ids.len());
-                for id in ids {
-                    found.push(look_at_one(runner, keys, id).await?);
-                }
-                found
-            }
-            answer => answer?,
-        };
-        for (id, found) in ids.iter().zip(found) {
-            if let Some(found) = found {
-                page.add(listing, id, &found)?;
-            }
+    for (id, peeked) in ids.iter().zip(peek_all(runner, keys, ids, wanted).await?) {
+        if let Peeked::Found(found) = peeked {
+            page.add(listing, id, &found)?;
         }
     }
     Ok(())
-}
-
-/// Returns the command that reads some records, as far as a listing shows them.
-fn peek(keys: &Keys, listing: &Listing, ids: &[RecordId]) -> KeyedCommand {
-    let head = HEAD.to_string();
-    let letters = matching_state_letters(listing);
-    let names: Vec<String> = ids
-        .iter()
-        .flat_map(|id| [keys.record(id), keys.aside(id)])
-        .collect();
-    let key = names.first().cloned().unwrap_or_default();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    KeyedCommand {
-        command: evalsha(&PEEK, &names, &[head.as_bytes(), letters.as_bytes()]),
-        key,
-        // More than one key, so that the answer "these are at two nodes" is final.
-        weight: names.len(),
-    }
 }
 
 impl Found {
@@ -390,21 +147,6 @@ fn matching_state_letters(listing: &Listing) -> &'static str {
         Some(RecordState::Done) => "do",
         _ => "",
     }
-}
-
-/// Reads a record whose slot is moving to another node.
-async fn look_at_one(
-    runner: &StepRunner,
-    keys: &Keys,
-    id: &RecordId,
-) -> Result<Option<FoundRecord>, StoreError> {
-    let key = &keys.record(id);
-    let aside = &keys.aside(id);
-    runner
-        .step(key, |mut connection| async move {
-            look(&mut connection, key, aside).await
-        })
-        .await
 }
 
 /// Reads a record, decides, then writes over what was read.

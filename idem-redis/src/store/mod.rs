@@ -5,11 +5,14 @@ pub(crate) mod builder;
 mod check;
 mod claim;
 mod commit;
+mod count;
 mod issue;
 mod keys;
 mod look;
+mod peek;
 mod remove;
 mod renew;
+mod scan;
 mod script;
 pub(crate) mod survey;
 mod unreadable;
@@ -23,7 +26,7 @@ use idem_core::record::{
     Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, RecordInfo, Release, ReleaseTo,
     Removed, Renewal,
 };
-use idem_core::store::admin::{Intervened, Intervention, Listing, Page};
+use idem_core::store::admin::{Counts, Cursor, Intervened, Intervention, Listing, Page};
 use idem_core::store::{AdminStore, StoreHandle};
 use idem_core::wire;
 use idem_core::{Store, StoreError};
@@ -206,6 +209,15 @@ impl AdminStore for RedisStore {
     /// missing. Not through an application's connection to a cluster.
     async fn list(&self, listing: &Listing) -> Result<Page, StoreError> {
         admin::list(&self.0.runner, &self.0.keys, listing).await
+    }
+
+    /// Each part is up to 20 `SCAN`s of 1,000 keys, at one node at a time. If the server's table of
+    /// keys shrinks during the count, or a slot moves, records may be counted twice; if the cluster
+    /// fails over, or a slot moves, they may be missing. Not through an application's connection to
+    /// a cluster.
+    async fn count(&self, after: Option<&Cursor>) -> Result<Option<Counts>, StoreError> {
+        let counts = count::count(&self.0.runner, &self.0.keys, after).await?;
+        Ok(Some(counts))
     }
 
     async fn intervene(&self, intervention: &Intervention) -> Result<Intervened, StoreError> {

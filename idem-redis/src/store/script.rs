@@ -146,7 +146,7 @@ pub(crate) struct FoundRecord {
     pub(crate) outcome: Option<StoredValue>,
 }
 
-/// Reads the answer of `inspect` and `peek`.
+/// Reads the answer of `inspect`, and one record in that of `peek`.
 pub(crate) fn inspected(server: &str, answer: &Value) -> Result<Option<FoundRecord>, StoreError> {
     let found = |value: &[u8], left: i64| StoredValue {
         value: Bytes::copy_from_slice(value),

@@ -23,6 +23,7 @@ mod foreign;
 mod front;
 mod issued;
 mod life;
+mod listing;
 mod runtimes;
 mod server;
 mod states;

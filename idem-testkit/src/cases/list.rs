@@ -96,8 +96,13 @@ pub(super) const TRIALS: &[Trial] = &[
     code("list::a_count_agrees_with_the_listing", |t| {
         Box::pin(async move {
             one_of_each(t).await?;
-            // As many of each as of no other, and one that time has made done.
+            // As many of each as of no other that has an age or has none as well, and one that time
+            // has made done.
             t.given_with(RecordState::InFlight, None).await?;
+            for _ in 0..3 {
+                t.given_with(RecordState::Released, None).await?;
+                t.given_with(RecordState::Done, None).await?;
+            }
             let expires = t.given_with(RecordState::InFlight, None).await?;
             let short = expires.commit.with_ttl(t.unit());
             let _ = t.store.commit(&short.with_remember(t.unit() * 100)).await?;

@@ -82,8 +82,8 @@ pub(crate) enum ErrorClass {
     Refused(&'static str),
 }
 
-/// The position of a listing: after this row, in the order of the time at which a sweep looks at it,
-/// of operation and key.
+/// The position of a listing: after this row, in the order of the time at which a sweep looks at
+/// it, of operation and key.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Position {
     /// In the dialect's unit.

@@ -257,12 +257,16 @@ impl Dialect for Postgresql {
         after: &Position,
         limit: i64,
     ) -> Result<Vec<(String, String)>, sqlx::Error> {
-        let query = sqlx::query_as(sql(&self.statements.listing.ids));
+        let query = sqlx::query(sql(&self.statements.listing.ids));
         let query = query
             .bind(after.operation.as_str())
             .bind(after.key.as_str())
             .bind(limit);
-        query.fetch_all(on).await
+        let row = query.fetch_one(on).await?;
+        let operations: Option<Vec<String>> = row.try_get(0)?;
+        let keys: Option<Vec<String>> = row.try_get(1)?;
+        let operations = operations.into_iter().flatten();
+        Ok(operations.zip(keys.into_iter().flatten()).collect())
     }
 
     async fn put(

@@ -48,8 +48,8 @@ const AT: &str = "operation = $1 AND key = $2";
 const TIMES: &str = "leased_at, lease_until, valid_until, expires_at";
 
 /// Matches rows that are in flight, and not expired. Only the index of the key fits this condition.
-/// The planner may take an index of states or of times for empty, and would scan all of it, with its
-/// dead entries.
+/// The planner may take an index of states or of times for empty, and would scan all of it, with
+/// its dead entries.
 fn held_now(table: &str) -> String {
     format!(
         "{table}state || '' = 'in_flight' AND {table}expires_at - statement_timestamp() > interval \
@@ -237,9 +237,11 @@ fn listing(t: &str) -> ListStatements {
         // Only the index of the key fits this expression.
         window_of_operation: window(t, "(sweep_at + interval '0')", "AND operation = $5 "),
         window_of_keys: window_of_keys(t),
+        // The expression would be computed for each row that is passed by.
         window_end: format!(
-            "SELECT {SWEEP_AT}, operation, key FROM {t} WHERE {} \
-             ORDER BY sweep_at, operation, key LIMIT 1 OFFSET $4",
+            "SELECT {SWEEP_AT}, operation, key FROM \
+             (SELECT sweep_at, operation, key FROM {t} WHERE {} \
+             ORDER BY sweep_at, operation, key LIMIT 1 OFFSET $4) AS last",
             after("sweep_at")
         )
         .into(),
@@ -260,9 +262,11 @@ fn listing(t: &str) -> ListStatements {
         )
         .into(),
         has_more: format!("SELECT 1 FROM {t} WHERE operation = $1 LIMIT 1 OFFSET $2").into(),
+        // In one row: the client takes longer to read a row than the server to find it.
         ids: format!(
-            "SELECT operation, key FROM {t} WHERE (operation, key) > ($1, $2) \
-             ORDER BY operation, key LIMIT $3"
+            "SELECT array_agg(operation), array_agg(key) FROM \
+             (SELECT operation, key FROM {t} WHERE (operation, key) > ($1, $2) \
+             ORDER BY operation, key LIMIT $3) AS ids"
         )
         .into(),
     }

@@ -28,7 +28,7 @@ const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS IN
 const WRITTEN_CHORE: &str = "(?9 - iif(?3 = 'committed', coalesce(?10, 0), 0))";
 
 /// When a sweep looks at a row that has something for it in so many milliseconds: later by a
-/// sixteenth of the whole minutes, so that the writes that follow need not change it, and its index.
+/// sixteenth of the whole minutes, so that the writes that follow need not change it and its index.
 fn swept_after(chore: &str) -> String {
     format!("{NOW} + {chore} + {chore} / 60000 * 3750")
 }
