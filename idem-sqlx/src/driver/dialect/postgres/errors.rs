@@ -57,6 +57,8 @@ pub(super) fn classify(error: &dyn DatabaseError) -> ErrorClass {
         "3D000" => ErrorClass::Refused("; correct the database's name"),
         // There is one already, or none, of that name.
         "42P05" | "26000" => ErrorClass::Refused(MIXED_UP),
+        // Another one has this name, with other parameters.
+        "08P01" if error.message().contains("prepared statement") => ErrorClass::Refused(MIXED_UP),
         "42501" => {
             ErrorClass::Refused("; the user needs SELECT, INSERT, UPDATE and DELETE on the table")
         }

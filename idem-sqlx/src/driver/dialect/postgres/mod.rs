@@ -99,8 +99,10 @@ impl Dialect for Postgresql {
         columns: &Columns,
     ) -> Result<bool, sqlx::Error> {
         let query = sqlx::query(sql(&self.statements.inserts.insert_new));
-        let written = bind(query, id, columns).execute(on).await?;
-        Ok(written.rows_affected() > 0)
+        let Some(row) = bind(query, id, columns).fetch_optional(on).await? else {
+            return Ok(false);
+        };
+        Ok(row.try_get::<i64, _>("written")? == columns.revision)
     }
 
     async fn insert_all(

@@ -161,7 +161,12 @@ fn inserts(t: &str, limited: &str) -> InsertStatements {
              SELECT * FROM written UNION ALL SELECT {ROW} FROM {t} WHERE {AT} AND {if_none}",
         )
         .into(),
-        insert_new: format!("{insert} SELECT {values} WHERE {limited} {if_new}").into(),
+        // Returns what only this statement does: a proxy that mixes up prepared statements may
+        // carry out another one with as many parameters.
+        insert_new: format!(
+            "{insert} SELECT {values} WHERE {limited} {if_new} RETURNING revision AS written"
+        )
+        .into(),
         // Sets the limit for locks before there is a row to insert, and restores the transaction's
         // own limit when the row has been read.
         insert_within: format!(
