@@ -165,6 +165,8 @@ pub mod nats {
 /// | [`tokens`](guide::tokens) | one-time tokens for forms |
 /// | [`locks`](guide::locks) | one holder at a time, with a fencing number |
 /// | [`http`](guide::http) | the Idempotency-Key header, on the server |
+/// | [`http_handlers`](guide::http_handlers) | handlers as annotated functions |
+/// | [`http_api`](guide::http_api) | what clients may ask and see: lookup, CORS, OpenAPI, the draft |
 /// | [`http_payment`](guide::http_payment) | a payment over HTTP, whole, to copy |
 /// | [`http_client`](guide::http_client), [`actix`](guide::actix) | the header in a client; actix-web |
 /// | [`grpc`](guide::grpc) | both ends of gRPC |
@@ -229,6 +231,12 @@ pub mod guide {
 
     #[doc = include_str!("docs/http.md")]
     pub mod http {}
+
+    #[doc = include_str!("docs/http_handlers.md")]
+    pub mod http_handlers {}
+
+    #[doc = include_str!("docs/http_api.md")]
+    pub mod http_api {}
 
     #[doc = include_str!("docs/http_payment.md")]
     pub mod http_payment {}
