@@ -204,6 +204,12 @@ mod tests {
         schedule.plan(again, now + millis(99), millis(1));
         assert_eq!(taken(&mut schedule, now + millis(150)), [2]);
         assert!(schedule.slots.len() <= 2);
+        // A slot that is in use again is not removed when another one is emptied.
+        schedule.remove(again);
+        schedule.insert(3, now + millis(99), millis(1));
+        let other = schedule.insert(4, now + millis(160), millis(1));
+        schedule.remove(other);
+        assert_eq!(taken(&mut schedule, now + millis(150)), [3]);
     }
 
     #[tokio::test(start_paused = true)]
