@@ -87,6 +87,67 @@ async fn a_first_execution_costs_one_set_and_one_script_and_a_replay_one_set() {
     assert_eq!(redis.commands().await, counts(&[("set", 1)]));
 }
 
+/// What a first execution over Redis allocates in this process, with its connection.
+#[cfg(not(feature = "metrics"))]
+const FIRST: Allocated = Allocated {
+    count: 28,
+    bytes: 6_800,
+};
+
+/// What a replay allocates.
+#[cfg(not(feature = "metrics"))]
+const REPLAY: Allocated = Allocated {
+    count: 15,
+    bytes: 3_300,
+};
+
+#[cfg(not(feature = "metrics"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Allocated {
+    count: u64,
+    bytes: u64,
+}
+
+#[cfg(not(feature = "metrics"))]
+#[test]
+fn a_call_allocates_little_more_than_its_commands() {
+    // One thread, so that the connection's allocations are counted too.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let redis = runtime.block_on(Counted::start());
+    let idempotency = runtime.block_on(redis.process());
+    let usual = |keys: std::ops::Range<u32>| {
+        let call = |key: u32| {
+            let called = allocation_counter::measure(|| {
+                let call = async {
+                    let operation = idempotency.operation("cost").key(&key);
+                    operation.run(async || Res::Ok(1)).await.unwrap();
+                };
+                runtime.block_on(std::pin::pin!(call));
+            });
+            Allocated {
+                count: called.count_total,
+                bytes: called.bytes_total,
+            }
+        };
+        let mut all: Vec<_> = keys.map(call).collect();
+        all.sort_unstable();
+        all[all.len() / 2]
+    };
+    usual(1_000..1_100);
+    let first = usual(2_000..2_100);
+    let replay = usual(2_000..2_100);
+    let fits = |found: Allocated, budget: Allocated| {
+        found.count <= budget.count && found.bytes <= budget.bytes
+    };
+    assert!(
+        fits(first, FIRST) && fits(replay, REPLAY),
+        "{first:?}, and {replay:?} of a replay"
+    );
+}
+
 #[tokio::test]
 async fn sixty_four_duplicates_over_two_processes_cost_few_commands_and_no_polling() {
     let redis = Counted::start().await;

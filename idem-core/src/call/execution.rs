@@ -6,7 +6,6 @@ use std::panic::resume_unwind;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use futures_util::FutureExt as _;
 use tracing::Instrument as _;
 
 use crate::call::finish::Handling;
@@ -16,7 +15,7 @@ use crate::call::ownership::unguarded::Unguarded;
 use crate::call::prepared::Prepared;
 use crate::call::recorded::Recorded;
 use crate::call::request::Request;
-use crate::call::run::run;
+use crate::call::run::{Finished, run};
 use crate::call::start::CallStart;
 use crate::error::Error;
 use crate::observe;
@@ -78,6 +77,7 @@ where
                     }
                     self.own(runtime, RunMode::of(&request.settings), record, body)
                         .await
+                        .give()
                 }
             }
         }
@@ -148,6 +148,7 @@ where
                 let mut record = record;
                 self.own(&runtime, mode, &mut record, pin!(Some(body)))
                     .await
+                    .give()
             };
             // Only a tokio runtime that shuts down stops the task.
             detached(owning).await.unwrap_or_else(|| Err(fail(lost)))
@@ -186,7 +187,7 @@ where
         mode: RunMode,
         record: &'a mut OwnedRecord,
         body: Pin<&'a mut Option<Body>>,
-    ) -> impl Future<Output = Result<Outcome<T>, E>> + use<'a, R, T, E, P, G, Body> {
+    ) -> impl Future<Output = Finished<T, E>> + use<'a, R, T, E, P, G, Body> {
         let Self { handling, again } = self;
         let owner = Leased::new(runtime, mode, record, body);
         let begin_next_try = again
@@ -198,7 +199,6 @@ where
             Tries::new(runtime.config.unlisted),
             begin_next_try,
         )
-        .map(|finished| finished.answer.give().map(Outcome::executed))
     }
 
     /// Runs the body without a record.
@@ -217,8 +217,9 @@ where
         let begin_next_try = again
             .as_mut()
             .map(|again| |owner: &mut Unguarded<'_, Body>| owner.body.set(Some(again())));
-        let finished = run(&mut *handling, owner, Tries::default(), begin_next_try).await;
-        finished.answer.give().map(Outcome::executed)
+        run(&mut *handling, owner, Tries::default(), begin_next_try)
+            .await
+            .give()
     }
 
     async fn unguarded_and_detached(

@@ -250,7 +250,9 @@ impl OwnedRecord {
 
 impl Drop for OwnedRecord {
     fn drop(&mut self) {
-        let Some(state) = self.state.take() else {
+        // Not moved if it is over, as it is at the end of nearly every call.
+        let goes_on = |state: &mut OwnedState| !matches!(state.step, Stage::Over);
+        let Some(state) = self.state.take_if(goes_on) else {
             return;
         };
         match state.step {

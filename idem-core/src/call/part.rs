@@ -113,6 +113,22 @@ mod tests {
         );
     }
 
+    #[tokio::test]
+    async fn the_lease_of_a_body_stops_its_parts_unless_the_body_is_in_observe_mode() {
+        let idempotency = Idempotency::new(MemoryStore::new());
+        let guarded = idempotency.operation("orders").key("guarded");
+        let observed = idempotency.operation("orders").key("observed").observe();
+        for (operation, observes) in [(guarded, false), (observed, true)] {
+            operation
+                .run(async || {
+                    assert_eq!(BodyPart::here().term.is_none(), observes);
+                    Ok::<_, Error>(())
+                })
+                .await
+                .unwrap();
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn p1_a_part_in_another_task_is_dropped_when_the_lease_is_lost_and_not_polled_after_it() {
         let id = RecordId::new("orders", &Key::encode("1").unwrap()).unwrap();

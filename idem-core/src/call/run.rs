@@ -6,6 +6,7 @@ use crate::call::finish::Handling;
 use crate::call::ownership::Ownership;
 use crate::call::plan::{AfterTry, Answer, RecordPlan, Verdict};
 use crate::error::Error;
+use crate::outcome::Outcome;
 use crate::policy::errors::{ErrorAction, Tries};
 use crate::task::current::Call;
 
@@ -16,6 +17,13 @@ pub(crate) struct Finished<T, E> {
     pub(crate) carried_out: Result<(), Error>,
     /// The body's error is the outcome.
     pub(crate) is_error_kept: bool,
+}
+
+impl<T, E> Finished<T, E> {
+    /// Returns the result as an outcome of this call, or resumes the body's panic.
+    pub(crate) fn give(self) -> Result<Outcome<T>, E> {
+        self.answer.give().map(Outcome::executed)
+    }
 }
 
 /// Runs the body, once more if its policy says so, and records its outcome. A body that can run

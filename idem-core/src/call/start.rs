@@ -76,7 +76,19 @@ impl Runtime {
                 }
             }
         };
-        self.lead(request, began, seat).await
+        let owner = self.store.owner();
+        let answer = self.claim(request, owner).await;
+        match self.after_claim(request, owner, began, answer, seat) {
+            AfterClaim::Over(answer) => answer,
+            AfterClaim::InFlight {
+                seat: Some(seat), ..
+            } => Box::pin(self.share(request, began, seat)).await,
+            AfterClaim::InFlight {
+                attempt,
+                lease_left,
+                seat: None,
+            } => Box::pin(self.wait_alone(request, began, (attempt, lease_left))).await,
+        }
     }
 
     /// Decides what this process can decide by itself: a call inside its own body, an invalid
@@ -228,32 +240,6 @@ impl Runtime {
             None => claim.await,
         };
         self.after_claim(request, owner, sent, answer, seat)
-    }
-
-    /// Claims the key first, and waits if another call is the owner.
-    ///
-    /// It is no `async fn`, whose future would hold the arguments twice.
-    fn lead<'a>(
-        self: &'a Arc<Self>,
-        request: &'a Request,
-        sent: Instant,
-        seat: Option<Box<FlightSeat>>,
-    ) -> impl Future<Output = Result<CallStart, Error>> + use<'a> {
-        let owner = self.store.owner();
-        async move {
-            let answer = self.claim(request, owner).await;
-            match self.after_claim(request, owner, sent, answer, seat) {
-                AfterClaim::Over(answer) => answer,
-                AfterClaim::InFlight {
-                    seat: Some(seat), ..
-                } => Box::pin(self.share(request, sent, seat)).await,
-                AfterClaim::InFlight {
-                    attempt,
-                    lease_left,
-                    seat: None,
-                } => Box::pin(self.wait_alone(request, sent, (attempt, lease_left))).await,
-            }
-        }
     }
 
     /// Waits for the owner and claims again, until the call has an answer. Such a call shares

@@ -34,7 +34,7 @@ use crate::record::Origin;
 use crate::runtime::Runtime;
 use crate::runtime::steps::StepsToRemove;
 use crate::store::{Store, Transaction, Transactions};
-use crate::task::current::{AskMode, Call};
+use crate::task::current::{AskMode, Call, NewCall};
 use crate::task::steps::{BegunSteps, StepScope};
 use crate::task::watch::{self, Seen};
 
@@ -415,8 +415,15 @@ where
             CallTimes::of(settings),
             request.fingerprint,
         );
-        Call::new(id, attempt, after, AskMode::Nothing, runtime.identity())
-            .with_steps(steps.only_writer(X::ONE_WRITER))
+        Call::new(NewCall {
+            id,
+            attempt,
+            after_abandoned: after,
+            asks: AskMode::Nothing,
+            runtime: runtime.identity(),
+            recorder: None,
+            steps: steps.only_writer(X::ONE_WRITER),
+        })
     }
 
     fn replay(&self, recorded: &Recorded) -> TransactionOutcome<'_, T, E> {

@@ -16,6 +16,9 @@ pub(crate) struct Schedule<T> {
     origin: Instant,
     entries: Slab<Entry<T>>,
     slots: BTreeMap<u64, Vec<usize>>,
+    /// The slot that was emptied last, if it still is. It stays, because the next item is often due
+    /// in it too. All other slots have items.
+    emptied: Option<u64>,
     spare: Vec<Vec<usize>>,
 }
 
@@ -31,6 +34,7 @@ impl<T> Schedule<T> {
             origin,
             entries: Slab::new(),
             slots: BTreeMap::new(),
+            emptied: None,
             spare: Vec::new(),
         }
     }
@@ -42,9 +46,9 @@ impl<T> Schedule<T> {
     /// Adds an item that is due at `at`, or up to `slack` later so that it can share a slot.
     /// Returns its key.
     pub(crate) fn insert(&mut self, item: T, at: Instant, slack: Duration) -> usize {
-        let key = self.entries.insert(Entry { item, due: None });
-        self.plan(key, at, slack);
-        key
+        let key = self.entries.vacant_key();
+        let due = Some(self.enter(key, at, slack));
+        self.entries.insert(Entry { item, due })
     }
 
     pub(crate) fn get(&self, key: usize) -> Option<&T> {
@@ -59,17 +63,25 @@ impl<T> Schedule<T> {
     /// Sets when an item is due.
     pub(crate) fn plan(&mut self, key: usize, at: Instant, slack: Duration) {
         self.unplan(key);
-        let Some(entry) = self.entries.get_mut(key) else {
-            return;
-        };
+        if self.entries.contains(key) {
+            let due = Some(self.enter(key, at, slack));
+            if let Some(entry) = self.entries.get_mut(key) {
+                entry.due = due;
+            }
+        }
+    }
+
+    /// Puts a key into the slot of its time. Returns the slot, and the place in it.
+    fn enter(&mut self, key: usize, at: Instant, slack: Duration) -> (u64, usize) {
         let slot = slot(at.saturating_duration_since(self.origin), slack);
         let spare = &mut self.spare;
         let keys = self
             .slots
             .entry(slot)
             .or_insert_with(|| spare.pop().unwrap_or_default());
-        entry.due = Some((slot, keys.len()));
         keys.push(key);
+        self.emptied = self.emptied.filter(|emptied| *emptied != slot);
+        (slot, keys.len() - 1)
     }
 
     /// Removes the item's time.
@@ -84,7 +96,8 @@ impl<T> Schedule<T> {
         keys.swap_remove(place);
         let moved = keys.get(place).copied();
         if keys.is_empty()
-            && let Some(keys) = self.slots.remove(&slot)
+            && let Some(earlier) = self.emptied.replace(slot)
+            && let Some(keys) = self.slots.remove(&earlier)
             && self.spare.len() < SPARE
         {
             self.spare.push(keys);
@@ -96,20 +109,25 @@ impl<T> Schedule<T> {
 
     /// Takes an item that is due. It then has no time until [`plan`](Self::plan) sets one.
     pub(crate) fn next_due(&mut self, now: Instant) -> Option<(usize, &T)> {
-        let (slot, keys) = self.slots.first_key_value()?;
+        let (slot, keys) = self.first_slot()?;
         let key = keys
             .last()
             .copied()
-            .filter(|_| self.origin + Duration::from_millis(*slot) <= now)?;
+            .filter(|_| self.origin + Duration::from_millis(slot) <= now)?;
         self.unplan(key);
         self.entries.get(key).map(|entry| (key, &entry.item))
     }
 
     /// When the next item is due.
     pub(crate) fn next_at(&self) -> Option<Instant> {
-        self.slots
-            .first_key_value()
-            .map(|(slot, _)| self.origin + Duration::from_millis(*slot))
+        self.first_slot()
+            .map(|(slot, _)| self.origin + Duration::from_millis(slot))
+    }
+
+    /// The first slot with items.
+    fn first_slot(&self) -> Option<(u64, &Vec<usize>)> {
+        let mut slots = self.slots.iter().filter(|(_, keys)| !keys.is_empty());
+        slots.next().map(|(slot, keys)| (*slot, keys))
     }
 }
 
@@ -119,8 +137,11 @@ fn slot(at: Duration, slack: Duration) -> u64 {
     /// Thirty years, which stands for never.
     const NEVER: u64 = 1000 * 60 * 60 * 24 * 365 * 30;
     let millis = |length: Duration| {
-        u64::try_from(length.as_nanos().div_ceil(1_000_000))
-            .unwrap_or(NEVER)
+        let rest = u64::from(length.subsec_nanos().div_ceil(1_000_000));
+        length
+            .as_secs()
+            .saturating_mul(1000)
+            .saturating_add(rest)
             .min(NEVER)
     };
     let width = 1 << millis(slack).clamp(1, 1024).ilog2();
@@ -162,6 +183,33 @@ mod tests {
         assert!(
             schedule.is_empty() && schedule.next_at().is_none() && schedule.spare.len() == SPARE
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slot_that_stays_without_items_is_one_and_is_never_due() {
+        let now = clock::now();
+        let mut schedule = Schedule::new(now);
+        for item in 0..100 {
+            let key = schedule.insert(item, now + millis(item), millis(1));
+            schedule.remove(key);
+        }
+        assert_eq!((schedule.slots.len(), schedule.next_at()), (1, None));
+        assert_eq!(taken(&mut schedule, now + millis(200)), [0; 0]);
+        // A later item is found behind the empty slot, and an item in that slot is found again.
+        schedule.insert(1, now + millis(150), millis(1));
+        assert_eq!(schedule.next_at(), Some(now + millis(150)));
+        let again = schedule.insert(2, now + millis(99), millis(1));
+        assert_eq!(schedule.next_at(), Some(now + millis(99)));
+        assert_eq!(taken(&mut schedule, now + millis(150)), [2, 1]);
+        schedule.plan(again, now + millis(99), millis(1));
+        assert_eq!(taken(&mut schedule, now + millis(150)), [2]);
+        assert!(schedule.slots.len() <= 2);
+        // A slot that is in use again is not removed when another one is emptied.
+        schedule.remove(again);
+        schedule.insert(3, now + millis(99), millis(1));
+        let other = schedule.insert(4, now + millis(160), millis(1));
+        schedule.remove(other);
+        assert_eq!(taken(&mut schedule, now + millis(150)), [3]);
     }
 
     #[tokio::test(start_paused = true)]

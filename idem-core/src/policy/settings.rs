@@ -196,10 +196,9 @@ impl Settings {
     /// Returns how long it is remembered that there was an outcome: at least as long as the outcome
     /// is kept.
     pub(crate) fn remember(&self) -> Duration {
-        self.set_to_remember()
-            .unwrap_or_default()
-            .max(self.ttl())
-            .max(seconds(self.times.least_secs))
+        let times = &self.times;
+        let least = u64::from(times.least_secs) * 1000;
+        Duration::from_millis(times.remember_millis.max(times.ttl_millis).max(least))
     }
 
     /// How long an outcome is kept.

@@ -9,7 +9,7 @@ use futures_util::future::{BoxFuture, Either, FutureExt as _, Ready, ready};
 
 use super::admin::{AdminStore, Listing, Page};
 use super::{MemoryStore, Store};
-use crate::error::{StoreError, StoreErrorKind};
+use crate::error::StoreError;
 use crate::record::{
     Claim, Claimed, Commit, Issue, Issued, Owner, Ownership, RecordId, RecordInfo, Release,
     Removed, Renewal,
@@ -147,21 +147,21 @@ impl AnyStore {
 
     pub(crate) fn claim(&self, claim: Claim) -> StepAnswer<'_, Claimed> {
         match self {
-            Self::Memory(store) => now(Store::claim(store, &claim)),
+            Self::Memory(store) => Either::Left(ready(store.claim_now(&claim))),
             Self::Other(store, _) => Either::Right(store.claim(claim)),
         }
     }
 
     pub(crate) fn commit(&self, commit: Commit) -> StepAnswer<'_, Ownership> {
         match self {
-            Self::Memory(store) => now(Store::commit(store, &commit)),
+            Self::Memory(store) => Either::Left(ready(Ok(store.commit_now(&commit)))),
             Self::Other(store, _) => Either::Right(store.commit(commit)),
         }
     }
 
     pub(crate) fn release(&self, release: Release) -> StepAnswer<'_, Ownership> {
         match self {
-            Self::Memory(store) => now(Store::release(store, &release)),
+            Self::Memory(store) => Either::Left(ready(Ok(store.release_now(&release)))),
             Self::Other(store, _) => Either::Right(store.release(release)),
         }
     }
@@ -205,17 +205,6 @@ impl AnyStore {
             Self::Other(store, _) => store.remove(id).await,
         }
     }
-}
-
-/// Polls the step of a store whose steps never wait.
-fn now<'a, T>(step: impl Future<Output = Result<T, StoreError>>) -> StepAnswer<'a, T> {
-    let answer = step.now_or_never();
-    Either::Left(ready(answer.unwrap_or_else(|| {
-        Err(StoreError::new(
-            StoreErrorKind::Unavailable,
-            "the memory store was held up, which it never is",
-        ))
-    })))
 }
 
 /// A [`Store`] behind a pointer. Implemented for every store, and only here.

@@ -242,6 +242,7 @@ impl MemoryStore {
             shared,
             locked: &mut locked,
             target,
+            place: None,
         });
         let taken = locked.records.tend(target.now, shared);
         let earlier = self.0.publish(index, &locked.records);
@@ -271,6 +272,30 @@ impl MemoryStore {
             step.find().is_some_and(|(record, left)| {
                 record.attempt() == attempt && record.lease_left(left).is_some()
             })
+        })
+    }
+
+    /// Claims without a future, which would be made and moved only to be polled once.
+    pub(super) fn claim_now(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+        self.try_claim(claim)
+            .or_else(|full| self.when_full(&claim.id, full, || self.try_claim(claim)))
+    }
+
+    pub(super) fn commit_now(&self, commit: &Commit) -> Ownership {
+        self.step(&commit.id, |step| {
+            let on_commit = step
+                .find()
+                .map(|(record, left)| (record.on_commit(commit), left));
+            step.carry_out(on_commit, Waking::Wakes)
+        })
+    }
+
+    pub(super) fn release_now(&self, release: &Release) -> Ownership {
+        self.step(&release.id, |step| {
+            let on_release = step
+                .find()
+                .map(|(record, left)| (record.on_release(release), left));
+            step.carry_out(on_release, Waking::Wakes)
         })
     }
 
@@ -445,8 +470,7 @@ impl fmt::Debug for MemoryStore {
 
 impl Store for MemoryStore {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        self.try_claim(claim)
-            .or_else(|full| self.when_full(&claim.id, full, || self.try_claim(claim)))
+        self.claim_now(claim)
     }
 
     async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
@@ -458,21 +482,11 @@ impl Store for MemoryStore {
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {
-        Ok(self.step(&commit.id, |step| {
-            let on_commit = step
-                .find()
-                .map(|(record, left)| (record.on_commit(commit), left));
-            step.carry_out(on_commit, Waking::Wakes)
-        }))
+        Ok(self.commit_now(commit))
     }
 
     async fn release(&self, release: &Release) -> Result<Ownership, StoreError> {
-        Ok(self.step(&release.id, |step| {
-            let on_release = step
-                .find()
-                .map(|(record, left)| (record.on_release(release), left));
-            step.carry_out(on_release, Waking::Wakes)
-        }))
+        Ok(self.release_now(release))
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {

@@ -85,13 +85,26 @@ struct CallState {
     recorder: Option<TransactionRecorder>,
     /// What the steps of the body need; `None` if nothing is recorded of it.
     steps: Option<StepScope>,
-    /// The lease whose loss stops the body.
-    stops_with: Option<Arc<Term>>,
     /// The mark of an unguarded body whose key is not known: [`current`] does not return it.
     hidden: bool,
     /// The address of the runtime. Equal keys of two runtimes are different calls.
     runtime: usize,
     outer: Option<Call>,
+}
+
+/// A call whose body begins. It is built in one piece: each part that is added to a call behind its
+/// pointer costs three atomic operations.
+pub(crate) struct NewCall {
+    pub(crate) id: RecordId,
+    pub(crate) attempt: u64,
+    pub(crate) after_abandoned: bool,
+    pub(crate) asks: AskMode,
+    /// The address of the runtime.
+    pub(crate) runtime: usize,
+    /// What a transaction needs to record the outcome. `None` if no lease holds the record.
+    pub(crate) recorder: Option<TransactionRecorder>,
+    /// What the steps of the body need.
+    pub(crate) steps: StepScope,
 }
 
 /// What has happened in the body so far.
@@ -127,13 +140,16 @@ const UNKNOWN: u8 = 2;
 const FOUND: u8 = 3;
 
 impl Call {
-    pub(crate) fn new(
-        id: RecordId,
-        attempt: u64,
-        after_abandoned: bool,
-        asks: AskMode,
-        runtime: usize,
-    ) -> Self {
+    pub(crate) fn new(new: NewCall) -> Self {
+        let NewCall {
+            id,
+            attempt,
+            after_abandoned,
+            asks,
+            runtime,
+            recorder,
+            steps,
+        } = new;
         let question = if asks == AskMode::Skips {
             UNKNOWN
         } else {
@@ -148,9 +164,8 @@ impl Call {
                 question: AtomicU8::new(question),
                 ..BodyProgress::default()
             },
-            recorder: None,
-            steps: None,
-            stops_with: None,
+            recorder,
+            steps: Some(steps),
             hidden: false,
             runtime,
             outer: innermost(),
@@ -171,7 +186,6 @@ impl Call {
             },
             recorder: None,
             steps: None,
-            stops_with: None,
             runtime: 0,
             outer,
         }))
@@ -179,22 +193,6 @@ impl Call {
 
     pub(crate) fn id(&self) -> &RecordId {
         &self.0.id
-    }
-
-    /// Sets what a transaction needs to record the outcome. Must come before the call is cloned.
-    pub(crate) fn recorder(mut self, recorder: Option<TransactionRecorder>) -> Self {
-        if let Some(inner) = Arc::get_mut(&mut self.0) {
-            inner.recorder = recorder;
-        }
-        self
-    }
-
-    /// Sets what the steps of the body need. Must come before the call is cloned.
-    pub(crate) fn with_steps(mut self, steps: StepScope) -> Self {
-        if let Some(inner) = Arc::get_mut(&mut self.0) {
-            inner.steps = Some(steps);
-        }
-        self
     }
 
     /// What the steps of the body need; `None` if nothing is recorded of it.
@@ -214,18 +212,12 @@ impl Call {
         around.any(|call| call.is(self)) && !self.0.progress.over.load(Ordering::Relaxed)
     }
 
-    /// Sets the lease whose loss stops the body; `None` if nothing stops it. Must come before the
-    /// call is cloned.
-    pub(crate) fn stopped_by(mut self, term: Option<&Arc<Term>>) -> Self {
-        if let Some(inner) = Arc::get_mut(&mut self.0) {
-            inner.stops_with = term.cloned();
-        }
-        self
-    }
-
-    /// The lease whose loss stops the body.
+    /// The lease whose loss stops the body. In observe mode nothing stops it.
     pub(crate) fn stops_with(&self) -> Option<Arc<Term>> {
-        self.0.stops_with.clone()
+        let recorder = self.0.recorder.as_ref();
+        recorder
+            .filter(|recorder| !recorder.observes)
+            .map(|recorder| recorder.term.clone())
     }
 
     /// Whether both are the same call.

@@ -18,7 +18,7 @@ use crate::policy::settings::Settings;
 use crate::policy::step_settings::StepSettings;
 use crate::runtime::Runtime;
 use crate::runtime::outcome_writer::OutcomeWriter;
-use crate::task::current::{AskMode, Call};
+use crate::task::current::{AskMode, Call, NewCall};
 use crate::task::watch::{self, Seen};
 
 /// How an owner runs its body.
@@ -69,16 +69,15 @@ impl<'a, Body> Leased<'a, Body> {
             steps,
         } = mode;
         let term = record.term();
-        let call = Call::new(
-            term.id.clone(),
-            term.attempt,
-            record.after_abandoned(),
+        let call = Call::new(NewCall {
+            id: term.id.clone(),
+            attempt: term.attempt,
+            after_abandoned: record.after_abandoned(),
             asks,
-            runtime.identity(),
-        )
-        .recorder(record.recorder(observes))
-        .with_steps(record.step_scope(runtime, steps))
-        .stopped_by((!observes).then_some(term));
+            runtime: runtime.identity(),
+            recorder: record.recorder(observes),
+            steps: record.step_scope(runtime, steps),
+        });
         Self {
             observer: runtime.observer,
             record,

@@ -103,7 +103,9 @@ fn intervene(step: &mut LockedStep<'_>, intervention: &Intervention) -> Interven
             _,
         ) => step.put(record, expires_in, Duration::ZERO),
         (OnIntervention::Replace { record }, _) => {
-            let then_done = step.locked.records.then_done(step.target);
+            let then_done = step
+                .place
+                .map_or(Duration::ZERO, |place| step.locked.records.then_done(place));
             step.put(record, left, then_done);
         }
         (OnIntervention::Remove { .. }, _) => step.remove(),

@@ -70,7 +70,7 @@ impl Default for Shard {
 
 /// The place of a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Place {
+pub(super) struct Place {
     /// In which pack, or [`FRESH`].
     pack: u32,
     /// Its start in the pack, or its index among the fresh ones.
@@ -146,16 +146,17 @@ impl Shared {
 }
 
 impl Shard {
-    /// Returns the record as it is now, and the time until it changes by itself.
+    /// Returns the record at a place as it is now, and the time until it changes by itself. Removes
+    /// it if it has expired.
     pub(super) fn find(
         &mut self,
         target: Target<'_>,
+        place: Place,
         shared: &Shared,
     ) -> Option<(FoundRecord<'_>, Duration)> {
-        let place = self.place(target)?;
         if place.pack == FRESH {
             if self.fresh[index(place.at)].of.slot.pass(target.now) {
-                self.remove(target, shared);
+                self.remove(target, place, shared);
                 return None;
             }
             let slot = &self.fresh[index(place.at)].of.slot;
@@ -167,7 +168,7 @@ impl Shard {
         let bytes = &self.packs[index(place.pack)].bytes;
         let mut slot = Packed::at(bytes, index(place.at)).slot(bytes);
         if slot.pass(target.now) {
-            self.remove(target, shared);
+            self.remove(target, place, shared);
             return None;
         }
         Some((
@@ -177,25 +178,29 @@ impl Shard {
     }
 
     /// Returns how long the record stays as done after it has expired.
-    pub(super) fn then_done(&self, target: Target<'_>) -> Duration {
-        match self.place(target) {
-            None => Duration::ZERO,
-            Some(place) if place.pack == FRESH => self.fresh[index(place.at)].of.slot.then_done,
-            Some(place) => {
-                let bytes = &self.packs[index(place.pack)].bytes;
-                Packed::at(bytes, index(place.at)).slot(bytes).then_done
-            }
+    pub(super) fn then_done(&self, place: Place) -> Duration {
+        if place.pack == FRESH {
+            self.fresh[index(place.at)].of.slot.then_done
+        } else {
+            let bytes = &self.packs[index(place.pack)].bytes;
+            Packed::at(bytes, index(place.at)).slot(bytes).then_done
         }
     }
 
-    /// Writes a record, new or in place of another. For a new one, the caller has taken room.
-    pub(super) fn put(&mut self, target: Target<'_>, slot: Slot, shared: &Shared) {
+    /// Writes a record, new or in place of the one at `place`. For a new one, the caller has taken
+    /// room.
+    pub(super) fn put(
+        &mut self,
+        target: Target<'_>,
+        place: Option<Place>,
+        slot: Slot,
+        shared: &Shared,
+    ) {
         self.earliest = self.earliest.min(slot.expires);
         self.earliest_lease = self
             .earliest_lease
             .min(lease_ends(&slot, target.now).unwrap_or(Duration::MAX));
         let settled = settles(&slot.record);
-        let place = self.place(target);
         if let Some(fresh) = place
             .filter(|place| place.pack == FRESH)
             .map(|place| &mut self.fresh[index(place.at)])
@@ -238,10 +243,7 @@ impl Shard {
         self.leave_pack(old.pack);
     }
 
-    pub(super) fn remove(&mut self, target: Target<'_>, shared: &Shared) {
-        let Some(place) = self.place(target) else {
-            return;
-        };
+    pub(super) fn remove(&mut self, target: Target<'_>, place: Place, shared: &Shared) {
         if let Ok(entry) = self.places.find_entry(target.hash, |found| *found == place) {
             entry.remove();
         }
@@ -340,7 +342,8 @@ impl Shard {
             && self.settled == 0
     }
 
-    fn place(&self, target: Target<'_>) -> Option<Place> {
+    /// Finds the place of a record.
+    pub(super) fn place(&self, target: Target<'_>) -> Option<Place> {
         let id = target.id.as_str().as_bytes();
         let is_at = |place: &Place| match place.pack {
             FRESH => self.fresh[index(place.at)].of.id.as_str().as_bytes() == id,

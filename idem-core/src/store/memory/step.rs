@@ -1,6 +1,6 @@
 //! One atomic step of the store.
 
-use super::shard::{FoundRecord, Target};
+use super::shard::{FoundRecord, Place, Target};
 use super::slot::Slot;
 use super::{Locked, Shared};
 use crate::record::{OnStep, Ownership, Record};
@@ -20,12 +20,22 @@ pub(super) struct LockedStep<'a> {
     pub(super) shared: &'a Shared,
     pub(super) locked: &'a mut Locked,
     pub(super) target: Target<'a>,
+    /// Where [`find`](Self::find) has found the record.
+    pub(super) place: Option<Place>,
 }
 
 impl LockedStep<'_> {
-    /// Returns the record as it is now, and the time until it changes by itself.
+    /// Returns the record as it is now, and the time until it changes by itself. Each step calls
+    /// this once, before it writes.
     pub(super) fn find(&mut self) -> Option<(FoundRecord<'_>, Duration)> {
-        self.locked.records.find(self.target, self.shared)
+        let records = &mut self.locked.records;
+        self.place = records.place(self.target);
+        let found = records.find(self.target, self.place?, self.shared);
+        if found.is_none() {
+            // It had expired.
+            self.place = None;
+        }
+        found
     }
 
     /// Writes what an owner's step makes of the record. `None` if there is no record; the duration
@@ -62,10 +72,14 @@ impl LockedStep<'_> {
             expires: self.target.now.saturating_add(expires_in),
             then_done,
         };
-        self.locked.records.put(self.target, slot, self.shared);
+        self.locked
+            .records
+            .put(self.target, self.place, slot, self.shared);
     }
 
     pub(super) fn remove(&mut self) {
-        self.locked.records.remove(self.target, self.shared);
+        if let Some(place) = self.place {
+            self.locked.records.remove(self.target, place, self.shared);
+        }
     }
 }
