@@ -38,6 +38,9 @@ pub(crate) struct Args {
     /// Over this broker alone
     #[arg(long, value_enum)]
     broker: Option<Broker>,
+    /// Only this subject, for a profile of it
+    #[arg(long, value_enum)]
+    subject: Option<Subject>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -47,7 +50,7 @@ enum Broker {
 }
 
 /// What handles the messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Subject {
     /// The client alone: each message is acknowledged.
     Bare,
@@ -193,6 +196,9 @@ async fn table(title: &str, broker: &impl Filled, args: &Args) -> Result<()> {
             order.reverse();
         }
         for place in order {
+            if args.subject.is_some_and(|only| only != Subject::ALL[place]) {
+                continue;
+            }
             broker.fill(args.messages).await?;
             let shared = Shared {
                 round,
@@ -219,6 +225,9 @@ async fn table(title: &str, broker: &impl Filled, args: &Args) -> Result<()> {
     let of = |subject: Subject| median(&rates[subject as usize]);
     for (place, subject) in Subject::ALL.into_iter().enumerate() {
         let all = &rates[place];
+        if all.is_empty() {
+            continue;
+        }
         let (least, most) = all.iter().fold((f64::MAX, 0.0_f64), |(least, most), rate| {
             (least.min(*rate), most.max(*rate))
         });
