@@ -24,7 +24,7 @@ pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 const CHANNEL_CAPACITY: usize = 4;
 
 /// The response of a handler, or its panic.
-pub(crate) type HandlerResult = Result<http::Response<ChannelBody>, Box<dyn Any + Send>>;
+pub(crate) type HandlerResult = Result<http::Response<Body>, Box<dyn Any + Send>>;
 
 /// A request that the layer has let through, and where its response goes.
 pub(crate) struct Job {
@@ -46,7 +46,7 @@ impl WorkerService {
 }
 
 impl tower_service::Service<http::Request<Body>> for WorkerService {
-    type Response = http::Response<ChannelBody>;
+    type Response = http::Response<Body>;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 

@@ -4,7 +4,7 @@ use actix_web::HttpResponse;
 use actix_web::body::BoxBody;
 use actix_web::dev::ServiceRequest;
 use actix_web::http::ConnectionType;
-use actix_web::http::header::{HeaderName, HeaderValue};
+use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 use idem_http::Route;
 
 /// How a response is sent. actix-web does not keep this in the headers. It is an extension, so a
@@ -17,13 +17,10 @@ struct Sent {
 
 /// Converts the head of a request for the layer; `None` if `http` 1 refuses a part of it.
 pub(crate) fn head(request: &ServiceRequest) -> Option<http::request::Parts> {
-    let mut builder = http::Request::builder()
-        .method(request.method().as_str())
-        .uri(request.uri().to_string());
-    for (name, value) in request.headers() {
-        builder = builder.header(name.as_str(), value.as_bytes());
-    }
-    let (mut parts, ()) = builder.body(()).ok()?.into_parts();
+    let (mut parts, ()) = http::Request::new(()).into_parts();
+    parts.method = request.method().as_str().parse().ok()?;
+    parts.uri = request.uri().to_string().try_into().ok()?;
+    parts.headers = headers(request.headers())?;
     // All paths without a route are one operation, because clients choose them, and metrics keep
     // each name.
     parts
@@ -55,14 +52,57 @@ pub(crate) fn response(parts: &http::response::Parts, body: BoxBody) -> HttpResp
 
 /// Converts the head of a response of a service; `None` if `http` 1 refuses a part of it.
 pub(crate) fn parts<B>(response: &HttpResponse<B>) -> Option<http::response::Parts> {
-    let mut builder = http::Response::builder().status(response.status().as_u16());
-    for (name, value) in response.headers() {
-        builder = builder.header(name.as_str(), value.as_bytes());
-    }
+    let (mut parts, ()) = http::Response::new(()).into_parts();
+    parts.status = response.status().as_u16().try_into().ok()?;
+    parts.headers = headers(response.headers())?;
     let head = response.head();
     let sent = Sent {
         connection: head.connection_type(),
         is_chunked: head.chunked(),
     };
-    Some(builder.extension(sent).body(()).ok()?.into_parts().0)
+    parts.extensions.insert(sent);
+    Some(parts)
+}
+
+/// Converts headers; `None` if `http` 1 refuses one.
+fn headers(from: &HeaderMap) -> Option<http::HeaderMap> {
+    let mut headers = http::HeaderMap::try_with_capacity(from.len()).ok()?;
+    for (name, value) in from {
+        let name = http::HeaderName::from_bytes(name.as_str().as_bytes()).ok()?;
+        let value = http::HeaderValue::from_bytes(value.as_bytes()).ok()?;
+        headers.try_append(name, value).ok()?;
+    }
+    Some(headers)
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::test::TestRequest;
+
+    use super::*;
+
+    fn links(headers: &http::HeaderMap) -> Vec<&str> {
+        let links = headers.get_all("link").iter();
+        links.filter_map(|value| value.to_str().ok()).collect()
+    }
+
+    #[test]
+    fn a_head_is_converted_with_each_value_of_its_headers() {
+        let request = TestRequest::patch()
+            .uri("/charges?dry=1")
+            .append_header(("link", "a"))
+            .append_header(("link", "b"))
+            .to_srv_request();
+        let head = head(&request).unwrap();
+        assert_eq!(head.method, http::Method::PATCH);
+        assert_eq!(head.uri, "/charges?dry=1");
+        assert_eq!(links(&head.headers), ["a", "b"]);
+        let response = HttpResponse::Accepted()
+            .append_header(("link", "a"))
+            .append_header(("link", "b"))
+            .finish();
+        let parts = parts(&response).unwrap();
+        assert_eq!(parts.status, http::StatusCode::ACCEPTED);
+        assert_eq!(links(&parts.headers), ["a", "b"]);
+    }
 }

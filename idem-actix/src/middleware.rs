@@ -11,6 +11,7 @@ use actix_web::dev::{
 };
 use actix_web::error::{ErrorInternalServerError, InternalError, PayloadError};
 use actix_web::{HttpMessage as _, HttpRequest, HttpResponse};
+use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::future::{FutureExt as _, LocalBoxFuture};
 use http_body::Body as _;
@@ -138,7 +139,8 @@ where
         let mut guarded = self.layer.layer(worker);
         let body = body_of(&mut request);
         let (done, ended) = oneshot::channel();
-        actix_web::rt::spawn(serve(self.service.clone(), request, jobs, done));
+        // In a box, because tokio moves the future of a new task several times.
+        actix_web::rt::spawn(Box::pin(serve(self.service.clone(), request, jobs, done)));
         Box::pin(async move {
             let response = AssertUnwindSafe(guarded.call(http::Request::from_parts(head, body)))
                 .catch_unwind()
@@ -170,12 +172,10 @@ fn body_of(request: &mut ServiceRequest) -> Body {
         .and_then(|value| value.to_str().ok()?.parse().ok());
     let is_chunked = request.headers().contains_key("transfer-encoding");
     let payload = std::mem::replace(request.parts_mut().1, Payload::None);
-    let length = match &payload {
-        Payload::None => Some(0),
-        _ if is_chunked => None,
-        _ => stated,
-    };
-    let (sender, received) = ChannelBody::new(length);
+    if matches!(payload, Payload::None) {
+        return Body::from(Bytes::new());
+    }
+    let (sender, received) = ChannelBody::new(if is_chunked { None } else { stated });
     actix_web::rt::spawn(sender.send_all(payload));
     Body::streaming(received)
 }
@@ -234,12 +234,18 @@ async fn serve<S, B>(
     let Some(parts) = convert::parts(&served) else {
         return;
     };
-    let body = served.into_body();
+    // Most bodies are in memory, and need no channel.
+    let body = match served.into_body().try_into_bytes() {
+        Ok(whole) => {
+            let whole = http::Response::from_parts(parts, Body::from(whole));
+            let _ = response.send(Ok(whole));
+            return;
+        }
+        Err(body) => body,
+    };
     let (sender, received) = ChannelBody::new(length(body.size()));
-    if response
-        .send(Ok(http::Response::from_parts(parts, received)))
-        .is_ok()
-    {
+    let streaming = http::Response::from_parts(parts, Body::streaming(received));
+    if response.send(Ok(streaming)).is_ok() {
         sender.send_all(chunks(body)).await;
     }
 }

@@ -168,6 +168,10 @@ fn credential_in<'a>(
     scope: &str,
     headers: &'a HeaderMap,
 ) -> Option<(&'a HeaderName, &'a HeaderValue)> {
+    // It has no room for one.
+    if scope.len() < MIN_CREDENTIAL_LEN {
+        return None;
+    }
     headers
         .iter()
         .find(|(name, value)| is_credential(name.as_str()) && is_from(scope, name, value))
@@ -283,6 +287,8 @@ mod tests {
             ("8d7e6f5a4b", "cookie", "theme=dark; JSESSIONID=8d7e6f5a4b"),
             ("8d7e6f5a4b", "cookie", "sid=8d7e6f5a4b"),
             ("0123456789", "x-api-key", "0123456789"),
+            // The shortest credential.
+            ("01234567", "x-api-key", "01234567"),
             ("0123456789", "apikey", "0123456789"),
             ("eu/0123456789", "x-goog-api-key", "0123456789"),
             ("0123456789", "x-auth-token", "0123456789"),

@@ -151,8 +151,8 @@ impl RecordSettings {
     /// Whether a response is recorded, by its head.
     pub(super) fn keeps(&self, parts: &response::Parts) -> bool {
         let is_invalid =
-            matches!(parts.status.as_u16(), 400 | 422) || is_invalid_by_grpc(&parts.headers);
-        if self.releases_invalid && is_invalid {
+            || matches!(parts.status.as_u16(), 400 | 422) || is_invalid_by_grpc(&parts.headers);
+        if self.releases_invalid && is_invalid() {
             return false;
         }
         match &self.keep {
@@ -176,27 +176,31 @@ impl RecordSettings {
     pub(super) fn is_recorded(&self, headers: &HeaderMap) -> impl Fn(&HeaderName) -> bool {
         let has_connection = headers.contains_key(names::CONNECTION);
         move |name| {
-            let is_excluded = NEVER_RECORDED.contains(name) || self.excluded_headers.contains(name);
+            let is_excluded = is_of_one_response(name) || self.excluded_headers.contains(name);
             !(is_excluded || (has_connection && is_named_by_connection(headers, name)))
         }
     }
 }
 
-/// Headers of a connection, and others that belong to one response. The length is that of the body.
-const NEVER_RECORDED: [HeaderName; 12] = [
-    names::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    names::PROXY_AUTHENTICATE,
-    HeaderName::from_static("proxy-authentication-info"),
-    names::TE,
-    names::TRAILER,
-    names::TRANSFER_ENCODING,
-    names::UPGRADE,
-    names::CONTENT_LENGTH,
-    names::DATE,
-    names::SET_COOKIE,
-];
+/// Whether it is a header of a connection, or another that belongs to one response. The length is
+/// that of the body.
+fn is_of_one_response(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "keep-alive"
+            | "proxy-connection"
+            | "proxy-authenticate"
+            | "proxy-authentication-info"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+            | "content-length"
+            | "date"
+            | "set-cookie"
+    )
+}
 
 /// Whether `Connection` names the header: then it belongs to the connection as well.
 fn is_named_by_connection(headers: &HeaderMap, name: &HeaderName) -> bool {
