@@ -8,12 +8,13 @@ use idem_sqlx::guard;
 use idem_sqlx::sqlx::mysql::MySqlPool;
 use idem_sqlx::sqlx::postgres::PgPool;
 use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
-use idem_sqlx::sqlx::{self, AssertSqlSafe, ConnectOptions as _, MySql, Postgres, Sqlite};
+use idem_sqlx::sqlx::{self, ConnectOptions as _, MySql, Postgres, Sqlite};
 use idem_sqlx::sqlx::{MySqlTransaction, PgTransaction, SqliteTransaction, Transaction, raw_sql};
 
 use tokio::sync::Notify;
 
-use crate::databases::{insert, mariadb, postgres, sqlite};
+use super::has_record;
+use crate::databases::{insert, mariadb, postgres, rows, sqlite};
 use crate::failed::Failed;
 use crate::{in_use, until};
 
@@ -45,19 +46,6 @@ macro_rules! over {
             async fn write(tx: &mut Tx<'_>, name: &str) -> Result<u32, Failed> {
                 raw_sql(insert(name)).execute(&mut **tx).await?;
                 Ok(7)
-            }
-
-            async fn rows(pool: &$Pool, name: &str) -> i64 {
-                let count = format!("SELECT count(*) FROM business WHERE name = '{name}'");
-                sqlx::query_scalar(AssertSqlSafe(count))
-                    .fetch_one(pool)
-                    .await
-                    .unwrap()
-            }
-
-            async fn has_record(idempotency: &Idempotency, name: &str) -> bool {
-                let call = idempotency.operation("begun").key(name);
-                call.inspect().await.unwrap().is_some()
             }
 
             #[tokio::test]
@@ -228,56 +216,30 @@ fn answer(name: &str) -> Result<u32, Failed> {
     }
 }
 
-#[idempotent(
-    name = "begun",
-    key = name,
-    transaction = tx,
-    errors(Failed::Declined => keep, _ => release),
-    crate = "::idem_core"
-)]
-pub(super) async fn pay_on_postgres(
-    tx: &mut PgTransaction<'_>,
-    name: &str,
-    runs: &AtomicU32,
-) -> Result<u32, Failed> {
-    runs.fetch_add(1, Ordering::Relaxed);
-    raw_sql(insert(name)).execute(&mut **tx).await?;
-    answer(name)
+macro_rules! pay {
+    ($pay:ident, $Transaction:ident) => {
+        #[idempotent(
+                                                    name = "begun",
+                                                    key = name,
+                                                    transaction = tx,
+                                                    errors(Failed::Declined => keep, _ => release),
+                                                    crate = "::idem_core"
+                                                )]
+        pub(super) async fn $pay(
+            tx: &mut $Transaction<'_>,
+            name: &str,
+            runs: &AtomicU32,
+        ) -> Result<u32, Failed> {
+            runs.fetch_add(1, Ordering::Relaxed);
+            raw_sql(insert(name)).execute(&mut **tx).await?;
+            answer(name)
+        }
+    };
 }
 
-#[idempotent(
-    name = "begun",
-    key = name,
-    transaction = tx,
-    errors(Failed::Declined => keep, _ => release),
-    crate = "::idem_core"
-)]
-pub(super) async fn pay_on_mariadb(
-    tx: &mut MySqlTransaction<'_>,
-    name: &str,
-    runs: &AtomicU32,
-) -> Result<u32, Failed> {
-    runs.fetch_add(1, Ordering::Relaxed);
-    raw_sql(insert(name)).execute(&mut **tx).await?;
-    answer(name)
-}
-
-#[idempotent(
-    name = "begun",
-    key = name,
-    transaction = tx,
-    errors(Failed::Declined => keep, _ => release),
-    crate = "::idem_core"
-)]
-pub(super) async fn pay_on_sqlite(
-    tx: &mut SqliteTransaction<'_>,
-    name: &str,
-    runs: &AtomicU32,
-) -> Result<u32, Failed> {
-    runs.fetch_add(1, Ordering::Relaxed);
-    raw_sql(insert(name)).execute(&mut **tx).await?;
-    answer(name)
-}
+pay!(pay_on_postgres, PgTransaction);
+pay!(pay_on_mariadb, MySqlTransaction);
+pay!(pay_on_sqlite, SqliteTransaction);
 
 // What ends a transaction: on MariaDB as a deadlock, on SQLite as a full disk does.
 over!(

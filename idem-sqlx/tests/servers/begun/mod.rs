@@ -7,6 +7,8 @@ mod kept;
 use std::error::Error;
 use std::fmt::Write as _;
 
+use idem_core::Idempotency;
+
 /// What an error and all its sources say.
 fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
@@ -14,4 +16,9 @@ fn chain(error: &(dyn Error + 'static)) -> String {
         let _ = writeln!(text, "{error}");
     }
     text
+}
+
+async fn has_record(idempotency: &Idempotency, name: &str) -> bool {
+    let call = idempotency.operation("begun").key(name);
+    call.inspect().await.unwrap().is_some()
 }
