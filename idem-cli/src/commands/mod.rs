@@ -79,21 +79,7 @@ const MOST_DECISIONS: usize = 20;
 const MOST_PURGES: usize = 3;
 
 async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failure> {
-    let Which {
-        operation,
-        key,
-        digest,
-    } = &show.which;
-    let found = match (operation, key, digest) {
-        (Some(operation), Some(key), _) => find(store, operation, key).await,
-        (_, _, Some(digest)) => find_digest(store, *digest).await,
-        _ => {
-            return Err(Failure::Arguments(
-                "an operation and a key, or a digest, are needed".to_owned(),
-            ));
-        }
-    };
-    let (id, info) = match found {
+    let (id, info) = match find_which(store, &show.which).await {
         Ok(found) => found,
         Err(Failure::NoRecord(why)) => {
             show_gone(store, &show.which, json).await?;
@@ -138,6 +124,23 @@ async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failu
         print::pattern(&id, &info, &value)?;
     }
     Ok(())
+}
+
+async fn find_which(store: &AnyStore, which: &Which) -> Result<(RecordId, RecordInfo), Failure> {
+    match which {
+        Which {
+            operation: Some(operation),
+            key: Some(key),
+            ..
+        } => find(store, operation, key).await,
+        Which {
+            digest: Some(digest),
+            ..
+        } => find_digest(store, *digest).await,
+        _ => Err(Failure::Arguments(
+            "an operation and a key, or a digest, are needed".to_owned(),
+        )),
+    }
 }
 
 /// An outcome that the operation's function recorded.
