@@ -25,7 +25,7 @@ use idem_testkit::{RedisCluster, RedisSentinels, RedisServer};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::{SECOND, redis_key};
+use crate::{SECOND, redis_key, until};
 
 /// How often each case is measured with each client.
 const ROUNDS: usize = 3;
@@ -337,9 +337,14 @@ impl Servers {
             }
             Trouble::SlotsMoveBesideStoppedReplica => {
                 let replica = &self.servers()[5];
+                let slots = async || {
+                    let slots = self.first().cli(&["CLUSTER", "SLOTS"]).await;
+                    slots.unwrap().to_string()
+                };
+                let before = slots().await;
                 let stop = async {
                     // `redis-cli` looks at all nodes before it begins.
-                    sleep(SECOND / 4).await;
+                    until("the first slot moves", || async { slots().await != before }).await;
                     replica.pause().unwrap();
                 };
                 tokio::join!(self.move_slots(), stop);
