@@ -1,5 +1,5 @@
-//! An order is a charge, some reservations, a parcel and a mail. Worker processes are killed between
-//! these steps and inside of them, and others go on where they stopped.
+//! An order is a charge, some reservations, a parcel and a mail. Worker processes are killed
+//! between these steps and inside of them, and others go on where they stopped.
 //!
 //! ```text
 //! cargo run --example fulfil                               # records in a file of SQLite

@@ -6,8 +6,8 @@
 //! cargo run --example workers --features redis -- --store redis://127.0.0.1/
 //! ```
 //!
-//! `--store sqlite://workers.db` and `--store postgres://user@host/db` build the example again, with
-//! that store.
+//! `--store sqlite://workers.db` and `--store postgres://user@host/db` build the example again,
+//! with that store.
 //!
 //! The first process that gets a job does it; the others get its result. When the killed one's
 //! lease runs out, another finishes its job, as the second attempt.
@@ -68,7 +68,13 @@ const ORDER: &str = "o-1";
 /// Short, so that the example is over soon.
 const LEASE: Duration = Duration::from_secs(2);
 
-#[idempotent(key = "(run, job)", name = "workers.job", ttl = "10m", lease = LEASE, in_flight = wait("30s"))]
+#[idempotent(
+    key = "(run, job)",
+    name = "workers.job",
+    ttl = "10m",
+    lease = LEASE,
+    in_flight = wait("30s"),
+)]
 async fn work(run: &str, worker: u32, job: u32) -> Result<String, idem::Error> {
     let attempt = idem::current().map_or(0, |call| call.attempt());
     println!("begun {job} {attempt}");

@@ -123,7 +123,9 @@ impl AnyStore {
         intervention: &'a Intervention,
         keep_for: Duration,
     ) -> BoxFuture<'a, Result<Intervened, StoreError>> {
-        each!(self, store => async move { Trail::new(store).keep_for(keep_for).intervene(intervention).await })
+        each!(self, store => async move {
+            Trail::new(store).keep_for(keep_for).intervene(intervention).await
+        })
     }
 
     /// Writes the entry of a decision about many records.
@@ -133,7 +135,9 @@ impl AnyStore {
         by: Operator<'a>,
         keep_for: Duration,
     ) -> BoxFuture<'a, Result<Noted, StoreError>> {
-        each!(self, store => async move { Trail::new(store).keep_for(keep_for).note(decision, by.who, by.why).await })
+        each!(self, store => async move {
+            Trail::new(store).keep_for(keep_for).note(decision, by.who, by.why).await
+        })
     }
 
     /// Adds the result to the entry of a decision about many records.
@@ -143,7 +147,9 @@ impl AnyStore {
         ended: Ended,
         keep_for: Duration,
     ) -> BoxFuture<'_, Result<(), StoreError>> {
-        each!(self, store => async move { Trail::new(store).keep_for(keep_for).end(noted, &ended).await })
+        each!(self, store => async move {
+            Trail::new(store).keep_for(keep_for).end(noted, &ended).await
+        })
     }
 
     /// The latest decisions about the record with a digest.

@@ -1,4 +1,5 @@
-//! Many calls at once, as of a consumer with a batch of messages, beside one pipelined batch by hand.
+//! Many calls at once, as of a consumer with a batch of messages, beside one pipelined batch by
+//! hand.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,

@@ -27,7 +27,11 @@ async fn retried(shop: Arc<Shop>, order: &str) -> Result<u32, Failure> {
     shop.place().await
 }
 
-#[idempotent(name = "kinds.kept", key = order, errors(Failure::Idempotency(_) => keep, _ => release))]
+#[idempotent(
+    name = "kinds.kept",
+    key = order,
+    errors(Failure::Idempotency(_) => keep, _ => release),
+)]
 async fn kept(shop: Arc<Shop>, order: &str) -> Result<u32, Failure> {
     shop.place().await
 }

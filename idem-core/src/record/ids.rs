@@ -180,8 +180,8 @@ pub(crate) const LOCK_PREFIX: &str = "idem.lock/";
 /// Whether this is the operation of a lock's record, such as `idem.lock/disks.compact` for
 /// [`lock("disks.compact")`](crate::Idempotency::lock).
 ///
-/// Such names, and `idem.lock` itself, are reserved: no call has them. So a lock and an operation of
-/// the same name have different records.
+/// Such names, and `idem.lock` itself, are reserved: no call has them. So a lock and an operation
+/// of the same name have different records.
 ///
 /// # Examples
 ///

@@ -83,7 +83,7 @@ struct CallState {
     progress: BodyProgress,
     /// What a transaction needs to record the outcome. `None` if no lease holds the record.
     recorder: Option<TransactionRecorder>,
-    /// What the steps of the body need; `None` if nothing is recorded of it.
+    /// The scope of the body's steps; `None` if the body is not recorded.
     steps: Option<StepScope>,
     /// The lease whose loss stops the body.
     stops_with: Option<Arc<Term>>,
@@ -197,7 +197,7 @@ impl Call {
         self
     }
 
-    /// What the steps of the body need; `None` if nothing is recorded of it.
+    /// The scope of the body's steps; `None` if the body is not recorded.
     pub(crate) fn steps(&self) -> Option<&StepScope> {
         self.0.steps.as_ref()
     }

@@ -14,7 +14,9 @@ impl Plan {
     pub(super) fn site(&self) -> TokenStream {
         let here = Span::mixed_site();
         let krate = self.krate.at(here);
-        quote_spanned!(here=> #krate::__private::Site::new(::core::file!(), ::core::line!(), ::core::column!()))
+        quote_spanned! {here=>
+            #krate::__private::Site::new(::core::file!(), ::core::line!(), ::core::column!())
+        }
     }
 
     fn name(&self) -> TokenStream {

@@ -65,8 +65,8 @@ impl RedisNode {
         self
     }
 
-    /// Sets whether the connection uses TLS (feature `tls`). Default: a Sentinel's does not, and that
-    /// of a cluster's node does if the builder says so.
+    /// Sets whether the connection uses TLS (feature `tls`). Default: a Sentinel's does not, and
+    /// that of a cluster's node does if the builder says so.
     pub fn tls(mut self, tls: bool) -> Self {
         self.tls = Some(tls);
         self

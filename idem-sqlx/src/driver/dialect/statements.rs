@@ -50,9 +50,10 @@ impl ListStatements {
     }
 }
 
-/// When a sweep looks at a row that is overwritten: the row's own time, if that is neither too early
-/// nor too late, so that most writes change neither the column nor its index. `from_now` writes the
-/// time at which a sweep has something to do with the row, and a slack for each whole minute of it.
+/// When a sweep looks at a row that is overwritten: the row's own time, if that is neither too
+/// early nor too late, so that most writes change neither the column nor its index. `from_now`
+/// writes the time at which a sweep has something to do with the row, and a slack for each whole
+/// minute of it.
 pub(super) fn sweep_at(own: &str, from_now: impl Fn(i64) -> String) -> String {
     let earliest = from_now(0);
     let latest = from_now(2 * SLACK);

@@ -313,8 +313,8 @@ fn listing(t: &str) -> ListStatements {
     }
 }
 
-/// A sweep takes the rows that are due and not locked. A condition on other columns beside the limit
-/// would lock each row that it passes by.
+/// A sweep takes the rows that are due and not locked. A condition on other columns beside the
+/// limit would lock each row that it passes by.
 fn upkeep(t: &str) -> UpkeepStatements {
     let due = format!(
         "(SELECT operation, `key` FROM {t} WHERE sweep_at <= UTC_TIMESTAMP(6) \
