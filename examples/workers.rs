@@ -143,14 +143,14 @@ async fn until_decided() -> Result<String, Box<dyn Error>> {
     }
 }
 
-/// What goes on meanwhile. Two processes of a real service would get each order.
+/// The events meanwhile. Two processes of a real service would get each order.
 #[idempotent(key = order, name = "workers.shipment", ttl = "10m", in_flight = wait("5s"))]
 async fn ship(order: u64) -> Result<u64, idem::Error> {
     tokio::time::sleep(Duration::from_millis(20 * (order % 8 + 1))).await;
     Ok(order)
 }
 
-/// Ships orders without end, each twice. What fails while the store is away is in the log.
+/// Ships orders without end, each twice. Failures while the store is away are in the log.
 async fn ship_all() {
     let first = u64::from(std::process::id()) << 32;
     for order in first.. {

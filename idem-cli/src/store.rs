@@ -22,7 +22,7 @@ use crate::failure::Failure;
 /// How long a step of the store may take, and making a connection.
 const LIMIT: Duration = Duration::from_secs(5);
 const TABLE: &str = "idem_records";
-/// What to do if a connection fails.
+/// The advice if a connection fails.
 const SERVER: &str = "check the URL, and that the server runs and can be reached from here";
 const FILE: &str = "check the path and its rights, because this program creates no file";
 const SCHEMES: &str =
@@ -48,7 +48,7 @@ macro_rules! each {
     };
 }
 
-/// Who decided, and why.
+/// The operator and the reason of a decision.
 #[derive(Clone, Copy)]
 pub(crate) struct Operator<'a> {
     pub(crate) who: &'a str,

@@ -125,7 +125,7 @@ impl Columns {
     }
 
     /// Returns when a sweep looks at the row, from now: not before its [`chore`](Self::chore), at
-    /// the latest, and if it is set anew. A row that is kept for less than a minute has no slack.
+    /// the latest, and if it is set again. A row that is kept for less than a minute has no slack.
     pub(crate) fn sweeps(&self) -> [Option<i64>; 3] {
         let chore = self.chore();
         let slack = |parts: i64| chore.map(|chore| chore + chore / 60_000 * SLACK * parts);

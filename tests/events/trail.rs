@@ -65,7 +65,7 @@ over_both_stores! {
         let again = call().audit("joe", "ticket 3").settle(&8_u32).await;
         assert!(matches!(again, Err(Error::Duplicate { .. })), "{again:?}");
         assert!(call().audit("jane", "").forget().await.unwrap());
-        // Of nothing there is nothing to note, and nobody said who.
+        // Without a record nothing is noted, and no operator was named.
         assert!(!call().audit("jane", "again").forget().await.unwrap());
         call().run(async || Ok::<_, Error>(1)).await.unwrap();
         assert!(call().forget().await.unwrap());
@@ -363,7 +363,7 @@ async fn the_number_of_an_operator_that_died_is_not_given_twice() {
         .await
         .unwrap();
     trail.end(noted, &Ended::refused("a test")).await.unwrap();
-    // It comes back, and gives up what is no longer its own.
+    // It comes back, and gives up the key that it has lost.
     let release = Release::new(counter, owner, ReleaseTo::Abandoned);
     store.release(&release).await.unwrap();
     assert_eq!(trail.of(&id, 100).await.unwrap().len(), 1);

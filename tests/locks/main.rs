@@ -22,7 +22,7 @@ use support::{Bodies, LEASE, LONG, World};
 
 type Res<T = u64> = Result<T, Error>;
 
-/// So long that nobody waits for its end: a lock is free before that only if it was released.
+/// Longer than any test waits: a lock is free before that only if it was released.
 const ENDLESS: Duration = Duration::from_secs(600);
 const BRIEF: Duration = Duration::from_millis(50);
 

@@ -162,7 +162,7 @@ async fn pattern_of(store: &AnyStore, operation: &str) -> Result<Option<Pattern>
     Ok(found.into_iter().next())
 }
 
-/// What operators decided about a record that does not exist, if they did.
+/// Shows the decisions of operators about a record that does not exist, if there were any.
 async fn show_gone(store: &AnyStore, which: &Which, json: bool) -> Result<(), Failure> {
     let ids = match (&which.operation, &which.key) {
         (Some(operation), Some(key)) => ids_of(operation, key),

@@ -103,7 +103,7 @@ async fn replicas(pool: &MySqlPool, report: &mut Report) -> Result<(), Failure> 
         .await
         .map_err(|error| unavailable(&error))?;
     let all: i64 = row.try_get(0).map_err(|error| unavailable(&error))?;
-    // The name differs between MySQL and MariaDB. Without the plug-in there is no such variable.
+    // The name differs between MySQL and MariaDB. Without the plug-in, neither variable exists.
     let status = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Rpl_semi_sync_master_status', \
         'Rpl_semi_sync_source_status')";
     let row = sqlx::query(status)

@@ -1,7 +1,7 @@
 //! The return types of axum's handlers, as outcomes.
 //!
 //! Each is stored as its content: a status as its number, headers as pairs, `Json<T>` as the `T`. A
-//! response whose body is a stream is no outcome, because it can be read only once.
+//! response whose body is a stream is not an outcome, because it can be read only once.
 
 use axum::Json;
 use axum::http::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER, WWW_AUTHENTICATE};

@@ -81,7 +81,7 @@ struct CallState {
     /// The body asks first what became of an earlier attempt.
     asks: bool,
     progress: BodyProgress,
-    /// What a transaction needs to record the outcome. `None` if no lease holds the record.
+    /// The means of a transaction to record the outcome. `None` if no lease holds the record.
     recorder: Option<TransactionRecorder>,
     /// The scope of the body's steps; `None` if the body is not recorded.
     steps: Option<StepScope>,
@@ -94,7 +94,7 @@ struct CallState {
     outer: Option<Call>,
 }
 
-/// What has happened in the body so far.
+/// The events in the body so far.
 #[derive(Default)]
 struct BodyProgress {
     /// A guarded call of the body has failed with an error of `idem`.
@@ -120,7 +120,7 @@ pub(crate) enum AskMode {
     Skips,
 }
 
-/// There is no answer. If the body fails or panics in this state, there will be none.
+/// No answer. If the body fails or panics in this state, there will be none.
 const NOT_ASKED: u8 = 0;
 const ASKED: u8 = 1;
 const UNKNOWN: u8 = 2;

@@ -236,7 +236,7 @@ async fn intervened(
     }
 }
 
-/// What takes the place of a record.
+/// The value in place of a record.
 struct Put {
     /// Empty to remove the record.
     record: Vec<u8>,

@@ -40,7 +40,7 @@ enum Client {
     RedisRs,
 }
 
-/// What happens to the servers.
+/// The fault of the servers.
 #[derive(Debug, Clone, Copy)]
 enum Trouble {
     MasterKilled,
@@ -123,7 +123,7 @@ async fn measure(trouble: Trouble, callers: usize, client: Client) {
     );
 }
 
-/// What all callers of a run share.
+/// The state that all callers of a run share.
 #[derive(Default)]
 struct Run {
     is_over: AtomicBool,
@@ -153,7 +153,7 @@ impl Run {
     }
 }
 
-/// What a stream of calls saw.
+/// The results of a stream of calls.
 #[derive(Default)]
 struct Seen {
     calls: u64,

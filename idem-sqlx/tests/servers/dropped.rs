@@ -1,4 +1,4 @@
-//! What a call that is dropped in a transaction leaves behind on its caller's connection.
+//! The state of the caller's connection after a call in a transaction was dropped.
 
 use std::time::Duration;
 

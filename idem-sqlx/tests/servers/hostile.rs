@@ -23,7 +23,7 @@ macro_rules! hostile {
             struct World {
                 pool: $Pool,
                 idempotency: Idempotency,
-                /// What SQLite's file is in.
+                /// The folder of SQLite's file.
                 _dir: tempfile::TempDir,
             }
 

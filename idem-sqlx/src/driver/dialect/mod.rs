@@ -47,7 +47,7 @@ pub(crate) enum Guard {
     RanOut(i64),
 }
 
-/// What was found out about a table.
+/// The result of the check of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(not(feature = "mysql"), allow(dead_code))]
 pub(crate) enum Schema {

@@ -64,7 +64,7 @@ pub(super) fn sweep_at(own: &str, from_now: impl Fn(i64) -> String) -> String {
     )
 }
 
-/// What the store does in the background. Each statement of a sweep looks at the first rows that
+/// The statements of the background tasks. Each statement of a sweep looks at the first rows that
 /// are due, and takes its own among them.
 pub(super) struct UpkeepStatements {
     pub(super) sweep: Arc<str>,

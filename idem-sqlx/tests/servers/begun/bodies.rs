@@ -1,4 +1,4 @@
-//! What becomes of a transaction that begins itself, by the end of its body.
+//! The fate of a transaction that begins itself, by the end of its body.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -152,7 +152,7 @@ macro_rules! over {
                 let (pool, _) = setup().await;
                 let call = guard::transaction(&pool, async |tx: &mut Tx<'_>| {
                     write(tx, "begun, ended").await?;
-                    // What the body does not look at.
+                    // The body ignores the answer.
                     let _ = raw_sql($ends).execute(&mut **tx).await;
                     Ok::<_, Failed>(7)
                 });
@@ -241,7 +241,7 @@ pay!(pay_on_postgres, PgTransaction);
 pay!(pay_on_mariadb, MySqlTransaction);
 pay!(pay_on_sqlite, SqliteTransaction);
 
-// What ends a transaction: on MariaDB as a deadlock, on SQLite as a full disk does.
+// A statement ends the transaction: on MariaDB as a deadlock, on SQLite as a full disk does.
 over!(
     on_postgres,
     Postgres,

@@ -22,7 +22,7 @@ use crate::databases::{insert, mariadb, mysql_at, postgres, postgres_at, rows, s
 use crate::failed::Failed;
 use crate::{in_use, until};
 
-/// What happens between the roll-back of a transaction and the one that records its kept errors.
+/// An event between the roll-back of a transaction and the one that records its kept errors.
 type Between = Box<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 macro_rules! over {
@@ -185,7 +185,7 @@ macro_rules! over {
                 let (pool, idempotency) = setup().await;
                 let runs = AtomicU32::new(0);
                 let name = "kept elsewhere, declined";
-                // In SQLite, two transactions that write cannot be open in one file.
+                // SQLite has at most one open transaction that writes in a file.
                 let (elsewhere, other) = setup().await;
                 let call = guard::transaction(&pool, async |tx: &mut Tx<'_>| {
                     write(tx, "kept here").await?;

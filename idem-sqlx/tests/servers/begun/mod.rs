@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use idem_core::Idempotency;
 
-/// What an error and all its sources say.
+/// The texts of an error and of all its sources.
 fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     for error in std::iter::successors(Some(error), |error| (*error).source()) {

@@ -34,14 +34,14 @@ pub(super) struct Statements {
     pub(super) table: TableStatements,
 }
 
-/// What comes before the values of an insert.
+/// The text before the values of an insert.
 struct InsertParts {
     insert: Arc<str>,
     insert_ignoring: Arc<str>,
     insert_or_lock: Arc<str>,
 }
 
-/// What comes between the values of a renewal.
+/// The texts between the values of a renewal.
 struct RenewalParts {
     select: Arc<str>,
     update: Arc<str>,
