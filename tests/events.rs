@@ -134,47 +134,19 @@ over_both_stores! {
         }
         for key in ["settled", "released", "forgotten"] {
             let state = async || call(key).inspect().await.unwrap().unwrap().state;
-            eventually("it is abandoned", async || {
-                state().await == RecordState::Abandoned
-            })
-            .await;
+            eventually("it is abandoned", async || state().await == RecordState::Abandoned).await;
         }
         log.decisions();
-        call("settled")
-            .audit("jane", "ticket 1")
-            .settle(&7_u32)
-            .await
-            .unwrap();
-        assert!(
-            call("released")
-                .audit("jane", "ticket 2")
-                .release()
-                .await
-                .unwrap()
-        );
-        assert!(
-            call("forgotten")
-                .audit("jane\n", "ticket 3\u{202e}")
-                .forget()
-                .await
-                .unwrap()
-        );
+        call("settled").audit("jane", "ticket 1").settle(&7_u32).await.unwrap();
+        assert!(call("released").audit("jane", "ticket 2").release().await.unwrap());
+        assert!(call("forgotten").audit("jane\n", "ticket 3\u{202e}").forget().await.unwrap());
         let decisions = log.decisions();
         for decision in ["settled", "released_by_hand", "forgotten"] {
-            assert!(
-                decisions.contains(&(Level::INFO, decision.to_owned())),
-                "{decision}: {decisions:?}"
-            );
+            assert!(decisions.contains(&(Level::INFO, decision.to_owned())), "{decision}: {decisions:?}");
         }
         let text = log.text();
-        assert!(
-            text.contains("by jane: ticket 1") && text.contains("by jane: ticket 2"),
-            "{text}"
-        );
-        assert!(
-            text.contains("ticket 3") && !text.contains(['\n', '\u{202e}']),
-            "{text}"
-        );
+        assert!(text.contains("by jane: ticket 1") && text.contains("by jane: ticket 2"), "{text}");
+        assert!(text.contains("ticket 3") && !text.contains(['\n', '\u{202e}']), "{text}");
     }
 
     async fn p12_every_decision_is_an_event_and_keys_are_redacted(world: World) {
@@ -184,67 +156,46 @@ over_both_stores! {
         let idempotency = builder.build();
         drop(log.decisions());
         let key = "jane@example.org";
-        let call = |fingerprint: u8| {
-            idempotency
-                .operation("events")
-                .key(key)
-                .fingerprint(&fingerprint)
-        };
+        let call = |fingerprint: u8| idempotency.operation("events").key(key).fingerprint(&fingerprint);
 
         let failed = expect!(log, call(1).run(async || Err::<u32, Failure>(Failure::Declined)), [DEBUG "released"]);
         assert!(matches!(failed, Err(Failure::Declined)));
         expect!(log, call(1).run(async || Ok::<_, Error>(7)), [DEBUG "executed"]).unwrap();
         expect!(log, call(1).run(async || Ok::<_, Error>(7)), [DEBUG "replayed"]).unwrap();
         expect!(log, call(1).run(async || Ok::<_, Error>(())), [DEBUG "replayed", WARN "unreadable"]).unwrap_err();
-        expect!(log, call(2).run(async || Ok::<_, Error>(7)), [WARN "rejected_mismatch"])
-            .unwrap_err();
+        expect!(log, call(2).run(async || Ok::<_, Error>(7)), [WARN "rejected_mismatch"]).unwrap_err();
         expect!(log, call(1).forget(), [INFO "forgotten"]).unwrap();
         expect!(log, call(1).settle(&7u32), [INFO "settled"]).unwrap();
         expect!(log, call(1).forget(), [INFO "forgotten"]).unwrap();
         expect!(log, call(1).key("").run(async || Ok::<_, Error>(7)), [INFO "rejected_missing_key"]).unwrap_err();
         expect!(log, call(1).lease(Duration::ZERO).run(async || Ok::<_, Error>(7)), [WARN "misconfigured"]).unwrap_err();
 
-        let dropped = call(1)
-            .lease(LEASE)
-            .run(std::future::pending::<Result<u32, Error>>);
+        let dropped = call(1).lease(LEASE).run(std::future::pending::<Result<u32, Error>>);
         expect!(log, tokio::time::timeout(Duration::from_millis(50), dropped), [WARN "caller_dropped"]).unwrap_err();
         let taken = call(1).wait(LONG).run(async || Ok::<_, Error>(7)).await;
         assert_eq!(taken.unwrap().into_inner(), 7);
         let decisions = log.decisions();
-        let (waits, rest): (Vec<_>, Vec<_>) = decisions
-            .into_iter()
-            .partition(|(_, decision)| decision == "waited");
+        let (waits, rest): (Vec<_>, Vec<_>) = decisions.into_iter().partition(|(_, decision)| decision == "waited");
         assert!(!waits.is_empty());
-        assert_eq!(
-            rest,
-            logged(&[(Level::INFO, "taken_over"), (Level::DEBUG, "executed")])
-        );
+        assert_eq!(rest, logged(&[(Level::INFO, "taken_over"), (Level::DEBUG, "executed")]));
 
         for fault in [Fault::Refuse, Fault::Refuse] {
             faults.next(Step::Claim, fault);
         }
         expect!(log, call(1).run(async || Ok::<_, Error>(7)), [WARN "store_failed"]).unwrap_err();
-        let unguarded = call(1)
-            .store_failure(StoreFailure::Run)
-            .run(async || Ok::<_, Error>(7));
+        let unguarded = call(1).store_failure(StoreFailure::Run).run(async || Ok::<_, Error>(7));
         expect!(log, unguarded, [WARN "store_failed", WARN "ran_unguarded"]).unwrap();
 
         let text = log.text();
         assert!(!text.contains("jane"), "a key in the logs: {text}");
 
         let failing = |key: &'static str, writable, action| {
-            let operation = idempotency
-                .operation("events.errors")
-                .key(key)
-                .errors(move |_: &Kept| action);
+            let operation = idempotency.operation("events.errors").key(key).errors(move |_: &Kept| action);
             operation.run(move || std::future::ready(Err::<u32, _>(Kept(writable))))
         };
-        let once =
-            |retry: idem::Retry| idem::ErrorAction::Retry(retry.backoff(Duration::from_millis(1)));
-        expect!(log, failing("kept", true, idem::ErrorAction::Keep), [DEBUG "error_kept"])
-            .unwrap_err();
-        expect!(log, failing("kept", true, idem::ErrorAction::Keep), [DEBUG "replayed"])
-            .unwrap_err();
+        let once = |retry: idem::Retry| idem::ErrorAction::Retry(retry.backoff(Duration::from_millis(1)));
+        expect!(log, failing("kept", true, idem::ErrorAction::Keep), [DEBUG "error_kept"]).unwrap_err();
+        expect!(log, failing("kept", true, idem::ErrorAction::Keep), [DEBUG "replayed"]).unwrap_err();
         let unwritable = failing("unwritable", false, idem::ErrorAction::Keep);
         expect!(log, unwritable, [WARN "error_not_kept", DEBUG "released"]).unwrap_err();
         let retried = failing("retried", true, once(idem::Retry::new(2)));
@@ -252,70 +203,28 @@ over_both_stores! {
         let then_kept = failing("then", true, once(idem::Retry::new(1).then_keep()));
         expect!(log, then_kept, [INFO "retried", DEBUG "error_kept"]).unwrap_err();
 
-        faults.next(
-            Step::Claim,
-            Fault::DelayReply(LEASE / 3 + Duration::from_millis(20)),
-        );
-        let far = idempotency
-            .operation("events.far")
-            .key("k")
-            .lease(LEASE)
-            .run(async || Ok::<_, Error>(7));
+        faults.next(Step::Claim, Fault::DelayReply(LEASE / 3 + Duration::from_millis(20)));
+        let far = idempotency.operation("events.far").key("k").lease(LEASE).run(async || Ok::<_, Error>(7));
         expect!(log, far, [WARN "lease_too_short", DEBUG "executed"]).unwrap();
 
         let plain = world.builder().await.log_keys().build();
-        plain
-            .operation("events")
-            .key("asked-for")
-            .run(async || Ok::<_, Error>(1))
-            .await
-            .unwrap();
+        plain.operation("events").key("asked-for").run(async || Ok::<_, Error>(1)).await.unwrap();
         assert!(log.text().contains("asked-for"));
 
         // Whoever sends the key does not write the log.
-        plain
-            .operation("events")
-            .key("x\u{202e}y\u{200b}z")
-            .run(async || Ok::<_, Error>(1))
-            .await
-            .unwrap();
+        plain.operation("events").key("x\u{202e}y\u{200b}z").run(async || Ok::<_, Error>(1)).await.unwrap();
         assert!(log.text().contains("x%E2%80%AEy%E2%80%8Bz"));
         for name in ["orders\ncreate\u{202e}", &"x".repeat(100_000)] {
             log.decisions();
-            let refused = plain
-                .operation(name)
-                .key("k")
-                .run(async || Ok::<_, Error>(1))
-                .await
-                .unwrap_err();
-            assert!(
-                matches!(refused, Error::Config { .. }) && refused.to_string().len() < 500,
-                "{refused}"
-            );
+            let refused = plain.operation(name).key("k").run(async || Ok::<_, Error>(1)).await.unwrap_err();
+            assert!(matches!(refused, Error::Config { .. }) && refused.to_string().len() < 500, "{refused}");
             // Without a key too.
-            let refused = plain
-                .operation(name)
-                .run(async || Ok::<_, Error>(1))
-                .await
-                .unwrap_err();
-            assert!(
-                matches!(refused, Error::Config { .. }) && !refused.operation().contains('\n'),
-                "{refused}"
-            );
-            assert_eq!(
-                log.decisions(),
-                logged(&[
-                    (Level::WARN, "misconfigured"),
-                    (Level::WARN, "misconfigured")
-                ])
-            );
+            let refused = plain.operation(name).run(async || Ok::<_, Error>(1)).await.unwrap_err();
+            assert!(matches!(refused, Error::Config { .. }) && !refused.operation().contains('\n'), "{refused}");
+            assert_eq!(log.decisions(), logged(&[(Level::WARN, "misconfigured"), (Level::WARN, "misconfigured")]));
         }
         let text = log.text();
-        assert!(
-            !text.contains('\u{202e}') && !text.contains('\n') && text.len() < 100_000,
-            "{} bytes",
-            text.len()
-        );
+        assert!(!text.contains('\u{202e}') && !text.contains('\n') && text.len() < 100_000, "{} bytes", text.len());
     }
 }
 

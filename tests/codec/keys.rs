@@ -115,23 +115,12 @@ async fn charge(order: &str, runs: &AtomicU32) -> Res {
 }
 
 crate::over_both_stores! {
-    async fn keys_are_rotated_while_a_call_is_in_flight_and_waiters_read_what_they_have_the_key_of(
-        world: World,
-    ) {
-        let keys = [
-            Reloaded::new(&["a"]),
-            Reloaded::new(&["a"]),
-            Reloaded::new(&["a"]),
-        ];
-        let [owner, waiter, behind] = [
-            process(&world, &keys[0]).await,
-            process(&world, &keys[1]).await,
-            process(&world, &keys[2]).await,
-        ];
+    async fn keys_are_rotated_while_a_call_is_in_flight_and_waiters_read_what_they_have_the_key_of(world: World) {
+        let keys = [Reloaded::new(&["a"]), Reloaded::new(&["a"]), Reloaded::new(&["a"])];
+        let [owner, waiter, behind] = [process(&world, &keys[0]).await, process(&world, &keys[1]).await, process(&world, &keys[2]).await];
         let begun = Notify::new();
         let goes_on = Notify::new();
-        let call =
-            |idempotency: &Idempotency| idempotency.operation("keys.rotated").key("k").wait(LONG);
+        let call = |idempotency: &Idempotency| idempotency.operation("keys.rotated").key("k").wait(LONG);
         let owning = call(&owner).run(async || {
             begun.notify_one();
             goes_on.notified().await;
@@ -139,8 +128,7 @@ crate::over_both_stores! {
         });
         let others = async {
             begun.notified().await;
-            let waiting = [&owner, &waiter, &behind]
-                .map(|process| call(process).run(async || -> Res { panic!("it waits") }));
+            let waiting = [&owner, &waiter, &behind].map(|process| call(process).run(async || -> Res { panic!("it waits") }));
             let rotates = async {
                 // They wait by now, or come later: all the same. The last process has only the old
                 // key.
@@ -149,70 +137,31 @@ crate::over_both_stores! {
                 keys[1].reload(&["a", "b"]);
                 goes_on.notify_one();
             };
-            futures_util::future::join(futures_util::future::join_all(waiting), rotates)
-                .await
-                .0
+            futures_util::future::join(futures_util::future::join_all(waiting), rotates).await.0
         };
         let (first, rest) = tokio::join!(owning, others);
         assert!(!first.unwrap().is_replayed());
         let [same, other, late] = rest.try_into().unwrap();
-        assert_eq!(
-            (same.unwrap().into_inner(), other.unwrap().into_inner()),
-            (7, 7)
-        );
+        assert_eq!((same.unwrap().into_inner(), other.unwrap().into_inner()), (7, 7));
         assert!(is_codec(&late), "{late:?}");
         keys[2].reload(&["a", "b"]);
-        assert_eq!(
-            call(&behind)
-                .run(async || -> Res { panic!("it is done") })
-                .await
-                .unwrap()
-                .into_inner(),
-            7
-        );
+        assert_eq!(call(&behind).run(async || -> Res { panic!("it is done") }).await.unwrap().into_inner(), 7);
     }
 
-    async fn p2_an_outcome_whose_key_is_gone_is_an_error_wherever_it_is_read_and_no_body_runs(
-        world: World,
-    ) {
+    async fn p2_an_outcome_whose_key_is_gone_is_an_error_wherever_it_is_read_and_no_body_runs(world: World) {
         let keys = Reloaded::new(&["a"]);
         // The one that committed it, with its local cache, and another one.
         let processes = [process(&world, &keys).await, process(&world, &keys).await];
         let runs = AtomicU32::new(0);
         let errors = AtomicU32::new(0);
-        let token = processes[0]
-            .operation("keys.token")
-            .issue("ada", LONG)
-            .await
-            .unwrap();
-        let value = |process: &Idempotency| {
-            process
-                .operation("keys.value")
-                .key("k")
-                .store_failure(StoreFailure::Run)
-                .run(async || Res::Ok(runs.fetch_add(1, SeqCst)))
-        };
+        let token = processes[0].operation("keys.token").issue("ada", LONG).await.unwrap();
+        let value = |process: &Idempotency| process.operation("keys.value").key("k").store_failure(StoreFailure::Run).run(async || Res::Ok(runs.fetch_add(1, SeqCst)));
         let kept = async |process: &Idempotency| {
-            let keeping = process
-                .operation("keys.kept")
-                .key("k")
-                .errors(|_: &Failed| ErrorAction::Keep);
-            keeping
-                .run(async || {
-                    errors.fetch_add(1, SeqCst);
-                    Err::<u32, _>(Failed::Declined)
-                })
-                .await
-                .unwrap_err()
+            let keeping = process.operation("keys.kept").key("k").errors(|_: &Failed| ErrorAction::Keep);
+            keeping.run(async || { errors.fetch_add(1, SeqCst); Err::<u32, _>(Failed::Declined) }).await.unwrap_err()
         };
-        let submit = |process: &Idempotency| {
-            process
-                .operation("keys.token")
-                .token(&token, "ada")
-                .run(async || Res::Ok(runs.fetch_add(1, SeqCst)))
-        };
-        let annotated =
-            async |process: &Idempotency| idem::scope(process.clone(), charge("o-1", &runs)).await;
+        let submit = |process: &Idempotency| process.operation("keys.token").token(&token, "ada").run(async || Res::Ok(runs.fetch_add(1, SeqCst)));
+        let annotated = async |process: &Idempotency| idem::scope(process.clone(), charge("o-1", &runs)).await;
         for _ in 0..2 {
             value(&processes[0]).await.unwrap();
             assert_eq!(kept(&processes[0]).await, Failed::Declined);
@@ -220,82 +169,41 @@ crate::over_both_stores! {
             annotated(&processes[0]).await.unwrap();
         }
         for round in 0..2 {
-            if round == 0 {
-                keys.reload(&["b"])
-            } else {
-                keys.lose()
-            }
+            if round == 0 { keys.reload(&["b"]) } else { keys.lose() }
             for process in &processes {
-                assert!(
-                    is_codec(&value(process).await)
-                        && is_codec(&submit(process).await)
-                        && is_codec(&annotated(process).await)
-                );
+                assert!(is_codec(&value(process).await) && is_codec(&submit(process).await) && is_codec(&annotated(process).await));
                 assert_eq!(kept(process).await, Failed::Idempotency("codec".into()));
                 let operation = |name: &'static str| process.operation(name).key("k");
                 assert!(is_codec(&operation("keys.value").lookup::<u32>().await));
-                let Begin::Replay(recorded) = operation("keys.value").begin().await.unwrap() else {
-                    panic!("it is done")
-                };
+                let Begin::Replay(recorded) = operation("keys.value").begin().await.unwrap() else { panic!("it is done") };
                 assert!(is_codec(&recorded.decode::<u32>()));
-                let Lookup::Error(recorded) = operation("keys.kept").lookup::<u32>().await.unwrap()
-                else {
-                    panic!("it is kept")
-                };
+                let Lookup::Error(recorded) = operation("keys.kept").lookup::<u32>().await.unwrap() else { panic!("it is kept") };
                 assert!(is_codec(&recorded.decode_error::<Failed>()));
                 // A person can still see that it is done, and cannot settle it again.
-                assert_eq!(
-                    operation("keys.value")
-                        .inspect()
-                        .await
-                        .unwrap()
-                        .unwrap()
-                        .state,
-                    RecordState::Committed
-                );
+                assert_eq!(operation("keys.value").inspect().await.unwrap().unwrap().state, RecordState::Committed);
                 assert!(operation("keys.value").settle(&7).await.is_err());
             }
         }
         // The work of a process without keys is recorded as done.
-        processes[0]
-            .operation("keys.none")
-            .key("k")
-            .run(async || Res::Ok(1))
-            .await
-            .unwrap();
+        processes[0].operation("keys.none").key("k").run(async || Res::Ok(1)).await.unwrap();
         // The keys are back: nothing was lost, and nothing ran again.
         keys.reload(&["b", "a"]);
         for process in &processes {
-            assert!(
-                value(process).await.unwrap().is_replayed()
-                    && submit(process).await.unwrap().is_replayed()
-            );
-            assert_eq!(
-                (annotated(process).await.unwrap(), kept(process).await),
-                (2, Failed::Declined)
-            );
-            let none = process
-                .operation("keys.none")
-                .key("k")
-                .run(async || Res::Ok(2))
-                .await;
+            assert!(value(process).await.unwrap().is_replayed() && submit(process).await.unwrap().is_replayed());
+            assert_eq!((annotated(process).await.unwrap(), kept(process).await), (2, Failed::Declined));
+            let none = process.operation("keys.none").key("k").run(async || Res::Ok(2)).await;
             assert!(matches!(none, Err(Error::AlreadyDone { .. })), "{none:?}");
         }
         assert_eq!((runs.into_inner(), errors.into_inner()), (3, 1));
     }
 
-    async fn p2_a_customer_whose_key_was_destroyed_gets_a_clear_error_and_no_body_runs(
-        world: World,
-    ) {
+    async fn p2_a_customer_whose_key_was_destroyed_gets_a_clear_error_and_no_body_runs(world: World) {
         let keys = PerCustomer::new(&["jane", "joe"]);
         let builder = world.builder().await.local_cache(100);
         let idempotency = builder.codec(EncryptedCodec::new(keys.clone())).build();
         let runs = AtomicU32::new(0);
         let call = |customer: &'static str, number: u32| {
-            idempotency
-                .operation("keys.customer")
-                .key(&(customer, number))
-                .run(async || Res::Ok(runs.fetch_add(1, SeqCst)))
+            idempotency.operation("keys.customer").key(&(customer, number)).run(async || Res::Ok(runs.fetch_add(1, SeqCst)))
         };
         for customer in ["jane", "joe"] {
             assert!(!call(customer, 1).await.unwrap().is_replayed());
@@ -304,43 +212,22 @@ crate::over_both_stores! {
         keys.destroy("jane");
         let refused = call("jane", 1).await.unwrap_err();
         assert!(matches!(refused, Error::Codec { .. }), "{refused:?}");
-        assert!(
-            refused.to_string().contains("the key `jane`")
-                && refused.to_string().contains("if the key was destroyed"),
-            "{refused}"
-        );
+        assert!(refused.to_string().contains("the key `jane`") && refused.to_string().contains("if the key was destroyed"), "{refused}");
         assert!(call("joe", 1).await.unwrap().is_replayed());
         assert_eq!(runs.load(SeqCst), 2);
         // A later call of hers is recorded as done, without its value.
         assert_eq!(call("jane", 2).await.unwrap().into_inner(), 2);
-        assert!(matches!(
-            call("jane", 2).await,
-            Err(Error::AlreadyDone { .. })
-        ));
+        assert!(matches!(call("jane", 2).await, Err(Error::AlreadyDone { .. })));
     }
 
-    async fn p8_a_body_that_was_cut_off_under_the_old_key_runs_again_and_is_recorded_under_the_new_one(
-        world: World,
-    ) {
+    async fn p8_a_body_that_was_cut_off_under_the_old_key_runs_again_and_is_recorded_under_the_new_one(world: World) {
         let keys = Reloaded::new(&["a"]);
         let idempotency = process(&world, &keys).await;
-        let call = || {
-            idempotency
-                .operation("keys.cut")
-                .key("k")
-                .lease(crate::support::LEASE)
-                .wait(LONG)
-        };
+        let call = || idempotency.operation("keys.cut").key("k").lease(crate::support::LEASE).wait(LONG);
         drop(call().begin().await.unwrap());
         keys.reload(&["b"]);
-        assert_eq!(
-            call().run(async || Res::Ok(1)).await.unwrap().into_inner(),
-            1
-        );
-        assert_eq!(
-            call().run(async || Res::Ok(2)).await.unwrap().into_inner(),
-            1
-        );
+        assert_eq!(call().run(async || Res::Ok(1)).await.unwrap().into_inner(), 1);
+        assert_eq!(call().run(async || Res::Ok(2)).await.unwrap().into_inner(), 1);
     }
 }
 

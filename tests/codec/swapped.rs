@@ -102,93 +102,39 @@ impl Place {
 }
 
 crate::over_all_stores! {
-    async fn a_ciphertext_counts_only_where_it_was_written_and_as_what_it_was_written(
-        world: World,
-    ) {
+    async fn a_ciphertext_counts_only_where_it_was_written_and_as_what_it_was_written(world: World) {
         let ring = KeyRing::new("a", EncryptionKey::new([7; 32])).unwrap();
-        let idempotency = world
-            .builder()
-            .await
-            .codec(EncryptedCodec::new(ring))
-            .build();
+        let idempotency = world.builder().await.codec(EncryptedCodec::new(ring)).build();
         let bytes = Arc::default();
-        let forger = async |name| {
-            world
-                .builder()
-                .await
-                .codec(Forger {
-                    name,
-                    bytes: Arc::clone(&bytes),
-                })
-                .build()
-        };
+        let forger = async |name| world.builder().await.codec(Forger { name, bytes: Arc::clone(&bytes) }).build();
         HERS.write(&idempotency).await;
         let reader = forger("xchacha").await;
-        assert!(matches!(
-            HERS.call(&reader).lookup::<u32>().await,
-            Err(Error::Codec { .. })
-        ));
-        assert_eq!(
-            bytes.lock().unwrap().first(),
-            Some(&2),
-            "the form of the ciphertext"
-        );
+        assert!(matches!(HERS.call(&reader).lookup::<u32>().await, Err(Error::Codec { .. })));
+        assert_eq!(bytes.lock().unwrap().first(), Some(&2), "the form of the ciphertext");
         let cases = [
             ("the same", HERS),
             ("another key", Place { key: "his", ..HERS }),
-            (
-                "another operation",
-                Place {
-                    operation: "swapped.refund",
-                    ..HERS
-                },
-            ),
-            (
-                "key and operation with another boundary",
-                Place {
-                    operation: "swapped",
-                    key: "charge:hers",
-                    ..HERS
-                },
-            ),
-            (
-                "an error",
-                Place {
-                    is_error: true,
-                    ..HERS
-                },
-            ),
+            ("another operation", Place { operation: "swapped.refund", ..HERS }),
+            ("key and operation with another boundary", Place { operation: "swapped", key: "charge:hers", ..HERS }),
+            ("an error", Place { is_error: true, ..HERS }),
             ("a later attempt", Place { earlier: 1, ..HERS }),
             ("no version", Place { version: 1, ..HERS }),
             ("a later version", Place { version: 3, ..HERS }),
             ("another codec", Place { codec: "j", ..HERS }),
         ];
         for (what, place) in cases {
-            idempotency
-                .operation(HERS.operation)
-                .key(HERS.key)
-                .forget()
-                .await
-                .unwrap();
+            idempotency.operation(HERS.operation).key(HERS.key).forget().await.unwrap();
             place.write(&forger(place.codec).await).await;
             let ran = AtomicU32::new(0);
             // As an attacker would have it: 150 of version 1 is 15,000 of version 2.
-            let call = || {
-                place
-                    .call(&idempotency)
-                    .outcome_version(place.version.max(2))
-                    .upgrade(1, |old: u32| old * 100)
-            };
+            let call = || place.call(&idempotency).outcome_version(place.version.max(2)).upgrade(1, |old: u32| old * 100);
             let charged = call().run(async || Res::Ok(ran.fetch_add(1, SeqCst))).await;
             let found = call().lookup::<u32>().await;
             if what == "the same" {
                 assert_eq!(charged.unwrap().into_inner(), 150);
                 assert!(matches!(found, Ok(Lookup::Outcome(150))));
             } else {
-                assert!(
-                    matches!(charged, Err(Error::Codec { .. })),
-                    "{what}: {charged:?}"
-                );
+                assert!(matches!(charged, Err(Error::Codec { .. })), "{what}: {charged:?}");
                 let read = match found {
                     Ok(Lookup::Error(recorded)) => recorded.decode_error::<u32>(),
                     other => other.map(|found| panic!("{what}: {found:?}")),
@@ -198,30 +144,14 @@ crate::over_all_stores! {
             assert_eq!(ran.load(SeqCst), 0, "{what}: a body ran");
         }
         // The other way round: an error that was kept is not a value.
-        let kept = Place {
-            key: "kept",
-            version: 1,
-            is_error: true,
-            ..HERS
-        };
+        let kept = Place { key: "kept", version: 1, is_error: true, ..HERS };
         kept.write(&idempotency).await;
-        let Ok(Lookup::Error(recorded)) = kept.call(&reader).lookup::<u32>().await else {
-            panic!("it is kept")
-        };
-        assert!(matches!(
-            recorded.decode_error::<Declined>(),
-            Err(Error::Codec { .. })
-        ));
+        let Ok(Lookup::Error(recorded)) = kept.call(&reader).lookup::<u32>().await else { panic!("it is kept") };
+        assert!(matches!(recorded.decode_error::<Declined>(), Err(Error::Codec { .. })));
         kept.call(&idempotency).forget().await.unwrap();
-        let value = Place {
-            is_error: false,
-            ..kept
-        };
+        let value = Place { is_error: false, ..kept };
         value.write(&reader).await;
-        let charged = value
-            .call(&idempotency)
-            .run(async || -> Result<Declined, Error> { panic!("it is done") })
-            .await;
+        let charged = value.call(&idempotency).run(async || -> Result<Declined, Error> { panic!("it is done") }).await;
         assert!(matches!(charged, Err(Error::Codec { .. })), "{charged:?}");
     }
 }
