@@ -207,8 +207,13 @@ async fn retrieve(
 }
 
 async fn list(State(ledger): State<Ledger>, Extension(account): Extension<Account>) -> Response {
-    Json(json!({ "object": "list", "url": "/v1/charges", "has_more": false, "data": ledger.of(&account) }))
-        .into_response()
+    Json(json!({
+        "object": "list",
+        "url": "/v1/charges",
+        "has_more": false,
+        "data": ledger.of(&account),
+    }))
+    .into_response()
 }
 
 /// An error in Stripe's shape.

@@ -1,5 +1,5 @@
-//! An order is a charge, some reservations, a parcel and a mail. Worker processes are killed between
-//! these steps and inside of them, and others go on where they stopped.
+//! An order is a charge, some reservations, a parcel and a mail. Worker processes are killed
+//! between these steps and inside of them, and others go on where they stopped.
 //!
 //! ```text
 //! cargo run --example fulfil                               # records in a file of SQLite
@@ -29,7 +29,7 @@ mod store;
 const ITEMS: [&str; 3] = ["pen", "ink", "paper"];
 /// Short, so that the example is over soon.
 const LEASE: Duration = Duration::from_millis(800);
-/// Where the workers die: the order, the step, and whether that is recorded by then.
+/// The point at which a worker dies: the order, the step, and whether that is recorded by then.
 const DEATHS: [(u32, &str, &str); 5] = [
     (1, "charge", "after"),
     (2, "reserve ink", "inside"),
@@ -80,12 +80,12 @@ async fn fulfil(shop: &Shop, order: u32) -> Result<Receipt, FulfilError> {
     Ok(Receipt { charge, parcel })
 }
 
-/// What a worker works with.
+/// The connections of a worker.
 struct Shop {
     /// Tells the runs of this example apart in a store that outlives them.
     run: String,
     services: PathBuf,
-    /// Where this worker is to be killed.
+    /// The point at which this worker is killed.
     dies: Option<String>,
 }
 
@@ -194,7 +194,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// What became of one attempt of one order.
+/// The end of one attempt of one order.
 #[derive(Default)]
 struct Attempt {
     /// The steps whose bodies ran, in their order.

@@ -4,8 +4,8 @@
 //! cargo run --example grpc
 //! ```
 //!
-//! The first reply is lost after the body ran. The client sends the call again with its key, and gets
-//! the recorded answer. The first run is slow: the example builds itself again, with tonic.
+//! The first reply is lost after the body ran. The client sends the call again with its key, and
+//! gets the recorded answer. The first run is slow: the example builds itself again, with tonic.
 
 #[cfg(feature = "grpc")]
 #[path = "grpc/charges.rs"]

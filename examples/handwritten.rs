@@ -52,7 +52,7 @@ fn order(key: &str, item: &str) -> CreateOrder {
     }
 }
 
-/// What both must do: the answers to three questions.
+/// The task of both: the answers to three questions.
 macro_rules! answers {
     ($create:path, $pool:expr) => {{
         let pool: &SqlitePool = $pool;

@@ -43,7 +43,13 @@ enum PaymentError {
 }
 
 /// As the error type says. `errors(policy)` allows it to retry.
-#[idempotent(key = order.id, fingerprint = order, name = "payments.charge", ttl = "24h", errors(policy))]
+#[idempotent(
+    key = order.id,
+    fingerprint = order,
+    name = "payments.charge",
+    ttl = "24h",
+    errors(policy),
+)]
 async fn charge(gateway: &Gateway, order: &Order) -> Result<Receipt, PaymentError> {
     // The same key in each try and each attempt: however often the request comes, the gateway
     // carries it out once.

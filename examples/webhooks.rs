@@ -21,7 +21,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use idem::{Idempotency, MemoryStore, idempotent};
 use sha2::Sha256;
 
-/// A signature that is older is not accepted: somebody may have recorded the request.
+/// A signature that is older is not accepted: it may belong to a recorded request.
 const TOLERANCE: u64 = 300;
 
 // ----- verify ----------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ fn mac(secret: &[u8], signed: &[u8]) -> Hmac<Sha256> {
 
 // ----- record ----------------------------------------------------------------------------------
 
-/// What the receiver did. A real one updates its orders.
+/// The work of the receiver. A real one updates its orders.
 type Done = Arc<Mutex<Vec<String>>>;
 
 #[derive(Debug, thiserror::Error)]

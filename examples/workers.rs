@@ -6,8 +6,8 @@
 //! cargo run --example workers --features redis -- --store redis://127.0.0.1/
 //! ```
 //!
-//! `--store sqlite://workers.db` and `--store postgres://user@host/db` build the example again, with
-//! that store.
+//! `--store sqlite://workers.db` and `--store postgres://user@host/db` build the example again,
+//! with that store.
 //!
 //! The first process that gets a job does it; the others get its result. When the killed one's
 //! lease runs out, another finishes its job, as the second attempt.
@@ -68,7 +68,13 @@ const ORDER: &str = "o-1";
 /// Short, so that the example is over soon.
 const LEASE: Duration = Duration::from_secs(2);
 
-#[idempotent(key = "(run, job)", name = "workers.job", ttl = "10m", lease = LEASE, in_flight = wait("30s"))]
+#[idempotent(
+    key = "(run, job)",
+    name = "workers.job",
+    ttl = "10m",
+    lease = LEASE,
+    in_flight = wait("30s"),
+)]
 async fn work(run: &str, worker: u32, job: u32) -> Result<String, idem::Error> {
     let attempt = idem::current().map_or(0, |call| call.attempt());
     println!("begun {job} {attempt}");
@@ -137,14 +143,14 @@ async fn until_decided() -> Result<String, Box<dyn Error>> {
     }
 }
 
-/// What goes on meanwhile. Two processes of a real service would get each order.
+/// The events meanwhile. Two processes of a real service would get each order.
 #[idempotent(key = order, name = "workers.shipment", ttl = "10m", in_flight = wait("5s"))]
 async fn ship(order: u64) -> Result<u64, idem::Error> {
     tokio::time::sleep(Duration::from_millis(20 * (order % 8 + 1))).await;
     Ok(order)
 }
 
-/// Ships orders without end, each twice. What fails while the store is away is in the log.
+/// Ships orders without end, each twice. Failures while the store is away are in the log.
 async fn ship_all() {
     let first = u64::from(std::process::id()) << 32;
     for order in first.. {

@@ -93,7 +93,11 @@ mod free_functions {
 
     const TENANT: &str = "acme";
 
-    #[idempotent(key = (TENANT, "req.order_id"), fingerprint = ("req.cents", "&req.tenant"), name = "orders.parts")]
+    #[idempotent(
+        key = (TENANT, "req.order_id"),
+        fingerprint = ("req.cents", "&req.tenant"),
+        name = "orders.parts",
+    )]
     async fn parts(runs: &Runs, mut req: Req) -> Result<u32, Failure> {
         // The body may do with its arguments what it likes: key and fingerprint are made before.
         req.order_id += 1;

@@ -52,7 +52,7 @@ fn faulty(store: &MemoryStore) -> (Idempotency, Faults) {
     (Idempotency::new(store), faults)
 }
 
-/// Calls of each kind: their results, and how often their bodies run, are as ever.
+/// Calls of each kind: their results, and how often their bodies run, do not change.
 #[expect(clippy::too_many_lines, reason = "a paragraph for each kind of call")]
 async fn calls_are_as_ever(idempotency: &Idempotency, faults: &Faults) {
     let call = |key: &'static str| idempotency.operation("callbacks").key(key).lease(LEASE);
@@ -102,7 +102,7 @@ async fn calls_are_as_ever(idempotency: &Idempotency, faults: &Faults) {
         Err(Error::AlreadyDone { .. })
     ));
 
-    // What an earlier attempt did is found out.
+    // The call finds out what an earlier attempt did.
     drop(call("reconciled").begin().await.unwrap());
     tokio::time::sleep(LEASE).await;
     let asking = call("reconciled").reconcile(async || Res::Ok(Some(7)));
@@ -187,7 +187,7 @@ async fn calls_are_as_ever(idempotency: &Idempotency, faults: &Faults) {
     idempotency.shutdown(LONG).await.unwrap();
 }
 
-/// Steps of the store that fail: what is done about it is as ever.
+/// Steps of the store that fail: the reaction does not change.
 async fn faults_are_as_ever(idempotency: &Idempotency, faults: &Faults) {
     let call = |key: &'static str| {
         idempotency

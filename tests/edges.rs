@@ -428,7 +428,7 @@ async fn p9_an_outcome_that_the_store_does_not_take_for_its_size_is_recorded_as_
             Err(Error::AlreadyDone { .. })
         ));
     }
-    // What an operator settles is not left out: the key stays abandoned.
+    // An outcome that an operator settles is not left out: the key stays abandoned.
     drop(call("settled").begin().await.unwrap());
     tokio::time::sleep(SHORT).await;
     too_large();

@@ -331,7 +331,7 @@ async fn p8_a_client_that_is_gone_finds_its_answer_and_what_was_no_answer_is_not
     assert!(!send(&app, request("large")).await.is_replay());
     assert_eq!(runs.swap(0, SeqCst), 1);
 
-    // A response that fails midway: the work is done, and there is no answer to replay.
+    // A response that fails midway: the work is done, and no answer can be replayed.
     begun.notified().await;
     let broken = send(&app, with("broken", "x-breaks")).await;
     assert_eq!((broken.status, broken.body), (StatusCode::OK, None));

@@ -155,7 +155,11 @@ impl Service {
         gateway(id).await
     }
 
-    #[idempotent(key = id, name = "lints.shared", errors(OrderError::Gateway => retry(max = 1), _ => abandon))]
+    #[idempotent(
+        key = id,
+        name = "lints.shared",
+        errors(OrderError::Gateway => retry(max = 1), _ => abandon),
+    )]
     async fn shared(self: Arc<Self>, id: OrderId) -> Result<u64, OrderError> {
         self.method(id).await
     }

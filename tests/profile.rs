@@ -128,41 +128,99 @@ async fn p7_strict_holds_by_hand_for_what_runs_and_not_for_looking_and_settling(
 }
 
 over_both_stores! {
-    async fn p6_strict_abandons_after_an_error_that_nobody_lists_and_p5_rejects_what_follows(world: World) {
+    async fn p6_strict_abandons_after_an_error_that_nobody_lists_and_p5_rejects_what_follows(
+        world: World,
+    ) {
         let idempotency = world.builder().await.strict().build();
-        let operation = || idempotency.operation("profile.unlisted").key("k").fingerprint(&1);
-        let failed: Result<Outcome<u32>, _> = operation().run(async || Err(Failure::Declined)).await;
+        let operation = || {
+            idempotency
+                .operation("profile.unlisted")
+                .key("k")
+                .fingerprint(&1)
+        };
+        let failed: Result<Outcome<u32>, _> =
+            operation().run(async || Err(Failure::Declined)).await;
         assert!(matches!(failed, Err(Failure::Declined)));
         let next = operation().run(async || Res::Ok(1)).await;
-        assert!(matches!(next, Err(Error::Abandoned { attempt: 1, .. })), "{next:?}");
+        assert!(
+            matches!(next, Err(Error::Abandoned { attempt: 1, .. })),
+            "{next:?}"
+        );
         // The operation's own setting wins.
-        assert_eq!(operation().abandoned(Abandoned::Rerun).run(async || Res::Ok(2)).await.unwrap().into_inner(), 2);
+        assert_eq!(
+            operation()
+                .abandoned(Abandoned::Rerun)
+                .run(async || Res::Ok(2))
+                .await
+                .unwrap()
+                .into_inner(),
+            2
+        );
     }
 
     async fn p5_strict_rejects_after_a_crash_until_somebody_settles(world: World) {
         let idempotency = world.builder().await.strict().lease(LEASE).build();
-        let operation = || idempotency.operation("profile.crash").key("k").fingerprint(&1);
-        let Begin::Execute(lease) = operation().begin().await.unwrap() else { panic!("nothing was there") };
+        let operation = || {
+            idempotency
+                .operation("profile.crash")
+                .key("k")
+                .fingerprint(&1)
+        };
+        let Begin::Execute(lease) = operation().begin().await.unwrap() else {
+            panic!("nothing was there")
+        };
         drop(lease);
         eventually("it is rejected as abandoned", async || {
-            matches!(operation().run(async || Res::Ok(1)).await, Err(Error::Abandoned { .. }))
+            matches!(
+                operation().run(async || Res::Ok(1)).await,
+                Err(Error::Abandoned { .. })
+            )
         })
         .await;
         operation().settle(&9_u32).await.unwrap();
-        assert_eq!(operation().run(async || Res::Ok(1)).await.unwrap().into_inner(), 9);
+        assert_eq!(
+            operation()
+                .run(async || Res::Ok(1))
+                .await
+                .unwrap()
+                .into_inner(),
+            9
+        );
     }
 
     async fn p6_a_default_error_holds_for_unlisted_errors_alone(world: World) {
-        let idempotency = world.builder().await.default_error(ErrorAction::Abandon).build();
+        let idempotency = world
+            .builder()
+            .await
+            .default_error(ErrorAction::Abandon)
+            .build();
         let operation = |key| idempotency.operation("profile.default").key(key);
-        let failed: Result<Outcome<u32>, _> = operation("unlisted").run(async || Err(Failure::Declined)).await;
+        let failed: Result<Outcome<u32>, _> = operation("unlisted")
+            .run(async || Err(Failure::Declined))
+            .await;
         failed.unwrap_err();
-        assert!(matches!(operation("unlisted").lookup::<u32>().await.unwrap(), Lookup::Abandoned { attempt: 1, .. }));
+        assert!(matches!(
+            operation("unlisted").lookup::<u32>().await.unwrap(),
+            Lookup::Abandoned { attempt: 1, .. }
+        ));
         let listed = operation("listed").errors(|_: &Failure| UnkeptAction::Release);
-        listed.run(async || Err::<u32, _>(Failure::Declined)).await.unwrap_err();
-        assert!(matches!(operation("listed").lookup::<u32>().await.unwrap(), Lookup::Unknown));
+        listed
+            .run(async || Err::<u32, _>(Failure::Declined))
+            .await
+            .unwrap_err();
+        assert!(matches!(
+            operation("listed").lookup::<u32>().await.unwrap(),
+            Lookup::Unknown
+        ));
         // Without `strict`, an abandoned record runs again.
-        assert_eq!(operation("unlisted").run(async || Res::Ok(3)).await.unwrap().into_inner(), 3);
+        assert_eq!(
+            operation("unlisted")
+                .run(async || Res::Ok(3))
+                .await
+                .unwrap()
+                .into_inner(),
+            3
+        );
     }
 }
 
@@ -182,7 +240,12 @@ async fn marked(key: &str, error: Marked) -> Result<u32, Marked> {
     Err(error)
 }
 
-#[idempotent(key = key, name = "profile.arms", fingerprint = none, errors(Failure::Declined => abandon, _ => release))]
+#[idempotent(
+    key = key,
+    name = "profile.arms",
+    fingerprint = none,
+    errors(Failure::Declined => abandon, _ => release),
+)]
 async fn arms(key: &str, error: Failure) -> Result<u32, Failure> {
     Err(error)
 }

@@ -55,7 +55,7 @@ enum Failure {
     Ours(#[from] Error),
 }
 
-/// What happened, in order.
+/// The events, in order.
 #[derive(Debug, Clone)]
 enum Event {
     Begins { call: usize, key: u64 },
@@ -227,7 +227,7 @@ struct Plan {
     instead: Option<Instead>,
 }
 
-/// What comes instead of a call.
+/// An action instead of a call.
 #[derive(Debug, Clone, Copy)]
 enum Instead {
     Forgets,

@@ -54,7 +54,9 @@ fn call(idempotency: &Idempotency, operation: &'static str, key: &str) -> Operat
 }
 
 over_all_stores! {
-    async fn p5_a_runtime_that_ends_at_any_moment_of_a_call_holds_up_no_call_of_others(world: World) {
+    async fn p5_a_runtime_that_ends_at_any_moment_of_a_call_holds_up_no_call_of_others(
+        world: World,
+    ) {
         const OPERATION: &str = "runtimes.end";
         let idempotency = world.process().await;
         let bodies = Arc::new(Bodies::default());
@@ -126,7 +128,9 @@ over_all_stores! {
                     tokio::select! {
                         biased;
                         () = begun.notified() => {}
-                        ran = owner.as_mut() => panic!("it never ends: {:?}", ran.map(idem::Outcome::<u32>::into_inner)),
+                        ran = owner.as_mut() => {
+                            panic!("it never ends: {:?}", ran.map(idem::Outcome::<u32>::into_inner))
+                        }
                     }
                 });
                 stands.send(()).unwrap();
@@ -135,7 +139,10 @@ over_all_stores! {
             }
         });
         still.await.unwrap();
-        let next = call(&idempotency, OPERATION, "k").run(async || Res::Ok(2)).await.unwrap();
+        let next = call(&idempotency, OPERATION, "k")
+            .run(async || Res::Ok(2))
+            .await
+            .unwrap();
         assert_eq!((next.is_replayed(), next.into_inner()), (false, 2));
         let before = polls.load(Ordering::SeqCst);
         goes.send(()).unwrap();
@@ -145,29 +152,39 @@ over_all_stores! {
         idempotency.shutdown(LONG).await.unwrap();
     }
 
-    async fn p11_a_runtime_that_stands_still_at_any_moment_of_a_call_holds_up_no_other_key(world: World) {
+    async fn p11_a_runtime_that_stands_still_at_any_moment_of_a_call_holds_up_no_other_key(
+        world: World,
+    ) {
         const OPERATION: &str = "runtimes.left";
         let idempotency = world.process().await;
         // Left alone at different moments, and alive until the end.
         let left: Vec<_> = {
             let idempotency = idempotency.clone();
             elsewhere(move || {
-                (0..24_u32).map(|round| {
-                    let runtime = parked();
-                    let idempotency = idempotency.clone();
-                    let mut alone = Box::pin(async move {
-                        call(&idempotency, OPERATION, &format!("alone {round}")).run(async || Res::Ok(1)).await
-                    });
-                    let ended = driven(&runtime, &mut alone, moment(round));
-                    (runtime, ended.is_none().then_some(alone))
-                }).collect()
-            }).await
+                (0..24_u32)
+                    .map(|round| {
+                        let runtime = parked();
+                        let idempotency = idempotency.clone();
+                        let mut alone = Box::pin(async move {
+                            call(&idempotency, OPERATION, &format!("alone {round}"))
+                                .run(async || Res::Ok(1))
+                                .await
+                        });
+                        let ended = driven(&runtime, &mut alone, moment(round));
+                        (runtime, ended.is_none().then_some(alone))
+                    })
+                    .collect()
+            })
+            .await
         };
         let mut calls = tokio::task::JoinSet::new();
         for number in 0..50 {
             let idempotency = idempotency.clone();
             calls.spawn(async move {
-                call(&idempotency, OPERATION, &format!("other {number}")).run(async || Res::Ok(2)).await.unwrap();
+                call(&idempotency, OPERATION, &format!("other {number}"))
+                    .run(async || Res::Ok(2))
+                    .await
+                    .unwrap();
             });
         }
         while let Some(call) = calls.join_next().await {
@@ -182,7 +199,8 @@ over_all_stores! {
                     Err(error) => panic!("{error}"),
                 }
             }
-        }).await;
+        })
+        .await;
     }
 
     async fn a_lease_by_hand_whose_runtime_has_ended_is_lost_and_its_holder_is_told(world: World) {
@@ -190,10 +208,19 @@ over_all_stores! {
         let idempotency = world.process().await;
         let begun = {
             let idempotency = idempotency.clone();
-            elsewhere(move || parked().block_on(call(&idempotency, OPERATION, "k").begin()).unwrap()).await
+            elsewhere(move || {
+                parked()
+                    .block_on(call(&idempotency, OPERATION, "k").begin())
+                    .unwrap()
+            })
+            .await
         };
-        let Begin::Execute(lease) = begun else { panic!("nobody else was there") };
-        tokio::time::timeout(LONG, lease.lost()).await.expect("its keeper has ended with its runtime");
+        let Begin::Execute(lease) = begun else {
+            panic!("nobody else was there")
+        };
+        tokio::time::timeout(LONG, lease.lost())
+            .await
+            .expect("its keeper has ended with its runtime");
         let next = call(&idempotency, OPERATION, "k").begin().await.unwrap();
         assert!(matches!(next, Begin::Execute(next) if next.attempt() == 2));
     }

@@ -42,33 +42,51 @@ over_both_stores! {
         let begun = Arc::new(Semaphore::new(0));
         let go = Arc::new(Semaphore::new(0));
         for key in ["guarded", ""] {
-            let call = idempotency.operation("shutdown.detached").key(key).missing_key(MissingKey::Run).run_detached({
-                let begun = begun.clone();
-                let go = go.clone();
-                async move || {
-                    begun.add_permits(1);
-                    go.acquire().await.unwrap().forget();
-                    Res::Ok(7)
-                }
-            });
+            let call = idempotency
+                .operation("shutdown.detached")
+                .key(key)
+                .missing_key(MissingKey::Run)
+                .run_detached({
+                    let begun = begun.clone();
+                    let go = go.clone();
+                    async move || {
+                        begun.add_permits(1);
+                        go.acquire().await.unwrap().forget();
+                        Res::Ok(7)
+                    }
+                });
             tokio::select! {
                 _ = call => panic!("the body is not to end"),
                 permit = begun.acquire() => permit.unwrap().forget(),
             }
         }
         let unfinished = idempotency.shutdown(SOON).await.unwrap_err();
-        assert_eq!((unfinished.bodies, unfinished.steps), (2, 0), "{unfinished}");
+        assert_eq!(
+            (unfinished.bodies, unfinished.steps),
+            (2, 0),
+            "{unfinished}"
+        );
         go.add_permits(2);
         idempotency.shutdown(LONG).await.unwrap();
         // Its outcome was recorded before.
-        let replayed = idempotency.operation("shutdown.detached").key("guarded").run(async || Res::Ok(0)).await.unwrap();
+        let replayed = idempotency
+            .operation("shutdown.detached")
+            .key("guarded")
+            .run(async || Res::Ok(0))
+            .await
+            .unwrap();
         assert!(replayed.is_replayed() && replayed.into_inner() == 7);
     }
 
     async fn p9_an_outcome_that_the_store_does_not_take_is_waited_for(world: World) {
         let (builder, faults) = world.faulty().await;
         let idempotency = builder.build();
-        let operation = || idempotency.operation("shutdown.commit").key("k").lease(LEASE);
+        let operation = || {
+            idempotency
+                .operation("shutdown.commit")
+                .key("k")
+                .lease(LEASE)
+        };
         for _ in 0..3 {
             faults.next(Step::Commit, Fault::Refuse);
         }
@@ -79,31 +97,56 @@ over_both_stores! {
         assert_eq!(info.state, RecordState::Committed);
     }
 
-    async fn p9_there_is_no_moment_at_which_a_detached_body_that_leaves_its_commit_behind_is_not_counted(world: World) {
+    async fn p9_there_is_no_moment_at_which_a_detached_body_that_leaves_its_commit_behind_is_not_counted(
+        world: World,
+    ) {
         let (builder, faults) = world.faulty().await;
         let idempotency = builder.build();
         faults.always(Step::Commit, Fault::Refuse);
         let begun = Arc::new(Semaphore::new(0));
         let go = Arc::new(Semaphore::new(0));
-        let call = tokio::spawn(idempotency.operation("shutdown.leaves").key("k").run_detached({
-            let begun = begun.clone();
-            let go = go.clone();
-            async move || {
-                begun.add_permits(1);
-                go.acquire().await.unwrap().forget();
-                Res::Ok(7)
-            }
-        }));
+        let call = tokio::spawn(
+            idempotency
+                .operation("shutdown.leaves")
+                .key("k")
+                .run_detached({
+                    let begun = begun.clone();
+                    let go = go.clone();
+                    async move || {
+                        begun.add_permits(1);
+                        go.acquire().await.unwrap().forget();
+                        Res::Ok(7)
+                    }
+                }),
+        );
         begun.acquire().await.unwrap().forget();
         // Woken whenever something has ended, it looks at once whether all has.
-        let looks = Arc::new(Looks { idempotency: idempotency.clone(), handle: Handle::current(), finished: AtomicBool::default() });
+        let looks = Arc::new(Looks {
+            idempotency: idempotency.clone(),
+            handle: Handle::current(),
+            finished: AtomicBool::default(),
+        });
         let waker = Waker::from(looks.clone());
         let mut shutdown = pin!(idempotency.shutdown(LONG));
-        assert!(shutdown.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert!(
+            shutdown
+                .as_mut()
+                .poll(&mut Context::from_waker(&waker))
+                .is_pending()
+        );
         go.add_permits(1);
         call.await.unwrap().unwrap();
-        eventually("the body is not counted", async || idempotency.shutdown(SOON).await.is_err_and(|left| left.bodies == 0)).await;
-        assert!(!looks.finished.load(SeqCst), "it was finished, and the commit was not");
+        eventually("the body is not counted", async || {
+            idempotency
+                .shutdown(SOON)
+                .await
+                .is_err_and(|left| left.bodies == 0)
+        })
+        .await;
+        assert!(
+            !looks.finished.load(SeqCst),
+            "it was finished, and the commit was not"
+        );
         faults.clear();
         idempotency.shutdown(LONG).await.unwrap();
     }
@@ -115,27 +158,45 @@ over_both_stores! {
         faults.always(Step::Commit, Fault::Refuse);
         operation().run(async || Res::Ok(7)).await.unwrap();
         let unfinished = idempotency.shutdown(SOON).await.unwrap_err();
-        assert_eq!((unfinished.bodies, unfinished.steps), (0, 1), "{unfinished}");
+        assert_eq!(
+            (unfinished.bodies, unfinished.steps),
+            (0, 1),
+            "{unfinished}"
+        );
         assert!(unfinished.to_string().contains("1 commits"), "{unfinished}");
         faults.clear();
         eventually("it is recorded", async || {
-            operation().inspect().await.unwrap().is_some_and(|info| info.state == RecordState::Committed)
+            operation()
+                .inspect()
+                .await
+                .unwrap()
+                .is_some_and(|info| info.state == RecordState::Committed)
         })
         .await;
         idempotency.shutdown(LONG).await.unwrap();
     }
 
-    async fn p10_a_claim_that_never_arrived_is_waited_for_until_the_store_has_said_so(world: World) {
+    async fn p10_a_claim_that_never_arrived_is_waited_for_until_the_store_has_said_so(
+        world: World,
+    ) {
         let (builder, faults) = world.faulty().await;
         let idempotency = builder.build();
         for _ in 0..2 {
             faults.next(Step::Claim, Fault::LoseRequest);
         }
         faults.next(Step::Release, Fault::Refuse);
-        let failed = idempotency.operation("shutdown.claim").key("k").run(async || Res::Ok(7)).await;
+        let failed = idempotency
+            .operation("shutdown.claim")
+            .key("k")
+            .run(async || Res::Ok(7))
+            .await;
         assert!(matches!(failed, Err(Error::Store { .. })), "{failed:?}");
         let unfinished = idempotency.shutdown(Duration::ZERO).await.unwrap_err();
-        assert_eq!((unfinished.bodies, unfinished.steps, unfinished.claims), (0, 0, 1), "{unfinished}");
+        assert_eq!(
+            (unfinished.bodies, unfinished.steps, unfinished.claims),
+            (0, 0, 1),
+            "{unfinished}"
+        );
         // Not for a lease, in which it may still arrive.
         idempotency.shutdown(Duration::from_secs(10)).await.unwrap();
     }
@@ -143,8 +204,16 @@ over_both_stores! {
     async fn with_nothing_under_way_it_is_over_at_once_and_calls_go_on(world: World) {
         let idempotency = world.process().await;
         idempotency.shutdown(Duration::ZERO).await.unwrap();
-        let value = idempotency.operation("shutdown.on").key("k").run(async || Res::Ok(7)).await.unwrap();
+        let value = idempotency
+            .operation("shutdown.on")
+            .key("k")
+            .run(async || Res::Ok(7))
+            .await
+            .unwrap();
         assert_eq!(value.into_inner(), 7);
-        idem::Idempotency::disabled().shutdown(Duration::ZERO).await.unwrap();
+        idem::Idempotency::disabled()
+            .shutdown(Duration::ZERO)
+            .await
+            .unwrap();
     }
 }

@@ -245,7 +245,7 @@ async fn branches(url: String, orders: u64, run: u64) -> std::io::Result<u64> {
         let mut branch = tokio::process::Command::new(std::env::current_exe()?)
             .args(arguments.iter().flat_map(|(name, value)| [*name, value]))
             .args(["--branch-of", &run.to_string()])
-            // What one says that is being killed is of no use.
+            // The output of a worker that is being killed is of no use.
             .stderr(std::process::Stdio::null())
             .kill_on_drop(true)
             .spawn()?;

@@ -122,7 +122,7 @@ impl Client {
             };
             context.create_stream(config).await?;
         }
-        // What a killed consumer had comes again after this time.
+        // The messages of a killed consumer come again after this time.
         let config = pull::Config {
             durable_name: Some("mails".into()),
             ack_wait: Duration::from_secs(3),

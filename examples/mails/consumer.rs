@@ -31,7 +31,14 @@ enum HandleError {
 }
 
 /// The lines that matter. Without the attribute, each duplicate sends another mail: try it.
-#[idempotent(name = "mails.on_order", key = key, ttl = "10m", remember = "14d", lease = "2s", max_attempts = 2)]
+#[idempotent(
+    name = "mails.on_order",
+    key = key,
+    ttl = "10m",
+    remember = "14d",
+    lease = "2s",
+    max_attempts = 2,
+)]
 async fn on_order(key: MessageKey, order: OrderPlaced) -> Result<(), HandleError> {
     println!("begun {}", order.number);
     match order.email.as_str() {

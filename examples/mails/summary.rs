@@ -1,4 +1,4 @@
-//! What happened, for people.
+//! A summary of the run, for people.
 
 use std::collections::BTreeMap;
 

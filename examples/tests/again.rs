@@ -90,7 +90,7 @@ fn quickstart_with_a_file_executes_nothing_at_the_second_run() {
     );
 }
 
-/// What an example says, which must end well.
+/// Runs an example, which must end well, and returns its output.
 fn said_by(name: &str, arguments: &[&str]) -> String {
     let ended = Command::new(example(name))
         .args(arguments)

@@ -56,8 +56,8 @@ pub(crate) enum Command {
     /// Removes a record: the next call runs the body as the first attempt
     ///
     /// The steps of the call are removed too, unless `--keep-steps` is given. Names with a `/`
-    /// after an operation's name are its steps: for `orders.place o-1`, records of `orders.place/..`
-    /// whose key is `o-1` or begins with it.
+    /// after an operation's name are its steps: for `orders.place o-1`, records of
+    /// `orders.place/..` whose key is `o-1` or begins with it.
     Forget(Forget),
     /// Releases an abandoned key: the next call runs the body as the next attempt
     Release(Change),

@@ -22,7 +22,7 @@ use crate::failure::Failure;
 /// How long a step of the store may take, and making a connection.
 const LIMIT: Duration = Duration::from_secs(5);
 const TABLE: &str = "idem_records";
-/// What to do if a connection fails.
+/// The advice if a connection fails.
 const SERVER: &str = "check the URL, and that the server runs and can be reached from here";
 const FILE: &str = "check the path and its rights, because this program creates no file";
 const SCHEMES: &str =
@@ -48,7 +48,7 @@ macro_rules! each {
     };
 }
 
-/// Who decided, and why.
+/// The operator and the reason of a decision.
 #[derive(Clone, Copy)]
 pub(crate) struct Operator<'a> {
     pub(crate) who: &'a str,
@@ -123,7 +123,9 @@ impl AnyStore {
         intervention: &'a Intervention,
         keep_for: Duration,
     ) -> BoxFuture<'a, Result<Intervened, StoreError>> {
-        each!(self, store => async move { Trail::new(store).keep_for(keep_for).intervene(intervention).await })
+        each!(self, store => async move {
+            Trail::new(store).keep_for(keep_for).intervene(intervention).await
+        })
     }
 
     /// Writes the entry of a decision about many records.
@@ -133,7 +135,9 @@ impl AnyStore {
         by: Operator<'a>,
         keep_for: Duration,
     ) -> BoxFuture<'a, Result<Noted, StoreError>> {
-        each!(self, store => async move { Trail::new(store).keep_for(keep_for).note(decision, by.who, by.why).await })
+        each!(self, store => async move {
+            Trail::new(store).keep_for(keep_for).note(decision, by.who, by.why).await
+        })
     }
 
     /// Adds the result to the entry of a decision about many records.
@@ -143,7 +147,9 @@ impl AnyStore {
         ended: Ended,
         keep_for: Duration,
     ) -> BoxFuture<'_, Result<(), StoreError>> {
-        each!(self, store => async move { Trail::new(store).keep_for(keep_for).end(noted, &ended).await })
+        each!(self, store => async move {
+            Trail::new(store).keep_for(keep_for).end(noted, &ended).await
+        })
     }
 
     /// The latest decisions about the record with a digest.

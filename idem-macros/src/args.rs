@@ -33,7 +33,7 @@ pub(crate) struct Args {
     pub(crate) krate: Option<Setting>,
 }
 
-/// What identifies a call.
+/// The arguments that identify a call.
 #[derive(Default)]
 pub(crate) struct IdentityArgs {
     pub(crate) key: Option<Setting>,

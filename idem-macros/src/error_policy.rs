@@ -136,7 +136,9 @@ fn is_skipped(attributes: &[Attribute]) -> bool {
             let list = attribute.meta.require_list().ok()?;
             Some(list.tokens.clone())
         });
-    words.flatten().any(|tree| matches!(&tree, TokenTree::Ident(word) if word == "skip" || word == "skip_serializing"))
+    words.flatten().any(|tree| {
+        matches!(&tree, TokenTree::Ident(word) if word == "skip" || word == "skip_serializing")
+    })
 }
 
 impl Case<'_> {
@@ -294,7 +296,9 @@ impl Derived<'_> {
         let (impl_generics, type_generics, where_clause) = self.input.generics.split_for_impl();
         let at = diag::located(keep);
         let krate_there = self.krate.at(at);
-        let keeper = quote_spanned!(at=> #krate_there::__private::ErrorCodec::<#name #type_generics>::of_type());
+        let keeper = quote_spanned! {at=>
+            #krate_there::__private::ErrorCodec::<#name #type_generics>::of_type()
+        };
         quote_spanned! {here=>
             pub enum __IdemKeeps {}
             #[automatically_derived]
@@ -303,8 +307,11 @@ impl Derived<'_> {
             }
             #[automatically_derived]
             #[diagnostic::do_not_recommend]
-            impl #impl_generics #krate::__private::KeepsErrors<#name #type_generics> for __IdemKeeps #where_clause {
-                fn error_codec() -> ::core::option::Option<#krate::__private::ErrorCodec<#name #type_generics>> {
+            impl #impl_generics #krate::__private::KeepsErrors<#name #type_generics>
+                for __IdemKeeps #where_clause
+            {
+                fn error_codec()
+                -> ::core::option::Option<#krate::__private::ErrorCodec<#name #type_generics>> {
                     ::core::option::Option::Some(#keeper)
                 }
             }

@@ -228,7 +228,13 @@ impl Plan {
             return (
                 quote_spanned!(here=> let __idem_body = #body;),
                 quote_spanned! {at=>
-                    #krate::__private::run_detached(__idem_operation, __idem_witness, __idem_policy, __idem_body).await
+                    #krate::__private::run_detached(
+                        __idem_operation,
+                        __idem_witness,
+                        __idem_policy,
+                        __idem_body,
+                    )
+                    .await
                 },
             );
         }
@@ -236,12 +242,20 @@ impl Plan {
             quote_spanned! {here=>
                 let __idem_body = #body;
                 let mut __idem_body = ::core::pin::pin!(::core::option::Option::Some(__idem_body));
-                let ::core::option::Option::Some(__idem_operation) = ::core::convert::identity(__idem_operation) else {
+                let ::core::option::Option::Some(__idem_operation) =
+                    ::core::convert::identity(__idem_operation)
+                else {
                     return #krate::__private::run_unguarded(__idem_body.as_mut()).await;
                 };
             },
             quote_spanned! {here=>
-                #krate::__private::run(__idem_operation, __idem_witness, __idem_policy, __idem_body.as_mut()).await
+                #krate::__private::run(
+                    __idem_operation,
+                    __idem_witness,
+                    __idem_policy,
+                    __idem_body.as_mut(),
+                )
+                .await
             },
         )
     }
@@ -284,7 +298,13 @@ impl Plan {
                 };
             },
             quote_spanned! {at=>
-                #krate::__private::#run(__idem_operation, __idem_witness, __idem_policy, __idem_body).await
+                #krate::__private::#run(
+                    __idem_operation,
+                    __idem_witness,
+                    __idem_policy,
+                    __idem_body,
+                )
+                .await
             },
         )
     }
@@ -371,7 +391,9 @@ impl Plan {
         // is an error at its value.
         let returned = quote_spanned!(first=> __idem_return);
         let edge = quote_spanned! {Span::mixed_site()=>
-            if let ::core::option::Option::Some(#returned) = ::core::option::Option::None::<#outcome> {
+            if let ::core::option::Option::Some(#returned) =
+                ::core::option::Option::None::<#outcome>
+            {
                 return #returned;
             }
         };
@@ -398,7 +420,9 @@ impl Plan {
         let question = diag::awaited_in_place_of(quote!(#krate::__private::question), expr);
         Some(quote_spanned! {first=>
             if #krate::__private::must_reconcile() {
-                if let ::core::option::Option::Some(__idem_settled) = #krate::__private::reconciled(#question) {
+                if let ::core::option::Option::Some(__idem_settled) =
+                    #krate::__private::reconciled(#question)
+                {
                     return __idem_settled;
                 }
             }

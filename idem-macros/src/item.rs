@@ -1,5 +1,5 @@
 //! The item under the attribute: a function. Only its signature is parsed. Its body stays as
-//! tokens, so that a half-typed body is no error here.
+//! tokens, so that a half-typed body is not an error here.
 
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote};

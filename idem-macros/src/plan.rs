@@ -39,7 +39,7 @@ pub(crate) struct Plan {
     pub(crate) hides_body: bool,
 }
 
-/// What the description of the call is made of.
+/// The parts of the description of a call.
 pub(crate) struct OperationPlan {
     pub(crate) name: Option<Name>,
     /// A reference to the runtime.

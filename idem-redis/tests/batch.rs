@@ -1,4 +1,5 @@
-//! Many calls at once, as of a consumer with a batch of messages, beside one pipelined batch by hand.
+//! Many calls at once, as of a consumer with a batch of messages, beside one pipelined batch by
+//! hand.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -20,7 +21,7 @@ use idem_testkit::RedisServer;
 const CALLS: u64 = 500;
 /// A record of such a call, in flight and done, has about this size.
 const RECORD: &str = "0123456789012345678901234567890123456789012345678901234567890123";
-/// What a commit by hand must do: replace the record only if it is still that of its claim.
+/// A commit by hand: replace the record only if it is still that of its claim.
 const COMMIT: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) end";
 
 async fn by_idem(idempotency: &Idempotency, round: u64) {
@@ -137,7 +138,7 @@ async fn work(server: &RedisServer) -> f64 {
     1000.0 * info(server, &["used_cpu_user", "used_cpu_sys"]).await
 }
 
-/// What rounds of one way cost.
+/// The cost of rounds of one way.
 #[derive(Default)]
 struct Rounds {
     times: Vec<Duration>,

@@ -110,6 +110,10 @@ impl Columns {
     }
 }
 
+/// How much later than necessary a sweep looks at a row, in milliseconds for each whole minute: a
+/// sixteenth, so that the writes that follow need not change that time.
+pub(crate) const SLACK: i64 = 3_750;
+
 #[cfg(feature = "mysql")]
 impl Columns {
     /// Returns the time from now until a sweep has something to do with the row: its outcome ends,
@@ -121,10 +125,10 @@ impl Columns {
     }
 
     /// Returns when a sweep looks at the row, from now: not before its [`chore`](Self::chore), at
-    /// the latest, and if it is set anew. A row that is kept for less than a minute has no slack.
+    /// the latest, and if it is set again. A row that is kept for less than a minute has no slack.
     pub(crate) fn sweeps(&self) -> [Option<i64>; 3] {
         let chore = self.chore();
-        let slack = |parts: i64| chore.map(|chore| chore + chore / 60_000 * 3_750 * parts);
+        let slack = |parts: i64| chore.map(|chore| chore + chore / 60_000 * SLACK * parts);
         [chore, slack(2), slack(1)]
     }
 }

@@ -212,55 +212,43 @@ mod on_sqlx_0_8 {
 
     use super::{Arc, BoxError, LIMIT, MariaDbServer, PostgresServer, suite};
 
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn postgres_conforms() {
-        let server = Arc::new(PostgresServer::start().await.unwrap());
-        PostgresStore::connect(server.url())
-            .await
-            .unwrap()
-            .migrate()
-            .await
-            .unwrap();
-        let connect = move || {
-            let url = server.url();
-            async move {
-                let pool = PgPoolOptions::new()
-                    .max_connections(4)
-                    .test_before_acquire(false)
-                    .connect(&url)
-                    .await?;
-                Ok::<_, BoxError>(PostgresStore::builder(pool).time_limit(LIMIT).build())
+    macro_rules! conforms {
+        ($test:ident, $Server:ty, $Store:ident, $PoolOptions:ident) => {
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                let server = Arc::new(<$Server>::start().await.unwrap());
+                let store = $Store::connect(server.url()).await.unwrap();
+                store.migrate().await.unwrap();
+                let connect = move || {
+                    let url = server.url();
+                    async move {
+                        let pool = $PoolOptions::new()
+                            .max_connections(4)
+                            .test_before_acquire(false)
+                            .connect(&url)
+                            .await?;
+                        Ok::<_, BoxError>($Store::builder(pool).time_limit(LIMIT).build())
+                    }
+                };
+                suite::run_all(move || Connections::by(connect.clone()))
+                    .await
+                    .assert_passed();
             }
         };
-        suite::run_all(move || Connections::by(connect.clone()))
-            .await
-            .assert_passed();
     }
 
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn mariadb_conforms() {
-        let server = Arc::new(MariaDbServer::start().await.unwrap());
-        MySqlStore::connect(server.url())
-            .await
-            .unwrap()
-            .migrate()
-            .await
-            .unwrap();
-        let connect = move || {
-            let url = server.url();
-            async move {
-                let pool = MySqlPoolOptions::new()
-                    .max_connections(4)
-                    .test_before_acquire(false)
-                    .connect(&url)
-                    .await?;
-                Ok::<_, BoxError>(MySqlStore::builder(pool).time_limit(LIMIT).build())
-            }
-        };
-        suite::run_all(move || Connections::by(connect.clone()))
-            .await
-            .assert_passed();
-    }
+    conforms!(
+        postgres_conforms,
+        PostgresServer,
+        PostgresStore,
+        PgPoolOptions
+    );
+    conforms!(
+        mariadb_conforms,
+        MariaDbServer,
+        MySqlStore,
+        MySqlPoolOptions
+    );
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_record_of_one_version_of_sqlx_is_one_of_the_other() {

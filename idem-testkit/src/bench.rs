@@ -489,7 +489,7 @@ impl<T: Send + 'static> Task<T> {
                 Poll::Pending => future.await,
             }
         });
-        // Where the task has panicked, its result says so.
+        // If the task has panicked, its result says so.
         let _ = begun.await;
         task
     }

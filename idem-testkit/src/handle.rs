@@ -36,7 +36,9 @@ async fn soon_after<F: Future>(
     tokio::select! {
         biased;
         output = future => Ok(output),
-        () = ticks(also.saturating_add(SOON)) => Err(broken(format!("{what} did not come to its end in time"))),
+        () = ticks(also.saturating_add(SOON)) => {
+            Err(broken(format!("{what} did not come to its end in time")))
+        }
     }
 }
 

@@ -259,12 +259,20 @@ mod limits {
     }
 }
 
-#[idempotent(key = 1, detached, errors(Refusal::Limited { permit } if *permit > 3 => keep, _ => release))]
+#[idempotent(
+    key = 1,
+    detached,
+    errors(Refusal::Limited { permit } if *permit > 3 => keep, _ => release),
+)]
 async fn named_like_a_binding(gate: Gate, permit: OwnedSemaphorePermit) -> Result<u32, Refusal> {
     Ok(gate.pass().await?)
 }
 
-#[idempotent(key = permit.num_permits(), detached, errors(Refusal::Limited { permit: code } if limits::permit(*code) => keep, _ => release))]
+#[idempotent(
+    key = permit.num_permits(),
+    detached,
+    errors(Refusal::Limited { permit: code } if limits::permit(*code) => keep, _ => release),
+)]
 async fn named_like_a_function(gate: Gate, permit: OwnedSemaphorePermit) -> Result<u32, Refusal> {
     Ok(gate.pass().await?)
 }
@@ -272,13 +280,20 @@ async fn named_like_a_function(gate: Gate, permit: OwnedSemaphorePermit) -> Resu
 #[idempotent(
     key = 1,
     detached,
-    errors(Refusal::Limited { permit } => keep(ttl = Duration::from_secs(u64::from(*permit))), _ => release),
+    errors(
+        Refusal::Limited { permit } => keep(ttl = Duration::from_secs(u64::from(*permit))),
+        _ => release,
+    ),
 )]
 async fn named_like_a_value(gate: Gate, permit: OwnedSemaphorePermit) -> Result<u32, Refusal> {
     Ok(gate.pass().await?)
 }
 
-#[idempotent(key = 1, detached, errors(Refusal::Limited { permit } if *permit > 3 => retry(max = 1), _ => release))]
+#[idempotent(
+    key = 1,
+    detached,
+    errors(Refusal::Limited { permit } if *permit > 3 => retry(max = 1), _ => release),
+)]
 async fn named_like_a_binding_and_retried(
     gate: Gate,
     permit: OwnedSemaphorePermit,
@@ -322,7 +337,12 @@ async fn with_a_field_and_observed(gate: Gate, limit: Limit) -> Result<u32, Refu
 }
 
 impl Limit {
-    #[idempotent(key = 1, name = "arguments.limit", detached, errors(_ if self.id > 3 => keep, _ => release))]
+    #[idempotent(
+        key = 1,
+        name = "arguments.limit",
+        detached,
+        errors(_ if self.id > 3 => keep, _ => release),
+    )]
     async fn of_self_in_a_guard(self, gate: Gate) -> Result<u32, Refusal> {
         Ok(gate.pass().await?)
     }
@@ -335,7 +355,12 @@ trait BoxedLimit {
 
 #[async_trait::async_trait]
 impl BoxedLimit for () {
-    #[idempotent(key = 1, name = "arguments.boxed.guard", detached, errors(_ if limit.id > 3 => keep, _ => release))]
+    #[idempotent(
+        key = 1,
+        name = "arguments.boxed.guard",
+        detached,
+        errors(_ if limit.id > 3 => keep, _ => release),
+    )]
     async fn in_a_guard(self: Arc<Self>, gate: Gate, limit: Limit) -> Result<u32, Refusal> {
         Ok(gate.pass().await?)
     }

@@ -290,13 +290,23 @@ impl<'tx> Order<'tx> {
         insert(tx, self.item).await
     }
 
-    #[idempotent(name = "order.place", key = self.item, transaction = tx, runtime = self.shop.idempotency)]
+    #[idempotent(
+        name = "order.place",
+        key = self.item,
+        transaction = tx,
+        runtime = self.shop.idempotency,
+    )]
     async fn of_the_type(&self, tx: &mut SqliteTransaction<'tx>) -> Result<String, OrderError> {
         self.insert(tx).await
     }
 }
 
-#[idempotent(name = "order.shared", key = order.item, transaction = tx, runtime = order.shop.idempotency)]
+#[idempotent(
+    name = "order.shared",
+    key = order.item,
+    transaction = tx,
+    runtime = order.shop.idempotency,
+)]
 async fn of_a_parameter<'tx>(
     order: &Order<'tx>,
     tx: &mut SqliteTransaction<'tx>,

@@ -85,7 +85,7 @@ async fn p9_a_codec_that_panics_loses_no_record_of_work_that_is_done() {
         );
     }
 
-    // What cannot be read is no reason to run again, now or later.
+    // An unreadable outcome is not a reason to run again, now or later.
     call("read").run(async || Res::Ok(2)).await.unwrap();
     panics(true);
     assert!(matches!(

@@ -184,7 +184,7 @@ crate::over_both_stores! {
                 assert!(operation("keys.value").settle(&7).await.is_err());
             }
         }
-        // What a process without keys does is recorded as done.
+        // The work of a process without keys is recorded as done.
         processes[0].operation("keys.none").key("k").run(async || Res::Ok(1)).await.unwrap();
         // The keys are back: nothing was lost, and nothing ran again.
         keys.reload(&["b", "a"]);

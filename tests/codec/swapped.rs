@@ -1,4 +1,4 @@
-//! Encrypted outcomes that somebody with write access to the store has moved, or described in
+//! Encrypted outcomes that were moved with write access to the store, or described in
 //! another way: each is an error, and no body runs.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -46,7 +46,7 @@ impl Codec for Forger {
     }
 }
 
-/// Where an outcome stands, and what its record says of it.
+/// The place of an outcome, and its description in the record.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     operation: &'static str,
@@ -143,7 +143,7 @@ crate::over_all_stores! {
             }
             assert_eq!(ran.load(SeqCst), 0, "{what}: a body ran");
         }
-        // The other way round: an error that was kept is no value.
+        // The other way round: an error that was kept is not a value.
         let kept = Place { key: "kept", version: 1, is_error: true, ..HERS };
         kept.write(&idempotency).await;
         let Ok(Lookup::Error(recorded)) = kept.call(&reader).lookup::<u32>().await else { panic!("it is kept") };

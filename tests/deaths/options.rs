@@ -60,7 +60,13 @@ async fn is_abandoned(idempotency: &Idempotency, operation: &str, attempt: u64) 
     .await;
 }
 
-#[idempotent(key = KEY, name = "reject", runtime = idempotency, in_flight = wait("20s"), abandoned = reject)]
+#[idempotent(
+    key = KEY,
+    name = "reject",
+    runtime = idempotency,
+    in_flight = wait("20s"),
+    abandoned = reject,
+)]
 async fn reject(idempotency: &Idempotency) -> Res {
     Ok(attempt())
 }
@@ -169,7 +175,13 @@ async fn kill_asking(server: &RedisServer, operation: &str) {
     process.kill().await;
 }
 
-#[idempotent(key = KEY, name = "attempts", runtime = idempotency, in_flight = wait("20s"), max_attempts = 2)]
+#[idempotent(
+    key = KEY,
+    name = "attempts",
+    runtime = idempotency,
+    in_flight = wait("20s"),
+    max_attempts = 2,
+)]
 async fn two_attempts(idempotency: &Idempotency) -> Res {
     Ok(attempt())
 }

@@ -1,4 +1,4 @@
-//! Several tokio runtimes in a process: ones that end, that nobody drives, and that are busy.
+//! Several tokio runtimes in a process: ones that end, that are not driven, and that are busy.
 
 use idem::{Error, Idempotency, InFlight, MemoryStore};
 use idem_testkit::{Fault, Step};

@@ -79,7 +79,7 @@ async fn p2_a_mistyped_outcome_is_an_error_for_waiting_and_later_calls_until_it_
     }
 }
 
-/// What `idem show` tells somebody who settles the next one.
+/// The pattern that `idem show` prints for the next outcome that is settled by hand.
 #[tokio::test]
 async fn the_type_of_an_outcome_is_named_where_a_person_may_have_to_settle_a_record() {
     #[derive(serde::Serialize, serde::Deserialize)]

@@ -6,6 +6,7 @@ mod by_type;
 mod retried_arguments;
 #[path = "../support/mod.rs"]
 mod support;
+mod tries;
 
 use std::future::pending;
 use std::sync::Arc;
@@ -113,11 +114,23 @@ over_both_stores! {
         let two = world.process().await;
         let script = Script::new([OrderError::declined()]);
         for idempotency in [&one, &one, &two] {
-            assert_eq!(order(idempotency, "kept", script.clone()).await, Err(OrderError::declined()));
+            assert_eq!(
+                order(idempotency, "kept", script.clone()).await,
+                Err(OrderError::declined())
+            );
         }
         assert_eq!(script.runs(), 1);
-        let info = two.operation("p6.attribute").key("kept").inspect().await.unwrap().unwrap();
-        assert_eq!((info.state, info.attempt, info.is_error), (RecordState::Committed, 1, true));
+        let info = two
+            .operation("p6.attribute")
+            .key("kept")
+            .inspect()
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            (info.state, info.attempt, info.is_error),
+            (RecordState::Committed, 1, true)
+        );
     }
 
     async fn p6_those_who_wait_get_the_kept_error_too(world: World) {
@@ -133,8 +146,18 @@ over_both_stores! {
             let bodies = &bodies;
             async move {
                 let operation = idempotency.operation("p6.waiters").key("k").wait(LONG);
-                let body = || bodies.run(async { begun.notify_one(); go.notified().await; Err(OrderError::declined()) });
-                operation.errors(|_: &OrderError| ErrorAction::Keep).run(body).await.map(Outcome::<u32>::into_inner)
+                let body = || {
+                    bodies.run(async {
+                        begun.notify_one();
+                        go.notified().await;
+                        Err(OrderError::declined())
+                    })
+                };
+                operation
+                    .errors(|_: &OrderError| ErrorAction::Keep)
+                    .run(body)
+                    .await
+                    .map(Outcome::<u32>::into_inner)
             }
         };
         let others = async {
@@ -143,7 +166,9 @@ over_both_stores! {
             tokio::pin!(waiters);
             tokio::select! {
                 _ = &mut waiters => panic!("answered before the body ended"),
-                () = eventually("the other process waits", async || faults.calls(Step::Wait) > 0) => go.notify_one(),
+                () = eventually("the other process waits", async || faults.calls(Step::Wait) > 0) => {
+                    go.notify_one();
+                }
             }
             waiters.await
         };
@@ -157,108 +182,164 @@ over_both_stores! {
     async fn p6_a_released_error_lets_the_next_call_run(world: World) {
         let idempotency = world.process().await;
         let script = Script::new([OrderError::Down]);
-        assert_eq!(order(&idempotency, "released", script.clone()).await, Err(OrderError::Down));
+        assert_eq!(
+            order(&idempotency, "released", script.clone()).await,
+            Err(OrderError::Down)
+        );
         assert_eq!(order(&idempotency, "released", script.clone()).await, Ok(2));
         assert_eq!(order(&idempotency, "released", script).await, Ok(2));
     }
 
     async fn p6_an_error_that_is_kept_for_a_time_of_its_own_lets_a_later_call_run(world: World) {
         let idempotency = world.process().await;
-        let script = Script::new([OrderError::Declined { code: 1, reason: None }]);
+        let script = Script::new([OrderError::Declined {
+            code: 1,
+            reason: None,
+        }]);
         assert!(order(&idempotency, "ttl", script.clone()).await.is_err());
-        let info = || async { idempotency.operation("p6.attribute").key("ttl").inspect().await.unwrap() };
-        eventually("the kept error is forgotten", async || info().await.is_none()).await;
+        let info = || async {
+            idempotency
+                .operation("p6.attribute")
+                .key("ttl")
+                .inspect()
+                .await
+                .unwrap()
+        };
+        eventually("the kept error is forgotten", async || {
+            info().await.is_none()
+        })
+        .await;
         assert_eq!(order(&idempotency, "ttl", script).await, Ok(2));
     }
 
     async fn p6_the_time_of_a_kept_error_stands_in_place_of_ttl_and_remember(world: World) {
         let idempotency = world.process().await;
-        let operation = || idempotency.operation("p6.remember").key("k").ttl(LONG).remember(LONG * 100);
+        let operation = || {
+            idempotency
+                .operation("p6.remember")
+                .key("k")
+                .ttl(LONG)
+                .remember(LONG * 100)
+        };
         let keep = |_: &OrderError| ErrorAction::KeepFor(LONG * 3);
-        let failed: Result<Outcome<u32>, _> = operation().errors(keep).run(async || Err(OrderError::Down)).await;
+        let failed: Result<Outcome<u32>, _> = operation()
+            .errors(keep)
+            .run(async || Err(OrderError::Down))
+            .await;
         assert_eq!(failed.unwrap_err(), OrderError::Down);
         let info = operation().inspect().await.unwrap().unwrap();
-        assert!(info.expires_in <= LONG * 3 && info.expires_in > LONG * 2, "{info:?}");
-    }
-
-    async fn p6_a_retry_runs_the_body_again_in_place_as_the_same_attempt(world: World) {
-        let idempotency = world.process().await;
-        let script = Script::new([OrderError::Gateway, OrderError::Gateway]);
-        assert_eq!(order(&idempotency, "retried", script.clone()).await, Ok(3));
-        let info = idempotency.operation("p6.attribute").key("retried").inspect().await.unwrap().unwrap();
-        assert_eq!((info.state, info.attempt, info.is_error), (RecordState::Committed, 1, false));
-    }
-
-    async fn p6_after_the_last_try_the_error_is_kept_or_released_as_the_arm_says(world: World) {
-        let idempotency = world.process().await;
-        let kept = Script::new([OrderError::Gateway, OrderError::Gateway, OrderError::Gateway]);
-        for _ in 0..2 {
-            assert_eq!(order(&idempotency, "then-keep", kept.clone()).await, Err(OrderError::Gateway));
-        }
-        assert_eq!(kept.runs(), 3);
-        let limited = OrderError::RateLimited(SHORT);
-        let released = Script::new([limited.clone(), limited.clone(), limited.clone()]);
-        assert_eq!(order(&idempotency, "then-release", released.clone()).await, Err(limited));
-        assert_eq!(released.runs(), 2);
-        assert_eq!(order(&idempotency, "then-release", released).await, Ok(4));
+        assert!(
+            info.expires_in <= LONG * 3 && info.expires_in > LONG * 2,
+            "{info:?}"
+        );
     }
 
     async fn p6_an_error_that_cannot_be_written_is_released_not_recorded(world: World) {
         let idempotency = world.process().await;
         let script = Script::new([OrderError::Unwritable("x".into())]);
-        assert_eq!(order(&idempotency, "unwritable", script.clone()).await, Err(OrderError::Unwritable("x".into())));
+        assert_eq!(
+            order(&idempotency, "unwritable", script.clone()).await,
+            Err(OrderError::Unwritable("x".into()))
+        );
         assert_eq!(order(&idempotency, "unwritable", script).await, Ok(2));
     }
 
     async fn p6_an_idem_error_of_the_body_is_never_kept(world: World) {
         let idempotency = world.process().await;
-        let busy = idempotency.operation("p6.inner").key("busy").begin().await.unwrap();
+        let busy = idempotency
+            .operation("p6.inner")
+            .key("busy")
+            .begin()
+            .await
+            .unwrap();
         let call = || {
-            let operation = idempotency.operation("p6.outer").key("k").errors(|_: &OrderError| ErrorAction::Keep);
+            let operation = idempotency
+                .operation("p6.outer")
+                .key("k")
+                .errors(|_: &OrderError| ErrorAction::Keep);
             operation.run(async || {
-                let inner = idempotency.operation("p6.inner").key("busy").in_flight(idem::InFlight::Reject);
-                Ok(inner.run(async || Ok::<_, idem::Error>(5)).await?.into_inner())
+                let inner = idempotency
+                    .operation("p6.inner")
+                    .key("busy")
+                    .in_flight(idem::InFlight::Reject);
+                Ok(inner
+                    .run(async || Ok::<_, idem::Error>(5))
+                    .await?
+                    .into_inner())
             })
         };
         let failed: Result<Outcome<u32>, OrderError> = call().await;
         assert!(matches!(failed, Err(OrderError::Idempotency(_))));
-        let Begin::Execute(lease) = busy else { panic!("nobody else was there") };
+        let Begin::Execute(lease) = busy else {
+            panic!("nobody else was there")
+        };
         lease.release().await.unwrap();
         assert_eq!(call().await.unwrap().into_inner(), 5);
     }
 
     async fn p6_an_error_that_may_hide_an_idem_error_is_never_kept(world: World) {
         let idempotency = world.process().await;
-        let busy = idempotency.operation("p6.hidden.inner").key("busy").begin().await.unwrap();
+        let busy = idempotency
+            .operation("p6.hidden.inner")
+            .key("busy")
+            .begin()
+            .await
+            .unwrap();
         let innermost = || async {
-            let inner = idempotency.operation("p6.hidden.inner").key("busy").in_flight(idem::InFlight::Reject);
+            let inner = idempotency
+                .operation("p6.hidden.inner")
+                .key("busy")
+                .in_flight(idem::InFlight::Reject);
             inner.run(async || Ok::<_, idem::Error>(5)).await
         };
         // Only its text is left of it, and it comes through another guarded call.
         let middle = || async {
-            let declined = |error: idem::Error| OrderError::Declined { code: 1, reason: Some(error.to_string()) };
+            let declined = |error: idem::Error| OrderError::Declined {
+                code: 1,
+                reason: Some(error.to_string()),
+            };
             let middle = idempotency.operation("p6.hidden.middle").key("k");
-            let answer = middle.run(async || innermost().await.map(Outcome::into_inner).map_err(declined)).await;
+            let answer = middle
+                .run(async || innermost().await.map(Outcome::into_inner).map_err(declined))
+                .await;
             answer.map(Outcome::into_inner)
         };
         let outer = || {
-            let operation = idempotency.operation("p6.hidden.outer").key("k").errors(|_: &OrderError| ErrorAction::Keep);
+            let operation = idempotency
+                .operation("p6.hidden.outer")
+                .key("k")
+                .errors(|_: &OrderError| ErrorAction::Keep);
             operation.run(middle)
         };
         assert!(outer().await.is_err());
         // A call that got over it passes nothing on.
-        let unmoved = idempotency.operation("p6.hidden.unmoved").key("k").errors(|_: &OrderError| ErrorAction::Keep);
+        let unmoved = idempotency
+            .operation("p6.hidden.unmoved")
+            .key("k")
+            .errors(|_: &OrderError| ErrorAction::Keep);
         let body = || async {
             let over = idempotency.operation("p6.hidden.over").key("k");
-            let zero = over.run(async || Ok::<_, idem::Error>(innermost().await.map_or(0, Outcome::into_inner))).await?;
+            let zero = over
+                .run(async || {
+                    Ok::<_, idem::Error>(innermost().await.map_or(0, Outcome::into_inner))
+                })
+                .await?;
             assert_eq!(zero.into_inner(), 0);
             Err::<u32, _>(OrderError::declined())
         };
         assert_eq!(unmoved.run(body).await.unwrap_err(), OrderError::declined());
-        let info = idempotency.operation("p6.hidden.unmoved").key("k").inspect().await.unwrap().unwrap();
+        let info = idempotency
+            .operation("p6.hidden.unmoved")
+            .key("k")
+            .inspect()
+            .await
+            .unwrap()
+            .unwrap();
         assert!(info.is_error);
 
-        let Begin::Execute(lease) = busy else { panic!("nobody else was there") };
+        let Begin::Execute(lease) = busy else {
+            panic!("nobody else was there")
+        };
         lease.release().await.unwrap();
         assert_eq!(outer().await.unwrap().into_inner(), 5);
     }
@@ -268,119 +349,45 @@ over_both_stores! {
         let idempotency = builder.build();
         faults.always(Step::Claim, Fault::Refuse);
         let asked = AtomicU32::new(0);
-        let policy = |_: &OrderError| { asked.fetch_add(1, Ordering::SeqCst); ErrorAction::Retry(Retry::new(9)) };
+        let policy = |_: &OrderError| {
+            asked.fetch_add(1, Ordering::SeqCst);
+            ErrorAction::Retry(Retry::new(9))
+        };
         let operation = idempotency.operation("p6.store").key("k").errors(policy);
         let failed: Result<Outcome<u32>, _> = operation.run(async || Ok(1)).await;
         assert!(matches!(failed, Err(OrderError::Idempotency(_))));
         assert_eq!(asked.load(Ordering::SeqCst), 0);
     }
 
-    async fn p6_between_two_tries_the_lease_is_renewed(world: World) {
-        let one = world.process().await;
-        let two = world.process().await;
-        let script = Script::new([OrderError::Down]);
-        let operation = |idempotency: &Idempotency| idempotency.operation("p6.pause").key("k").lease(LEASE);
-        let retry = |_: &OrderError| ErrorAction::Retry(Retry::new(1).backoff(LEASE * 4).max_backoff(LEASE * 4));
-        let other = async {
-            eventually("the first try has failed", async || script.runs() == 1).await;
-            // At least half of the pause is left: twice the lease.
-            tokio::time::sleep(LEASE + LEASE / 2).await;
-            let other: Result<Outcome<u32>, idem::Error> =
-                operation(&two).in_flight(idem::InFlight::Reject).run(async || Ok(99)).await;
-            assert!(matches!(other, Err(idem::Error::InFlight { .. })), "{other:?}");
-        };
-        let (first, ()) = tokio::join!(operation(&one).errors(retry).run(async || script.run()), other);
-        assert_eq!(first.unwrap().into_inner(), 2);
-    }
-
-    async fn p6_a_call_dropped_between_two_tries_gives_the_key_up(world: World) {
-        let one = world.process().await;
-        let two = world.process().await;
-        let script = Script::new([OrderError::Down]);
-        let retry = |_: &OrderError| ErrorAction::Retry(Retry::new(1).backoff(LONG).max_backoff(LONG));
-        let operation = |idempotency: &Idempotency| idempotency.operation("p6.drop").key("k").lease(LONG);
-        tokio::select! {
-            _ = operation(&one).errors(retry).run(async || script.run()) => panic!("the pause is long"),
-            () = eventually("the first try has failed", async || script.runs() == 1) => {}
-        }
-        // Not after the lease, which is long.
-        assert_eq!(operation(&two).wait(LONG).run(async || script.run()).await.unwrap().into_inner(), 2);
-    }
-
-    async fn p8_a_caller_dropped_in_a_later_try_is_a_crash_as_in_the_first(world: World) {
+    async fn p6_an_abandoned_error_leaves_the_outcome_unknown_for_the_next_call_to_settle(
+        world: World,
+    ) {
         let idempotency = world.process().await;
-        let tries = AtomicU32::new(0);
-        let operation = || idempotency.operation("p8.later").key("k").lease(LEASE);
-        let retry = Retry::new(1).backoff(SHORT);
-        let body = || async {
-            if tries.fetch_add(1, Ordering::SeqCst) > 0 {
-                pending::<()>().await;
-            }
-            Err::<u32, _>(OrderError::Down)
-        };
-        tokio::select! {
-            _ = operation().errors(move |_: &OrderError| ErrorAction::Retry(retry)).run(body) => panic!("it never ends"),
-            () = eventually("the second try runs", async || tries.load(Ordering::SeqCst) == 2) => {}
-        }
-        // The next call has to wait for the lease to run out, and knows why.
-        let cut = async || Ok::<_, idem::Error>(idem::current().expect("inside a body").after_abandoned());
-        assert!(operation().wait(LONG).run(cut).await.unwrap().into_inner());
-    }
-
-    async fn p6_an_abandoned_error_leaves_the_outcome_unknown_for_the_next_call_to_settle(world: World) {
-        let idempotency = world.process().await;
-        let operation = |key: &'static str| idempotency.operation("p6.abandon").key(key).lease(LONG);
+        let operation =
+            |key: &'static str| idempotency.operation("p6.abandon").key(key).lease(LONG);
         let retry = Retry::new(1).backoff(SHORT).then_abandon();
-        for (key, action) in [("at-once", ErrorAction::Abandon), ("after-retries", ErrorAction::Retry(retry))] {
-            let failing = operation(key).errors(move |_: &OrderError| action).run(async || Err::<u32, _>(OrderError::Down));
+        for (key, action) in [
+            ("at-once", ErrorAction::Abandon),
+            ("after-retries", ErrorAction::Retry(retry)),
+        ] {
+            let failing = operation(key)
+                .errors(move |_: &OrderError| action)
+                .run(async || Err::<u32, _>(OrderError::Down));
             assert_eq!(failing.await.unwrap_err(), OrderError::Down);
-            let rejected = operation(key).abandoned(idem::Abandoned::Reject).run(async || Ok::<u32, idem::Error>(1)).await;
-            assert!(matches!(rejected, Err(idem::Error::Abandoned { attempt: 1, .. })), "{rejected:?}");
-            let asked = operation(key).reconcile(async || Ok(Some(7))).run(async || Ok::<u32, idem::Error>(1)).await;
+            let rejected = operation(key)
+                .abandoned(idem::Abandoned::Reject)
+                .run(async || Ok::<u32, idem::Error>(1))
+                .await;
+            assert!(
+                matches!(rejected, Err(idem::Error::Abandoned { attempt: 1, .. })),
+                "{rejected:?}"
+            );
+            let asked = operation(key)
+                .reconcile(async || Ok(Some(7)))
+                .run(async || Ok::<u32, idem::Error>(1))
+                .await;
             assert_eq!(asked.unwrap().into_inner(), 7);
         }
-    }
-
-    async fn p6_a_call_dropped_between_two_tries_whose_outcome_is_unknown_abandons_the_key(world: World) {
-        let idempotency = world.process().await;
-        let script = Script::new([OrderError::Down]);
-        let operation = || idempotency.operation("p6.drop.unknown").key("k").lease(LONG);
-        let retry = Retry::new(1).backoff(LONG).max_backoff(LONG).then_abandon();
-        tokio::select! {
-            _ = operation().errors(move |_: &OrderError| ErrorAction::Retry(retry)).run(async || script.run()) => {
-                panic!("the pause is long")
-            }
-            () = eventually("the first try has failed", async || script.runs() == 1) => {}
-        }
-        let state = || async { operation().inspect().await.unwrap().map(|info| info.state) };
-        eventually("the key is abandoned", async || state().await == Some(RecordState::Abandoned)).await;
-    }
-
-    async fn p6_a_try_whose_outcome_is_unknown_is_not_forgotten_by_a_later_one(world: World) {
-        let idempotency = world.process().await;
-        let script = Script::new([OrderError::Gateway, OrderError::Down]);
-        let policy = |error: &OrderError| match error {
-            OrderError::Gateway => ErrorAction::Retry(Retry::new(3).backoff(SHORT).then_abandon()),
-            _ => ErrorAction::Release,
-        };
-        let operation = || idempotency.operation("p6.unknown").key("k");
-        assert_eq!(operation().errors(policy).run(async || script.run()).await.unwrap_err(), OrderError::Down);
-        assert_eq!(operation().inspect().await.unwrap().unwrap().state, RecordState::Abandoned);
-    }
-
-    async fn p6_a_lease_lost_between_two_tries_ends_the_call_with_the_body_s_error(world: World) {
-        let (builder, faults) = world.faulty().await;
-        let one = builder.build();
-        let two = world.process().await;
-        faults.always(Step::Renew, Fault::LoseRequest);
-        let script = Script::new([OrderError::Down]);
-        let retry = |_: &OrderError| ErrorAction::Retry(Retry::new(1).backoff(LONG).max_backoff(LONG));
-        let operation = |idempotency: &Idempotency| idempotency.operation("p6.lost").key("k").lease(LEASE);
-        let first = operation(&one).errors(retry).run(async || script.run()).await;
-        assert_eq!(first.unwrap_err(), OrderError::Down);
-        // No body was cut, so no outcome is unknown.
-        let second = operation(&two).wait(LONG).abandoned(idem::Abandoned::Reject).run(async || script.run()).await.unwrap();
-        assert_eq!((second.into_inner(), script.runs()), (2, 2));
     }
 
     async fn p6_a_guard_that_panics_releases_as_a_body_that_panics(world: World) {
@@ -388,43 +395,56 @@ over_both_stores! {
         let call = tokio::spawn({
             let idempotency = idempotency.clone();
             async move {
-                let operation = idempotency.operation("p6.panic").key("k").errors(|_: &OrderError| -> ErrorAction { panic!("a guard") });
-                operation.run(async || Err::<u32, _>(OrderError::Down)).await.map(Outcome::into_inner)
+                let operation = idempotency
+                    .operation("p6.panic")
+                    .key("k")
+                    .errors(|_: &OrderError| -> ErrorAction { panic!("a guard") });
+                operation
+                    .run(async || Err::<u32, _>(OrderError::Down))
+                    .await
+                    .map(Outcome::into_inner)
             }
         });
         assert!(call.await.unwrap_err().is_panic());
-        let next = idempotency.operation("p6.panic").key("k").run(async || Ok::<_, idem::Error>(1)).await.unwrap();
+        let next = idempotency
+            .operation("p6.panic")
+            .key("k")
+            .run(async || Ok::<_, idem::Error>(1))
+            .await
+            .unwrap();
         assert!(!next.is_replayed());
     }
 
     async fn p6_what_reconcile_fails_with_is_not_asked_of_the_policy(world: World) {
         let idempotency = world.process().await;
-        let operation = || idempotency.operation("p6.reconcile").key("k").lease(LEASE).wait(LONG);
+        let operation = || {
+            idempotency
+                .operation("p6.reconcile")
+                .key("k")
+                .lease(LEASE)
+                .wait(LONG)
+        };
         crash(operation()).await;
         let keep = |_: &OrderError| ErrorAction::Keep;
         let ask = async || Err::<Option<u32>, _>(OrderError::Gateway);
-        let unasked = operation().errors(keep).reconcile(ask).run(async || Ok(1)).await;
+        let unasked = operation()
+            .errors(keep)
+            .reconcile(ask)
+            .run(async || Ok(1))
+            .await;
         assert_eq!(unasked.unwrap_err(), OrderError::Gateway);
         let info = operation().inspect().await.unwrap().unwrap();
         assert_eq!((info.state, info.attempt), (RecordState::Abandoned, 2));
     }
 
-    async fn p6_a_retried_body_asks_only_once_what_became_of_an_earlier_one(world: World) {
-        let idempotency = world.process().await;
-        let operation = || idempotency.operation("p6.asked").key("k").lease(LEASE).wait(LONG);
-        crash(operation()).await;
-        let asked = AtomicU32::new(0);
-        let script = Script::new([OrderError::Gateway, OrderError::Gateway]);
-        let ask = async || { asked.fetch_add(1, Ordering::SeqCst); Ok(None) };
-        let retry = |_: &OrderError| ErrorAction::Retry(Retry::new(5).backoff(SHORT));
-        let answer = operation().reconcile(ask).errors(retry).run(async || script.run()).await.unwrap();
-        assert_eq!((answer.into_inner(), asked.load(Ordering::SeqCst)), (3, 1));
-    }
-
-    async fn p6_a_duplicate_whose_function_does_not_keep_errors_gets_an_error_not_a_rerun(world: World) {
+    async fn p6_a_duplicate_whose_function_does_not_keep_errors_gets_an_error_not_a_rerun(
+        world: World,
+    ) {
         let idempotency = world.process().await;
         let operation = || idempotency.operation("p6.changed").key("k");
-        let failed = operation().errors(|_: &OrderError| ErrorAction::Keep).run(async || Err::<u32, _>(OrderError::Down));
+        let failed = operation()
+            .errors(|_: &OrderError| ErrorAction::Keep)
+            .run(async || Err::<u32, _>(OrderError::Down));
         assert_eq!(failed.await.unwrap_err(), OrderError::Down);
         let later = operation().run(async || Ok::<u32, idem::Error>(1)).await;
         assert!(matches!(later, Err(idem::Error::Codec { .. })), "{later:?}");
@@ -432,36 +452,43 @@ over_both_stores! {
 
     async fn p6_step_by_step_an_error_is_kept_read_and_settled(world: World) {
         let idempotency = world.process().await;
-        let operation = |key: &'static str| idempotency.operation("p6.hand").key(key).lease(LEASE).wait(LONG);
-        let Begin::Execute(lease) = operation("commit").begin().await.unwrap() else { panic!("nothing was there") };
-        lease.commit_error(&OrderError::declined(), None).await.unwrap();
+        let operation = |key: &'static str| {
+            idempotency
+                .operation("p6.hand")
+                .key(key)
+                .lease(LEASE)
+                .wait(LONG)
+        };
+        let Begin::Execute(lease) = operation("commit").begin().await.unwrap() else {
+            panic!("nothing was there")
+        };
+        lease
+            .commit_error(&OrderError::declined(), None)
+            .await
+            .unwrap();
         crash(operation("settle")).await;
         eventually("the lease has run out", async || {
             operation("settle").inspect().await.unwrap().unwrap().state == RecordState::Abandoned
         })
         .await;
-        operation("settle").settle_error(&OrderError::declined()).await.unwrap();
+        operation("settle")
+            .settle_error(&OrderError::declined())
+            .await
+            .unwrap();
         for key in ["commit", "settle"] {
-            let Begin::Replay(recorded) = operation(key).begin().await.unwrap() else { panic!("it is done") };
+            let Begin::Replay(recorded) = operation(key).begin().await.unwrap() else {
+                panic!("it is done")
+            };
             assert!(recorded.is_error());
-            assert_eq!(recorded.decode_error::<OrderError>().unwrap(), OrderError::declined());
-            assert!(matches!(recorded.decode::<u32>(), Err(idem::Error::Codec { .. })));
+            assert_eq!(
+                recorded.decode_error::<OrderError>().unwrap(),
+                OrderError::declined()
+            );
+            assert!(matches!(
+                recorded.decode::<u32>(),
+                Err(idem::Error::Codec { .. })
+            ));
         }
-    }
-
-    async fn p6_a_detached_body_is_retried_though_the_caller_is_gone(world: World) {
-        let idempotency = world.process().await;
-        let script = Script::new([OrderError::Gateway, OrderError::Gateway]);
-        let retry = |_: &OrderError| ErrorAction::Retry(Retry::new(5).backoff(Duration::from_millis(20)));
-        let body = { let script = script.clone(); move || { let script = script.clone(); async move { script.run() } } };
-        let call = idempotency.operation("p6.detached").key("k").errors(retry).run_detached(body);
-        tokio::select! {
-            _ = call => panic!("two pauses are longer than a look"),
-            () = eventually("the first try has failed", async || script.runs() > 0) => {}
-        }
-        let later = idempotency.operation("p6.detached").key("k").wait(LONG).run(async || Ok::<_, idem::Error>(99)).await;
-        let later = later.unwrap();
-        assert_eq!((later.is_replayed(), later.into_inner(), script.runs()), (true, 3, 3));
     }
 }
 

@@ -28,7 +28,12 @@ impl Service {
         self.fails_twice()
     }
 
-    #[idempotent(key = id, name = "args.shared", errors(_ => retry(max = 5, backoff = "1ms")), detached)]
+    #[idempotent(
+        key = id,
+        name = "args.shared",
+        errors(_ => retry(max = 5, backoff = "1ms")),
+        detached,
+    )]
     async fn shared(self: Arc<Self>, id: u64) -> Result<u32, OrderError> {
         fn runs_of(service: &Service) -> u32 {
             struct Of<'a>(&'a Service);
@@ -99,7 +104,10 @@ impl Orders for Service {
     #[idempotent(
         key = req.id,
         name = "args.async_trait",
-        errors(OrderError::Gateway if self.runs.load(Ordering::SeqCst) > 0 => retry(max = 5, backoff = "1ms"), _ => release),
+        errors(
+            OrderError::Gateway if self.runs.load(Ordering::SeqCst) > 0 => retry(max = 5, backoff = "1ms"),
+            _ => release,
+        ),
     )]
     async fn place(&self, Json(req): Json<Req>) -> Result<u32, OrderError> {
         assert!(req.names.is_empty());
@@ -107,13 +115,22 @@ impl Orders for Service {
         self.fails_twice()
     }
 
-    #[idempotent(key = req.id, fingerprint = &req.names, name = "args.async_trait.ref", errors(_ => retry(max = 2)))]
+    #[idempotent(
+        key = req.id,
+        fingerprint = &req.names,
+        name = "args.async_trait.ref",
+        errors(_ => retry(max = 2)),
+    )]
     async fn by_reference(&self, req: &Req) -> Result<u32, OrderError> {
         assert_eq!(req.id, 1);
         self.fails_twice()
     }
 
-    #[idempotent(key = id, name = "args.async_trait.arc", errors(_ => retry(max = 2, backoff = "1ms")))]
+    #[idempotent(
+        key = id,
+        name = "args.async_trait.arc",
+        errors(_ => retry(max = 2, backoff = "1ms")),
+    )]
     async fn shared(self: Arc<Self>, id: u64) -> Result<u32, OrderError> {
         assert_eq!(id, 1);
         { self }.fails_twice()
@@ -222,7 +239,11 @@ async fn only_in_macros(
 }
 
 impl Limits {
-    #[idempotent(key = self.id, name = "args.macros.self", errors(_ => retry(max = 5, backoff = "1ms")))]
+    #[idempotent(
+        key = self.id,
+        name = "args.macros.self",
+        errors(_ => retry(max = 5, backoff = "1ms")),
+    )]
     async fn only_in_a_macro(self, service: &Service) -> Result<u32, OrderError> {
         macro_rules! base {
             ($self:ident) => {
@@ -307,14 +328,23 @@ impl Exclusive {
         }
     }
 
-    #[idempotent(key = id, name = "args.exclusive.self", errors(_ => retry(max = 5, backoff = "1ms")))]
+    #[idempotent(
+        key = id,
+        name = "args.exclusive.self",
+        errors(_ => retry(max = 5, backoff = "1ms")),
+    )]
     async fn method(&mut self, id: u64) -> Result<u32, OrderError> {
         tokio::task::yield_now().await;
         let this: &mut Self = self;
         this.try_once()
     }
 
-    #[idempotent(key = id, name = "args.exclusive.typed", abandoned = reconcile(Self::asked(self)), errors(_ => retry(max = 5, backoff = "1ms")))]
+    #[idempotent(
+        key = id,
+        name = "args.exclusive.typed",
+        abandoned = reconcile(Self::asked(self)),
+        errors(_ => retry(max = 5, backoff = "1ms")),
+    )]
     async fn typed(self: &mut Self, id: u64) -> Result<u32, OrderError> {
         self.try_once()
     }
@@ -348,7 +378,11 @@ trait ExclusiveOrders {
 
 #[async_trait::async_trait]
 impl ExclusiveOrders for Exclusive {
-    #[idempotent(key = 1, name = "args.exclusive.boxed", errors(_ => retry(max = 5, backoff = "1ms")))]
+    #[idempotent(
+        key = 1,
+        name = "args.exclusive.boxed",
+        errors(_ => retry(max = 5, backoff = "1ms")),
+    )]
     async fn place(&mut self, log: &mut Vec<u32>) -> Result<u32, OrderError> {
         log.push(self.tries);
         self.try_once()
@@ -413,7 +447,11 @@ async fn conditional(
     Ok(present.parse().unwrap())
 }
 
-#[idempotent(key = limits.id, name = "args.max", errors(_ => retry(max = limits.max, backoff = "1ms")))]
+#[idempotent(
+    key = limits.id,
+    name = "args.max",
+    errors(_ => retry(max = limits.max, backoff = "1ms")),
+)]
 async fn as_often_as_it_says(runs: &AtomicU32, limits: Limits) -> Result<u32, OrderError> {
     drop(limits);
     runs.fetch_add(1, Ordering::SeqCst);
@@ -443,7 +481,11 @@ macro_rules! waits_as_both_say {
 waits_as_both_say!(waits_in_place, "args.both");
 waits_as_both_say!(waits_detached, "args.both.detached" detached);
 
-#[idempotent(key = ids.first().copied().ok_or(OrderError::Down)?, name = "args.question", missing_key = run)]
+#[idempotent(
+    key = ids.first().copied().ok_or(OrderError::Down)?,
+    name = "args.question",
+    missing_key = run,
+)]
 async fn fails_in_the_key(ids: &[Option<u32>]) -> Result<u32, OrderError> {
     Ok(ids[0].unwrap_or(7))
 }

@@ -1,4 +1,4 @@
-//! What the end of a body means, for every kind of call.
+//! The consequences of the end of a body, for every kind of call.
 //!
 //! A row is a kind of call, a column is an end of its body. Each cell says how many bodies run,
 //! what the caller gets, what is reported, and what a duplicate gets. Outcomes are encrypted where
@@ -135,11 +135,11 @@ struct Cell {
     answer: &'static str,
     /// Each with its attempt, where it has one.
     reported: Vec<&'static str>,
-    /// What the next call with the key gets, whose body returns 2.
+    /// The answer to the next call with the key, whose body returns 2.
     duplicate: &'static str,
 }
 
-/// What a call with a lease does. The other kinds differ from it as [`expected`] says.
+/// The results of a call with a lease. The other kinds differ from it as [`expected`] says.
 fn of_a_lease(ending: Ending) -> Cell {
     let cell = |bodies, answer, reported: &[&'static str], duplicate| Cell {
         bodies,

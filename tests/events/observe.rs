@@ -28,13 +28,20 @@ impl From<Error> for Told {
 }
 
 over_both_stores! {
-    async fn an_observing_duplicate_runs_its_body_and_the_record_keeps_the_owners_outcome(world: World) {
+    async fn an_observing_duplicate_runs_its_body_and_the_record_keeps_the_owners_outcome(
+        world: World,
+    ) {
         let log = Log::default();
         let _logging = crate::support::events::logging(log.clone());
         let idempotency = world.builder().await.observe().build();
         let guarding = world.process().await;
         drop(log.decisions());
-        let call = |fingerprint: u8| idempotency.operation("observe.duplicate").key("k").fingerprint(&fingerprint);
+        let call = |fingerprint: u8| {
+            idempotency
+                .operation("observe.duplicate")
+                .key("k")
+                .fingerprint(&fingerprint)
+        };
         let value = async |call: idem::Operation<'_>, value: u32| {
             let outcome = call.run(async || Res::Ok(value)).await.unwrap();
             assert!(!outcome.is_replayed());
@@ -43,11 +50,21 @@ over_both_stores! {
         assert_eq!(value(call(1), 1).await, 1);
         assert_eq!(value(call(1), 2).await, 2);
         assert_eq!(value(call(2), 3).await, 3);
-        assert_eq!(value(call(1).duplicate(idem::Duplicate::Reject), 4).await, 4);
+        assert_eq!(
+            value(call(1).duplicate(idem::Duplicate::Reject), 4).await,
+            4
+        );
         let failed = call(1).run(async || Err::<u32, _>(Failure::Declined)).await;
         assert!(matches!(failed, Err(Failure::Declined)));
         // An outcome that could not have been replayed.
-        assert_eq!(call(1).run(async || Ok::<_, Error>("text".to_owned())).await.unwrap().into_inner(), "text");
+        assert_eq!(
+            call(1)
+                .run(async || Ok::<_, Error>("text".to_owned()))
+                .await
+                .unwrap()
+                .into_inner(),
+            "text"
+        );
         let said = [
             (Level::DEBUG, "executed"),
             (Level::INFO, "observed: replayed"),
@@ -58,7 +75,12 @@ over_both_stores! {
             (Level::WARN, "observed: unreadable"),
         ];
         assert_eq!(log.decisions(), logged(&said));
-        let replayed = guarding.operation("observe.duplicate").key("k").run(async || Res::Ok(9)).await.unwrap();
+        let replayed = guarding
+            .operation("observe.duplicate")
+            .key("k")
+            .run(async || Res::Ok(9))
+            .await
+            .unwrap();
         assert!(replayed.is_replayed() && replayed.into_inner() == 1);
     }
 
@@ -66,46 +88,84 @@ over_both_stores! {
         let log = Log::default();
         let _logging = crate::support::events::logging(log.clone());
         let idempotency = world.process().await;
-        let call = || idempotency.operation("observe.in_flight").key("k").observe();
+        let call = || {
+            idempotency
+                .operation("observe.in_flight")
+                .key("k")
+                .observe()
+        };
         let bodies = Bodies::default();
         let begun = Notify::new();
         let end = Notify::new();
-        let owner = call().run(|| bodies.run(async {
-            begun.notify_one();
-            end.notified().await;
-            Res::Ok(1)
-        }));
+        let owner = call().run(|| {
+            bodies.run(async {
+                begun.notify_one();
+                end.notified().await;
+                Res::Ok(1)
+            })
+        });
         let beside = async {
             begun.notified().await;
-            let attempts = async || Res::Ok(u32::try_from(idem::current().unwrap().attempt()).unwrap());
+            let attempts =
+                async || Res::Ok(u32::try_from(idem::current().unwrap().attempt()).unwrap());
             let earlier = log.text().len();
             let second = call().run(|| bodies.run(attempts())).await.unwrap();
-            assert_eq!((second.is_replayed(), second.into_inner()), (false, 0), "beside the record it has no attempt");
-            assert!(log.text()[earlier..].contains("attempt 1"), "it would wait for the owner's attempt");
-            let third = call().in_flight(InFlight::Reject).run(|| bodies.run(async { Res::Ok(3) })).await.unwrap();
+            assert_eq!(
+                (second.is_replayed(), second.into_inner()),
+                (false, 0),
+                "beside the record it has no attempt"
+            );
+            assert!(
+                log.text()[earlier..].contains("attempt 1"),
+                "it would wait for the owner's attempt"
+            );
+            let third = call()
+                .in_flight(InFlight::Reject)
+                .run(|| bodies.run(async { Res::Ok(3) }))
+                .await
+                .unwrap();
             assert_eq!(third.into_inner(), 3);
             end.notify_one();
         };
         let (owner, ()) = tokio::join!(owner, beside);
         assert_eq!((owner.unwrap().into_inner(), bodies.most_at_once()), (1, 2));
-        let said =
-            [(Level::INFO, "observed: waited"), (Level::INFO, "observed: rejected_in_flight"), (Level::DEBUG, "executed")];
+        let said = [
+            (Level::INFO, "observed: waited"),
+            (Level::INFO, "observed: rejected_in_flight"),
+            (Level::DEBUG, "executed"),
+        ];
         assert_eq!(log.decisions(), logged(&said));
-        let kept = idempotency.operation("observe.in_flight").key("k").lookup::<u32>().await.unwrap();
+        let kept = idempotency
+            .operation("observe.in_flight")
+            .key("k")
+            .lookup::<u32>()
+            .await
+            .unwrap();
         assert!(matches!(kept, Lookup::Outcome(1)), "{kept:?}");
     }
 
-    async fn p3_an_observing_owner_that_lost_its_lease_runs_on_and_its_late_commit_changes_nothing(world: World) {
+    async fn p3_an_observing_owner_that_lost_its_lease_runs_on_and_its_late_commit_changes_nothing(
+        world: World,
+    ) {
         let log = Log::default();
         let _logging = crate::support::events::logging(log.clone());
         let (builder, faults) = world.faulty().await;
         let observing = builder.lease(LEASE).observe().build();
         let guarding = world.process().await;
-        let taking_over = || guarding.operation("observe.late").key("k").lease(LEASE).wait(LONG);
+        let taking_over = || {
+            guarding
+                .operation("observe.late")
+                .key("k")
+                .lease(LEASE)
+                .wait(LONG)
+        };
         // A first warning on this thread: tracing asks the thread of an event's first time whether
         // anybody listens.
         for fingerprint in [1, 2] {
-            let call = observing.operation("observe.late").key("warns").fingerprint(&fingerprint);
+            let call = observing
+                .operation("observe.late")
+                .key("warns")
+                .fingerprint(&fingerprint);
             call.run(async || Res::Ok(1)).await.unwrap();
         }
         assert_eq!(log.decisions().len(), 2);
@@ -114,12 +174,22 @@ over_both_stores! {
             let next = taking_over().run(async || Res::Ok(2)).await.unwrap();
             Res::Ok(10 + next.into_inner())
         });
-        assert_eq!(late.await.unwrap().into_inner(), 12, "its caller gets what its body returned");
+        assert_eq!(
+            late.await.unwrap().into_inner(),
+            12,
+            "its caller gets what its body returned"
+        );
         let said = log.decisions();
         for expected in ["observed: lease_lost", "commit_refused"] {
-            assert!(said.contains(&(Level::WARN, expected.to_owned())), "{expected}: {said:?}");
+            assert!(
+                said.contains(&(Level::WARN, expected.to_owned())),
+                "{expected}: {said:?}"
+            );
         }
-        assert!(!said.iter().any(|(_, decision)| decision == "lease_lost"), "{said:?}");
+        assert!(
+            !said.iter().any(|(_, decision)| decision == "lease_lost"),
+            "{said:?}"
+        );
         let kept = taking_over().lookup::<u32>().await.unwrap();
         assert!(matches!(kept, Lookup::Outcome(2)), "{kept:?}");
     }

@@ -315,7 +315,7 @@ async fn p12_a_duplicate_says_that_it_waited_if_it_did_and_once() {
         ])
     );
 
-    // A call that waits for nobody shares the answer to a claim that is under way.
+    // A call that does not wait shares the answer to a claim that is under way.
     let gate = Gate::new();
     faults.next(Step::Claim, Fault::HangReply(gate.clone()));
     let rejecting = |key: &'static str| call(key).in_flight(InFlight::Reject);

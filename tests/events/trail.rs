@@ -45,35 +45,93 @@ over_both_stores! {
         let id = id("trail.by_hand", "k");
         let call = || idempotency.operation("trail.by_hand").key("k");
         let abandon = async || {
-            tokio::time::timeout(LEASE / 10, call().run(pending::<Result<u32, Error>>)).await.unwrap_err();
+            tokio::time::timeout(LEASE / 10, call().run(pending::<Result<u32, Error>>))
+                .await
+                .unwrap_err();
             let state = async || call().inspect().await.unwrap().unwrap().state;
-            eventually("it is abandoned", async || state().await == RecordState::Abandoned).await;
+            eventually("it is abandoned", async || {
+                state().await == RecordState::Abandoned
+            })
+            .await;
         };
         abandon().await;
         assert!(call().audit("jane", "ticket 1").release().await.unwrap());
         abandon().await;
-        call().audit("joe", "ticket 2").settle(&7_u32).await.unwrap();
+        call()
+            .audit("joe", "ticket 2")
+            .settle(&7_u32)
+            .await
+            .unwrap();
         let again = call().audit("joe", "ticket 3").settle(&8_u32).await;
         assert!(matches!(again, Err(Error::Duplicate { .. })), "{again:?}");
         assert!(call().audit("jane", "").forget().await.unwrap());
-        // Of nothing there is nothing to note, and nobody said who.
+        // Without a record nothing is noted, and no operator was named.
         assert!(!call().audit("jane", "again").forget().await.unwrap());
         call().run(async || Ok::<_, Error>(1)).await.unwrap();
         assert!(call().forget().await.unwrap());
 
         let entries = entries(&world, &id).await;
-        let said: Vec<_> = entries.iter().map(|entry| {
-            let Decision { name, state, attempt, .. } = &entry.decision;
-            (&**name, *state, *attempt, &*entry.who, &*entry.why, entry.result.clone())
-        }).collect();
-        assert_eq!(said, [
-            ("forgotten", Some(RecordState::Committed), Some(4), "jane", "", Some(done())),
-            ("settled", Some(RecordState::Committed), Some(4), "joe", "ticket 3", Some(Ended::refused("duplicate"))),
-            ("settled", Some(RecordState::Abandoned), Some(3), "joe", "ticket 2", Some(done())),
-            ("released", Some(RecordState::Abandoned), Some(1), "jane", "ticket 1", Some(done())),
-        ]);
+        let said: Vec<_> = entries
+            .iter()
+            .map(|entry| {
+                let Decision {
+                    name,
+                    state,
+                    attempt,
+                    ..
+                } = &entry.decision;
+                (
+                    &**name,
+                    *state,
+                    *attempt,
+                    &*entry.who,
+                    &*entry.why,
+                    entry.result.clone(),
+                )
+            })
+            .collect();
+        assert_eq!(
+            said,
+            [
+                (
+                    "forgotten",
+                    Some(RecordState::Committed),
+                    Some(4),
+                    "jane",
+                    "",
+                    Some(done())
+                ),
+                (
+                    "settled",
+                    Some(RecordState::Committed),
+                    Some(4),
+                    "joe",
+                    "ticket 3",
+                    Some(Ended::refused("duplicate"))
+                ),
+                (
+                    "settled",
+                    Some(RecordState::Abandoned),
+                    Some(3),
+                    "joe",
+                    "ticket 2",
+                    Some(done())
+                ),
+                (
+                    "released",
+                    Some(RecordState::Abandoned),
+                    Some(1),
+                    "jane",
+                    "ticket 1",
+                    Some(done())
+                ),
+            ]
+        );
         for entry in &entries {
-            assert_eq!((&*entry.decision.operation, entry.decision.digest), ("trail.by_hand", Some(id.digest())));
+            assert_eq!(
+                (&*entry.decision.operation, entry.decision.digest),
+                ("trail.by_hand", Some(id.digest()))
+            );
             assert!(entry.age < Duration::from_secs(60), "{entry:?}");
         }
     }
@@ -86,13 +144,22 @@ over_both_stores! {
         for step in [Step::Claim, Step::Commit, Step::Release] {
             faults.next(step, Fault::Fail(StoreErrorKind::Full));
             let refused = call().audit("jane", "no room").forget().await;
-            assert!(matches!(refused, Err(Error::Store { .. })), "{step:?}: {refused:?}");
-            assert_eq!(call().inspect().await.unwrap().unwrap().state, RecordState::Committed, "{step:?}");
+            assert!(
+                matches!(refused, Err(Error::Store { .. })),
+                "{step:?}: {refused:?}"
+            );
+            assert_eq!(
+                call().inspect().await.unwrap().unwrap().state,
+                RecordState::Committed,
+                "{step:?}"
+            );
         }
         assert_eq!(entries(&world, &id("trail.no_entry", "k")).await, []);
     }
 
-    async fn a_decision_that_was_cut_off_between_its_entry_and_its_step_has_no_result(world: World) {
+    async fn a_decision_that_was_cut_off_between_its_entry_and_its_step_has_no_result(
+        world: World,
+    ) {
         let (builder, faults) = world.faulty().await;
         let idempotency = builder.build();
         let call = || idempotency.operation("trail.cut").key("k");
@@ -103,9 +170,14 @@ over_both_stores! {
             removed = call().audit("jane", "cut off").forget() => panic!("{removed:?}"),
             () = gate.reached() => {}
         }
-        let [entry] = &entries(&world, &id("trail.cut", "k")).await[..] else { panic!() };
+        let [entry] = &entries(&world, &id("trail.cut", "k")).await[..] else {
+            panic!()
+        };
         assert_eq!((&*entry.why, &entry.result), ("cut off", &None));
-        assert_eq!(call().inspect().await.unwrap().unwrap().state, RecordState::Committed);
+        assert_eq!(
+            call().inspect().await.unwrap().unwrap().state,
+            RecordState::Committed
+        );
     }
 
     async fn a_result_that_is_not_noted_is_logged_and_the_change_is_made(world: World) {
@@ -120,8 +192,14 @@ over_both_stores! {
         let logging = crate::support::events::logging(log.clone());
         assert!(call().audit("jane", "away").forget().await.unwrap());
         drop(logging);
-        assert!(log.text().contains("missing in the trail"), "{}", log.text());
-        let [entry] = &entries(&world, &id("trail.lost", "k")).await[..] else { panic!() };
+        assert!(
+            log.text().contains("missing in the trail"),
+            "{}",
+            log.text()
+        );
+        let [entry] = &entries(&world, &id("trail.lost", "k")).await[..] else {
+            panic!()
+        };
         assert_eq!((&*entry.why, &entry.result), ("away", &None));
     }
 }
@@ -285,7 +363,7 @@ async fn the_number_of_an_operator_that_died_is_not_given_twice() {
         .await
         .unwrap();
     trail.end(noted, &Ended::refused("a test")).await.unwrap();
-    // It comes back, and gives up what is no longer its own.
+    // It comes back, and gives up the key that it has lost.
     let release = Release::new(counter, owner, ReleaseTo::Abandoned);
     store.release(&release).await.unwrap();
     assert_eq!(trail.of(&id, 100).await.unwrap().len(), 1);

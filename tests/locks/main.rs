@@ -22,7 +22,7 @@ use support::{Bodies, LEASE, LONG, World};
 
 type Res<T = u64> = Result<T, Error>;
 
-/// So long that nobody waits for its end: a lock is free before that only if it was released.
+/// Longer than any test waits: a lock is free before that only if it was released.
 const ENDLESS: Duration = Duration::from_secs(600);
 const BRIEF: Duration = Duration::from_millis(50);
 
@@ -53,7 +53,10 @@ over_all_stores! {
                     };
                     let wanted = lock(&idempotency, "locks.many");
                     if waiter % 4 < 2 {
-                        wanted.run(async |lock| bodies.run(body(lock)).await).await.unwrap();
+                        wanted
+                            .run(async |lock| bodies.run(body(lock)).await)
+                            .await
+                            .unwrap();
                         return;
                     }
                     let lock = wanted.acquire().await.unwrap();
@@ -76,7 +79,11 @@ over_all_stores! {
         let held = lock(&one, "locks.reentry").acquire().await.unwrap();
         let again = lock(&one, "locks.reentry").acquire().await;
         assert!(matches!(again, Err(Error::Reentrant { .. })), "{again:?}");
-        let all = one.lock("locks.reentry").keys(["j", "k"]).acquire_all().await;
+        let all = one
+            .lock("locks.reentry")
+            .keys(["j", "k"])
+            .acquire_all()
+            .await;
         assert!(matches!(all, Err(Error::Reentrant { .. })), "{all:?}");
         let inside = lock(&one, "locks.reentry").run(async |_| Res::Ok(1)).await;
         assert!(matches!(inside, Err(Error::Reentrant { .. })), "{inside:?}");
@@ -87,10 +94,17 @@ over_all_stores! {
         let task = task.await.unwrap();
         assert!(matches!(task, Err(Error::InFlight { .. })), "{task:?}");
         let process = lock(&two, "locks.reentry").wait(BRIEF).acquire().await;
-        assert!(matches!(process, Err(Error::InFlight { .. })), "{process:?}");
+        assert!(
+            matches!(process, Err(Error::InFlight { .. })),
+            "{process:?}"
+        );
         // None of these has disturbed it.
         held.release().await.unwrap();
-        let next = lock(&one, "locks.reentry").wait("0s").acquire().await.unwrap();
+        let next = lock(&one, "locks.reentry")
+            .wait("0s")
+            .acquire()
+            .await
+            .unwrap();
         assert_eq!(next.fencing_number(), 2);
         drop(next);
         let inside = lock(&one, "locks.reentry")
@@ -108,12 +122,19 @@ over_all_stores! {
         let one = builder.build();
         let two = world.process().await;
         faults.always(Step::Renew, Fault::LoseRequest);
-        let late = lock(&one, "locks.late").lease(LEASE).acquire().await.unwrap();
+        let late = lock(&one, "locks.late")
+            .lease(LEASE)
+            .acquire()
+            .await
+            .unwrap();
         let current = lock(&two, "locks.late").acquire().await.unwrap();
         tokio::time::timeout(LONG, late.lost()).await.unwrap();
         assert!(late.fencing_number() < current.fencing_number());
         let released = late.release().await;
-        assert!(matches!(released, Err(Error::LeaseLost { attempt: 1, .. })), "{released:?}");
+        assert!(
+            matches!(released, Err(Error::LeaseLost { attempt: 1, .. })),
+            "{released:?}"
+        );
         drop(late);
         one.shutdown(LONG).await.unwrap();
         let third = lock(&one, "locks.late").wait(BRIEF).acquire().await;
@@ -143,7 +164,10 @@ over_all_stores! {
         let other = lock(&two, "locks.stalled").acquire().await.unwrap();
         stall.send(()).unwrap();
         let stalled = stalled.await.unwrap();
-        assert!(matches!(stalled, Err(Error::LeaseLost { attempt: 1, .. })), "{stalled:?}");
+        assert!(
+            matches!(stalled, Err(Error::LeaseLost { attempt: 1, .. })),
+            "{stalled:?}"
+        );
         assert_eq!(other.fencing_number(), 2);
     }
 
@@ -152,7 +176,9 @@ over_all_stores! {
         let two = world.process().await;
         tokio::task::spawn_blocking(move || {
             let runtime = one_thread();
-            let lock = runtime.block_on(lock(&one, "locks.ended").lease(LEASE).acquire()).unwrap();
+            let lock = runtime
+                .block_on(lock(&one, "locks.ended").lease(LEASE).acquire())
+                .unwrap();
             runtime.spawn(async move {
                 let _held = lock;
                 std::future::pending::<()>().await;
@@ -184,10 +210,19 @@ over_all_stores! {
             next.release().await.unwrap();
         }
         let body = tokio::spawn(async move {
-            lock(&one, "locks.panic").run(async |_| -> Res { panic!("a bug in the body") }).await
+            lock(&one, "locks.panic")
+                .run(async |_| -> Res { panic!("a bug in the body") })
+                .await
         });
         assert!(body.await.unwrap_err().is_panic());
-        assert_eq!(lock(&two, "locks.panic").acquire().await.unwrap().fencing_number(), 6);
+        assert_eq!(
+            lock(&two, "locks.panic")
+                .acquire()
+                .await
+                .unwrap()
+                .fencing_number(),
+            6
+        );
     }
 
     async fn p9_a_release_that_the_store_does_not_take_is_tried_again_and_waited_for(world: World) {
@@ -195,7 +230,11 @@ over_all_stores! {
         let one = builder.build();
         let two = world.process().await;
         for number in [1, 2] {
-            let held = lock(&one, "locks.release").wait(Duration::ZERO).acquire().await.unwrap();
+            let held = lock(&one, "locks.release")
+                .wait(Duration::ZERO)
+                .acquire()
+                .await
+                .unwrap();
             assert_eq!(held.fencing_number(), number);
             for _ in 0..3 {
                 faults.next(Step::Release, Fault::Refuse);
@@ -209,7 +248,11 @@ over_all_stores! {
             assert_eq!(unfinished.steps, 1, "{unfinished}");
             one.shutdown(LONG).await.unwrap();
         }
-        let next = lock(&two, "locks.release").wait(Duration::ZERO).acquire().await.unwrap();
+        let next = lock(&two, "locks.release")
+            .wait(Duration::ZERO)
+            .acquire()
+            .await
+            .unwrap();
         assert_eq!(next.fencing_number(), 3);
     }
 
@@ -217,7 +260,11 @@ over_all_stores! {
         let (builder, faults) = world.faulty().await;
         let one = builder.build();
         faults.next(Step::Claim, Fault::LoseReply);
-        let held = lock(&one, "locks.reply").wait(Duration::ZERO).acquire().await.unwrap();
+        let held = lock(&one, "locks.reply")
+            .wait(Duration::ZERO)
+            .acquire()
+            .await
+            .unwrap();
         assert_eq!(held.fencing_number(), 1);
     }
 
@@ -231,17 +278,32 @@ over_all_stores! {
             _ = lock(&one, "locks.dropped").acquire() => panic!("the reply is held"),
             () = gate.reached() => {}
         }
-        lock(&two, "locks.dropped").acquire().await.unwrap().release().await.unwrap();
+        lock(&two, "locks.dropped")
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
         // A waiter that gives up leaves nothing behind.
         let held = lock(&two, "locks.dropped").acquire().await.unwrap();
         let waiter = lock(&one, "locks.dropped").acquire();
         assert!(tokio::time::timeout(BRIEF, waiter).await.is_err());
         held.release().await.unwrap();
         one.shutdown(LONG).await.unwrap();
-        lock(&two, "locks.dropped").wait(BRIEF).acquire().await.unwrap().release().await.unwrap();
+        lock(&two, "locks.dropped")
+            .wait(BRIEF)
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
     }
 
-    async fn one_caller_of_acquire_all_at_a_time_works_whatever_the_order_of_its_keys(world: World) {
+    async fn one_caller_of_acquire_all_at_a_time_works_whatever_the_order_of_its_keys(
+        world: World,
+    ) {
         let processes = [world.process().await, world.process().await];
         let bodies = Arc::new(Bodies::default());
         let callers: Vec<_> = (0..8)
@@ -254,7 +316,12 @@ over_all_stores! {
                         keys.reverse();
                     }
                     let builder = idempotency.lock("locks.orders").keys(keys);
-                    let locks = builder.lease(ENDLESS).wait(LONG).acquire_all().await.unwrap();
+                    let locks = builder
+                        .lease(ENDLESS)
+                        .wait(LONG)
+                        .acquire_all()
+                        .await
+                        .unwrap();
                     bodies.run(tokio::task::yield_now()).await;
                     locks.release().await.unwrap();
                 })
@@ -297,15 +364,31 @@ over_all_stores! {
         let one = world.process().await;
         let two = world.process().await;
         let merchant = |key: &'static str| {
-            two.lock("locks.all").key(key).lease(ENDLESS).wait(Duration::ZERO)
+            two.lock("locks.all")
+                .key(key)
+                .lease(ENDLESS)
+                .wait(Duration::ZERO)
         };
-        let all = || one.lock("locks.all").keys(["m-7", "m-1", "m-4"]).lease(ENDLESS);
+        let all = || {
+            one.lock("locks.all")
+                .keys(["m-7", "m-1", "m-4"])
+                .lease(ENDLESS)
+        };
         let held = merchant("m-7").acquire().await.unwrap();
         let refused = all().wait(BRIEF).acquire_all().await;
-        assert!(matches!(refused, Err(Error::InFlight { .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(Error::InFlight { .. })),
+            "{refused:?}"
+        );
         // Released before it returned.
         for key in ["m-1", "m-4"] {
-            merchant(key).acquire().await.unwrap().release().await.unwrap();
+            merchant(key)
+                .acquire()
+                .await
+                .unwrap()
+                .release()
+                .await
+                .unwrap();
         }
         held.release().await.unwrap();
         let locks = all().wait(LONG).acquire_all().await.unwrap();
@@ -313,7 +396,10 @@ over_all_stores! {
         let numbers: Vec<_> = locks.iter().map(Lock::fencing_number).collect();
         assert_eq!(numbers, [2, 3, 3]);
         for key in ["m-1", "m-4", "m-7"] {
-            assert!(matches!(merchant(key).acquire().await, Err(Error::InFlight { .. })), "{key}");
+            assert!(
+                matches!(merchant(key).acquire().await, Err(Error::InFlight { .. })),
+                "{key}"
+            );
         }
         drop(locks);
         one.shutdown(LONG).await.unwrap();
@@ -326,9 +412,18 @@ over_all_stores! {
         let one = world.process().await;
         let operation = |name: &'static str| one.operation(name).key("k");
         let held = lock(&one, "locks.both").acquire().await.unwrap();
-        let ran = operation("locks.both").run(async || Res::Ok(7)).await.unwrap();
+        let ran = operation("locks.both")
+            .run(async || Res::Ok(7))
+            .await
+            .unwrap();
         assert!(!ran.is_replayed());
-        assert!(operation("locks.both").run(async || Res::Ok(8)).await.unwrap().is_replayed());
+        assert!(
+            operation("locks.both")
+                .run(async || Res::Ok(8))
+                .await
+                .unwrap()
+                .is_replayed()
+        );
         held.release().await.unwrap();
         drop(lock(&one, "locks.both").acquire().await.unwrap());
         let info = operation("locks.both").inspect().await.unwrap().unwrap();

@@ -404,7 +404,7 @@ async fn a_lock_is_a_lock_under_strict_and_in_observe_mode_and_none_where_all_is
         2
     );
     assert_eq!(lock(&disabled).run(async |_| Res::Ok(7)).await.unwrap(), 7);
-    // A store that does not answer is no reason to go on.
+    // A store that does not answer is not a reason to go on.
     let (idempotency, faults) = failing();
     faults.always(Step::Claim, Fault::Refuse);
     let refused = lock(&idempotency).acquire().await;

@@ -81,7 +81,13 @@ async fn careless(shop: &Shop, tx: &mut SqliteTransaction<'_>, key: &str) -> Res
     shop.body(tx, Ok(1)).await
 }
 
-#[idempotent(key = key, name = "profile.tx.stated", fingerprint = cents, transaction = tx, runtime = shop.idempotency)]
+#[idempotent(
+    key = key,
+    name = "profile.tx.stated",
+    fingerprint = cents,
+    transaction = tx,
+    runtime = shop.idempotency,
+)]
 async fn stated(
     shop: &Shop,
     tx: &mut SqliteTransaction<'_>,

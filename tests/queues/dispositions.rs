@@ -146,7 +146,7 @@ fn an_error_inside_that_is_kept_is_put_aside_although_it_says_nothing_of_message
             },
             Disposition::dead_letter("boxed"),
         ),
-        // What it says itself comes first.
+        // Its own verdict comes first.
         (
             OrderError::Nested(Nested::Refused),
             Disposition::dead_letter("refused"),

@@ -165,7 +165,12 @@ async fn jetstream_each_message_is_handled_once_whatever_dies() {
 
 static RAN: AtomicU32 = AtomicU32::new(0);
 
-#[idempotent(name = "t.nats", key = (delivery.source(), delivery.id()), ttl = "10m", max_attempts = 5)]
+#[idempotent(
+    name = "t.nats",
+    key = (delivery.source(), delivery.id()),
+    ttl = "10m",
+    max_attempts = 5,
+)]
 async fn counted(delivery: &Delivery) -> Result<u32, idem::Error> {
     Ok(RAN.fetch_add(1, Ordering::Relaxed) + 1)
 }

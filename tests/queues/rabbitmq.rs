@@ -90,7 +90,7 @@ pub(crate) async fn publish(
             .await?
             .await
     };
-    // A client may wait for ever for a connection that is gone.
+    // A client may wait forever for a connection that is gone.
     let confirmed = tokio::time::timeout(Duration::from_secs(10), published).await;
     matches!(confirmed, Ok(Ok(Confirmation::Ack(_)))).then_some(())
 }

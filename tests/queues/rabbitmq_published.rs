@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use crate::rabbitmq::declare;
 use crate::rabbitmq_broker::{Broker, LIMIT, until};
 
-/// Starts a proxy that keeps the confirmations of one channel from the client, for ever: of the
+/// Starts a proxy that keeps the confirmations of one channel from the client, forever: of the
 /// first channel that gets any. Returns its port.
 async fn muffled(upstream: u16) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -118,7 +118,7 @@ pub(crate) async fn never_confirmed(broker: &Broker) {
     );
 }
 
-/// A retry queue that somebody deletes while its consumer runs.
+/// A retry queue that is deleted while its consumer runs.
 pub(crate) async fn retry_queue_deleted(broker: &Broker) {
     broker.queue("pruned").await;
     let connection = Connection::connect(&broker.server.url(), ConnectionProperties::default())

@@ -393,7 +393,7 @@ pub(crate) async fn parked(broker: &Broker) {
     );
 }
 
-/// What the broker says to the client comes through while the gate is open.
+/// The broker's frames reach the client while the gate is open.
 async fn gated(upstream: u16, mut gate: watch::Receiver<bool>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -1,4 +1,4 @@
-//! What must hold of a history, and of the store afterwards.
+//! The conditions on a history, and on the store afterwards.
 
 use idem::{ErrorAction, Idempotency, InFlight, RecordState};
 use tokio::time::Instant;

@@ -27,7 +27,11 @@ async fn retried(shop: Arc<Shop>, order: &str) -> Result<u32, Failure> {
     shop.place().await
 }
 
-#[idempotent(name = "kinds.kept", key = order, errors(Failure::Idempotency(_) => keep, _ => release))]
+#[idempotent(
+    name = "kinds.kept",
+    key = order,
+    errors(Failure::Idempotency(_) => keep, _ => release),
+)]
 async fn kept(shop: Arc<Shop>, order: &str) -> Result<u32, Failure> {
     shop.place().await
 }
@@ -54,7 +58,7 @@ impl Places for Service {
     #[idempotent(name = "kinds.method", key = order)]
     async fn place(&self, order: &str) -> Result<u32, Failure> {
         let items = ["pen".to_owned()];
-        // What a step borrows goes to another thread with the call.
+        // The borrows of a step go to another thread with the call.
         let count = idem::step("count", async || {
             tokio::task::yield_now().await;
             Ok::<_, Failure>(items.len())

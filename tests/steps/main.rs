@@ -26,7 +26,7 @@ pub(crate) struct Shop {
     failures: AtomicU32,
 }
 
-/// What a body does after it.
+/// The next action of a body.
 pub(crate) const EFFECTS: [&str; 4] = ["charge", "reserve pen", "reserve ink", "mail"];
 
 #[derive(Debug, thiserror::Error, serde::Serialize, serde::Deserialize)]

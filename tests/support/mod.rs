@@ -169,7 +169,10 @@ fn faulty<S: idem::Store>(store: FaultStore<S>) -> (Builder, Faults) {
 /// Writes each test once, and runs it over every store.
 #[macro_export]
 macro_rules! over_both_stores {
-    ($($(#[doc = $doc:literal])* async fn $name:ident($world:ident: World) $body:block)*) => {
+    ($(
+        $(#[doc = $doc:literal])*
+        async fn $name:ident($world:ident: World $(,)?) $body:block
+    )*) => {
         $($(#[doc = $doc])* async fn $name($world: World) $body)*
 
         mod memory {
@@ -191,7 +194,10 @@ macro_rules! over_both_stores {
 /// The same, over the SQL stores besides, as far as the features are there.
 #[macro_export]
 macro_rules! over_all_stores {
-    ($($(#[doc = $doc:literal])* async fn $name:ident($world:ident: World) $body:block)*) => {
+    ($(
+        $(#[doc = $doc:literal])*
+        async fn $name:ident($world:ident: World $(,)?) $body:block
+    )*) => {
         $crate::over_both_stores! { $($(#[doc = $doc])* async fn $name($world: World) $body)* }
 
         #[cfg(feature = "sqlite")]

@@ -29,12 +29,23 @@ async fn submit(user: &User, form: Form) -> Res {
     Ok(form.amount)
 }
 
-#[idempotent(token = token, subject = (user.tenant, "user.id"), duplicate = reject, name = "t.attribute.reject")]
+#[idempotent(
+    token = token,
+    subject = (user.tenant, "user.id"),
+    duplicate = reject,
+    name = "t.attribute.reject",
+)]
 async fn reject(user: User, token: Token) -> Res<(u64, String)> {
     Ok((user.id, token.to_string()))
 }
 
-#[idempotent(token = token, subject = "user.id", detached, runtime = "idempotency", name = "t.attribute.detached")]
+#[idempotent(
+    token = token,
+    subject = "user.id",
+    detached,
+    runtime = "idempotency",
+    name = "t.attribute.detached",
+)]
 async fn detached(idempotency: Idempotency, user: User, token: Option<String>) -> Res<(u64, bool)> {
     Ok((user.id, token.is_some() && !idempotency.is_disabled()))
 }

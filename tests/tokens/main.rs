@@ -37,27 +37,53 @@ crate::over_both_stores! {
         let one = world.process().await;
         let another = world.process().await;
         let token = one.operation("t.first").issue("ada", TTL).await.unwrap();
-        let first = one.operation("t.first").token(&token, "ada").run(async || Res::Ok(7)).await.unwrap();
+        let first = one
+            .operation("t.first")
+            .token(&token, "ada")
+            .run(async || Res::Ok(7))
+            .await
+            .unwrap();
         assert!(!first.is_replayed());
         for process in [&one, &another] {
-            let call = process.operation("t.first").token(&token.to_string(), "ada");
-            let again = call.run(async || -> Res { panic!("it runs twice") }).await.unwrap();
+            let call = process
+                .operation("t.first")
+                .token(&token.to_string(), "ada");
+            let again = call
+                .run(async || -> Res { panic!("it runs twice") })
+                .await
+                .unwrap();
             assert_eq!((again.is_replayed(), again.into_inner()), (true, 7));
         }
-        let call = another.operation("t.first").token(&token, "ada").duplicate(Duplicate::Reject);
+        let call = another
+            .operation("t.first")
+            .token(&token, "ada")
+            .duplicate(Duplicate::Reject);
         let rejected: Res<_> = call.run(async || Res::Ok(8)).await;
-        assert!(matches!(rejected, Err(Error::Duplicate { .. })), "{rejected:?}");
+        assert!(
+            matches!(rejected, Err(Error::Duplicate { .. })),
+            "{rejected:?}"
+        );
     }
 
     async fn p13_a_hundred_submissions_at_once_run_one_body_and_get_equal_answers(world: World) {
         let processes = [world.process().await, world.process().await];
-        let token = processes[0].operation("t.many").issue("ada", TTL).await.unwrap();
+        let token = processes[0]
+            .operation("t.many")
+            .issue("ada", TTL)
+            .await
+            .unwrap();
         let bodies = Arc::new(Bodies::default());
         let calls: Vec<_> = (0..100)
             .map(|number| {
-                let call = processes[number % 2].operation("t.many").token(&token, "ada").wait(LONG);
+                let call = processes[number % 2]
+                    .operation("t.many")
+                    .token(&token, "ada")
+                    .wait(LONG);
                 let bodies = bodies.clone();
-                tokio::spawn(async move { call.run(async || bodies.run(async { Res::Ok(1) }).await).await })
+                tokio::spawn(async move {
+                    call.run(async || bodies.run(async { Res::Ok(1) }).await)
+                        .await
+                })
             })
             .collect();
         for call in calls {
@@ -69,7 +95,10 @@ crate::over_both_stores! {
     async fn p13_what_was_not_issued_to_this_caller_for_this_operation_does_not_run(world: World) {
         let process = world.process().await;
         let token = process.operation("t.who").issue("ada", TTL).await.unwrap();
-        let never_issued = idem::Idempotency::new(idem::MemoryStore::new()).operation("t.who").issue("ada", TTL).await;
+        let never_issued = idem::Idempotency::new(idem::MemoryStore::new())
+            .operation("t.who")
+            .issue("ada", TTL)
+            .await;
         let forged = token.to_string().replace(|c: char| c.is_ascii_digit(), "x");
         let submit = async |operation: &'static str, token: &str, subject: &str| {
             let call = process.operation(operation).token(token, subject);
@@ -86,29 +115,64 @@ crate::over_both_stores! {
             assert!(is_unknown(&answer), "{operation} {subject}: {answer:?}");
         }
         // None of these has used it up.
-        let owner = process.operation("t.who").token(&token, "ada").run(async || Res::Ok(1)).await.unwrap();
+        let owner = process
+            .operation("t.who")
+            .token(&token, "ada")
+            .run(async || Res::Ok(1))
+            .await
+            .unwrap();
         assert!(!owner.is_replayed());
         // Nor does another get the answer.
-        assert!(is_unknown(&submit("t.who", &token.to_string(), "grace").await));
+        assert!(is_unknown(
+            &submit("t.who", &token.to_string(), "grace").await
+        ));
     }
 
     async fn p13_after_a_release_the_token_counts_again(world: World) {
         let process = world.process().await;
-        let token = process.operation("t.again").issue("ada", TTL).await.unwrap();
+        let token = process
+            .operation("t.again")
+            .issue("ada", TTL)
+            .await
+            .unwrap();
         let call = || process.operation("t.again").token(&token, "ada");
-        let failed: Result<_, support::Failure> = call().run(async || Result::<u32, _>::Err(support::Failure::Declined)).await;
+        let failed: Result<_, support::Failure> = call()
+            .run(async || Result::<u32, _>::Err(support::Failure::Declined))
+            .await;
         assert!(matches!(failed, Err(support::Failure::Declined)));
-        assert_eq!(call().inspect().await.unwrap().unwrap().state, RecordState::Released);
-        assert!(is_unknown(&process.operation("t.again").token(&token, "grace").run(async || Res::Ok(1)).await));
-        let outcome = call().run(async || Res::Ok(idem::current().unwrap().attempt())).await.unwrap();
+        assert_eq!(
+            call().inspect().await.unwrap().unwrap().state,
+            RecordState::Released
+        );
+        assert!(is_unknown(
+            &process
+                .operation("t.again")
+                .token(&token, "grace")
+                .run(async || Res::Ok(1))
+                .await
+        ));
+        let outcome = call()
+            .run(async || Res::Ok(idem::current().unwrap().attempt()))
+            .await
+            .unwrap();
         assert_eq!((outcome.is_replayed(), outcome.into_inner()), (false, 2));
     }
 
     async fn p13_no_record_of_a_token_ends_before_the_token_would_have(world: World) {
         let process = world.process().await;
         let week = Duration::from_secs(7 * 86_400);
-        let token = process.operation("t.week").issue("ada", week).await.unwrap();
-        let call = || process.operation("t.week").token(&token, "ada").ttl(Duration::from_secs(1)).lease(support::LEASE);
+        let token = process
+            .operation("t.week")
+            .issue("ada", week)
+            .await
+            .unwrap();
+        let call = || {
+            process
+                .operation("t.week")
+                .token(&token, "ada")
+                .ttl(Duration::from_secs(1))
+                .lease(support::LEASE)
+        };
         let left = async || call().inspect().await.unwrap().unwrap();
         let body = async || {
             assert!(left().await.expires_in > week / 2, "while it runs");
@@ -116,13 +180,21 @@ crate::over_both_stores! {
         };
         assert!(call().run(body).await.is_err());
         let released = left().await;
-        assert!(released.state == RecordState::Released && released.expires_in > week / 2, "{released:?}");
+        assert!(
+            released.state == RecordState::Released && released.expires_in > week / 2,
+            "{released:?}"
+        );
         assert!(call().run(async || Res::Ok(1)).await.is_ok());
         // The outcome is gone after its second; that there was one is known for as long as the page
         // may lie open.
-        support::eventually("it is done", async || left().await.state == RecordState::Done).await;
+        support::eventually("it is done", async || {
+            left().await.state == RecordState::Done
+        })
+        .await;
         assert!(left().await.expires_in > week / 2);
-        let late = call().run(async || -> Res { panic!("it runs twice") }).await;
+        let late = call()
+            .run(async || -> Res { panic!("it runs twice") })
+            .await;
         assert!(matches!(late, Err(Error::AlreadyDone { .. })), "{late:?}");
     }
 
@@ -131,11 +203,20 @@ crate::over_both_stores! {
         let ttl = Duration::from_millis(1);
         let token = process.operation("t.over").issue("ada", ttl).await.unwrap();
         support::eventually("its time is over", async || {
-            let info = process.operation("t.over").token(&token, "ada").inspect().await.unwrap();
+            let info = process
+                .operation("t.over")
+                .token(&token, "ada")
+                .inspect()
+                .await
+                .unwrap();
             info.is_none_or(|info| info.state == RecordState::Expired)
         })
         .await;
-        let answer = process.operation("t.over").token(&token, "ada").run(async || -> Res { panic!("it runs") }).await;
+        let answer = process
+            .operation("t.over")
+            .token(&token, "ada")
+            .run(async || -> Res { panic!("it runs") })
+            .await;
         assert!(is_unknown(&answer), "{answer:?}");
     }
 
@@ -145,33 +226,72 @@ crate::over_both_stores! {
         let call = || process.operation("t.back").token(&token, "ada");
         let info = call().inspect().await.unwrap().unwrap();
         assert_eq!((info.state, info.attempt), (RecordState::Issued, 0));
-        assert!(info.expires_in <= TTL && info.expires_in > TTL / 2, "{info:?}");
-        assert!(!process.operation("t.back").token(&token, "grace").forget().await.unwrap());
+        assert!(
+            info.expires_in <= TTL && info.expires_in > TTL / 2,
+            "{info:?}"
+        );
+        assert!(
+            !process
+                .operation("t.back")
+                .token(&token, "grace")
+                .forget()
+                .await
+                .unwrap()
+        );
         assert!(call().forget().await.unwrap());
         assert!(is_unknown(&call().run(async || Res::Ok(1)).await));
     }
 
     async fn another_form_under_the_same_token_is_another_payload(world: World) {
         let process = world.process().await;
-        let token = process.operation("t.print").issue("ada", TTL).await.unwrap();
-        let call = |amount: u32| process.operation("t.print").token(&token, "ada").fingerprint(&amount);
+        let token = process
+            .operation("t.print")
+            .issue("ada", TTL)
+            .await
+            .unwrap();
+        let call = |amount: u32| {
+            process
+                .operation("t.print")
+                .token(&token, "ada")
+                .fingerprint(&amount)
+        };
         call(1).run(async || Res::Ok(1)).await.unwrap();
         let answer: Res<_> = call(2).run(async || Res::Ok(2)).await;
-        assert!(matches!(answer, Err(Error::FingerprintMismatch { .. })), "{answer:?}");
+        assert!(
+            matches!(answer, Err(Error::FingerprintMismatch { .. })),
+            "{answer:?}"
+        );
     }
 
     async fn many_tokens_are_issued_at_once_each_to_its_own_subject(world: World) {
         let process = world.process().await;
         let subjects: Vec<String> = (0..1_500).map(|number| format!("guest-{number}")).collect();
-        let tokens = process.operation("t.guests").issue_many(&subjects, TTL).await.unwrap();
+        let tokens = process
+            .operation("t.guests")
+            .issue_many(&subjects, TTL)
+            .await
+            .unwrap();
         assert_eq!(tokens.len(), subjects.len());
         for (token, subject) in tokens.iter().zip(&subjects).step_by(499) {
             let call = process.operation("t.guests").token(token, subject);
             assert!(!call.run(async || Res::Ok(1)).await.unwrap().is_replayed());
-            assert!(is_unknown(&process.operation("t.guests").token(token, "guest-x").run(async || Res::Ok(1)).await));
+            assert!(is_unknown(
+                &process
+                    .operation("t.guests")
+                    .token(token, "guest-x")
+                    .run(async || Res::Ok(1))
+                    .await
+            ));
         }
         let none: [&str; 0] = [];
-        assert_eq!(process.operation("t.guests").issue_many(none, TTL).await.unwrap(), []);
+        assert_eq!(
+            process
+                .operation("t.guests")
+                .issue_many(none, TTL)
+                .await
+                .unwrap(),
+            []
+        );
     }
 
     async fn an_issue_whose_reply_is_lost_is_sent_again_and_recognised(world: World) {
@@ -180,22 +300,42 @@ crate::over_both_stores! {
         faults.next(Step::Issue, Fault::LoseReply);
         let token = process.operation("t.lost").issue("ada", TTL).await.unwrap();
         assert_eq!(faults.calls(Step::Issue), 2);
-        process.operation("t.lost").token(&token, "ada").run(async || Res::Ok(1)).await.unwrap();
+        process
+            .operation("t.lost")
+            .token(&token, "ada")
+            .run(async || Res::Ok(1))
+            .await
+            .unwrap();
 
         faults.always(Step::Issue, Fault::Fail(StoreErrorKind::Unavailable));
         let failed = process.operation("t.lost").issue("ada", TTL).await;
         assert!(matches!(failed, Err(Error::Store { .. })), "{failed:?}");
     }
 
-    async fn a_claim_whose_reply_is_lost_is_recognised_and_one_that_is_dropped_leaves_the_token(world: World) {
+    async fn a_claim_whose_reply_is_lost_is_recognised_and_one_that_is_dropped_leaves_the_token(
+        world: World,
+    ) {
         let (builder, faults) = world.faulty().await;
         let process = builder.build();
-        let token = process.operation("t.claim").issue("ada", TTL).await.unwrap();
+        let token = process
+            .operation("t.claim")
+            .issue("ada", TTL)
+            .await
+            .unwrap();
         faults.next(Step::Claim, Fault::LoseReply);
-        let outcome = process.operation("t.claim").token(&token, "ada").run(async || Res::Ok(1)).await.unwrap();
+        let outcome = process
+            .operation("t.claim")
+            .token(&token, "ada")
+            .run(async || Res::Ok(1))
+            .await
+            .unwrap();
         assert!(!outcome.is_replayed());
 
-        let token = process.operation("t.claim").issue("ada", TTL).await.unwrap();
+        let token = process
+            .operation("t.claim")
+            .issue("ada", TTL)
+            .await
+            .unwrap();
         let gate = idem_testkit::Gate::new();
         faults.next(Step::Claim, Fault::HangReply(gate.clone()));
         let call = process.operation("t.claim").token(&token, "ada");
@@ -205,26 +345,50 @@ crate::over_both_stores! {
         assert!(dropped.await.unwrap_err().is_cancelled());
         gate.open();
         support::eventually("the token is given back", async || {
-            let info = process.operation("t.claim").token(&token, "ada").inspect().await.unwrap();
+            let info = process
+                .operation("t.claim")
+                .token(&token, "ada")
+                .inspect()
+                .await
+                .unwrap();
             info.is_some_and(|info| info.state == RecordState::Issued)
         })
         .await;
-        let outcome = process.operation("t.claim").token(&token, "ada").run(async || Res::Ok(1)).await.unwrap();
+        let outcome = process
+            .operation("t.claim")
+            .token(&token, "ada")
+            .run(async || Res::Ok(1))
+            .await
+            .unwrap();
         assert!(!outcome.is_replayed());
     }
 
     async fn p4_a_call_with_a_token_never_runs_without_the_store(world: World) {
         let (builder, faults) = world.faulty().await;
-        let process = builder.store_failure(StoreFailure::Run).missing_key(idem::MissingKey::Run).build();
+        let process = builder
+            .store_failure(StoreFailure::Run)
+            .missing_key(idem::MissingKey::Run)
+            .build();
         let token = process.operation("t.down").issue("ada", TTL).await.unwrap();
         faults.always(Step::Claim, Fault::Refuse);
-        let call = || process.operation("t.down").token(&token, "ada").store_failure(StoreFailure::Run);
+        let call = || {
+            process
+                .operation("t.down")
+                .token(&token, "ada")
+                .store_failure(StoreFailure::Run)
+        };
         let answer = call().run(async || -> Res { panic!("it runs") }).await;
         assert!(matches!(answer, Err(Error::Store { .. })), "{answer:?}");
         let nobody: Option<&str> = None;
-        let call = process.operation("t.down").token(&token, &nobody).missing_key(idem::MissingKey::Run);
+        let call = process
+            .operation("t.down")
+            .token(&token, &nobody)
+            .missing_key(idem::MissingKey::Run);
         let answer = call.run(async || -> Res { panic!("it runs") }).await;
-        assert!(matches!(answer, Err(Error::MissingSubject { .. })), "{answer:?}");
+        assert!(
+            matches!(answer, Err(Error::MissingSubject { .. })),
+            "{answer:?}"
+        );
     }
 }
 

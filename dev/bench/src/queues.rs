@@ -85,7 +85,7 @@ impl Subject {
     }
 }
 
-/// What all handlers share.
+/// The state that all handlers share.
 pub(crate) struct Shared {
     pub(crate) round: u32,
     pub(crate) messages: u32,
@@ -112,7 +112,7 @@ impl Shared {
         format!("idem-bench-queue:{}:{subject:?}:{id}", self.round)
     }
 
-    /// What a bare consumer does with a message before it acknowledges it.
+    /// The work of a bare consumer on a message before it acknowledges it.
     pub(crate) async fn by_hand(&self, subject: Subject, id: &str) -> Result<()> {
         if subject != Subject::Bare {
             let key = self.key(subject, id);
@@ -138,7 +138,7 @@ impl Shared {
         Ok(())
     }
 
-    /// What a handler of the adapter does.
+    /// The work of a handler of the adapter.
     pub(crate) async fn handler(&self, subject: Subject, id: &str) -> Result<(), idem::Error> {
         if subject == Subject::Guarded {
             let key = (self.round, id);

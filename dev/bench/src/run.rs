@@ -119,7 +119,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         print!("{}", tables(&[tokio.block_on(extent.transactions())?]));
         return Ok(());
     }
-    // What needs no Redis is left to runs without a named server.
+    // Benchmarks without Redis are left to runs without a named server.
     let is_everything = args.redis.is_none();
     let mut report = tokio.block_on(over_redis(machine, &extent, args.redis))?;
     if is_everything {

@@ -14,7 +14,7 @@ use tokio::process::{Child, Command};
 pub(crate) struct Driver {
     port: u16,
     _process: Child,
-    /// What the browsers write: they leave their profiles behind. Dropped last.
+    /// The files of the browsers: they leave their profiles behind. Dropped last.
     _dir: TempDir,
 }
 

@@ -307,7 +307,7 @@ async fn make_streams(context: &Context) -> Result<()> {
             })
             .await?;
     }
-    // What a killed process had comes again soon.
+    // The messages of a killed process come again soon.
     let config = pull::Config {
         durable_name: Some(QUEUE.into()),
         ack_wait: Duration::from_secs(2),

@@ -22,7 +22,7 @@ const DRAINING: Duration = Duration::from_secs(90);
 /// How long the producer may take to end.
 const LAST: Duration = Duration::from_secs(30);
 
-/// Publishes until it is told to end: one message in ten twice, and one in fifty poison.
+/// Publishes until its shutdown: one message in ten twice, and one in fifty poison.
 #[derive(Debug)]
 pub(crate) struct Producer {
     ending: Arc<AtomicBool>,

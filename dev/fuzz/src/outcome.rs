@@ -18,7 +18,10 @@ use tokio::runtime::{Builder, Runtime};
 use crate::Input;
 
 thread_local! {
-    static RUNTIME: Runtime = Builder::new_current_thread().enable_time().build().expect("a runtime of one thread");
+    static RUNTIME: Runtime = Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime of one thread");
 }
 
 /// An outcome that was found: its kind, its codec, its bytes.

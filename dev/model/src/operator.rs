@@ -10,7 +10,7 @@ use crate::slot::{Entry, Slot, encoded};
 use crate::store::Store;
 use crate::ticks::{duration, ticks};
 
-/// What an operator decides about the record.
+/// An operator's decision about the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// To settle it.

@@ -30,7 +30,7 @@ const DEPENDENCIES: [(&str, &str); 6] = [
     ),
 ];
 
-/// What an async service has anyway.
+/// The dependencies that an async service has anyway.
 const SERVICE: &str = r#"
 tokio = { version = "1.47", features = ["macros", "net", "rt-multi-thread", "time"] }
 serde = { version = "1", features = ["derive"] }

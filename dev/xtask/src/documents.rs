@@ -11,7 +11,7 @@ use crate::workspace::Workspace;
 const DECISIONS: &str = "docs/decisions";
 const INDEX: &str = "README.md";
 const GUIDES: &str = "src/docs";
-/// The page of the crate itself, which is no guide.
+/// The page of the crate itself, which is not a guide.
 const FRONT: &str = "front.md";
 const TEST_COMMAND: &str = "cargo xtask test";
 /// Pages that name files of the code, besides the decisions.
@@ -63,7 +63,7 @@ fn check_paths(workspace: &Workspace) -> Result<()> {
     for page in pages {
         let text = workspace.shell().read_file(&page)?;
         for named in rust_paths(&text) {
-            // `ends_with` compares whole parts: `lib.rs` is no end of `src/glib.rs`.
+            // `ends_with` compares whole parts: `src/glib.rs` does not end with `lib.rs`.
             if !files.iter().any(|file| file.ends_with(named)) {
                 let page = page.strip_prefix(&root).unwrap_or(&page).display();
                 missing.push(format!("{page}: {named}"));
@@ -119,7 +119,7 @@ fn check_guides(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Where a guide should be named and is not.
+/// The places that should name a guide and do not.
 fn missing_of_guide(file: &str, index: &str, facade: &str) -> Option<String> {
     let module = file.strip_suffix(".md").unwrap_or(file);
     let in_index = format!("[{module}]({file})");

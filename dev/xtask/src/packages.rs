@@ -15,7 +15,7 @@ const IN_EACH: [&str; 4] = ["Cargo.toml", "LICENSE-APACHE", "LICENSE-MIT", "READ
 
 /// Dependencies that need a newer compiler than the packages state, and say so themselves.
 const NEWER: [&str; 2] = ["sqlx@0.9", "sqlx-core@0.9"];
-/// What brings them: features, by package.
+/// The features that bring them, by package.
 const NEWER_BY: [(&str, &str); 4] = [
     ("idem-sqlx", "sqlx-09"),
     (FACADE, "postgres"),

@@ -43,7 +43,7 @@ const RABBITMQ: tool::Package = tool::Package {
 /// The tests that need a real MySQL have this in their names.
 const ON_MYSQL: &str = "real_mysql";
 
-/// What `cargo xtask test` does not run.
+/// The tests that `cargo xtask test` leaves out.
 const AT_NIGHT: &str = "Not run, but by `cargo xtask night`: the largest worlds of the model, \
                         storms of 10,000 messages, clients in Python and Node, the stores on \
                         PostgreSQL 18, Redis 8 and Valkey 9, and builds with the oldest \
@@ -157,7 +157,7 @@ fn ensure_servers(shell: &Shell) -> Result<()> {
     )
 }
 
-/// What this machine cannot run. The output has said so.
+/// The tests that this machine cannot run. The output names them.
 struct LeftOut {
     /// As arguments of cargo.
     packages: &'static [&'static str],
@@ -165,7 +165,7 @@ struct LeftOut {
 }
 
 impl LeftOut {
-    /// What the names of tests have in them that cannot be run.
+    /// Parts of the names of tests that cannot run here.
     fn named(&self) -> Option<&'static str> {
         self.real_mysql.then_some(ON_MYSQL)
     }

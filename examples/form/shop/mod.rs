@@ -88,7 +88,11 @@ enum Refusal {
     ttl = "24h",
     in_flight = wait(shop.patience),
     abandoned = reject,
-    errors(Refusal::OutOfStock(_) => release, Refusal::Book(_) => abandon, Refusal::Idempotency(_) => release),
+    errors(
+        Refusal::OutOfStock(_) => release,
+        Refusal::Book(_) => abandon,
+        Refusal::Idempotency(_) => release,
+    ),
     runtime = shop.idempotency,
     detached
 )]

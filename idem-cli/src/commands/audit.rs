@@ -6,7 +6,7 @@ use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use idem_core::record::RecordId;
 use idem_core::store::admin::{Cursor, Listing};
 use idem_core::store::trail::{self, EVERY_OPERATION, Entry};
-use idem_core::{RecordState, StoreErrorKind};
+use idem_core::{RecordState, StoreError, StoreErrorKind};
 use serde_json::json;
 
 use super::list::{of_cursor, tell, tell_of, valid};
@@ -49,15 +49,7 @@ pub(crate) async fn run(store: &AnyStore, args: &Audit, json: bool) -> Result<()
             .into_iter()
             .map(|listed| listed.id)
             .filter(|id| seen.insert(id.clone()));
-        let read = stream::iter(ids).map(|id| async move {
-            match store.entry(&id).await {
-                Err(error) if error.kind() == StoreErrorKind::Unreadable => {
-                    tell_of(&id, &error);
-                    Ok(None)
-                }
-                entry => entry,
-            }
-        });
+        let read = stream::iter(ids).map(|id| entry_of(store, id));
         let read: Vec<Option<Entry>> = read.buffered(AT_A_TIME).try_collect().await?;
         entries.extend(read.into_iter().flatten().filter(is_wanted));
         match page.next {
@@ -79,4 +71,15 @@ pub(crate) async fn run(store: &AnyStore, args: &Audit, json: bool) -> Result<()
         print::aside(&format!("there may be more: --cursor {}", cursor.as_str()));
     }
     Ok(())
+}
+
+/// Reads an entry of the trail. Says if it cannot be read, and leaves it out.
+async fn entry_of(store: &AnyStore, id: RecordId) -> Result<Option<Entry>, StoreError> {
+    match store.entry(&id).await {
+        Err(error) if error.kind() == StoreErrorKind::Unreadable => {
+            tell_of(&id, &error);
+            Ok(None)
+        }
+        entry => entry,
+    }
 }

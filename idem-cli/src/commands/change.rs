@@ -20,7 +20,8 @@ use crate::store::AnyStore;
 
 /// The result of the next call, for the record of a lock.
 const THEN_HELD: &str = "the next holder acquires the lock, with a higher fencing number";
-const THEN_FIRST: &str = "the next holder acquires the lock with fencing number 1, which resources refuse if they have seen higher ones (`release` keeps the number)";
+const THEN_FIRST: &str = "the next holder acquires the lock with fencing number 1, which \
+    resources refuse if they have seen higher ones (`release` keeps the number)";
 
 /// A change of a record.
 struct Action {
@@ -249,19 +250,24 @@ async fn carry_out(
         .reason
         .as_deref()
         .map_or_else(String::new, |reason| format!(": {}", print::shown(reason)));
-    let with_steps = match steps.len() {
-        0 => String::new(),
-        1 => " and its step".to_owned(),
-        count => format!(" and its {count} steps"),
-    };
     Ok(print::line(&format!(
-        "{} {} {}{with_steps} (digest {}), attempt {attempt}, by {who}{reason}; {}",
+        "{} {} {}{} (digest {}), attempt {attempt}, by {who}{reason}; {}",
         action.decision,
         id.operation(),
         print::shown(id.key()),
+        and_steps(steps.len()),
         id.digest(),
         action.then(&id)
     ))?)
+}
+
+/// The steps that were forgotten with their call, as a sentence names them after it.
+fn and_steps(count: usize) -> String {
+    match count {
+        0 => String::new(),
+        1 => " and its step".to_owned(),
+        count => format!(" and its {count} steps"),
+    }
 }
 
 /// Returns the attempt of a record that was changed, or why it was not.

@@ -79,21 +79,7 @@ const MOST_DECISIONS: usize = 20;
 const MOST_PURGES: usize = 3;
 
 async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failure> {
-    let Which {
-        operation,
-        key,
-        digest,
-    } = &show.which;
-    let found = match (operation, key, digest) {
-        (Some(operation), Some(key), _) => find(store, operation, key).await,
-        (_, _, Some(digest)) => find_digest(store, *digest).await,
-        _ => {
-            return Err(Failure::Arguments(
-                "an operation and a key, or a digest, are needed".to_owned(),
-            ));
-        }
-    };
-    let (id, info) = match found {
+    let (id, info) = match find_which(store, &show.which).await {
         Ok(found) => found,
         Err(Failure::NoRecord(why)) => {
             show_gone(store, &show.which, json).await?;
@@ -140,6 +126,23 @@ async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failu
     Ok(())
 }
 
+async fn find_which(store: &AnyStore, which: &Which) -> Result<(RecordId, RecordInfo), Failure> {
+    match which {
+        Which {
+            operation: Some(operation),
+            key: Some(key),
+            ..
+        } => find(store, operation, key).await,
+        Which {
+            digest: Some(digest),
+            ..
+        } => find_digest(store, *digest).await,
+        _ => Err(Failure::Arguments(
+            "an operation and a key, or a digest, are needed".to_owned(),
+        )),
+    }
+}
+
 /// An outcome that the operation's function recorded.
 async fn pattern_of(store: &AnyStore, operation: &str) -> Result<Option<Pattern>, Failure> {
     let wanted = Wanted {
@@ -159,7 +162,7 @@ async fn pattern_of(store: &AnyStore, operation: &str) -> Result<Option<Pattern>
     Ok(found.into_iter().next())
 }
 
-/// What operators decided about a record that does not exist, if they did.
+/// Shows the decisions of operators about a record that does not exist, if there were any.
 async fn show_gone(store: &AnyStore, which: &Which, json: bool) -> Result<(), Failure> {
     let ids = match (&which.operation, &which.key) {
         (Some(operation), Some(key)) => ids_of(operation, key),

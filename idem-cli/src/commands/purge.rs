@@ -74,7 +74,7 @@ fn listing(args: &Purge) -> Result<Listing, Failure> {
     Ok(listing)
 }
 
-/// What the program calls them.
+/// The program's word for them.
 fn scope(args: &Purge) -> String {
     let operation = args.operation.as_deref().unwrap_or("every operation");
     match (&args.keys.key, &args.keys.first_part) {
@@ -133,7 +133,7 @@ fn check(args: &Purge) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the operator is asked before records are removed.
+/// The question to the operator before records are removed.
 fn question(scope: &str, counted: &BTreeMap<&'static str, u64>) -> String {
     let total: u64 = counted.values().sum();
     let by_state: Vec<String> = counted

@@ -88,7 +88,7 @@ pub(super) fn show(call: &RecordId, steps: &[Listed]) -> std::io::Result<()> {
     print::table(&["STEP", "STATE", "ATTEMPT", "AGE", "EXPIRES IN"], &rows)
 }
 
-/// What an operator is told before the steps are forgotten.
+/// The question's part about the steps that are forgotten.
 pub(super) fn question(call: &RecordId, steps: &[Listed]) -> String {
     /// More are counted.
     const MOST: usize = 10;

@@ -22,7 +22,7 @@ use crate::store::{AnyStore, table_of};
 pub(crate) struct Report {
     /// Settings that are right.
     fine: Vec<String>,
-    /// What an operator should know, although no promise is broken.
+    /// A remark for the operator, although no promise is broken.
     notes: Vec<String>,
     findings: Vec<Finding>,
 }

@@ -103,7 +103,7 @@ async fn replicas(pool: &MySqlPool, report: &mut Report) -> Result<(), Failure> 
         .await
         .map_err(|error| unavailable(&error))?;
     let all: i64 = row.try_get(0).map_err(|error| unavailable(&error))?;
-    // The name differs between MySQL and MariaDB. Without the plug-in there is no such variable.
+    // The name differs between MySQL and MariaDB. Without the plug-in, neither variable exists.
     let status = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Rpl_semi_sync_master_status', \
         'Rpl_semi_sync_source_status')";
     let row = sqlx::query(status)
@@ -454,22 +454,8 @@ pub(super) async fn sqlite(
              it",
         ),
     }
-    // `BEGIN IMMEDIATE` alone succeeds on a read-only file, so a statement that writes follows it.
-    // A missing table was found before.
-    let delete = format!("DELETE FROM {} WHERE false", quoted(table, '"'));
-    let explained = sqlx::query(AssertSqlSafe(format!("EXPLAIN {delete}")))
-        .fetch_all(pool)
-        .await;
-    let step = if explained.is_ok() {
-        delete
-    } else {
-        "SELECT 1".to_owned()
-    };
-    match sqlx::raw_sql(AssertSqlSafe(format!("BEGIN IMMEDIATE; {step}; ROLLBACK")))
-        .execute(pool)
-        .await
-    {
-        Ok(_) => report.fine("the file can be written"),
+    match try_to_write(pool, table).await {
+        Ok(()) => report.fine("the file can be written"),
         Err(error) => report.found(
             format!("the file cannot be written: {error}"),
             "give the service the rights to the file and to its directory (and no `mode=ro` in the \
@@ -493,6 +479,25 @@ pub(super) async fn sqlite(
         `SqliteStore::connect` has synchronous = FULL; a pool of your own should have it too",
     );
     Ok(())
+}
+
+/// Writes nothing, as a writer. `BEGIN IMMEDIATE` alone succeeds on a read-only file, so a
+/// statement that writes follows it. A missing table was found before.
+async fn try_to_write(pool: &SqlitePool, table: &str) -> Result<(), sqlx::Error> {
+    let delete = format!("DELETE FROM {} WHERE false", quoted(table, '"'));
+    let explained = sqlx::query(AssertSqlSafe(format!("EXPLAIN {delete}")))
+        .fetch_all(pool)
+        .await;
+    let step = if explained.is_ok() {
+        delete
+    } else {
+        "SELECT 1".to_owned()
+    };
+    let text = format!("BEGIN IMMEDIATE; {step}; ROLLBACK");
+    sqlx::raw_sql(AssertSqlSafe(text))
+        .execute(pool)
+        .await
+        .map(drop)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ async fn sqlite() -> (tempfile::TempDir, String) {
     (dir, url)
 }
 
-/// What `audit` lists, the oldest first: decision, result, and whether it was refused.
+/// The output of `audit`, the oldest entry first: decision, result, and whether it was refused.
 fn listed(url: &str) -> Vec<Value> {
     idem(url, &["audit", "--json"]).with(0).json()["decisions"]
         .as_array()

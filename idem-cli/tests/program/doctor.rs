@@ -106,7 +106,7 @@ pub(crate) async fn finds_a_postgres_that_forgets_or_has_no_table(url: &str) {
             .contains("no standby is connected")
     })
     .await;
-    // Waits for no standby, or it would wait for ever.
+    // Waits for no standby, or it would wait forever.
     let back = "SET synchronous_commit = local; ALTER SYSTEM RESET synchronous_standby_names";
     for statement in back.split("; ").chain(["SELECT pg_reload_conf()"]) {
         idem_sqlx::sqlx::query(idem_sqlx::sqlx::AssertSqlSafe(statement))

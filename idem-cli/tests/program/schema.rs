@@ -12,8 +12,8 @@ macro_rules! over {
         mod $module {
             use super::*;
 
-            /// What the database says of a table and its indexes, without the table's name. MySQL
-            /// has index names for each table, and `migrate` gives every table the same ones.
+            /// The database's description of a table and its indexes, without the table's name.
+            /// MySQL has index names for each table, and `migrate` gives every table the same ones.
             async fn shape(pool: &$Pool, table: &str) -> Vec<String> {
                 let mut rows = Vec::new();
                 for question in $shape {

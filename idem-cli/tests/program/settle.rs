@@ -1,4 +1,4 @@
-//! What `settle` records: the version of the outcome, and how long it is kept.
+//! The record of `settle`: the version of the outcome, and how long it is kept.
 
 use idem_core::{Abandoned, Begin, Error};
 use idem_sqlx::sqlx;
@@ -186,7 +186,7 @@ async fn an_outcome_of_another_shape_is_settled_only_with_consent() {
     assert_eq!(shown["pattern"]["outcome_type"], json!("String"));
     let shown = idem(&url, &["show", OPERATION, "charged"]).with(0).out;
     assert!(shown.contains("type         String"), "{shown}");
-    // There is no such error, so that nothing differs from it.
+    // No such error is recorded, so nothing differs from it.
     idem_answering(&url, &[&settle[..], &["--error"]].concat(), "7").with(0);
     killed_worker(&url, "other").await;
     let other = [

@@ -402,7 +402,7 @@ const BEGUN_BEFORE: &str = "this run of the body has begun a step of the same na
     puts its index or an id into the name, as in `(\"reserve\", &item.sku)`, and a step that is to \
     be tried again has `step_with(..).errors(..)`";
 
-/// Where a step is recorded.
+/// The way in which a step is recorded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// By a lease, or in a transaction that the step begins.
@@ -415,7 +415,7 @@ enum Around {
     Guarded(Call),
     /// Nothing is recorded of the body.
     Unguarded,
-    /// There is no body.
+    /// No body runs.
     Nothing,
 }
 

@@ -483,7 +483,7 @@ impl KeyPart for Cow<'_, str> {
     }
 }
 
-// Messages that suggest this implementation then name the `T` that is no part of a key.
+// Messages that suggest this implementation then name the `T` that cannot be a part of a key.
 impl<T: KeyPart> KeyPart for Option<T> {
     fn write_to(&self, key: &mut KeyWriter<'_>) {
         match self {

@@ -151,7 +151,7 @@ impl Error {
     /// use idem::{Disposition, Error};
     ///
     /// let error =
-    ///     Error::unreadable_message("orders", Some("m-1"), "the message `m-1` is no CBOR");
+    ///     Error::unreadable_message("orders", Some("m-1"), "the message `m-1` is not CBOR");
     /// assert_eq!(Disposition::of(&error), Disposition::dead_letter("codec"));
     /// ```
     pub fn unreadable_message(source: &str, id: Option<&str>, reason: &str) -> Self {

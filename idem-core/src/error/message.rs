@@ -194,3 +194,17 @@ impl std::error::Error for Error {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::error::Error;
+
+    #[test]
+    fn a_missing_key_says_what_to_send_and_what_to_set() {
+        assert_eq!(
+            Error::missing_key("orders.create").to_string(),
+            "operation `orders.create`: the idempotency key is missing: a part of it is `None` or \
+             empty; send one, or set `missing_key = run` to run such calls unguarded"
+        );
+    }
+}

@@ -355,7 +355,7 @@ impl LeaseKeeper {
     }
 }
 
-/// What the keeper found.
+/// The findings of the keeper.
 struct Look {
     due: Vec<Renewing>,
     next: Next,

@@ -44,7 +44,7 @@ struct Times {
     in_transaction: Option<Box<Option<Bytes>>>,
 }
 
-/// The state of a lease. A lease that is no longer held is never held again.
+/// The state of a lease. After its end, a lease is never held again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Held,

@@ -258,7 +258,7 @@ fn serves_one_type(one: &str, other: &str) -> bool {
 
 fn without_parameters(ty: &str) -> String {
     let mut depth = 0_usize;
-    // The arrow of a function pointer is no closing bracket.
+    // The arrow of a function pointer is not a closing bracket.
     let ty = ty.replace("->", "");
     let outside = ty.chars().filter(|c| {
         depth += usize::from(*c == '<');

@@ -1,7 +1,7 @@
 //! The return types of axum's handlers, as outcomes.
 //!
 //! Each is stored as its content: a status as its number, headers as pairs, `Json<T>` as the `T`. A
-//! response whose body is a stream is no outcome, because it can be read only once.
+//! response whose body is a stream is not an outcome, because it can be read only once.
 
 use axum::Json;
 use axum::http::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -141,14 +141,18 @@ macro_rules! header_arrays {
             type Stored = Vec<(String, Text)>;
 
             fn to_stored(&self) -> impl Serialize {
-                let lines = self.iter().map(|(name, value)| (name.as_str(), Text::of(value.as_bytes())));
+                let lines = self
+                    .iter()
+                    .map(|(name, value)| (name.as_str(), Text::of(value.as_bytes())));
                 lines.collect::<Vec<_>>()
             }
 
             fn from_stored(stored: Vec<(String, Text)>) -> Option<Self> {
                 let read: fn(Text) -> Option<$value> = $read;
                 let header =
-                    |(name, value): (String, Text)| Some((HeaderName::try_from(name).ok()?, read(value)?));
+                    |(name, value): (String, Text)| {
+                        Some((HeaderName::try_from(name).ok()?, read(value)?))
+                    };
                 stored.into_iter().map(header).collect::<Option<Vec<_>>>()?.try_into().ok()
             }
         }
@@ -177,7 +181,10 @@ impl<T: Storable<Via>, Via> Storable<WithStatus<Via>> for (StatusCode, T) {
 
 macro_rules! with_headers {
     ($([$($parameter:tt)*] $headers:ty;)*) => {$(
-        impl<T: Storable<Via>, Via, $($parameter)*> sealed::Storable<WithHeaders<Via>> for ($headers, T) {}
+        impl<T: Storable<Via>, Via, $($parameter)*> sealed::Storable<WithHeaders<Via>>
+            for ($headers, T)
+        {
+        }
 
         #[diagnostic::do_not_recommend]
         impl<T: Storable<Via>, Via, $($parameter)*> Storable<WithHeaders<Via>> for ($headers, T) {
@@ -208,7 +215,11 @@ macro_rules! with_headers {
             }
 
             fn from_stored((status, headers, value): Self::Stored) -> Option<Self> {
-                Some((StatusCode::from_stored(status)?, <$headers>::from_stored(headers)?, T::from_stored(value)?))
+                Some((
+                    StatusCode::from_stored(status)?,
+                    <$headers>::from_stored(headers)?,
+                    T::from_stored(value)?,
+                ))
             }
         }
     )*};

@@ -32,7 +32,7 @@ pub struct CodecContext<'a> {
     label: TypeLabel,
 }
 
-/// What a record says of the type of its outcome.
+/// The type of an outcome, as its record has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TypeLabel {
     /// The version of the type.

@@ -140,7 +140,7 @@ pub struct Retry {
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// What happens to an error that is not retried, or no longer.
+/// The fate of an error that is not retried, or not any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
     Release,

@@ -1,4 +1,4 @@
-//! What the settings of a call mean for its steps.
+//! The settings of a step, derived from those of its call.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const PAST_THE_LEASE: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StepSettings {
     hold_millis: u64,
-    /// An abandoned call is not simply run again, and so is no step of it.
+    /// An abandoned call is not simply run again, and neither is a step of it.
     protects: bool,
     runs_without_store: bool,
     observes: bool,

@@ -174,14 +174,14 @@ pub fn is_valid_operation(name: &str) -> bool {
     name.len() <= 128 && name.split("::").all(segment)
 }
 
-/// What the operation of a lock's record begins with; the lock's own name follows.
+/// The first part of the operation of a lock's record; the lock's own name follows.
 pub(crate) const LOCK_PREFIX: &str = "idem.lock/";
 
 /// Whether this is the operation of a lock's record, such as `idem.lock/disks.compact` for
 /// [`lock("disks.compact")`](crate::Idempotency::lock).
 ///
-/// Such names, and `idem.lock` itself, are reserved: no call has them. So a lock and an operation of
-/// the same name have different records.
+/// Such names, and `idem.lock` itself, are reserved: no call has them. So a lock and an operation
+/// of the same name have different records.
 ///
 /// # Examples
 ///

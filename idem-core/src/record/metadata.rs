@@ -158,7 +158,12 @@ pub(crate) fn is_trace(text: &str) -> bool {
             .all(|byte| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f'))
     };
     let parts: Vec<_> = text.split('-').collect();
-    matches!(parts[..], ["00", trace, span, flags] if [trace.len(), span.len(), flags.len()] == [32, 16, 2] && [trace, span, flags].into_iter().all(is_hex))
+    matches!(
+        parts[..],
+        ["00", trace, span, flags]
+            if [trace.len(), span.len(), flags.len()] == [32, 16, 2]
+                && [trace, span, flags].into_iter().all(is_hex)
+    )
 }
 
 #[cfg(test)]

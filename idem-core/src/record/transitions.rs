@@ -366,21 +366,11 @@ impl InFlight {
             (ReleaseTo::Released { keep }, ..) => released(self.attempt, keep),
             (ReleaseTo::Abandoned, ..) => Some((Record::InFlight(abandoned), None)),
             (ReleaseTo::Unanswered, ..) => {
-                // The same release may be sent again, and must not count again. So it adds to the
-                // count before this attempt, which the record that was taken over has.
-                let questions = match &self.took_over {
-                    Some(found) => found.questions.saturating_add(1),
-                    None => self
-                        .questions
-                        .saturating_add(u64::from(!self.lease.is_zero())),
+                let unanswered = Self {
+                    questions: self.questions_with_this(),
+                    ..abandoned
                 };
-                Some((
-                    Record::InFlight(Self {
-                        questions,
-                        ..abandoned
-                    }),
-                    None,
-                ))
+                Some((Record::InFlight(unanswered), None))
             }
             (ReleaseTo::Undone { .. }, Origin::Nothing, _) => None,
             (ReleaseTo::Undone { .. }, Origin::Issued, _) => Some((
@@ -410,6 +400,18 @@ impl InFlight {
                 };
                 Some((Record::InFlight(nobodys), None))
             }
+        }
+    }
+
+    /// How many attempts only asked, if this one did. The same release may be sent again, and must
+    /// not count again. So it adds to the count before this attempt, which the record that was
+    /// taken over has.
+    fn questions_with_this(&self) -> u64 {
+        match &self.took_over {
+            Some(found) => found.questions.saturating_add(1),
+            None => self
+                .questions
+                .saturating_add(u64::from(!self.lease.is_zero())),
         }
     }
 

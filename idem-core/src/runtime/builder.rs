@@ -71,7 +71,7 @@ pub struct Builder {
     throttle: Option<(u32, Duration)>,
     trace: Option<TraceContext>,
     profile: Profile,
-    /// The first text that is no duration.
+    /// The first text that is not a duration.
     problem: Option<ConfigError>,
 }
 

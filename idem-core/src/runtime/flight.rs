@@ -70,7 +70,7 @@ pub(crate) enum SharedAnswer {
         /// Its outcome.
         outcome: Encoded,
     },
-    /// The key had an outcome, which is no longer kept.
+    /// The key had an outcome, which is not kept any more.
     Done,
     /// Another owner holds the key.
     InFlight {

@@ -45,7 +45,7 @@ pub(crate) struct Runtime {
     pub(crate) undoing: Arc<Undoing>,
 }
 
-/// What is configured once for a runtime, and cannot be set for one operation.
+/// The settings of a runtime that no operation can override.
 pub(crate) struct RuntimeConfig {
     pub(crate) codec: AnyCodec,
     /// Gives the trace context of the current call, if records keep it.

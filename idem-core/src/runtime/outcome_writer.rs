@@ -13,7 +13,7 @@ pub(crate) struct OutcomeWriter<'a> {
     pub(crate) runtime: &'a Runtime,
     pub(crate) id: &'a RecordId,
     pub(crate) attempt: u64,
-    /// What the record says of the outcome's type.
+    /// The type of the outcome, as the record has it.
     pub(crate) label: TypeLabel,
     pub(crate) trace: Option<&'a Arc<CallTrace>>,
 }

@@ -297,8 +297,9 @@ impl Cursor {
         &self.0
     }
 
-    /// For stores: a cursor of fields, which have no line breaks in them. The first field should name
-    /// the kind of store, which then refuses the cursor of another ([`foreign`](Self::foreign)).
+    /// For stores: a cursor of fields, which have no line breaks in them. The first field should
+    /// name the kind of store, which then refuses the cursor of another
+    /// ([`foreign`](Self::foreign)).
     pub fn of_fields(fields: &[&str]) -> Self {
         Self(BASE64.encode(fields.join("\n")).into())
     }

@@ -32,7 +32,7 @@ const SURE: u32 = 95;
 /// The most leads that are kept. A clock with a steady rate needs one.
 const MOST: usize = 64;
 
-/// What a store knows of its server's clock.
+/// A store's knowledge of its server's clock.
 ///
 /// For stores whose server computes the age of a lease by a wall clock. Look at that clock when a
 /// connection is made, every few seconds, and before a take-over.

@@ -184,7 +184,7 @@ impl std::fmt::Debug for KeptRecord {
     }
 }
 
-/// Where the kept errors of one transaction are noted.
+/// The list of the kept errors of one transaction.
 struct Collector {
     address: TransactionAddress,
     records: Mutex<Vec<KeptRecord>>,
@@ -199,7 +199,7 @@ impl Collector {
 
 /// The kept errors of a transaction, as one call in it sees them.
 pub(crate) struct KeptErrors {
-    /// `None`: nobody collects them.
+    /// `None`: they are not collected.
     collector: Option<Arc<Collector>>,
     /// How many there were when this call began, or at its first savepoint.
     before: usize,

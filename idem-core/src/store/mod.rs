@@ -12,9 +12,9 @@
 //!
 //! # Writing a store
 //!
-//! For each id, a store keeps three values: the [`Record`](record::Record), when it expires, and how
-//! long it is done after that (zero, except after some commits). They change together, in one atomic
-//! step: read all three, ask the method below, write what it says.
+//! For each id, a store keeps three values: the [`Record`](record::Record), when it expires, and
+//! how long it is done after that (zero, except after some commits). They change together, in one
+//! atomic step: read all three, ask the method below, write what it says.
 //!
 //! | step | asks | and where there is no record |
 //! | --- | --- | --- |
@@ -28,8 +28,8 @@
 //!
 //! Some of these methods take `left`: the time until the expiry, by the store's clock. When no time
 //! is left, [`Record::expired`](record::Record::expired) is what stands in the record's place while
-//! it is done, and nothing does after that. The store may free the space of an expired record at any
-//! time; a later step must not see it either way.
+//! it is done, and nothing does after that. The store may free the space of an expired record at
+//! any time; a later step must not see it either way.
 //!
 //! A store that can only compare and replace reads first, asks, and writes on the condition that
 //! nothing has changed since; otherwise it begins again.
@@ -183,8 +183,8 @@ pub trait Store: Send + Sync + 'static {
     /// | anything else, or nothing | none | `Lost` |
     ///
     /// If the outcome is larger than the store can take, the error is
-    /// [`TooLarge`](crate::StoreErrorKind::TooLarge), and the owner of a lease commits without it. In
-    /// the caller's transaction and by [`settle`](crate::Operation::settle), it is an error.
+    /// [`TooLarge`](crate::StoreErrorKind::TooLarge), and the owner of a lease commits without it.
+    /// In the caller's transaction and by [`settle`](crate::Operation::settle), it is an error.
     fn commit(&self, commit: &Commit)
     -> impl Future<Output = Result<Ownership, StoreError>> + Send;
 

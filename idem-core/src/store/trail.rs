@@ -79,9 +79,9 @@ const END: &str = "end";
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
-    /// What was decided.
+    /// The decision.
     pub decision: Decision,
-    /// Who decided.
+    /// The operator.
     pub who: Arc<str>,
     /// Why.
     pub why: Arc<str>,
@@ -100,7 +100,7 @@ pub struct Noted {
     number: u64,
 }
 
-/// What decisions are about: one record, or an operation. Known by a digest.
+/// The subject of decisions: one record, or an operation. Known by a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Subject(KeyDigest);
 

@@ -131,8 +131,8 @@ pub fn encode(record: &Record) -> Vec<u8> {
     }
 }
 
-/// Writes the mark of a committed record whose outcome is kept aside: for a store that cannot change
-/// a record to done when its expiry has passed. Other stores do not need it.
+/// Writes the mark of a committed record whose outcome is kept aside: for a store that cannot
+/// change a record to done when its expiry has passed. Other stores do not need it.
 pub fn encode_aside(attempt: u64, fingerprint: Option<Fingerprint>) -> Vec<u8> {
     format!("i1o {attempt} {}.", text(fingerprint)).into_bytes()
 }

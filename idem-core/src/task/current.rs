@@ -81,9 +81,9 @@ struct CallState {
     /// The body asks first what became of an earlier attempt.
     asks: bool,
     progress: BodyProgress,
-    /// What a transaction needs to record the outcome. `None` if no lease holds the record.
+    /// The means of a transaction to record the outcome. `None` if no lease holds the record.
     recorder: Option<TransactionRecorder>,
-    /// What the steps of the body need; `None` if nothing is recorded of it.
+    /// The scope of the body's steps; `None` if the body is not recorded.
     steps: Option<StepScope>,
     /// The mark of an unguarded body whose key is not known: [`current`] does not return it.
     hidden: bool,
@@ -133,7 +133,7 @@ pub(crate) enum AskMode {
     Skips,
 }
 
-/// There is no answer. If the body fails or panics in this state, there will be none.
+/// No answer. If the body fails or panics in this state, there will be none.
 const NOT_ASKED: u8 = 0;
 const ASKED: u8 = 1;
 const UNKNOWN: u8 = 2;

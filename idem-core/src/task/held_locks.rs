@@ -125,7 +125,7 @@ pub(crate) fn inside<F: Future>(lock: HeldLock, body: F) -> impl Future<Output =
     INSIDE.scope(Arc::new(Inside { lock, outer }), body)
 }
 
-/// Whether whoever acquires this key here would wait for itself.
+/// Whether a task that acquires this key here would wait for itself.
 pub(crate) fn is_held_here(id: &RecordId, runtime: usize) -> bool {
     let is_inside = |innermost: &Arc<Inside>| {
         std::iter::successors(Some(innermost), |inside| inside.outer.as_ref())

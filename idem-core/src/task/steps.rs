@@ -10,13 +10,13 @@ use crate::policy::step_settings::{CallTimes, StepSettings};
 use crate::record::RecordId;
 use crate::runtime::Runtime;
 
-/// What the steps of a body need of its call.
+/// The part of a call that the steps of its body need.
 pub(crate) struct StepScope {
     runtime: Arc<Runtime>,
     settings: StepSettings,
     times: CallTimes,
     fingerprint: Option<Fingerprint>,
-    /// The body is in a transaction beside which nobody else can write.
+    /// The body is in a transaction that is the only writer.
     is_only_writer: bool,
     /// `None` until there is a step: most calls have none.
     begun: Mutex<Option<Box<BegunSteps>>>,

@@ -15,14 +15,14 @@ use crate::runtime::outcome_writer::OutcomeWriter;
 use crate::runtime::trace::CallTrace;
 use crate::store::{Store, Transaction};
 
-/// What a transaction needs to record the outcome of an owner.
+/// The means of a transaction to record the outcome of an owner.
 pub(crate) struct TransactionRecorder {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) term: Arc<Term>,
     pub(crate) fingerprint: Option<Fingerprint>,
     pub(crate) ttl: Duration,
     pub(crate) remember: Duration,
-    /// What the record says of the outcome's type.
+    /// The type of the outcome, as the record has it.
     pub(crate) label: TypeLabel,
     pub(crate) trace: Option<Arc<CallTrace>>,
     /// The call is in observe mode: no failure of `idem` may fail its transaction.

@@ -170,7 +170,7 @@ impl Content {
         *slot = Some(word.span());
     }
 
-    /// What comes after the word `redeliver`.
+    /// The part after the word `redeliver`.
     fn redeliver(
         &mut self,
         word: &Ident,

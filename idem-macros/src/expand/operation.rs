@@ -14,7 +14,9 @@ impl Plan {
     pub(super) fn site(&self) -> TokenStream {
         let here = Span::mixed_site();
         let krate = self.krate.at(here);
-        quote_spanned!(here=> #krate::__private::Site::new(::core::file!(), ::core::line!(), ::core::column!()))
+        quote_spanned! {here=>
+            #krate::__private::Site::new(::core::file!(), ::core::line!(), ::core::column!())
+        }
     }
 
     fn name(&self) -> TokenStream {
@@ -122,7 +124,7 @@ impl Plan {
             }
             Argument::Expression(expr) => expr.to_token_stream(),
             Argument::Time(Time::Computed(expr)) => {
-                // Where only a `Duration` fits: the compiler's message about another type is plain.
+                // Only a `Duration` fits here: the compiler's message about another type is plain.
                 let here = Span::mixed_site();
                 let method = Ident::new(&method.to_string(), span);
                 let set = quote_spanned!(span=> .#method(#expr));

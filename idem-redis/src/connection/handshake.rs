@@ -10,7 +10,7 @@ use crate::connection::command::evalsha;
 use crate::connection::error::{failed, refused, unconnected, unexpected};
 use crate::connection::server_info::{self, ServerInfo};
 
-/// What the handshake sends for the store. Cheap to clone.
+/// The store's part of the handshake. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Handshake {
     /// Loaded into the server, so that the first call does not pay for it.

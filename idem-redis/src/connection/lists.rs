@@ -65,8 +65,8 @@ impl RedisNode {
         self
     }
 
-    /// Sets whether the connection uses TLS (feature `tls`). Default: a Sentinel's does not, and that
-    /// of a cluster's node does if the builder says so.
+    /// Sets whether the connection uses TLS (feature `tls`). Default: a Sentinel's does not, and
+    /// that of a cluster's node does if the builder says so.
     pub fn tls(mut self, tls: bool) -> Self {
         self.tls = Some(tls);
         self
@@ -94,7 +94,7 @@ impl fmt::Debug for RedisNode {
     }
 }
 
-/// What a builder was given in place of a URL.
+/// The servers of a builder in place of a URL.
 #[derive(Clone, Default)]
 pub(crate) struct ServerLists {
     sentinels: Option<SentinelList>,
@@ -135,7 +135,7 @@ impl ServerLists {
         self.database = Some(database);
     }
 
-    /// Whether there is no list.
+    /// Whether the list is missing.
     pub(crate) fn are_empty(&self) -> bool {
         self.sentinels.is_none() && self.cluster.is_none()
     }
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(found, ["a:6379", "b:2"]);
         let logins: Vec<_> = seeds.nodes.iter().map(login).collect();
         assert_eq!(logins, [(None, Some("all")), (Some("b"), Some("two"))]);
-        // What the cluster names is a node of the list if its address is the same.
+        // A node that the cluster names is one of the list if its address is the same.
         assert_eq!(login(&seeds.target("b", 2)), (Some("b"), Some("two")));
         assert_eq!(login(&seeds.target("c", 3)), (None, Some("all")));
         assert_eq!(&*seeds.name, "redis+cluster://a:6379,b:2");

@@ -30,7 +30,7 @@ const ASKED_EVERY: Duration = Duration::from_secs(3);
 /// The pause before the next Sentinel is listened to.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// What a Sentinel says of the master.
+/// A Sentinel's answer about the master.
 pub(crate) enum Statement {
     /// The announcement of a failover. It is newer than all that was said before.
     Switched(Address),

@@ -1,4 +1,4 @@
-//! What a server says of itself, and whether a store can use it.
+//! A server's description of itself, and whether a store can use it.
 
 use idem_core::StoreError;
 use redis::Value;
@@ -11,7 +11,7 @@ const OLDEST_MAJOR: u32 = 7;
 const REDIS_WITH_IFEQ: (u32, u32) = (8, 4);
 const VALKEY_WITH_IFEQ: (u32, u32) = (8, 1);
 
-/// What `INFO` says of a server.
+/// The answer of a server to `INFO`.
 #[derive(Debug, Default)]
 pub(crate) struct ServerInfo<'a> {
     redis_version: Option<&'a str>,

@@ -34,7 +34,7 @@ const PAUSES: [Duration; 5] = [
 /// look at the server's clock leaves this much open.
 const CLOCK_SLACK: Duration = Duration::from_millis(50);
 
-/// What one step of the store sends its commands on.
+/// The connection on which one step of the store sends its commands.
 pub(crate) struct StepConnection {
     connection: Connection,
     /// `None` for an application's connection, which finds its server by itself.
@@ -51,7 +51,7 @@ struct Route {
     replicas: Option<Replicas>,
 }
 
-/// Where a command that was not carried out is sent again.
+/// The server to which a command that was not carried out is sent again.
 enum Retry {
     /// At the master that has the slot now.
     AtMaster,
@@ -126,7 +126,7 @@ impl StepConnection {
             if is_final(error) {
                 break;
             }
-            // A replica for the second time: there is no new master yet.
+            // A replica for the second time: the new master is not known yet.
             if std::mem::replace(&mut was_replica, is_read_only(error)) && was_replica {
                 break;
             }

@@ -63,7 +63,7 @@ enum Confirmation {
     Refused,
 }
 
-/// What the next batch asks of the server.
+/// The next batch of requests to the server.
 #[derive(Default)]
 struct Changes {
     subscribe: Vec<Arc<str>>,

@@ -140,7 +140,7 @@ fn is_unix(scheme: &str, text: &str) -> Result<bool, StoreError> {
 /// Refuses a URL whose password ended early, at one of its own characters. The rest of the password
 /// would be shown in errors and logs.
 fn check_no_secret_after_host(text: &str) -> Result<(), StoreError> {
-    // The text, not the parsed path: `/@/..` is no part of that.
+    // The text, not the parsed path: `/@/..` is not a part of that.
     let after_host = match text.split_once("://") {
         Some((_, rest)) => rest
             .split_once(['/', '?', '#'])

@@ -48,8 +48,8 @@ pub(crate) async fn list(
         found.looked_at += batch.looked_at;
         found.has_digests |= batch.has_digests;
         let before = found.records.len();
-        // While the records of a batch are read, the server looks for the next keys: unless they are
-        // likely to be beyond this page.
+        // While the records of a batch are read, the server looks for the next keys: unless they
+        // are likely to be beyond this page.
         let here = scanner.position.clone();
         let is_ahead = left > 0 && (is_narrow || limit - before >= batch.ids.len() + count);
         let reading = read_all(runner, keys, listing, &batch.ids, &mut found);
@@ -75,14 +75,9 @@ pub(crate) async fn list(
         };
         count = wanted.clamp(1, MAX_BATCH);
     }
-    let Found {
-        records,
-        unreadable,
-        looked_at,
-        has_digests,
-    } = found;
-    let page = Page::new(records, unreadable, scanner.cursor());
-    Ok(page.with_looked_at(looked_at).with_digests(has_digests))
+    let page = Page::new(found.records, found.unreadable, scanner.cursor());
+    let page = page.with_looked_at(found.looked_at);
+    Ok(page.with_digests(found.has_digests))
 }
 
 /// A page that is being filled.
@@ -210,7 +205,18 @@ async fn intervene_on(
     } else {
         write(connection, key, found, lease, put).await?
     };
-    match swap(connection.server(), &answer)? {
+    let swapped = swap(connection.server(), &answer)?;
+    intervened(connection, swapped, attempt, lease).await
+}
+
+/// The answer to the operator. `None`: the record has to be read again.
+async fn intervened(
+    connection: &mut StepConnection,
+    swapped: Swap,
+    attempt: u64,
+    lease: Duration,
+) -> Result<Option<Intervened>, StoreError> {
+    match swapped {
         Swap::Gone | Swap::Changed(_) => Ok(None),
         Swap::Alive(lease_left) => Ok(Some(Intervened::Alive {
             attempt,
@@ -230,7 +236,7 @@ async fn intervene_on(
     }
 }
 
-/// What takes the place of a record.
+/// The value in place of a record.
 struct Put {
     /// Empty to remove the record.
     record: Vec<u8>,

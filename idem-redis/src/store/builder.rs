@@ -148,13 +148,13 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the Sentinels as a list, in place of a [`url`](Self::url), and the name under which they
-    /// know the master.
+    /// Sets the Sentinels as a list, in place of a [`url`](Self::url), and the name under which
+    /// they know the master.
     ///
-    /// Each Sentinel has its own user, password and TLS, or none. Those of the servers that hold the
-    /// records are set by [`user`](Self::user), [`password`](Self::password), [`tls`](Self::tls) and
-    /// [`database`](Self::database). An empty list, a node twice and an invalid address are errors
-    /// of [`connect`](Self::connect).
+    /// Each Sentinel has its own user, password and TLS, or none. Those of the servers that hold
+    /// the records are set by [`user`](Self::user), [`password`](Self::password),
+    /// [`tls`](Self::tls) and [`database`](Self::database). An empty list, a node twice and an
+    /// invalid address are errors of [`connect`](Self::connect).
     ///
     /// # Examples
     ///
@@ -240,10 +240,10 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets a connection that the application already has, instead of a URL or a list of servers. The store does not
-    /// replace it when it is lost. A [`ConnectionManager`](redis::aio::ConnectionManager) and a
-    /// `ClusterConnection` do that by themselves, a
-    /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection) does not.
+    /// Sets a connection that the application already has, instead of a URL or a list of servers.
+    /// The store does not replace it when it is lost. A
+    /// [`ConnectionManager`](redis::aio::ConnectionManager) and a `ClusterConnection` do that by
+    /// themselves, a [`MultiplexedConnection`](redis::aio::MultiplexedConnection) does not.
     ///
     /// The server cannot push over a connection that the store did not make. So without a
     /// [`wake_url`](Self::wake_url) waiters poll: after 5 ms, then at twice the time up to 200 ms.
@@ -321,9 +321,10 @@ impl RedisStoreBuilder {
     /// queue, so a silent replica delays all calls by `timeout`. Make it a fraction of the
     /// [`time_limit`](Self::time_limit), such as 100 to 300 ms.
     ///
-    /// Only with a [`url`](Self::url) or a list of servers, since a `WAIT` must go on the very connection of the write.
-    /// At least one replica, and a timeout shorter than the `time_limit` and than three seconds, or
-    /// [`connect`](Self::connect) fails; it also fails while a master has fewer replicas.
+    /// Only with a [`url`](Self::url) or a list of servers, since a `WAIT` must go on the very
+    /// connection of the write. At least one replica, and a timeout shorter than the `time_limit`
+    /// and than three seconds, or [`connect`](Self::connect) fails; it also fails while a master
+    /// has fewer replicas.
     pub fn replicas(mut self, count: u32, timeout: Duration) -> Self {
         self.replicas = Some(Replicas { count, timeout });
         self

@@ -60,7 +60,7 @@ pub(crate) fn claim_on_fast_path<'a>(
     }
 }
 
-/// What one round of a claim came to.
+/// The result of one round of a claim.
 enum Round {
     /// The claim is decided, and nothing was written now.
     Answered(Claimed),

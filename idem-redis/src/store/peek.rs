@@ -27,7 +27,7 @@ pub(crate) struct Wanted {
     pub(crate) plain: &'static str,
 }
 
-/// What was read at the key of a record.
+/// The value at the key of a record.
 pub(crate) enum Peeked {
     /// No record, or none that is wanted.
     Nothing,

@@ -1,4 +1,4 @@
-//! What servers say of themselves, for programs that check them.
+//! The servers' descriptions of themselves, for programs that check them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

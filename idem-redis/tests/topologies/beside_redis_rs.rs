@@ -25,7 +25,7 @@ use idem_testkit::{RedisCluster, RedisSentinels, RedisServer};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::{SECOND, redis_key};
+use crate::{SECOND, redis_key, until};
 
 /// How often each case is measured with each client.
 const ROUNDS: usize = 3;
@@ -40,7 +40,7 @@ enum Client {
     RedisRs,
 }
 
-/// What happens to the servers.
+/// The fault of the servers.
 #[derive(Debug, Clone, Copy)]
 enum Trouble {
     MasterKilled,
@@ -123,7 +123,7 @@ async fn measure(trouble: Trouble, callers: usize, client: Client) {
     );
 }
 
-/// What all callers of a run share.
+/// The state that all callers of a run share.
 #[derive(Default)]
 struct Run {
     is_over: AtomicBool,
@@ -153,7 +153,7 @@ impl Run {
     }
 }
 
-/// What a stream of calls saw.
+/// The results of a stream of calls.
 #[derive(Default)]
 struct Seen {
     calls: u64,
@@ -337,9 +337,14 @@ impl Servers {
             }
             Trouble::SlotsMoveBesideStoppedReplica => {
                 let replica = &self.servers()[5];
+                let slots = async || {
+                    let slots = self.first().cli(&["CLUSTER", "SLOTS"]).await;
+                    slots.unwrap().to_string()
+                };
+                let before = slots().await;
                 let stop = async {
                     // `redis-cli` looks at all nodes before it begins.
-                    sleep(SECOND / 4).await;
+                    until("the first slot moves", || async { slots().await != before }).await;
                     replica.pause().unwrap();
                 };
                 tokio::join!(self.move_slots(), stop);

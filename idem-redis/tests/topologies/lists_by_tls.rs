@@ -200,7 +200,7 @@ fn sentinels_and_data_nodes_of_a_list_have_tls_and_logins_of_their_own() {
     assert_eq!(said(both, "failover"), "connected");
 }
 
-/// What a process does that trusts certain certificates.
+/// The work of a process that trusts certain certificates.
 #[tokio::main]
 async fn child(case: &str) {
     let [case, by_tls, plain] = case.split(',').collect::<Vec<_>>()[..] else {
@@ -308,7 +308,7 @@ fn nodes_of_a_list_and_those_that_they_name_are_reached_by_tls() {
     }
 }
 
-/// What a process does that trusts the certificate of the nodes.
+/// The work of a process that trusts the certificate of the nodes.
 #[tokio::main]
 async fn child_of_cluster(case: &str) {
     let [case, first, second, second_bus] = case.split(',').collect::<Vec<_>>()[..] else {

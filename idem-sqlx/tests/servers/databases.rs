@@ -21,10 +21,39 @@ pub(crate) fn insert(name: &str) -> AssertSqlSafe<String> {
     AssertSqlSafe(format!("INSERT INTO business VALUES ('{name}', 1)"))
 }
 
+/// A pool of a database with the tests' table.
+pub(crate) trait Business {
+    /// How many rows have this name.
+    async fn rows(&self, name: &str) -> i64;
+}
+
+macro_rules! business {
+    ($($Pool:ty),+) => {
+        $(impl Business for $Pool {
+            async fn rows(&self, name: &str) -> i64 {
+                let count = format!("SELECT count(*) FROM business WHERE name = '{name}'");
+                sqlx::query_scalar(AssertSqlSafe(count))
+                    .fetch_one(self)
+                    .await
+                    .unwrap()
+            }
+        })+
+    };
+}
+business!(PgPool, MySqlPool, SqlitePool);
+
+pub(crate) async fn rows(pool: &impl Business, name: &str) -> i64 {
+    pool.rows(name).await
+}
+
 pub(crate) async fn postgres() -> (PgPool, PostgresStore) {
+    postgres_at(&PostgresServer::shared().await.unwrap().url()).await
+}
+
+pub(crate) async fn postgres_at(url: &str) -> (PgPool, PostgresStore) {
     let pool = PgPoolOptions::new()
         .max_connections(30)
-        .connect(&PostgresServer::shared().await.unwrap().url())
+        .connect(url)
         .await
         .unwrap();
     let store = PostgresStore::new(pool.clone());
@@ -41,7 +70,7 @@ pub(crate) async fn real_mysql() -> (MySqlPool, MySqlStore) {
     mysql_at(&MySqlServer::shared().await.unwrap().url()).await
 }
 
-async fn mysql_at(url: &str) -> (MySqlPool, MySqlStore) {
+pub(crate) async fn mysql_at(url: &str) -> (MySqlPool, MySqlStore) {
     let pool = MySqlPoolOptions::new()
         .max_connections(30)
         .connect(url)

@@ -1,4 +1,4 @@
-//! What a call that is dropped in a transaction leaves behind on its caller's connection.
+//! The state of the caller's connection after a call in a transaction was dropped.
 
 use std::time::Duration;
 
@@ -147,7 +147,9 @@ async fn a_call_dropped_after_the_database_ended_its_transaction_leaves_a_usable
         std::future::pending::<Result<u32, Failed>>().await
     };
     tokio::select! {
-        _ = idempotency.operation("dropped").key("ended").transaction(&pool, body) => panic!("the body does not end"),
+        _ = idempotency.operation("dropped").key("ended").transaction(&pool, body) => {
+            panic!("the body does not end")
+        }
         () = ended.notified() => {}
     }
     for replayed in [false, true] {

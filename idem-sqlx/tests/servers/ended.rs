@@ -1,5 +1,5 @@
 //! Connections that the server has ended, and servers that take no statement just now: a step goes
-//! on another connection, and nobody notices.
+//! on another connection, unnoticed.
 
 use idem_core::store::record::{Claim, Owner, Ownership, Removed, Renewal};
 use idem_core::{Error, Store as _};

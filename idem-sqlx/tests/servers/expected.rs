@@ -20,7 +20,7 @@ const HABIT: usize = 10;
 const OPERATION: &str = "expected";
 const LEASE: Duration = Duration::from_secs(60);
 
-/// What the last claims of a process found.
+/// The findings of the last claims of a process.
 #[derive(Debug, Clone, Copy)]
 enum Found {
     Nothing,
@@ -39,7 +39,7 @@ enum AtKey {
     Released,
     Committed,
     Expired,
-    /// What this claim wrote when it was sent before.
+    /// The row that this claim wrote when it was sent before.
     Own,
 }
 
@@ -153,7 +153,7 @@ async fn answers_whatever_is_expected<S: Store>(connect: impl Fn() -> S) {
             write(&connect(), at_key, &claim).await;
             let claimed = store.claim(&claim).await.unwrap();
             assert!(is_answer(at_key, &claimed), "{name}: {claimed:?}");
-            // What it says is what others see.
+            // Others see the same.
             let others = connect().claim(&claim_of(&name)).await.unwrap();
             let is_seen = match claimed {
                 Claimed::Owned { attempt, .. } => {

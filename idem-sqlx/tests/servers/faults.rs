@@ -222,7 +222,7 @@ async fn a_replica_of_postgres_is_unavailable_and_takes_over_when_it_is_promoted
     assert!(!order(&idempotency, "new", 4).await.unwrap().is_replayed());
 }
 
-/// What a full disk does is done by a trigger, since a disk cannot be filled without rights to
+/// A trigger acts as a full disk, since only root may
 /// mount one: each row that is written is an error as of such a disk.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_of_postgres_takes_no_new_key_and_loses_nothing() {

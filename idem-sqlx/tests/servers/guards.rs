@@ -90,7 +90,10 @@ fn counts(expected: &[(&str, usize)]) -> BTreeMap<String, usize> {
 }
 
 macro_rules! scenarios {
-    ($module:ident, $Db:ident, $Pool:ty, $begin:literal, $read_committed:literal, $one_writer:literal) => {
+    (
+        $module:ident, $Db:ident, $Pool:ty, $begin:literal, $read_committed:literal,
+        $one_writer:literal
+    ) => {
         mod $module {
             use super::*;
 

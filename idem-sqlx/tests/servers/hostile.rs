@@ -5,11 +5,11 @@ use idem_core::{Error, Idempotency};
 use idem_sqlx::sqlx::mysql::MySqlPool;
 use idem_sqlx::sqlx::postgres::PgPool;
 use idem_sqlx::sqlx::sqlite::SqlitePool;
-use idem_sqlx::sqlx::{self, AssertSqlSafe, Connection as _, MySql, Postgres, Sqlite, Transaction};
+use idem_sqlx::sqlx::{self, Connection as _, MySql, Postgres, Sqlite, Transaction};
 use idem_testkit::{MariaDbServer, PostgresServer};
 
 use crate::LONG;
-use crate::databases::{insert, polled};
+use crate::databases::{insert, polled, rows};
 use crate::databases::{on_mariadb, on_postgres, on_sqlite};
 use crate::failed::{Failed, action};
 
@@ -23,7 +23,7 @@ macro_rules! hostile {
             struct World {
                 pool: $Pool,
                 idempotency: Idempotency,
-                /// What SQLite's file is in.
+                /// The folder of SQLite's file.
                 _dir: tempfile::TempDir,
             }
 
@@ -49,13 +49,7 @@ macro_rules! hostile {
                 }
 
                 async fn rows(&self, name: &str) -> i64 {
-                    let text = AssertSqlSafe(format!(
-                        "SELECT count(*) FROM business WHERE name = '{name}'"
-                    ));
-                    sqlx::query_scalar(text)
-                        .fetch_one(&self.pool)
-                        .await
-                        .unwrap()
+                    rows(&self.pool, name).await
                 }
 
                 async fn is_recorded(&self, key: &str) -> bool {

@@ -16,7 +16,9 @@ use crate::{LONG, Server, order, runtime, until};
 const HELD: Duration = Duration::from_millis(900);
 
 macro_rules! over {
-    ($module:ident, $Server:ty, $Store:ident, $PoolOptions:ident, $limit:literal, $busy:literal) => {
+    (
+        $module:ident, $Server:ty, $Store:ident, $PoolOptions:ident, $limit:literal, $busy:literal
+    ) => {
         mod $module {
             use super::*;
 

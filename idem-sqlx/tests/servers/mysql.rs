@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use idem_core::{Begin, Error, Idempotency, InFlight, Key, Lookup, Outcome};
 use idem_sqlx::guard;
-use idem_sqlx::sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
+use idem_sqlx::sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use idem_sqlx::sqlx::{self, AssertSqlSafe, ConnectOptions as _, Executor as _, MySqlTransaction};
 use idem_testkit::{MariaDbServer, MySqlServer};
 use tokio::sync::Barrier;
@@ -16,8 +16,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::LONG;
-use crate::databases::insert;
-use crate::databases::on_mariadb;
+use crate::databases::{insert, on_mariadb, rows};
 use crate::failed::Failed;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -63,13 +62,6 @@ over_both_servers! {
 async fn write(tx: &mut MySqlTransaction<'_>, name: &str) -> Result<u32, Failed> {
     sqlx::raw_sql(insert(name)).execute(&mut **tx).await?;
     Ok(7)
-}
-
-async fn rows(pool: &MySqlPool, name: &str) -> i64 {
-    let text = AssertSqlSafe(format!(
-        "SELECT count(*) FROM business WHERE name = '{name}'"
-    ));
-    sqlx::query_scalar(text).fetch_one(pool).await.unwrap()
 }
 
 async fn call(

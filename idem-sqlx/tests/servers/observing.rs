@@ -197,7 +197,7 @@ macro_rules! observes {
             }
             assert_eq!(log.decisions(), ["released", "error_kept"]);
 
-            // Where the library ends the transaction, it rolls them back.
+            // If the library ends the transaction, it rolls them back.
             for (key, recorded) in [
                 ("released by us", None),
                 ("kept by us", Some(RecordState::Committed)),

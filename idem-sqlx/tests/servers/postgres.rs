@@ -50,7 +50,7 @@ async fn a_commit_that_a_deferred_constraint_refuses_is_an_error_and_nothing_is_
 /// The connection that is being opened takes up the pool, which then looks as if it were in use.
 #[tokio::test]
 async fn an_unreachable_database_is_an_error_in_time_for_a_pool_of_one_connection_too() {
-    // Connections are made, and nobody says anything.
+    // Connections are made, and no message is sent.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("postgres://idem@{}/shop", silent.local_addr().unwrap());
     let pool = PgPoolOptions::new()

@@ -14,7 +14,7 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::LONG;
-use crate::databases::{insert, mariadb, postgres, sqlite};
+use crate::databases::{insert, mariadb, postgres, rows, sqlite};
 use crate::failed::{Failed, action};
 use crate::observing::Log;
 
@@ -61,13 +61,6 @@ macro_rules! over {
                     .run(async || Ok::<u32, Failed>(2))
                     .await;
                 assert!(!ran.unwrap().is_replayed());
-            }
-
-            async fn rows(pool: &Pool, name: &str) -> i64 {
-                let text = AssertSqlSafe(format!(
-                    "SELECT count(*) FROM business WHERE name = '{name}'"
-                ));
-                sqlx::query_scalar(text).fetch_one(pool).await.unwrap()
             }
 
             async fn p3_a_body_goes_on_after_the_transaction_that_recorded_its_outcome(

@@ -433,8 +433,8 @@ async fn each_step_finds_its_row_by_its_key_however_many_are_in_flight() {
     .await;
 }
 
-/// No column with an index changes, so the indexes get no further entries. A row that does not fit on
-/// its page any more is the exception.
+/// No column with an index changes, so the indexes get no further entries. A row that does not fit
+/// on its page any more is the exception.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_updates_a_row_in_place_when_a_call_is_committed() {
     const CALLS: u32 = 200;

@@ -8,9 +8,9 @@ use idem_core::{Begin, Error, Idempotency, InFlight, MemoryStore, Outcome, Recor
 use idem_sqlx::sqlx::mysql::MySqlPool;
 use idem_sqlx::sqlx::postgres::PgPool;
 use idem_sqlx::sqlx::sqlite::SqlitePool;
-use idem_sqlx::sqlx::{self, AssertSqlSafe, MySql, Postgres, Sqlite, Transaction};
+use idem_sqlx::sqlx::{self, MySql, Postgres, Sqlite, Transaction};
 
-use crate::databases::{insert, mariadb, postgres, real_mysql, sqlite};
+use crate::databases::{insert, mariadb, postgres, real_mysql, rows, sqlite};
 use crate::failed::{Failed, action};
 use crate::{in_use, until};
 
@@ -34,13 +34,6 @@ macro_rules! over {
             async fn write(tx: &mut Transaction<'_, $Db>, name: &str) -> Result<u32, Failed> {
                 sqlx::raw_sql(insert(name)).execute(&mut **tx).await?;
                 Ok(7)
-            }
-
-            async fn rows(pool: &$Pool, name: &str) -> i64 {
-                let text = AssertSqlSafe(format!(
-                    "SELECT count(*) FROM business WHERE name = '{name}'"
-                ));
-                sqlx::query_scalar(text).fetch_one(pool).await.unwrap()
             }
 
             async fn call(

@@ -33,7 +33,7 @@ pub(super) const TRIALS: &[Trial] = &[
                 // The same again, as after a lost reply: the outcome that was seen is gone.
                 let again = t.store.intervene(&replace(&given.id, &seen)).await?;
                 same("the same again", again, Intervened::Changed { attempt: 1 })?;
-                // What was replaced can be replaced once more.
+                // A replaced outcome can be replaced once more.
                 let seen = t
                     .store
                     .inspect(&given.id)

@@ -1,4 +1,4 @@
-//! What a call costs: one at a time, by 64 tasks, and for those who wait.
+//! The cost of a call: one at a time, by 64 tasks, and for those who wait.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 
-/// Where records are kept.
+/// The place of the records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Database {
     Postgres,

@@ -41,7 +41,7 @@ const ROW_OF_A_FILE: &str = "state, attempt, owner, origin, lease_until - leased
                              expires_at - leased_at, \
      expires_at - unixepoch() * 1000, expires_at - valid_until, \
      fingerprint, is_error, codec, outcome, questions, took_over, revision";
-/// Where the owner and the outcome are in them.
+/// The columns of the owner and of the outcome in them.
 pub(crate) const OWNER: usize = 2;
 pub(crate) const OUTCOME: usize = 11;
 const COLUMNS: &str = "state, attempt, owner, origin, leased_at, lease_until, valid_until, \
@@ -280,7 +280,7 @@ impl Floor {
         Ok(())
     }
 
-    /// What guards nothing: look for the outcome, and insert it if there is none.
+    /// Guards nothing: look for the outcome, and insert it if there is none.
     pub(crate) async fn check_then_insert(&self, key: &str, result: &str) -> Result<usize> {
         macro_rules! check_then_insert {
             ($pool:expr, $check:literal, $insert:literal) => {{

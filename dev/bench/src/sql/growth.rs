@@ -14,7 +14,7 @@ use super::place::{Place, Subject};
 use crate::report::{Figure, Group, Kind, Unit};
 use crate::stats::quantile;
 
-/// What the table has before it grows.
+/// The rows of the table before it grows.
 const FEW: u64 = 10_000;
 /// Rows of one statement that fills.
 const BATCH: u64 = 250_000;

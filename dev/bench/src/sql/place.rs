@@ -39,7 +39,7 @@ pub(crate) struct Place {
     result: String,
 }
 
-/// What calls.
+/// The caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Subject {
     Floor,

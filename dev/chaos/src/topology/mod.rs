@@ -108,7 +108,7 @@ pub(crate) enum Servers {
 const KEEPS: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
 impl Servers {
-    /// Starts them. What has no place of its own is kept in the folder.
+    /// Starts them. Their files without a place of their own are kept in the folder.
     pub(crate) async fn start(topology: Topology, folder: &Path) -> Result<Self> {
         Ok(match topology {
             Topology::Postgres => Self::Databases(Box::new(Databases::postgres().await?)),

@@ -23,7 +23,7 @@ const LAST: Duration = Duration::from_secs(10);
 /// The pause before a message comes again.
 const SOON: Duration = Duration::from_millis(200);
 
-/// What becomes of a message that is not done with.
+/// The fate of a message that is not done with.
 #[derive(Debug)]
 struct Unhandled(Disposition);
 

@@ -455,9 +455,9 @@ impl<'a, Q, P> Operation<'a, Q, P> {
     /// [unlisted](crate::Builder::default_error): by default, it releases the key.
     ///
     /// A policy that returns [`ErrorAction`] may keep errors, so `E` must be `Serialize +
-    /// DeserializeOwned`. A policy that returns [`UnkeptAction`](crate::policy::UnkeptAction) keeps none,
-    /// and works with any `E`. With `run` and `run_detached`, the body must be a closure that can
-    /// be called several times: it must not consume its captures.
+    /// DeserializeOwned`. A policy that returns [`UnkeptAction`](crate::policy::UnkeptAction) keeps
+    /// none, and works with any `E`. With `run` and `run_detached`, the body must be a closure that
+    /// can be called several times: it must not consume its captures.
     /// [`errors_by_type`](Self::errors_by_type) uses the policy of the type.
     ///
     /// # Examples

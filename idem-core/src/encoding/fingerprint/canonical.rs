@@ -304,7 +304,10 @@ macro_rules! sequences {
             type Ok = Wrote;
             type Error = FingerprintError;
 
-            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), FingerprintError> {
+            fn $method<T: Serialize + ?Sized>(
+                &mut self,
+                value: &T,
+            ) -> Result<(), FingerprintError> {
                 value.serialize(Canonical { out: self.out }).map(drop)
             }
 

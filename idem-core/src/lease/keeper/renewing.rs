@@ -1,4 +1,4 @@
-//! What a keeper does: it renews what is due, and waits.
+//! The loop of a keeper: it renews the leases that are due, and waits.
 
 use std::future::pending;
 use std::panic::AssertUnwindSafe;

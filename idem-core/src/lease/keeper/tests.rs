@@ -180,7 +180,7 @@ async fn p1_a_lease_is_renewed_in_time_however_short_and_whatever_the_keeper_was
 
 #[tokio::test(start_paused = true)]
 async fn p1_a_keeper_of_many_leases_pauses_while_it_renews_them_and_loses_none() {
-    // A third of a short lease is no time for as many pauses.
+    // A third of a short lease is too short for as many pauses.
     for length in [SECOND * 10, SECOND / 10] {
         let store = Renews::default();
         let keepers = store.keepers();

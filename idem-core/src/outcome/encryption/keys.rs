@@ -55,8 +55,8 @@ impl fmt::Debug for EncryptionKey {
     }
 }
 
-/// The source of an [`EncryptedCodec`](crate::EncryptedCodec)'s keys. [`KeyRing`] is the one for keys that do not change
-/// while the process runs.
+/// The source of an [`EncryptedCodec`](crate::EncryptedCodec)'s keys. [`KeyRing`] is the one for
+/// keys that do not change while the process runs.
 ///
 /// It is asked for each outcome that is written or read, and does not block: keys are fetched
 /// before, or in a task beside. It never sees the outcome. The context says for which operation and

@@ -298,7 +298,7 @@ fn a_key_for_each_customer_is_found_by_the_context_and_erases_when_it_is_destroy
     );
     let refused = destroyed.encode(of(&jane), "hers").unwrap_err().to_string();
     assert!(refused.ends_with("destroyed"), "{refused}");
-    // What the source of keys says is said to the operator.
+    // The operator sees the error of the source of keys.
     let away = all(Some(Err("the secret manager is away")));
     let refused = decode(&away, (&jane, 3), &hers).unwrap_err();
     assert!(refused.ends_with("the secret manager is away"), "{refused}");

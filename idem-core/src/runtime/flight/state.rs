@@ -32,7 +32,7 @@ pub(crate) enum FlightStep {
     InFlight(Duration),
 }
 
-/// What ends a call's wait for other calls of its process.
+/// The end of a call's wait for other calls of its process.
 pub(super) struct Patience {
     /// The owner's term: if it goes silent, the wait is over.
     pub(super) term: Option<Arc<Term>>,
@@ -179,7 +179,7 @@ impl State {
         message
     }
 
-    /// What a call does because of an owner in this process, if there is one that it may wait for.
+    /// The next step of a call if an owner in this process holds the key.
     pub(super) fn behind_owner(
         &self,
         joined: u64,
@@ -216,7 +216,7 @@ impl State {
         })
     }
 
-    /// What a call waits for at the store, if the last answer was that another owner holds the key.
+    /// The wait of a call at the store, if the last answer was that another owner holds the key.
     pub(super) fn wait_at_store(&self, fingerprint: Option<Fingerprint>) -> Option<FlightStep> {
         match &self.answer {
             Some(Answered {

@@ -1,4 +1,4 @@
-//! What flights promise, seen from their calls.
+//! The promises of flights, seen from their calls.
 
 use std::pin::pin;
 

@@ -1,4 +1,4 @@
-//! What an operator decides about one record, and what the record becomes.
+//! The decisions of an operator about one record, and the record afterwards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -177,7 +177,7 @@ impl Intervention {
             outcome.describe(|metadata| metadata.trace = Some(trace.clone()));
         }
         if let Some((who, why)) = &self.by {
-            // A value in Redis whose expiry somebody has removed has no end.
+            // A value in Redis whose expiry was removed by hand has no end.
             let kept_for = kept_for.min(settings::MAX_LENGTH);
             outcome.describe(|metadata| metadata.audit = Audit::new(who, why, kept_for));
         }

@@ -1,4 +1,4 @@
-//! What an operator decided, and how it ended.
+//! An operator's decision, and how it ended.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::encoding::key::KeyDigest;
 use crate::record::{RecordId, RecordInfo, RecordState};
 use crate::store::admin::Intervened;
 
-/// What an operator decided, and about what.
+/// An operator's decision, and its subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Decision {
-    /// What was decided: `settled`, `replaced`, `released`, `forgotten` or `purged`.
+    /// The name of the decision: `settled`, `replaced`, `released`, `forgotten` or `purged`.
     pub name: Box<str>,
     /// The operation of the record.
     pub operation: Box<str>,

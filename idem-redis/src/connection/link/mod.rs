@@ -67,7 +67,7 @@ struct Probe {
     since: Instant,
 }
 
-/// What all links of a store have in common.
+/// The state that all links of a store share.
 #[derive(Clone)]
 pub(crate) struct LinkOptions {
     pub(crate) connect_limit: Duration,

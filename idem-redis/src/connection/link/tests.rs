@@ -1,4 +1,4 @@
-//! What decides whether a connection is used, asked and left.
+//! The conditions for using, asking and leaving a connection.
 
 use std::sync::LazyLock;
 

@@ -1,5 +1,6 @@
 //! The differences between the databases: the statements, and the meaning of their errors.
 
+mod listing;
 pub(crate) mod lock_limit;
 #[cfg(feature = "mysql")]
 pub(crate) mod mysql;
@@ -46,7 +47,7 @@ pub(crate) enum Guard {
     RanOut(i64),
 }
 
-/// What was found out about a table.
+/// The result of the check of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(not(feature = "mysql"), allow(dead_code))]
 pub(crate) enum Schema {
@@ -486,60 +487,3 @@ macro_rules! read_row {
     }};
 }
 use read_row;
-
-/// Reads a position: the expiry, the operation and the key.
-macro_rules! read_position {
-    ($row:expr) => {
-        $row.map(|row| {
-            use self::sqlx::Row as _;
-            Ok::<_, self::sqlx::Error>(super::Position {
-                sweep_at: row.try_get(0)?,
-                operation: row.try_get(1)?,
-                key: row.try_get(2)?,
-            })
-        })
-        .transpose()
-    };
-}
-use read_position;
-
-/// Reads the rows of a count.
-macro_rules! read_counts {
-    ($rows:expr) => {
-        $rows
-            .into_iter()
-            .map(|row| {
-                use self::sqlx::Row as _;
-                Ok(super::CountedRows {
-                    operation: row.try_get(0)?,
-                    state: row.try_get(1)?,
-                    rows: row.try_get(2)?,
-                    silent_for: row.try_get(3)?,
-                })
-            })
-            .collect::<Result<Vec<_>, self::sqlx::Error>>()
-    };
-}
-use read_counts;
-
-/// Reads the rows of a listing: after those columns, the operation, the key and the expiry.
-macro_rules! read_window {
-    ($rows:expr) => {
-        $rows
-            .into_iter()
-            .map(|row| {
-                use self::sqlx::Row as _;
-                let position = super::Position {
-                    operation: row.try_get(15)?,
-                    key: row.try_get(16)?,
-                    sweep_at: row.try_get(17)?,
-                };
-                Ok(super::ListedRow {
-                    position,
-                    row: super::read_row!(row)?,
-                })
-            })
-            .collect::<Result<Vec<_>, self::sqlx::Error>>()
-    };
-}
-use read_window;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::ListScope;
+use crate::row::SLACK;
 
 /// Overwrites and removals of a row that the step owns, or has read.
 pub(super) struct WriteStatements {
@@ -49,7 +50,21 @@ impl ListStatements {
     }
 }
 
-/// What the store does in the background. Each statement of a sweep looks at the first rows that
+/// When a sweep looks at a row that is overwritten: the row's own time, if that is neither too
+/// early nor too late, so that most writes change neither the column nor its index. `from_now`
+/// writes the time at which a sweep has something to do with the row, and a slack for each whole
+/// minute of it.
+pub(super) fn sweep_at(own: &str, from_now: impl Fn(i64) -> String) -> String {
+    let earliest = from_now(0);
+    let latest = from_now(2 * SLACK);
+    let otherwise = from_now(SLACK);
+    format!(
+        "CASE WHEN {own} BETWEEN {earliest} AND {latest} THEN {own} \
+         ELSE coalesce({otherwise}, {own}) END"
+    )
+}
+
+/// The statements of the background tasks. Each statement of a sweep looks at the first rows that
 /// are due, and takes its own among them.
 pub(super) struct UpkeepStatements {
     pub(super) sweep: Arc<str>,

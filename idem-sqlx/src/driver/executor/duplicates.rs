@@ -18,7 +18,7 @@ const OPERATIONS: usize = 64;
 /// How many keys are known at most, in 32 KiB. A later key takes an earlier one's place.
 const KEYS: usize = 4096;
 
-/// What a claim is likely to find at its key.
+/// The row that a claim is likely to find at its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expected {
     Nothing,
@@ -26,7 +26,7 @@ pub(crate) enum Expected {
     Unknown,
 }
 
-/// What the last claims of this process found.
+/// The findings of the last claims of this process.
 pub(crate) struct Duplicates {
     /// How many claims of an operation in a row found a record at a key that was new to this
     /// process, or as a negative number, found none.

@@ -73,7 +73,7 @@ pub(crate) struct Executor<D: Dialect> {
     background: BackgroundTasks,
 }
 
-/// Where a step waits until it may run.
+/// The queue in which a step waits until it may run.
 #[derive(Debug, Clone, Copy)]
 enum Queue {
     Steps,

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// How long a step may take, unless the builder sets another limit.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_millis(900);
 
-/// What a builder collects.
+/// The settings of a builder.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) table: String,

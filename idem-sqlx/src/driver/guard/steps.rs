@@ -160,7 +160,10 @@ impl<D: Dialect> Drop for Savepoint<'_, D> {
 }
 
 macro_rules! supported {
-    ($Db:ty, $Dialect:ty, $mark:literal, $parameters:expr, $types:expr, $lock:literal, $begin:expr) => {
+    (
+        $Db:ty, $Dialect:ty, $mark:literal, $parameters:expr, $types:expr, $lock:literal,
+        $begin:expr
+    ) => {
         impl Supported for $Db {
             const MARK: char = $mark;
             const PARAMETERS: [&'static str; 2] = $parameters;

@@ -167,7 +167,7 @@ async fn claim_on<D: Dialect>(
     Err(contended(ROUNDS).into())
 }
 
-/// What a claim does with a row.
+/// The decision of a claim about a row.
 pub(crate) enum ClaimStep {
     /// Writes nothing.
     Answer(Claimed),

@@ -1,4 +1,4 @@
-//! What becomes of a transaction that begins itself, by the end of its body.
+//! The fate of a transaction that begins itself, by the end of its body.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -8,12 +8,13 @@ use idem_sqlx::guard;
 use idem_sqlx::sqlx::mysql::MySqlPool;
 use idem_sqlx::sqlx::postgres::PgPool;
 use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
-use idem_sqlx::sqlx::{self, AssertSqlSafe, ConnectOptions as _, MySql, Postgres, Sqlite};
+use idem_sqlx::sqlx::{self, ConnectOptions as _, MySql, Postgres, Sqlite};
 use idem_sqlx::sqlx::{MySqlTransaction, PgTransaction, SqliteTransaction, Transaction, raw_sql};
 
 use tokio::sync::Notify;
 
-use crate::databases::{insert, mariadb, postgres, sqlite};
+use super::has_record;
+use crate::databases::{insert, mariadb, postgres, rows, sqlite};
 use crate::failed::Failed;
 use crate::{in_use, until};
 
@@ -45,19 +46,6 @@ macro_rules! over {
             async fn write(tx: &mut Tx<'_>, name: &str) -> Result<u32, Failed> {
                 raw_sql(insert(name)).execute(&mut **tx).await?;
                 Ok(7)
-            }
-
-            async fn rows(pool: &$Pool, name: &str) -> i64 {
-                let count = format!("SELECT count(*) FROM business WHERE name = '{name}'");
-                sqlx::query_scalar(AssertSqlSafe(count))
-                    .fetch_one(pool)
-                    .await
-                    .unwrap()
-            }
-
-            async fn has_record(idempotency: &Idempotency, name: &str) -> bool {
-                let call = idempotency.operation("begun").key(name);
-                call.inspect().await.unwrap().is_some()
             }
 
             #[tokio::test]
@@ -164,7 +152,7 @@ macro_rules! over {
                 let (pool, _) = setup().await;
                 let call = guard::transaction(&pool, async |tx: &mut Tx<'_>| {
                     write(tx, "begun, ended").await?;
-                    // What the body does not look at.
+                    // The body ignores the answer.
                     let _ = raw_sql($ends).execute(&mut **tx).await;
                     Ok::<_, Failed>(7)
                 });
@@ -228,58 +216,32 @@ fn answer(name: &str) -> Result<u32, Failed> {
     }
 }
 
-#[idempotent(
-    name = "begun",
-    key = name,
-    transaction = tx,
-    errors(Failed::Declined => keep, _ => release),
-    crate = "::idem_core"
-)]
-pub(super) async fn pay_on_postgres(
-    tx: &mut PgTransaction<'_>,
-    name: &str,
-    runs: &AtomicU32,
-) -> Result<u32, Failed> {
-    runs.fetch_add(1, Ordering::Relaxed);
-    raw_sql(insert(name)).execute(&mut **tx).await?;
-    answer(name)
+macro_rules! pay {
+    ($pay:ident, $Transaction:ident) => {
+        #[idempotent(
+                                                    name = "begun",
+                                                    key = name,
+                                                    transaction = tx,
+                                                    errors(Failed::Declined => keep, _ => release),
+                                                    crate = "::idem_core"
+                                                )]
+        pub(super) async fn $pay(
+            tx: &mut $Transaction<'_>,
+            name: &str,
+            runs: &AtomicU32,
+        ) -> Result<u32, Failed> {
+            runs.fetch_add(1, Ordering::Relaxed);
+            raw_sql(insert(name)).execute(&mut **tx).await?;
+            answer(name)
+        }
+    };
 }
 
-#[idempotent(
-    name = "begun",
-    key = name,
-    transaction = tx,
-    errors(Failed::Declined => keep, _ => release),
-    crate = "::idem_core"
-)]
-pub(super) async fn pay_on_mariadb(
-    tx: &mut MySqlTransaction<'_>,
-    name: &str,
-    runs: &AtomicU32,
-) -> Result<u32, Failed> {
-    runs.fetch_add(1, Ordering::Relaxed);
-    raw_sql(insert(name)).execute(&mut **tx).await?;
-    answer(name)
-}
+pay!(pay_on_postgres, PgTransaction);
+pay!(pay_on_mariadb, MySqlTransaction);
+pay!(pay_on_sqlite, SqliteTransaction);
 
-#[idempotent(
-    name = "begun",
-    key = name,
-    transaction = tx,
-    errors(Failed::Declined => keep, _ => release),
-    crate = "::idem_core"
-)]
-pub(super) async fn pay_on_sqlite(
-    tx: &mut SqliteTransaction<'_>,
-    name: &str,
-    runs: &AtomicU32,
-) -> Result<u32, Failed> {
-    runs.fetch_add(1, Ordering::Relaxed);
-    raw_sql(insert(name)).execute(&mut **tx).await?;
-    answer(name)
-}
-
-// What ends a transaction: on MariaDB as a deadlock, on SQLite as a full disk does.
+// A statement ends the transaction: on MariaDB as a deadlock, on SQLite as a full disk does.
 over!(
     on_postgres,
     Postgres,

@@ -11,12 +11,11 @@ use idem_sqlx::sqlx::mysql::MySqlPool;
 use idem_sqlx::sqlx::postgres::PgPool;
 use idem_sqlx::sqlx::sqlite::SqlitePool;
 use idem_sqlx::sqlx::{self, AssertSqlSafe, MySql, Postgres, Sqlite, Transaction, raw_sql};
-use idem_sqlx::{MySqlStore, PostgresStore};
 use idem_testkit::{MariaDbServer, Mishap, PostgresServer, Proxy};
 use tokio::sync::Barrier;
 
 use super::chain;
-use crate::databases::{CREATE, insert, mariadb, postgres, sqlite};
+use crate::databases::{insert, mariadb, mysql_at, postgres, postgres_at, sqlite};
 use crate::failed::Failed;
 
 /// Rows that transactions change in opposite order: two for each test.
@@ -24,7 +23,7 @@ const PURSES: &str =
     "CREATE TABLE IF NOT EXISTS purses (id int PRIMARY KEY, cents bigint NOT NULL)";
 
 macro_rules! between_servers {
-    ($module:ident, $Db:ty, $Pool:ty, $setup:path, $Store:ident, $Server:ty) => {
+    ($module:ident, $Db:ty, $Pool:ty, $setup:path, $connect:path, $Server:ty) => {
         mod $module {
             use super::*;
 
@@ -136,10 +135,7 @@ macro_rules! between_servers {
                 let server = <$Server>::start().await.unwrap();
                 let proxy = Proxy::start(&server.url()).await.unwrap();
                 let url = server.url_through(proxy.address().port());
-                let pool = <$Pool>::connect(&url).await.unwrap();
-                let store = $Store::new(pool.clone());
-                store.migrate().await.unwrap();
-                raw_sql(CREATE).execute(&pool).await.unwrap();
+                let (pool, store) = $connect(&url).await;
                 let idempotency = Idempotency::new(store);
                 let commits = proxy.passing(|words| words.first() == Some(&&b"COMMIT"[..]));
                 for (key, mishap, runs_in_all) in [
@@ -173,7 +169,7 @@ between_servers!(
     Postgres,
     PgPool,
     postgres,
-    PostgresStore,
+    postgres_at,
     PostgresServer
 );
 between_servers!(
@@ -181,7 +177,7 @@ between_servers!(
     MySql,
     MySqlPool,
     mariadb,
-    MySqlStore,
+    mysql_at,
     MariaDbServer
 );
 

@@ -10,19 +10,19 @@ use idem_sqlx::sqlx::mysql::MySqlPool;
 use idem_sqlx::sqlx::pool::PoolOptions;
 use idem_sqlx::sqlx::postgres::PgPool;
 use idem_sqlx::sqlx::sqlite::SqlitePool;
-use idem_sqlx::sqlx::{self, AssertSqlSafe, MySql, Postgres, Sqlite, Transaction, raw_sql};
+use idem_sqlx::sqlx::{MySql, Postgres, Sqlite, Transaction, raw_sql};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 use idem_testkit::{MariaDbServer, Mishap, PostgresServer, Proxy};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::bodies::{Outer, pay_on_mariadb, pay_on_postgres, pay_on_sqlite};
-use super::chain;
-use crate::databases::{CREATE, insert, mariadb, postgres, sqlite};
+use super::{chain, has_record};
+use crate::databases::{insert, mariadb, mysql_at, postgres, postgres_at, rows, sqlite};
 use crate::failed::Failed;
 use crate::{in_use, until};
 
-/// What happens between the roll-back of a transaction and the one that records its kept errors.
+/// An event between the roll-back of a transaction and the one that records its kept errors.
 type Between = Box<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 macro_rules! over {
@@ -41,19 +41,6 @@ macro_rules! over {
             async fn write(tx: &mut Tx<'_>, name: &str) -> Result<(), Failed> {
                 raw_sql(insert(name)).execute(&mut **tx).await?;
                 Ok(())
-            }
-
-            async fn rows(pool: &$Pool, name: &str) -> i64 {
-                let count = format!("SELECT count(*) FROM business WHERE name = '{name}'");
-                sqlx::query_scalar(AssertSqlSafe(count))
-                    .fetch_one(pool)
-                    .await
-                    .unwrap()
-            }
-
-            async fn has_record(idempotency: &Idempotency, name: &str) -> bool {
-                let call = idempotency.operation("begun").key(name);
-                call.inspect().await.unwrap().is_some()
             }
 
             /// A duplicate gets the kept error, and its body does not run.
@@ -198,7 +185,7 @@ macro_rules! over {
                 let (pool, idempotency) = setup().await;
                 let runs = AtomicU32::new(0);
                 let name = "kept elsewhere, declined";
-                // In SQLite, two transactions that write cannot be open in one file.
+                // SQLite has at most one open transaction that writes in a file.
                 let (elsewhere, other) = setup().await;
                 let call = guard::transaction(&pool, async |tx: &mut Tx<'_>| {
                     write(tx, "kept here").await?;
@@ -467,17 +454,14 @@ over!(
 );
 
 macro_rules! through_a_proxy {
-    ($name:ident, $Pool:ty, $Store:ident, $Server:ty, $pay:ident) => {
+    ($name:ident, $connect:path, $Server:ty, $pay:ident) => {
         /// The body's transaction ends without a `COMMIT`, so the first one is that of the record.
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
             let server = <$Server>::start().await.unwrap();
             let proxy = Proxy::start(&server.url()).await.unwrap();
             let url = server.url_through(proxy.address().port());
-            let pool = <$Pool>::connect(&url).await.unwrap();
-            let store = $Store::new(pool.clone());
-            store.migrate().await.unwrap();
-            raw_sql(CREATE).execute(&pool).await.unwrap();
+            let (pool, store) = $connect(&url).await;
             let idempotency = Idempotency::new(store);
             let commits = proxy.passing(|words| words.first() == Some(&&b"COMMIT"[..]));
             for (key, mishap, runs_in_all) in [
@@ -502,15 +486,13 @@ macro_rules! through_a_proxy {
 
 through_a_proxy!(
     a_commit_of_the_record_without_an_answer_is_an_error_with_postgres,
-    PgPool,
-    PostgresStore,
+    postgres_at,
     PostgresServer,
     pay_on_postgres
 );
 through_a_proxy!(
     a_commit_of_the_record_without_an_answer_is_an_error_with_mariadb,
-    MySqlPool,
-    MySqlStore,
+    mysql_at,
     MariaDbServer,
     pay_on_mariadb
 );

@@ -7,11 +7,18 @@ mod kept;
 use std::error::Error;
 use std::fmt::Write as _;
 
-/// What an error and all its sources say.
+use idem_core::Idempotency;
+
+/// The texts of an error and of all its sources.
 fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     for error in std::iter::successors(Some(error), |error| (*error).source()) {
         let _ = writeln!(text, "{error}");
     }
     text
+}
+
+async fn has_record(idempotency: &Idempotency, name: &str) -> bool {
+    let call = idempotency.operation("begun").key(name);
+    call.inspect().await.unwrap().is_some()
 }

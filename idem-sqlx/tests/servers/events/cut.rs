@@ -177,52 +177,33 @@ macro_rules! cuts {
 cuts!(cut_on_postgres, postgres, "READ COMMITTED");
 cuts!(cut_on_mariadb, mariadb, "REPEATABLE READ");
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_cut_at_any_message_of_a_call_leaves_rows_and_record_or_neither_on_postgres() {
-    let server = PostgresServer::shared().await.unwrap();
-    let cutter = Cutter::start(server.port()).await;
-    let through = server.url_through(cutter.port());
-    for heard in [Heard::Yes, Heard::No] {
-        assert!(
-            cut_on_postgres(&server.url(), &through, &cutter, (At::Commit, heard)).await,
-            "there is a COMMIT"
-        );
-        let mut message = 0;
-        while cut_on_postgres(
-            &server.url(),
-            &through,
-            &cutter,
-            (At::Message(message), heard),
-        )
-        .await
-        {
-            message += 1;
+macro_rules! cut_at_any_message {
+    ($test:ident, $cut:ident, $Server:ty) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $test() {
+            let server = <$Server>::shared().await.unwrap();
+            let cutter = Cutter::start(server.port()).await;
+            let through = server.url_through(cutter.port());
+            let cut = async |at, heard| $cut(&server.url(), &through, &cutter, (at, heard)).await;
+            for heard in [Heard::Yes, Heard::No] {
+                assert!(cut(At::Commit, heard).await, "there is a COMMIT");
+                let mut message = 0;
+                while cut(At::Message(message), heard).await {
+                    message += 1;
+                }
+                assert!(message > 4, "a call has {message} messages");
+            }
         }
-        assert!(message > 4, "a call has {message} messages");
-    }
+    };
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_cut_at_any_message_of_a_call_leaves_rows_and_record_or_neither_on_mariadb() {
-    let server = MariaDbServer::shared().await.unwrap();
-    let cutter = Cutter::start(server.port()).await;
-    let through = server.url_through(cutter.port());
-    for heard in [Heard::Yes, Heard::No] {
-        assert!(
-            cut_on_mariadb(&server.url(), &through, &cutter, (At::Commit, heard)).await,
-            "there is a COMMIT"
-        );
-        let mut message = 0;
-        while cut_on_mariadb(
-            &server.url(),
-            &through,
-            &cutter,
-            (At::Message(message), heard),
-        )
-        .await
-        {
-            message += 1;
-        }
-        assert!(message > 4, "a call has {message} messages");
-    }
-}
+cut_at_any_message!(
+    a_connection_cut_at_any_message_of_a_call_leaves_rows_and_record_or_neither_on_postgres,
+    cut_on_postgres,
+    PostgresServer
+);
+cut_at_any_message!(
+    a_connection_cut_at_any_message_of_a_call_leaves_rows_and_record_or_neither_on_mariadb,
+    cut_on_mariadb,
+    MariaDbServer
+);

@@ -27,7 +27,10 @@ fn add(account: u32) -> AssertSqlSafe<String> {
 
 /// The rows of the table, for one database.
 macro_rules! rows {
-    ($module:ident, $Db:ty, $Pool:ty, $connect:path, $one_writer:literal, $claiming:literal, $kill:expr) => {
+    (
+        $module:ident, $Db:ty, $Pool:ty, $connect:path, $one_writer:literal, $claiming:literal,
+        $kill:expr
+    ) => {
         pub(super) mod $module {
             use super::*;
 
@@ -535,23 +538,15 @@ async fn each_event_in_a_transaction_has_its_result_at_each_isolation_level_of_p
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_event_in_a_transaction_has_its_result_at_each_isolation_level_of_mariadb() {
-    let url = MariaDbServer::shared().await.unwrap().url();
-    for level in [
-        "READ UNCOMMITTED",
-        "READ COMMITTED",
-        "REPEATABLE READ",
-        "SERIALIZABLE",
-    ] {
-        Box::pin(mariadb::all(
-            &mariadb::World::new(&url, level, "BEGIN").await,
-        ))
-        .await;
-    }
+    at_each_level(&MariaDbServer::shared().await.unwrap().url()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_event_in_a_transaction_has_its_result_at_each_isolation_level_of_real_mysql() {
-    let url = MySqlServer::shared().await.unwrap().url();
+    at_each_level(&MySqlServer::shared().await.unwrap().url()).await;
+}
+
+async fn at_each_level(url: &str) {
     for level in [
         "READ UNCOMMITTED",
         "READ COMMITTED",
@@ -559,7 +554,7 @@ async fn each_event_in_a_transaction_has_its_result_at_each_isolation_level_of_r
         "SERIALIZABLE",
     ] {
         Box::pin(mariadb::all(
-            &mariadb::World::new(&url, level, "BEGIN").await,
+            &mariadb::World::new(url, level, "BEGIN").await,
         ))
         .await;
     }

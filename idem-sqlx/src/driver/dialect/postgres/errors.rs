@@ -1,4 +1,4 @@
-//! What PostgreSQL's errors mean for a step: by SQLSTATE, and by severity.
+//! The meaning of PostgreSQL's errors for a step: by SQLSTATE, and by severity.
 //!
 //! The codes are those of PostgreSQL's appendix A. `PgBouncer` and other proxies answer with codes
 //! of class 08.
@@ -11,7 +11,7 @@ use super::super::ErrorClass;
 /// The classes of errors that refuse a connection for good: bad settings, user, or database.
 const REFUSALS: [&str; 5] = ["0A", "22", "28", "3D", "42"];
 
-/// What to do about a proxy that mixes up prepared statements.
+/// The advice about a proxy that mixes up prepared statements.
 const MIXED_UP: &str = "; a proxy mixes up the prepared statements of its clients: in PgBouncer, \
     set \
      `max_prepared_statements` (1.21 or newer) or `pool_mode = session`, or connect to the server \

@@ -19,8 +19,7 @@ use self::statements::Statements;
 use super::super::super::{sql, sqlx};
 use super::statements::WriteStatements;
 use super::{
-    CountedRows, Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, ListScope, ListedRow,
-    MessageTask, Position, Schema, Window,
+    Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, MessageTask, Position, Schema,
 };
 use crate::row::{Columns, Row};
 use crate::table::Table;
@@ -157,101 +156,7 @@ impl Dialect for Postgresql {
             .transpose()
     }
 
-    async fn window(
-        &self,
-        on: &mut PgConnection,
-        scope: &ListScope,
-        after: &Position,
-        limit: i64,
-    ) -> Result<Window, sqlx::Error> {
-        let query = sqlx::query(sql(self.statements.listing.window(scope)));
-        let query = query.bind(after.sweep_at);
-        let query = query
-            .bind(after.operation.as_str())
-            .bind(after.key.as_str());
-        let query = match scope {
-            ListScope::OfOperation(operation) => query.bind(limit).bind(&**operation),
-            ListScope::All => query.bind(limit),
-        };
-        let rows = super::read_window!(query.fetch_all(on).await?)?;
-        Ok(Window::of_all(rows, limit))
-    }
-
-    async fn window_end(
-        &self,
-        on: &mut PgConnection,
-        after: &Position,
-        limit: i64,
-    ) -> Result<Option<Position>, sqlx::Error> {
-        let query = sqlx::query(sql(&self.statements.listing.window_end))
-            .bind(after.sweep_at)
-            .bind(after.operation.as_str())
-            .bind(after.key.as_str())
-            .bind(limit.saturating_sub(1));
-        super::read_position!(query.fetch_optional(on).await?)
-    }
-
-    async fn window_in_states(
-        &self,
-        on: &mut PgConnection,
-        states: [&str; 2],
-        after: &Position,
-        last: &Position,
-    ) -> Result<Vec<ListedRow>, sqlx::Error> {
-        let query = sqlx::query(sql(&self.statements.listing.window_in_states))
-            .bind(after.sweep_at)
-            .bind(after.operation.as_str())
-            .bind(after.key.as_str())
-            .bind(last.sweep_at)
-            .bind(last.operation.as_str())
-            .bind(last.key.as_str())
-            .bind(states[0])
-            .bind(states[1]);
-        super::read_window!(query.fetch_all(on).await?)
-    }
-
-    async fn count(
-        &self,
-        on: &mut PgConnection,
-        after: &Position,
-        last: &Position,
-    ) -> Result<Vec<CountedRows>, sqlx::Error> {
-        let query = sqlx::query(sql(&self.statements.listing.count))
-            .bind(after.sweep_at)
-            .bind(after.operation.as_str())
-            .bind(after.key.as_str())
-            .bind(last.sweep_at)
-            .bind(last.operation.as_str())
-            .bind(last.key.as_str());
-        super::read_counts!(query.fetch_all(on).await?)
-    }
-
-    async fn window_of_keys(
-        &self,
-        on: &mut PgConnection,
-        operation: &str,
-        keys: &KeyRange,
-        limit: i64,
-    ) -> Result<Vec<ListedRow>, sqlx::Error> {
-        let query = sqlx::query(sql(&self.statements.listing.window_of_keys))
-            .bind(operation)
-            .bind(keys.from.as_str())
-            .bind(keys.before.as_str())
-            .bind(limit);
-        super::read_window!(query.fetch_all(on).await?)
-    }
-
-    async fn has_more(
-        &self,
-        on: &mut PgConnection,
-        operation: &str,
-        rows: i64,
-    ) -> Result<bool, sqlx::Error> {
-        let query = sqlx::query(sql(&self.statements.listing.has_more))
-            .bind(operation)
-            .bind(rows);
-        Ok(query.fetch_optional(on).await?.is_some())
-    }
+    super::listing::reads!(sweep_at, operation, key);
 
     async fn ids(
         &self,

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::statements::{
-    CHORE, ListStatements, TableStatements, UpkeepStatements, WriteStatements, in_states, state_now,
+    CHORE, ListStatements, TableStatements, UpkeepStatements, WriteStatements, in_states,
+    state_now, sweep_at,
 };
+use crate::row::SLACK;
 use crate::table::Table;
 
 pub(super) struct Statements {
@@ -123,22 +125,9 @@ fn times(expires: &str) -> String {
 const WRITTEN_CHORE: &str =
     "($9::bigint - CASE WHEN $3 = 'committed' THEN coalesce($10::bigint, 0) ELSE 0 END)";
 
-/// When a sweep looks at a row that has something for it in so many milliseconds: later by a
-/// sixteenth of the whole minutes, so that the writes that follow need not change it.
-fn swept_after(chore: &str) -> String {
-    format!("statement_timestamp() + ({chore} + {chore} / 60000 * 3750) * {MS}")
-}
-
-/// As [`swept_after`] for a row that is overwritten: its own time, if that is not too early and not
-/// too late. PostgreSQL updates a row in place if no column with an index changes.
-fn sweep_at(row: &str, chore: &str) -> String {
-    format!(
-        "CASE WHEN {row}sweep_at BETWEEN statement_timestamp() + {chore} * {MS} \
-         AND statement_timestamp() + ({chore} + {chore} / 60000 * 7500) * {MS} \
-         THEN {row}sweep_at \
-         ELSE coalesce({}, {row}sweep_at) END",
-        swept_after(chore)
-    )
+/// The time in so many milliseconds, and a slack for each whole minute of them.
+fn from_now(chore: &str, slack: i64) -> String {
+    format!("statement_timestamp() + ({chore} + {chore} / 60000 * {slack}) * {MS}")
 }
 
 fn inserts(t: &str, limited: &str) -> InsertStatements {
@@ -149,7 +138,7 @@ fn inserts(t: &str, limited: &str) -> InsertStatements {
     let values = format!(
         "$1, $2, $3, $4, $5, $6, {}, $11, $12, $13, $14, $15, $16, $17, {}",
         times(&format!("(statement_timestamp() + $9::bigint * {MS})")),
-        swept_after(WRITTEN_CHORE)
+        from_now(WRITTEN_CHORE, SLACK)
     );
     let if_new = "ON CONFLICT (operation, key) DO NOTHING";
     let or_nothing = format!("{if_new} RETURNING {ROW}");
@@ -185,7 +174,7 @@ fn inserts(t: &str, limited: &str) -> InsertStatements {
              FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], \
              $6::bigint[]) AS r (operation, key, state, length, fade, revision) \
              ON CONFLICT (operation, key) DO NOTHING RETURNING revision",
-            swept_after("length")
+            from_now("length", SLACK)
         )
         .into(),
     }
@@ -195,7 +184,7 @@ fn writes(t: &str, if_owned: &str, limited: &str) -> WriteStatements {
     let times = times(&format!(
         "coalesce(statement_timestamp() + $9::bigint * {MS}, expires_at)"
     ));
-    let sweep_at = sweep_at("", WRITTEN_CHORE);
+    let sweep_at = sweep_at("sweep_at", |slack| from_now(WRITTEN_CHORE, slack));
     // A committed record keeps `waited`, so that `RETURNING` returns what it was.
     let put = |guard: &str, channel: &str, id: &str| {
         let notify = notify(channel, id);
@@ -221,7 +210,7 @@ fn writes(t: &str, if_owned: &str, limited: &str) -> WriteStatements {
 /// Skips locked rows, so that the other leases do not wait for them.
 fn renew(t: &str) -> Arc<str> {
     let held_now = held_now("r.");
-    let sweep_at = sweep_at("r.", "free.hold");
+    let sweep_at = sweep_at("r.sweep_at", |slack| from_now("free.hold", slack));
     Arc::from(format!(
         "WITH free AS MATERIALIZED (SELECT r.operation, r.key, renewed.hold \
          FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[]) \
@@ -238,9 +227,9 @@ fn renew(t: &str) -> Arc<str> {
 
 fn listing(t: &str) -> ListStatements {
     ListStatements {
-        window: window(t, "sweep_at", ""),
+        window: window(t, "sweep_at", "", "$4"),
         // Only the index of the key fits this expression.
-        window_of_operation: window(t, "(sweep_at + interval '0')", "AND operation = $5 "),
+        window_of_operation: window(t, "(sweep_at + interval '0')", "AND operation = $4 ", "$5"),
         window_of_keys: window_of_keys(t),
         // The expression would be computed for each row that is passed by.
         window_end: format!(
@@ -335,12 +324,12 @@ fn between() -> String {
 }
 
 /// Reads the rows of a listing, in the order of this expression.
-fn window(table: &str, sweep_at: &str, only: &str) -> Arc<str> {
+fn window(table: &str, sweep_at: &str, only: &str, limit: &str) -> Arc<str> {
     let row = row_without_outcome();
     let after = after(sweep_at);
     Arc::from(format!(
         "SELECT {row}, operation, key, {SWEEP_AT} FROM {table} WHERE {after} {only}\
-         ORDER BY {sweep_at}, operation, key LIMIT $4"
+         ORDER BY {sweep_at}, operation, key LIMIT {limit}"
     ))
 }
 

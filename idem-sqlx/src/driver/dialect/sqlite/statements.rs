@@ -4,8 +4,10 @@
 use std::sync::Arc;
 
 use super::super::statements::{
-    CHORE, ListStatements, TableStatements, UpkeepStatements, WriteStatements, in_states, state_now,
+    CHORE, ListStatements, TableStatements, UpkeepStatements, WriteStatements, in_states,
+    state_now, sweep_at,
 };
+use crate::row::SLACK;
 use crate::table::Table;
 
 pub(super) struct Statements {
@@ -27,21 +29,9 @@ const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS IN
 /// From now to when a sweep has something to do with the row that is written.
 const WRITTEN_CHORE: &str = "(?9 - iif(?3 = 'committed', coalesce(?10, 0), 0))";
 
-/// When a sweep looks at a row that has something for it in so many milliseconds: later by a
-/// sixteenth of the whole minutes, so that the writes that follow need not change it and its index.
-fn swept_after(chore: &str) -> String {
-    format!("{NOW} + {chore} + {chore} / 60000 * 3750")
-}
-
-/// As [`swept_after`] for a row that is overwritten: its own time, if that is not too early and not
-/// too late.
-fn sweep_at(chore: &str) -> String {
-    format!(
-        "CASE WHEN sweep_at - {NOW} BETWEEN {chore} AND {chore} + {chore} / 60000 * 7500 \
-         THEN sweep_at \
-         ELSE coalesce({}, sweep_at) END",
-        swept_after(chore)
-    )
+/// The time in so many milliseconds, and a slack for each whole minute of them.
+fn from_now(chore: &str, slack: i64) -> String {
+    format!("{NOW} + {chore} + {chore} / 60000 * {slack}")
 }
 
 impl Statements {
@@ -67,7 +57,7 @@ impl Statements {
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, {NOW} + ?9 - ?7, {NOW} + ?9 - ?7 + ?8, \
              {NOW} + ?9 - ?10, {NOW} + ?9, ?11, ?12, ?13, ?14, ?15, ?16, ?17, {}) \
              ON CONFLICT (operation, key) DO NOTHING",
-            swept_after(WRITTEN_CHORE)
+            from_now(WRITTEN_CHORE, SLACK)
         );
         let read = format!("SELECT {} FROM {t} WHERE {AT}", row("outcome"));
         Self {
@@ -79,7 +69,7 @@ impl Statements {
                 "UPDATE {t} SET leased_at = {NOW}, lease_until = {NOW} + lease_until - leased_at, \
                  expires_at = {NOW} + ?4, revision = ?5, sweep_at = {} \
                  WHERE {AT} AND state = 'in_flight' AND owner = ?3 AND expires_at > {NOW}",
-                sweep_at("?4")
+                sweep_at("sweep_at", |slack| from_now("?4", slack))
             )
             .into(),
             listing: listing(t),
@@ -103,7 +93,7 @@ fn row(outcome: &str) -> String {
 
 fn writes(t: &str, if_owned: &str) -> WriteStatements {
     let expires = format!("coalesce({NOW} + ?9, expires_at)");
-    let sweep_at = sweep_at(WRITTEN_CHORE);
+    let sweep_at = sweep_at("sweep_at", |slack| from_now(WRITTEN_CHORE, slack));
     let put = |guard: &str| {
         Arc::from(format!(
             "UPDATE {t} SET state = ?3, attempt = ?4, owner = ?5, origin = ?6, \
@@ -124,11 +114,11 @@ fn writes(t: &str, if_owned: &str) -> WriteStatements {
 
 fn listing(t: &str) -> ListStatements {
     let row = row("x''");
-    let window = |sweep_at: &str, only: &str| {
+    let window = |sweep_at: &str, only: &str, limit: &str| {
         let after = after_position(sweep_at);
         Arc::from(format!(
             "SELECT {row}, operation, key, sweep_at FROM {t} WHERE {after} {only}\
-             ORDER BY {sweep_at}, operation, key LIMIT ?4"
+             ORDER BY {sweep_at}, operation, key LIMIT {limit}"
         ))
     };
     let between = format!(
@@ -137,8 +127,8 @@ fn listing(t: &str) -> ListStatements {
         after_position("sweep_at")
     );
     ListStatements {
-        window: window("sweep_at", ""),
-        window_of_operation: window("+sweep_at", "AND operation = ?5 "),
+        window: window("sweep_at", "", "?4"),
+        window_of_operation: window("+sweep_at", "AND operation = ?4 ", "?5"),
         window_of_keys: format!(
             "SELECT {row}, operation, key, sweep_at FROM {t} \
              WHERE operation = ?1 AND key >= ?2 AND key < ?3 AND expires_at > {NOW} \

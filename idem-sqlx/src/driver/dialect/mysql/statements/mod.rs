@@ -13,7 +13,8 @@ use idem_core::store::record::RecordId;
 
 use self::within::{UNLIMIT, limit};
 use super::super::statements::{
-    CHORE, ListStatements, TableStatements, UpkeepStatements, WriteStatements, in_states, state_now,
+    CHORE, ListStatements, TableStatements, UpkeepStatements, WriteStatements, in_states,
+    state_now, sweep_at,
 };
 use super::super::{Guard, LeaseRenewal, RENEWALS};
 use crate::row::Columns;
@@ -33,14 +34,14 @@ pub(super) struct Statements {
     pub(super) table: TableStatements,
 }
 
-/// What comes before the values of an insert.
+/// The text before the values of an insert.
 struct InsertParts {
     insert: Arc<str>,
     insert_ignoring: Arc<str>,
     insert_or_lock: Arc<str>,
 }
 
-/// What comes between the values of a renewal.
+/// The texts between the values of a renewal.
 struct RenewalParts {
     select: Arc<str>,
     update: Arc<str>,
@@ -75,15 +76,8 @@ const AT: &str = "operation = ? AND `key` = ?";
 /// A parameter in milliseconds as an interval.
 const MS: &str = "INTERVAL ? * 1000 MICROSECOND";
 
-/// When a sweep looks at a row that is overwritten: the row's own time, if that is not before the
-/// earliest and not after the latest, in milliseconds from now. So most writes need not change it,
-/// and its index. Otherwise as where a row is inserted: see `Columns::sweeps`.
-fn sweep_at(row: &str, [earliest, latest, anew]: [&str; 3]) -> String {
-    format!(
-        "IF({row}sweep_at BETWEEN UTC_TIMESTAMP(6) + INTERVAL {earliest} * 1000 MICROSECOND \
-         AND UTC_TIMESTAMP(6) + INTERVAL {latest} * 1000 MICROSECOND, {row}sweep_at, \
-         COALESCE(UTC_TIMESTAMP(6) + INTERVAL {anew} * 1000 MICROSECOND, {row}sweep_at))"
-    )
+fn from_now(milliseconds: &str) -> String {
+    format!("UTC_TIMESTAMP(6) + INTERVAL {milliseconds} * 1000 MICROSECOND")
 }
 
 impl Statements {
@@ -217,7 +211,7 @@ impl Statements {
 
 fn writes(t: &str, if_owned: &str) -> WriteStatements {
     let expires = format!("COALESCE(UTC_TIMESTAMP(6) + {MS}, expires_at)");
-    let sweep_at = sweep_at("", ["?"; 3]);
+    let sweep_at = sweep_at("sweep_at", |_| from_now("?"));
     // The guard is compared before the columns are set: a condition sees the row as it is.
     let put = |guard: &str| {
         Arc::from(format!(
@@ -238,8 +232,9 @@ fn writes(t: &str, if_owned: &str) -> WriteStatements {
 /// Skips locked rows. With another index or in another order, it would lock rows of others. Because
 /// of the limit, the optimizer cannot merge the inner select into the update.
 fn renewal(t: &str) -> RenewalParts {
-    let later = |slack: u32| format!("(free.hold + free.hold DIV 60000 * {slack})");
-    let sweep_at = sweep_at("r.", ["free.hold", &later(7500), &later(3750)]);
+    let sweep_at = sweep_at("r.sweep_at", |slack| {
+        from_now(&format!("(free.hold + free.hold DIV 60000 * {slack})"))
+    });
     RenewalParts {
         select: format!(
             " END AS hold, TIMESTAMPDIFF(MICROSECOND, leased_at, lease_until) AS lease \
@@ -318,8 +313,8 @@ fn listing(t: &str) -> ListStatements {
     }
 }
 
-/// A sweep takes the rows that are due and not locked. A condition on other columns beside the limit
-/// would lock each row that it passes by.
+/// A sweep takes the rows that are due and not locked. A condition on other columns beside the
+/// limit would lock each row that it passes by.
 fn upkeep(t: &str) -> UpkeepStatements {
     let due = format!(
         "(SELECT operation, `key` FROM {t} WHERE sweep_at <= UTC_TIMESTAMP(6) \

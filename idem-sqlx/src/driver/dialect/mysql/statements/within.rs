@@ -58,10 +58,10 @@ fn begin_undoing(undo: &str) -> String {
 /// Ends them.
 const END: &str = "/*M!; END */";
 
-/// What a claim overwrites if it finds it. `@idem_takes` says that the row looks so, to a read that
-/// takes no lock. Then the row is locked exclusively from the start: two transactions with a shared
-/// lock that both want to overwrite it are a deadlock. Other rows are locked together with those
-/// that replay them too. A wrong guess costs a wait or a deadlock, never more.
+/// The row that a claim overwrites if it finds it. `@idem_takes` says that the row looks so, to a
+/// read that takes no lock. Then the row is locked exclusively from the start: two transactions
+/// with a shared lock that both want to overwrite it are a deadlock. Other rows are locked together
+/// with those that replay them too. A wrong guess costs a wait or a deadlock, never more.
 const TAKEN: &str = "(expires_at <= UTC_TIMESTAMP(6) OR state IN ('released', 'issued') \
     OR state = 'in_flight' AND lease_until <= UTC_TIMESTAMP(6))";
 

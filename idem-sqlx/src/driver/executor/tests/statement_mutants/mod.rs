@@ -347,7 +347,10 @@ impl Subject for OnSqlite {
 
 /// A server, with a table for each mistake.
 macro_rules! on_server {
-    ($TestDatabase:ident, $Subject:ident, $Server:ty, $Store:ident, $Pool:ident, $PoolOptions:ident) => {
+    (
+        $TestDatabase:ident, $Subject:ident, $Server:ty, $Store:ident, $Pool:ident,
+        $PoolOptions:ident
+    ) => {
         #[derive(Clone)]
         struct $TestDatabase(Arc<$Server>);
 

@@ -144,8 +144,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "a renewal that leaves the revision",
-        "r.sweep_at)), r.revision = ",
-        "r.sweep_at)), r.revision = r.revision + 0 * ",
+        "r.sweep_at) END, r.revision = ",
+        "r.sweep_at) END, r.revision = r.revision + 0 * ",
         GUARDS,
     ),
     mutant(
