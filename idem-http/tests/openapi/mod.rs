@@ -19,9 +19,11 @@ const LEASE: Duration = Duration::from_secs(1);
 
 /// What the guide publishes.
 fn published() -> Value {
-    let guide =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../src/docs/http_api.md"))
-            .unwrap();
+    let guide = std::fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../src/docs/http_api.md"
+    ))
+    .unwrap();
     let (_, rest) = guide
         .split_once("```yaml\n")
         .expect("the guide has a block of YAML");
