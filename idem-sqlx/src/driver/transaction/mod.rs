@@ -3,17 +3,17 @@
 use std::error::Error as StdError;
 use std::time::Duration;
 
-use idem_core::store::record::{Claim, Claimed, Commit, OnClaim, Ownership};
+use idem_core::store::record::{Claim, Claimed, Commit, OnClaim, Ownership, RecordId};
 use idem_core::{StoreError, StoreErrorKind};
 use tokio::time::{Instant, timeout};
 
 use self::sqlx::error::DatabaseError;
 use self::sqlx::pool::PoolConnection;
 use self::sqlx::{Database, Pool, Transaction};
-use super::super::{TransactionManager, fixed, sqlx};
+use super::super::{Beginning, TransactionManager, composed, fixed, sqlx};
 use super::dialect::lock_limit::LockLimit;
 use super::dialect::{Conn, Dialect, ErrorClass, Guard, InsertResult};
-use super::executor::clock::DatabaseClock;
+use super::executor::duplicates::Expected;
 use super::executor::errors::{self, StepError, classify, contended};
 use super::executor::{CONNECT_WAIT, Executor};
 use super::store::steps::{ClaimStep, ROUNDS, claim_step, commit_on, in_flight};
@@ -28,11 +28,24 @@ const LOCKED: Claimed = Claimed::InFlight {
 };
 pub(crate) type Manager<D> = <<D as Dialect>::Db as Database>::TransactionManager;
 
+pub(crate) async fn claim<D: Dialect>(
+    executor: &std::sync::Arc<Executor<D>>,
+    on: &mut Conn<D>,
+    claim: &Claim,
+    wait: Duration,
+) -> Result<Claimed, StoreError> {
+    executor.validate_table_name()?;
+    let named = executor.within.name_key(on, &claim.id).await;
+    named.map_err(|error| failed(executor, error))?;
+    claim_named(executor, on, claim, wait).await
+}
+
+/// Claims a key that the transaction has [named](Dialect::name_key).
 #[allow(
     clippy::disallowed_methods,
     reason = "how long a caller waits, compared with nothing of the database"
 )]
-pub(crate) async fn claim<D: Dialect>(
+pub(crate) async fn claim_named<D: Dialect>(
     executor: &std::sync::Arc<Executor<D>>,
     on: &mut Conn<D>,
     claim: &Claim,
@@ -50,7 +63,7 @@ pub(crate) async fn claim<D: Dialect>(
     let until = Instant::now().checked_add(wait);
     let mut left = wait;
     loop {
-        match claim_on(&executor.within, on, &executor.clock, claim, left).await {
+        match claim_on(executor, on, claim, left).await {
             // MariaDB reports some statements that it has interrupted as locked.
             Ok(Claimed::InFlight { attempt: 0, .. }) => {}
             Ok(claimed) => return Ok(claimed),
@@ -93,12 +106,17 @@ async fn undo_statement<D: Dialect>(on: &mut Conn<D>) -> Result<(), sqlx::Error>
     reason = "how long a caller waits, compared with nothing of the database"
 )]
 async fn claim_on<D: Dialect>(
-    dialect: &D,
+    executor: &Executor<D>,
     on: &mut Conn<D>,
-    clock: &DatabaseClock,
     claim: &Claim,
     wait: Duration,
 ) -> Result<Claimed, StepError> {
+    let Executor {
+        within: dialect,
+        clock,
+        duplicates,
+        ..
+    } = executor;
     let until = Instant::now().checked_add(wait);
     // `None`: no other transaction can hold a lock.
     let left = || {
@@ -108,11 +126,21 @@ async fn claim_on<D: Dialect>(
             })
         })
     };
+    if duplicates.expected(&claim.id) == Expected::Nothing
+        && let Some(claimed) = insert_new_within(dialect, on, claim, left()).await?
+    {
+        duplicates.note(&claim.id, false);
+        return Ok(claimed);
+    }
     for _ in 0..ROUNDS {
         let found = match claim.on_nothing() {
             OnClaim::Take(first) => {
-                match insert_within(dialect, on, claim, &in_flight(&first), left()).await? {
-                    InsertResult::Row(row) => Some(*row),
+                let first = in_flight(&first);
+                match insert_within(dialect, on, claim, &first, left()).await? {
+                    InsertResult::Row(row) => {
+                        duplicates.note(&claim.id, row.revision != first.revision);
+                        Some(*row)
+                    }
                     InsertResult::Locked => return Ok(LOCKED),
                     // Written by a transaction that has ended since: the next statement sees it.
                     InsertResult::NotVisible => continue,
@@ -151,6 +179,32 @@ async fn claim_on<D: Dialect>(
         }
     }
     Err(contended(ROUNDS).into())
+}
+
+/// Claims a key that is expected to have no row. `None`: it has one, or another transaction has
+/// locked it. Then nothing is written.
+async fn insert_new_within<D: Dialect>(
+    dialect: &D,
+    on: &mut Conn<D>,
+    claim: &Claim,
+    wait: Option<Duration>,
+) -> Result<Option<Claimed>, sqlx::Error> {
+    let OnClaim::Take(first) = claim.on_nothing() else {
+        return Ok(None);
+    };
+    let columns = in_flight(&first);
+    let is_written = match wait {
+        Some(wait) => {
+            dialect
+                .insert_new_within(on, &claim.id, &columns, wait)
+                .await?
+        }
+        None => dialect.insert_new(on, &claim.id, &columns).await?,
+    };
+    Ok(is_written.then_some(Claimed::Owned {
+        attempt: first.attempt,
+        from: first.origin,
+    }))
 }
 
 async fn insert_within<D: Dialect>(
@@ -198,9 +252,10 @@ pub(crate) async fn commit<D: Dialect>(
     executor: &Executor<D>,
     on: &mut Conn<D>,
     commit: &Commit,
+    guard: Guard,
 ) -> Result<Ownership, StoreError> {
     executor.validate_table_name()?;
-    match commit_on(&executor.within, on, commit).await {
+    match commit_on(&executor.within, on, commit, guard).await {
         Ok(ownership) => Ok(ownership),
         Err(StepError::Store(error)) => Err(error),
         Err(StepError::Sql(error) | StepError::Unsent(error)) => Err(failed(executor, error)),
@@ -258,17 +313,82 @@ pub(crate) async fn begin<D: Dialect>(
     begin_with::<D>(pool, D::BEGIN_AS_WRITER).await
 }
 
+/// As [`begin`], and names the key that the transaction claims, if that can be in one message.
+pub(crate) async fn begin_for<D: Dialect>(
+    executor: &Executor<D>,
+    pool: &Pool<D::Db>,
+    id: &RecordId,
+) -> Result<Transaction<'static, D::Db>, StoreError> {
+    match executor.within.begin_naming(id) {
+        Some(text) => begin_by::<D>(pool, Some(composed(text))).await,
+        None => begin::<D>(pool).await,
+    }
+}
+
+/// Looks for a committed outcome, if the claim is expected to find a record. A row that the claim
+/// would write over, or that says anything else, is for the transaction.
+pub(crate) async fn find_outcome<D: Dialect>(
+    executor: &Executor<D>,
+    pool: &Pool<D::Db>,
+    claim: &Claim,
+) -> Result<Option<Claimed>, StoreError> {
+    if executor.duplicates.expected(&claim.id) != Expected::Record || !executor.has_passed_check() {
+        return Ok(None);
+    }
+    let place = D::place(&pool.connect_options());
+    let mut connection = connected::<D>(pool, &place)
+        .await
+        .map_err(StoreError::unsent)?;
+    if Manager::<D>::get_transaction_depth(&connection) > 0 {
+        return Ok(None);
+    }
+    let finding = executor.within.find(&mut connection, &claim.id);
+    let found = match D::BEGIN_AS_WRITER {
+        Some(_) => finding.await,
+        None => match timeout(CONNECT_WAIT, finding).await {
+            Ok(found) => found,
+            Err(_) => return Err(errors::timed_out::<D>(&place, CONNECT_WAIT).unsent()),
+        },
+    };
+    // An error will be that of the transaction, too, unless a new connection helps.
+    let Ok(Some(row)) = found else {
+        return Ok(None);
+    };
+    let Ok(FoundRow {
+        record,
+        left,
+        revision,
+        ..
+    }) = row.read()
+    else {
+        return Ok(None);
+    };
+    match claim_step(claim, record.as_ref(), left, revision) {
+        ClaimStep::Answer(claimed @ Claimed::Committed { .. }) => {
+            executor.duplicates.note(&claim.id, true);
+            Ok(Some(claimed))
+        }
+        _ => Ok(None),
+    }
+}
+
 /// Begins a transaction with this statement, or with the database's own.
-#[allow(
-    clippy::disallowed_methods,
-    reason = "how long a caller waited, compared with nothing of the database"
-)]
 pub(crate) async fn begin_with<D: Dialect>(
     pool: &Pool<D::Db>,
     statement: Option<&'static str>,
 ) -> Result<Transaction<'static, D::Db>, StoreError> {
+    begin_by::<D>(pool, statement.map(fixed)).await
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "how long a caller waited, compared with nothing of the database"
+)]
+async fn begin_by<D: Dialect>(
+    pool: &Pool<D::Db>,
+    statement: Option<Beginning>,
+) -> Result<Transaction<'static, D::Db>, StoreError> {
     let place = D::place(&pool.connect_options());
-    let statement = statement.map(fixed);
     // After a restart of the server, each idle connection of the pool is lost.
     let mut losses = pool.options().get_max_connections().saturating_add(1);
     loop {
@@ -434,12 +554,31 @@ macro_rules! transaction {
                 self::claim(&store.0, &mut **self, claim, wait).await
             }
 
+            async fn claim_begun(
+                &mut self,
+                store: &$Store,
+                claim: &idem_core::store::record::Claim,
+                wait: std::time::Duration,
+            ) -> Result<idem_core::store::record::Claimed, idem_core::StoreError> {
+                self::claim_named(&store.0, &mut **self, claim, wait).await
+            }
+
             async fn commit(
                 &mut self,
                 store: &$Store,
                 commit: &idem_core::store::record::Commit,
             ) -> Result<idem_core::store::record::Ownership, idem_core::StoreError> {
-                self::commit(&store.0, &mut **self, commit).await
+                let guard = Guard::Owner(commit.owner);
+                self::commit(&store.0, &mut **self, commit, guard).await
+            }
+
+            async fn commit_claimed(
+                &mut self,
+                store: &$Store,
+                commit: &idem_core::store::record::Commit,
+            ) -> Result<idem_core::store::record::Ownership, idem_core::StoreError> {
+                let guard = Guard::Claimed(commit.owner);
+                self::commit(&store.0, &mut **self, commit, guard).await
             }
         }
 
@@ -448,8 +587,24 @@ macro_rules! transaction {
 
             const ONE_WRITER: bool = <$Dialect as Dialect>::ONE_WRITER;
 
+            async fn find_outcome(
+                &self,
+                store: &$Store,
+                claim: &idem_core::store::record::Claim,
+            ) -> Result<Option<idem_core::store::record::Claimed>, idem_core::StoreError> {
+                self::find_outcome(&store.0, self, claim).await
+            }
+
             async fn begin(&self) -> Result<Self::Transaction, idem_core::StoreError> {
                 self::begin::<$Dialect>(self).await
+            }
+
+            async fn begin_for(
+                &self,
+                store: &$Store,
+                id: &idem_core::store::record::RecordId,
+            ) -> Result<Self::Transaction, idem_core::StoreError> {
+                self::begin_for(&store.0, self, id).await
             }
 
             async fn commit(transaction: Self::Transaction) -> Result<(), idem_core::StoreError> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_core::store::admin::KeyRange;
-use idem_core::store::record::RecordId;
+use idem_core::store::record::{Owner, RecordId};
 
 use self::sqlx::error::DatabaseError;
 use self::sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlRow};
@@ -316,6 +316,11 @@ impl Dialect for Mysql {
         columns: &Columns,
     ) -> Result<bool, sqlx::Error> {
         if self.in_text {
+            if let Guard::Claimed(owner) = guard
+                && let Some(written) = self.put_claimed(on, id, owner, columns).await?
+            {
+                return Ok(written);
+            }
             self.set(on, id, columns.outcome.payload.as_deref()).await?;
             let text = self.statements.put_within(id, guard, columns);
             return Ok(on.execute(sqlx::raw_sql(sql(&text))).await?.rows_affected() > 0);
@@ -333,7 +338,7 @@ impl Dialect for Mysql {
             ..
         } = &self.statements.writes;
         let query = match guard {
-            Guard::Owner(owner) => {
+            Guard::Owner(owner) | Guard::Claimed(owner) => {
                 bind(sqlx::query(sql(put_owned)), id, columns).bind(owner.to_bytes().to_vec())
             }
             Guard::Revision(revision) => bind(sqlx::query(sql(put_as_read)), id, columns)
@@ -430,6 +435,48 @@ impl Dialect for Mysql {
             .map(drop)
     }
 
+    async fn find(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+    ) -> Result<Option<Row>, sqlx::Error> {
+        let text = self.statements.find(id);
+        on.fetch_optional(sqlx::raw_sql(sql(&text)))
+            .await?
+            .map(|row| super::read_row!(row))
+            .transpose()
+    }
+
+    fn begin_naming(&self, id: &RecordId) -> Option<String> {
+        let name = self.statements.name_key(id);
+        Some(format!("{name}; START TRANSACTION"))
+    }
+
+    async fn name_key(&self, on: &mut MySqlConnection, id: &RecordId) -> Result<(), sqlx::Error> {
+        self.set(on, id, None).await
+    }
+
+    async fn insert_new_within(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        columns: &Columns,
+        wait: Duration,
+    ) -> Result<bool, sqlx::Error> {
+        let text = self.statements.insert_new_within(id, columns, wait);
+        match on.fetch_all(sqlx::raw_sql(sql(&text))).await {
+            Ok(rows) => {
+                let written = rows.first().map(|row| row.try_get::<i64, _>(0));
+                Ok(written.transpose()? == Some(1))
+            }
+            Err(error) => match Self::unlock(on, error).await {
+                // By a transaction that this one's read does not see.
+                sqlx::Error::Database(error) if error.is_unique_violation() => Ok(false),
+                error => Err(error),
+            },
+        }
+    }
+
     async fn insert_within(
         &self,
         on: &mut MySqlConnection,
@@ -437,18 +484,12 @@ impl Dialect for Mysql {
         columns: &Columns,
         wait: Duration,
     ) -> Result<InsertResult, sqlx::Error> {
-        self.set(on, id, None).await?;
         // One message: nothing can come between taking the server's lock and giving it back, but an
         // error.
         let text = self.statements.insert_within(id, columns, wait);
         let rows = match on.fetch_all(sqlx::raw_sql(sql(&text))).await {
             Ok(rows) => rows,
-            Err(error) => {
-                let _ = on
-                    .execute(sqlx::raw_sql(sql(&Arc::from(within::unlock()))))
-                    .await;
-                return Err(error);
-            }
+            Err(error) => return Err(Self::unlock(on, error).await),
         };
         let row = rows
             .iter()
@@ -474,7 +515,6 @@ impl Dialect for Mysql {
         id: &RecordId,
         wait: Duration,
     ) -> Result<Option<Row>, sqlx::Error> {
-        self.set(on, id, None).await?;
         let text = self.statements.read_within(id, wait);
         let rows = match on.fetch_all(sqlx::raw_sql(sql(&text))).await {
             Ok(rows) => rows,
@@ -540,6 +580,32 @@ impl Dialect for Mysql {
 }
 
 impl Mysql {
+    /// Overwrites a row that this transaction has claimed, in one message. `None`: another
+    /// transaction has locked it, because this one has ended, or the outcome is too long for that.
+    async fn put_claimed(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        owner: Owner,
+        columns: &Columns,
+    ) -> Result<Option<bool>, sqlx::Error> {
+        let Some(text) = self.statements.put_claimed(id, owner, columns) else {
+            return Ok(None);
+        };
+        match on.execute(sqlx::raw_sql(sql(&text))).await {
+            Ok(done) => Ok(Some(done.rows_affected() > 0)),
+            Err(sqlx::Error::Database(error)) if Self::is_lock_timeout(&*error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Undoes what an insert has left behind that failed.
+    async fn unlock(on: &mut MySqlConnection, error: sqlx::Error) -> sqlx::Error {
+        let text = Arc::from(within::unlock());
+        let _ = on.execute(sqlx::raw_sql(sql(&text))).await;
+        error
+    }
+
     /// Ends what a failed message has begun. If this fails too, the connection is lost.
     async fn undo(&self, on: &mut MySqlConnection, error: sqlx::Error) -> sqlx::Error {
         let text = statements::undo(self.lock_limit);
