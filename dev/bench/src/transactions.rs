@@ -496,14 +496,10 @@ pub(crate) async fn group(rounds: usize, calls: u32, length: Duration) -> Result
     let mut figures = on_postgres(rounds, calls, length).await?;
     let mariadb = MariaDbServer::start().await?;
     let pool = mysql_pool(&mariadb.url(), CONNECTIONS).await?;
-    let measured = mysql_shop(pool, true).await?;
+    let shop = mysql_shop(pool, true).await?;
     eprintln!("transactions on MariaDB");
-    figures.extend(
-        measured
-            .measure(rounds, calls, length)
-            .await?
-            .figures("MariaDB"),
-    );
+    let measured = shop.measure(rounds, calls, length).await?;
+    figures.extend(measured.figures("MariaDB"));
     let proxy = Proxy::start(&mariadb.url()).await?;
     let through = mysql_pool(&mariadb.url_through(proxy.address().port()), 1).await?;
     let counted = count_messages(through, &proxy).await?;
@@ -511,14 +507,10 @@ pub(crate) async fn group(rounds: usize, calls: u32, length: Duration) -> Result
     // A real one is not everywhere.
     if let Ok(server) = MySqlServer::start().await {
         let pool = mysql_pool(&server.url(), CONNECTIONS).await?;
-        let measured = mysql_shop(pool, true).await?;
+        let shop = mysql_shop(pool, true).await?;
         eprintln!("transactions on MySQL");
-        figures.extend(
-            measured
-                .measure(rounds, calls, length)
-                .await?
-                .figures("MySQL"),
-        );
+        let measured = shop.measure(rounds, calls, length).await?;
+        figures.extend(measured.figures("MySQL"));
         let proxy = Proxy::start(&server.url()).await?;
         let through = mysql_pool(&server.url_through(proxy.address().port()), 1).await?;
         let counted = count_messages(through, &proxy).await?;
