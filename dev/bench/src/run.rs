@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// Ten million records in the memory store in place of one million
     #[arg(long)]
     full: bool,
-    /// Only records in the caller's own transaction, on a PostgreSQL and a SQLite of their own
+    /// Only records in the caller's own transaction, on servers of their own and a file of SQLite
     #[arg(long)]
     transactions: bool,
     /// The program of `benches/in_process.rs`; left out without it

@@ -210,7 +210,12 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         loop {
             let left = until.saturating_duration_since(clock::now());
             let limit = if one_writer { Duration::MAX } else { left };
-            match self.tx.claim(store, claim, limit).await {
+            let answer = if committed_by.is_caller() || pause.rounds > 0 {
+                self.tx.claim(store, claim, limit).await
+            } else {
+                self.tx.claim_begun(store, claim, limit).await
+            };
+            match answer {
                 Err(error) => return Err(self.failed(error).await),
                 Ok(Claimed::InFlight {
                     attempt,
@@ -274,7 +279,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
 
     /// Writes the outcome, and ends all savepoints.
     pub(crate) async fn commit(&mut self, store: &S, commit: &Commit) -> Result<(), Error> {
-        match self.tx.commit(store, commit).await {
+        match self.tx.commit_claimed(store, commit).await {
             Ok(Ownership::Held) => {}
             Ok(Ownership::Lost) => {
                 if self.request.settings.observes {

@@ -30,11 +30,11 @@ use crate::observe::{self, Decision, Observer};
 use crate::outcome::Outcome;
 use crate::policy::errors::{ErrorAction, Then, Tries};
 use crate::policy::step_settings::{CallTimes, StepSettings};
-use crate::record::Origin;
+use crate::record::{Claimed, Origin};
 use crate::runtime::Runtime;
 use crate::runtime::steps::StepsToRemove;
 use crate::store::{Store, Transaction, Transactions};
-use crate::task::current::{AskMode, Call, NewCall};
+use crate::task::current::{self, AskMode, Call, NewCall};
 use crate::task::steps::{BegunSteps, StepScope};
 use crate::task::watch::{self, Seen};
 
@@ -227,13 +227,62 @@ where
         B: Transactions<S>,
         F: Body<B::Transaction, R>,
     {
-        match begins.begin().await {
+        if let Some(end) = self.recorded_before(begins).await {
+            return end;
+        }
+        let begun = match self.guarded_by() {
+            Some((_, request, store)) => begins.begin_for(store, &request.id).await,
+            None => begins.begin().await,
+        };
+        match begun {
             Err(error) => TransactionEnd::StoreFailed(error),
             Ok(mut tx) => {
                 let outcome = self.attempt(&mut tx, body, committed_by, until).await;
                 end_transaction::<S, B, T, E>(tx, outcome).await
             }
         }
+    }
+
+    /// The runtime, the request and the store of a call that claims its key before its body.
+    fn guarded_by(&self) -> Option<(&Arc<Runtime>, &Request, &S)> {
+        match self.prepared {
+            Prepared::Guarded(runtime, request) if !request.settings.observes => {
+                let store = runtime.store.of::<S>()?;
+                Some((runtime, request, store))
+            }
+            _ => None,
+        }
+    }
+
+    /// Replays an outcome that is committed already, if the driver expects one: without a
+    /// transaction. Whatever else is there, or fails, is for the claim in a transaction to say.
+    async fn recorded_before<B>(&self, begins: &B) -> Option<TransactionEnd<'_, T, E>>
+    where
+        B: Transactions<S>,
+    {
+        let (runtime, request, store) = self.guarded_by()?;
+        if request.submission.is_some() || current::is_reentrant(&request.id, runtime.identity()) {
+            return None;
+        }
+        let claim = request.claim(runtime.store.owner());
+        let (attempt, outcome) = match begins.find_outcome(store, &claim).await {
+            Ok(Some(Claimed::Committed { attempt, outcome })) => (attempt, outcome),
+            Ok(_) => return None,
+            Err(error) => return Some(TransactionEnd::StoreFailed(error)),
+        };
+        let (span, _) = runtime.observer.span(&request.id);
+        let replayed = span.in_scope(|| {
+            runtime
+                .replay(request, (attempt, outcome))
+                .map(|recorded| self.handling.replay(&recorded))
+        });
+        Some(match replayed.and_then(|handled| handled) {
+            Ok(result) => TransactionEnd::Committed {
+                result: result.map(Outcome::replayed),
+                steps: None,
+            },
+            Err(error) => TransactionEnd::Refused(error),
+        })
     }
 
     /// The call in one transaction.

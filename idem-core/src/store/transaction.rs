@@ -6,7 +6,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::error::StoreError;
-use crate::record::{Claim, Claimed, Commit, Ownership};
+use crate::record::{Claim, Claimed, Commit, Ownership, RecordId};
 use crate::store::Store;
 
 /// An open transaction that can hold records of the store `S`, next to the application's rows.
@@ -88,6 +88,17 @@ pub trait Transaction<S: Store>: Send {
         wait: Duration,
     ) -> impl Future<Output = Result<Claimed, StoreError>> + Send;
 
+    /// As [`claim`](Self::claim), directly after [`Transactions::begin_for`] has begun this
+    /// transaction for the same key.
+    fn claim_begun(
+        &mut self,
+        store: &S,
+        claim: &Claim,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Claimed, StoreError>> + Send {
+        self.claim(store, claim, wait)
+    }
+
     /// Writes the outcome, as [`Store::commit`] does, in this transaction. [`Ownership::Lost`] if
     /// another caller owns the record now.
     fn commit(
@@ -95,6 +106,16 @@ pub trait Transaction<S: Store>: Send {
         store: &S,
         commit: &Commit,
     ) -> impl Future<Output = Result<Ownership, StoreError>> + Send;
+
+    /// As [`commit`](Self::commit), of a record that this transaction has claimed itself, so that
+    /// no other one can hold a lock on it.
+    fn commit_claimed(
+        &mut self,
+        store: &S,
+        commit: &Commit,
+    ) -> impl Future<Output = Result<Ownership, StoreError>> + Send {
+        self.commit(store, commit)
+    }
 }
 
 /// A pool, which begins transactions for [`Operation::transaction`](crate::Operation::transaction).
@@ -112,8 +133,32 @@ pub trait Transactions<S: Store>: Sync {
     /// lock, and is given no limit for its wait.
     const ONE_WRITER: bool = false;
 
+    /// Looks for a committed outcome, outside of any transaction, where this claim is likely to
+    /// find one: then the call needs no transaction. [`Claimed::Committed`], by a read that began
+    /// after this was called and sees nothing that is uncommitted, or `None` for anything else. It
+    /// writes nothing. An error is that of [`begin`](Self::begin): there is no connection.
+    fn find_outcome(
+        &self,
+        store: &S,
+        claim: &Claim,
+    ) -> impl Future<Output = Result<Option<Claimed>, StoreError>> + Send {
+        let _ = (store, claim);
+        async { Ok(None) }
+    }
+
     /// Begins a transaction. In SQLite one that may write (`BEGIN IMMEDIATE`).
     fn begin(&self) -> impl Future<Output = Result<Self::Transaction, StoreError>> + Send;
+
+    /// As [`begin`](Self::begin), for a transaction whose first step claims this key
+    /// ([`Transaction::claim_begun`]).
+    fn begin_for(
+        &self,
+        store: &S,
+        id: &RecordId,
+    ) -> impl Future<Output = Result<Self::Transaction, StoreError>> + Send {
+        let _ = (store, id);
+        self.begin()
+    }
 
     /// Commits. An error says whether the transaction may have been committed all the same
     /// ([`StoreError::is_unknown`]).

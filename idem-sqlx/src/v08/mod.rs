@@ -11,7 +11,15 @@ pub(crate) fn sql(text: &std::sync::Arc<str>) -> &str {
 
 /// A statement that begins a transaction.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
-pub(crate) fn fixed(text: &'static str) -> std::borrow::Cow<'static, str> {
+pub(crate) type Beginning = std::borrow::Cow<'static, str>;
+
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) fn fixed(text: &'static str) -> Beginning {
+    text.into()
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) fn composed(text: String) -> Beginning {
     text.into()
 }
 

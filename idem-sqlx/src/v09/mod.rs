@@ -12,8 +12,16 @@ pub(crate) fn sql(text: &std::sync::Arc<str>) -> sqlx::AssertSqlSafe<std::sync::
 
 /// A statement that begins a transaction.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
-pub(crate) fn fixed(text: &'static str) -> sqlx::SqlStr {
+pub(crate) type Beginning = sqlx::SqlStr;
+
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) fn fixed(text: &'static str) -> Beginning {
     sqlx::SqlSafeStr::into_sql_str(text)
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) fn composed(text: String) -> Beginning {
+    sqlx::SqlSafeStr::into_sql_str(sqlx::AssertSqlSafe(text))
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]

@@ -22,7 +22,7 @@ const LEASE: Duration = Duration::from_secs(60);
 
 /// The findings of the last claims of a process.
 #[derive(Debug, Clone, Copy)]
-enum Found {
+pub(crate) enum Found {
     Nothing,
     /// Of other processes.
     Records,
@@ -32,7 +32,7 @@ enum Found {
 
 /// What is at the key of the next claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AtKey {
+pub(crate) enum AtKey {
     Nothing,
     InFlight,
     Abandoned,
@@ -43,7 +43,7 @@ enum AtKey {
     Own,
 }
 
-const AT_KEY: [AtKey; 7] = [
+pub(crate) const AT_KEY: [AtKey; 7] = [
     AtKey::Nothing,
     AtKey::InFlight,
     AtKey::Abandoned,
@@ -53,7 +53,7 @@ const AT_KEY: [AtKey; 7] = [
     AtKey::Own,
 ];
 
-fn claim_of(key: &str) -> Claim {
+pub(crate) fn claim_of(key: &str) -> Claim {
     let id = RecordId::new(OPERATION, &Key::encode(key).unwrap()).unwrap();
     Claim::new(id, Owner::generate(), LEASE, LEASE * 2)
 }
@@ -65,7 +65,7 @@ async fn commit(store: &impl Store, claim: &Claim, ttl: Duration) {
 }
 
 /// Makes a store's claim of a key expect one of these.
-async fn accustom(store: &impl Store, other: &impl Store, found: Found, key: &str) {
+pub(crate) async fn accustom(store: &impl Store, other: &impl Store, found: Found, key: &str) {
     for number in 0..HABIT {
         let next = claim_of(&format!("{key}, {number}"));
         match found {
@@ -88,7 +88,7 @@ async fn accustom(store: &impl Store, other: &impl Store, found: Found, key: &st
 }
 
 /// Has another process write what is at the key.
-async fn write(store: &impl Store, at_key: AtKey, claim: &Claim) {
+pub(crate) async fn write(store: &impl Store, at_key: AtKey, claim: &Claim) {
     let other = match at_key {
         AtKey::Nothing => return,
         AtKey::Own => claim.clone(),
@@ -129,7 +129,7 @@ async fn write(store: &impl Store, at_key: AtKey, claim: &Claim) {
 }
 
 /// Whether this is the answer to a claim of a key with this.
-fn is_answer(at_key: AtKey, claimed: &Claimed) -> bool {
+pub(crate) fn is_answer(at_key: AtKey, claimed: &Claimed) -> bool {
     match claimed {
         Claimed::Owned { attempt, .. } => match at_key {
             AtKey::Nothing | AtKey::Expired | AtKey::Own => *attempt == 1,

@@ -17,6 +17,7 @@ mod dropped;
 mod ended;
 mod events;
 mod expected;
+mod expected_within;
 mod failed;
 mod faults;
 mod guards;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use idem_core::{Begin, Error, Idempotency, InFlight, Key, Lookup, Outcome};
+use idem_sqlx::MySqlStore;
 use idem_sqlx::guard;
 use idem_sqlx::sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use idem_sqlx::sqlx::{self, AssertSqlSafe, ConnectOptions as _, Executor as _, MySqlTransaction};
@@ -142,6 +143,21 @@ async fn no_level_replays_what_is_not_committed(url: &str) {
         tx.rollback().await.unwrap();
         let answer = duplicate().run(async || Ok::<u32, Error>(1)).await;
         assert!(answer.is_err(), "{level}: {answer:?}");
+
+        // Without a token the key was claimed here before, so that a record is expected.
+        let plain = || idempotency.operation("tx").key("plain");
+        plain()
+            .run_in(&mut owner, async |tx| write(tx, "rolled back").await)
+            .await
+            .unwrap();
+        let answer = plain()
+            .in_flight(InFlight::Reject)
+            .transaction(&pool, async |tx| write(tx, "duplicate").await)
+            .await;
+        assert!(
+            matches!(answer, Err(Failed::Idem(Error::InFlight { .. }))),
+            "{level}: {answer:?}"
+        );
 
         owner.rollback().await.unwrap();
         let answer = operation()
@@ -468,17 +484,64 @@ async fn a_slow_statement_is_logged_without_key_and_outcome(url: &str) {
     let logged = Statements::default();
     let _logging = tracing::subscriber::set_default(logged.clone());
 
-    let mut owner = pool.begin().await.unwrap();
-    call(&idempotency, &mut owner, "private").await.unwrap();
+    // First without a habit, and then with the habit to find nothing.
+    for (habit, key) in [(0, "private"), (10, "private by habit")] {
+        for first in 0..habit {
+            let mut tx = pool.begin().await.unwrap();
+            call(&idempotency, &mut tx, &first.to_string())
+                .await
+                .unwrap();
+            tx.commit().await.unwrap();
+        }
+        let mut owner = pool.begin().await.unwrap();
+        // Of another process: the key is new to this one.
+        let other = Idempotency::new(MySqlStore::new(pool.clone()));
+        call(&other, &mut owner, key).await.unwrap();
+        let mut tx = logging.begin().await.unwrap();
+        let begun = Instant::now();
+        let refused = call(&idempotency, &mut tx, key).await.unwrap_err();
+        assert!(
+            matches!(refused, Failed::Idem(Error::InFlight { .. })) && begun.elapsed() > SECOND / 2,
+            "{refused}"
+        );
+        drop(tx);
+        let operation = idempotency.operation("tx").key(key).wait(SECOND);
+        let refused = operation
+            .transaction(&logging, async |tx| write(tx, key).await)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(refused, Failed::Idem(Error::InFlight { .. })),
+            "{refused}"
+        );
+        owner.rollback().await.unwrap();
+    }
+    assert!(logged.0.lock().unwrap().matches("slow statement").count() >= 4);
+
+    // A body that ends its transaction, after which another one claims the key.
     let mut tx = logging.begin().await.unwrap();
-    let begun = Instant::now();
-    let refused = call(&idempotency, &mut tx, "private").await.unwrap_err();
+    let other = Idempotency::new(MySqlStore::new(pool.clone()));
+    let ended = idempotency
+        .operation("tx")
+        .key("private and ended")
+        .run_in(&mut tx, async |tx| {
+            sqlx::raw_sql("ROLLBACK; START TRANSACTION")
+                .execute(&mut **tx)
+                .await?;
+            let mut holder = pool.begin().await?;
+            call(&other, &mut holder, "private and ended").await?;
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(600)).await;
+                holder.rollback().await.unwrap();
+            });
+            Ok::<_, Failed>("secret".to_owned())
+        })
+        .await;
     assert!(
-        matches!(refused, Failed::Idem(Error::InFlight { .. })) && begun.elapsed() > SECOND / 2,
-        "{refused}"
+        matches!(ended, Err(Failed::Idem(Error::Store { .. }))),
+        "{ended:?}"
     );
     drop(tx);
-    owner.rollback().await.unwrap();
 
     let Begin::Execute(lease) = idempotency
         .operation("tx")
@@ -504,7 +567,7 @@ async fn a_slow_statement_is_logged_without_key_and_outcome(url: &str) {
     tx.commit().await.unwrap();
 
     let text = logged.0.lock().unwrap().clone();
-    assert!(text.matches("slow statement").count() >= 2, "{text}");
+    assert!(text.matches("slow statement").count() >= 6, "{text}");
     for private in ["private", "secret"] {
         assert!(
             !text.contains(private) && !text.contains(&hex(private)),

@@ -295,9 +295,17 @@ macro_rules! over {
                 assert_eq!(rows(&pool, "open").await, 1);
             }
 
-            /// A row of the table of events for waiters, with eight of them.
-            async fn waiters(key: &'static str, commits: bool) {
+            /// A row of the table of events for waiters, with eight of them. Before, so many first
+            /// calls have found nothing.
+            async fn waiters(key: &'static str, commits: bool, habit: u32) {
                 let (pool, idempotency) = setup().await;
+                for first in 0..habit {
+                    let mut tx = begin(&pool).await;
+                    call(&idempotency, &mut tx, &format!("{key}, {first}"))
+                        .await
+                        .unwrap();
+                    tx.commit().await.unwrap();
+                }
                 let mut owner = begin(&pool).await;
                 call(&idempotency, &mut owner, key).await.unwrap();
                 let ran = Arc::new(AtomicU32::new(0));
@@ -342,12 +350,14 @@ macro_rules! over {
 
             #[tokio::test]
             async fn waiters_replay_what_another_transaction_commits() {
-                waiters("waited, committed", true).await;
+                waiters("waited, committed", true, 0).await;
+                waiters("waited by habit, committed", true, 10).await;
             }
 
             #[tokio::test]
             async fn of_the_waiters_of_a_transaction_that_is_rolled_back_one_runs_the_body() {
-                waiters("waited, rolled back", false).await;
+                waiters("waited, rolled back", false, 0).await;
+                waiters("waited by habit, rolled back", false, 10).await;
             }
 
             #[tokio::test]

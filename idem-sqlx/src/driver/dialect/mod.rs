@@ -41,6 +41,9 @@ pub(crate) type Options<D> = <Conn<D> as Connection>::Options;
 pub(crate) enum Guard {
     /// It is in flight, by this owner.
     Owner(Owner),
+    /// As [`Owner`](Self::Owner), which claimed it in this transaction: no other one can have locked
+    /// it.
+    Claimed(Owner),
     /// It is as it was read.
     Revision(i64),
     /// It is as it was read, and its lease has run out.
@@ -346,6 +349,45 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     fn create(&self, on: &mut Conn<Self>) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     fn classify(error: &dyn DatabaseError) -> ErrorClass;
+
+    /// Reads a row outside of any transaction, on a connection of the caller's pool, unless that
+    /// connection may see what is not committed, or would leave a transaction open. Its future may
+    /// be dropped at any poll.
+    fn find(
+        &self,
+        on: &mut Conn<Self>,
+        id: &RecordId,
+    ) -> impl Future<Output = Result<Option<Row>, sqlx::Error>> + Send {
+        self.read(on, id)
+    }
+
+    /// Returns the statement that begins a transaction which claims this key, and
+    /// [names](Self::name_key) the key. `None`: the one of any other transaction.
+    fn begin_naming(&self, id: &RecordId) -> Option<String> {
+        let _ = id;
+        None
+    }
+
+    /// Hands the key over that the steps `.._within` use, if it is not in their own messages.
+    fn name_key(
+        &self,
+        on: &mut Conn<Self>,
+        id: &RecordId,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        let _ = (on, id);
+        async { Ok(()) }
+    }
+
+    /// As [`insert_new`](Self::insert_new), in the caller's transaction, as
+    /// [`insert_within`](Self::insert_within). `false`: there is a row, or one that is not visible
+    /// yet, or that another transaction has locked for as long as this one may wait.
+    fn insert_new_within(
+        &self,
+        on: &mut Conn<Self>,
+        id: &RecordId,
+        columns: &Columns,
+        wait: Duration,
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
     /// As [`insert`](Self::insert), in the caller's transaction: waits for locks for at most
     /// `wait`, and leaves the transaction's own limit as it was.

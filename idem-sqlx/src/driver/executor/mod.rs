@@ -384,6 +384,11 @@ impl<D: Dialect> Executor<D> {
         Ok(())
     }
 
+    /// Whether the table was found to belong to `idem`.
+    pub(crate) fn has_passed_check(&self) -> bool {
+        self.table.has_passed()
+    }
+
     /// Checks once whether the table belongs to `idem`, on the connection of a caller's
     /// transaction. Does not look at the clock: a claim does so where it matters.
     pub(crate) async fn check_table_within(&self, on: &mut Conn<D>) -> Result<(), StepError> {

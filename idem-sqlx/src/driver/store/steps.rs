@@ -325,7 +325,9 @@ pub(crate) async fn commit<D: Dialect>(
     let held = executor
         .step(Resend::Harmless, move |dialect, on| {
             let commit = commit.clone();
-            Box::pin(async move { commit_on(dialect, on, &commit).await })
+            Box::pin(
+                async move { commit_on(dialect, on, &commit, Guard::Owner(commit.owner)).await },
+            )
         })
         .await?;
     if held == Ownership::Held {
@@ -338,6 +340,7 @@ pub(crate) async fn commit_on<D: Dialect>(
     dialect: &D,
     on: &mut Conn<D>,
     commit: &Commit,
+    guard: Guard,
 ) -> Result<Ownership, StepError> {
     for _ in 0..ROUNDS {
         if let OnStep::Put {
@@ -347,10 +350,7 @@ pub(crate) async fn commit_on<D: Dialect>(
         } = claimed(commit).on_commit(commit)
         {
             let columns = Columns::new(&record, expires_in, then_done);
-            if dialect
-                .put(on, &commit.id, Guard::Owner(commit.owner), &columns)
-                .await?
-            {
+            if dialect.put(on, &commit.id, guard, &columns).await? {
                 return Ok(Ownership::Held);
             }
         }

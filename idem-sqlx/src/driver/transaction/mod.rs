@@ -1,21 +1,24 @@
 //! Steps in a caller's transaction, on its connection.
 
+mod beginning;
+
 use std::error::Error as StdError;
 use std::time::Duration;
 
 use idem_core::store::record::{Claim, Claimed, Commit, OnClaim, Ownership};
 use idem_core::{StoreError, StoreErrorKind};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use self::sqlx::error::DatabaseError;
-use self::sqlx::pool::PoolConnection;
-use self::sqlx::{Database, Pool, Transaction};
-use super::super::{TransactionManager, fixed, sqlx};
+use self::sqlx::{Database, Transaction};
+
+pub(crate) use self::beginning::{begin, begin_for, begin_with, find_outcome};
+use super::super::{TransactionManager, sqlx};
 use super::dialect::lock_limit::LockLimit;
 use super::dialect::{Conn, Dialect, ErrorClass, Guard, InsertResult};
-use super::executor::clock::DatabaseClock;
+use super::executor::Executor;
+use super::executor::duplicates::Expected;
 use super::executor::errors::{self, StepError, classify, contended};
-use super::executor::{CONNECT_WAIT, Executor};
 use super::store::steps::{ClaimStep, ROUNDS, claim_step, commit_on, in_flight};
 use crate::row::{Columns, FoundRow};
 
@@ -28,11 +31,24 @@ const LOCKED: Claimed = Claimed::InFlight {
 };
 pub(crate) type Manager<D> = <<D as Dialect>::Db as Database>::TransactionManager;
 
+pub(crate) async fn claim<D: Dialect>(
+    executor: &std::sync::Arc<Executor<D>>,
+    on: &mut Conn<D>,
+    claim: &Claim,
+    wait: Duration,
+) -> Result<Claimed, StoreError> {
+    executor.validate_table_name()?;
+    let named = executor.within.name_key(on, &claim.id).await;
+    named.map_err(|error| failed(executor, error))?;
+    claim_named(executor, on, claim, wait).await
+}
+
+/// Claims a key that the transaction has [named](Dialect::name_key).
 #[allow(
     clippy::disallowed_methods,
     reason = "how long a caller waits, compared with nothing of the database"
 )]
-pub(crate) async fn claim<D: Dialect>(
+pub(crate) async fn claim_named<D: Dialect>(
     executor: &std::sync::Arc<Executor<D>>,
     on: &mut Conn<D>,
     claim: &Claim,
@@ -50,7 +66,7 @@ pub(crate) async fn claim<D: Dialect>(
     let until = Instant::now().checked_add(wait);
     let mut left = wait;
     loop {
-        match claim_on(&executor.within, on, &executor.clock, claim, left).await {
+        match claim_on(executor, on, claim, left).await {
             // MariaDB reports some statements that it has interrupted as locked.
             Ok(Claimed::InFlight { attempt: 0, .. }) => {}
             Ok(claimed) => return Ok(claimed),
@@ -93,12 +109,17 @@ async fn undo_statement<D: Dialect>(on: &mut Conn<D>) -> Result<(), sqlx::Error>
     reason = "how long a caller waits, compared with nothing of the database"
 )]
 async fn claim_on<D: Dialect>(
-    dialect: &D,
+    executor: &Executor<D>,
     on: &mut Conn<D>,
-    clock: &DatabaseClock,
     claim: &Claim,
     wait: Duration,
 ) -> Result<Claimed, StepError> {
+    let Executor {
+        within: dialect,
+        clock,
+        duplicates,
+        ..
+    } = executor;
     let until = Instant::now().checked_add(wait);
     // `None`: no other transaction can hold a lock.
     let left = || {
@@ -108,11 +129,21 @@ async fn claim_on<D: Dialect>(
             })
         })
     };
+    if duplicates.expected(&claim.id) == Expected::Nothing
+        && let Some(claimed) = insert_new_within(dialect, on, claim, left()).await?
+    {
+        duplicates.note(&claim.id, false);
+        return Ok(claimed);
+    }
     for _ in 0..ROUNDS {
         let found = match claim.on_nothing() {
             OnClaim::Take(first) => {
-                match insert_within(dialect, on, claim, &in_flight(&first), left()).await? {
-                    InsertResult::Row(row) => Some(*row),
+                let first = in_flight(&first);
+                match insert_within(dialect, on, claim, &first, left()).await? {
+                    InsertResult::Row(row) => {
+                        duplicates.note(&claim.id, row.revision != first.revision);
+                        Some(*row)
+                    }
                     InsertResult::Locked => return Ok(LOCKED),
                     // Written by a transaction that has ended since: the next statement sees it.
                     InsertResult::NotVisible => continue,
@@ -151,6 +182,32 @@ async fn claim_on<D: Dialect>(
         }
     }
     Err(contended(ROUNDS).into())
+}
+
+/// Claims a key that is expected to have no row. `None`: it has one, or another transaction has
+/// locked it. Then nothing is written.
+async fn insert_new_within<D: Dialect>(
+    dialect: &D,
+    on: &mut Conn<D>,
+    claim: &Claim,
+    wait: Option<Duration>,
+) -> Result<Option<Claimed>, sqlx::Error> {
+    let OnClaim::Take(first) = claim.on_nothing() else {
+        return Ok(None);
+    };
+    let columns = in_flight(&first);
+    let is_written = match wait {
+        Some(wait) => {
+            dialect
+                .insert_new_within(on, &claim.id, &columns, wait)
+                .await?
+        }
+        None => dialect.insert_new(on, &claim.id, &columns).await?,
+    };
+    Ok(is_written.then_some(Claimed::Owned {
+        attempt: first.attempt,
+        from: first.origin,
+    }))
 }
 
 async fn insert_within<D: Dialect>(
@@ -198,9 +255,10 @@ pub(crate) async fn commit<D: Dialect>(
     executor: &Executor<D>,
     on: &mut Conn<D>,
     commit: &Commit,
+    guard: Guard,
 ) -> Result<Ownership, StoreError> {
     executor.validate_table_name()?;
-    match commit_on(&executor.within, on, commit).await {
+    match commit_on(&executor.within, on, commit, guard).await {
         Ok(ownership) => Ok(ownership),
         Err(StepError::Store(error)) => Err(error),
         Err(StepError::Sql(error) | StepError::Unsent(error)) => Err(failed(executor, error)),
@@ -249,90 +307,6 @@ pub(crate) fn roll_back_later<D: Dialect>(on: &mut Conn<D>) {
 
 pub(crate) async fn force_rollback<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError> {
     D::force_rollback(on).await.map_err(ended::<D>)
-}
-
-/// Begins a transaction that may write.
-pub(crate) async fn begin<D: Dialect>(
-    pool: &Pool<D::Db>,
-) -> Result<Transaction<'static, D::Db>, StoreError> {
-    begin_with::<D>(pool, D::BEGIN_AS_WRITER).await
-}
-
-/// Begins a transaction with this statement, or with the database's own.
-#[allow(
-    clippy::disallowed_methods,
-    reason = "how long a caller waited, compared with nothing of the database"
-)]
-pub(crate) async fn begin_with<D: Dialect>(
-    pool: &Pool<D::Db>,
-    statement: Option<&'static str>,
-) -> Result<Transaction<'static, D::Db>, StoreError> {
-    let place = D::place(&pool.connect_options());
-    let statement = statement.map(fixed);
-    // After a restart of the server, each idle connection of the pool is lost.
-    let mut losses = pool.options().get_max_connections().saturating_add(1);
-    loop {
-        let mut connection = connected::<D>(pool, &place)
-            .await
-            .map_err(StoreError::unsent)?;
-        // If a future was dropped when the database had ended its transaction, sqlx still counts
-        // it.
-        if Manager::<D>::get_transaction_depth(&connection) > 0 {
-            roll_back_all::<D>(&mut connection).await;
-        }
-        let asked = Instant::now();
-        let beginning = Transaction::begin(connection, statement.clone());
-        // A writer waits for the others as long as its connection says.
-        let begun = match D::BEGIN_AS_WRITER {
-            Some(_) => beginning.await,
-            None => match timeout(CONNECT_WAIT, beginning).await {
-                Ok(begun) => begun,
-                Err(_) => return Err(errors::timed_out::<D>(&place, CONNECT_WAIT).unsent()),
-            },
-        };
-        match begun {
-            Ok(transaction) => return Ok(transaction),
-            Err(error) if errors::breaks_connection::<D>(&error) && losses > 0 => losses -= 1,
-            Err(error) => return Err(not_begun::<D>(&place, asked.elapsed(), error)),
-        }
-    }
-}
-
-/// The error of a transaction that did not begin, after this wait.
-fn not_begun<D: Dialect>(place: &str, waited: Duration, error: sqlx::Error) -> StoreError {
-    if D::BEGIN_AS_WRITER.is_none() || !is_conflict::<D>(&error) {
-        return errors::unconnected::<D>(place, error).unsent();
-    }
-    let held = errors::no_writer::<D>(place, waited, &error).unsent();
-    // The library runs a transaction again because of this source. After a long wait, the caller
-    // decides.
-    if waited < CONNECT_WAIT {
-        held.with_source(error)
-    } else {
-        held
-    }
-}
-
-/// Waits for a connection as long as the pool is configured to, unless the database is unreachable.
-async fn connected<D: Dialect>(
-    pool: &Pool<D::Db>,
-    place: &str,
-) -> Result<PoolConnection<D::Db>, StoreError> {
-    let is_exhausted =
-        || pool.size() >= pool.options().get_max_connections() && pool.num_idle() == 0;
-    // If the pool has room, this call opens the connection, which then counts as one in use.
-    let opens = !is_exhausted();
-    let mut acquiring = std::pin::pin!(pool.acquire());
-    loop {
-        match timeout(CONNECT_WAIT, acquiring.as_mut()).await {
-            Ok(Ok(connection)) => return Ok(connection),
-            Ok(Err(error)) => return Err(errors::unconnected::<D>(place, error)),
-            Err(_) if opens || !is_exhausted() => {
-                return Err(errors::unconnected_in_time::<D>(place, CONNECT_WAIT, false));
-            }
-            Err(_) => {}
-        }
-    }
 }
 
 pub(crate) async fn commit_all<D: Dialect>(
@@ -434,12 +408,31 @@ macro_rules! transaction {
                 self::claim(&store.0, &mut **self, claim, wait).await
             }
 
+            async fn claim_begun(
+                &mut self,
+                store: &$Store,
+                claim: &idem_core::store::record::Claim,
+                wait: std::time::Duration,
+            ) -> Result<idem_core::store::record::Claimed, idem_core::StoreError> {
+                self::claim_named(&store.0, &mut **self, claim, wait).await
+            }
+
             async fn commit(
                 &mut self,
                 store: &$Store,
                 commit: &idem_core::store::record::Commit,
             ) -> Result<idem_core::store::record::Ownership, idem_core::StoreError> {
-                self::commit(&store.0, &mut **self, commit).await
+                let guard = Guard::Owner(commit.owner);
+                self::commit(&store.0, &mut **self, commit, guard).await
+            }
+
+            async fn commit_claimed(
+                &mut self,
+                store: &$Store,
+                commit: &idem_core::store::record::Commit,
+            ) -> Result<idem_core::store::record::Ownership, idem_core::StoreError> {
+                let guard = Guard::Claimed(commit.owner);
+                self::commit(&store.0, &mut **self, commit, guard).await
             }
         }
 
@@ -448,8 +441,24 @@ macro_rules! transaction {
 
             const ONE_WRITER: bool = <$Dialect as Dialect>::ONE_WRITER;
 
+            async fn find_outcome(
+                &self,
+                store: &$Store,
+                claim: &idem_core::store::record::Claim,
+            ) -> Result<Option<idem_core::store::record::Claimed>, idem_core::StoreError> {
+                self::find_outcome(&store.0, self, claim).await
+            }
+
             async fn begin(&self) -> Result<Self::Transaction, idem_core::StoreError> {
                 self::begin::<$Dialect>(self).await
+            }
+
+            async fn begin_for(
+                &self,
+                store: &$Store,
+                id: &idem_core::store::record::RecordId,
+            ) -> Result<Self::Transaction, idem_core::StoreError> {
+                self::begin_for(&store.0, self, id).await
             }
 
             async fn commit(transaction: Self::Transaction) -> Result<(), idem_core::StoreError> {

@@ -1,6 +1,7 @@
 //! MySQL and MariaDB.
 
 mod errors;
+mod in_text;
 mod statements;
 
 use std::collections::HashSet;
@@ -11,7 +12,7 @@ use idem_core::store::admin::KeyRange;
 use idem_core::store::record::RecordId;
 
 use self::sqlx::error::DatabaseError;
-use self::sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection, MySqlRow};
+use self::sqlx::mysql::{MySqlArguments, MySqlConnectOptions, MySqlConnection};
 use self::sqlx::query::Query;
 use self::sqlx::{Executor as _, MySql, Row as _};
 use self::statements::{Statements, within};
@@ -30,54 +31,6 @@ pub(crate) struct Mysql {
     in_text: bool,
     /// How long claims wait for locks, where the connection does not say.
     lock_limit: Option<Duration>,
-}
-
-impl Mysql {
-    /// Sets the variables of the session that the statements of [`within`] refer to.
-    async fn set(
-        &self,
-        on: &mut MySqlConnection,
-        id: &RecordId,
-        outcome: Option<&[u8]>,
-    ) -> Result<(), sqlx::Error> {
-        let texts = self.statements.set(id, outcome);
-        for text in &texts {
-            on.execute(sqlx::raw_sql(sql(text))).await?;
-        }
-        let Some(outcome) = outcome.filter(|_| texts.len() > 1) else {
-            return Ok(());
-        };
-        let arrived: Option<i64> = on
-            .fetch_one(sqlx::raw_sql(within::ARRIVED))
-            .await?
-            .try_get(0)?;
-        if arrived.is_some_and(|length| {
-            usize::try_from(length).is_ok_and(|length| length == outcome.len())
-        }) {
-            return Ok(());
-        }
-        Err(sqlx::Error::Encode(
-            "the outcome is larger than `max_allowed_packet` of the server".into(),
-        ))
-    }
-
-    /// Returns a row that was read outside of any transaction. If that read may have seen more than
-    /// what is committed, reads it again.
-    async fn committed(
-        &self,
-        on: &mut MySqlConnection,
-        id: &RecordId,
-        row: MySqlRow,
-    ) -> Result<Option<Row>, sqlx::Error> {
-        if !row.try_get::<bool, _>(READS_UNCOMMITTED)? {
-            return super::read_row!(row).map(Some);
-        }
-        let text = self.statements.read_committed(id);
-        on.fetch_optional(sqlx::raw_sql(sql(&text)))
-            .await?
-            .map(|row| super::read_row!(row))
-            .transpose()
-    }
 }
 
 /// The column after those of `Row`: whether the session reads what is not committed.
@@ -214,6 +167,11 @@ impl Dialect for Mysql {
         columns: &Columns,
     ) -> Result<bool, sqlx::Error> {
         if self.in_text {
+            if let Guard::Claimed(owner) = guard
+                && let Some(written) = self.put_claimed(on, id, owner, columns).await?
+            {
+                return Ok(written);
+            }
             self.set(on, id, columns.outcome.payload.as_deref()).await?;
             let text = self.statements.put_within(id, guard, columns);
             return Ok(on.execute(sqlx::raw_sql(sql(&text))).await?.rows_affected() > 0);
@@ -231,7 +189,7 @@ impl Dialect for Mysql {
             ..
         } = &self.statements.writes;
         let query = match guard {
-            Guard::Owner(owner) => {
+            Guard::Owner(owner) | Guard::Claimed(owner) => {
                 bind(sqlx::query(sql(put_owned)), id, columns).bind(owner.to_bytes().to_vec())
             }
             Guard::Revision(revision) => bind(sqlx::query(sql(put_as_read)), id, columns)
@@ -328,6 +286,48 @@ impl Dialect for Mysql {
             .map(drop)
     }
 
+    async fn find(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+    ) -> Result<Option<Row>, sqlx::Error> {
+        let text = self.statements.find(id);
+        on.fetch_optional(sqlx::raw_sql(sql(&text)))
+            .await?
+            .map(|row| super::read_row!(row))
+            .transpose()
+    }
+
+    fn begin_naming(&self, id: &RecordId) -> Option<String> {
+        let name = self.statements.name_key(id);
+        Some(format!("{name}; START TRANSACTION"))
+    }
+
+    async fn name_key(&self, on: &mut MySqlConnection, id: &RecordId) -> Result<(), sqlx::Error> {
+        self.set(on, id, None).await
+    }
+
+    async fn insert_new_within(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        columns: &Columns,
+        wait: Duration,
+    ) -> Result<bool, sqlx::Error> {
+        let text = self.statements.insert_new_within(id, columns, wait);
+        match on.fetch_all(sqlx::raw_sql(sql(&text))).await {
+            Ok(rows) => {
+                let written = rows.first().map(|row| row.try_get::<i64, _>(0));
+                Ok(written.transpose()? == Some(1))
+            }
+            Err(error) => match Self::unlock(on, error).await {
+                // By a transaction that this one's read does not see.
+                sqlx::Error::Database(error) if error.is_unique_violation() => Ok(false),
+                error => Err(error),
+            },
+        }
+    }
+
     async fn insert_within(
         &self,
         on: &mut MySqlConnection,
@@ -335,18 +335,12 @@ impl Dialect for Mysql {
         columns: &Columns,
         wait: Duration,
     ) -> Result<InsertResult, sqlx::Error> {
-        self.set(on, id, None).await?;
         // One message: nothing can come between taking the server's lock and giving it back, but an
         // error.
         let text = self.statements.insert_within(id, columns, wait);
         let rows = match on.fetch_all(sqlx::raw_sql(sql(&text))).await {
             Ok(rows) => rows,
-            Err(error) => {
-                let _ = on
-                    .execute(sqlx::raw_sql(sql(&Arc::from(within::unlock()))))
-                    .await;
-                return Err(error);
-            }
+            Err(error) => return Err(Self::unlock(on, error).await),
         };
         let row = rows
             .iter()
@@ -372,7 +366,6 @@ impl Dialect for Mysql {
         id: &RecordId,
         wait: Duration,
     ) -> Result<Option<Row>, sqlx::Error> {
-        self.set(on, id, None).await?;
         let text = self.statements.read_within(id, wait);
         let rows = match on.fetch_all(sqlx::raw_sql(sql(&text))).await {
             Ok(rows) => rows,
@@ -434,15 +427,6 @@ impl Dialect for Mysql {
 
     fn classify(error: &dyn DatabaseError) -> ErrorClass {
         errors::classify(error)
-    }
-}
-
-impl Mysql {
-    /// Ends what a failed message has begun. If this fails too, the connection is lost.
-    async fn undo(&self, on: &mut MySqlConnection, error: sqlx::Error) -> sqlx::Error {
-        let text = statements::undo(self.lock_limit);
-        let _ = on.execute(sqlx::raw_sql(sql(&text))).await;
-        error
     }
 }
 

@@ -295,6 +295,23 @@ impl Dialect for Postgresql {
         errors::classify(error)
     }
 
+    async fn insert_new_within(
+        &self,
+        on: &mut PgConnection,
+        id: &RecordId,
+        columns: &Columns,
+        wait: Duration,
+    ) -> Result<bool, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.inserts.insert_new_within));
+        let query = bind(query, id, columns).bind(statements::milliseconds(wait));
+        if let Some(row) = query.fetch_optional(&mut *on).await? {
+            return Ok(row.try_get::<i64, _>("written")? == columns.revision);
+        }
+        // Only a row that was written restored the limit.
+        Self::restore_lock_limit(on, 0).await?;
+        Ok(false)
+    }
+
     async fn insert_within(
         &self,
         on: &mut PgConnection,
@@ -404,7 +421,7 @@ impl Postgresql {
             ..
         } = &self.statements.writes;
         let query = match guard {
-            Guard::Owner(owner) => {
+            Guard::Owner(owner) | Guard::Claimed(owner) => {
                 bind(sqlx::query(sql(put_owned)), id, columns).bind(owner.to_bytes().to_vec())
             }
             Guard::Revision(revision) => bind(sqlx::query(sql(put_as_read)), id, columns)

@@ -29,6 +29,7 @@ pub(super) struct Statements {
 pub(super) struct InsertStatements {
     pub(super) insert: Arc<str>,
     pub(super) insert_new: Arc<str>,
+    pub(super) insert_new_within: Arc<str>,
     pub(super) insert_within: Arc<str>,
     pub(super) insert_all: Arc<str>,
 }
@@ -154,6 +155,12 @@ fn inserts(t: &str, limited: &str) -> InsertStatements {
         // carry out another one with as many parameters.
         insert_new: format!(
             "{insert} SELECT {values} WHERE {limited} {if_new} RETURNING revision AS written"
+        )
+        .into(),
+        insert_new_within: format!(
+            "WITH limited AS MATERIALIZED (SELECT {LIMIT} AS limits) \
+             {insert} SELECT {values} FROM limited WHERE limits IS NOT NULL \
+             {if_new} RETURNING revision AS written, {UNLIMIT}"
         )
         .into(),
         // Sets the limit for locks before there is a row to insert, and restores the transaction's
@@ -350,6 +357,7 @@ impl Statements {
         let texts = [
             &mut self.inserts.insert,
             &mut self.inserts.insert_new,
+            &mut self.inserts.insert_new_within,
             &mut self.inserts.insert_within,
             &mut self.inserts.insert_all,
             &mut self.read,

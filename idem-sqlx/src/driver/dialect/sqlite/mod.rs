@@ -226,7 +226,7 @@ impl Dialect for SqliteFile {
             ..
         } = &self.statements.writes;
         let written = match guard {
-            Guard::Owner(owner) => {
+            Guard::Owner(owner) | Guard::Claimed(owner) => {
                 bind!(sqlx::query(sql(put_owned)), id, columns)
                     .bind(owner.to_bytes().to_vec())
                     .execute(on)
@@ -328,6 +328,34 @@ impl Dialect for SqliteFile {
             let _ = on.execute(sqlx::raw_sql("ROLLBACK")).await;
         }
         created
+    }
+
+    async fn find(
+        &self,
+        on: &mut SqliteConnection,
+        id: &RecordId,
+    ) -> Result<Option<Row>, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.find))
+            .bind(id.operation())
+            .bind(id.key());
+        query
+            .fetch_optional(on)
+            .await?
+            .map(|row| super::read_row!(row))
+            .transpose()
+    }
+
+    async fn insert_new_within(
+        &self,
+        on: &mut SqliteConnection,
+        id: &RecordId,
+        columns: &Columns,
+        wait: Duration,
+    ) -> Result<bool, sqlx::Error> {
+        let mut limited = LockLimit::<Self>::set(on, wait).await?;
+        let inserted = self.insert_new(limited.connection(), id, columns).await;
+        limited.restore().await?;
+        inserted
     }
 
     async fn insert_within(

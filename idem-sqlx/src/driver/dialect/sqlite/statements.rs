@@ -14,6 +14,7 @@ pub(super) struct Statements {
     pub(super) insert: Arc<str>,
     pub(super) insert_only: Arc<str>,
     pub(super) read: Arc<str>,
+    pub(super) find: Arc<str>,
     pub(super) writes: WriteStatements,
     pub(super) renew: Arc<str>,
     pub(super) listing: ListStatements,
@@ -63,6 +64,9 @@ impl Statements {
         Self {
             insert: format!("{insert}; {read}").into(),
             insert_only: insert.into(),
+            // With a shared cache, such a connection sees what is not committed.
+            find: format!("{read} AND NOT (SELECT read_uncommitted FROM pragma_read_uncommitted)")
+                .into(),
             read: read.into(),
             writes: writes(t, if_owned),
             renew: format!(
@@ -202,6 +206,7 @@ impl Statements {
             &mut self.insert,
             &mut self.insert_only,
             &mut self.read,
+            &mut self.find,
             &mut self.renew,
         ];
         super::super::statements::rewrite(texts, change);

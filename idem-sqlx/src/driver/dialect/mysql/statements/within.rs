@@ -4,13 +4,14 @@
 //! statement that is slow, and these wait for locks. So the key and the outcome are in variables of
 //! the session, which a statement that waits for nothing sets before.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_core::store::record::RecordId;
+use idem_core::store::record::{Owner, RecordId};
 
 use super::super::super::Guard;
-use super::{IF_NONE, InsertParts, LEVEL, Statements, push_bytes, push_text, push_values};
+use super::{IF_NONE, InsertParts, LEVEL, Statements, push_bytes, push_id, push_text, push_values};
 use crate::row::{Columns, LeaseColumns};
 
 /// Larger outcomes are sent in four pieces. In hexadecimal, each of them is half as long as the
@@ -68,21 +69,8 @@ const TAKEN: &str = "(expires_at <= UTC_TIMESTAMP(6) OR state IN ('released', 'i
 impl Statements {
     /// Sets the variables that the statements here use: the key, the name of the server's lock for
     /// it, and the outcome.
-    ///
-    /// Names of locks belong to the whole server, so the database is in them. They have at most 64
-    /// characters. They are made of bytes, because a name of a database and a key need not have a
-    /// character set in common.
     pub(in super::super) fn set(&self, id: &RecordId, outcome: Option<&[u8]>) -> Vec<Arc<str>> {
-        let mut text = "SET @idem_key = ".to_owned();
-        push_text(&mut text, Some(id.key().as_bytes()));
-        text.push_str(
-            " COLLATE utf8mb4_bin, @idem_lock = CONCAT('idem.', \
-            SUBSTR(SHA2(CONCAT_WS('.', CAST(DATABASE() AS BINARY), ",
-        );
-        push_bytes(&mut text, Some(self.table_name.as_bytes()));
-        text.push_str(", ");
-        push_bytes(&mut text, Some(id.as_str().as_bytes()));
-        text.push_str("), 256), 1, 48))");
+        let mut text = self.name_key(id);
         let Some(outcome) = outcome else {
             return vec![text.into()];
         };
@@ -102,6 +90,66 @@ impl Statements {
             texts.push(text.into());
         }
         texts
+    }
+
+    /// Sets the key, and the name of the server's lock for it.
+    ///
+    /// Names of locks belong to the whole server, so the database is in them. They have at most 64
+    /// characters. They are made of bytes, because a name of a database and a key need not have a
+    /// character set in common.
+    pub(in super::super) fn name_key(&self, id: &RecordId) -> String {
+        let mut text = "SET @idem_key = ".to_owned();
+        push_text(&mut text, Some(id.key().as_bytes()));
+        text.push_str(
+            " COLLATE utf8mb4_bin, @idem_lock = CONCAT('idem.', \
+            SUBSTR(SHA2(CONCAT_WS('.', CAST(DATABASE() AS BINARY), ",
+        );
+        push_bytes(&mut text, Some(self.table_name.as_bytes()));
+        text.push_str(", ");
+        push_bytes(&mut text, Some(id.as_str().as_bytes()));
+        text.push_str("), 256), 1, 48))");
+        text
+    }
+
+    /// Reads a row that is committed. In no transaction: without `autocommit` this would begin one.
+    pub(in super::super) fn find(&self, id: &RecordId) -> Arc<str> {
+        let mut text = self.then_read.to_string();
+        push_id(&mut text, id);
+        let _ = write!(
+            text,
+            " AND @@autocommit = 1 AND {LEVEL} <> 'READ-UNCOMMITTED'"
+        );
+        text.into()
+    }
+
+    /// Writes a row where there is none, which is likely, and says how many it has written: if a
+    /// read that takes no lock sees one, nothing is locked. If there is one that it does not see,
+    /// the insert fails. The rest is as in [`insert_within`](Self::insert_within).
+    pub(in super::super) fn insert_new_within(
+        &self,
+        id: &RecordId,
+        columns: &Columns,
+        wait: Duration,
+    ) -> Arc<str> {
+        let mut row = String::with_capacity(1024);
+        push_text(&mut row, Some(id.operation().as_bytes()));
+        row.push_str(", @idem_key");
+        push_values(&mut row, columns);
+        let table = &self.table_name;
+        let unlock = unlock();
+        let begin = begin_undoing(&unlock);
+        let limit = limit(wait);
+        let seconds = whole_seconds(wait);
+        let at = at(id);
+        let insert = &self.inserts.insert_or_lock;
+        format!(
+            "{begin} {limit}; \
+             SELECT COUNT(*), GET_LOCK(@idem_lock, {seconds}) INTO @idem_takes, @idem_locked \
+             FROM {table} WHERE {at} AND {LEVEL} <> 'SERIALIZABLE'; \
+             {insert}{row} FROM DUAL WHERE @idem_locked = 1 AND @idem_takes = 0; \
+             SELECT ROW_COUNT(), RELEASE_LOCK(@idem_lock); {UNLIMIT} {END}"
+        )
+        .into()
     }
 
     /// Writes a row where there is none, and reads the one that stands there then, whatever this
@@ -166,6 +214,30 @@ impl Statements {
         format!("{}{} LOCK IN SHARE MODE", self.then_read, at(id)).into()
     }
 
+    /// As `put_owned`, for a row that this transaction has claimed, with all values in the text: it
+    /// waits for no lock. If this transaction has ended, another one may have locked the row. Then
+    /// the first statement fails. `None`: the outcome is sent in pieces.
+    pub(in super::super) fn put_claimed(
+        &self,
+        id: &RecordId,
+        owner: Owner,
+        columns: &Columns,
+    ) -> Option<Arc<str>> {
+        let payload = columns.outcome.payload.as_deref();
+        if payload.is_some_and(|payload| payload.len() > PIECE) {
+            return None;
+        }
+        let mut key = String::new();
+        push_text(&mut key, Some(id.key().as_bytes()));
+        let mut outcome = String::new();
+        push_bytes(&mut outcome, payload);
+        let mut at = String::new();
+        push_id(&mut at, id);
+        let table = &self.table_name;
+        let put = self.put_in_text(id, Guard::Claimed(owner), columns, [key, outcome]);
+        Some(format!("SELECT 1 FROM {table} WHERE {at} FOR UPDATE NOWAIT; {put}").into())
+    }
+
     /// As `put_owned` or `put_as_read`.
     pub(in super::super) fn put_within(
         &self,
@@ -193,7 +265,7 @@ impl Statements {
         [key, outcome]: [String; 2],
     ) -> String {
         let statement = match guard {
-            Guard::Owner(_) => &self.writes.put_owned,
+            Guard::Owner(_) | Guard::Claimed(_) => &self.writes.put_owned,
             Guard::Revision(_) | Guard::RanOut(_) => &self.writes.put_as_read,
         };
         let Columns {
@@ -223,7 +295,9 @@ impl Statements {
         values.text(Some(id.operation()));
         values.0.push(key);
         match guard {
-            Guard::Owner(owner) => values.bytes(Some(&owner.to_bytes())),
+            Guard::Owner(owner) | Guard::Claimed(owner) => {
+                values.bytes(Some(&owner.to_bytes()));
+            }
             Guard::Revision(revision) | Guard::RanOut(revision) => {
                 values.number(Some(revision));
                 values.number(Some(i64::from(matches!(guard, Guard::RanOut(_)))));

@@ -1,0 +1,94 @@
+//! Parts of steps that are texts.
+
+use std::sync::Arc;
+
+use idem_core::store::record::{Owner, RecordId};
+
+use self::sqlx::mysql::{MySqlConnection, MySqlRow};
+use self::sqlx::{Executor as _, Row as _};
+use super::super::super::super::{sql, sqlx};
+use super::super::Dialect as _;
+use super::statements::{self, within};
+use super::{Mysql, READS_UNCOMMITTED};
+use crate::row::{Columns, Row};
+
+impl Mysql {
+    /// Sets the variables of the session that the statements of [`within`] refer to.
+    pub(super) async fn set(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        outcome: Option<&[u8]>,
+    ) -> Result<(), sqlx::Error> {
+        let texts = self.statements.set(id, outcome);
+        for text in &texts {
+            on.execute(sqlx::raw_sql(sql(text))).await?;
+        }
+        let Some(outcome) = outcome.filter(|_| texts.len() > 1) else {
+            return Ok(());
+        };
+        let arrived: Option<i64> = on
+            .fetch_one(sqlx::raw_sql(within::ARRIVED))
+            .await?
+            .try_get(0)?;
+        if arrived.is_some_and(|length| {
+            usize::try_from(length).is_ok_and(|length| length == outcome.len())
+        }) {
+            return Ok(());
+        }
+        Err(sqlx::Error::Encode(
+            "the outcome is larger than `max_allowed_packet` of the server".into(),
+        ))
+    }
+
+    /// Returns a row that was read outside of any transaction. If that read may have seen more than
+    /// what is committed, reads it again.
+    pub(super) async fn committed(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        row: MySqlRow,
+    ) -> Result<Option<Row>, sqlx::Error> {
+        if !row.try_get::<bool, _>(READS_UNCOMMITTED)? {
+            return super::super::read_row!(row).map(Some);
+        }
+        let text = self.statements.read_committed(id);
+        on.fetch_optional(sqlx::raw_sql(sql(&text)))
+            .await?
+            .map(|row| super::super::read_row!(row))
+            .transpose()
+    }
+
+    /// Overwrites a row that this transaction has claimed, in one message. `None`: another
+    /// transaction has locked it, because this one has ended, or the outcome is too long for that.
+    pub(super) async fn put_claimed(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        owner: Owner,
+        columns: &Columns,
+    ) -> Result<Option<bool>, sqlx::Error> {
+        let Some(text) = self.statements.put_claimed(id, owner, columns) else {
+            return Ok(None);
+        };
+        match on.execute(sqlx::raw_sql(sql(&text))).await {
+            Ok(done) => Ok(Some(done.rows_affected() > 0)),
+            Err(sqlx::Error::Database(error)) if Self::is_lock_timeout(&*error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Undoes what an insert has left behind that failed.
+    pub(super) async fn unlock(on: &mut MySqlConnection, error: sqlx::Error) -> sqlx::Error {
+        let text = Arc::from(within::unlock());
+        let _ = on.execute(sqlx::raw_sql(sql(&text))).await;
+        error
+    }
+
+    /// Ends what a failed message has begun. If this fails too, the connection is lost.
+    pub(super) async fn undo(&self, on: &mut MySqlConnection, error: sqlx::Error) -> sqlx::Error {
+        let text = statements::undo(self.lock_limit);
+        let _ = on.execute(sqlx::raw_sql(sql(&text))).await;
+        error
+    }
+}

@@ -1,0 +1,166 @@
+//! Begins transactions, and reads what makes one needless.
+
+use std::time::Duration;
+
+use idem_core::StoreError;
+use idem_core::store::record::{Claim, Claimed, RecordId};
+use tokio::time::{Instant, timeout};
+
+use self::sqlx::pool::PoolConnection;
+use self::sqlx::{Pool, Transaction};
+use super::super::super::{Beginning, TransactionManager, composed, fixed, sqlx};
+use super::super::dialect::Dialect;
+use super::super::executor::duplicates::Expected;
+use super::super::executor::{CONNECT_WAIT, Executor, errors};
+use super::super::store::steps::{ClaimStep, claim_step};
+use super::{Manager, is_conflict, roll_back_all};
+use crate::row::FoundRow;
+
+/// Begins a transaction that may write.
+pub(crate) async fn begin<D: Dialect>(
+    pool: &Pool<D::Db>,
+) -> Result<Transaction<'static, D::Db>, StoreError> {
+    begin_with::<D>(pool, D::BEGIN_AS_WRITER).await
+}
+
+/// As [`begin`], and names the key that the transaction claims, if that can be in one message.
+pub(crate) async fn begin_for<D: Dialect>(
+    executor: &Executor<D>,
+    pool: &Pool<D::Db>,
+    id: &RecordId,
+) -> Result<Transaction<'static, D::Db>, StoreError> {
+    match executor.within.begin_naming(id) {
+        Some(text) => begin_by::<D>(pool, Some(composed(text))).await,
+        None => begin::<D>(pool).await,
+    }
+}
+
+/// Looks for a committed outcome, if the claim is expected to find a record. A row that the claim
+/// would write over, or that says anything else, is for the transaction.
+pub(crate) async fn find_outcome<D: Dialect>(
+    executor: &Executor<D>,
+    pool: &Pool<D::Db>,
+    claim: &Claim,
+) -> Result<Option<Claimed>, StoreError> {
+    if executor.duplicates.expected(&claim.id) != Expected::Record || !executor.has_passed_check() {
+        return Ok(None);
+    }
+    let place = D::place(&pool.connect_options());
+    let mut connection = connected::<D>(pool, &place)
+        .await
+        .map_err(StoreError::unsent)?;
+    if Manager::<D>::get_transaction_depth(&connection) > 0 {
+        return Ok(None);
+    }
+    let finding = executor.within.find(&mut connection, &claim.id);
+    let found = match D::BEGIN_AS_WRITER {
+        Some(_) => finding.await,
+        None => match timeout(CONNECT_WAIT, finding).await {
+            Ok(found) => found,
+            Err(_) => return Err(errors::timed_out::<D>(&place, CONNECT_WAIT).unsent()),
+        },
+    };
+    // An error will be that of the transaction, too, unless a new connection helps.
+    let Ok(Some(row)) = found else {
+        return Ok(None);
+    };
+    let Ok(FoundRow {
+        record,
+        left,
+        revision,
+        ..
+    }) = row.read()
+    else {
+        return Ok(None);
+    };
+    match claim_step(claim, record.as_ref(), left, revision) {
+        ClaimStep::Answer(claimed @ Claimed::Committed { .. }) => {
+            executor.duplicates.note(&claim.id, true);
+            Ok(Some(claimed))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Begins a transaction with this statement, or with the database's own.
+pub(crate) async fn begin_with<D: Dialect>(
+    pool: &Pool<D::Db>,
+    statement: Option<&'static str>,
+) -> Result<Transaction<'static, D::Db>, StoreError> {
+    begin_by::<D>(pool, statement.map(fixed)).await
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "how long a caller waited, compared with nothing of the database"
+)]
+async fn begin_by<D: Dialect>(
+    pool: &Pool<D::Db>,
+    statement: Option<Beginning>,
+) -> Result<Transaction<'static, D::Db>, StoreError> {
+    let place = D::place(&pool.connect_options());
+    // After a restart of the server, each idle connection of the pool is lost.
+    let mut losses = pool.options().get_max_connections().saturating_add(1);
+    loop {
+        let mut connection = connected::<D>(pool, &place)
+            .await
+            .map_err(StoreError::unsent)?;
+        // If a future was dropped when the database had ended its transaction, sqlx still counts
+        // it.
+        if Manager::<D>::get_transaction_depth(&connection) > 0 {
+            roll_back_all::<D>(&mut connection).await;
+        }
+        let asked = Instant::now();
+        let beginning = Transaction::begin(connection, statement.clone());
+        // A writer waits for the others as long as its connection says.
+        let begun = match D::BEGIN_AS_WRITER {
+            Some(_) => beginning.await,
+            None => match timeout(CONNECT_WAIT, beginning).await {
+                Ok(begun) => begun,
+                Err(_) => return Err(errors::timed_out::<D>(&place, CONNECT_WAIT).unsent()),
+            },
+        };
+        match begun {
+            Ok(transaction) => return Ok(transaction),
+            Err(error) if errors::breaks_connection::<D>(&error) && losses > 0 => losses -= 1,
+            Err(error) => return Err(not_begun::<D>(&place, asked.elapsed(), error)),
+        }
+    }
+}
+
+/// The error of a transaction that did not begin, after this wait.
+fn not_begun<D: Dialect>(place: &str, waited: Duration, error: sqlx::Error) -> StoreError {
+    if D::BEGIN_AS_WRITER.is_none() || !is_conflict::<D>(&error) {
+        return errors::unconnected::<D>(place, error).unsent();
+    }
+    let held = errors::no_writer::<D>(place, waited, &error).unsent();
+    // The library runs a transaction again because of this source. After a long wait, the caller
+    // decides.
+    if waited < CONNECT_WAIT {
+        held.with_source(error)
+    } else {
+        held
+    }
+}
+
+/// Waits for a connection as long as the pool is configured to, unless the database is unreachable.
+async fn connected<D: Dialect>(
+    pool: &Pool<D::Db>,
+    place: &str,
+) -> Result<PoolConnection<D::Db>, StoreError> {
+    let is_exhausted =
+        || pool.size() >= pool.options().get_max_connections() && pool.num_idle() == 0;
+    // If the pool has room, this call opens the connection, which then counts as one in use.
+    let opens = !is_exhausted();
+    let mut acquiring = std::pin::pin!(pool.acquire());
+    loop {
+        match timeout(CONNECT_WAIT, acquiring.as_mut()).await {
+            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(error)) => return Err(errors::unconnected::<D>(place, error)),
+            Err(_) if opens || !is_exhausted() => {
+                return Err(errors::unconnected_in_time::<D>(place, CONNECT_WAIT, false));
+            }
+            Err(_) => {}
+        }
+    }
+}
