@@ -2,6 +2,7 @@
 //! answers that are written by hand. The slim floor is the least for the same guarantee: its answers
 //! expire, and a replay is one SELECT.
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -123,8 +124,7 @@ impl Subject {
     }
 
     /// Those of a database: not each has the store's statements by hand.
-    fn of(texts: Option<&Texts>) -> impl Iterator<Item = Self> {
-        let has_texts = texts.is_some();
+    fn of(has_texts: bool) -> impl Iterator<Item = Self> {
         Self::ALL
             .into_iter()
             .filter(move |subject| has_texts || *subject != Self::Statements)
@@ -173,12 +173,10 @@ macro_rules! on {
                 Ok(receipt)
             }
 
-            fn texts() -> Option<&'static Texts> {
-                $texts
-            }
+            const TEXTS: Option<&LazyLock<Texts>> = $texts;
 
             async fn statements(tx: &mut $Tx<'_>, number: i64) -> Result<String, sqlx::Error> {
-                let texts = texts().ok_or(sqlx::Error::RowNotFound)?;
+                let texts = TEXTS.ok_or(sqlx::Error::RowNotFound)?;
                 let key = format!("i{number}");
                 let owner = fastrand::u128(..).to_be_bytes().to_vec();
                 let claim = sqlx::query(AssertSqlSafe(texts.claim.clone()));
@@ -267,7 +265,7 @@ macro_rules! on {
                     figures: &mut Measured,
                 ) -> Result<()> {
                     let mut times = Times::default();
-                    let mut order: Vec<_> = Subject::of(texts()).collect();
+                    let mut order: Vec<_> = Subject::of(TEXTS.is_some()).collect();
                     for call in 0..i64::from(calls) {
                         order.rotate_left(1);
                         for kind in Kind::ALL {
@@ -327,7 +325,7 @@ macro_rules! on {
                 pub(super) async fn count(&self, proxy: &Proxy) -> Result<Messages> {
                     let all = proxy.passing(|_| true);
                     let mut messages = Messages::default();
-                    for subject in Subject::of(texts()) {
+                    for subject in Subject::of(TEXTS.is_some()) {
                         let counts = &mut messages[subject as usize];
                         for number in 0..HABIT {
                             for kind in Kind::ALL.into_iter().filter(|kind| subject.has(*kind)) {
@@ -360,7 +358,7 @@ macro_rules! on {
                         let from = i64::try_from(round)? * 1_000_000_000;
                         let sequential = self.sequential(calls, from, &mut figures);
                         idem::scope(self.idempotency.clone(), sequential).await?;
-                        let mut order: Vec<_> = Subject::of(texts()).collect();
+                        let mut order: Vec<_> = Subject::of(TEXTS.is_some()).collect();
                         let first = round % order.len();
                         order.rotate_left(first);
                         for subject in order {
@@ -381,7 +379,7 @@ on!(
     PostgresStore,
     PgTransaction,
     "BEGIN",
-    Some(&*POSTGRES),
+    Some(&POSTGRES),
     POSTGRES_BY_HAND
 );
 on!(
@@ -399,7 +397,7 @@ on!(
     SqliteStore,
     SqliteTransaction,
     "BEGIN IMMEDIATE",
-    Some(&*FILE),
+    Some(&FILE),
     SQLITE_BY_HAND
 );
 
