@@ -1,3 +1,4 @@
+#![doc = include_str!("pictures/timeline.txt")]
 #![doc = include_str!("docs/front.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -193,6 +194,7 @@ pub mod guide {
     #[doc = include_str!("docs/sql_schemes.md")]
     pub mod sql_schemes {}
 
+    #[doc = include_str!("pictures/stores.txt")]
     #[doc = include_str!("docs/stores.md")]
     pub mod stores {}
 
@@ -223,6 +225,7 @@ pub mod guide {
     #[doc = include_str!("docs/own_table.md")]
     pub mod own_table {}
 
+    #[doc = include_str!("pictures/form.txt")]
     #[doc = include_str!("docs/tokens.md")]
     pub mod tokens {}
 

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """Draws the pictures of the README and the guides, as SVG: `python3 docs/pictures/draw.py` writes them beside itself.
 
-The colours follow the reader's light or dark mode.
+The colours follow the reader's light or dark mode. Rustdoc copies no files, so each picture is written a second time as a link
+definition that holds it, in `src/pictures`; `src/lib.rs` puts it before the page that shows the picture. `form.png` is taken
+by `cargo test -p idem-browser -- --ignored pictures`.
 """
 
+import base64
 import pathlib
 from xml.sax.saxutils import escape
 
@@ -34,6 +37,15 @@ STYLE = """
 """
 
 
+HERE = pathlib.Path(__file__).parent
+
+
+def define(name, kind, picture):
+    content = base64.b64encode(picture.read_bytes()).decode()
+    definition = f"[picture-{name}]: data:{kind};base64,{content}\n"
+    (HERE / "../../src/pictures" / f"{name}.txt").write_text(definition)
+
+
 class Picture:
     def __init__(self, width, height, title):
         self.size, self.title, self.parts = (width, height), title, []
@@ -62,7 +74,9 @@ class Picture:
         lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
                  f'height="{height}" role="img">', f"<title>{escape(self.title)}</title>",
                  f"<style>{STYLE}</style>", f"<defs>{marker}</defs>", *self.parts, "</svg>", ""]
-        pathlib.Path(__file__).with_name(name).write_text("\n".join(lines))
+        picture = HERE / f"{name}.svg"
+        picture.write_text("\n".join(lines))
+        define(name, "image/svg+xml", picture)
 
 
 def timeline():
@@ -102,7 +116,7 @@ def timeline():
     picture.arrow(765, second - 16, 765, record + 16)
     picture.bar(765, 850, record, "done", "committed")
     picture.text(470, 232, "a late commit of process A is refused: its attempt is over", "small")
-    picture.write("timeline.svg")
+    picture.write("timeline")
 
 
 def stores():
@@ -120,9 +134,10 @@ def stores():
         picture.text(middle, 100, when, "small", "middle")
         picture.bar(left, right, 132, "done", store)
         picture.text(middle, 168, why, "small", "middle")
-    picture.write("stores.svg")
+    picture.write("stores")
 
 
 if __name__ == "__main__":
     timeline()
     stores()
+    define("form", "image/png", HERE / "form.png")

@@ -1,5 +1,7 @@
 //! Pictures of the pages, for a person to look at after a change to them:
-//! `cargo test -p idem-browser -- --ignored --nocapture pictures` says where they are.
+//! `cargo test -p idem-browser -- --ignored --nocapture pictures` says where they are. The form in
+//! light colours is the picture in the guide on tokens; after a change to it, run
+//! `docs/pictures/draw.py` as well.
 
 use std::fs;
 use std::path::Path;
@@ -9,6 +11,9 @@ use idem_browser::{Browser, Options};
 
 use crate::site::Site;
 use crate::{BUTTON, fill, sees_an_order};
+
+/// The picture in the guide.
+const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/pictures/form.png");
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "there is nothing in it that could fail"]
@@ -42,6 +47,9 @@ async fn pictures() -> Result<()> {
 
         fill(&browser, &site).await?;
         picture("form").await?;
+        if name == "light" {
+            fs::copy(dir.join("light-form.png"), GUIDE)?;
+        }
         // A page that waits for an answer gives no picture.
         browser
             .run("document.querySelector('form').dispatchEvent(new Event('submit'))")
