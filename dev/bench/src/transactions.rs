@@ -1,6 +1,6 @@
 //! Records in the caller's own transaction: beside the bare transaction, and beside tables of
-//! answers that are written by hand. The slim floor is the least for the same guarantee: its answers
-//! expire, and a replay is one SELECT.
+//! answers that are written by hand. The slim floor is the least for the same guarantee: its
+//! answers expire, and a replay is one SELECT.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
