@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Draws the pictures of the README and the guides, as SVG: `python3 docs/pictures/draw.py` writes them beside itself.
+"""Draws the pictures of the README and the guides, as SVG: `python3 docs/pictures/draw.py` writes them beside itself. The plots of
+`docs/benchmarks` are drawn from the tables of `docs/benchmarks.md`.
 
 The colours follow the reader's light or dark mode. Rustdoc copies no files, so each picture is written a second time as a link
 definition that holds it, in `src/pictures`; `src/lib.rs` puts it before the page that shows the picture. `form.png` is taken
@@ -8,6 +9,7 @@ by `cargo test -p idem-browser -- --ignored pictures`.
 
 import base64
 import pathlib
+import re
 from xml.sax.saxutils import escape
 
 STYLE = """
@@ -67,15 +69,18 @@ class Picture:
         self.line(x - 7, y - 7, x + 7, y + 7, "crash")
         self.line(x - 7, y + 7, x + 7, y - 7, "crash")
 
-    def write(self, name):
+    def svg(self):
         width, height = self.size
         marker = ('<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
                   'orient="auto"><path d="M0 0 8 4 0 8z" class="head"/></marker>')
         lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
                  f'height="{height}" role="img">', f"<title>{escape(self.title)}</title>",
                  f"<style>{STYLE}</style>", f"<defs>{marker}</defs>", *self.parts, "</svg>", ""]
+        return "\n".join(lines)
+
+    def write(self, name):
         picture = HERE / f"{name}.svg"
-        picture.write_text("\n".join(lines))
+        picture.write_text(self.svg())
         define(name, "image/svg+xml", picture)
 
 
@@ -137,7 +142,51 @@ def stores():
     picture.write("stores")
 
 
+UNITS = {"/s": 1, " k/s": 1000, " µs": 1}
+
+
+def quantities(text):
+    """The quantities of a table's last column, as numbers: of the subject, and of the floor."""
+    return [float(number) * UNITS[unit] for number, unit in re.findall(r"([\d.]+)( k/s|/s| µs)", text)]
+
+
+def plot(name, title, groups, measure, unit):
+    """Draws bars of the floor, of a call by hand and of the attribute, for each group of rows."""
+    rows = {}
+    for line in (HERE / "../benchmarks.md").read_text().splitlines():
+        cells = [cell.strip().replace("`", "") for cell in line.split("|")]
+        if len(cells) > 6:
+            rows[cells[1]] = cells[6]
+    picture = Picture(860, 40 + 26 * 3 * len(groups) + 14 * len(groups), title)
+    picture.text(10, 22, f"{title} ({unit})")
+    bars = []
+    for label, row in groups:
+        by_hand, floor = quantities(rows[measure(row, "idem by hand")])
+        attribute, _ = quantities(rows[measure(row, "#[idempotent]")])
+        bars += [(label, "box", "floor", floor), ("", "body", "by hand", by_hand), ("", "done", "attribute", attribute)]
+    longest = max(value for *_, value in bars)
+    y = 40
+    for label, kind, subject, value in bars:
+        y += 14 if label else 0
+        picture.text(10, y + 12, label)
+        picture.text(285, y + 12, subject, "small", "end")
+        width = 460 * value / longest
+        picture.parts.append(f'<rect x="295" y="{y}" width="{width:.1f}" height="18" rx="3" class="{kind}"/>')
+        picture.text(303 + width, y + 13, f"{value:,.0f}", "small")
+        y += 26
+    (HERE / f"../benchmarks/{name}.svg").write_text(picture.svg())
+
+
+def plots():
+    kinds = ["first execution", "replay"]
+    plot("latency", "Over Redis, one call at a time", [(f"{kind}, {p}", (kind, p)) for kind in kinds for p in ("p50", "p99")],
+         lambda row, subject: f"{row[0]}, {row[1]}: {subject} over the floor", "µs")
+    plot("throughput", "Over Redis, many calls at once", [(f"{kind}, {n} at once", (kind, n)) for kind in kinds for n in (1, 8, 64, 512)],
+         lambda row, subject: f"{row[0]}, {row[1]} at once: {subject}, share of the floor", "calls a second")
+
+
 if __name__ == "__main__":
+    plots()
     timeline()
     stores()
     define("form", "image/png", HERE / "form.png")
