@@ -134,6 +134,8 @@ impl Kind for Postgres {
         let fixed = [
             "listen_addresses=127.0.0.1",
             &sockets,
+            // In files of its directory, which a killed server's end removes.
+            "dynamic_shared_memory_type=mmap",
             "fsync=off",
             "shared_buffers=32MB",
             "max_connections=500",

@@ -13,6 +13,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 /// A signal goes to the server's children too: those of PostgreSQL serve one connection each, and
 /// would go on.
 ///
+/// What PostgreSQL would free at a clean end is freed for it: a segment of shared memory, of which a
+/// host has a few thousand. Its file names it.
+///
 /// Making a process die with its parent takes unsafe code; a pipe does it safely.
 const SHELL: &str = r#"
 dir=$1
@@ -21,13 +24,18 @@ exec 3<&0 </dev/null
 "$@" 3<&- >"$dir/log" 2>&1 &
 server=$!
 trap '' HUP INT TERM
+# The segment ends with the last process that is attached to it.
+free() {
+    of_postgres="$dir/data/postmaster.pid"
+    [ -f "$of_postgres" ] && ipcrm -m $(sed -n '7s/.* //p' "$of_postgres")
+}
 (
     while read -r signal <&3; do
         case $signal in
             KILL)
                 # Its end is the end of this, and children that are alive then answer once more. So
                 # they go first, and a server that is stopped starts none.
-                kill -STOP "$server" && { kill -KILL $(cat "/proc/$server/task/"*/children); kill -KILL "$server"; }
+                kill -STOP "$server" && { free; kill -KILL $(cat "/proc/$server/task/"*/children); kill -KILL "$server"; }
                 ;;
             *)
                 children=$(cat "/proc/$server/task/"*/children)
@@ -38,6 +46,7 @@ trap '' HUP INT TERM
     # Stopped first, so that it writes no file into a directory that is being removed.
     children=$(cat "/proc/$server/task/"*/children)
     kill -STOP "$server" $children
+    free
     rm -rf -- "$dir"
     # The server last: its end is the end of this, and children that are stopped would stay so.
     kill -KILL $children "$server"
