@@ -30,13 +30,21 @@ for package in "$to"/debs/*.deb; do
     dpkg-deb -x "$package" "$to/root"
 done
 rm -rf "$to/debs" "$to/apt"
-loader=$(find "$to/root" -name 'ld-linux-*.so.*' | head -n 1)
-paths=$(find "$to/root" -name '*.so*' -printf '%h\n' | sort -u | paste -sd:)
+cd "$to/root"
+# Each program finds the root from its own place, so that the folder may be moved.
+loader=$(find . -name 'ld-linux-*.so.*' | head -n 1 | sed 's/^\./$root/')
+paths=$(find . -name '*.so*' -printf '%h\n' | sort -u | sed 's/^\./$root/' | paste -sd:)
 # Each program stays where it was, as a script: programs look for each other, and for their data, from where they are.
-find "$to/root/usr/bin" "$to/root/usr/sbin" "$to/root/usr/lib/postgresql" -type f -perm -u+x 2>/dev/null | while read -r program; do
+find usr/bin usr/sbin usr/lib/postgresql -type f -perm -u+x 2>/dev/null | while read -r program; do
     [ "$(head -c 4 "$program" | tail -c 3)" = ELF ] || continue
     mv "$program" "$program.elf"
-    printf '#!/bin/sh\nexec "%s" --library-path "%s" --argv0 "$0" "%s" "$@"\n' "$loader" "$paths" "$program.elf" >"$program"
+    cat >"$program" <<END
+#!/bin/sh
+# A program of several names is linked to.
+root=\$(readlink -f "\$0")
+root=\${root%"/$program"}
+exec "$loader" --library-path "$paths" --argv0 "\$0" "\$root/$program.elf" "\$@"
+END
     chmod +x "$program"
 done
 touch "$to/made-of-$release"
