@@ -295,3 +295,136 @@ async fn a_key_that_comes_twice_in_one_transaction_is_replayed_and_an_ended_one_
             .is_replayed()
     );
 }
+
+/// A call that is dropped while the server, which is paused, has its first statement. Before,
+/// connections are not tested, so that this statement is the first.
+macro_rules! unanswered {
+    (
+        $name:ident, $Server:ident, $Options:ident, $Connection:ty, $Store:ident, $ends:literal
+    ) => {
+        mod $name {
+            use idem_sqlx::sqlx::Connection as _;
+
+            use super::*;
+
+            struct World {
+                server: $Server,
+                pool: sqlx::Pool<<$Connection as sqlx::Connection>::Database>,
+                idempotency: Idempotency,
+                /// What others see.
+                other: $Connection,
+            }
+
+            impl World {
+                async fn new() -> Self {
+                    Self::with(false).await
+                }
+
+                /// With a pool that ends each transaction that a connection comes back with.
+                async fn with(ends_all: bool) -> Self {
+                    let server = $Server::start().await.unwrap();
+                    // As the guide on transactions advises.
+                    let options = $Options::new().after_release(|connection, _| {
+                        Box::pin(async move {
+                            sqlx::raw_sql($ends).execute(connection).await?;
+                            Ok(true)
+                        })
+                    });
+                    let options = if ends_all { options } else { $Options::new() };
+                    let options = options.max_connections(1).test_before_acquire(false);
+                    let pool = options.connect(&server.url()).await.unwrap();
+                    let store = $Store::new(pool.clone());
+                    store.migrate().await.unwrap();
+                    sqlx::raw_sql("CREATE TABLE written (what VARCHAR(20))")
+                        .execute(&pool)
+                        .await
+                        .unwrap();
+                    Self {
+                        other: <$Connection>::connect(&server.url()).await.unwrap(),
+                        idempotency: Idempotency::new(store),
+                        server,
+                        pool,
+                    }
+                }
+
+                async fn drop_unanswered(&self, call: impl Future) {
+                    self.server.pause().unwrap();
+                    assert!(timeout(SOON, call).await.is_err());
+                    self.server.resume().unwrap();
+                }
+
+                async fn written(&mut self) -> String {
+                    let rows: Vec<String> =
+                        sqlx::query_scalar("SELECT what FROM written ORDER BY what")
+                            .fetch_all(&mut self.other)
+                            .await
+                            .unwrap();
+                    rows.join(", ")
+                }
+            }
+
+            const BEFORE: &str = "INSERT INTO written VALUES ('before')";
+            const AFTER: &str = "INSERT INTO written VALUES ('after')";
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn a_transaction_that_is_dropped_in_its_begin_holds_no_statement_of_others() {
+                let mut world = World::new().await;
+                let operation = world.idempotency.operation("dropped").key("begin");
+                let call = operation.transaction(&world.pool, async |_| Ok::<u32, Failed>(1));
+                world.drop_unanswered(call).await;
+                sqlx::raw_sql(AFTER).execute(&world.pool).await.unwrap();
+                assert_eq!(world.written().await, "after");
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn a_guarded_transaction_that_is_dropped_in_its_begin_holds_no_statement_of_others()
+             {
+                let mut world = World::new().await;
+                let guarded = guard::transaction(&world.pool, async |_| Ok::<u32, Failed>(1));
+                world.drop_unanswered(guarded).await;
+                sqlx::raw_sql(AFTER).execute(&world.pool).await.unwrap();
+                assert_eq!(world.written().await, "after");
+            }
+
+            /// sqlx counts no transaction whose `BEGIN` was not answered.
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn a_begin_of_the_application_that_is_dropped_is_ended_by_the_hook_of_the_guide() {
+                let mut world = World::with(true).await;
+                world.drop_unanswered(world.pool.begin()).await;
+                sqlx::raw_sql(AFTER).execute(&world.pool).await.unwrap();
+                assert_eq!(world.written().await, "after");
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn a_call_that_is_dropped_in_its_savepoint_leaves_the_callers_transaction_open() {
+                let mut world = World::new().await;
+                let mut tx = world.pool.begin().await.unwrap();
+                sqlx::raw_sql(BEFORE).execute(&mut *tx).await.unwrap();
+                let operation = world.idempotency.operation("dropped").key("savepoint");
+                let call = operation.run_in(&mut tx, async |_| Ok::<u32, Failed>(1));
+                world.drop_unanswered(call).await;
+                sqlx::raw_sql(AFTER).execute(&mut *tx).await.unwrap();
+                assert_eq!(world.written().await, "");
+                tx.commit().await.unwrap();
+                assert_eq!(world.written().await, "after, before");
+            }
+        }
+    };
+}
+
+unanswered!(
+    unanswered_postgres,
+    PostgresServer,
+    PgPoolOptions,
+    sqlx::PgConnection,
+    PostgresStore,
+    "BEGIN; ROLLBACK"
+);
+unanswered!(
+    unanswered_mariadb,
+    MariaDbServer,
+    MySqlPoolOptions,
+    sqlx::MySqlConnection,
+    MySqlStore,
+    "ROLLBACK"
+);

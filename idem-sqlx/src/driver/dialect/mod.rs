@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use self::sqlx::error::DatabaseError;
 use self::sqlx::{Connection, Database, Pool};
-use super::super::sqlx;
+use super::super::{TransactionManager as _, sqlx};
 use crate::row::{Columns, Row};
 use crate::table::Table;
 use crate::waiters::LocalWaiters;
@@ -434,6 +434,12 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     /// rollback that follows does not restore it.
     fn restore_lock_limit_later(on: &mut Conn<Self>, before: i64) {
         let _ = (on, before);
+    }
+
+    /// Sets a savepoint that sqlx counts. Dropped, it leaves the transaction open, with its earlier
+    /// writes and perhaps a savepoint that nobody ends.
+    fn savepoint(on: &mut Conn<Self>) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        <Self::Db as Database>::TransactionManager::begin(on, None)
     }
 
     /// Rolls back what may be left of a transaction, and replaces it by one that can never commit a

@@ -133,7 +133,7 @@ struct Savepoint<'c, D: Dialect> {
 
 impl<'c, D: Dialect> Savepoint<'c, D> {
     async fn begin(on: &'c mut Conn<D>) -> Result<Self, Error> {
-        Manager::<D>::begin(on, None).await?;
+        D::savepoint(on).await?;
         Ok(Self { on, is_open: true })
     }
 

@@ -1,9 +1,13 @@
 //! Begins transactions, and reads what makes one needless.
 
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use idem_core::StoreError;
 use idem_core::store::record::{Claim, Claimed, RecordId};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 
 use self::sqlx::pool::PoolConnection;
@@ -111,7 +115,7 @@ async fn begin_by<D: Dialect>(
             roll_back_all::<D>(&mut connection).await;
         }
         let asked = Instant::now();
-        let beginning = Transaction::begin(connection, statement.clone());
+        let beginning = ToItsEnd::new(Transaction::begin(connection, statement.clone()));
         // A writer waits for the others as long as its connection says.
         let begun = match D::BEGIN_AS_WRITER {
             Some(_) => beginning.await,
@@ -124,6 +128,48 @@ async fn begin_by<D: Dialect>(
             Ok(transaction) => return Ok(transaction),
             Err(error) if errors::breaks_connection::<D>(&error) && losses > 0 => losses -= 1,
             Err(error) => return Err(not_begun::<D>(&place, asked.elapsed(), error)),
+        }
+    }
+}
+
+/// A BEGIN that somebody sees to its end: the caller, or else a task. sqlx counts a transaction when
+/// its BEGIN is answered, and rolls back only what it counts. So if a BEGIN were dropped before, the
+/// pool would lend out a connection in a transaction that nobody commits.
+struct ToItsEnd<T: Send + 'static> {
+    /// `None`: it has ended.
+    beginning: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    runtime: Option<Handle>,
+}
+
+impl<T: Send + 'static> ToItsEnd<T> {
+    fn new(beginning: Pin<Box<dyn Future<Output = T> + Send>>) -> Self {
+        Self {
+            beginning: Some(beginning),
+            runtime: Handle::try_current().ok(),
+        }
+    }
+}
+
+impl<T: Send + 'static> Future for ToItsEnd<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let Some(beginning) = &mut self.beginning else {
+            return Poll::Pending;
+        };
+        let begun = ready!(beginning.as_mut().poll(context));
+        self.beginning = None;
+        Poll::Ready(begun)
+    }
+}
+
+impl<T: Send + 'static> Drop for ToItsEnd<T> {
+    fn drop(&mut self) {
+        if let (Some(beginning), Some(runtime)) = (self.beginning.take(), &self.runtime) {
+            // If this runtime has ended, the connection is closed here, and sqlx asks for one.
+            let _entered = runtime.enter();
+            // A transaction that begins is rolled back when the task drops it.
+            runtime.spawn(beginning);
         }
     }
 }

@@ -266,7 +266,7 @@ pub(crate) async fn commit<D: Dialect>(
 }
 
 pub(crate) async fn savepoint<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError> {
-    Manager::<D>::begin(on, None).await.map_err(ended::<D>)
+    D::savepoint(on).await.map_err(ended::<D>)
 }
 
 pub(crate) async fn release<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError> {

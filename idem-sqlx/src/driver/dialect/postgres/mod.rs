@@ -3,6 +3,7 @@
 pub(crate) mod errors;
 mod listen;
 mod statements;
+mod undropped;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,11 +13,14 @@ use idem_core::store::admin::KeyRange;
 use idem_core::store::record::RecordId;
 
 use self::sqlx::error::DatabaseError;
-use self::sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgPool};
+use self::sqlx::postgres::{
+    PgArguments, PgConnectOptions, PgConnection, PgPool, PgTransactionManager,
+};
 use self::sqlx::query::Query;
 use self::sqlx::{Executor as _, Postgres, Row as _};
 use self::statements::Statements;
-use super::super::super::{sql, sqlx};
+use self::undropped::Undropped;
+use super::super::super::{TransactionManager as _, sql, sqlx};
 use super::statements::WriteStatements;
 use super::{
     Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, MessageTask, Position, Schema,
@@ -344,6 +348,10 @@ impl Dialect for Postgresql {
         on.execute(sqlx::raw_sql(sql(&Arc::from(statements::unlimit()))))
             .await
             .map(drop)
+    }
+
+    async fn savepoint(on: &mut PgConnection) -> Result<(), sqlx::Error> {
+        Undropped::new(PgTransactionManager::begin(on, None)).await
     }
 
     async fn force_rollback(on: &mut PgConnection) -> Result<(), sqlx::Error> {
