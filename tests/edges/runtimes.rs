@@ -1,8 +1,23 @@
 //! Several tokio runtimes in a process: ones that end, that are not driven, and that are busy.
 
-use idem::{Error, Idempotency, InFlight, MemoryStore};
-use idem_testkit::{Fault, Step};
+use std::fmt::Debug;
+use std::future::pending;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use idem::record::{
+    Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, Release, Removed, Renewal,
+};
+use idem::{
+    Error, Idempotency, InFlight, MemoryStore, RecordInfo, RecordState, Store, StoreError,
+    StoreErrorKind,
+};
+use idem_testkit::{Fault, Step};
+use tokio::sync::Notify;
+use tracing::field::{Field, Visit};
+
+use crate::support::events::{AtEachEvent, logging};
 use crate::support::{LEASE, LONG};
 use crate::{Res, faulty};
 
@@ -142,4 +157,140 @@ fn p10_a_claim_is_undone_although_a_tokio_runtime_that_undoes_others_is_not_driv
         }
     });
     drop(parked);
+}
+
+/// A tokio runtime with a clock of its own, which stands while there is something to do.
+fn paused() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn p9_a_commit_that_moves_to_another_tokio_runtime_has_no_ten_leases_again() {
+    let ends = paused();
+    let stays = paused();
+    let store = Commits::default();
+    let idempotency = Idempotency::new(store.clone());
+    let call = |key: &'static str| idempotency.operation("op").key(key).lease(LEASE);
+    stays.block_on(async {
+        call("stays").run(async || Res::Ok(0)).await.unwrap();
+        tokio::time::advance(LEASE * 20).await;
+    });
+    store.take(Takes::Nothing);
+    ends.block_on(call("moves").run(async || Res::Ok(1)))
+        .unwrap();
+    drop(ends);
+    let before = store.tries.load(SeqCst);
+    stays.block_on(idempotency.shutdown(LONG)).unwrap();
+    // One more with the outcome, and one without.
+    assert_eq!(store.tries.load(SeqCst) - before, 2);
+}
+
+#[test]
+fn p12_an_outcome_that_was_left_out_on_a_tokio_runtime_that_has_ended_is_reported() {
+    let ends = paused();
+    let stays = paused();
+    let store = Commits::default();
+    let idempotency = Idempotency::new(store.clone());
+    let decisions: Arc<Mutex<Vec<String>>> = Arc::default();
+    let seen = decisions.clone();
+    let _logging = logging(AtEachEvent::new(move |event| {
+        event.record(&mut Decisions(&seen));
+    }));
+    let call = |key: &'static str| idempotency.operation("op").key(key).lease(LEASE);
+    stays
+        .block_on(call("stays").run(async || Res::Ok(0)))
+        .unwrap();
+    store.take(Takes::NoOutcomeAndHangs);
+    ends.block_on(async {
+        call("moves").run(async || Res::Ok(1)).await.unwrap();
+        store.hangs.notified().await;
+    });
+    store.take(Takes::NoOutcome);
+    drop(ends);
+    stays.block_on(async {
+        idempotency.shutdown(LONG).await.unwrap();
+        let found = call("moves").inspect().await.unwrap();
+        assert_eq!(found.map(|found| found.state), Some(RecordState::Done));
+    });
+    let decisions = decisions.lock().unwrap();
+    let left_out = decisions.iter().filter(|one| *one == "not_encoded");
+    assert_eq!(left_out.count(), 1, "{decisions:?}");
+}
+
+/// A store that does not take all commits.
+#[derive(Clone, Default)]
+struct Commits {
+    store: MemoryStore,
+    takes: Arc<Mutex<Takes>>,
+    tries: Arc<AtomicU32>,
+    /// A commit without an outcome hangs.
+    hangs: Arc<Notify>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Takes {
+    #[default]
+    All,
+    NoOutcome,
+    NoOutcomeAndHangs,
+    Nothing,
+}
+
+impl Commits {
+    fn take(&self, takes: Takes) {
+        *self.takes.lock().unwrap() = takes;
+    }
+}
+
+impl Store for Commits {
+    async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {
+        self.tries.fetch_add(1, SeqCst);
+        let takes = *self.takes.lock().unwrap();
+        match takes {
+            Takes::NoOutcomeAndHangs if commit.outcome.is_none() => {
+                self.hangs.notify_one();
+                pending().await
+            }
+            Takes::All => self.store.commit(commit).await,
+            Takes::NoOutcome if commit.outcome.is_none() => self.store.commit(commit).await,
+            _ => Err(StoreError::new(StoreErrorKind::Unavailable, "not now")),
+        }
+    }
+    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+        self.store.claim(claim).await
+    }
+    async fn release(&self, release: &Release) -> Result<Ownership, StoreError> {
+        self.store.release(release).await
+    }
+    async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
+        self.store.renew(renewals).await
+    }
+    async fn wait(&self, id: &RecordId, attempt: u64, limit: Duration) -> Result<(), StoreError> {
+        self.store.wait(id, attempt, limit).await
+    }
+    async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
+        self.store.inspect(id).await
+    }
+    async fn remove(&self, id: &RecordId) -> Result<Removed, StoreError> {
+        self.store.remove(id).await
+    }
+    async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
+        self.store.issue(issues).await
+    }
+}
+
+/// Collects the decisions of events.
+struct Decisions<'a>(&'a Mutex<Vec<String>>);
+
+impl Visit for Decisions<'_> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "decision" {
+            self.0.lock().unwrap().push(value.to_owned());
+        }
+    }
+    fn record_debug(&mut self, _: &Field, _: &dyn Debug) {}
 }

@@ -47,7 +47,7 @@ impl Request {
                 .versions
                 .as_ref()
                 .map_or(1, |versions| versions.current),
-            is_named: self.settings.may_need_a_person(),
+            records_type_name: self.settings.may_need_a_person(),
         }
     }
 

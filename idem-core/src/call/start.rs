@@ -373,8 +373,9 @@ impl Runtime {
                     is_resent = true;
                 }
                 answer => {
-                    // Sent twice, `Owned` shows that the first message has arrived. With any other
-                    // answer it may arrive after this call has ended, and claim the key then.
+                    // Sent twice, and one of the two owns the key: the other one, if it comes late,
+                    // finds that record or a later one. With any other answer, the first message
+                    // may arrive after this call has ended, and claim the key then.
                     if !is_resent || matches!(answer, Ok(Claimed::Owned { .. })) {
                         claim.answered();
                     }

@@ -255,7 +255,8 @@ where
     }
 
     /// Replays an outcome that is committed already, if the driver expects one: without a
-    /// transaction. Whatever else is there, or fails, is for the claim in a transaction to say.
+    /// transaction. Anything else that is found is left to the claim in a transaction. Without a
+    /// connection, there is none.
     async fn recorded_before<B>(&self, begins: &B) -> Option<TransactionEnd<'_, T, E>>
     where
         B: Transactions<S>,

@@ -38,14 +38,14 @@ pub(crate) struct TypeLabel {
     /// The version of the type.
     pub(crate) version: u32,
     /// Whether the record names the type.
-    pub(crate) is_named: bool,
+    pub(crate) records_type_name: bool,
 }
 
 impl Default for TypeLabel {
     fn default() -> Self {
         Self {
             version: 1,
-            is_named: false,
+            records_type_name: false,
         }
     }
 }
@@ -88,12 +88,15 @@ impl<'a> CodecContext<'a> {
 
     /// Returns what the record says of an outcome of this type, which is nothing for most types.
     fn metadata<T: ?Sized>(self) -> Option<Arc<Metadata>> {
-        let TypeLabel { version, is_named } = self.label;
-        if version <= 1 && !is_named {
+        let TypeLabel {
+            version,
+            records_type_name,
+        } = self.label;
+        if version <= 1 && !records_type_name {
             return None;
         }
         let version = Some(version).filter(|version| *version > 1);
-        let type_name = is_named.then(|| short_type_name(std::any::type_name::<T>()));
+        let type_name = records_type_name.then(|| short_type_name(std::any::type_name::<T>()));
         Some(Arc::new(Metadata {
             version,
             type_name,

@@ -120,16 +120,18 @@ impl StepConnection {
     ) -> RedisResult<Value> {
         self.leave_asked_node().await;
         let mut outcome = command.query_async(&mut self.connection).await;
-        let mut was_replica = false;
+        let mut met_replica = false;
         for pause in PAUSES {
             let Err(error) = &outcome else { break };
             if is_final(error) {
                 break;
             }
+            let is_replica = is_read_only(error);
             // A replica for the second time: the new master is not known yet.
-            if std::mem::replace(&mut was_replica, is_read_only(error)) && was_replica {
+            if is_replica && met_replica {
                 break;
             }
+            met_replica = is_replica;
             match self.prepare_retry(error, pause).await {
                 None => break,
                 Some(Retry::AtMaster) => outcome = command.query_async(&mut self.connection).await,
@@ -355,8 +357,11 @@ impl StepConnection {
         }) = &self.route
         else {
             // The application's connection follows redirections itself.
+            if kind != ServerErrorKind::BusyLoading.into() {
+                return None;
+            }
             sleep(pause).await;
-            return (kind == ServerErrorKind::BusyLoading.into()).then_some(Retry::AtMaster);
+            return Some(Retry::AtMaster);
         };
         let managed = managed.clone();
         let slot = *slot;

@@ -322,7 +322,7 @@ impl Operation<'_> {
             return Ok(());
         };
         let label = TypeLabel {
-            is_named: true,
+            records_type_name: true,
             ..request.type_label()
         };
         let encode = |id: &RecordId, attempt| {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::runtime::{Handle, Id};
+use tokio::time::Instant;
 
 use super::state::{OwnedState, Stage, Tried};
 use crate::base::clock;
@@ -27,6 +28,10 @@ struct Retrying {
     /// Its tokio runtime.
     on: Option<Id>,
     moves: u8,
+    /// When its time is up, on whatever runtime it is then.
+    until: Instant,
+    /// Why the outcome was left out, if it was.
+    left_out: Option<StoreError>,
 }
 
 impl OwnedState {
@@ -43,6 +48,15 @@ impl OwnedState {
             return self
                 .give_up(&"too many others are being tried again (10,000, or 64 MiB of outcomes)");
         };
+        // The store accepts a commit from the last owner even after its lease expired, so a commit
+        // is worth trying for longer than a lease. A release only shortens the lease, so after a
+        // lease it is worth nothing.
+        let length = self.enrolled.term.length();
+        let patience = match self.step {
+            Stage::Committing { .. } => length.saturating_mul(10),
+            _ => length,
+        };
+        let until = clock::after(clock::now(), patience);
         let handle = Handle::try_current()
             .ok()
             .or_else(|| self.runtime.keepers.known().another(None));
@@ -51,6 +65,8 @@ impl OwnedState {
             counted: Some(counted),
             on: None,
             moves: 0,
+            until,
+            left_out: None,
         }
         .start(handle);
     }
@@ -69,22 +85,18 @@ impl Retrying {
 
     async fn run(mut self) {
         let Some(state) = &mut self.state else { return };
-        // The store accepts a commit from the last owner even after its lease expired, so a commit
-        // is worth trying for longer than a lease. A release only shortens the lease, so after a
-        // lease it is worth nothing.
-        let patience = if matches!(state.step, Stage::Committing { .. }) {
-            state.enrolled.term.length().saturating_mul(10)
-        } else {
+        if !matches!(state.step, Stage::Committing { .. }) {
             state.enrolled.stop();
-            state.enrolled.term.length()
-        };
-        let until = clock::after(clock::now(), patience);
+        }
         let mut pause = FIRST_PAUSE;
         loop {
             // A panic of the store counts as no answer.
             let tried = AssertUnwindSafe(state.try_step()).catch_unwind().await;
             let error = match tried.unwrap_or_else(|_| Tried::Failed(StoreError::panicked())) {
                 Tried::Over(ownership) => {
+                    if let (Ownership::Held, Some(why)) = (ownership, &self.left_out) {
+                        state.not_encoded(why);
+                    }
                     state.finish(ownership);
                     break;
                 }
@@ -94,16 +106,14 @@ impl Retrying {
                 }
                 Tried::Failed(error) => error,
             };
-            if clock::now() >= until {
-                // The store may be unable to take this outcome, for example because it is large.
-                let is_done = state.leaves_out_outcome()
-                    && matches!(state.try_step().await, Tried::Over(Ownership::Held));
-                if is_done {
-                    state.not_encoded(&error);
-                    state.finish(Ownership::Held);
-                } else {
-                    state.give_up(&error);
+            if clock::now() >= self.until {
+                // The store may be unable to take this outcome, for example because it is large. So
+                // the last try is one without it.
+                if state.leaves_out_outcome() {
+                    self.left_out = Some(error);
+                    continue;
                 }
+                state.give_up(&error);
                 break;
             }
             tokio::time::sleep(jittered(pause)).await;
@@ -146,6 +156,8 @@ impl Drop for Retrying {
             counted,
             on: None,
             moves,
+            until: self.until,
+            left_out: self.left_out.take(),
         }
         .start(Some(handle));
     }

@@ -47,8 +47,8 @@ pub(super) struct OwnedState {
     sending: Option<Sending>,
     pub(super) source: OutcomeSource,
     committed: bool,
-    /// A release without an answer may have been carried out.
-    doubtful: bool,
+    /// A release may have been carried out, although none was answered.
+    may_be_released: bool,
     /// The reason to report if the store refuses a step.
     why_refused: &'static str,
 }
@@ -163,7 +163,7 @@ impl OwnedState {
             sending: None,
             source: OutcomeSource::Body { steps: None },
             committed: false,
-            doubtful: false,
+            may_be_released: false,
             why_refused: NOT_THE_OWNER,
         }
     }
@@ -191,19 +191,19 @@ impl OwnedState {
             return Tried::Over(Ownership::Held);
         };
         let answer = request.send(&self.runtime.store);
-        // If this future is dropped before the answer, nothing says whether the store released the
-        // record.
-        let was_doubtful = self.doubtful;
-        self.doubtful |= matches!(self.step, Stage::Releasing { .. });
+        // Set before the await: this future may be dropped there.
+        let was_before = self.may_be_released;
+        let releases = matches!(self.step, Stage::Releasing { .. });
+        self.may_be_released |= releases;
         let answer = answer.await;
-        self.doubtful =
-            was_doubtful || (self.doubtful && answer.as_ref().is_err_and(StoreError::is_unknown));
+        let is_unknown = answer.as_ref().is_err_and(StoreError::is_unknown);
+        self.may_be_released = was_before || (releases && is_unknown);
         match answer {
             Ok(Ownership::Held) => {
                 self.cache();
                 Tried::Over(Ownership::Held)
             }
-            Ok(Ownership::Lost) => Tried::Over(Box::pin(self.after_all()).await),
+            Ok(Ownership::Lost) => Tried::Over(Box::pin(self.after_refusal()).await),
             Err(error) if error.kind() == StoreErrorKind::TooLarge && self.leaves_out_outcome() => {
                 self.not_encoded(&error);
                 Box::pin(self.try_step()).await
@@ -281,10 +281,10 @@ impl OwnedState {
 
     /// Looks why the store refused a step. A store that repeats a release by itself may find
     /// nothing left to release, although its first try succeeded.
-    async fn after_all(&mut self) -> Ownership {
+    async fn after_refusal(&mut self) -> Ownership {
         let term = &self.enrolled.term;
         let releases = matches!(self.step, Stage::Releasing(GiveUp::Release));
-        if self.doubtful || !(releases || term.may_be_recorded()) {
+        if self.may_be_released || !(releases || term.may_be_recorded()) {
             return Ownership::Lost;
         }
         let Ok(Some(found)) = self.runtime.store.inspect(&term.id).await else {
@@ -397,7 +397,9 @@ impl OwnedState {
                 });
             }
             (Stage::Committing { .. }, Ownership::Lost) => Decision::CommitRefused,
-            (Stage::Releasing(_), Ownership::Lost) if !self.doubtful => Decision::ReleaseRefused,
+            (Stage::Releasing(_), Ownership::Lost) if !self.may_be_released => {
+                Decision::ReleaseRefused
+            }
             // Held, or the store released the record earlier and its reply was lost.
             (Stage::Releasing(GiveUp::Release), _) if is_by_hand => Decision::ReleasedByHand,
             (Stage::Releasing(GiveUp::Release), _) => Decision::Released,

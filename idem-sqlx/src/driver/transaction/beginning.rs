@@ -64,7 +64,8 @@ pub(crate) async fn find_outcome<D: Dialect>(
             Err(_) => return Err(errors::timed_out::<D>(&place, CONNECT_WAIT).unsent()),
         },
     };
-    // An error will be that of the transaction, too, unless a new connection helps.
+    // A read that fails, or cannot be understood, is left to the claim: it meets the same error, or
+    // a connection that works.
     let Ok(Some(row)) = found else {
         return Ok(None);
     };
