@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use tower_layer::Layer as _;
 use tower_service::Service as _;
 
-use crate::bridge::{ChannelBody, Job, WorkerService, chunks, length};
+use crate::bridge::{ChannelBody, HandlerResult, Job, WorkerService, chunks, length};
 use crate::convert;
 
 /// A middleware that guards whole responses by the Idempotency-Key header:
@@ -180,6 +180,16 @@ fn body_of(request: &mut ServiceRequest) -> Body {
     Body::streaming(received)
 }
 
+/// Gives a request the body that the layer has let through.
+fn set_body(request: &mut ServiceRequest, body: Body) {
+    let stream = body
+        .into_data_stream()
+        .map(|chunk| chunk.map_err(|error| PayloadError::Io(std::io::Error::other(error))));
+    request.set_payload(Payload::Stream {
+        payload: Box::pin(stream),
+    });
+}
+
 /// Runs the service if the layer lets the request through, and gives the request back afterwards.
 ///
 /// It is a task of its own, so that a client that disconnects does not stop it. A lost lease does.
@@ -202,12 +212,7 @@ async fn serve<S, B>(
         let _ = done.send(Ok(request.into_parts().0));
         return;
     };
-    let stream = admitted.into_body().into_data_stream();
-    let stream =
-        stream.map(|chunk| chunk.map_err(|error| PayloadError::Io(std::io::Error::other(error))));
-    request.set_payload(Payload::Stream {
-        payload: Box::pin(stream),
-    });
+    set_body(&mut request, admitted.into_body());
     // As a part of the guarded call, so that a handler whose lease is lost is dropped.
     let running =
         AssertUnwindSafe(part.run(async move { service.call(request).await })).catch_unwind();
@@ -231,6 +236,11 @@ async fn serve<S, B>(
         }
     };
     let _ = done.send(request);
+    send_response(served, response).await;
+}
+
+/// Sends the service's response to the layer. Returns when all of its body is sent.
+async fn send_response(served: HttpResponse<BoxBody>, response: oneshot::Sender<HandlerResult>) {
     let Some(parts) = convert::parts(&served) else {
         return;
     };

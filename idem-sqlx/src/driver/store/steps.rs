@@ -140,22 +140,9 @@ async fn claim_on<D: Dialect>(
         let Some(row) = found else {
             return answer(claim.on_nothing());
         };
-        let FoundRow {
-            record,
-            left,
-            revision,
-            ..
-        } = row.read()?;
-        let (next, guard) = match claim_step(claim, record.as_ref(), left, revision) {
-            ClaimStep::Answer(claimed) => return Ok(claimed),
-            ClaimStep::Put(next, guard) => (next, guard),
-            ClaimStep::IfLapsed(lapsed, then) => {
-                match (clock.doubt(dialect, on, lapsed).await?, then) {
-                    (Some(doubt), _) => return Ok(lapsed.answer(doubt)),
-                    (None, Ok(over)) => over,
-                    (None, Err(claimed)) => return Ok(claimed),
-                }
-            }
+        let (next, guard) = match decide(dialect, on, clock, claim, row).await? {
+            Ok(over) => over,
+            Err(claimed) => return Ok(claimed),
         };
         if dialect.put(on, &claim.id, guard, &in_flight(&next)).await? {
             return Ok(Claimed::Owned {
@@ -165,6 +152,30 @@ async fn claim_on<D: Dialect>(
         }
     }
     Err(contended(ROUNDS).into())
+}
+
+/// Returns what a claim writes over a row if the row has not changed, or the claim's answer.
+pub(crate) async fn decide<D: Dialect>(
+    dialect: &D,
+    on: &mut Conn<D>,
+    clock: &DatabaseClock,
+    claim: &Claim,
+    row: Row,
+) -> Result<Result<(InFlight, Guard), Claimed>, StepError> {
+    let FoundRow {
+        record,
+        left,
+        revision,
+        ..
+    } = row.read()?;
+    Ok(match claim_step(claim, record.as_ref(), left, revision) {
+        ClaimStep::Answer(claimed) => Err(claimed),
+        ClaimStep::Put(next, guard) => Ok((next, guard)),
+        ClaimStep::IfLapsed(lapsed, then) => match clock.doubt(dialect, on, lapsed).await? {
+            Some(doubt) => Err(lapsed.answer(doubt)),
+            None => then,
+        },
+    })
 }
 
 /// The decision of a claim about a row.

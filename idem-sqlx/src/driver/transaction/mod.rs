@@ -19,8 +19,8 @@ use super::dialect::{Conn, Dialect, ErrorClass, Guard, InsertResult};
 use super::executor::Executor;
 use super::executor::duplicates::Expected;
 use super::executor::errors::{self, StepError, classify, contended};
-use super::store::steps::{ClaimStep, ROUNDS, claim_step, commit_on, in_flight};
-use crate::row::{Columns, FoundRow};
+use super::store::steps::{ROUNDS, commit_on, decide, in_flight};
+use crate::row::Columns;
 
 /// The pause that is suggested to a call whose key another transaction holds, whose end is unknown.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -43,11 +43,36 @@ pub(crate) async fn claim<D: Dialect>(
     claim_named(executor, on, claim, wait).await
 }
 
-/// Claims a key that the transaction has [named](Dialect::name_key).
+/// How long a claim waits for locks of other transactions.
+struct LockWait {
+    length: Duration,
+    /// `None`: further away than the clock can tell.
+    end: Option<Instant>,
+}
+
 #[allow(
     clippy::disallowed_methods,
     reason = "how long a caller waits, compared with nothing of the database"
 )]
+impl LockWait {
+    fn new(length: Duration) -> Self {
+        let end = Instant::now().checked_add(length);
+        Self { length, end }
+    }
+
+    fn left(&self) -> Duration {
+        self.end.map_or(self.length, |end| {
+            end.saturating_duration_since(Instant::now())
+        })
+    }
+
+    /// The limit for one statement. `None`: no other transaction can hold a lock.
+    fn limit(&self) -> Option<Duration> {
+        (self.length < Duration::MAX).then(|| self.left())
+    }
+}
+
+/// Claims a key that the transaction has [named](Dialect::name_key).
 pub(crate) async fn claim_named<D: Dialect>(
     executor: &std::sync::Arc<Executor<D>>,
     on: &mut Conn<D>,
@@ -63,10 +88,9 @@ pub(crate) async fn claim_named<D: Dialect>(
             StepError::Store(error) => error,
             StepError::Sql(error) | StepError::Unsent(error) => failed(executor, error),
         })?;
-    let until = Instant::now().checked_add(wait);
-    let mut left = wait;
+    let wait = LockWait::new(wait);
     loop {
-        match claim_on(executor, on, claim, left).await {
+        match claim_on(executor, on, claim, &wait).await {
             // MariaDB reports some statements that it has interrupted as locked.
             Ok(Claimed::InFlight { attempt: 0, .. }) => {}
             Ok(claimed) => return Ok(claimed),
@@ -83,10 +107,7 @@ pub(crate) async fn claim_named<D: Dialect>(
             }
         }
         // The connection's own limit for statements may be shorter than the wait.
-        left = until.map_or(wait, |until| {
-            until.saturating_duration_since(Instant::now())
-        });
-        if left.is_zero() {
+        if wait.left().is_zero() {
             return Ok(LOCKED);
         }
         undo_statement::<D>(on).await.map_err(ended::<D>)?;
@@ -104,84 +125,67 @@ async fn undo_statement<D: Dialect>(on: &mut Conn<D>) -> Result<(), sqlx::Error>
 }
 
 /// Claims as a separate step does, except that a statement waits for a lock no longer than `wait`.
-#[allow(
-    clippy::disallowed_methods,
-    reason = "how long a caller waits, compared with nothing of the database"
-)]
 async fn claim_on<D: Dialect>(
     executor: &Executor<D>,
     on: &mut Conn<D>,
     claim: &Claim,
-    wait: Duration,
+    wait: &LockWait,
 ) -> Result<Claimed, StepError> {
+    let duplicates = &executor.duplicates;
+    if duplicates.expected(&claim.id) == Expected::Nothing
+        && let Some(claimed) = insert_new_within(&executor.within, on, claim, wait.limit()).await?
+    {
+        duplicates.note(&claim.id, false);
+        return Ok(claimed);
+    }
+    for _ in 0..ROUNDS {
+        if let Some(claimed) = claim_once(executor, on, claim, wait).await? {
+            return Ok(claimed);
+        }
+    }
+    Err(contended(ROUNDS).into())
+}
+
+/// Claims by what the row says now. `None`: another transaction has changed it since it was read.
+async fn claim_once<D: Dialect>(
+    executor: &Executor<D>,
+    on: &mut Conn<D>,
+    claim: &Claim,
+    wait: &LockWait,
+) -> Result<Option<Claimed>, StepError> {
     let Executor {
         within: dialect,
         clock,
         duplicates,
         ..
     } = executor;
-    let until = Instant::now().checked_add(wait);
-    // `None`: no other transaction can hold a lock.
-    let left = || {
-        (wait < Duration::MAX).then(|| {
-            until.map_or(wait, |until| {
-                until.saturating_duration_since(Instant::now())
-            })
-        })
-    };
-    if duplicates.expected(&claim.id) == Expected::Nothing
-        && let Some(claimed) = insert_new_within(dialect, on, claim, left()).await?
-    {
-        duplicates.note(&claim.id, false);
-        return Ok(claimed);
-    }
-    for _ in 0..ROUNDS {
-        let found = match claim.on_nothing() {
-            OnClaim::Take(first) => {
-                let first = in_flight(&first);
-                match insert_within(dialect, on, claim, &first, left()).await? {
-                    InsertResult::Row(row) => {
-                        duplicates.note(&claim.id, row.revision != first.revision);
-                        Some(*row)
-                    }
-                    InsertResult::Locked => return Ok(LOCKED),
-                    // Written by a transaction that has ended since: the next statement sees it.
-                    InsertResult::NotVisible => continue,
-                }
+    let row = if let OnClaim::Take(first) = claim.on_nothing() {
+        let first = in_flight(&first);
+        match insert_within(dialect, on, claim, &first, wait.limit()).await? {
+            InsertResult::Row(row) => {
+                duplicates.note(&claim.id, row.revision != first.revision);
+                *row
             }
-            _ => {
-                dialect
-                    .read_within(on, &claim.id, left().unwrap_or(Duration::MAX))
-                    .await?
-            }
-        };
-        let Some(row) = found else {
-            return Ok(Claimed::NotIssued);
-        };
-        let FoundRow {
-            record,
-            left: valid,
-            revision,
-            ..
-        } = row.read()?;
-        let (then, guard) = match claim_step(claim, record.as_ref(), valid, revision) {
-            ClaimStep::Answer(claimed) => return Ok(claimed),
-            ClaimStep::Put(then, guard) => (then, guard),
-            ClaimStep::IfLapsed(lapsed, then) => {
-                match (clock.doubt(dialect, on, lapsed).await?, then) {
-                    (Some(doubt), _) => return Ok(lapsed.answer(doubt)),
-                    (None, Ok(over)) => over,
-                    (None, Err(claimed)) => return Ok(claimed),
-                }
-            }
-        };
-        let attempt = then.attempt;
-        let from = then.origin;
-        if put_within(dialect, on, claim, guard, &in_flight(&then), left()).await? {
-            return Ok(Claimed::Owned { attempt, from });
+            InsertResult::Locked => return Ok(Some(LOCKED)),
+            // Written by a transaction that has ended since: the next statement sees it.
+            InsertResult::NotVisible => return Ok(None),
         }
-    }
-    Err(contended(ROUNDS).into())
+    } else {
+        let limit = wait.limit().unwrap_or(Duration::MAX);
+        match dialect.read_within(on, &claim.id, limit).await? {
+            Some(row) => row,
+            None => return Ok(Some(Claimed::NotIssued)),
+        }
+    };
+    let (next, guard) = match decide(dialect, on, clock, claim, row).await? {
+        Ok(over) => over,
+        Err(claimed) => return Ok(Some(claimed)),
+    };
+    let is_written = put_within(dialect, on, claim, guard, &in_flight(&next), wait.limit()).await?;
+    Ok(is_written.then_some(Claimed::Owned {
+        attempt: next.attempt,
+        from: next.origin,
+    }))
 }
 
 /// Claims a key that is expected to have no row. `None`: it has one, or another transaction has
