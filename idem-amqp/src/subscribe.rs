@@ -106,6 +106,8 @@ pub(crate) async fn deliveries(
         (subscription, channels, queue),
         move |(mut subscription, channels, queue)| async move {
             let next = tokio::select! {
+                // The deliveries first: the checks set timers.
+                biased;
                 delivered = subscription.consumer.next() => match delivered {
                     Some(Ok(message)) => Ok(Ticket::new(message, &channels, &queue)),
                     Some(Err(error)) => Err(Fault::passing(error)),

@@ -16,7 +16,7 @@ use idem_queue::{Broker, Deliveries, Delivery, Error, Fault, Room, Settings};
 use crate::dead_letter::DeadLetters;
 use crate::pull::deliveries;
 use crate::subject::check_filter;
-use crate::ticket::Ticket;
+use crate::ticket::{ConsumerTerms, Ticket};
 
 /// Consumes messages of a JetStream stream by a durable pull consumer, and runs an idempotent
 /// handler for each.
@@ -245,13 +245,16 @@ impl Broker for Consumer {
             )));
         }
         let (consumer, dead_letters) = checked?;
-        let keep_alive = keep_alive_interval(&consumer.cached_info().config);
-        let source: Arc<str> = self.stream.as_str().into();
+        let terms = Arc::new(ConsumerTerms {
+            stream: self.stream.as_str().into(),
+            dead_letters,
+            keep_alive: keep_alive_interval(&consumer.cached_info().config),
+        });
         Ok(deliveries(
             self.context.client(),
             consumer,
             room,
-            move |message| Ticket::new(message, &source, &dead_letters, keep_alive),
+            move |message| Ticket::new(message, &terms),
         ))
     }
 

@@ -24,8 +24,8 @@ pub(crate) struct OriginalMessage<'a> {
     pub(crate) headers: Option<&'a HeaderMap>,
     pub(crate) stream: &'a str,
     pub(crate) consumer: &'a str,
-    pub(crate) sequence: &'a str,
-    /// In nanoseconds.
+    pub(crate) sequence: u64,
+    /// When the stream received it, in nanoseconds: the same in each delivery.
     pub(crate) published: i128,
 }
 
@@ -52,11 +52,12 @@ impl OriginalMessage<'_> {
 
     /// Adds our headers, which say where the message comes from and why it is dead-lettered.
     fn describe(&self, delivery: &Delivery, reason: &str, headers: &mut HeaderMap) {
+        let sequence = self.sequence.to_string();
         let ours = [
             (REASON, Some(reason)),
             ("idem-stream", Some(self.stream)),
             ("idem-consumer", Some(self.consumer)),
-            ("idem-sequence", Some(self.sequence)),
+            ("idem-sequence", Some(&*sequence)),
             ("idem-subject", Some(delivery.subject())),
             (
                 "idem-message-id",

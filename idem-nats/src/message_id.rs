@@ -22,7 +22,7 @@ pub(crate) fn published_id(headers: Option<&HeaderMap>) -> Option<&str> {
 /// Publishers may choose any id. If one chose `sequence-2`, the second message of the stream would
 /// be acknowledged as its duplicate, without having been handled. Only such ids are changed: the
 /// ids are parts of keys, and a changed key is handled again.
-pub(crate) fn message_id(published: Option<&str>, sequence: &str) -> String {
+pub(crate) fn message_id(published: Option<&str>, sequence: u64) -> String {
     let Some(id) = published else {
         return format!("{SEQUENCE}{sequence}");
     };
@@ -61,9 +61,9 @@ mod tests {
                 "Nats-Msg-Id:Nats-Msg-Id:Nats-Msg-Id:sequence-2",
             ),
         ];
-        let mut ids = BTreeSet::from([message_id(None, "2")]);
+        let mut ids = BTreeSet::from([message_id(None, 2)]);
         for (id, expected) in published {
-            assert_eq!(message_id(Some(id), "2"), expected);
+            assert_eq!(message_id(Some(id), 2), expected);
             assert!(ids.insert(expected.to_owned()), "{id}");
         }
     }

@@ -42,14 +42,15 @@ pub(crate) fn deliveries<F>(
 where
     F: Fn(Message) -> Result<(Delivery, Ticket), BoxError> + Send + 'static,
 {
-    let pull = Pull {
+    // On the heap: the stream moves it with each message.
+    let pull = Box::new(Pull {
         client,
         consumer,
         room,
         ticket,
         batch: None,
         connects: 0,
-    };
+    });
     Box::pin(stream::unfold(pull, |mut pull| async move {
         let next = pull.next().await;
         Some((next, pull))

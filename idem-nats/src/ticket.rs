@@ -18,32 +18,29 @@ use crate::message_id::{message_id, published_id};
 #[derive(Debug)]
 pub struct Ticket {
     message: Message,
-    sequence: String,
-    /// When the stream received it, in nanoseconds: the same in each delivery.
-    published: i128,
-    consumer: String,
-    stream: Arc<str>,
-    dead_letters: DeadLetters,
-    keep_alive: Duration,
+    consumer: Arc<ConsumerTerms>,
+}
+
+/// What all deliveries of a consumer share.
+#[derive(Debug)]
+pub(crate) struct ConsumerTerms {
+    pub(crate) stream: Arc<str>,
+    pub(crate) dead_letters: DeadLetters,
+    /// How often the server is told that a handler runs.
+    pub(crate) keep_alive: Duration,
 }
 
 impl Ticket {
     pub(crate) fn new(
         message: Message,
-        stream: &Arc<str>,
-        dead_letters: &DeadLetters,
-        keep_alive: Duration,
+        consumer: &Arc<ConsumerTerms>,
     ) -> Result<(Delivery, Self), BoxError> {
         let info = message.info()?;
-        let sequence = info.stream_sequence.to_string();
-        let consumer = info.consumer.to_owned();
-        let redelivered = info.delivered > 1;
-        let published = info.published.unix_timestamp_nanos();
-        let id = message_id(published_id(message.headers.as_ref()), &sequence);
-        let mut delivery = Delivery::new(stream.clone(), message.payload.clone())
+        let id = message_id(published_id(message.headers.as_ref()), info.stream_sequence);
+        let mut delivery = Delivery::new(consumer.stream.clone(), message.payload.clone())
             .with_id(id)
             .with_subject(message.subject.as_str())
-            .with_redelivered(redelivered);
+            .with_redelivered(info.delivered > 1);
         for (name, values) in message.headers.iter().flat_map(HeaderMap::iter) {
             for value in values {
                 delivery = delivery.with_header(name.to_string(), value.as_str());
@@ -53,12 +50,7 @@ impl Ticket {
             delivery,
             Self {
                 message,
-                sequence,
-                published,
-                consumer,
-                stream: stream.clone(),
-                dead_letters: dead_letters.clone(),
-                keep_alive,
+                consumer: consumer.clone(),
             },
         ))
     }
@@ -66,7 +58,7 @@ impl Ticket {
 
 impl idem_queue::Ticket for Ticket {
     fn keep_alive_every(&self) -> Option<Duration> {
-        Some(self.keep_alive)
+        Some(self.consumer.keep_alive)
     }
 
     async fn keep_alive(&self) -> Result<(), BoxError> {
@@ -84,21 +76,16 @@ impl idem_queue::Ticket for Ticket {
     }
 
     async fn dead_letter(&self, delivery: &Delivery, reason: &str) -> Result<(), BoxError> {
-        let Self {
-            stream,
-            consumer,
-            sequence,
-            published,
-            ..
-        } = self;
+        let info = self.message.info()?;
         let original = OriginalMessage {
             headers: self.message.headers.as_ref(),
-            stream,
-            consumer,
-            sequence,
-            published: *published,
+            stream: &self.consumer.stream,
+            consumer: info.consumer,
+            sequence: info.stream_sequence,
+            published: info.published.unix_timestamp_nanos(),
         };
-        self.dead_letters
+        self.consumer
+            .dead_letters
             .publish(delivery, original, reason)
             .await?;
         // The answer is waited for, so that the message is dead-lettered once.

@@ -307,7 +307,7 @@ async fn handle_delivery<T, H, E>(
     };
     // The handler is dropped by now, so it no longer runs when another consumer gets the message.
     let Some((outcome, report)) = outcome else {
-        if let Err(error) = catch_client_panic(ticket.hand_back()).await {
+        if let Err(error) = Box::pin(catch_client_panic(ticket.hand_back())).await {
             not_handed_back(&delivery, &error);
         }
         return;
@@ -338,8 +338,8 @@ async fn while_kept_alive<T: Ticket, F: Future>(
     let kept_alive = async {
         loop {
             tokio::time::sleep(every).await;
-            let kept_alive =
-                tokio::time::timeout(every, catch_client_panic(ticket.keep_alive())).await;
+            let telling = Box::pin(catch_client_panic(ticket.keep_alive()));
+            let kept_alive = tokio::time::timeout(every, telling).await;
             if let Err(error) =
                 kept_alive.unwrap_or_else(|_| Err("the broker did not answer in time".into()))
             {

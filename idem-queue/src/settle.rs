@@ -64,11 +64,15 @@ pub(crate) async fn settle<T: Ticket>(
     let mut tries = 0;
     while T::KEEPS || tries < TRIES {
         tries += 1;
+        // On the heap, unless it is common: the future of each delivery has room for this one, and
+        // is moved several times.
         let step = async {
             match disposition {
                 Disposition::Ack => ticket.ack().await,
-                Disposition::Retry { after } => ticket.retry(delivery, *after).await,
-                Disposition::DeadLetter { reason } => ticket.dead_letter(delivery, reason).await,
+                Disposition::Retry { after } => Box::pin(ticket.retry(delivery, *after)).await,
+                Disposition::DeadLetter { reason } => {
+                    Box::pin(ticket.dead_letter(delivery, reason)).await
+                }
             }
         };
         // A client may wait forever for the answer of a connection that has ended.
@@ -93,8 +97,8 @@ pub(crate) async fn settle<T: Ticket>(
         pause_unless_void(ticket, pause).await;
         pause = LONGEST_PAUSE.min(pause * 2);
     }
-    let handed_back =
-        tokio::time::timeout(STEP_TIMEOUT, catch_client_panic(ticket.hand_back())).await;
+    let handing_back = Box::pin(catch_client_panic(ticket.hand_back()));
+    let handed_back = tokio::time::timeout(STEP_TIMEOUT, handing_back).await;
     if let Err(error) =
         handed_back.unwrap_or_else(|_| Err("the broker did not answer in time".into()))
     {
