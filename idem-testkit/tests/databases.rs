@@ -1,6 +1,6 @@
 //! The private databases that stand behind something.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
 use std::process::Command;
