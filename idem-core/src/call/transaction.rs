@@ -128,16 +128,6 @@ enum TransactionEnd<'p, T, E> {
     StoreFailed(StoreError),
 }
 
-/// What follows the end of a transaction that the library began.
-enum AfterTransaction<'p, T, E> {
-    /// The call returns.
-    Return(Result<Outcome<T>, E>),
-    /// The call waits for a lease, and then begins a transaction.
-    Wait(LeaseMet<'p>),
-    /// After a pause, the call begins a transaction, because another one was in its way.
-    RunAgain,
-}
-
 impl<R, T, E, P, S> InTransaction<'_, R, T, E, P, S>
 where
     S: Store,
@@ -180,60 +170,48 @@ where
         let mut until = None;
         loop {
             pause.rounds += 1;
+            let may_rerun = pause.rounds <= RERUNS;
             let end = self
                 .in_one_transaction(begins, &mut body, committed_by, until.take())
                 .await;
-            match self.after::<B>(end, pause.rounds <= RERUNS, &rerun) {
-                AfterTransaction::Return(result) => return result,
-                AfterTransaction::Wait(met) => {
+            match end {
+                TransactionEnd::Committed { result, steps } => {
+                    self.remove_steps(steps, false);
+                    return result;
+                }
+                TransactionEnd::Met(met) => {
                     met.wait(&mut waits).await;
                     until = Some(met.lease.until);
                     // A wait is no conflict, so it does not count.
                     pause.rounds -= 1;
+                    continue;
                 }
-                AfterTransaction::RunAgain => pause.take().await,
-            }
-        }
-    }
-
-    /// Decides what follows the end of a transaction, and reports a conflict.
-    fn after<'s, B>(
-        &self,
-        end: TransactionEnd<'s, T, E>,
-        may_rerun: bool,
-        rerun: &impl Fn(&E) -> bool,
-    ) -> AfterTransaction<'s, T, E>
-    where
-        B: Transactions<S>,
-    {
-        match end {
-            TransactionEnd::Committed { result, steps } => {
-                self.remove_steps(steps, false);
-                AfterTransaction::Return(result)
-            }
-            TransactionEnd::Met(met) => AfterTransaction::Wait(met),
-            TransactionEnd::Failed(error) if may_rerun && rerun(&error) => {
-                self.runs_again(&"the body met another transaction")
-            }
-            TransactionEnd::Failed(error) => AfterTransaction::Return(Err(error)),
-            TransactionEnd::Refused(Error::Store { source, .. })
-                if may_rerun && is_conflict::<S, B>(&source) =>
-            {
-                self.runs_again(&source)
-            }
-            TransactionEnd::Refused(error) => {
-                if let Error::Store { source, .. } = &error {
-                    self.gives_up(source);
+                TransactionEnd::Failed(error) => {
+                    if !may_rerun || !rerun(&error) {
+                        return Err(error);
+                    }
+                    self.runs_again(&"the body met another transaction");
                 }
-                AfterTransaction::Return(Err(self.handling.refuse(error)))
+                TransactionEnd::Refused(Error::Store { source, .. })
+                    if may_rerun && is_conflict::<S, B>(&source) =>
+                {
+                    self.runs_again(&source);
+                }
+                TransactionEnd::Refused(error) => {
+                    if let Error::Store { source, .. } = &error {
+                        self.gives_up(source);
+                    }
+                    return Err(self.handling.refuse(error));
+                }
+                TransactionEnd::StoreFailed(failure) => {
+                    if !may_rerun || !is_conflict::<S, B>(&failure) {
+                        self.gives_up(&failure);
+                        return Err(self.handling.refuse(self.store_failed(failure)));
+                    }
+                    self.runs_again(&failure);
+                }
             }
-            TransactionEnd::StoreFailed(failure) if may_rerun && is_conflict::<S, B>(&failure) => {
-                self.runs_again(&failure)
-            }
-            TransactionEnd::StoreFailed(failure) => {
-                self.gives_up(&failure);
-                AfterTransaction::Return(Err(self.handling.refuse(self.store_failed(failure))))
-            }
+            pause.take().await;
         }
     }
 
@@ -545,14 +523,12 @@ where
         }
     }
 
-    /// Reports a conflict after which the transaction runs again.
-    fn runs_again<'s>(&self, why: &dyn std::fmt::Display) -> AfterTransaction<'s, T, E> {
+    fn runs_again(&self, why: &dyn std::fmt::Display) {
         if let Prepared::Guarded(runtime, request) = self.prepared {
             runtime
                 .observer
                 .decided_because(Decision::Retried, &request.id, 0, why);
         }
-        AfterTransaction::RunAgain
     }
 }
 
