@@ -51,6 +51,16 @@ async fn charge(shared: web::Data<Shared>, body: web::Bytes) -> HttpResponse {
         .body(format!("{run} {}", String::from_utf8_lossy(&body)))
 }
 
+async fn linked(shared: web::Data<Shared>) -> HttpResponse {
+    shared.runs.fetch_add(1, SeqCst);
+    HttpResponse::Created()
+        .append_header(("link", "</b>"))
+        .append_header(("link", "</a>"))
+        .append_header(("set-cookie", "a=1"))
+        .append_header(("set-cookie", "b=2"))
+        .finish()
+}
+
 async fn streaming(shared: web::Data<Shared>) -> HttpResponse {
     shared.runs.fetch_add(1, SeqCst);
     let chunks =
@@ -100,6 +110,7 @@ fn site_of(layer: IdempotencyLayer<idem_http::Scoped>) -> Site {
             .route("/charges", web::post().to(charge))
             .route("/charges", web::get().to(charge))
             .route("/refunds/{id}", web::post().to(charge))
+            .route("/linked", web::post().to(linked))
             .route("/streaming", web::post().to(streaming))
             .route("/failing", web::post().to(failing))
             .route("/buggy", web::post().to(buggy))
@@ -187,6 +198,24 @@ async fn a_duplicate_gets_the_recorded_response_and_another_request_a_mismatch()
     assert_eq!(status(&site.post("/refunds/7", "k", "10").await), "201");
     assert_eq!(status(&site.post("/refunds/8", "k", "10").await), "422");
     assert_eq!(site.runs.load(SeqCst), 2);
+}
+
+#[actix_web::test]
+async fn each_value_of_a_header_is_sent_and_replayed_in_order() {
+    let site = site();
+    for cookies in [&["a=1", "b=2"][..], &[]] {
+        let got = site.post("/linked", "k", "").await;
+        let values = |name: &str| -> Vec<_> {
+            let lines = got.lines().filter_map(|line| line.split_once(": "));
+            lines
+                .filter(|(found, _)| *found == name)
+                .map(|(_, value)| value)
+                .collect()
+        };
+        assert_eq!(values("link"), ["</b>", "</a>"], "{got}");
+        assert_eq!(values("set-cookie"), cookies, "{got}");
+    }
+    assert_eq!(site.runs.load(SeqCst), 1);
 }
 
 #[actix_web::test]

@@ -27,9 +27,9 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_TYPE, DATE, LOCATION, RETRY_AFTER, SET_COOKIE};
+use axum::http::header::{CONTENT_TYPE, DATE, LINK, LOCATION, RETRY_AFTER, SET_COOKIE};
 use axum::http::{HeaderMap, HeaderName, Method, Request, StatusCode};
-use axum::response::IntoResponse;
+use axum::response::{AppendHeaders, IntoResponse};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use idem_core::{Idempotency, MemoryStore};
@@ -76,6 +76,27 @@ async fn a_duplicate_gets_the_first_response_with_its_status_and_headers() {
                 .map(axum::http::HeaderValue::as_bytes),
             Some(&b"now"[..])
         );
+    }
+    assert_eq!(site.runs.load(SeqCst), 1);
+}
+
+#[tokio::test]
+async fn each_value_of_a_header_is_sent_and_replayed_in_order() {
+    let site = Site::new();
+    let app = site.app(|_| {
+        let headers = [
+            (LINK, "</b>"),
+            (LINK, "</a>"),
+            (SET_COOKIE, "a=1"),
+            (SET_COOKIE, "b=2"),
+        ];
+        AppendHeaders(headers).into_response()
+    });
+    for cookies in [&["a=1", "b=2"][..], &[]] {
+        let got = send(&app, request("k").body(Body::empty()).unwrap()).await;
+        let values = |name| got.headers.get_all(name).iter().collect::<Vec<_>>();
+        assert_eq!(values(LINK), ["</b>", "</a>"]);
+        assert_eq!(values(SET_COOKIE), cookies);
     }
     assert_eq!(site.runs.load(SeqCst), 1);
 }

@@ -55,6 +55,11 @@ impl Failure {
         }
     }
 
+    /// Whether the store refused a step for now.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        matches!(&self.0, Kind::Store(error) if error.kind() == StoreErrorKind::Unavailable)
+    }
+
     pub(crate) fn skip_reason(&self) -> Option<&'static str> {
         match self.0 {
             Kind::Skipped(reason) => Some(reason),

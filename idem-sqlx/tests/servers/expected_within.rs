@@ -7,6 +7,7 @@ use idem_core::store::Transaction as _;
 use idem_core::store::record::{Claim, Claimed};
 use idem_core::{Error, Idempotency, InFlight, Store};
 use idem_sqlx::sqlx::mysql::{MySqlPool, MySqlPoolOptions};
+use idem_sqlx::sqlx::postgres::PgPool;
 use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use idem_sqlx::sqlx::{self, Executor as _};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
@@ -14,6 +15,8 @@ use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 use crate::databases::{CREATE, insert, mariadb, postgres, real_mysql, sqlite};
 use crate::expected::{AT_KEY, Found, accustom, claim_of, is_answer, write};
 use crate::failed::Failed;
+use crate::observing::Log;
+use crate::until;
 
 const WAIT: Duration = Duration::from_secs(2);
 
@@ -67,7 +70,7 @@ macro_rules! on {
                         let operation = operation(key).in_flight(InFlight::Reject);
                         operation
                             .transaction(&pool, async |tx| {
-                                sqlx::raw_sql(insert(key)).execute(&mut **tx).await?;
+                                sqlx::raw_sql(insert("found")).execute(&mut **tx).await?;
                                 Ok::<_, Failed>(7_u32)
                             })
                             .await
@@ -96,6 +99,18 @@ macro_rules! on {
                     owner.rollback().await.unwrap();
                     assert!(!run("open").await.unwrap().is_replayed());
 
+                    let brief = || operation("expired").ttl(Duration::from_millis(50));
+                    let again = async || {
+                        let answer = brief().transaction(&pool, async |_| Ok::<_, Failed>(7_u32));
+                        answer.await.unwrap().is_replayed()
+                    };
+                    assert!(!again().await);
+                    until("the record expires", async || {
+                        brief().inspect().await.unwrap().is_none()
+                    })
+                    .await;
+                    assert!(!again().await);
+
                     let written = operation("mismatch").fingerprint(&2);
                     written
                         .transaction(&pool, async |_| Ok::<_, Failed>(7_u32))
@@ -109,6 +124,22 @@ macro_rules! on {
                         matches!(answer, Err(Failed::Idem(Error::FingerprintMismatch { .. }))),
                         "{answer:?}"
                     );
+                }
+
+                #[tokio::test]
+                async fn a_replay_without_a_transaction_is_reported_as_any_other() {
+                    let log = Log::with("none");
+                    let _logging = tracing::subscriber::set_default(log.clone());
+                    let (pool, store) = super::$database().await;
+                    let idempotency = Idempotency::new(store);
+                    let operation = || idempotency.operation("found").key("reported");
+                    for decided in ["executed", "replayed", "replayed"] {
+                        drop(log.decisions());
+                        let answer =
+                            operation().transaction(&pool, async |_| Ok::<_, Failed>(7_u32));
+                        answer.await.unwrap();
+                        assert_eq!(log.decisions(), [decided]);
+                    }
                 }
 
                 #[tokio::test]
@@ -184,22 +215,60 @@ async fn real_mysql_keeps_no_snapshot_for_replays() {
     no_snapshot_is_kept(&real_mysql().await.0).await;
 }
 
+/// Two pools of one store's type lead to two tables. A replay is of what is in the table to which
+/// the transaction's own pool leads.
+macro_rules! replays_of_two_tables {
+    ($store:expr, $pools:expr) => {
+        let idempotency = Idempotency::new($store);
+        for pool in $pools {
+            for replays in [false, true, true] {
+                let operation = idempotency.operation("found").key("tenants");
+                let answer = operation.transaction(pool, async |_| Ok::<_, Failed>(7_u32));
+                assert_eq!(answer.await.unwrap().is_replayed(), replays);
+            }
+        }
+    };
+}
+
 #[tokio::test]
 async fn a_replay_is_read_in_the_database_of_the_transaction() {
     let (pool, store) = sqlite().await;
     let (other, other_store) = sqlite().await;
     drop(other_store);
-    let idempotency = Idempotency::new(store);
-    for (pool, replays) in [
-        (&pool, false),
-        (&pool, true),
-        (&other, false),
-        (&other, true),
-    ] {
-        let operation = idempotency.operation("found").key("tenants");
-        let answer = operation.transaction(pool, async |_| Ok::<_, Failed>(7_u32));
-        assert_eq!(answer.await.unwrap().is_replayed(), replays);
-    }
+    replays_of_two_tables!(store, [&pool, &other]);
+}
+
+#[tokio::test]
+async fn a_replay_is_read_in_the_schema_of_the_transaction() {
+    let (pool, store) = postgres().await;
+    let create = "CREATE SCHEMA IF NOT EXISTS tenant";
+    sqlx::raw_sql(create).execute(&pool).await.unwrap();
+    let options = (*pool.connect_options()).clone();
+    let other = PgPool::connect_with(options.options([("search_path", "tenant")]));
+    let other = other.await.unwrap();
+    PostgresStore::new(other.clone()).migrate().await.unwrap();
+    replays_of_two_tables!(store, [&pool, &other]);
+}
+
+async fn a_replay_is_read_in_the_database_of_its_pool(pool: &MySqlPool, store: MySqlStore) {
+    let create = "CREATE DATABASE IF NOT EXISTS tenant";
+    sqlx::raw_sql(create).execute(pool).await.unwrap();
+    let options = (*pool.connect_options()).clone().database("tenant");
+    let other = MySqlPool::connect_with(options).await.unwrap();
+    MySqlStore::new(other.clone()).migrate().await.unwrap();
+    replays_of_two_tables!(store, [pool, &other]);
+}
+
+#[tokio::test]
+async fn a_replay_is_read_in_the_database_of_mariadb_of_the_transaction() {
+    let (pool, store) = mariadb().await;
+    a_replay_is_read_in_the_database_of_its_pool(&pool, store).await;
+}
+
+#[tokio::test]
+async fn a_replay_is_read_in_the_database_of_real_mysql_of_the_transaction() {
+    let (pool, store) = real_mysql().await;
+    a_replay_is_read_in_the_database_of_its_pool(&pool, store).await;
 }
 
 #[tokio::test]

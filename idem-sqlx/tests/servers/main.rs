@@ -20,6 +20,7 @@ mod expected;
 mod expected_within;
 mod failed;
 mod faults;
+mod first_claims;
 mod guards;
 mod hostile;
 mod limited;

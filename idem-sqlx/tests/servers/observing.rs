@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use idem_core::{Duplicate, Error, Idempotency, InFlight, RecordState};
@@ -12,7 +12,8 @@ use idem_sqlx::sqlx::{self, AssertSqlSafe};
 use idem_testkit::{MariaDbServer, PostgresServer};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::subscriber::NoSubscriber;
+use tracing::{Dispatch, Event, Metadata, Subscriber};
 
 use crate::databases::insert;
 use crate::databases::{on_mariadb, on_postgres, on_sqlite};
@@ -23,8 +24,13 @@ use crate::failed::{Failed, action};
 #[derive(Clone)]
 pub(crate) struct Log(Arc<Mutex<Vec<String>>>, &'static str);
 
+/// With one subscriber alone, `tracing` asks the thread that reaches an event first whether it is
+/// wanted. That may be the thread of another test, which has none.
+static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
+
 impl Log {
     pub(crate) fn with(field: &'static str) -> Self {
+        LazyLock::force(&SECOND);
         Self(Arc::default(), field)
     }
 

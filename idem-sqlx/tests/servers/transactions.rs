@@ -9,13 +9,14 @@ use idem_sqlx::sqlx::mysql::MySqlPool;
 use idem_sqlx::sqlx::postgres::PgPool;
 use idem_sqlx::sqlx::sqlite::SqlitePool;
 use idem_sqlx::sqlx::{self, MySql, Postgres, Sqlite, Transaction};
+use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 
 use crate::databases::{insert, mariadb, postgres, real_mysql, rows, sqlite};
 use crate::failed::{Failed, action};
 use crate::{in_use, until};
 
 macro_rules! over {
-    ($module:ident, $Db:ty, $Pool:ty, $setup:path, $begin:literal, $levels:expr) => {
+    ($module:ident, $Db:ty, $Pool:ty, $Store:ty, $setup:path, $begin:literal, $levels:expr) => {
         mod $module {
             use super::*;
 
@@ -25,6 +26,11 @@ macro_rules! over {
             async fn setup() -> ($Pool, Idempotency) {
                 let (pool, store) = $setup().await;
                 (pool, Idempotency::new(store))
+            }
+
+            /// As another process has it: this one expects a record at a key that it has claimed.
+            fn another(pool: &$Pool) -> Idempotency {
+                Idempotency::new(<$Store>::new(pool.clone()))
             }
 
             async fn begin(pool: &$Pool) -> Transaction<'static, $Db> {
@@ -307,7 +313,7 @@ macro_rules! over {
                     tx.commit().await.unwrap();
                 }
                 let mut owner = begin(&pool).await;
-                call(&idempotency, &mut owner, key).await.unwrap();
+                call(&another(&pool), &mut owner, key).await.unwrap();
                 let ran = Arc::new(AtomicU32::new(0));
                 let waiters: Vec<_> = (0..8)
                     .map(|_| {
@@ -508,6 +514,7 @@ over!(
     on_postgres,
     Postgres,
     PgPool,
+    PostgresStore,
     postgres,
     "BEGIN",
     [
@@ -516,11 +523,20 @@ over!(
         "BEGIN ISOLATION LEVEL SERIALIZABLE"
     ]
 );
-over!(on_mariadb, MySql, MySqlPool, mariadb, "BEGIN", ["BEGIN"]);
+over!(
+    on_mariadb,
+    MySql,
+    MySqlPool,
+    MySqlStore,
+    mariadb,
+    "BEGIN",
+    ["BEGIN"]
+);
 over!(
     on_real_mysql,
     MySql,
     MySqlPool,
+    MySqlStore,
     real_mysql,
     "BEGIN",
     ["BEGIN"]
@@ -529,6 +545,7 @@ over!(
     on_sqlite,
     Sqlite,
     SqlitePool,
+    SqliteStore,
     sqlite,
     "BEGIN IMMEDIATE",
     ["BEGIN IMMEDIATE", "BEGIN"]

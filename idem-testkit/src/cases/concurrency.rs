@@ -4,12 +4,12 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_core::record::{Claim, Claimed, Origin, Ownership, RecordState, Removed};
+use idem_core::record::{Claim, Claimed, Origin, Ownership, RecordState, Removed, Renewal};
 use tokio::sync::Barrier;
 
 use crate::bench::{Bench, Given, LONG, Task, abandon, claim, commit, print, release, renewal};
 use crate::check::{Failure, Verdict, broken, holds, same};
-use crate::handle::Handle;
+use crate::handle::{Handle, soon};
 use crate::trial::{Trial, code};
 
 pub(super) const TRIALS: &[Trial] = &[
@@ -217,7 +217,7 @@ pub(super) const TRIALS: &[Trial] = &[
                 let second = claim(&id);
                 let steps = both(
                     round,
-                    async move { one.renew(renewal(&first)).await },
+                    async move { renewed(&one, renewal(&first)).await },
                     async move { two.claim(&second).await },
                 );
                 let (raced, (renewed, claimed)) = t.timed(steps).await?;
@@ -244,7 +244,7 @@ pub(super) const TRIALS: &[Trial] = &[
                 let two = t.store.clone();
                 let steps = both(
                     round,
-                    async move { one.renew(renewal(&first)).await },
+                    async move { renewed(&one, renewal(&first)).await },
                     async move { two.remove(&id).await },
                 );
                 let (raced, (renewed, removed)) = t.timed(steps).await?;
@@ -452,6 +452,22 @@ async fn yield_for(times: usize) {
     for _ in 0..times {
         tokio::task::yield_now().await;
     }
+}
+
+/// Renews, and again while the step at the same time keeps the record locked: a renewal may say so
+/// instead of waiting, since the keeper sends it again.
+async fn renewed(store: &Handle, renewal: Renewal) -> Result<Ownership, Failure> {
+    let until_answered = async {
+        loop {
+            match store.renew(renewal.clone()).await {
+                Err(failure) if failure.is_unavailable() => {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                answer => return answer,
+            }
+        }
+    };
+    soon("a renewal beside another step", until_answered).await?
 }
 
 /// Claims, of which one must be owned as an attempt; all others find it in flight.

@@ -95,3 +95,68 @@ fn place(hash: u64, places: usize) -> usize {
     let [.., low, high] = hash.to_be_bytes();
     usize::from(u16::from_be_bytes([low, high])) % places
 }
+
+#[cfg(test)]
+mod tests {
+    use idem_core::Key;
+
+    use super::*;
+
+    fn id(operation: &str, key: &str) -> RecordId {
+        let key = Key::encode(key).unwrap();
+        RecordId::new(operation, &key).unwrap()
+    }
+
+    /// Notes so many claims of new keys as it takes for a habit.
+    fn accustom(duplicates: &Duplicates, operation: &str, has_found: bool) {
+        for number in 0..RUN {
+            duplicates.note(&id(operation, &format!("{has_found} {number}")), has_found);
+        }
+    }
+
+    /// An operation that shares no place with this one.
+    fn apart_from(operation: &str) -> String {
+        let of = |name: &str| place(hash_of(name), OPERATIONS);
+        (0..1000)
+            .map(|number| format!("operation.{number}"))
+            .find(|other| of(other) != of(operation))
+            .unwrap()
+    }
+
+    #[test]
+    fn a_habit_is_that_of_one_operation() {
+        let duplicates = Duplicates::default();
+        let other = apart_from("orders");
+        accustom(&duplicates, "orders", false);
+        let orders = id("orders", "new");
+        assert_eq!(duplicates.expected(&orders), Expected::Nothing);
+        assert_eq!(duplicates.expected(&id(&other, "new")), Expected::Unknown);
+        accustom(&duplicates, &other, true);
+        assert_eq!(duplicates.expected(&id(&other, "new")), Expected::Record);
+        assert_eq!(duplicates.expected(&orders), Expected::Nothing);
+    }
+
+    #[test]
+    fn a_mistake_ends_a_habit_at_once() {
+        for has_found in [false, true] {
+            let duplicates = Duplicates::default();
+            accustom(&duplicates, "orders", has_found);
+            accustom(&duplicates, "orders", has_found);
+            duplicates.note(&id("orders", "mistaken"), !has_found);
+            let next = duplicates.expected(&id("orders", "next"));
+            assert_eq!(next, Expected::Unknown, "{has_found}");
+        }
+    }
+
+    #[test]
+    fn a_claimed_key_is_known_under_its_operation_alone_and_is_no_habit() {
+        let duplicates = Duplicates::default();
+        let other = apart_from("orders");
+        for _ in 0..4 * RUN {
+            duplicates.note(&id("orders", "k"), true);
+        }
+        assert_eq!(duplicates.expected(&id("orders", "k")), Expected::Record);
+        assert_eq!(duplicates.expected(&id(&other, "k")), Expected::Unknown);
+        assert_eq!(duplicates.expected(&id("orders", "l")), Expected::Unknown);
+    }
+}
