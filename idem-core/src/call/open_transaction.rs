@@ -11,13 +11,14 @@ use crate::base::clock;
 use crate::call::recorded::Recorded;
 use crate::call::rejected::{ClaimAnswer, Rejected};
 use crate::call::request::Request;
+use crate::call::start::Pause;
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::observe::Decision;
 use crate::policy::settings::InFlight;
 use crate::record::{Claim, Claimed, Commit, Origin, Owner, Ownership};
 use crate::runtime::Runtime;
 use crate::runtime::outcome_writer::OutcomeWriter;
-use crate::store::{KeptErrors, KeptRecord, Store, Transaction};
+use crate::store::{KeptErrors, KeptRecord, Store, Transaction, Transactions};
 use crate::task::current;
 
 /// The longest pause before a transaction is run again, and between two looks at a key that a lease
@@ -58,11 +59,76 @@ pub(crate) struct HeldLease {
     pub(crate) until: Instant,
 }
 
+/// A call that met a lease.
+pub(crate) struct LeaseMet<'p> {
+    pub(crate) runtime: &'p Arc<Runtime>,
+    pub(crate) request: &'p Request,
+    pub(crate) lease: HeldLease,
+}
+
+impl LeaseMet<'_> {
+    pub(crate) fn reject(&self) -> Error {
+        self.runtime
+            .reject(self.request, &Rejected::InFlight(self.lease.left))
+    }
+
+    /// Waits until the lease may have ended. The caller must have ended its transaction and given
+    /// the connection back.
+    pub(super) async fn wait(&self, pause: &mut Pause) {
+        let HeldLease {
+            attempt,
+            left,
+            until,
+        } = self.lease;
+        pause.before_waiting_again(attempt).await;
+        self.runtime
+            .wait_for(self.request, attempt, until, left)
+            .await;
+    }
+}
+
 /// A row that this call has claimed in the transaction.
 pub(crate) struct ClaimedRow {
     pub(crate) attempt: u64,
     pub(crate) owner: Owner,
     pub(crate) from: Origin,
+}
+
+/// How a call comes into its transaction.
+pub(crate) struct TransactionStart {
+    pub(crate) committed_by: CommittedBy,
+    /// The end of a wait that an earlier transaction of this call began.
+    pub(crate) until: Option<Instant>,
+    /// The claim, if it was made when the transaction began.
+    pub(crate) begun: Option<BegunClaim>,
+}
+
+impl TransactionStart {
+    pub(crate) const OF_CALLER: Self = Self {
+        committed_by: CommittedBy::Caller,
+        until: None,
+        begun: None,
+    };
+}
+
+/// A claim that was made when the transaction began.
+pub(crate) struct BegunClaim {
+    claimed: Claimed,
+    owner: Owner,
+}
+
+/// Begins a transaction, and makes the claim of this call in it if that needs no wait.
+pub(crate) async fn begin_claiming<S: Store, B: Transactions<S>>(
+    begins: &B,
+    store: &S,
+    claim: &Claim,
+) -> Result<(B::Transaction, Option<BegunClaim>), StoreError> {
+    let (tx, claimed) = begins.begin_claiming(store, claim).await?;
+    let begun = claimed.map(|claimed| BegunClaim {
+        claimed,
+        owner: claim.owner,
+    });
+    Ok((tx, begun))
 }
 
 /// How the tries to claim in one transaction ended.
@@ -145,14 +211,20 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
     }
 
     /// Claims the key. If the caller ends the transaction, sets a savepoint first, so that a failed
-    /// call leaves the transaction as it was. `until` is the end of a wait that an earlier
-    /// transaction of this call began.
+    /// call leaves the transaction as it was.
     pub(crate) async fn claim(
         &mut self,
         store: &S,
-        committed_by: CommittedBy,
-        until: Option<Instant>,
+        start: TransactionStart,
     ) -> Result<TransactionClaim, Error> {
+        let TransactionStart {
+            committed_by,
+            until,
+            begun,
+        } = start;
+        if let Some(BegunClaim { claimed, owner }) = begun {
+            return self.after_claim(claimed, owner).await;
+        }
         let runtime = self.runtime;
         let request = self.request;
         let began = clock::now();

@@ -12,7 +12,8 @@ use tracing::Instrument as _;
 
 use crate::call::finish::Handling;
 use crate::call::open_transaction::{
-    Backoff, ClaimedRow, CommittedBy, HeldLease, OpenTransaction, TransactionClaim,
+    Backoff, BegunClaim, ClaimedRow, CommittedBy, LeaseMet, OpenTransaction, TransactionClaim,
+    TransactionStart, begin_claiming,
 };
 use crate::call::ownership::in_transaction::ClaimedInTransaction;
 use crate::call::ownership::observed_in_transaction::ObservedInTransaction;
@@ -20,7 +21,6 @@ use crate::call::ownership::unguarded::UnguardedInTransaction;
 use crate::call::plan::RecordPlan;
 use crate::call::prepared::Prepared;
 use crate::call::recorded::Recorded;
-use crate::call::rejected::Rejected;
 use crate::call::request::Request;
 use crate::call::run::{Finished, run};
 use crate::call::start::Pause;
@@ -81,34 +81,6 @@ impl<T, E> TransactionOutcome<'_, T, E> {
     }
 }
 
-/// A call that met a lease.
-struct LeaseMet<'p> {
-    runtime: &'p Arc<Runtime>,
-    request: &'p Request,
-    lease: HeldLease,
-}
-
-impl LeaseMet<'_> {
-    fn reject(&self) -> Error {
-        self.runtime
-            .reject(self.request, &Rejected::InFlight(self.lease.left))
-    }
-
-    /// Waits until the lease may have ended. The caller must have ended its transaction and given
-    /// the connection back.
-    async fn wait(&self, pause: &mut Pause) {
-        let HeldLease {
-            attempt,
-            left,
-            until,
-        } = self.lease;
-        pause.before_waiting_again(attempt).await;
-        self.runtime
-            .wait_for(self.request, attempt, until, left)
-            .await;
-    }
-}
-
 /// The end of a transaction that the library began.
 enum TransactionEnd<'p, T, E> {
     /// It is committed.
@@ -139,7 +111,10 @@ where
         X: Transaction<S>,
         B: Body<X, R>,
     {
-        match self.attempt(tx, &mut body, CommittedBy::Caller, None).await {
+        match self
+            .attempt(tx, &mut body, TransactionStart::OF_CALLER)
+            .await
+        {
             TransactionOutcome::Done { outcome, steps } => {
                 self.remove_steps(steps, true);
                 Ok(outcome)
@@ -230,17 +205,33 @@ where
         if let Some(end) = self.recorded_before(begins).await {
             return end;
         }
+        match self.begin(begins).await {
+            Err(error) => TransactionEnd::StoreFailed(error),
+            Ok((mut tx, begun)) => {
+                let start = TransactionStart {
+                    committed_by,
+                    until,
+                    begun,
+                };
+                let outcome = self.attempt(&mut tx, body, start).await;
+                end_transaction::<S, B, T, E>(tx, outcome).await
+            }
+        }
+    }
+
+    async fn begin<B: Transactions<S>>(
+        &self,
+        begins: &B,
+    ) -> Result<(B::Transaction, Option<BegunClaim>), StoreError> {
+        if let Some((runtime, request, store)) = self.unchecked() {
+            let claim = request.claim(runtime.store.owner());
+            return begin_claiming(begins, store, &claim).await;
+        }
         let begun = match self.guarded_by() {
             Some((_, request, store)) => begins.begin_for(store, &request.id).await,
             None => begins.begin().await,
         };
-        match begun {
-            Err(error) => TransactionEnd::StoreFailed(error),
-            Ok(mut tx) => {
-                let outcome = self.attempt(&mut tx, body, committed_by, until).await;
-                end_transaction::<S, B, T, E>(tx, outcome).await
-            }
-        }
+        Ok((begun?, None))
     }
 
     /// The runtime, the request and the store of a call that claims its key before its body.
@@ -254,6 +245,13 @@ where
         }
     }
 
+    /// As [`guarded_by`](Self::guarded_by), of a call that is checked for nothing before its claim.
+    fn unchecked(&self) -> Option<(&Arc<Runtime>, &Request, &S)> {
+        self.guarded_by().filter(|(runtime, request, _)| {
+            request.submission.is_none() && !current::is_reentrant(&request.id, runtime.identity())
+        })
+    }
+
     /// Replays an outcome that is committed already, if the driver expects one: without a
     /// transaction. Anything else that is found is left to the claim in a transaction. Without a
     /// connection, there is none.
@@ -261,10 +259,7 @@ where
     where
         B: Transactions<S>,
     {
-        let (runtime, request, store) = self.guarded_by()?;
-        if request.submission.is_some() || current::is_reentrant(&request.id, runtime.identity()) {
-            return None;
-        }
+        let (runtime, request, store) = self.unchecked()?;
         let claim = request.claim(runtime.store.owner());
         let (attempt, outcome) = match begins.find_outcome(store, &claim).await {
             Ok(Some(Claimed::Committed { attempt, outcome })) => (attempt, outcome),
@@ -291,8 +286,7 @@ where
         &self,
         tx: &mut X,
         body: &mut B,
-        committed_by: CommittedBy,
-        until: Option<Instant>,
+        start: TransactionStart,
     ) -> TransactionOutcome<'_, T, E>
     where
         X: Transaction<S>,
@@ -315,7 +309,7 @@ where
             };
             let open = OpenTransaction::new(tx, runtime, request);
             return self
-                .observe(open, body, committed_by, store)
+                .observe(open, body, start.committed_by, store)
                 .instrument(span)
                 .await;
         }
@@ -326,7 +320,7 @@ where
                 ));
             };
             let mut open = OpenTransaction::new(tx, runtime, request);
-            let claimed = match open.claim(store, committed_by, until).await {
+            let claimed = match open.claim(store, start).await {
                 Ok(TransactionClaim::Owner(claimed)) => claimed,
                 Ok(TransactionClaim::Replay(recorded)) => return self.replay(&recorded),
                 Ok(TransactionClaim::Met(lease)) => {

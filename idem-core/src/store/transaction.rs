@@ -160,6 +160,18 @@ pub trait Transactions<S: Store>: Sync {
         self.begin()
     }
 
+    /// As [`begin_for`](Self::begin_for), and makes the claim as well, if that is likely to find no
+    /// record, and needs no wait for another transaction: then the answer is [`Claimed::Owned`].
+    /// `None`: it has claimed nothing, for whatever reason, and [`Transaction::claim_begun`] claims
+    /// next.
+    fn begin_claiming(
+        &self,
+        store: &S,
+        claim: &Claim,
+    ) -> impl Future<Output = Result<(Self::Transaction, Option<Claimed>), StoreError>> + Send {
+        async { Ok((self.begin_for(store, &claim.id).await?, None)) }
+    }
+
     /// Commits. An error says whether the transaction may have been committed all the same
     /// ([`StoreError::is_unknown`]).
     fn commit(

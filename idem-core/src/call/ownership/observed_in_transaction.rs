@@ -7,7 +7,7 @@
 use std::fmt::Display;
 use std::mem;
 
-use crate::call::open_transaction::{CommittedBy, OpenTransaction, TransactionClaim};
+use crate::call::open_transaction::{OpenTransaction, TransactionClaim, TransactionStart};
 use crate::call::ownership::Ownership;
 use crate::call::ownership::in_transaction::{commit_of, decision_on, run_in};
 use crate::call::plan::{RecordPlan, TryEnd, Verdict};
@@ -150,7 +150,11 @@ impl<X: Transaction<S>, S: Store, B, D: Fn(&Recorded)> ObservedInTransaction<'_,
     async fn claim(&mut self) -> ClaimAfterBody {
         let runtime = self.open.runtime;
         let request = self.open.request;
-        match self.open.claim(self.store, CommittedBy::Caller, None).await {
+        match self
+            .open
+            .claim(self.store, TransactionStart::OF_CALLER)
+            .await
+        {
             Ok(TransactionClaim::Owner(claimed)) => ClaimAfterBody::Owned {
                 attempt: claimed.attempt,
                 owner: claimed.owner,
