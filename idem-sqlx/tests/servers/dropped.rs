@@ -19,6 +19,8 @@ use crate::failed::Failed;
 const WAIT: Duration = Duration::from_secs(1);
 /// Longer than a call needs to come to its wait.
 const SOON: Duration = Duration::from_millis(100);
+/// So many first calls are taken for a habit.
+const HABIT: usize = 10;
 /// At so many polls: at each of the first, and in the wait.
 const POLLS: [usize; 8] = [1, 2, 3, 4, 5, 6, 7, usize::MAX];
 
@@ -37,10 +39,22 @@ macro_rules! over {
                 .fetch_one(&mut *connection)
                 .await
                 .unwrap();
-            for polls in POLLS {
-                let key = &format!("{polls}");
+            for (polls, habit) in POLLS
+                .into_iter()
+                .flat_map(|polls| [(polls, 0), (polls, HABIT)])
+            {
+                let key = &format!("{polls}, {habit}");
                 let mut owner = pool.begin_with($begin).await.unwrap();
-                operation(key)
+                for first in 0..habit {
+                    operation(&format!("{key}, {first}"))
+                        .run_in(&mut owner, async |_| Ok::<u32, Failed>(1))
+                        .await
+                        .unwrap();
+                }
+                // Another process: a key that this one has claimed is expected to have a record.
+                let other = Idempotency::new($Store::new(pool.clone()));
+                let claims = other.operation("dropped").key(key);
+                claims
                     .run_in(&mut owner, async |_| Ok::<u32, Failed>(1))
                     .await
                     .unwrap();

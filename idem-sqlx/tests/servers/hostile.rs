@@ -192,6 +192,15 @@ macro_rules! hostile {
             async fn a_transaction_of_the_library_dropped_at_any_poll_leaves_rows_and_record_or_neither()
              {
                 let world = World::new().await;
+                // From then on, nothing is expected at a key.
+                for first in 0..10 {
+                    let key = &format!("before, {first}");
+                    let operation = world.idempotency.operation("hostile").key(key);
+                    operation
+                        .transaction(&world.pool, async |tx| write(tx, key).await)
+                        .await
+                        .unwrap();
+                }
                 for polls in 0.. {
                     let key = &format!("dropped at {polls}");
                     let operation = world.idempotency.operation("hostile").key(key).wait(LONG);

@@ -8,6 +8,7 @@
 )]
 #![cfg(all(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 
+mod at_once;
 mod bad_input;
 mod begun;
 mod beside_leases;

@@ -163,6 +163,15 @@ pub(crate) enum InsertResult {
     Locked,
 }
 
+/// Whether an insert looks for a row first, and then locks none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "mysql"), allow(dead_code))]
+pub(crate) enum Looks {
+    First,
+    /// Nothing else is in the transaction, which is rolled back if there is a row.
+    Never,
+}
+
 /// A lease to renew: its owner, and the hold from now.
 #[derive(Debug, Clone)]
 pub(crate) struct LeaseRenewal {
@@ -361,11 +370,29 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         self.read(on, id)
     }
 
-    /// Returns the statement that begins a transaction which claims this key, and
-    /// [names](Self::name_key) the key. `None`: the one of any other transaction.
-    fn begin_naming(&self, id: &RecordId) -> Option<String> {
+    /// Returns the statement of [`name_key`](Self::name_key). `None`: there is none.
+    fn naming(&self, id: &RecordId) -> Option<String> {
         let _ = id;
         None
+    }
+
+    /// As [`insert_new`](Self::insert_new), in a transaction, without a wait for others and with
+    /// the key in its message. If there is a row, it may stay locked, unless `looks` is set: then a
+    /// row that this transaction sees is not. `None`: this database has no such insert.
+    fn insert_at_once(
+        &self,
+        on: &mut Conn<Self>,
+        id: &RecordId,
+        columns: &Columns,
+        looks: Looks,
+    ) -> impl Future<Output = Result<Option<bool>, sqlx::Error>> + Send {
+        let _ = (on, id, columns, looks);
+        async { Ok(None) }
+    }
+
+    /// Whether this database may have [`insert_at_once`](Self::insert_at_once).
+    fn inserts_at_once(&self) -> bool {
+        false
     }
 
     /// Hands the key over that the steps `.._within` use, if it is not in their own messages.

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -13,11 +14,11 @@ use tokio::time::{Instant, timeout};
 use self::sqlx::pool::PoolConnection;
 use self::sqlx::{Pool, Transaction};
 use super::super::super::{Beginning, TransactionManager, composed, fixed, sqlx};
-use super::super::dialect::Dialect;
+use super::super::dialect::{Dialect, Looks};
 use super::super::executor::duplicates::Expected;
 use super::super::executor::{CONNECT_WAIT, Executor, errors};
 use super::super::store::steps::{ClaimStep, claim_step};
-use super::{Manager, is_conflict, roll_back_all};
+use super::{Manager, claim_at_once, expects_nothing, failed, is_conflict, roll_back_all};
 use crate::row::FoundRow;
 
 /// Begins a transaction that may write.
@@ -33,10 +34,36 @@ pub(crate) async fn begin_for<D: Dialect>(
     pool: &Pool<D::Db>,
     id: &RecordId,
 ) -> Result<Transaction<'static, D::Db>, StoreError> {
-    match executor.within.begin_naming(id) {
-        Some(text) => begin_by::<D>(pool, Some(composed(text))).await,
+    match executor.within.naming(id) {
+        Some(name) => {
+            let text = format!("{name}; START TRANSACTION");
+            begin_by::<D>(pool, Some(composed(text))).await
+        }
         None => begin::<D>(pool).await,
     }
+}
+
+/// As [`begin_for`], and claims the key if that is expected to find nothing, and needs no wait.
+/// Whatever that insert has locked is free again afterwards, if it has written nothing.
+pub(crate) async fn begin_claiming<D: Dialect>(
+    executor: &Arc<Executor<D>>,
+    pool: &Pool<D::Db>,
+    claim: &Claim,
+) -> Result<(Transaction<'static, D::Db>, Option<Claimed>), StoreError> {
+    executor.validate_table_name()?;
+    let Some(first) = expects_nothing(executor, claim) else {
+        return Ok((begin_for(executor, pool, &claim.id).await?, None));
+    };
+    let mut tx = begin::<D>(pool).await?;
+    // An error is left to the claim that follows, which meets it too, or another one.
+    if let Ok(Some(claimed)) = claim_at_once(executor, &mut tx, claim, &first, Looks::Never).await {
+        return Ok((tx, Some(claimed)));
+    }
+    let name = executor.within.naming(&claim.id);
+    D::restart(&mut tx, name.as_deref().unwrap_or("SELECT 1"))
+        .await
+        .map_err(|error| failed(executor, error))?;
+    Ok((tx, None))
 }
 
 /// Looks for a committed outcome, if the claim is expected to find a record. A row that the claim

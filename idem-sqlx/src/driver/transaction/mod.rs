@@ -5,17 +5,17 @@ mod beginning;
 use std::error::Error as StdError;
 use std::time::Duration;
 
-use idem_core::store::record::{Claim, Claimed, Commit, OnClaim, Ownership};
+use idem_core::store::record::{Claim, Claimed, Commit, InFlight, OnClaim, Ownership};
 use idem_core::{StoreError, StoreErrorKind};
 use tokio::time::Instant;
 
 use self::sqlx::error::DatabaseError;
 use self::sqlx::{Database, Transaction};
 
-pub(crate) use self::beginning::{begin, begin_for, begin_with, find_outcome};
+pub(crate) use self::beginning::{begin, begin_claiming, begin_for, begin_with, find_outcome};
 use super::super::{TransactionManager, sqlx};
 use super::dialect::lock_limit::LockLimit;
-use super::dialect::{Conn, Dialect, ErrorClass, Guard, InsertResult};
+use super::dialect::{Conn, Dialect, ErrorClass, Guard, InsertResult, Looks};
 use super::executor::Executor;
 use super::executor::duplicates::Expected;
 use super::executor::errors::{self, StepError, classify, contended};
@@ -38,9 +38,54 @@ pub(crate) async fn claim<D: Dialect>(
     wait: Duration,
 ) -> Result<Claimed, StoreError> {
     executor.validate_table_name()?;
+    if let Some(first) = expects_nothing(executor, claim) {
+        let claimed = claim_at_once(executor, on, claim, &first, Looks::First).await;
+        if let Some(claimed) = claimed.map_err(|error| failed(executor, error))? {
+            return Ok(claimed);
+        }
+    }
     let named = executor.within.name_key(on, &claim.id).await;
     named.map_err(|error| failed(executor, error))?;
     claim_named(executor, on, claim, wait).await
+}
+
+/// What a claim writes that is expected to find nothing, if the database has an insert for that
+/// which does not wait.
+fn expects_nothing<D: Dialect>(executor: &Executor<D>, claim: &Claim) -> Option<InFlight> {
+    let is_expected = executor.within.inserts_at_once()
+        && executor.duplicates.expected(&claim.id) == Expected::Nothing
+        && executor.has_passed_check();
+    match claim.on_nothing() {
+        OnClaim::Take(first) if is_expected => Some(first),
+        _ => None,
+    }
+}
+
+/// Claims a key that is expected to have no row, without a wait for other transactions. `None`:
+/// nothing is written, and the transaction is as it was, but for a lock on the row.
+async fn claim_at_once<D: Dialect>(
+    executor: &std::sync::Arc<Executor<D>>,
+    on: &mut Conn<D>,
+    claim: &Claim,
+    first: &InFlight,
+    looks: Looks,
+) -> Result<Option<Claimed>, sqlx::Error> {
+    executor.keep_swept();
+    let Executor {
+        within, duplicates, ..
+    } = &**executor;
+    let inserted = within
+        .insert_at_once(on, &claim.id, &in_flight(first), looks)
+        .await?;
+    let Some(is_written) = inserted else {
+        return Ok(None);
+    };
+    // If there is one, the claim that follows does not expect nothing again.
+    duplicates.note(&claim.id, !is_written);
+    Ok(is_written.then_some(Claimed::Owned {
+        attempt: first.attempt,
+        from: first.origin,
+    }))
 }
 
 /// How long a claim waits for locks of other transactions.
@@ -463,6 +508,17 @@ macro_rules! transaction {
                 id: &idem_core::store::record::RecordId,
             ) -> Result<Self::Transaction, idem_core::StoreError> {
                 self::begin_for(&store.0, self, id).await
+            }
+
+            async fn begin_claiming(
+                &self,
+                store: &$Store,
+                claim: &idem_core::store::record::Claim,
+            ) -> Result<
+                (Self::Transaction, Option<idem_core::store::record::Claimed>),
+                idem_core::StoreError,
+            > {
+                self::begin_claiming(&store.0, self, claim).await
             }
 
             async fn commit(transaction: Self::Transaction) -> Result<(), idem_core::StoreError> {

@@ -15,6 +15,11 @@ pub(super) fn number(error: &dyn DatabaseError) -> u16 {
         .map_or(0, MySqlDatabaseError::number)
 }
 
+/// Whether the server does not know the statement, or a variable that it sets.
+pub(super) fn is_unknown_statement(error: &dyn DatabaseError) -> bool {
+    matches!(number(error), 1064 | 1193)
+}
+
 pub(super) fn classify(error: &dyn DatabaseError) -> ErrorClass {
     match number(error) {
         // A deadlock; in MariaDB, a row that changed since the statement's snapshot; a table that

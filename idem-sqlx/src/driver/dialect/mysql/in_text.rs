@@ -1,15 +1,16 @@
 //! Parts of steps that are texts.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use idem_core::store::record::{Owner, RecordId};
 
 use self::sqlx::mysql::{MySqlConnection, MySqlRow};
 use self::sqlx::{Executor as _, Row as _};
 use super::super::super::super::{sql, sqlx};
-use super::super::Dialect as _;
+use super::super::{Dialect as _, Looks};
 use super::statements::{self, within};
-use super::{Mysql, READS_UNCOMMITTED};
+use super::{Mysql, READS_UNCOMMITTED, errors};
 use crate::row::{Columns, Row};
 
 impl Mysql {
@@ -59,6 +60,35 @@ impl Mysql {
             .transpose()
     }
 
+    /// Writes a row where there is none. `false`: there is one, or another transaction has locked
+    /// its place. `None`: the server has no limit for one statement, and is not asked again.
+    pub(super) async fn insert_unless_locked(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        columns: &Columns,
+        looks: Looks,
+    ) -> Result<Option<bool>, sqlx::Error> {
+        let text = self.statements.insert_at_once(id, columns, looks);
+        // The look counts one row as well: the number of those that it has found.
+        let looked = u64::from(looks == Looks::First);
+        match on.execute(sqlx::raw_sql(sql(&text))).await {
+            Ok(done) => Ok(Some(done.rows_affected() == looked + 1)),
+            Err(sqlx::Error::Database(error)) if errors::is_unknown_statement(&*error) => {
+                self.lacks_set_statement.store(true, Ordering::Relaxed);
+                Ok(None)
+            }
+            Err(sqlx::Error::Database(error))
+                if error.is_unique_violation()
+                    || Self::is_lock_timeout(&*error)
+                    || Self::is_statement_timeout(&*error) =>
+            {
+                Ok(Some(false))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Overwrites a row that this transaction has claimed, in one message. `None`: another
     /// transaction has locked it, because this one has ended, or the outcome is too long for that.
     pub(super) async fn put_claimed(
@@ -68,13 +98,22 @@ impl Mysql {
         owner: Owner,
         columns: &Columns,
     ) -> Result<Option<bool>, sqlx::Error> {
-        let Some(text) = self.statements.put_claimed(id, owner, columns) else {
-            return Ok(None);
-        };
-        match on.execute(sqlx::raw_sql(sql(&text))).await {
-            Ok(done) => Ok(Some(done.rows_affected() > 0)),
-            Err(sqlx::Error::Database(error)) if Self::is_lock_timeout(&*error) => Ok(None),
-            Err(error) => Err(error),
+        loop {
+            let lacks = self.lacks_set_statement.load(Ordering::Relaxed);
+            let Some(text) = self.statements.put_claimed(id, owner, columns, lacks) else {
+                return Ok(None);
+            };
+            return match on.execute(sqlx::raw_sql(sql(&text))).await {
+                Ok(done) => Ok(Some(done.rows_affected() > 0)),
+                Err(sqlx::Error::Database(error)) if Self::is_lock_timeout(&*error) => Ok(None),
+                Err(sqlx::Error::Database(error))
+                    if !lacks && errors::is_unknown_statement(&*error) =>
+                {
+                    self.lacks_set_statement.store(true, Ordering::Relaxed);
+                    continue;
+                }
+                Err(error) => Err(error),
+            };
         }
     }
 

@@ -6,6 +6,7 @@ mod statements;
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use idem_core::store::admin::KeyRange;
@@ -18,7 +19,7 @@ use self::sqlx::{Executor as _, MySql, Row as _};
 use self::statements::{Statements, within};
 use super::super::super::{sql, sqlx};
 use super::statements::WriteStatements;
-use super::{Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, Position, Schema};
+use super::{Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, Looks, Position, Schema};
 use crate::row::{Columns, LeaseColumns, Row};
 use crate::table::Table;
 
@@ -31,6 +32,8 @@ pub(crate) struct Mysql {
     in_text: bool,
     /// How long claims wait for locks, where the connection does not say.
     lock_limit: Option<Duration>,
+    /// Whether the server has refused `SET STATEMENT`, as MySQL does.
+    lacks_set_statement: AtomicBool,
 }
 
 /// The column after those of `Row`: whether the session reads what is not committed.
@@ -50,6 +53,7 @@ impl Dialect for Mysql {
             statements: Statements::new(table),
             in_text: false,
             lock_limit,
+            lacks_set_statement: AtomicBool::new(false),
         }
     }
 
@@ -298,9 +302,22 @@ impl Dialect for Mysql {
             .transpose()
     }
 
-    fn begin_naming(&self, id: &RecordId) -> Option<String> {
-        let name = self.statements.name_key(id);
-        Some(format!("{name}; START TRANSACTION"))
+    fn naming(&self, id: &RecordId) -> Option<String> {
+        Some(self.statements.name_key(id))
+    }
+
+    fn inserts_at_once(&self) -> bool {
+        !self.lacks_set_statement.load(Ordering::Relaxed)
+    }
+
+    async fn insert_at_once(
+        &self,
+        on: &mut MySqlConnection,
+        id: &RecordId,
+        columns: &Columns,
+        looks: Looks,
+    ) -> Result<Option<bool>, sqlx::Error> {
+        self.insert_unless_locked(on, id, columns, looks).await
     }
 
     async fn name_key(&self, on: &mut MySqlConnection, id: &RecordId) -> Result<(), sqlx::Error> {

@@ -383,11 +383,15 @@ pub(super) fn undo(lock_limit: Option<Duration>) -> Arc<str> {
 /// A row in brackets.
 fn push_row(text: &mut String, id: &RecordId, columns: &Columns) {
     text.push('(');
+    push_cells(text, id, columns);
+    text.push(')');
+}
+
+fn push_cells(text: &mut String, id: &RecordId, columns: &Columns) {
     push_text(text, Some(id.operation().as_bytes()));
     text.push_str(", ");
     push_text(text, Some(id.key().as_bytes()));
     push_values(text, columns);
-    text.push(')');
 }
 
 /// The values of the columns after the key.

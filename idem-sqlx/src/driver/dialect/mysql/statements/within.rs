@@ -10,8 +10,11 @@ use std::time::Duration;
 
 use idem_core::store::record::{Owner, RecordId};
 
-use super::super::super::Guard;
-use super::{IF_NONE, InsertParts, LEVEL, Statements, push_bytes, push_id, push_text, push_values};
+use super::super::super::{Guard, Looks};
+use super::{
+    IF_NONE, InsertParts, LEVEL, Statements, push_bytes, push_cells, push_id, push_text,
+    push_values,
+};
 use crate::row::{Columns, LeaseColumns};
 
 /// Larger outcomes are sent in four pieces. In hexadecimal, each of them is half as long as the
@@ -55,6 +58,14 @@ fn begin_undoing(undo: &str) -> String {
          */"
     )
 }
+
+/// Has the statement that follows wait for no lock. Only `MariaDB` has it. The limit is that of the
+/// statement, so nothing must set it again.
+const AT_ONCE: &str = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR";
+
+/// As [`AT_ONCE`], unless a lock that is not free would end the whole transaction.
+const AT_ONCE_IF_HARMLESS: &str = "SET STATEMENT innodb_lock_wait_timeout = \
+    @@innodb_rollback_on_timeout * @@innodb_lock_wait_timeout FOR";
 
 /// Ends them.
 const END: &str = "/*M!; END */";
@@ -122,9 +133,42 @@ impl Statements {
         text.into()
     }
 
+    /// Writes a row where there is none, and waits for no other transaction: a claim that waits is
+    /// in [`insert_within`](Self::insert_within), behind a lock of the server. An insert that fails
+    /// because of a row keeps a shared lock on it. If two transactions have one, and need an
+    /// exclusive one next, they wait for each other, one of them at the server's lock. So in a
+    /// transaction of the caller's, a read that takes no lock comes first, and at SERIALIZABLE,
+    /// which has no such read, nothing is inserted. Neither is it where a lock that is not free
+    /// ends the whole transaction.
+    pub(in super::super) fn insert_at_once(
+        &self,
+        id: &RecordId,
+        columns: &Columns,
+        looks: Looks,
+    ) -> Arc<str> {
+        let mut row = String::with_capacity(1024);
+        push_cells(&mut row, id, columns);
+        let table = &self.table_name;
+        if looks == Looks::Never {
+            let insert = &self.inserts.insert;
+            return format!("{AT_ONCE} {insert}({row})").into();
+        }
+        let mut at = String::new();
+        push_id(&mut at, id);
+        let insert = &self.inserts.insert_or_lock;
+        format!(
+            "SELECT COUNT(*) + ({LEVEL} = 'SERIALIZABLE') INTO @idem_takes FROM {table} \
+             WHERE {at} AND {LEVEL} <> 'SERIALIZABLE'; \
+             {AT_ONCE} {insert}{row} FROM DUAL \
+             WHERE @idem_takes = 0 AND NOT @@innodb_rollback_on_timeout"
+        )
+        .into()
+    }
+
     /// Writes a row where there is none, which is likely, and says how many it has written: if a
     /// read that takes no lock sees one, nothing is locked. If there is one that it does not see,
-    /// the insert fails. The rest is as in [`insert_within`](Self::insert_within).
+    /// the insert fails. At SERIALIZABLE, nothing is inserted: see
+    /// [`insert_at_once`](Self::insert_at_once). The rest is as in [`insert_within`](Self::insert_within).
     pub(in super::super) fn insert_new_within(
         &self,
         id: &RecordId,
@@ -144,7 +188,8 @@ impl Statements {
         let insert = &self.inserts.insert_or_lock;
         format!(
             "{begin} {limit}; \
-             SELECT COUNT(*), GET_LOCK(@idem_lock, {seconds}) INTO @idem_takes, @idem_locked \
+             SELECT COUNT(*) + ({LEVEL} = 'SERIALIZABLE'), GET_LOCK(@idem_lock, {seconds}) \
+             INTO @idem_takes, @idem_locked \
              FROM {table} WHERE {at} AND {LEVEL} <> 'SERIALIZABLE'; \
              {insert}{row} FROM DUAL WHERE @idem_locked = 1 AND @idem_takes = 0; \
              SELECT ROW_COUNT(), RELEASE_LOCK(@idem_lock); {UNLIMIT} {END}"
@@ -216,12 +261,13 @@ impl Statements {
 
     /// As `put_owned`, for a row that this transaction has claimed, with all values in the text: it
     /// waits for no lock. If this transaction has ended, another one may have locked the row. Then
-    /// the first statement fails. `None`: the outcome is sent in pieces.
+    /// the message fails. `None`: the outcome is sent in pieces.
     pub(in super::super) fn put_claimed(
         &self,
         id: &RecordId,
         owner: Owner,
         columns: &Columns,
+        lacks_set_statement: bool,
     ) -> Option<Arc<str>> {
         let payload = columns.outcome.payload.as_deref();
         if payload.is_some_and(|payload| payload.len() > PIECE) {
@@ -231,10 +277,13 @@ impl Statements {
         push_text(&mut key, Some(id.key().as_bytes()));
         let mut outcome = String::new();
         push_bytes(&mut outcome, payload);
+        let put = self.put_in_text(id, Guard::Claimed(owner), columns, [key, outcome]);
+        if !lacks_set_statement {
+            return Some(format!("{AT_ONCE_IF_HARMLESS} {put}").into());
+        }
         let mut at = String::new();
         push_id(&mut at, id);
         let table = &self.table_name;
-        let put = self.put_in_text(id, Guard::Claimed(owner), columns, [key, outcome]);
         Some(format!("SELECT 1 FROM {table} WHERE {at} FOR UPDATE NOWAIT; {put}").into())
     }
 
