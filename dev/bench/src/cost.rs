@@ -93,7 +93,7 @@ pub(crate) async fn group(target: &Target, subjects: &Subjects) -> Result<Group>
             vec![counts[0]],
         )
         .at_most(2.0)
-        .beside(format!("mean of {CALLS}, counted on the wire")),
+        .remark(format!("mean of {CALLS}, counted on the wire")),
         Figure::new("commands of a replay", Unit::Count, vec![counts[1]]).at_most(1.0),
         Figure::new(
             "commands of a replay from local_cache",
@@ -113,7 +113,7 @@ pub(crate) async fn group(target: &Target, subjects: &Subjects) -> Result<Group>
         figures.push(
             figure
                 .at_most(BYTES)
-                .beside(format!("{bytes:.0}; floor {of_floor:.0} (MEMORY USAGE)")),
+                .remark(format!("{bytes:.0}; floor {of_floor:.0} (MEMORY USAGE)")),
         );
     }
     Ok(Group {

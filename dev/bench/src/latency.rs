@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use crate::report::{Figure, Group, Kind, Unit};
-use crate::stats::{median, quantile};
+use crate::report::{Figure, Goal, Group, Kind, Unit};
+use crate::stats::quantile;
 use crate::subject::{Subject, Subjects};
 
 /// The microseconds of each call, by subject and round.
@@ -42,23 +42,14 @@ impl Latencies {
                 .skip(1)
                 .filter(|subject| subject.has(kind))
             {
-                for (name, share, goal) in [("p50", 0.5, 1.05), ("p99", 0.99, 1.10)] {
+                for (name, share, goal) in [("p50", 0.5, 1.03), ("p99", 0.99, 1.10)] {
                     let of = |subject| self.quantiles(subject, kind, share);
-                    let floor = of(Subject::Floor);
-                    let own = of(subject);
-                    let ratios = own
-                        .iter()
-                        .zip(&floor)
-                        .map(|(own, floor)| own / floor)
-                        .collect();
                     let what = format!("{kind}, {name}: {} over the floor", subject.name());
-                    let beside = format!("{:.1} µs; floor {:.1} µs", median(&own), median(&floor));
-                    let figure = Figure::new(what, Unit::Ratio, ratios).beside(beside);
-                    figures.push(if subject.is_ours() {
-                        figure.at_most(goal)
-                    } else {
-                        figure
-                    });
+                    let floor = of(Subject::Floor);
+                    let floor = ("floor", &*floor);
+                    let figure = Figure::ratio(what, Unit::Microseconds, &of(subject), floor);
+                    let goal = subject.is_ours().then_some(Goal::AtMost(goal));
+                    figures.push(figure.with(goal));
                 }
             }
         }

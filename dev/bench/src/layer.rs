@@ -27,57 +27,23 @@ use tower::ServiceExt as _;
 use tower_cookies::CookieManagerLayer;
 
 use crate::at_once::at_once;
+use crate::extent::Extent;
 use crate::floor::Floor;
-use crate::report::{Figure, Group, Kind, Unit, tables};
+use crate::report::{Figure, Goal, Group, Kind, Unit};
 use crate::stats::median;
 use crate::target::Target;
 
 /// How many connections each service has at once.
 const TASKS: u64 = 64;
-/// How long the layer may take of a request.
-const SHARE: f64 = 15.0;
+/// How many microseconds the layer may take of a request: in memory, and over Redis.
+const IN_MEMORY: f64 = 10.0;
+const IN_MEMORY_REPLAY: f64 = 8.0;
+const ON_REDIS: f64 = 15.0;
+/// Its least share of the rate over Redis.
+const RATE: f64 = 0.95;
 const KEY: &str = "idempotency-key";
 /// How many requests a service gets before it is another's turn.
 const IN_A_ROW: usize = 50;
-
-/// Keys of a round, and of each of its parts.
-const NUMBERS: u64 = 1_000_000_000;
-
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    /// Use an existing server instead of starting one, with keys that begin with `idem-bench-` and
-    /// expire
-    #[arg(long, value_name = "URL")]
-    redis: Option<String>,
-    /// How many rounds
-    #[arg(long, default_value_t = 9)]
-    rounds: u64,
-}
-
-/// Measures the layer without everything else that `idem-bench run` measures.
-pub(crate) fn run(args: Args) -> Result<()> {
-    let tokio = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
-    let layers = tokio.block_on(async {
-        let target = Target::open(args.redis).await?;
-        let services = Services::start(&target).await?;
-        let mut layers = Layers::default();
-        for round in 0..=args.rounds {
-            if round <= 1 {
-                // The first one warms up.
-                layers = Layers::default();
-            }
-            layers
-                .round(&services, 2000, Duration::from_millis(300), NUMBERS * round)
-                .await?;
-            target.clear().await?;
-        }
-        anyhow::Ok(layers)
-    })?;
-    print!("{}", tables(&[layers.group()]));
-    Ok(())
-}
 
 /// A handler, and what is around it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -349,10 +315,15 @@ impl Layers {
     pub(crate) async fn round(
         &mut self,
         services: &Arc<Services>,
-        calls: u64,
-        length: Duration,
+        extent: &Extent,
         from: u64,
     ) -> Result<()> {
+        let Extent {
+            calls,
+            slice: length,
+            turns,
+            ..
+        } = *extent;
         let times = tokio::spawn(sequential(services.clone(), calls, from)).await??;
         let replayed = from + calls;
         let mut next = replayed + TASKS;
@@ -361,14 +332,21 @@ impl Layers {
                 services.call(served, number).await?;
             }
         }
-        for served in Served::ALL {
-            for kind in Kind::ALL {
-                let first = if kind == Kind::Replay { replayed } else { next };
-                let (number, rate) = many(services, served, kind, length, first).await?;
-                next += if kind == Kind::Replay { 0 } else { number };
-                self.rates[served as usize][kind as usize].push(rate);
-                self.times[served as usize][kind as usize]
-                    .push(median(&times[served as usize][kind as usize]));
+        let mut order = Served::ALL;
+        for kind in Kind::ALL {
+            let mut rates = [0.0; Served::ALL.len()];
+            for _ in 0..turns {
+                for served in order {
+                    let first = if kind == Kind::Replay { replayed } else { next };
+                    let (number, rate) = many(services, served, kind, length, first).await?;
+                    next += if kind == Kind::Replay { 0 } else { number };
+                    rates[served as usize] += rate / f64::from(turns);
+                }
+                order.reverse();
+            }
+            for served in Served::ALL.map(|served| served as usize) {
+                self.rates[served][kind as usize].push(rates[served]);
+                self.times[served][kind as usize].push(median(&times[served][kind as usize]));
             }
         }
         Ok(())
@@ -377,66 +355,60 @@ impl Layers {
     /// The tables' part.
     pub(crate) fn group(&self) -> Group {
         let mut figures = Vec::new();
-        let of = |all: &[[Vec<f64>; 2]; Served::ALL.len()], served: Served, kind: Kind| {
-            all[served as usize][kind as usize].clone()
-        };
         for kind in Kind::ALL {
             for (served, beside) in Served::PAIRS {
-                let has_goal = matches!(
-                    (served, beside),
-                    (Served::Memory, Served::Bare) | (Served::Redis, Served::Commands)
-                );
+                let goals = Goals::of(served, beside, kind);
                 let name = served.name();
-                let own = of(&self.times, served, kind);
-                let other = of(&self.times, beside, kind);
-                let shares = own
-                    .iter()
-                    .zip(&other)
-                    .map(|(own, other)| own - other)
-                    .collect();
-                let remark = format!(
-                    "{:.1} µs; {} {:.1} µs",
-                    median(&own),
-                    beside.name(),
-                    median(&other)
+                let of = |served: Served| &*self.times[served as usize][kind as usize];
+                let times = of(served).iter().zip(of(beside));
+                let shares = times.map(|(own, other)| own - other).collect();
+                let beside_name = beside.name();
+                let what = format!("{kind}: {name}, its share of a request over {beside_name}");
+                figures.push(
+                    Figure::new(what, Unit::Microseconds, shares)
+                        .series("", Unit::Microseconds, of(served))
+                        .series(beside_name, Unit::Microseconds, of(beside))
+                        .with(goals.share),
                 );
+                let of = |served: Served| &*self.rates[served as usize][kind as usize];
                 let what = format!(
-                    "{kind}: {name}, its share of a request over {}",
-                    beside.name()
+                    "{kind}, {TASKS} connections: {name}, share of the rate of {beside_name}"
                 );
-                let figure = Figure::new(what, Unit::Microseconds, shares).beside(remark);
-                figures.push(if has_goal {
-                    figure.at_most(SHARE)
-                } else {
-                    figure
-                });
-                let own = of(&self.rates, served, kind);
-                let other = of(&self.rates, beside, kind);
-                let ratios = own
-                    .iter()
-                    .zip(&other)
-                    .map(|(own, other)| own / other)
-                    .collect();
-                let show = |rates: &[f64]| Unit::PerSecond.show(median(rates));
-                let remark = format!("{}; {} {}", show(&own), beside.name(), show(&other));
-                let what = format!(
-                    "{kind}, {TASKS} connections: {name}, share of the rate of {}",
-                    beside.name()
-                );
-                let figure = Figure::new(what, Unit::Ratio, ratios).beside(remark);
-                let has_goal = (served, beside) == (Served::Redis, Served::Commands);
-                figures.push(if has_goal {
-                    figure.at_least(0.9)
-                } else {
-                    figure
-                });
+                let other = (beside_name, of(beside));
+                figures
+                    .push(Figure::ratio(what, Unit::PerSecond, of(served), other).with(goals.rate));
             }
         }
         Group {
-            title: "The HTTP layer over an axum handler: its share without a network, and the \
-                    rate over loopback"
-                .to_owned(),
+            title: "The HTTP layer over an axum handler".to_owned(),
             figures,
+        }
+    }
+}
+
+/// The goals of a comparison.
+#[derive(Default)]
+struct Goals {
+    share: Option<Goal>,
+    rate: Option<Goal>,
+}
+
+impl Goals {
+    fn of(served: Served, beside: Served, kind: Kind) -> Self {
+        let in_memory = match kind {
+            Kind::First => IN_MEMORY,
+            Kind::Replay => IN_MEMORY_REPLAY,
+        };
+        match (served, beside) {
+            (Served::Memory, Served::Bare) => Self {
+                share: Some(Goal::AtMost(in_memory)),
+                rate: None,
+            },
+            (Served::Redis, Served::Commands) => Self {
+                share: Some(Goal::AtMost(ON_REDIS)),
+                rate: Some(Goal::AtLeast(RATE)),
+            },
+            _ => Self::default(),
         }
     }
 }

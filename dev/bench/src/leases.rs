@@ -89,7 +89,7 @@ fn figures(when: &str, micros: &[f64]) -> Vec<Figure> {
             Unit::Microseconds,
             vec![of_sorted(micros, share)],
         )
-        .beside(calls)
+        .remark(calls)
     };
     [
         ("p50", 0.5),

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::available_parallelism;
 
+use serde::{Deserialize, Serialize};
+
 const UNKNOWN: &str = "unknown";
 
 /// The facts about the machine that a reader needs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) cores: usize,
     pub(crate) processor: String,
@@ -54,12 +56,13 @@ pub(crate) fn commit() -> String {
     }
 }
 
-/// The version of a package that was built with.
+/// The version of a package that was built with: the newest, if there are several.
 pub(crate) fn locked(package: &str) -> String {
     let lock = fs::read_to_string(root().join("Cargo.lock")).unwrap_or_default();
-    let name = format!("name = \"{package}\"");
-    let version = lock.lines().skip_while(|line| *line != name).nth(1);
-    let version = version.and_then(|line| line.strip_prefix("version = \"")?.strip_suffix('"'));
+    let name = format!("name = \"{package}\"\nversion = \"");
+    let version = lock
+        .rsplit_once(&name)
+        .and_then(|(_, rest)| rest.split('"').next());
     version.unwrap_or(UNKNOWN).to_owned()
 }
 
@@ -118,7 +121,8 @@ fn git(args: &[&str]) -> Option<String> {
         .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-fn said(program: &str, args: &[&str]) -> Option<String> {
+/// What a program says, if it runs and says something.
+pub(crate) fn said(program: &str, args: &[&str]) -> Option<String> {
     let output = Command::new(program).args(args).output().ok()?;
     let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     (output.status.success() && !said.is_empty()).then_some(said)

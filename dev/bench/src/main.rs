@@ -3,7 +3,8 @@
 //!
 //! `idem-bench run` measures all that has a goal and prints one report; `cargo xtask bench` builds
 //! and runs it. It also runs `benches/in_process.rs`, in which criterion measures single calls in
-//! process. The other subcommands each measure one thing, and print its tables.
+//! process. `idem-bench report` makes one report of several runs. The other subcommands each
+//! measure one thing that the run does not, and print its tables.
 #![allow(
     clippy::disallowed_methods,
     reason = "a benchmark times itself; it is no part of the library"
@@ -12,13 +13,18 @@
 mod at_once;
 mod cost;
 mod crowd;
+mod extent;
+mod figure;
 mod floor;
 mod in_process;
 mod latency;
 mod layer;
 mod leases;
+mod lock;
 mod machine;
 mod memory;
+mod over_redis;
+mod physical;
 mod queues;
 mod renewals;
 mod report;
@@ -54,12 +60,12 @@ enum What {
     Run(run::Args),
     /// Measure the constants of docs/scaling.md: what a call costs server and caller
     Scaling(scaling::Args),
-    /// Measure how many messages a second consumers handle, beside bare ones
-    Queues(queues::Args),
-    /// Measure the SQL stores beside the same statements by hand, or as their table grows
+    /// Make one report of several runs
+    Report(report::Args),
+    /// Measure the SQL stores as their table grows
     Sql(sql::Args),
-    /// Measure the HTTP layer alone, and show it
-    Layer(layer::Args),
+    /// Measure one subject that handles messages, for a profile of it
+    Queues(queues::Args),
     /// Measure calls while 100,000 leases are alive in their process, and show it
     Leases,
     /// Fill a store in memory, and say what it took; `run` starts it
@@ -72,11 +78,11 @@ enum What {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().what {
-        What::Run(args) => run::run(args),
+        What::Run(args) => run::run(&args),
+        What::Report(args) => report::run(&args),
         What::Scaling(args) => scaling::run(args),
         What::Queues(args) => queues::run(&args),
         What::Sql(args) => sql::run(args),
-        What::Layer(args) => layer::run(args),
         What::Leases => leases::run(),
         What::Memory { records } => fill(records),
     };

@@ -76,42 +76,32 @@ pub(crate) fn group(records: u32) -> Result<Group> {
             "{} records: bytes each, over key and payload",
             thousands(found.records)
         );
-        let beside = format!(
-            "of {:.0} resident; key and payload {PAYLOAD:.0}",
-            bytes + PAYLOAD
-        );
         figures.push(
             Figure::new(what, Unit::Bytes, vec![bytes])
                 .at_most(100.0)
-                .beside(beside),
+                .series("resident", Unit::Bytes, &[bytes + PAYLOAD])
+                .series("key and payload", Unit::Bytes, &[PAYLOAD]),
         );
     }
-    let of = |what: &str, longest: &Longest, more: String| {
-        let beside = format!(
-            "{:.2} ms by the wall's clock; mean {:.2} µs{more}",
-            longest.wall, longest.mean
-        );
+    let of = |what: &str, longest: &Longest| {
         Figure::new(what, Unit::Milliseconds, vec![longest.processor])
             .at_most(1.0)
-            .beside(beside)
+            .series("by the wall's clock", Unit::Milliseconds, &[longest.wall])
+            .series("mean", Unit::Microseconds, &[longest.mean])
     };
-    figures.push(of(
-        "longest call while the store grows, processor time",
-        &found.growing,
-        String::new(),
-    ));
-    let left = format!(
-        "; {} of {} expired records left; {:.2} ms the longest turn of a loop that only reads the \
-         clock, for as long",
-        thousands_of(found.left),
-        thousands(found.records),
-        found.idle.processor,
-    );
-    figures.push(of(
-        "longest call while as many expire, processor time",
-        &found.expiring,
-        left,
-    ));
+    let growing = "longest call while the store grows, processor time";
+    figures.push(of(growing, &found.growing));
+    let expiring = "longest call while as many expire, processor time";
+    let expiring = of(expiring, &found.expiring);
+    #[allow(clippy::cast_precision_loss)]
+    let expiring = expiring
+        .series(
+            "the longest turn of a loop that only reads the clock, for as long:",
+            Unit::Milliseconds,
+            &[found.idle.processor],
+        )
+        .series("expired records left:", Unit::Count, &[found.left as f64]);
+    figures.push(expiring);
     Ok(Group {
         title: "Memory of the MemoryStore".to_owned(),
         figures,
@@ -206,10 +196,6 @@ fn processor_ns() -> i64 {
 }
 
 fn thousands(number: u32) -> String {
-    thousands_of(number as usize)
-}
-
-fn thousands_of(number: usize) -> String {
     let digits = number.to_string();
     let groups: Vec<_> = digits
         .as_bytes()

@@ -15,8 +15,8 @@ use redis::aio::MultiplexedConnection;
 use redis::cmd;
 use tokio::sync::Notify;
 
-use crate::machine::Machine;
-use crate::stats::median;
+use crate::extent::Extent;
+use crate::report::{Figure, Goal, Group, Report, Unit, tables};
 
 /// How many messages are handled at once.
 const CONCURRENCY: usize = PREFETCH as usize;
@@ -27,6 +27,9 @@ const TTL: u64 = 600;
 /// How long one measurement may take.
 const LIMIT: Duration = Duration::from_secs(300);
 
+/// The least share of the rate of a guard by hand.
+const SHARE: f64 = 0.95;
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// How many messages a measurement has
@@ -34,13 +37,13 @@ pub(crate) struct Args {
     messages: u32,
     /// How many rounds, after one to warm up
     #[arg(long, default_value_t = 5)]
-    rounds: u32,
-    /// Over this broker alone
+    rounds: usize,
+    /// Over this broker
     #[arg(long, value_enum)]
-    broker: Option<Broker>,
-    /// Only this subject, for a profile of it
+    broker: Broker,
+    /// What handles the messages
     #[arg(long, value_enum)]
-    subject: Option<Subject>,
+    subject: Subject,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -78,16 +81,16 @@ impl Subject {
         match self {
             Self::Bare => "bare consumer, no guard",
             Self::Adapter => "the adapter, no guard",
-            Self::SetNx => "bare consumer, `SET NX`",
-            Self::SetNxDone => "bare consumer, `SET NX`, then `SET` when done",
-            Self::Guarded => "the adapter, `#[idempotent]`",
+            Self::SetNx => "SET NX by hand",
+            Self::SetNxDone => "SET NX, then SET, by hand",
+            Self::Guarded => "the adapter, a guarded handler",
         }
     }
 }
 
 /// The state that all handlers share.
 pub(crate) struct Shared {
-    pub(crate) round: u32,
+    pub(crate) round: usize,
     pub(crate) messages: u32,
     redis: MultiplexedConnection,
     idempotency: Idempotency,
@@ -161,89 +164,116 @@ pub(crate) trait Filled {
     async fn consume(&self, subject: Subject, shared: &Shared) -> Result<()>;
 }
 
+/// One subject alone.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    tokio::runtime::Builder::new_multi_thread()
+    let extent = Extent {
+        messages: args.messages,
+        ..Extent::usual(args.rounds)
+    };
+    let subjects = [args.subject];
+    let measuring = async {
+        match args.broker {
+            Broker::Rabbitmq => rates(&amqp::RabbitMq::start().await?, &subjects, &extent).await,
+            Broker::Nats => rates(&nats::Nats::start().await?, &subjects, &extent).await,
+        }
+    };
+    let tokio = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
-        .build()?
-        .block_on(measure(args))
+        .build()?;
+    let all = tokio.block_on(measuring)?;
+    let rates = of(&all, args.subject).to_vec();
+    let figures = vec![Figure::new(args.subject.name(), Unit::PerSecond, rates)];
+    let title = format!("{:?}, messages a second", args.broker);
+    print!("{}", tables(&[Group { title, figures }]));
+    Ok(())
 }
 
-async fn measure(args: &Args) -> Result<()> {
-    let machine = Machine::look();
-    println!("{}, load {}\n", machine.processor, machine.load);
-    let wanted = |broker| args.broker.is_none_or(|only| only == broker);
-    if wanted(Broker::Rabbitmq) {
-        let broker = amqp::RabbitMq::start().await?;
-        Box::pin(table("RabbitMQ, quorum queue", &broker, args)).await?;
+/// All subjects over both brokers.
+pub(crate) async fn measure(extent: &Extent, report: &mut Report) -> Result<()> {
+    let broker = amqp::RabbitMq::start().await;
+    if let Some(broker) = report.started("RabbitMQ", broker) {
+        report.server(amqp::RabbitMq::version());
+        let all = Box::pin(rates(&broker, &Subject::ALL, extent)).await?;
+        report.groups.push(group("RabbitMQ, quorum queue", &all));
     }
-    if wanted(Broker::Nats) {
-        let broker = nats::Nats::start().await?;
-        Box::pin(table("NATS JetStream, file storage", &broker, args)).await?;
+    let broker = nats::Nats::start().await;
+    if let Some(broker) = report.started("NATS", broker) {
+        report.server(broker.version());
+        let all = Box::pin(rates(&broker, &Subject::ALL, extent)).await?;
+        report
+            .groups
+            .push(group("NATS JetStream, file storage", &all));
     }
     Ok(())
 }
 
-async fn table(title: &str, broker: &impl Filled, args: &Args) -> Result<()> {
+/// The messages a second of each round, by subject.
+type Rates = [Vec<f64>; Subject::ALL.len()];
+
+fn of(rates: &Rates, subject: Subject) -> &[f64] {
+    &rates[subject as usize]
+}
+
+async fn rates(broker: &impl Filled, subjects: &[Subject], extent: &Extent) -> Result<Rates> {
     let redis = RedisServer::start().await?;
     let connection = redis::Client::open(redis.url())?
         .get_multiplexed_async_connection()
         .await?;
     let idempotency = Idempotency::new(RedisStore::connect(&redis.url()).await?);
-    let mut rates = vec![Vec::new(); Subject::ALL.len()];
-    for round in 0..=args.rounds {
-        let mut order: Vec<usize> = (0..Subject::ALL.len()).collect();
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        for place in order {
-            if args.subject.is_some_and(|only| only != Subject::ALL[place]) {
-                continue;
-            }
-            broker.fill(args.messages).await?;
+    let mut rates = Rates::default();
+    let mut order = subjects.to_vec();
+    for round in 0..=extent.rounds {
+        eprintln!("messages, round {}", extent.round(round));
+        for &subject in &order {
+            broker.fill(extent.messages).await?;
             let shared = Shared {
                 round,
-                messages: args.messages,
+                messages: extent.messages,
                 redis: connection.clone(),
                 idempotency: idempotency.clone(),
                 handled: AtomicU32::new(0),
                 all: Notify::new(),
             };
-            let subject = Subject::ALL[place];
             let begun = Instant::now();
             within(broker.consume(subject, &shared))
                 .await
                 .with_context(|| format!("{subject:?}"))?;
             // The first round warms up.
             if round > 0 {
-                rates[place].push(f64::from(args.messages) / begun.elapsed().as_secs_f64());
+                let rate = f64::from(extent.messages) / begun.elapsed().as_secs_f64();
+                rates[subject as usize].push(rate);
             }
         }
+        order.reverse();
     }
-    println!(
-        "| {title} | messages a second | range | over the bare one |\n| --- | ---: | ---: | ---: |"
-    );
-    let of = |subject: Subject| median(&rates[subject as usize]);
-    for (place, subject) in Subject::ALL.into_iter().enumerate() {
-        let all = &rates[place];
-        if all.is_empty() {
-            continue;
-        }
-        let (least, most) = all.iter().fold((f64::MAX, 0.0_f64), |(least, most), rate| {
-            (least.min(*rate), most.max(*rate))
-        });
-        let beside = of(match subject {
-            Subject::Bare | Subject::Adapter => Subject::Bare,
-            _ => Subject::SetNx,
-        });
-        println!(
-            "| {} | {:.0} | {least:.0} to {most:.0} | {:.2} |",
-            subject.name(),
-            median(all),
-            median(all) / beside
-        );
+    Ok(rates)
+}
+
+fn group(broker: &str, rates: &Rates) -> Group {
+    let mut figures = Vec::new();
+    for subject in Subject::ALL {
+        let values = of(rates, subject).to_vec();
+        figures.push(Figure::new(subject.name(), Unit::PerSecond, values));
     }
-    println!();
-    Ok(())
+    for (own, other, goal) in [
+        (Subject::Adapter, Subject::Bare, None),
+        (Subject::Guarded, Subject::SetNx, None),
+        (
+            Subject::Guarded,
+            Subject::SetNxDone,
+            Some(Goal::AtLeast(SHARE)),
+        ),
+    ] {
+        let name = other.name();
+        let what = format!("{}, share of the rate of {name}", own.name());
+        let other = (name, of(rates, other));
+        let figure = Figure::ratio(what, Unit::PerSecond, of(rates, own), other);
+        figures.push(figure.with(goal));
+    }
+    Group {
+        title: format!("Messages a second: {broker}"),
+        figures,
+    }
 }
 
 async fn within<T>(future: impl Future<Output = Result<T>>) -> Result<T> {

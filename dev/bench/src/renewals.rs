@@ -11,7 +11,6 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::report::{Figure, Group, Unit};
-use crate::stats::median;
 use crate::tap::Tap;
 use crate::target::Target;
 use crate::target::store;
@@ -97,7 +96,6 @@ impl Renewals {
 
     /// The tables' part.
     pub(crate) fn group(self) -> Group {
-        let beside = format!("{:.0} kB a second to the server", median(&self.kilobytes));
         let figures = vec![
             Figure::new(
                 "2,000 bodies, lease 1 s: round trips a second",
@@ -105,7 +103,11 @@ impl Renewals {
                 self.round_trips,
             )
             .at_most(40.0)
-            .beside(beside),
+            .series(
+                "kilobytes a second to the server:",
+                Unit::Count,
+                &self.kilobytes,
+            ),
             Figure::new("leases that were lost", Unit::Count, self.lost).at_most(0.0),
         ];
         Group {

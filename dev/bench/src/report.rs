@@ -1,18 +1,26 @@
 //! The report: tables of figures and their goals, in Markdown that a terminal shows as well.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
 
+use anyhow::{Context as _, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use crate::figure::{Figure, Goal, Kind, Unit};
 use crate::machine::{self, Machine};
-use crate::stats::{median, range};
 
 const HEAD: [&str; 6] = ["", "goal", "median", "range", "", "figures"];
 
-/// Everything of one run.
-#[derive(Debug)]
+/// Everything of one run, or of several of one commit.
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) machine: Machine,
-    /// The server's version.
-    pub(crate) server: String,
+    pub(crate) commit: String,
+    /// The servers' names and versions.
+    pub(crate) servers: Vec<String>,
+    pub(crate) runs: usize,
+    /// Of each run.
     pub(crate) rounds: usize,
     pub(crate) groups: Vec<Group>,
     /// The parts that were left out, and why.
@@ -20,61 +28,121 @@ pub(crate) struct Report {
 }
 
 /// A table.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Group {
     pub(crate) title: String,
     pub(crate) figures: Vec<Figure>,
 }
 
-/// One line of a table.
-#[derive(Debug)]
-pub(crate) struct Figure {
-    pub(crate) what: String,
-    pub(crate) goal: Option<Goal>,
-    pub(crate) unit: Unit,
-    /// One of each round.
-    pub(crate) values: Vec<f64>,
-    /// A note that helps to read it.
-    pub(crate) beside: String,
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What `run --json` wrote, of each run
+    #[arg(required = true)]
+    runs: Vec<PathBuf>,
+    /// Also write the report there
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// The command that the report names
+    #[arg(long, default_value = "idem-bench run")]
+    command: String,
 }
 
-/// The goal of a figure.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Goal {
-    AtMost(f64),
-    AtLeast(f64),
-}
-
-/// The unit of a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unit {
-    Ratio,
-    Count,
-    Bytes,
-    Nanoseconds,
-    Microseconds,
-    Milliseconds,
-    PerSecond,
-}
-
-/// The two kinds of calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    First,
-    Replay,
+/// Shows one report of several runs.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let mut all: Option<Report> = None;
+    for file in &args.runs {
+        let json = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let run: Report = serde_json::from_slice(&json)
+            .with_context(|| format!("{} is no run", file.display()))?;
+        match &mut all {
+            Some(all) => all.merge(run)?,
+            None => all = Some(run),
+        }
+    }
+    let text = all.context("there is no run")?.markdown(&args.command);
+    print!("{text}");
+    if let Some(file) = &args.write {
+        fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        println!("written: {}", file.display());
+    }
+    Ok(())
 }
 
 impl Report {
+    /// A report of nothing yet.
+    pub(crate) fn begin(rounds: usize) -> Self {
+        Self {
+            machine: Machine::look(),
+            commit: machine::commit(),
+            servers: Vec::new(),
+            runs: 1,
+            rounds,
+            groups: Vec::new(),
+            left_out: Vec::new(),
+        }
+    }
+
+    /// Names a server, once.
+    pub(crate) fn server(&mut self, version: String) {
+        if !self.servers.contains(&version) {
+            self.servers.push(version);
+        }
+    }
+
+    /// What was started; names it under what was left out if it did not start.
+    pub(crate) fn started<T, E: std::fmt::Display>(
+        &mut self,
+        name: &str,
+        started: Result<T, E>,
+    ) -> Option<T> {
+        if let Err(error) = &started {
+            let name = format!("{name}: {error:#}");
+            if !self.left_out.contains(&name) {
+                self.left_out.push(name);
+            }
+        }
+        started.ok()
+    }
+
+    fn merge(&mut self, other: Self) -> Result<()> {
+        let lines = |report: &Self| -> Vec<_> {
+            let of = |group: &Group| {
+                let whats = group.figures.iter().map(|figure| figure.what.clone());
+                (group.title.clone(), whats.collect::<Vec<_>>())
+            };
+            report.groups.iter().map(of).collect()
+        };
+        let is_alike = self.commit == other.commit && self.rounds == other.rounds;
+        ensure!(
+            is_alike && lines(self) == lines(&other),
+            "the runs are not of one commit and of the same parts"
+        );
+        self.runs += other.runs;
+        for (own, other) in self.groups.iter_mut().zip(other.groups) {
+            for (own, other) in own.figures.iter_mut().zip(other.figures) {
+                own.merge(other);
+            }
+        }
+        let load = &mut self.machine.load;
+        *load = format!("{load}, {}", other.machine.load);
+        Ok(())
+    }
+
     /// Writes the whole report.
     pub(crate) fn markdown(&self, command: &str) -> String {
         let machine = &self.machine;
-        let of = |package| machine::locked(package);
-        let mut text = format!("{}\n", self.goals());
-        let _ = write!(
-            text,
-            "\n`{command}`, {} rounds\n\n| | |\n| --- | --- |\n",
-            self.rounds
-        );
+        let of = |package| format!("{package} {}", machine::locked(package));
+        let mut text = format!("{}\n\n`{command}`, ", self.goals());
+        if self.runs > 1 {
+            let _ = write!(
+                text,
+                "{} runs of {} rounds: the median of all rounds, and the range of the runs' medians",
+                self.runs, self.rounds
+            );
+        } else {
+            let _ = write!(text, "{} rounds", self.rounds);
+        }
+        text.push_str("\n\n| | |\n| --- | --- |\n");
         for (name, value) in [
             (
                 "processor",
@@ -85,18 +153,18 @@ impl Report {
             ("load before the run", machine.load.clone()),
             ("compiler", machine.rustc.clone()),
             (
-                "server",
-                format!("{}, over loopback, on the same machine", self.server),
+                "servers",
+                format!(
+                    "{}, over loopback, on the same machine",
+                    self.servers.join(", ")
+                ),
             ),
-            ("idem", format!("commit {}", machine::commit())),
+            ("idem", format!("commit {}", self.commit)),
             (
                 "compared with",
-                format!(
-                    "redis-rs {}, moka {}, cached {}",
-                    of("redis"),
-                    of("moka"),
-                    of("cached")
-                ),
+                ["redis", "sqlx", "moka", "cached", "axum-idempotent"]
+                    .map(of)
+                    .join(", "),
             ),
         ] {
             let _ = writeln!(text, "| {name} | {value} |");
@@ -164,133 +232,24 @@ pub(crate) fn tables(groups: &[Group]) -> String {
     text
 }
 
-impl Figure {
-    /// A line without a goal and without a remark.
-    pub(crate) fn new(what: impl Into<String>, unit: Unit, values: Vec<f64>) -> Self {
-        Self {
-            what: what.into(),
-            goal: None,
-            unit,
-            values,
-            beside: String::new(),
-        }
-    }
-
-    pub(crate) fn at_most(mut self, goal: f64) -> Self {
-        self.goal = Some(Goal::AtMost(goal));
-        self
-    }
-
-    pub(crate) fn at_least(mut self, goal: f64) -> Self {
-        self.goal = Some(Goal::AtLeast(goal));
-        self
-    }
-
-    pub(crate) fn beside(mut self, beside: impl Into<String>) -> Self {
-        self.beside = beside.into();
-        self
-    }
-
-    /// Whether the median reaches the goal; `None` where there is none.
-    pub(crate) fn is_reached(&self) -> Option<bool> {
-        let median = median(&self.values);
-        self.goal.map(|goal| match goal {
-            Goal::AtMost(most) => median <= most,
-            Goal::AtLeast(least) => median >= least,
-        })
-    }
-
-    /// Its cells: what, goal, median, range, verdict, remark.
-    pub(crate) fn cells(&self) -> [String; 6] {
-        let goal = self.goal.map(|goal| match goal {
-            Goal::AtMost(most) => format!("≤ {}", self.unit.show(most)),
-            Goal::AtLeast(least) => format!("≥ {}", self.unit.show(least)),
-        });
-        let (least, most) = range(&self.values);
-        let range = if self.values.len() > 1 {
-            format!("{} to {}", self.unit.show(least), self.unit.show(most))
-        } else {
-            String::new()
-        };
-        let verdict = match self.is_reached() {
-            Some(true) => "ok",
-            Some(false) => "missed",
-            None => "",
-        };
-        [
-            self.what.clone(),
-            goal.unwrap_or_default(),
-            self.unit.show(median(&self.values)),
-            range,
-            verdict.to_owned(),
-            self.beside.clone(),
-        ]
-    }
-}
-
-impl Unit {
-    /// A value as a person reads it.
-    pub(crate) fn show(self, value: f64) -> String {
-        match self {
-            Self::Ratio => format!("{value:.2}"),
-            Self::Count => format!("{}", (value * 100.0).round() / 100.0),
-            Self::Bytes => format!("{value:.0} B"),
-            Self::Nanoseconds if value < 9.95 => format!("{value:.1} ns"),
-            Self::Nanoseconds => format!("{value:.0} ns"),
-            Self::Microseconds => format!("{value:.1} µs"),
-            Self::Milliseconds => format!("{value:.2} ms"),
-            Self::PerSecond if value >= 10_000.0 => format!("{:.1} k/s", value / 1000.0),
-            Self::PerSecond => format!("{value:.0}/s"),
-        }
-    }
-}
-
-impl Kind {
-    pub(crate) const ALL: [Self; 2] = [Self::First, Self::Replay];
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::First => "first execution",
-            Self::Replay => "replay",
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_goal_is_held_against_the_median() {
-        let figure = Figure::new("share", Unit::Ratio, vec![0.9, 0.96, 0.97]);
-        assert_eq!(figure.is_reached(), None);
-        let figure = figure.at_least(0.95);
-        assert_eq!(figure.is_reached(), Some(true));
-        let [_, goal, median, range, verdict, _] = figure.cells();
-        assert_eq!(
-            [goal, median, range, verdict],
-            ["≥ 0.95", "0.96", "0.90 to 0.97", "ok"]
-        );
-        assert_eq!(figure.at_most(0.5).is_reached(), Some(false));
+    fn report(ratio: f64) -> Report {
+        let missed = Figure::new("#[idempotent] over the floor", Unit::Ratio, vec![ratio]);
+        let reached = Figure::new("commands", Unit::Count, vec![2.0]);
+        let mut report = Report::begin(1);
+        report.groups.push(Group {
+            title: "Over Redis".to_owned(),
+            figures: vec![missed.at_most(1.05), reached.at_most(2.0)],
+        });
+        report
     }
 
     #[test]
     fn the_report_names_what_is_missed_and_its_tables_are_markdown() {
-        let missed = Figure::new("#[idempotent] over the floor", Unit::Ratio, vec![1.06]);
-        let reached = Figure::new("commands", Unit::Count, vec![2.0]);
-        let report = Report {
-            machine: Machine::look(),
-            server: "Redis 7".to_owned(),
-            rounds: 1,
-            groups: vec![Group {
-                title: "Over Redis".to_owned(),
-                figures: vec![missed.at_most(1.05), reached.at_most(2.0)],
-            }],
-            left_out: Vec::new(),
-        };
-        let text = report.markdown("cargo xtask bench");
+        let text = report(1.06).markdown("cargo xtask bench");
         assert!(
             text.starts_with("1 of 2 goals are reached; missed:\n\n- Over Redis: #[idempotent]")
         );
@@ -304,5 +263,20 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn runs_of_other_parts_or_commits_are_not_merged() {
+        let mut all = report(1.0);
+        all.merge(report(1.2)).expect("a run of the same parts");
+        assert!(all.markdown("").contains("2 runs of 1 rounds"));
+        let mut other = report(1.0);
+        other.groups.clear();
+        assert!(all.merge(other).is_err());
+        let other = Report {
+            commit: "another".to_owned(),
+            ..report(1.0)
+        };
+        assert!(all.merge(other).is_err());
     }
 }

@@ -38,7 +38,7 @@ fn sizes<const N: usize>(name: &str) -> Vec<Figure> {
             Unit::Bytes,
             vec![size as f64 - bare as f64],
         );
-        figure.at_most(MOST).beside(format!("{size}; body {bare}"))
+        figure.at_most(MOST).remark(format!("{size}; body {bare}"))
     })
     .into()
 }

@@ -1,10 +1,11 @@
 //! What is measured beside what: the floor, and the library in its two forms.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use idem::{Error, Idempotency};
 use idem_bench::{KEY_BYTES, RESULT_BYTES, annotated, plain, result};
 
 use crate::floor::Floor;
+use crate::lock::Lock;
 use crate::report::Kind;
 use crate::target::Target;
 
@@ -15,11 +16,13 @@ pub(crate) enum Subject {
     PlainFloor,
     ByHand,
     Annotated,
+    Lock,
 }
 
 /// All of them, connected to one server.
 pub(crate) struct Subjects {
     floor: Floor,
+    lock: Lock,
     pub(crate) idempotency: Idempotency,
     result: String,
     /// The prefix of all keys of this run, so that runs on one server do not collide.
@@ -27,8 +30,13 @@ pub(crate) struct Subjects {
 }
 
 impl Subject {
-    pub(crate) const ALL: [Self; 4] =
-        [Self::Floor, Self::PlainFloor, Self::ByHand, Self::Annotated];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Floor,
+        Self::PlainFloor,
+        Self::ByHand,
+        Self::Annotated,
+        Self::Lock,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -36,6 +44,7 @@ impl Subject {
             Self::PlainFloor => "floor with a plain SET XX",
             Self::ByHand => "idem by hand",
             Self::Annotated => "#[idempotent]",
+            Self::Lock => "a lock around a look",
         }
     }
 
@@ -53,10 +62,9 @@ impl Subject {
 impl Subjects {
     pub(crate) async fn connect(target: &Target) -> Result<Self> {
         let idempotency = target.idempotency(target.store().await?);
-        // Annotated functions use the installed runtime.
-        idem::install(idempotency.clone()).context("a runtime is installed already")?;
         let floor = Floor::connect(target.url(), target.ttl_ms()).await?;
         Ok(Self {
+            lock: Lock::connect(target.url(), target.ttl_ms()).await?,
             floor,
             idempotency,
             result: result(),
@@ -79,6 +87,11 @@ impl Subjects {
             }
             (Subject::Floor | Subject::PlainFloor, Kind::Replay) => {
                 let length = self.floor.replay(key).await?;
+                ensure!(length == RESULT_BYTES, "{length} bytes are no outcome");
+                Ok(())
+            }
+            (Subject::Lock, _) => {
+                let length = self.lock.run(key, &self.result).await?;
                 ensure!(length == RESULT_BYTES, "{length} bytes are no outcome");
                 Ok(())
             }

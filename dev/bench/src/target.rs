@@ -1,5 +1,6 @@
 //! The server that is measured against: one of our own, or one that was named.
 
+use std::env;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -10,6 +11,8 @@ use idem_testkit::{RedisServer, Reply};
 const DAY: Duration = Duration::from_secs(86_400);
 /// On a server that others use too: long enough for a round.
 const SHORT: Duration = Duration::from_secs(300);
+/// Names the program of a Valkey.
+const VALKEY: &str = "IDEM_VALKEY_SERVER";
 
 /// A server, and the prefix of its keys.
 pub(crate) struct Target {
@@ -23,7 +26,7 @@ pub(crate) struct Target {
 impl Target {
     /// The server at a URL, or one of our own.
     pub(crate) async fn open(url: Option<String>) -> Result<Self> {
-        let run = format!("idem-bench-{:05x}", fastrand::u32(..1 << 20));
+        let run = run_prefix();
         if let Some(url) = url {
             return Ok(Self {
                 own: None,
@@ -31,12 +34,22 @@ impl Target {
                 run,
             });
         }
-        let server = RedisServer::start().await?;
-        Ok(Self {
+        Ok(Self::of(RedisServer::start().await?, run))
+    }
+
+    /// A Valkey of our own, whose program `IDEM_VALKEY_SERVER` names.
+    pub(crate) async fn valkey() -> Result<Self> {
+        let program = env::var_os(VALKEY).with_context(|| format!("{VALKEY} names none"))?;
+        let server = RedisServer::builder().program(program).start().await?;
+        Ok(Self::of(server, run_prefix()))
+    }
+
+    fn of(server: RedisServer, run: String) -> Self {
+        Self {
             url: server.url(),
             own: Some(server),
             run,
-        })
+        }
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -128,4 +141,8 @@ pub(crate) async fn store(url: &str, prefix: &str) -> Result<RedisStore> {
         .prefix(prefix)
         .connect()
         .await?)
+}
+
+fn run_prefix() -> String {
+    format!("idem-bench-{:05x}", fastrand::u32(..1 << 20))
 }

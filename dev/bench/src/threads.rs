@@ -9,7 +9,6 @@ use idem_bench::{Keys, plain, result};
 use tokio::task::JoinSet;
 
 use crate::report::{Figure, Group, Kind, Unit};
-use crate::stats::median;
 
 const THREADS: [usize; 2] = [1, 2];
 /// So many tasks, each with an operation of its own.
@@ -55,11 +54,9 @@ impl Threads {
         ] {
             for kind in Kind::ALL {
                 let [one, two] = &self.0[runtimes as usize][kind as usize];
-                let gains = two.iter().zip(one).map(|(two, one)| two / one).collect();
-                let per_second = |rounds| Unit::PerSecond.show(median(rounds));
-                let beside = format!("{}; one thread {}", per_second(two), per_second(one));
                 let what = format!("{kind}, {name}, 8 operations: two threads over one");
-                figures.push(Figure::new(what, Unit::Ratio, gains).beside(beside));
+                let one = ("one thread", &**one);
+                figures.push(Figure::ratio(what, Unit::PerSecond, two, one));
             }
         }
         Group {

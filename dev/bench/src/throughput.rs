@@ -7,21 +7,28 @@ use anyhow::Result;
 use tokio::task::JoinSet;
 
 use crate::at_once::at_once;
-use crate::report::{Figure, Group, Kind, Unit};
-use crate::stats::median;
+use crate::report::{Figure, Goal, Group, Kind, Unit};
 use crate::subject::{Subject, Subjects};
 
+/// The subjects.
+const SUBJECTS: [Subject; 3] = [Subject::Floor, Subject::ByHand, Subject::Annotated];
+/// Those on a Valkey; the runtime of annotated functions is on the Redis.
+const ON_VALKEY: [Subject; 2] = [Subject::Floor, Subject::ByHand];
 /// How many tasks call at once.
-pub(crate) const TASKS: [usize; 4] = [1, 8, 64, 512];
+const TASKS: [usize; 4] = [1, 8, 64, 512];
 /// Those for which there is a goal.
 const WITH_GOAL: [usize; 2] = [64, 512];
 /// How many outcomes each task replays in turn. No two tasks have one in common: calls of one key
 /// would share a round trip.
 const KEYS: u64 = 4;
 
-/// The calls a second of each round, by subject and number of tasks.
-#[derive(Default)]
-pub(crate) struct Throughputs([[[Vec<f64>; TASKS.len()]; 2]; Subject::ALL.len()]);
+/// The calls a second of each round, by kind, number of tasks and subject.
+pub(crate) struct Throughputs {
+    subjects: &'static [Subject],
+    tasks: &'static [usize],
+    kinds: &'static [Kind],
+    rates: Vec<Vec<f64>>,
+}
 
 /// The parts of a slice.
 #[derive(Clone, Copy)]
@@ -33,6 +40,35 @@ struct Slice {
 }
 
 impl Throughputs {
+    pub(crate) fn on_redis() -> Self {
+        Self::of(&SUBJECTS, &TASKS, &Kind::ALL)
+    }
+
+    pub(crate) fn on_valkey() -> Self {
+        Self::of(&ON_VALKEY, &WITH_GOAL, &[Kind::First])
+    }
+
+    fn of(subjects: &'static [Subject], tasks: &'static [usize], kinds: &'static [Kind]) -> Self {
+        Self {
+            subjects,
+            tasks,
+            kinds,
+            rates: vec![Vec::new(); subjects.len() * tasks.len() * kinds.len()],
+        }
+    }
+
+    /// What is measured, in the order of the rates.
+    fn places(&self) -> impl Iterator<Item = (Kind, usize)> + use<> {
+        let tasks = self.tasks;
+        let of = move |kind: &Kind| {
+            tasks.iter().map({
+                let kind = *kind;
+                move |tasks| (kind, *tasks)
+            })
+        };
+        self.kinds.iter().flat_map(of)
+    }
+
     /// One round: slices in turns, so that what slows the machine down hits all. Numbers of keys
     /// from `from` on are used.
     pub(crate) async fn round(
@@ -46,75 +82,59 @@ impl Throughputs {
         let mut next = from;
         let replayed = next;
         next += KEYS * TASKS[TASKS.len() - 1] as u64;
-        for subject in Subject::ALL
-            .into_iter()
-            .filter(|subject| subject.has(Kind::Replay))
-        {
-            prepare(subjects, subject, replayed..next).await?;
+        if self.kinds.contains(&Kind::Replay) {
+            for subject in self.subjects {
+                prepare(subjects, *subject, replayed..next).await?;
+            }
         }
-        for (place, tasks) in TASKS.into_iter().enumerate() {
-            for kind in Kind::ALL {
-                let mut calls = [0.0; Subject::ALL.len()];
-                let mut order = Subject::ALL;
-                for _ in 0..turns {
-                    for subject in order.into_iter().filter(|subject| subject.has(kind)) {
-                        let slice = Slice {
-                            subject,
-                            kind,
-                            tasks,
-                            length,
-                        };
-                        let first = if kind == Kind::Replay { replayed } else { next };
-                        let (number, rate) = slice.run(subjects, first).await?;
-                        next += if kind == Kind::Replay { 0 } else { number };
-                        calls[subject as usize] += rate / f64::from(turns);
-                    }
-                    order.reverse();
+        let mut order: Vec<usize> = (0..self.subjects.len()).collect();
+        for (place, (kind, tasks)) in self.places().enumerate() {
+            let mut calls = vec![0.0; self.subjects.len()];
+            for _ in 0..turns {
+                for &subject in &order {
+                    let slice = Slice {
+                        subject: self.subjects[subject],
+                        kind,
+                        tasks,
+                        length,
+                    };
+                    let first = if kind == Kind::Replay { replayed } else { next };
+                    let (number, rate) = slice.run(subjects, first).await?;
+                    next += if kind == Kind::Replay { 0 } else { number };
+                    calls[subject] += rate / f64::from(turns);
                 }
-                for subject in Subject::ALL.into_iter().filter(|subject| subject.has(kind)) {
-                    self.0[subject as usize][kind as usize][place].push(calls[subject as usize]);
-                }
+                order.reverse();
+            }
+            for (subject, rate) in calls.into_iter().enumerate() {
+                self.rates[place * self.subjects.len() + subject].push(rate);
             }
         }
         Ok(())
     }
 
-    /// The tables' part.
-    pub(crate) fn group(&self) -> Group {
+    /// The tables' part: the share of the floor's rate, which is the first subject.
+    pub(crate) fn group(&self, server: &str, least: f64) -> Group {
         let mut figures = Vec::new();
-        for kind in Kind::ALL {
-            for subject in Subject::ALL
-                .into_iter()
-                .skip(1)
-                .filter(|subject| subject.has(kind))
-            {
-                for (place, tasks) in TASKS.into_iter().enumerate() {
-                    let of = |subject: Subject| &self.0[subject as usize][kind as usize][place];
-                    let floor = of(Subject::Floor);
-                    let own = of(subject);
-                    let shares = own
-                        .iter()
-                        .zip(floor)
-                        .map(|(own, floor)| own / floor)
-                        .collect();
-                    let what = format!(
-                        "{kind}, {tasks} at once: {}, share of the floor",
-                        subject.name()
-                    );
-                    let per_second = |rounds| Unit::PerSecond.show(median(rounds));
-                    let beside = format!("{}; floor {}", per_second(own), per_second(floor));
-                    let figure = Figure::new(what, Unit::Ratio, shares).beside(beside);
-                    let has_goal = subject.is_ours() && WITH_GOAL.contains(&tasks);
-                    figures.push(if has_goal {
-                        figure.at_least(0.95)
-                    } else {
-                        figure
-                    });
-                }
+        // Each line has a name of its own in the whole report.
+        let of = if server == "Redis" {
+            ""
+        } else {
+            &format!("{server}, ")
+        };
+        for (rates, (kind, tasks)) in self.rates.chunks(self.subjects.len()).zip(self.places()) {
+            let Some((floor, rates)) = rates.split_first() else {
+                continue;
+            };
+            for (subject, rates) in self.subjects.iter().skip(1).zip(rates) {
+                let name = subject.name();
+                let what = format!("{of}{kind}, {tasks} at once: {name}, share of the floor");
+                let figure = Figure::ratio(what, Unit::PerSecond, rates, ("floor", floor));
+                let has_goal = WITH_GOAL.contains(&tasks);
+                figures.push(figure.with(has_goal.then_some(Goal::AtLeast(least))));
             }
         }
         Group {
-            title: "Over Redis, many calls at once".to_owned(),
+            title: format!("Over {server}, many calls at once"),
             figures,
         }
     }

@@ -1,5 +1,4 @@
-//! Records in the caller's own transaction: beside the bare transaction, and beside tables of
-//! answers that are written by hand. The slim floor is the least for the same guarantee: its
+//! Records in the caller's own transaction, beside tables of answers that are written by hand. The slim floor is the least for the same guarantee: its
 //! answers expire, and a replay is one SELECT.
 
 use std::sync::LazyLock;
@@ -18,14 +17,21 @@ use idem::sqlx::{
 use idem::{Idempotency, MySqlStore, PostgresStore, SqliteStore, idempotent};
 use idem_bench::result;
 use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer, Proxy};
-use tokio::task::JoinSet;
 
-use crate::report::{Figure, Group, Kind, Unit};
+use crate::at_once::at_once;
+use crate::extent::Extent;
+use crate::report::{Figure, Goal, Group, Kind, Report, Unit};
+use crate::sql::Database;
 use crate::sql::floor::{FILE, OUTCOME, OWNER, POSTGRES, Texts, create};
 use crate::stats::median;
 
-/// How many connections call at once.
+/// How many connections there are, and how many callers.
 const CONNECTIONS: u32 = 16;
+const CALLERS: [u64; 2] = [16, 64];
+/// The subjects of many callers.
+const AT_ONCE: [Subject; 3] = [Subject::ByHand, Subject::Annotated, Subject::Whole];
+/// The least share of the rate of the table by hand.
+const SHARE: f64 = 0.90;
 const HOUR: Duration = Duration::from_secs(3600);
 const ORDERS: &str = "CREATE TABLE orders (id BIGINT NOT NULL, receipt TEXT NOT NULL)";
 const ANSWERS: &str = "CREATE TABLE answers (id VARCHAR(64) PRIMARY KEY, answer TEXT)";
@@ -87,7 +93,6 @@ enum OrderError {
 /// The transaction that writes an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subject {
-    Bare,
     ByHand,
     Slim,
     /// The store's own statements, in a table like its own.
@@ -99,8 +104,7 @@ enum Subject {
 }
 
 impl Subject {
-    const ALL: [Self; 6] = [
-        Self::Bare,
+    const ALL: [Self; 5] = [
         Self::ByHand,
         Self::Slim,
         Self::Statements,
@@ -110,17 +114,12 @@ impl Subject {
 
     fn name(self) -> &'static str {
         match self {
-            Self::Bare => "the bare transaction",
             Self::ByHand => "the table by hand",
             Self::Slim => "the slim floor",
             Self::Statements => "the store's statements by hand",
             Self::Annotated => "#[idempotent(transaction = tx)]",
             Self::Whole => ".transaction(&pool, ..)",
         }
-    }
-
-    fn has(self, kind: Kind) -> bool {
-        self != Self::Bare || kind == Kind::First
     }
 
     /// Those of a database: not each has the store's statements by hand.
@@ -245,7 +244,6 @@ macro_rules! on {
                     }
                     let mut tx = self.pool.begin_with($begin).await?;
                     let receipt = match subject {
-                        Subject::Bare => insert(&mut tx, number).await?,
                         Subject::ByHand => by_hand(&mut tx, number).await?,
                         Subject::Statements => statements(&mut tx, number).await?,
                         Subject::Slim | Subject::Annotated | Subject::Whole => {
@@ -260,16 +258,16 @@ macro_rules! on {
                 /// Transactions one at a time, in turns.
                 async fn sequential(
                     &self,
-                    calls: u32,
+                    calls: u64,
                     from: i64,
                     figures: &mut Measured,
                 ) -> Result<()> {
                     let mut times = Times::default();
                     let mut order: Vec<_> = Subject::of(TEXTS.is_some()).collect();
-                    for call in 0..i64::from(calls) {
+                    for call in 0..i64::try_from(calls)? {
                         order.rotate_left(1);
                         for kind in Kind::ALL {
-                            for subject in order.iter().copied().filter(|one| one.has(kind)) {
+                            for subject in order.iter().copied() {
                                 let begun = Instant::now();
                                 self.call(subject, kind, from + call).await?;
                                 times[subject as usize][kind as usize]
@@ -289,34 +287,40 @@ macro_rules! on {
                     Ok(())
                 }
 
-                /// Transactions of many connections: how many a second.
-                async fn at_once(
+                /// First executions of many callers, in slices that take turns.
+                async fn many(
                     &self,
-                    subject: Subject,
-                    length: Duration,
+                    extent: &Extent,
                     from: i64,
-                ) -> Result<f64> {
-                    let mut running = JoinSet::new();
-                    let begun = Instant::now();
-                    for task in 0..i64::from(CONNECTIONS) {
-                        let shop = self.clone();
-                        running.spawn(idem::scope(self.idempotency.clone(), async move {
-                            let mut calls = 0;
-                            while begun.elapsed() < length {
-                                let number = from + calls * i64::from(CONNECTIONS) + task;
-                                shop.call(subject, Kind::First, number).await?;
-                                calls += 1;
+                    figures: &mut Measured,
+                ) -> Result<()> {
+                    let mut next = from;
+                    for (callers, all) in CALLERS.into_iter().zip(&mut figures.rates) {
+                        let mut rates = [0.0; AT_ONCE.len()];
+                        for turn in 0..extent.turns {
+                            for place in 0..AT_ONCE.len() {
+                                // In an order that turns round.
+                                let last = AT_ONCE.len() - 1;
+                                let place = if turn % 2 == 0 { place } else { last - place };
+                                let shop = self.clone();
+                                let call = move |task: u64, calls: u64| {
+                                    let shop = shop.clone();
+                                    async move {
+                                        let number = next + i64::try_from(calls * callers + task)?;
+                                        let call = shop.call(AT_ONCE[place], Kind::First, number);
+                                        idem::scope(shop.idempotency.clone(), call).await
+                                    }
+                                };
+                                let (made, rate) = at_once(callers, extent.slice, call).await?;
+                                next += i64::try_from(made)?;
+                                rates[place] += rate / f64::from(extent.turns);
                             }
-                            anyhow::Ok(calls)
-                        }));
+                        }
+                        for (all, rate) in all.iter_mut().zip(rates) {
+                            all.push(rate);
+                        }
                     }
-                    let mut all = 0;
-                    while let Some(calls) = running.join_next().await {
-                        all += calls??;
-                    }
-                    #[allow(clippy::cast_precision_loss)]
-                    let rate = all as f64 / begun.elapsed().as_secs_f64();
-                    Ok(rate)
+                    Ok(())
                 }
 
                 /// How many messages a call sends, once statements are prepared. The pool of this
@@ -328,7 +332,7 @@ macro_rules! on {
                     for subject in Subject::of(TEXTS.is_some()) {
                         let counts = &mut messages[subject as usize];
                         for number in 0..HABIT {
-                            for kind in Kind::ALL.into_iter().filter(|kind| subject.has(*kind)) {
+                            for kind in Kind::ALL {
                                 let before = all.calls();
                                 self.call(subject, kind, 400_000_000 + number).await?;
                                 counts[kind as usize] = all.calls() - before;
@@ -340,9 +344,8 @@ macro_rules! on {
 
                 pub(super) async fn measure(
                     &self,
-                    rounds: usize,
-                    calls: u32,
-                    length: Duration,
+                    database: Database,
+                    extent: &Extent,
                 ) -> Result<Measured> {
                     for table in [ORDERS, ANSWERS, BY_HAND.slim_table] {
                         sqlx::raw_sql(table).execute(&self.pool).await?;
@@ -351,20 +354,17 @@ macro_rules! on {
                         .execute(&self.pool)
                         .await?;
                     let mut figures = Measured::default();
-                    for round in 0..=rounds {
+                    for round in 0..=extent.rounds {
+                        let name = database.name();
+                        eprintln!("transactions on {name}, round {}", extent.round(round));
                         if round == 1 {
                             figures = Measured::default();
                         }
                         let from = i64::try_from(round)? * 1_000_000_000;
+                        let calls = extent.sql_calls / 2;
                         let sequential = self.sequential(calls, from, &mut figures);
                         idem::scope(self.idempotency.clone(), sequential).await?;
-                        let mut order: Vec<_> = Subject::of(TEXTS.is_some()).collect();
-                        let first = round % order.len();
-                        order.rotate_left(first);
-                        for subject in order {
-                            let rate = self.at_once(subject, length, from + 500_000_000).await?;
-                            figures.rates[subject as usize].push(rate);
-                        }
+                        self.many(extent, from + 500_000_000, &mut figures).await?;
                     }
                     Ok(figures)
                 }
@@ -404,13 +404,13 @@ on!(
 /// How many messages a first execution and a replay of each subject send.
 type Messages = [[u64; 2]; Subject::ALL.len()];
 
-fn of_messages(database: &str, messages: &Messages) -> Vec<Figure> {
+fn of_messages(messages: &Messages) -> Vec<Figure> {
     let mut figures = Vec::new();
     for kind in Kind::ALL {
         for subject in Subject::ALL {
             let count = messages[subject as usize][kind as usize];
             if count > 0 {
-                let what = format!("{database}, {kind}: messages of {}", subject.name());
+                let what = format!("{kind}: messages of {}", subject.name());
                 #[allow(clippy::cast_precision_loss)]
                 figures.push(Figure::new(what, Unit::Count, vec![count as f64]));
             }
@@ -421,121 +421,107 @@ fn of_messages(database: &str, messages: &Messages) -> Vec<Figure> {
 
 type Times = [[Vec<f64>; 2]; Subject::ALL.len()];
 
-/// The microseconds of one transaction, and the transactions a second of many, of each round.
+/// The microseconds of one transaction, and the transactions a second of many callers, of each
+/// round.
 #[derive(Default)]
 struct Measured {
     times: Times,
-    rates: [Vec<f64>; Subject::ALL.len()],
+    rates: [[Vec<f64>; AT_ONCE.len()]; CALLERS.len()],
 }
 
 impl Measured {
-    fn figures(&self, database: &str) -> Vec<Figure> {
-        let ratios = |own: &[f64], other: &[f64]| {
-            own.iter()
-                .zip(other)
-                .map(|(own, other)| own / other)
-                .collect()
-        };
+    fn figures(&self, database: Database) -> Vec<Figure> {
         let mut figures = Vec::new();
-        for subject in [Subject::Annotated, Subject::Whole] {
-            for other in [
-                Subject::ByHand,
-                Subject::Slim,
-                Subject::Statements,
-                Subject::Bare,
-            ] {
-                let is_measured =
-                    |kind: Kind| !self.times[other as usize][kind as usize].is_empty();
-                for kind in Kind::ALL.into_iter().filter(|kind| is_measured(*kind)) {
-                    let of = |subject: Subject| &self.times[subject as usize][kind as usize];
-                    let own = of(subject);
-                    let beside = of(other);
-                    let remark = format!(
-                        "{:.0} µs; {} {:.0} µs",
-                        median(own),
-                        other.name(),
-                        median(beside)
-                    );
-                    let what = format!(
-                        "{database}, {kind}: {} over {}",
-                        subject.name(),
-                        other.name()
-                    );
-                    let figure = Figure::new(what, Unit::Ratio, ratios(own, beside)).beside(remark);
-                    figures.push(if other == Subject::ByHand {
-                        figure.at_most(1.10)
-                    } else {
-                        figure
-                    });
+        for subject in [Subject::Whole, Subject::Annotated] {
+            let own = subject.name();
+            for kind in Kind::ALL {
+                for other in [Subject::ByHand, Subject::Slim, Subject::Statements] {
+                    let of = |subject: Subject| &*self.times[subject as usize][kind as usize];
+                    if of(other).is_empty() {
+                        continue;
+                    }
+                    let what = format!("{kind}: {own} over {}", other.name());
+                    let goal = Goal::AtMost(time(database, kind, subject));
+                    let goal = (other == Subject::ByHand).then_some(goal);
+                    let other = (other.name(), of(other));
+                    let figure = Figure::ratio(what, Unit::Microseconds, of(subject), other);
+                    figures.push(figure.with(goal));
                 }
             }
-            for other in [Subject::ByHand, Subject::Slim, Subject::Statements] {
-                if self.rates[other as usize].is_empty() {
-                    continue;
-                }
-                let own = &self.rates[subject as usize];
-                let beside = &self.rates[other as usize];
-                let show = |rates: &[f64]| Unit::PerSecond.show(median(rates));
-                let name = other.name();
-                let remark = format!("{}; by hand {}", show(own), show(beside));
-                let what = format!(
-                    "{database}, {CONNECTIONS} connections: {}, share of the rate of {name}",
-                    subject.name()
-                );
-                figures.push(Figure::new(what, Unit::Ratio, ratios(own, beside)).beside(remark));
+            for (callers, rates) in CALLERS.into_iter().zip(&self.rates) {
+                let [by_hand, annotated, whole] = rates;
+                let is_whole = subject == Subject::Whole;
+                let rates = if is_whole { whole } else { annotated };
+                let what = format!("{callers} callers: {own}, share of the table by hand");
+                let by_hand = (Subject::ByHand.name(), &**by_hand);
+                let figure = Figure::ratio(what, Unit::PerSecond, rates, by_hand);
+                figures.push(figure.with(is_whole.then_some(Goal::AtLeast(SHARE))));
             }
         }
         figures
     }
 }
 
-/// Measures on servers of its own, and in a file of SQLite.
-pub(crate) async fn group(rounds: usize, calls: u32, length: Duration) -> Result<Group> {
-    let mut figures = on_postgres(rounds, calls, length).await?;
-    let mariadb = MariaDbServer::start().await?;
-    let pool = mysql_pool(&mariadb.url(), CONNECTIONS).await?;
-    let shop = mysql_shop(pool, true).await?;
-    eprintln!("transactions on MariaDB");
-    let measured = shop.measure(rounds, calls, length).await?;
-    figures.extend(measured.figures("MariaDB"));
-    let proxy = Proxy::start(&mariadb.url()).await?;
-    let through = mysql_pool(&mariadb.url_through(proxy.address().port()), 1).await?;
-    let counted = count_messages(through, &proxy).await?;
-    figures.extend(of_messages("MariaDB", &counted));
-    // A real one is not everywhere.
-    if let Ok(server) = MySqlServer::start().await {
-        let pool = mysql_pool(&server.url(), CONNECTIONS).await?;
-        let shop = mysql_shop(pool, true).await?;
-        eprintln!("transactions on MySQL");
-        let measured = shop.measure(rounds, calls, length).await?;
-        figures.extend(measured.figures("MySQL"));
-        let proxy = Proxy::start(&server.url()).await?;
-        let through = mysql_pool(&server.url_through(proxy.address().port()), 1).await?;
-        let counted = count_messages(through, &proxy).await?;
-        figures.extend(of_messages("MySQL", &counted));
+/// The most over the table by hand.
+fn time(database: Database, kind: Kind, subject: Subject) -> f64 {
+    let is_mysql = matches!(database, Database::Mariadb | Database::Mysql);
+    if is_mysql && kind == Kind::First && subject == Subject::Whole {
+        1.20
+    } else {
+        1.10
     }
-    figures.extend(on_sqlite(rounds, calls, length).await?);
-    Ok(Group {
-        title: "In the caller's own transaction".to_owned(),
+}
+
+fn group(database: Database, durability: &str, figures: Vec<Figure>) -> Group {
+    Group {
+        title: format!("Transactions on {} ({durability})", database.name()),
         figures,
-    })
-}
-
-async fn count_messages(pool: MySqlPool, proxy: &Proxy) -> Result<Messages> {
-    let shop = mysql_shop(pool, false).await?;
-    idem::scope(shop.idempotency.clone(), shop.count(proxy)).await
-}
-
-async fn mysql_pool(url: &str, connections: u32) -> Result<MySqlPool> {
-    let options = MySqlPoolOptions::new().max_connections(connections);
-    Ok(options.connect(url).await?)
-}
-
-async fn mysql_shop(pool: MySqlPool, migrates: bool) -> Result<mysql::Shop> {
-    let store = MySqlStore::new(pool.clone());
-    if migrates {
-        store.migrate().await?;
     }
+}
+
+/// Measures on servers of its own, and in a file of SQLite.
+pub(crate) async fn measure(extent: &Extent, report: &mut Report) -> Result<()> {
+    let server = PostgresServer::start().await;
+    if let Some(server) = report.started("PostgreSQL", server) {
+        report.groups.push(on_postgres(&server, extent).await?);
+    }
+    let server = MariaDbServer::start().await;
+    if let Some(server) = report.started("MariaDB", server) {
+        let through = |proxy: &Proxy| server.url_through(proxy.address().port());
+        let group = on_mysql(Database::Mariadb, &server.url(), through, extent).await?;
+        report.groups.push(group);
+    }
+    // A real one is not everywhere.
+    let server = MySqlServer::start().await;
+    if let Some(server) = report.started("MySQL", server) {
+        let through = |proxy: &Proxy| server.url_through(proxy.address().port());
+        let group = on_mysql(Database::Mysql, &server.url(), through, extent).await?;
+        report.groups.push(group);
+    }
+    report.groups.push(on_sqlite(extent).await?);
+    Ok(())
+}
+
+async fn on_mysql(
+    database: Database,
+    url: &str,
+    through: impl Fn(&Proxy) -> String,
+    extent: &Extent,
+) -> Result<Group> {
+    let shop = mysql_shop(url, CONNECTIONS).await?;
+    let mut figures = shop.measure(database, extent).await?.figures(database);
+    let proxy = Proxy::start(url).await?;
+    let shop = mysql_shop(&through(&proxy), 1).await?;
+    let counted = idem::scope(shop.idempotency.clone(), shop.count(&proxy)).await?;
+    figures.extend(of_messages(&counted));
+    Ok(group(database, database.durability(), figures))
+}
+
+async fn mysql_shop(url: &str, connections: u32) -> Result<mysql::Shop> {
+    let options = MySqlPoolOptions::new().max_connections(connections);
+    let pool = options.connect(url).await?;
+    let store = MySqlStore::new(pool.clone());
+    store.migrate().await?;
     Ok(mysql::Shop {
         pool,
         idempotency: Idempotency::new(store),
@@ -553,27 +539,21 @@ async fn postgres_shop(url: &str, connections: u32) -> Result<postgres::Shop> {
     })
 }
 
-async fn on_postgres(rounds: usize, calls: u32, length: Duration) -> Result<Vec<Figure>> {
-    eprintln!("transactions on PostgreSQL");
-    let server = PostgresServer::start().await?;
+async fn on_postgres(server: &PostgresServer, extent: &Extent) -> Result<Group> {
+    let database = Database::Postgres;
     let shop = postgres_shop(&server.url(), CONNECTIONS).await?;
-    let mut figures = shop
-        .measure(rounds, calls, length)
-        .await?
-        .figures("PostgreSQL");
+    let mut figures = shop.measure(database, extent).await?.figures(database);
     let proxy = Proxy::start(&server.url()).await?;
     let through = postgres_shop(&server.url_through(proxy.address().port()), 1).await?;
     let counted = idem::scope(through.idempotency.clone(), through.count(&proxy)).await?;
-    figures.extend(of_messages("PostgreSQL", &counted));
-    Ok(figures)
+    figures.extend(of_messages(&counted));
+    Ok(group(database, database.durability(), figures))
 }
 
-async fn on_sqlite(rounds: usize, calls: u32, length: Duration) -> Result<Vec<Figure>> {
-    eprintln!("transactions on SQLite");
-    let dir = std::env::temp_dir().join(format!("idem-bench-{}", std::process::id()));
-    std::fs::create_dir_all(&dir)?;
+async fn on_sqlite(extent: &Extent) -> Result<Group> {
+    let dir = tempfile::Builder::new().prefix("idem-bench-").tempdir()?;
     let options = SqliteConnectOptions::new()
-        .filename(dir.join("shop.db"))
+        .filename(dir.path().join("shop.db"))
         .create_if_missing(true);
     let options = options
         .journal_mode(SqliteJournalMode::Wal)
@@ -589,8 +569,8 @@ async fn on_sqlite(rounds: usize, calls: u32, length: Duration) -> Result<Vec<Fi
         pool: pool.clone(),
         idempotency: Idempotency::new(store),
     };
-    let figures = shop.measure(rounds, calls, length).await?.figures("SQLite");
+    let measured = shop.measure(Database::Sqlite, extent).await?;
     pool.close().await;
-    std::fs::remove_dir_all(&dir)?;
-    Ok(figures)
+    let figures = measured.figures(Database::Sqlite);
+    Ok(group(Database::Sqlite, "synchronous = NORMAL", figures))
 }

@@ -1,15 +1,19 @@
 //! `cargo xtask bench`: builds the benchmarks, and runs them.
 
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
 use anyhow::{Context as _, Result};
 use clap::Args;
 
 use crate::workspace::Workspace;
-use crate::{builds, redis};
+use crate::{builds, redis, servers, suite};
 
 const PACKAGE: &str = "idem-bench";
 const REPORT: &str = "docs/benchmarks/report.md";
+const ROUNDS: u32 = 5;
 /// With fewer, the ranges say little.
-const ROUNDS: u32 = 9;
+const LEAST_ROUNDS: i64 = 3;
 /// How often each is built from nothing.
 const BUILDS: u32 = 3;
 
@@ -20,20 +24,27 @@ const BUILDS: u32 = 3;
 )]
 pub(crate) struct Options {
     /// Measure at this server, with keys that begin with `idem-bench-` and expire; only what needs
-    /// Redis, and no server to itself. Nothing is written
+    /// Redis, and no server to itself. Nothing is written without `--write`
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
-    /// See quickly that it works. Nothing is written
+    /// See quickly that it works. Nothing is written without `--write`
     #[arg(long)]
     quick: bool,
-    /// Write docs/benchmarks/report.md all the same
-    #[arg(long)]
-    write: bool,
-    /// How many rounds; at least 9
+    /// Write the report there; docs/benchmarks/report.md, unless only a part is measured
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Measure everything so many times, one run after the other, and make one report of all
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// These parts alone: physical, redis, valkey, http, sql, transactions, queues, threads,
+    /// memory, in-process. Nothing is written without `--write`
+    #[arg(long, value_name = "PARTS")]
+    only: Option<String>,
+    /// How many rounds a run has; at least 3
     #[arg(
         long,
         default_value_t = ROUNDS,
-        value_parser = clap::value_parser!(u32).range(i64::from(ROUNDS)..)
+        value_parser = clap::value_parser!(u32).range(LEAST_ROUNDS..)
     )]
     rounds: u32,
     /// Ten million records in the memory store in place of one million; takes five gigabytes
@@ -41,7 +52,7 @@ pub(crate) struct Options {
     full: bool,
     /// Instead, time builds from nothing: of this library and of `cached`, each as the one
     /// dependency of an empty program
-    #[arg(long, conflicts_with_all = ["redis", "write", "full"])]
+    #[arg(long, conflicts_with_all = ["redis", "write", "full", "runs", "only"])]
     build: bool,
     /// Arguments for criterion, such as a filter
     #[arg(last = true)]
@@ -53,7 +64,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         return builds::run(workspace.shell(), if options.quick { 1 } else { BUILDS });
     }
     if options.redis.is_none() {
-        redis::ensure(workspace.shell())?;
+        ensure_servers(workspace)?;
     }
     // Built before anything is measured, and not touched by changes of the sources meanwhile.
     let programs = workspace.programs(&[
@@ -68,35 +79,74 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         let program = programs.get(name);
         program.with_context(|| format!("cargo has built no {name}"))
     };
-    let mut bench = workspace
-        .shell()
+    let shell = workspace.shell();
+    let folder = workspace.target_dir()?.join("bench");
+    shell.create_dir(&folder)?;
+    let mut files = Vec::new();
+    for run in 1..=options.runs {
+        let file = folder.join(format!("run-{run}.json"));
+        let mut bench = shell
+            .cmd(program(PACKAGE)?)
+            .args(["run", "--rounds", &options.rounds.to_string()])
+            .arg("--in-process")
+            .arg(program("in_process")?)
+            .arg("--json")
+            .arg(&file);
+        if let Some(url) = &options.redis {
+            // A URL may have a password.
+            bench = bench.args(["--redis", url]).secret();
+        }
+        if let Some(parts) = &options.only {
+            bench = bench.args(["--only", parts]);
+        }
+        for (wanted, flag) in [(options.quick, "--quick"), (options.full, "--full")] {
+            bench = if wanted { bench.arg(flag) } else { bench };
+        }
+        bench.arg("--").args(&options.args).run()?;
+        files.push(file);
+    }
+    let mut report = shell
         .cmd(program(PACKAGE)?)
-        .args(["run", "--command", &command(options)])
-        .args(["--rounds", &options.rounds.to_string()])
-        .arg("--in-process")
-        .arg(program("in_process")?);
-    if let Some(url) = &options.redis {
-        // A URL may have a password.
-        bench = bench.args(["--redis", url]).secret();
+        .args(["report", "--command", &command(options)]);
+    let is_whole = options.redis.is_none() && options.only.is_none() && !options.quick;
+    let usual = is_whole.then(|| PathBuf::from(REPORT));
+    if let Some(file) = options.write.clone().or(usual) {
+        report = report.arg("--write").arg(file);
     }
-    for (wanted, flag) in [(options.quick, "--quick"), (options.full, "--full")] {
-        bench = if wanted { bench.arg(flag) } else { bench };
+    report.args(files).run()?;
+    Ok(())
+}
+
+/// Makes sure of the servers that are installed, and makes the others in `target`. Without one of
+/// those, what is measured on it is left out.
+fn ensure_servers(workspace: &Workspace) -> Result<()> {
+    redis::ensure(workspace.shell())?;
+    suite::ensure_databases(workspace.shell())?;
+    suite::ensure_brokers(workspace.shell())?;
+    for server in [&servers::MYSQL, &servers::VALKEY] {
+        if let Some(program) = server.find(workspace) {
+            workspace.shell().set_var(server.given, program);
+        }
     }
-    if options.write || (options.redis.is_none() && !options.quick) {
-        bench = bench.args(["--write", REPORT]);
-    }
-    bench.arg("--").args(&options.args).run()?;
     Ok(())
 }
 
 /// The command that a reader repeats.
 fn command(options: &Options) -> String {
-    let rounds = if options.rounds == ROUNDS {
-        String::new()
-    } else {
-        format!(" --rounds {}", options.rounds)
-    };
-    let quick = if options.quick { " --quick" } else { "" };
-    let full = if options.full { " --full" } else { "" };
-    format!("cargo xtask bench{rounds}{quick}{full}")
+    let mut command = "cargo xtask bench".to_owned();
+    for (flag, value, usual) in [
+        ("--runs", options.runs, 1),
+        ("--rounds", options.rounds, ROUNDS),
+    ] {
+        if value != usual {
+            let _ = write!(command, " {flag} {value}");
+        }
+    }
+    if let Some(parts) = &options.only {
+        let _ = write!(command, " --only {parts}");
+    }
+    for (wanted, flag) in [(options.quick, " --quick"), (options.full, " --full")] {
+        command.push_str(if wanted { flag } else { "" });
+    }
+    command
 }

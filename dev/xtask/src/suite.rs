@@ -147,6 +147,11 @@ fn ensure_servers(shell: &Shell) -> Result<()> {
     ensure_databases(shell)?;
     let why = "the PostgreSQL store is tested behind it";
     tool::ensure_at(shell, PGBOUNCER, why, "/usr/sbin/pgbouncer")?;
+    ensure_brokers(shell)
+}
+
+/// Makes sure that there are a NATS and a RabbitMQ, and installs what is missing.
+pub(crate) fn ensure_brokers(shell: &Shell) -> Result<()> {
     let why = "the consumers are tested against real brokers";
     tool::ensure_at(shell, NATS, why, "/usr/sbin/nats-server")?;
     tool::ensure_at(

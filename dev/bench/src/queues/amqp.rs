@@ -12,6 +12,7 @@ use idem::amqp::{Consumer, Delivery};
 use idem_testkit::RabbitMqServer;
 
 use super::{CONCURRENCY, Filled, PREFETCH, Shared, Subject};
+use crate::machine;
 
 const QUEUE: &str = "bench";
 const DEAD: &str = "bench.dead";
@@ -55,6 +56,12 @@ impl RabbitMq {
             connection,
             channel,
         })
+    }
+
+    /// Asked of its program, because the client does not say it.
+    pub(crate) fn version() -> String {
+        let version = machine::said("rabbitmqctl", &["version"]);
+        format!("RabbitMQ {}", version.unwrap_or_default())
     }
 }
 

@@ -17,13 +17,15 @@ const PUBLISHING: usize = 256;
 
 pub(crate) struct Nats {
     _server: NatsServer,
+    client: async_nats::Client,
     context: Context,
 }
 
 impl Nats {
     pub(crate) async fn start() -> Result<Self> {
         let server = NatsServer::start().await?;
-        let context = async_nats::jetstream::new(async_nats::connect(server.url()).await?);
+        let client = async_nats::connect(server.url()).await?;
+        let context = async_nats::jetstream::new(client.clone());
         let config = stream::Config {
             name: "DEAD".into(),
             subjects: vec!["dead.>".into()],
@@ -32,8 +34,13 @@ impl Nats {
         context.create_stream(config).await?;
         Ok(Self {
             _server: server,
+            client,
             context,
         })
+    }
+
+    pub(crate) fn version(&self) -> String {
+        format!("NATS {}", self.client.server_info().version)
     }
 }
 

@@ -9,17 +9,19 @@ use idem_bench::{plain, result};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+use super::database::Database;
 use super::place::{Place, Subject};
+use crate::at_once::at_once;
+use crate::extent::Extent;
 use crate::report::{Figure, Group, Kind, Unit};
-use crate::stats::{median, quantile};
+use crate::stats::quantile;
 
 const TASKS: u64 = 64;
-/// How long the tasks of one subject call in one turn, and how many turns a round has.
-const SLICE: Duration = Duration::from_millis(400);
-const TURNS: u32 = 2;
 /// How many wait for one key, and how long its body takes.
 const WAITERS: usize = 64;
 const BODY: Duration = Duration::from_millis(50);
+/// A first execution sends so many messages, and a replay.
+const MESSAGES: [(Kind, f64); 2] = [(Kind::First, 2.0), (Kind::Replay, 1.0)];
 
 type Measured = [[Vec<f64>; 2]; Subject::ALL.len()];
 
@@ -34,37 +36,32 @@ struct Rounds {
     elsewhere: Vec<f64>,
 }
 
-pub(crate) async fn groups(place: Place, rounds: u64, calls: u64) -> Result<Vec<Group>> {
-    let place = Arc::new(place);
-    let name = place.database.name();
-    let measured = measure(&place, rounds, calls).await?;
+pub(crate) async fn group(place: &Arc<Place>, extent: &Extent) -> Result<Group> {
+    let database = place.database;
+    let measured = measure(place, extent).await?;
     let mut figures = Vec::new();
-    if let Some([first, replay]) = place.messages().await? {
-        #[allow(clippy::cast_precision_loss)]
-        for (what, count, floor) in [("first execution", first, 2.0), ("replay", replay, 1.0)] {
-            let figure = Figure::new(
-                format!("messages to the server, {what}"),
-                Unit::Count,
-                vec![count as f64],
-            );
-            figures.push(figure.at_most(floor).beside(format!("floor {floor}")));
+    if let Some(counted) = place.messages().await? {
+        for ((kind, most), count) in MESSAGES.into_iter().zip(counted) {
+            let what = format!("messages to the server, {kind}");
+            #[allow(clippy::cast_precision_loss)]
+            figures.push(Figure::new(what, Unit::Count, vec![count as f64]).at_most(most));
         }
     }
-    figures.extend(measured.figures());
-    Ok(vec![Group {
-        title: name.to_owned(),
+    figures.extend(measured.figures(database));
+    Ok(Group {
+        title: format!("{} ({})", database.name(), database.durability()),
         figures,
-    }])
+    })
 }
 
-async fn measure(place: &Arc<Place>, rounds: u64, calls: u64) -> Result<Rounds> {
+async fn measure(place: &Arc<Place>, extent: &Extent) -> Result<Rounds> {
     let mut all = Rounds::default();
     let mut next = 0;
-    for round in 0..=rounds {
-        eprintln!("{}, round {round} of {rounds}", place.database.name());
-        let times = one_at_a_time(place, calls, next).await?;
-        next += calls;
-        let rates = at_once(place, &mut next).await?;
+    for round in 0..=extent.rounds {
+        eprintln!("{}, round {}", place.database.name(), extent.round(round));
+        let times = one_at_a_time(place, extent.sql_calls, next).await?;
+        next += extent.sql_calls;
+        let rates = many(place, extent, &mut next).await?;
         let here = waiters(place, round, true).await?;
         let elsewhere = waiters(place, round, false).await?;
         // The first one warms up.
@@ -85,32 +82,32 @@ async fn measure(place: &Arc<Place>, rounds: u64, calls: u64) -> Result<Rounds> 
 }
 
 impl Rounds {
-    fn figures(self) -> Vec<Figure> {
+    fn figures(self, database: Database) -> Vec<Figure> {
         let mut figures = Vec::new();
-        let times = Unit::Microseconds;
         for kind in Kind::ALL {
-            for (what, of, goal) in [("p50", &self.p50, Some(1.10)), ("p99", &self.p99, None)] {
-                let what = format!("{what}, one at a time");
-                for subject in Subject::ALL.into_iter().skip(1) {
-                    figures.push(figure(kind, &what, of, subject, times, goal));
+            for (what, of, unit, goal) in [
+                (
+                    "p50, one at a time",
+                    &self.p50,
+                    Unit::Microseconds,
+                    Some(database.time(kind)),
+                ),
+                ("p99, one at a time", &self.p99, Unit::Microseconds, None),
+                (
+                    "rate, 64 at once",
+                    &self.rates,
+                    Unit::PerSecond,
+                    database.rate(kind),
+                ),
+            ] {
+                let of = |subject: Subject| &*of[subject as usize][kind as usize];
+                for floor in [Subject::Slim, Subject::Statements] {
+                    let name = floor.name();
+                    let what = format!("{kind}, {what}: idem over {name}");
+                    let figure = Figure::ratio(what, unit, of(Subject::Ours), (name, of(floor)));
+                    figures.push(figure.with(goal.filter(|_| floor == Subject::Slim)));
                 }
-                figures.push(over_slim(kind, &what, of, times));
             }
-            for subject in Subject::ALL.into_iter().skip(1) {
-                let what = "rate, 64 at once";
-                let figure = figure(kind, what, &self.rates, subject, Unit::PerSecond, None);
-                figures.push(if subject == Subject::Ours {
-                    figure.at_least(0.9)
-                } else {
-                    figure
-                });
-            }
-            figures.push(over_slim(
-                kind,
-                "rate, 64 at once",
-                &self.rates,
-                Unit::PerSecond,
-            ));
         }
         for (what, values) in [
             ("in the process of the commit", self.here),
@@ -121,43 +118,6 @@ impl Rounds {
         }
         figures
     }
-}
-
-fn figure(
-    kind: Kind,
-    what: &str,
-    of: &Measured,
-    subject: Subject,
-    unit: Unit,
-    goal: Option<f64>,
-) -> Figure {
-    let figure = ratio(kind, what, of, [subject, Subject::Floor], unit);
-    match goal {
-        Some(goal) if subject == Subject::Ours => figure.at_most(goal),
-        _ => figure,
-    }
-}
-
-fn over_slim(kind: Kind, what: &str, of: &Measured, unit: Unit) -> Figure {
-    ratio(kind, what, of, [Subject::Ours, Subject::Slim], unit)
-}
-
-/// One subject over another.
-fn ratio(kind: Kind, what: &str, of: &Measured, pair: [Subject; 2], unit: Unit) -> Figure {
-    let [own, floor] = pair.map(|subject| &of[subject as usize][kind as usize]);
-    let ratios = own
-        .iter()
-        .zip(floor)
-        .map(|(own, floor)| own / floor)
-        .collect();
-    let beside = format!(
-        "{}; floor {}",
-        unit.show(median(own)),
-        unit.show(median(floor))
-    );
-    let [own, floor] = pair.map(Subject::name);
-    let what = format!("{kind}, {what}: {own} over {floor}");
-    Figure::new(what, Unit::Ratio, ratios).beside(beside)
 }
 
 /// The microseconds of each call: call by call in turns, in an order that goes round.
@@ -184,16 +144,31 @@ async fn one_at_a_time(place: &Arc<Place>, calls: u64, from: u64) -> Result<Meas
     measuring.await?
 }
 
-/// Calls a second of each subject and kind, in slices that take turns.
-async fn at_once(place: &Arc<Place>, next: &mut u64) -> Result<[[f64; 2]; Subject::ALL.len()]> {
+/// Calls a second of each subject and kind, in slices that take turns. Replays are of each task's
+/// first keys.
+async fn many(
+    place: &Arc<Place>,
+    extent: &Extent,
+    next: &mut u64,
+) -> Result<[[f64; 2]; Subject::ALL.len()]> {
     let mut rates = [[0.0; 2]; Subject::ALL.len()];
     let mut order = Subject::ALL;
-    for _ in 0..TURNS {
+    for _ in 0..extent.turns {
         for subject in order {
-            let (made, rate) = slice(place, subject, Kind::First, *next).await?;
-            rates[subject as usize][0] += rate / f64::from(TURNS);
-            let (_, rate) = slice(place, subject, Kind::Replay, *next).await?;
-            rates[subject as usize][1] += rate / f64::from(TURNS);
+            let mut made = 0;
+            for kind in Kind::ALL {
+                let place = place.clone();
+                let from = *next;
+                let call = move |task, calls| {
+                    let place = place.clone();
+                    let turn = if kind == Kind::First { calls } else { 0 };
+                    let key = format!("many-{:020}", from + turn * TASKS + task);
+                    async move { place.call(subject, kind, &key).await }
+                };
+                let (numbers, rate) = at_once(TASKS, extent.slice, call).await?;
+                rates[subject as usize][kind as usize] += rate / f64::from(extent.turns);
+                made = numbers.max(made);
+            }
             *next += made;
         }
         order.reverse();
@@ -201,46 +176,9 @@ async fn at_once(place: &Arc<Place>, next: &mut u64) -> Result<[[f64; 2]; Subjec
     Ok(rates)
 }
 
-/// The numbers of keys that were used, and the calls a second. Replays are of each task's first
-/// keys.
-async fn slice(place: &Arc<Place>, subject: Subject, kind: Kind, from: u64) -> Result<(u64, f64)> {
-    let mut running = JoinSet::new();
-    let begun = Instant::now();
-    for task in 0..TASKS {
-        let place = place.clone();
-        running.spawn(async move {
-            let mut calls = 0;
-            while begun.elapsed() < SLICE {
-                let number = from
-                    + task
-                    + if kind == Kind::First {
-                        calls * TASKS
-                    } else {
-                        0
-                    };
-                place
-                    .call(subject, kind, &format!("many-{number:020}"))
-                    .await?;
-                calls += 1;
-            }
-            anyhow::Ok(calls)
-        });
-    }
-    let mut all = 0;
-    let mut most = 0;
-    while let Some(calls) = running.join_next().await {
-        let calls: u64 = calls??;
-        all += calls;
-        most = most.max(calls);
-    }
-    #[allow(clippy::cast_precision_loss)]
-    let rate = all as f64 / begun.elapsed().as_secs_f64();
-    Ok((most * TASKS, rate))
-}
-
 /// How many milliseconds after the end of the body the last of many waiters has its answer. They
 /// are in the process of the body, over the same store, or in another one.
-async fn waiters(place: &Arc<Place>, round: u64, same: bool) -> Result<f64> {
+async fn waiters(place: &Arc<Place>, round: usize, same: bool) -> Result<f64> {
     let key = format!("waiters-{round}-{same}");
     let owner = place.process().await?;
     let waiter = if same {

@@ -1,5 +1,5 @@
 //! The floor: the store's statements for a claim, a commit and a replay, in a table like its own,
-//! by sqlx alone; and what people write who check, and then insert.
+//! by sqlx alone.
 
 use std::sync::{Arc, LazyLock};
 
@@ -280,44 +280,27 @@ impl Floor {
         Ok(())
     }
 
-    /// Guards nothing: look for the outcome, and insert it if there is none.
-    pub(crate) async fn check_then_insert(&self, key: &str, result: &str) -> Result<usize> {
-        macro_rules! check_then_insert {
-            ($pool:expr, $check:literal, $insert:literal) => {{
-                let found = sqlx::query($check).bind(key).fetch_optional($pool).await?;
-                if let Some(row) = found {
-                    let outcome: Vec<u8> = row.try_get(0)?;
-                    return Ok(outcome.len());
-                }
-                sqlx::query($insert)
-                    .bind(key)
-                    .bind(result.as_bytes())
-                    .execute($pool)
-                    .await?;
-            }};
-        }
-        match self {
-            Self::Postgres(pool) => check_then_insert!(
-                pool,
-                "SELECT outcome FROM floor WHERE operation = 'bench' AND key = $1",
-                "INSERT INTO floor (operation, key, state, attempt, revision, outcome, \
-                 expires_at) VALUES ('bench', $1, 'committed', 1, 1, $2, now() + interval '1 day')"
-            ),
-            Self::Mysql(pool) => check_then_insert!(
-                pool,
-                "SELECT outcome FROM floor WHERE operation = 'bench' AND `key` = ?",
-                "INSERT INTO floor (operation, `key`, state, attempt, revision, outcome, \
-                 expires_at) VALUES ('bench', ?, 'committed', 1, 1, ?, \
-                 UTC_TIMESTAMP(6) + INTERVAL 1 DAY)"
-            ),
-            Self::Sqlite(pool) => check_then_insert!(
-                pool,
-                "SELECT outcome FROM floor WHERE operation = 'bench' AND key = ?1",
-                "INSERT INTO floor (operation, key, state, attempt, revision, outcome, \
-                 expires_at) VALUES ('bench', ?1, 'committed', 1, 1, ?2, \
-                 unixepoch() * 1000 + 86400000)"
-            ),
-        }
-        Ok(result.len())
+    /// The server's version.
+    pub(crate) async fn version(&self) -> Result<String> {
+        let version: String = match self {
+            Self::Postgres(pool) => {
+                sqlx::query_scalar("SHOW server_version")
+                    .fetch_one(pool)
+                    .await?
+            }
+            Self::Mysql(pool) => {
+                sqlx::query_scalar("SELECT VERSION()")
+                    .fetch_one(pool)
+                    .await?
+            }
+            Self::Sqlite(pool) => {
+                sqlx::query_scalar("SELECT sqlite_version()")
+                    .fetch_one(pool)
+                    .await?
+            }
+        };
+        // Behind it, the distribution's.
+        let end = version.find([' ', '-']).unwrap_or(version.len());
+        Ok(version[..end].to_owned())
     }
 }

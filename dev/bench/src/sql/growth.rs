@@ -38,7 +38,7 @@ pub(crate) async fn group(place: &Place, records: u64) -> Result<Group> {
             let what = format!("{kind}, {name}: with {records} records over with {FEW}");
             figures.push(
                 Figure::new(what, Unit::Ratio, vec![many / few])
-                    .beside(format!("{many:.0} µs; {few:.0} µs")),
+                    .remark(format!("{many:.0} µs; {few:.0} µs")),
             );
         }
     }
@@ -64,7 +64,7 @@ pub(crate) async fn group(place: &Place, records: u64) -> Result<Group> {
             Unit::PerSecond,
             vec![rate],
         )
-        .beside(format!(
+        .remark(format!(
             "{expired} in {took:.0} s by two stores, {deleted} of them by one"
         )),
     );
@@ -91,7 +91,7 @@ pub(crate) async fn group(place: &Place, records: u64) -> Result<Group> {
             Unit::Bytes,
             vec![grown as f64 / expired as f64],
         )
-        .beside("the room of deleted rows is used again"),
+        .remark("the room of deleted rows is used again"),
     );
     Ok(Group {
         title: format!("{}, {records} records", place.database.name()),
@@ -187,7 +187,7 @@ async fn times(place: &Place, name: &str) -> Result<[Vec<f64>; 2]> {
 async fn fill(place: &Place, from: u64, to: u64) -> Result<()> {
     let numbers = |last: u64| match place.database {
         Database::Postgres => format!("SELECT i FROM generate_series({from}, {last}) AS n (i)"),
-        Database::Mariadb => format!("SELECT seq AS i FROM seq_{from}_to_{last}"),
+        Database::Mariadb | Database::Mysql => format!("SELECT seq AS i FROM seq_{from}_to_{last}"),
         Database::Sqlite => {
             format!(
                 "WITH RECURSIVE n (i) AS (SELECT {from} UNION ALL SELECT i + 1 FROM n \
@@ -204,7 +204,7 @@ async fn fill(place: &Place, from: u64, to: u64) -> Result<()> {
              'committed', 1, \
              now() + interval '1 day', now() + interval '25 hours', 'j', {outcome}::bytea, i FROM ({numbers}) AS n"
         ),
-        Database::Mariadb => format!(
+        Database::Mariadb | Database::Mysql => format!(
             "INSERT INTO idem_records (operation, `key`, {columns}) SELECT 'bench', md5(i), \
              'committed', 1, \
              UTC_TIMESTAMP(6) + INTERVAL 1 DAY, UTC_TIMESTAMP(6) + INTERVAL 25 HOUR, 'j', \
@@ -226,7 +226,7 @@ async fn expire(place: &Place) -> Result<u64> {
             "UPDATE idem_records SET (expires_at, sweep_at) = (now() - interval '1 second', now()) \
              WHERE revision % {EXPIRES} = 0 AND state = 'committed'"
         ),
-        Database::Mariadb => format!(
+        Database::Mariadb | Database::Mysql => format!(
             "UPDATE idem_records SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND, \
              sweep_at = UTC_TIMESTAMP(6) \
              WHERE revision % {EXPIRES} = 0 AND state = 'committed'"
@@ -269,7 +269,7 @@ fn size(place: &Place, what: &str, records: u64) -> Result<Figure> {
     let bytes = bytes(place.dir())?;
     #[allow(clippy::cast_precision_loss)]
     let figure = Figure::new(what, Unit::Bytes, vec![bytes as f64 / records as f64]);
-    Ok(figure.beside("all files of the database, its log too"))
+    Ok(figure.remark("all files of the database, its log too"))
 }
 
 /// All that is in a directory.

@@ -1,37 +1,36 @@
-//! The SQL stores beside the same statements by hand, and beside the least that one writes by
-//! hand, in turns.
+//! The SQL stores beside the least that one writes by hand, and beside their own statements by hand,
+//! in turns; and as their table grows.
 
 mod calls;
 mod database;
 pub(crate) mod floor;
 mod growth;
+mod log;
 mod place;
 mod slim;
 
-use anyhow::Result;
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
 use clap::ValueEnum;
 
-use self::database::Database;
+pub(crate) use self::database::Database;
 use self::place::Place;
+use crate::extent::Extent;
 use crate::machine::Machine;
-use crate::report::tables;
+use crate::report::{Report, tables};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// These alone
     #[arg(long, value_delimiter = ',')]
     only: Vec<Database>,
-    /// How many rounds
-    #[arg(long, default_value_t = 9)]
-    rounds: u64,
-    /// Calls of each subject and kind in a round, one at a time
-    #[arg(long, default_value_t = 200)]
-    calls: u64,
-    /// Instead, grow the table to so many records, and measure calls, size and sweeps
+    /// Grow the table to so many records, and measure calls, size and sweeps
     #[arg(long)]
-    records: Option<u64>,
+    records: u64,
 }
 
+/// The growing tables.
 pub(crate) fn run(args: Args) -> Result<()> {
     let machine = Machine::look();
     println!(
@@ -42,20 +41,42 @@ pub(crate) fn run(args: Args) -> Result<()> {
         .enable_all()
         .build()?;
     // In a task, as the requests of a server are.
-    tokio.block_on(async { tokio::spawn(measure(args)).await? })
+    tokio.block_on(async { tokio::spawn(grow(args)).await? })
 }
 
-async fn measure(args: Args) -> Result<()> {
+async fn grow(args: Args) -> Result<()> {
+    let all = [Database::Postgres, Database::Mariadb, Database::Sqlite];
+    let only = args.only.as_slice();
+    for &database in if only.is_empty() { &all } else { only } {
+        ensure!(
+            all.contains(&database),
+            "{} has no sequences to fill with",
+            database.name()
+        );
+        let place = Place::start(database, true).await?;
+        let group = growth::group(&place, args.records).await?;
+        print!("{}", tables(&[group]));
+    }
+    Ok(())
+}
+
+/// Each database's part of the run.
+pub(crate) async fn measure(extent: &Extent, report: &mut Report) -> Result<()> {
     for database in Database::value_variants().iter().copied() {
-        if !args.only.is_empty() && !args.only.contains(&database) {
+        let place = Place::start(database, false).await;
+        let Some(place) = report.started(database.name(), place).map(Arc::new) else {
             continue;
-        }
-        let place = Place::start(database, args.records.is_some()).await?;
-        let groups = match args.records {
-            Some(records) => vec![growth::group(&place, records).await?],
-            None => calls::groups(place, args.rounds, args.calls).await?,
         };
-        print!("{}", tables(&groups));
+        report.server(format!(
+            "{} {}",
+            database.name(),
+            place.floor.version().await?
+        ));
+        let mut group = calls::group(&place, extent).await?;
+        if let Some(figure) = log::figure(&place, extent).await? {
+            group.figures.push(figure);
+        }
+        report.groups.push(group);
     }
     Ok(())
 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use idem::{Error, Idempotency, MySqlStore, Outcome, PostgresStore, RedisStore, SqliteStore};
+use idem::{Error, Idempotency, MySqlStore, Outcome, PostgresStore, SqliteStore};
 use idem_bench::{RESULT_BYTES, plain, result};
-use idem_testkit::{MariaDbServer, PostgresServer, Proxy, RedisServer};
+use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer, Proxy};
 use tempfile::TempDir;
 
 use super::database::Database;
@@ -23,10 +23,11 @@ const MARIADB: [&str; 2] = ["--innodb-buffer-pool-size=4G", "--innodb-log-file-s
 enum Server {
     Postgres(PostgresServer),
     Mariadb(MariaDbServer),
+    Mysql(MySqlServer),
     Sqlite(TempDir),
 }
 
-/// A database, with the floor, the store, and a Redis to compare with.
+/// A database, with the floors and the store.
 pub(crate) struct Place {
     pub(crate) database: Database,
     server: Server,
@@ -34,37 +35,26 @@ pub(crate) struct Place {
     /// A pool to the store's own table.
     pub(crate) table: Floor,
     pub(crate) idempotency: Idempotency,
-    redis: Idempotency,
-    _redis: RedisServer,
     result: String,
 }
 
 /// The caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Subject {
-    Floor,
+    /// The store's own statements.
+    Statements,
     Ours,
     Slim,
-    CheckThenInsert,
-    Redis,
 }
 
 impl Subject {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Floor,
-        Self::Ours,
-        Self::Slim,
-        Self::CheckThenInsert,
-        Self::Redis,
-    ];
+    pub(crate) const ALL: [Self; 3] = [Self::Statements, Self::Ours, Self::Slim];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Floor => "the floor",
+            Self::Statements => "the store's statements by hand",
             Self::Ours => "idem",
             Self::Slim => "the slim floor",
-            Self::CheckThenInsert => "check, then insert (no guard)",
-            Self::Redis => "idem on Redis",
         }
     }
 }
@@ -80,6 +70,7 @@ impl Place {
         let server = match database {
             Database::Postgres => Server::Postgres(PostgresServer::start_with(postgres).await?),
             Database::Mariadb => Server::Mariadb(MariaDbServer::start_with(mariadb).await?),
+            Database::Mysql => Server::Mysql(MySqlServer::start_with(mariadb).await?),
             Database::Sqlite => {
                 Server::Sqlite(tempfile::Builder::new().prefix("idem-bench-").tempdir()?)
             }
@@ -96,18 +87,12 @@ impl Place {
             (floor.clone(), floor)
         };
         slim::create(&floor).await?;
-        let redis_server = RedisServer::start().await?;
-        let redis = Idempotency::builder(RedisStore::connect(redis_server.url()).await?)
-            .ttl(DAY)
-            .build();
         Ok(Self {
             database,
             server,
             floor,
             table,
             idempotency,
-            redis,
-            _redis: redis_server,
             result: result(),
         })
     }
@@ -115,19 +100,15 @@ impl Place {
     /// One call.
     pub(crate) async fn call(&self, subject: Subject, kind: Kind, key: &str) -> Result<()> {
         let length = match (subject, kind) {
-            (Subject::Floor, Kind::First) => return self.floor.first(key, &self.result).await,
-            (Subject::Floor, Kind::Replay) => self.floor.replay(key).await?,
+            (Subject::Statements, Kind::First) => {
+                return self.floor.first(key, &self.result).await;
+            }
+            (Subject::Statements, Kind::Replay) => self.floor.replay(key).await?,
             (Subject::Slim, Kind::First) => {
                 return slim::first(&self.floor, key, &self.result).await;
             }
             (Subject::Slim, Kind::Replay) => slim::replay(&self.floor, key).await?,
-            (Subject::CheckThenInsert, _) => {
-                self.floor
-                    .check_then_insert(&format!("c{key}"), &self.result)
-                    .await?
-            }
             (Subject::Ours, _) => guarded(&self.idempotency, key, &self.result).await?,
-            (Subject::Redis, _) => guarded(&self.redis, key, &self.result).await?,
         };
         ensure!(length == RESULT_BYTES, "{length} bytes are no outcome");
         Ok(())
@@ -141,9 +122,9 @@ impl Place {
     /// How many messages a first execution and a replay send, once statements are prepared. A file
     /// takes none.
     pub(crate) async fn messages(&self) -> Result<Option<[u64; 2]>> {
-        let (Server::Postgres(_) | Server::Mariadb(_)) = &self.server else {
+        if let Server::Sqlite(_) = &self.server {
             return Ok(None);
-        };
+        }
         let proxy = Proxy::start(&self.server.url()).await?;
         let all = proxy.passing(|_| true);
         let idempotency = runtime(
@@ -171,6 +152,7 @@ impl Place {
         match &self.server {
             Server::Postgres(server) => server.dir(),
             Server::Mariadb(server) => server.dir(),
+            Server::Mysql(server) => server.dir(),
             Server::Sqlite(dir) => dir.path(),
         }
     }
@@ -181,6 +163,7 @@ impl Server {
         match self {
             Self::Postgres(server) => server.url(),
             Self::Mariadb(server) => server.url(),
+            Self::Mysql(server) => server.url(),
             Self::Sqlite(dir) => format!("sqlite://{}/idem.db", dir.path().display()),
         }
     }
@@ -190,6 +173,7 @@ impl Server {
         match self {
             Self::Postgres(server) => Some(server.url_through(port)),
             Self::Mariadb(server) => Some(server.url_through(port)),
+            Self::Mysql(server) => Some(server.url_through(port)),
             Self::Sqlite(_) => None,
         }
     }
