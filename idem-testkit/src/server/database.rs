@@ -19,6 +19,8 @@ const PORTS: u32 = 3;
 /// How many times the server is asked whether it is ready, each time after a pause.
 const ASKED: u32 = 3000;
 const PAUSE: Duration = Duration::from_millis(20);
+/// `PostgreSQL` says so while a process of the killed server lives on, which is for a moment.
+const STILL_HELD: &str = "shared memory block";
 /// Whom a server runs as where the tests run as root, which both databases refuse or advise
 /// against: `nobody`.
 const NOBODY: u32 = 65534;
@@ -123,13 +125,18 @@ impl Database {
 
     pub(super) async fn restart(&self) -> io::Result<()> {
         self.kill()?;
-        let mut process = self.spawn()?;
-        if let Err(error) = self.ready(&mut process).await {
+        for _ in 0..ASKED {
+            let mut process = self.spawn()?;
+            let Err(error) = self.ready(&mut process).await else {
+                *self.process() = Some(process);
+                return Ok(());
+            };
             process.kill()?;
-            return Err(error);
+            if !error.to_string().contains(STILL_HELD) {
+                return Err(error);
+            }
         }
-        *self.process() = Some(process);
-        Ok(())
+        Err(io::Error::other("what the killed server left did not end"))
     }
 
     fn prepare<K: Kind>(
