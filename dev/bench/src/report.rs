@@ -62,6 +62,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let text = all.context("there is no run")?.markdown(&args.command);
     print!("{text}");
     if let Some(file) = &args.write {
+        if let Some(folder) = file.parent() {
+            fs::create_dir_all(folder)?;
+        }
         fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
         println!("written: {}", file.display());
     }
