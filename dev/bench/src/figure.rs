@@ -121,9 +121,9 @@ impl Figure {
         }
     }
 
-    /// Whether the median, as it is shown, reaches the goal; `None` where there is none.
+    /// Whether the median reaches the goal; `None` where there is none.
     pub(crate) fn is_reached(&self) -> Option<bool> {
-        let median = (median(&self.values) * 100.0).round() / 100.0;
+        let median = median(&self.values);
         self.goal.map(|goal| match goal {
             Goal::AtMost(most) => median <= most,
             Goal::AtLeast(least) => median >= least,

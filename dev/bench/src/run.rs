@@ -13,7 +13,6 @@ use crate::threads::Threads;
 use crate::{in_process, memory, over_redis, physical, queues, sizes, sql, transactions};
 
 /// With fewer, the ranges say little.
-const LEAST_ROUNDS: usize = 3;
 const ROUNDS: usize = 5;
 /// Records in the memory store of a full run.
 const FULL: u32 = 10_000_000;
@@ -24,7 +23,7 @@ pub(crate) struct Args {
     /// begin with `idem-bench-` and expire; only what needs Redis is measured
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
-    /// How many rounds; at least 3
+    /// How many rounds; at least 5
     #[arg(long, default_value_t = ROUNDS)]
     rounds: usize,
     /// Two short rounds: to see that it works
@@ -64,8 +63,8 @@ enum Part {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     ensure!(
-        args.rounds >= LEAST_ROUNDS,
-        "at least {LEAST_ROUNDS} rounds, or the ranges say little; --quick for a look"
+        args.rounds >= ROUNDS,
+        "at least {ROUNDS} rounds, or the ranges say little; --quick for a look"
     );
     let mut extent = if args.quick {
         Extent::quick()

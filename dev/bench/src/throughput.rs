@@ -58,15 +58,12 @@ impl Throughputs {
     }
 
     /// What is measured, in the order of the rates.
-    fn places(&self) -> impl Iterator<Item = (Kind, usize)> + use<> {
-        let tasks = self.tasks;
-        let of = move |kind: &Kind| {
-            tasks.iter().map({
-                let kind = *kind;
-                move |tasks| (kind, *tasks)
-            })
-        };
-        self.kinds.iter().flat_map(of)
+    fn places(&self) -> Vec<(Kind, usize)> {
+        let mut places = Vec::new();
+        for kind in self.kinds {
+            places.extend(self.tasks.iter().map(|tasks| (*kind, *tasks)));
+        }
+        places
     }
 
     /// One round: slices in turns, so that what slows the machine down hits all. Numbers of keys
@@ -88,7 +85,7 @@ impl Throughputs {
             }
         }
         let mut order: Vec<usize> = (0..self.subjects.len()).collect();
-        for (place, (kind, tasks)) in self.places().enumerate() {
+        for (place, (kind, tasks)) in self.places().into_iter().enumerate() {
             let mut calls = vec![0.0; self.subjects.len()];
             for _ in 0..turns {
                 for &subject in &order {

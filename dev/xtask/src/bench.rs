@@ -1,6 +1,5 @@
 //! `cargo xtask bench`: builds the benchmarks, and runs them.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
@@ -11,9 +10,8 @@ use crate::{builds, redis, servers, suite};
 
 const PACKAGE: &str = "idem-bench";
 const REPORT: &str = "docs/benchmarks/report.md";
-const ROUNDS: u32 = 5;
 /// With fewer, the ranges say little.
-const LEAST_ROUNDS: i64 = 3;
+const ROUNDS: u32 = 5;
 /// How often each is built from nothing.
 const BUILDS: u32 = 3;
 
@@ -40,11 +38,11 @@ pub(crate) struct Options {
     /// memory, in-process. Nothing is written without `--write`
     #[arg(long, value_name = "PARTS")]
     only: Option<String>,
-    /// How many rounds a run has; at least 3
+    /// How many rounds a run has; at least 5
     #[arg(
         long,
         default_value_t = ROUNDS,
-        value_parser = clap::value_parser!(u32).range(LEAST_ROUNDS..)
+        value_parser = clap::value_parser!(u32).range(i64::from(ROUNDS)..)
     )]
     rounds: u32,
     /// Ten million records in the memory store in place of one million; takes five gigabytes
@@ -133,20 +131,20 @@ fn ensure_servers(workspace: &Workspace) -> Result<()> {
 
 /// The command that a reader repeats.
 fn command(options: &Options) -> String {
-    let mut command = "cargo xtask bench".to_owned();
-    for (flag, value, usual) in [
-        ("--runs", options.runs, 1),
-        ("--rounds", options.rounds, ROUNDS),
-    ] {
-        if value != usual {
-            let _ = write!(command, " {flag} {value}");
-        }
+    let mut words = vec!["cargo xtask bench".to_owned()];
+    if options.runs > 1 {
+        words.push(format!("--runs {}", options.runs));
+    }
+    if options.rounds != ROUNDS {
+        words.push(format!("--rounds {}", options.rounds));
     }
     if let Some(parts) = &options.only {
-        let _ = write!(command, " --only {parts}");
+        words.push(format!("--only {parts}"));
     }
-    for (wanted, flag) in [(options.quick, " --quick"), (options.full, " --full")] {
-        command.push_str(if wanted { flag } else { "" });
+    for (is_wanted, flag) in [(options.quick, "--quick"), (options.full, "--full")] {
+        if is_wanted {
+            words.push(flag.to_owned());
+        }
     }
-    command
+    words.join(" ")
 }

@@ -99,8 +99,8 @@ enum Chore {
     Chaos(chaos::Options),
     /// Rewrite the golden files of the UI tests
     Bless,
-    /// Measure everything against goals, and write docs/benchmarks/report.md; installs redis-server
-    /// if there is none
+    /// Measure everything against goals, and write docs/benchmarks/report.md; installs the servers
+    /// that are missing
     Bench(bench::Options),
 }
 

@@ -13,33 +13,12 @@ use idem_sqlx::sqlx::{self, Executor as _};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use crate::databases::{insert, on_mariadb, rows};
+use crate::databases::{insert, on_mariadb, over_both_servers, rows};
 use crate::expected::{AT_KEY, AtKey, Found, accustom, claim_of, write};
 use crate::failed::Failed;
 use crate::{LONG, until};
 
 const LEVELS: [&str; 3] = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
-
-/// Runs each test over both servers, started with these arguments.
-macro_rules! over_both_servers {
-    ($($name:ident($($arg:literal),*);)*) => {
-        mod mariadb {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                let server = idem_testkit::MariaDbServer::start_with(&[$($arg),*]).await.unwrap();
-                super::$name(&server.url()).await;
-            })*
-        }
-
-        mod real_mysql {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                let server = idem_testkit::MySqlServer::start_with(&[$($arg),*]).await.unwrap();
-                super::$name(&server.url()).await;
-            })*
-        }
-    };
-}
 
 over_both_servers! {
     a_transaction_that_begins_with_a_claim_answers_whatever_is_at_the_key();
@@ -87,6 +66,25 @@ async fn accustomed(pool: &MySqlPool, name: &str) -> Idempotency {
     let store = MySqlStore::new(pool.clone());
     accustom(&store, &store, Found::Nothing, name).await;
     Idempotency::new(store)
+}
+
+/// Calls of a key at once, each by another process whose last calls have found nothing. Whether each
+/// is replayed.
+async fn all_at_once(pool: &MySqlPool, key: &str, by: &[By]) -> Vec<bool> {
+    let begun = Arc::new(Barrier::new(by.len()));
+    let mut calls = JoinSet::new();
+    for (caller, by) in by.iter().copied().enumerate() {
+        let idempotency = accustomed(pool, &format!("{key}, {caller}")).await;
+        let pool = pool.clone();
+        let key = key.to_owned();
+        let begun = begun.clone();
+        calls.spawn(async move {
+            begun.wait().await;
+            let is_replayed = call(&idempotency, &pool, &key, by).await;
+            is_replayed.unwrap_or_else(|error| panic!("{key}, {by:?}: {error}"))
+        });
+    }
+    calls.join_all().await
 }
 
 async fn deadlocks(pool: &MySqlPool) -> i64 {
@@ -149,28 +147,9 @@ async fn of_the_first_calls_of_a_key_at_once_one_runs_its_body(url: &str) {
         let (pool, _) = on_mariadb(url, level).await;
         for number in 0..10 {
             let key = format!("at once, {level}, {number}");
-            let begun = Arc::new(Barrier::new(6));
-            let mut calls = JoinSet::new();
-            for caller in 0..6 {
-                let by = if caller % 2 == 0 {
-                    By::Caller
-                } else {
-                    By::Library
-                };
-                let idempotency = accustomed(&pool, &format!("{key}, {caller}")).await;
-                let pool = pool.clone();
-                let key = key.clone();
-                let begun = begun.clone();
-                calls.spawn(async move {
-                    begun.wait().await;
-                    call(&idempotency, &pool, &key, by).await
-                });
-            }
-            let mut ran = 0;
-            for is_replayed in calls.join_all().await {
-                let is_replayed = is_replayed.unwrap_or_else(|error| panic!("{key}: {error}"));
-                ran += usize::from(!is_replayed);
-            }
+            let by = [By::Caller, By::Library].repeat(3);
+            let replayed = all_at_once(&pool, &key, &by).await;
+            let ran = replayed.iter().filter(|is_replayed| !**is_replayed).count();
             assert_eq!(ran, 1, "{key}");
             assert_eq!(rows(&pool, &key).await, 1, "{key}");
         }
@@ -187,21 +166,7 @@ async fn first_calls_on_keys_that_are_written_over_meet_no_deadlock(url: &str) {
             let by = [By::Caller, By::Library][number / 2 % 2];
             let key = format!("over, {level}, {number}");
             write(&others, at_key, &claim_of(&key)).await;
-            let begun = Arc::new(Barrier::new(4));
-            let mut calls = JoinSet::new();
-            for caller in 0..4 {
-                let idempotency = accustomed(&pool, &format!("{key}, {caller}")).await;
-                let pool = pool.clone();
-                let key = key.clone();
-                let begun = begun.clone();
-                calls.spawn(async move {
-                    begun.wait().await;
-                    call(&idempotency, &pool, &key, by).await
-                });
-            }
-            for is_replayed in calls.join_all().await {
-                is_replayed.unwrap_or_else(|error| panic!("{key}, {by:?}: {error}"));
-            }
+            all_at_once(&pool, &key, &[by; 4]).await;
             assert_eq!(rows(&pool, &key).await, 1, "{key}");
         }
         assert_eq!(deadlocks(&pool).await, 0, "{level}");

@@ -183,3 +183,26 @@ pub(crate) async fn on_sqlite(url: &str, _: &str) -> (SqlitePool, Idempotency) {
     }
     (pool, Idempotency::new(store))
 }
+
+/// Runs each test of a module over MariaDB and MySQL, started with these arguments.
+macro_rules! over_both_servers {
+    ($($name:ident($($arg:literal),*);)*) => {
+        mod mariadb {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                let server = idem_testkit::MariaDbServer::start_with(&[$($arg),*]).await.unwrap();
+                super::$name(&server.url()).await;
+            })*
+        }
+
+        mod real_mysql {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                let server = idem_testkit::MySqlServer::start_with(&[$($arg),*]).await.unwrap();
+                super::$name(&server.url()).await;
+            })*
+        }
+    };
+}
+
+pub(crate) use over_both_servers;

@@ -17,7 +17,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::LONG;
-use crate::databases::{insert, on_mariadb, rows};
+use crate::databases::{insert, on_mariadb, over_both_servers, rows};
 use crate::failed::Failed;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -27,27 +27,6 @@ const LEVELS: [&str; 4] = [
     "REPEATABLE READ",
     "SERIALIZABLE",
 ];
-
-/// Runs each test over both servers, started with these arguments.
-macro_rules! over_both_servers {
-    ($($name:ident($($arg:literal),*);)*) => {
-        mod mariadb {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                let server = idem_testkit::MariaDbServer::start_with(&[$($arg),*]).await.unwrap();
-                super::$name(&server.url()).await;
-            })*
-        }
-
-        mod real_mysql {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $name() {
-                let server = idem_testkit::MySqlServer::start_with(&[$($arg),*]).await.unwrap();
-                super::$name(&server.url()).await;
-            })*
-        }
-    };
-}
 
 over_both_servers! {
     a_wait_that_cost_the_whole_transaction_is_no_in_flight("--innodb-rollback-on-timeout=ON");

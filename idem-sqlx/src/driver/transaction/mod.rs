@@ -3,6 +3,7 @@
 mod beginning;
 
 use std::error::Error as StdError;
+use std::sync::Arc;
 use std::time::Duration;
 
 use idem_core::store::record::{Claim, Claimed, Commit, InFlight, OnClaim, Ownership};
@@ -32,7 +33,7 @@ const LOCKED: Claimed = Claimed::InFlight {
 pub(crate) type Manager<D> = <<D as Dialect>::Db as Database>::TransactionManager;
 
 pub(crate) async fn claim<D: Dialect>(
-    executor: &std::sync::Arc<Executor<D>>,
+    executor: &Arc<Executor<D>>,
     on: &mut Conn<D>,
     claim: &Claim,
     wait: Duration,
@@ -64,7 +65,7 @@ fn expects_nothing<D: Dialect>(executor: &Executor<D>, claim: &Claim) -> Option<
 /// Claims a key that is expected to have no row, without a wait for other transactions. `None`:
 /// nothing is written, and the transaction is as it was, but for a lock on the row.
 async fn claim_at_once<D: Dialect>(
-    executor: &std::sync::Arc<Executor<D>>,
+    executor: &Arc<Executor<D>>,
     on: &mut Conn<D>,
     claim: &Claim,
     first: &InFlight,
@@ -119,7 +120,7 @@ impl LockWait {
 
 /// Claims a key that the transaction has [named](Dialect::name_key).
 pub(crate) async fn claim_named<D: Dialect>(
-    executor: &std::sync::Arc<Executor<D>>,
+    executor: &Arc<Executor<D>>,
     on: &mut Conn<D>,
     claim: &Claim,
     wait: Duration,
