@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Draws the pictures of the README and the guides, as SVG: `python3 docs/pictures/draw.py` writes them beside itself. The plots of
-`docs/benchmarks` are drawn from the tables of `docs/benchmarks.md`.
+`docs/benchmarks` are drawn from the tables of `docs/benchmarks/report.md`.
 
 The colours follow the reader's light or dark mode. Rustdoc copies no files, so each picture is written a second time as a link
 definition that holds it, in `src/pictures`; `src/lib.rs` puts it before the page that shows the picture. `form.png` is taken
@@ -153,7 +153,7 @@ def quantities(text):
 def plot(name, title, groups, measure, unit):
     """Draws bars of the floor, of a call by hand and of the attribute, for each group of rows."""
     rows = {}
-    for line in (HERE / "../benchmarks.md").read_text().splitlines():
+    for line in (HERE / "../benchmarks/report.md").read_text().splitlines():
         cells = [cell.strip().replace("`", "") for cell in line.split("|")]
         if len(cells) > 6:
             rows[cells[1]] = cells[6]

@@ -11,6 +11,7 @@
 )]
 
 mod at_once;
+mod calls;
 mod cost;
 mod crowd;
 mod extent;
@@ -66,6 +67,8 @@ enum What {
     Sql(sql::Args),
     /// Measure one subject that handles messages, for a profile of it
     Queues(queues::Args),
+    /// Make calls of one subject, for a count of their instructions
+    Calls(calls::Args),
     /// Measure calls while 100,000 leases are alive in their process, and show it
     Leases,
     /// Fill a store in memory, and say what it took; `run` starts it
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         What::Scaling(args) => scaling::run(args),
         What::Queues(args) => queues::run(&args),
         What::Sql(args) => sql::run(args),
+        What::Calls(args) => calls::run(&args),
         What::Leases => leases::run(),
         What::Memory { records } => fill(records),
     };

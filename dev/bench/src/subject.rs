@@ -1,6 +1,7 @@
 //! What is measured beside what: the floor, and the library in its two forms.
 
 use anyhow::{Result, ensure};
+use clap::ValueEnum;
 use idem::{Error, Idempotency};
 use idem_bench::{KEY_BYTES, RESULT_BYTES, annotated, plain, result};
 
@@ -10,7 +11,7 @@ use crate::report::Kind;
 use crate::target::Target;
 
 /// The names, in the order in which they are shown. The first is what the others are held against.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Subject {
     Floor,
     PlainFloor,
@@ -95,23 +96,27 @@ impl Subjects {
                 ensure!(length == RESULT_BYTES, "{length} bytes are no outcome");
                 Ok(())
             }
-            (Subject::ByHand, _) => by_hand(&self.idempotency, key, &self.result).await,
-            (Subject::Annotated, _) => {
-                let outcome = annotated(key, &self.result).await?;
-                ensure!(outcome.len() == RESULT_BYTES, "not the outcome");
-                Ok(())
+            (Subject::ByHand | Subject::Annotated, _) => {
+                ours(subject, &self.idempotency, key, &self.result).await
             }
         }
     }
 }
 
-async fn by_hand(idempotency: &Idempotency, key: &str, result: &str) -> Result<()> {
-    let outcome = idempotency
-        .operation("bench")
-        .key(key)
-        .run(|| plain(result))
-        .await;
-    let outcome: Result<_, Error> = outcome.map(idem::Outcome::into_inner);
+/// A call of the library, by the attribute or by hand.
+pub(crate) async fn ours(
+    subject: Subject,
+    idempotency: &Idempotency,
+    key: &str,
+    result: &str,
+) -> Result<()> {
+    let outcome: Result<_, Error> = if subject == Subject::Annotated {
+        annotated(key, result).await
+    } else {
+        let operation = idempotency.operation("bench").key(key);
+        let outcome = operation.run(|| plain(result)).await;
+        outcome.map(idem::Outcome::into_inner)
+    };
     ensure!(outcome?.len() == RESULT_BYTES, "not the outcome");
     Ok(())
 }
