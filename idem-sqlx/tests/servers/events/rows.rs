@@ -104,25 +104,25 @@ macro_rules! rows {
                     is_recorded
                 }
 
+                /// Asks again while the store is busy, as a caller does: a killed process may have left
+                /// work for the next one at the file of SQLite.
                 async fn rows_and_record(&self, key: &str) -> (i64, bool) {
-                    let text = AssertSqlSafe(format!(
-                        "SELECT count(*) FROM business WHERE name = '{key}'"
-                    ));
-                    let rows: i64 = sqlx::query_scalar(text)
-                        .fetch_one(&self.pool)
-                        .await
-                        .unwrap();
-                    let found = self
-                        .idempotency
-                        .operation("events")
-                        .key(key)
-                        .inspect()
-                        .await
-                        .unwrap();
-                    (
-                        rows,
-                        found.is_some_and(|found| found.state == RecordState::Committed),
-                    )
+                    loop {
+                        let text = format!("SELECT count(*) FROM business WHERE name = '{key}'");
+                        let rows: i64 = sqlx::query_scalar(AssertSqlSafe(text))
+                            .fetch_one(&self.pool)
+                            .await
+                            .unwrap();
+                        let operation = self.idempotency.operation("events").key(key);
+                        match operation.inspect().await {
+                            Ok(found) => {
+                                let state = found.map(|found| found.state);
+                                return (rows, state == Some(RecordState::Committed));
+                            }
+                            Err(error) if error.is_retryable() => {}
+                            Err(error) => panic!("{key}: {error}"),
+                        }
+                    }
                 }
 
                 /// Calls of other connections, which wait for the owner of the key where the
