@@ -20,8 +20,8 @@ pub use crate::clock::ManualClock;
 pub use crate::fault::{Fault, FaultStore, Faults, Gate, Step};
 pub use crate::proxy::{Mishap, Passing, Proxy};
 pub use crate::server::{
-    MariaDbServer, MySqlServer, NatsServer, PgBouncerServer, PostgresServer, RabbitMqServer,
-    RedisCluster, RedisClusterBuilder, RedisSentinels, RedisSentinelsBuilder, RedisServer,
-    RedisServerBuilder, Reply,
+    HeldPort, MariaDbServer, MySqlServer, NatsServer, PgBouncerServer, PostgresServer,
+    RabbitMqServer, RedisCluster, RedisClusterBuilder, RedisSentinels, RedisSentinelsBuilder,
+    RedisServer, RedisServerBuilder, Reply,
 };
 pub use crate::subject::{Clones, Connections, Subject, Time};

@@ -3,7 +3,7 @@
 use crate::matrix::At::{Body, On, Pause, Question, Woken};
 use crate::matrix::Leaves::{Abandoned, Committed, InFlight, Nothing, Released};
 use crate::matrix::Next::{Reconciles, Replays, Runs};
-use crate::matrix::Soon::{AfterLease, AtOnce};
+use crate::matrix::Soon::{AfterLease, Sooner};
 use crate::matrix::{Death, Row, on_each_server};
 use crate::wire::Leg::{Reply, Request};
 use crate::wire::Step::{Claim, Commit, Release, Renew, Subscribe, TakeOver, Undo, Watch};
@@ -20,30 +20,30 @@ const HEARD: &[Row] = &[
     (On(Renew, Reply),        InFlight(1),   Runs(2),    AfterLease, 2, ""),
     (Pause,                   InFlight(1),   Runs(2),    AfterLease, 2, ""),
     (Question,                InFlight(2),   Reconciles, AfterLease, 0, ""),
-    (On(Commit, Request),     Committed(1),  Replays(1), AtOnce,     1, ""),
-    (On(Commit, Reply),       Committed(1),  Replays(1), AtOnce,     1, ""),
-    (On(Release, Request),    Released(1),   Runs(2),    AtOnce,     2, ""),
-    (On(Release, Reply),      Released(1),   Runs(2),    AtOnce,     2, ""),
-    (On(Undo, Request),       Nothing,       Runs(1),    AtOnce,     1, ""),
-    (On(Undo, Reply),         Nothing,       Runs(1),    AtOnce,     1, ""),
+    (On(Commit, Request),     Committed(1),  Replays(1), Sooner,     1, ""),
+    (On(Commit, Reply),       Committed(1),  Replays(1), Sooner,     1, ""),
+    (On(Release, Request),    Released(1),   Runs(2),    Sooner,     2, ""),
+    (On(Release, Reply),      Released(1),   Runs(2),    Sooner,     2, ""),
+    (On(Undo, Request),       Nothing,       Runs(1),    Sooner,     1, ""),
+    (On(Undo, Reply),         Nothing,       Runs(1),    Sooner,     1, ""),
     // One that waits for another, who commits then.
-    (On(Subscribe, Request),  InFlight(1),   Replays(1), AtOnce,     0, ""),
-    (On(Subscribe, Reply),    InFlight(1),   Replays(1), AtOnce,     0, ""),
-    (On(Watch, Request),      InFlight(1),   Replays(1), AtOnce,     0, ""),
-    (On(Watch, Reply),        InFlight(1),   Replays(1), AtOnce,     0, ""),
+    (On(Subscribe, Request),  InFlight(1),   Replays(1), Sooner,     0, ""),
+    (On(Subscribe, Reply),    InFlight(1),   Replays(1), Sooner,     0, ""),
+    (On(Watch, Request),      InFlight(1),   Replays(1), Sooner,     0, ""),
+    (On(Watch, Reply),        InFlight(1),   Replays(1), Sooner,     0, ""),
     (Woken(Request),          InFlight(2),   Runs(3),    AfterLease, 1, ""),
     (Woken(Reply),            InFlight(2),   Runs(3),    AfterLease, 1, ""),
 ];
 
 #[rustfmt::skip]
 const UNHEARD: &[Row] = &[
-    (On(Claim, Request),      Nothing,       Runs(1),    AtOnce,     1, ""),
-    (On(TakeOver, Request),   Abandoned(1),  Runs(2),    AtOnce,     1, ""),
+    (On(Claim, Request),      Nothing,       Runs(1),    Sooner,     1, ""),
+    (On(TakeOver, Request),   Abandoned(1),  Runs(2),    Sooner,     1, ""),
     (On(Renew, Request),      InFlight(1),   Runs(2),    AfterLease, 2, ""),
     (On(Commit, Request),     InFlight(1),   Runs(2),    AfterLease, 2, ""),
     (On(Release, Request),    InFlight(1),   Runs(2),    AfterLease, 2, ""),
     (On(Undo, Request),       InFlight(1),   Runs(2),    AfterLease, 1, ""),
-    (Woken(Request),          Released(1),   Runs(2),    AtOnce,     1, ""),
+    (Woken(Request),          Released(1),   Runs(2),    Sooner,     1, ""),
 ];
 
 on_each_server! {

@@ -25,67 +25,67 @@ async fn scripts(server: &RedisServer) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p3_a_message_of_a_late_owner_that_arrives_under_the_next_ones_body_changes_nothing() {
-    for (step, does) in [
-        (Step::Commit, Does::Ends),
-        (Step::Release, Does::Fails),
-        (Step::Renew, Does::NeverEnds),
-        (Step::Undo, Does::GivesUp),
-    ] {
-        let server = RedisServer::start().await.unwrap();
-        let proxy = Proxy::start(&server.url()).await.unwrap();
-        let gate = Gate::new();
-        if step == Step::Undo {
-            Step::Claim
-                .passing(Kind::Redis, &proxy)
-                .next(Mishap::HangReply(Gate::new()));
-        }
-        step.passing(Kind::Redis, &proxy)
-            .next(Mishap::Hang(gate.clone()));
-        let url = proxy.url();
-        let port = server.port();
-        let operation = "late".to_owned();
-        let call = Call {
-            url,
-            port,
-            operation,
-            does,
-            lease: LEASE,
-        };
-        let late = call.runtime().await;
-        let first = tokio::spawn(call.carry_out(late));
-        tokio::time::timeout(LONG, gate.reached()).await.unwrap();
+    tokio::join!(
+        changes_nothing(Step::Commit, Does::Ends),
+        changes_nothing(Step::Release, Does::Fails),
+        changes_nothing(Step::Renew, Does::NeverEnds),
+        changes_nothing(Step::Undo, Does::GivesUp),
+    );
+}
 
-        let other = Idempotency::new(RedisStore::connect(server.url()).await.unwrap());
-        let operation = || other.operation("late").key("k").lease(LONG);
-        let Begin::Execute(lease) = operation().wait(LONG).begin().await.unwrap() else {
-            panic!("{step:?}: replayed")
-        };
-        assert_eq!(lease.attempt(), 2, "{step:?}");
-        let before = operation().inspect().await.unwrap().unwrap().expires_in;
-        let run = scripts(&server).await;
-        gate.open();
-        eventually("it has arrived", async || scripts(&server).await > run).await;
-
-        let info = operation().inspect().await.unwrap().unwrap();
-        assert_eq!(
-            (info.state, info.attempt),
-            (RecordState::InFlight, 2),
-            "{step:?}"
-        );
-        assert!(
-            info.expires_in <= before,
-            "{step:?}: the lease was made longer"
-        );
-        lease.commit(&2u64).await.unwrap();
-        let later = operation()
-            .run(async || -> Result<u64, idem::Error> { panic!("a body ran for a later call") })
-            .await
-            .unwrap();
-        assert_eq!(
-            (later.is_replayed(), later.into_inner()),
-            (true, 2),
-            "{step:?}"
-        );
-        first.abort();
+async fn changes_nothing(step: Step, does: Does) {
+    let server = RedisServer::start().await.unwrap();
+    let proxy = Proxy::start(&server.url()).await.unwrap();
+    let gate = Gate::new();
+    if step == Step::Undo {
+        Step::Claim
+            .passing(Kind::Redis, &proxy)
+            .always(Mishap::HangReply(Gate::new()));
     }
+    step.passing(Kind::Redis, &proxy)
+        .always(Mishap::Hang(gate.clone()));
+    let call = Call {
+        url: proxy.url(),
+        direct: server.url(),
+        port: server.port(),
+        operation: "late".to_owned(),
+        does,
+        lease: LEASE,
+    };
+    let late = call.runtime().await;
+    let first = tokio::spawn(call.carry_out(late));
+    tokio::time::timeout(LONG, gate.reached()).await.unwrap();
+
+    let other = Idempotency::new(RedisStore::connect(server.url()).await.unwrap());
+    let operation = || other.operation("late").key("k").lease(LONG);
+    let Begin::Execute(lease) = operation().wait(LONG).begin().await.unwrap() else {
+        panic!("{step:?}: replayed")
+    };
+    assert_eq!(lease.attempt(), 2, "{step:?}");
+    let before = operation().inspect().await.unwrap().unwrap().expires_in;
+    let run = scripts(&server).await;
+    gate.open();
+    eventually("it has arrived", async || scripts(&server).await > run).await;
+
+    let info = operation().inspect().await.unwrap().unwrap();
+    assert_eq!(
+        (info.state, info.attempt),
+        (RecordState::InFlight, 2),
+        "{step:?}"
+    );
+    assert!(
+        info.expires_in <= before,
+        "{step:?}: the lease was made longer"
+    );
+    lease.commit(&2u64).await.unwrap();
+    let later = operation()
+        .run(async || -> Result<u64, idem::Error> { panic!("a body ran for a later call") })
+        .await
+        .unwrap();
+    assert_eq!(
+        (later.is_replayed(), later.into_inner()),
+        (true, 2),
+        "{step:?}"
+    );
+    first.abort();
 }

@@ -17,6 +17,7 @@ mod dropped;
 mod keeper;
 mod killed;
 mod late;
+mod load;
 mod log;
 mod lost;
 mod matrix;

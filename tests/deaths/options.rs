@@ -1,7 +1,6 @@
 //! The options of an operation after a real kill, with the attribute and by hand.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::time::Duration;
 
 use idem::{Abandoned, Error, Idempotency, Operation, RecordState, idempotent};
 use idem_redis::RedisStore;
@@ -22,21 +21,25 @@ async fn kill_one(server: &RedisServer, operation: &str) {
 }
 
 async fn kill_one_that(server: &RedisServer, operation: &str, does: Does) {
-    let url = server.url();
-    let port = server.port();
     let before = Lines::read(server, operation).await.bodies();
-    let mut process = Process::start(&Call {
-        url,
-        port,
-        operation: operation.into(),
-        does,
-        lease: LEASE,
-    });
+    let mut process = start(server, operation, does);
     eventually("the body runs", async || {
         Lines::read(server, operation).await.bodies() > before
     })
     .await;
     process.kill().await;
+}
+
+/// Begins a call in a process of its own.
+fn start(server: &RedisServer, operation: &str, does: Does) -> Process {
+    Process::start(&Call {
+        url: server.url(),
+        direct: server.url(),
+        port: server.port(),
+        operation: operation.into(),
+        does,
+        lease: LEASE,
+    })
 }
 
 async fn process(server: &RedisServer) -> Idempotency {
@@ -159,15 +162,7 @@ async fn p5_reconcile_asks_after_each_kill_and_an_error_has_the_next_call_ask_ag
 }
 
 async fn kill_asking(server: &RedisServer, operation: &str) {
-    let url = server.url();
-    let port = server.port();
-    let mut process = Process::start(&Call {
-        url,
-        port,
-        operation: operation.into(),
-        does: Does::Asks,
-        lease: LEASE,
-    });
+    let mut process = start(server, operation, Does::Asks);
     eventually("it asks", async || {
         Lines::read(server, operation).await.has("asks")
     })
@@ -238,16 +233,7 @@ async fn a_settled_key_has_used_up_no_attempts_of_those_that_are_allowed() {
 async fn p8_a_detached_body_dies_with_its_process_as_in_a_crash() {
     let server = RedisServer::start().await.unwrap();
     let idempotency = process(&server).await;
-    let url = server.url();
-    let port = server.port();
-    let operation = "detached".to_owned();
-    let mut owner = Process::start(&Call {
-        url,
-        port,
-        operation,
-        does: Does::Detaches,
-        lease: LEASE,
-    });
+    let mut owner = start(&server, "detached", Does::Detaches);
     // Its caller is gone by now, and the lease is over unless the body goes on and is renewed.
     eventually("the body goes on", async || {
         Lines::read(&server, "detached").await.lines() > 20
@@ -260,7 +246,7 @@ async fn p8_a_detached_body_dies_with_its_process_as_in_a_crash() {
         .unwrap();
     assert_eq!((info.state, info.attempt), (RecordState::InFlight, 1));
     owner.kill().await;
-    let begun = std::time::Instant::now();
+    // A body that went on would commit its 1 while this caller waits.
     assert_eq!(
         at(&idempotency, "detached")
             .run(async || Res::Ok(attempt()))
@@ -268,10 +254,5 @@ async fn p8_a_detached_body_dies_with_its_process_as_in_a_crash() {
             .unwrap()
             .into_inner(),
         2
-    );
-    assert!(
-        begun.elapsed() < LEASE + Duration::from_secs(4),
-        "{:?}",
-        begun.elapsed()
     );
 }

@@ -9,6 +9,7 @@ use idem::{Error, ErrorAction, Idempotency, Outcome, Retry};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
+use tokio::sync::Notify;
 
 use crate::log::Log;
 use crate::server;
@@ -29,7 +30,7 @@ pub(crate) enum Failure {
 pub(crate) enum Does {
     /// Its body gives its attempt at once.
     Ends,
-    /// Its body goes on for two leases, and gives its attempt.
+    /// Its body goes on for longer than its lease, and gives its attempt.
     GoesOn,
     /// Its body never ends.
     NeverEnds,
@@ -63,6 +64,8 @@ impl Does {
 pub(crate) struct Call {
     /// The store, behind the proxy.
     pub(crate) url: String,
+    /// The same without the proxy.
+    pub(crate) direct: String,
     /// The Redis that keeps the log.
     pub(crate) port: u16,
     pub(crate) operation: String,
@@ -78,6 +81,7 @@ impl Call {
     /// Makes the call, and says how it ended.
     pub(crate) async fn carry_out(self, idempotency: Idempotency) -> String {
         let Self {
+            direct,
             port,
             operation,
             does,
@@ -86,7 +90,7 @@ impl Call {
         } = self;
         let log = Arc::new(Log::open(port, &operation));
         let call = idempotency
-            .operation(operation)
+            .operation(operation.clone())
             .key("k")
             .lease(lease)
             .wait(LONG);
@@ -105,18 +109,28 @@ impl Call {
                 call.errors(policy).run(body).await
             }
             Does::GivesUp => {
-                match tokio::time::timeout(Duration::from_millis(200), call.run(body)).await {
-                    Ok(ended) => ended,
+                // The answer does not come, so another connection says when it has claimed.
+                let other = server::patient(&direct).await;
+                let claimed = eventually("it has claimed", async || {
+                    let claimed = other.operation(&operation).key("k").inspect().await;
+                    claimed.unwrap().is_some()
+                });
+                tokio::select! {
+                    ended = call.run(body) => ended,
                     // The undoing goes on.
-                    Err(_) => pending().await,
+                    () = claimed => pending().await,
                 }
             }
             Does::Detaches => {
-                let log = log.clone();
-                let detached = call.run_detached(move || self::body(log, does, lease));
-                match tokio::time::timeout(Duration::from_millis(200), detached).await {
-                    Ok(ended) => ended,
-                    Err(_) => pending().await,
+                let begun = Arc::new(Notify::new());
+                let (log, begins) = (log.clone(), begun.clone());
+                let detached = call.run_detached(move || async move {
+                    begins.notify_one();
+                    self::body(log, does, lease).await
+                });
+                tokio::select! {
+                    ended = detached => ended,
+                    () = begun.notified() => pending().await,
                 }
             }
             _ => call.run(body).await,
@@ -131,7 +145,7 @@ async fn body(log: Arc<Log>, does: Does, lease: Duration) -> Result<u64, Failure
     log.begins(attempt);
     let mut left = match does {
         Does::Fails | Does::Pauses => return Err(Failure::Declined),
-        Does::GoesOn => lease * 2,
+        Does::GoesOn => lease * 3 / 2,
         Does::NeverEnds | Does::Detaches => LONG,
         _ => Duration::ZERO,
     };
@@ -161,12 +175,22 @@ pub(crate) struct Process {
     lines: Lines<BufReader<ChildStdout>>,
 }
 
+/// Ends this process with its parent, which holds its standard input.
+pub(crate) fn end_with_parent() {
+    std::thread::spawn(|| {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        std::process::exit(1);
+    });
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "this is the process that dies in the tests beside it, which start it"]
 async fn process() {
+    end_with_parent();
     let variable = |name: &str| std::env::var(format!("OWNER_{name}")).unwrap();
     let call = Call {
         url: variable("URL"),
+        direct: variable("DIRECT"),
         port: variable("PORT").parse().unwrap(),
         operation: variable("OPERATION"),
         does: Does::ALL
@@ -184,10 +208,12 @@ impl Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "owner::process", "--ignored", "--nocapture"])
             .env("OWNER_URL", &call.url)
+            .env("OWNER_DIRECT", &call.direct)
             .env("OWNER_PORT", call.port.to_string())
             .env("OWNER_OPERATION", &call.operation)
             .env("OWNER_DOES", format!("{:?}", call.does))
             .env("OWNER_LEASE", call.lease.as_millis().to_string())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .kill_on_drop(true)
@@ -205,16 +231,15 @@ impl Process {
     /// Stops it, and returns when it stands still.
     pub(crate) async fn stop(&self) {
         self.signal("-STOP").await;
+        eventually("the process is stopped", async || self.state().await == 'T').await;
+    }
+
+    /// Its state, as the kernel names it.
+    async fn state(&self) -> char {
         let stat = format!("/proc/{}/stat", self.child.id().unwrap());
-        eventually("the process is stopped", async || {
-            let stat = tokio::fs::read_to_string(&stat).await.unwrap();
-            stat.rsplit(')')
-                .next()
-                .unwrap()
-                .trim_start()
-                .starts_with('T')
-        })
-        .await;
+        let stat = tokio::fs::read_to_string(stat).await.unwrap();
+        let state = stat.rsplit(')').next().unwrap().trim_start();
+        state.chars().next().unwrap()
     }
 
     /// Lets it go on.
@@ -225,10 +250,7 @@ impl Process {
     /// How its call ended.
     pub(crate) async fn ended(&mut self) -> String {
         loop {
-            let line = tokio::time::timeout(LONG, self.lines.next_line())
-                .await
-                .expect("its call ends")
-                .unwrap();
+            let line = self.lines.next_line().await.unwrap();
             if let Some(ended) = line
                 .expect("it says how its call ended")
                 .strip_prefix("ended ")

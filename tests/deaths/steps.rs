@@ -16,21 +16,20 @@ use idem::store::record::{
 };
 use idem::store::{Store, StoreHandle};
 use idem::{Error, Idempotency, Operation, StoreError};
-use idem_redis::RedisStore;
+use tempfile::NamedTempFile;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
-use crate::server::FIRST;
-use crate::support::{LONG, World, eventually};
+use crate::matrix::PLACES;
+use crate::owner::end_with_parent;
+use crate::server::patient_store;
+use crate::support::{LONG, World};
 use crate::wire::Leg;
 
 const PLACE: &str = "deaths.steps";
 const STEPS: [&str; 3] = ["charge", "parcel", "mail"];
+/// That of the process that dies.
 const LEASE: Duration = Duration::from_secs(3);
-/// How long a step of a database may take in these tests. A commit that a busy machine delays is
-/// sent again in the background, and the process would die before that.
-#[cfg(feature = "postgres")]
-const PATIENT: Duration = Duration::from_secs(15);
 
 /// The messages of the call, in their order: its claim and commit, those of each step, and the
 /// removals of the steps. They are named, so that one that is sent again is still the same.
@@ -119,8 +118,7 @@ impl Store for Dying {
 }
 
 fn order(idempotency: &Idempotency, key: &str) -> Operation<'static> {
-    let operation = idempotency.operation(PLACE).key(key);
-    operation.lease(LEASE).wait(LONG)
+    idempotency.operation(PLACE).key(key).wait(LONG)
 }
 
 /// The body, whose effects are lines of a file.
@@ -128,8 +126,7 @@ async fn place(effects: &Path) -> Result<u64, Error> {
     let attempt = idem::current().unwrap().attempt();
     for step in STEPS {
         idem::step(step, async || {
-            let mut file = OpenOptions::new().create(true).append(true).open(effects);
-            let file = file.as_mut().unwrap();
+            let mut file = OpenOptions::new().append(true).open(effects).unwrap();
             file.write_all(format!("{step} {attempt}\n").as_bytes())
                 .unwrap();
             Ok::<_, Error>(attempt)
@@ -139,34 +136,10 @@ async fn place(effects: &Path) -> Result<u64, Error> {
     Ok(attempt)
 }
 
-async fn open(url: &str) -> StoreHandle {
-    let store = connect(url).await;
-    // On a busy machine, the first connection may take longer than the store allows for one step.
-    let first = Idempotency::new(store.clone());
-    eventually("the first step is answered", async || {
-        first.operation(FIRST).key("k").inspect().await.is_ok()
-    })
-    .await;
-    store
-}
-
-async fn connect(url: &str) -> StoreHandle {
-    match url.split("://").next() {
-        #[cfg(feature = "postgres")]
-        Some("postgres") => {
-            let pool = idem::sqlx::PgPool::connect(url).await.unwrap();
-            let store = idem::PostgresStore::builder(pool).time_limit(PATIENT);
-            store.build().into_handle()
-        }
-        #[cfg(feature = "sqlite")]
-        Some("sqlite") => idem::SqliteStore::connect(url).await.unwrap().into_handle(),
-        _ => RedisStore::connect(url).await.unwrap().into_handle(),
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "this is the process that dies in the tests beside it, which start it"]
 async fn process() {
+    end_with_parent();
     let variable = |name: &str| std::env::var(format!("STEPS_{name}")).unwrap();
     let leg = if variable("LEG") == "request" {
         Leg::Request
@@ -174,7 +147,9 @@ async fn process() {
         Leg::Reply
     };
     let idempotency = Idempotency::new(Dying {
-        store: open(&variable("URL")).await,
+        // A commit that a busy machine delays would be sent again in the background, and the
+        // process would die before that.
+        store: patient_store(&variable("URL")).await,
         message: variable("MESSAGE"),
         leg,
     });
@@ -182,6 +157,7 @@ async fn process() {
     let key = variable("KEY");
     // On a busy machine a call may fail. The next one goes on where it stopped.
     while order(&idempotency, &key)
+        .lease(LEASE)
         .run(|| place(&effects))
         .await
         .is_err()
@@ -206,6 +182,7 @@ async fn kill_at(url: &str, key: &str, message: &str, leg: Leg, effects: &Path) 
             },
         )
         .env("STEPS_EFFECTS", effects)
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .kill_on_drop(true)
@@ -229,18 +206,15 @@ async fn kill_at(url: &str, key: &str, message: &str, leg: Leg, effects: &Path) 
 
 /// One row: where it dies. Says what was wrong.
 async fn case(url: String, message: String, leg: Leg) -> Option<String> {
+    let _place = PLACES.acquire().await.unwrap();
     let row = message.replace([' ', '/'], "-");
     let key = format!("{row}-{leg:?}-{}", std::process::id());
-    let effects = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!(
-        "effects-{}-{key}",
-        url.split(':').next().unwrap_or_default()
-    ));
-    let _ = std::fs::remove_file(&effects);
-    kill_at(&url, &key, &message, leg, &effects).await;
-    let idempotency = Idempotency::new(open(&url).await);
-    let placed = order(&idempotency, &key).run(|| place(&effects)).await;
-    let lines = std::fs::read_to_string(&effects).unwrap_or_default();
-    let _ = std::fs::remove_file(&effects);
+    let effects = NamedTempFile::new().unwrap();
+    let effects = effects.path();
+    kill_at(&url, &key, &message, leg, effects).await;
+    let idempotency = Idempotency::new(patient_store(&url).await);
+    let placed = order(&idempotency, &key).run(|| place(effects)).await;
+    let lines = std::fs::read_to_string(effects).unwrap();
     let runs = STEPS.map(|step| lines.lines().filter(|line| line.starts_with(step)).count());
     // Only a step whose commit was never sent runs once more.
     let expected = STEPS.map(|step| {
@@ -278,7 +252,7 @@ async fn all(world: World) {
         .flat_map(|message| [(message.clone(), Leg::Request), (message, Leg::Reply)]);
     let cases = stream::iter(rows).map(|(message, leg)| case(url.to_string(), message, leg));
     let failed: Vec<String> = cases
-        .buffer_unordered(4)
+        .buffer_unordered(12)
         .filter_map(std::future::ready)
         .collect()
         .await;
@@ -299,5 +273,8 @@ async fn p5_postgres_after_a_kill_at_any_message_the_next_call_goes_on_at_the_ri
 #[cfg(feature = "sqlite")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p5_sqlite_after_a_kill_at_any_message_the_next_call_goes_on_at_the_right_step() {
-    all(World::sqlite()).await;
+    let world = World::sqlite();
+    // Makes the file.
+    drop(world.process().await);
+    all(world).await;
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use idem::{Error, Idempotency, Outcome, StoreErrorKind, StoreFailure, idempotent};
 use idem_redis::RedisStore;
@@ -91,72 +91,6 @@ async fn open(idempotency: &Idempotency, key: &str, bodies: &AtomicU32) -> Res {
 }
 
 #[tokio::test]
-async fn p4_no_body_runs_without_redis_unless_the_operation_says_so_and_calls_go_on_within_a_second_of_its_return()
- {
-    let world = World::start().await;
-    let bodies = AtomicU32::new(0);
-    for fault in Fault::ALL {
-        let key = &format!("{fault:?}");
-        world.begins(fault).await;
-        let begun = Instant::now();
-        let by_hand = world.near.operation("closed.hand").key(key);
-        let (attribute, by_hand) = tokio::join!(
-            closed(&world.near, key, &bodies),
-            by_hand.run(async || -> Res { panic!("a body ran") })
-        );
-        // Promised are 2 s; the rest is for a busy machine.
-        assert!(
-            begun.elapsed() < Duration::from_secs(4),
-            "{fault:?}: {:?}",
-            begun.elapsed()
-        );
-        for failed in [attribute, by_hand.map(Outcome::into_inner)] {
-            let Err(Failure::Idempotency(error @ Error::Store { .. })) = failed else {
-                panic!("{fault:?}: {failed:?}")
-            };
-            assert!(error.is_retryable(), "{error}");
-            let Error::Store { source, .. } = &error else {
-                unreachable!()
-            };
-            if fault == Fault::Full {
-                assert!(
-                    source.kind() == StoreErrorKind::Full && error.to_string().contains("OOM"),
-                    "{error}"
-                );
-            }
-        }
-        assert_eq!(bodies.load(SeqCst), 0, "{fault:?}");
-
-        let by_hand = world
-            .near
-            .operation("open.hand")
-            .key(key)
-            .store_failure(StoreFailure::Run);
-        let by_hand = by_hand.run(async || Res::Ok(idem::current().unwrap().attempt()));
-        let (attribute, by_hand) = tokio::join!(open(&world.near, key, &bodies), by_hand);
-        assert_eq!(
-            (attribute.unwrap(), by_hand.unwrap().into_inner()),
-            (0, 0),
-            "{fault:?}: unguarded"
-        );
-        assert_eq!(bodies.swap(0, SeqCst), 1);
-
-        world.ends(fault).await;
-        let back = Instant::now();
-        eventually("calls go on", async || {
-            closed(&world.near, key, &bodies).await.is_ok()
-        })
-        .await;
-        assert!(
-            back.elapsed() < Duration::from_secs(1 + 2),
-            "{fault:?}: {:?} after its return",
-            back.elapsed()
-        );
-        assert_eq!(bodies.swap(0, SeqCst), 1, "{fault:?}");
-    }
-}
-
-#[tokio::test]
 async fn p4_a_full_redis_still_gives_outcomes_takes_those_of_bodies_that_run_and_frees_keys() {
     let world = World::start().await;
     let near = &world.near;
@@ -217,11 +151,11 @@ async fn p8_a_panic_while_redis_is_away_goes_on_to_the_caller_and_the_key_is_fre
     for fault in [Fault::Cut, Fault::Stopped] {
         let world = Arc::new(World::start().await);
         let far = world.far().await;
-        // A lease longer than this test: it is not what frees the key.
+        // A lease longer than the next caller waits: it is not what frees the key.
         let panicked = tokio::spawn({
             let world = world.clone();
             async move {
-                let call = world.near.operation("panic").key("k").lease(LONG);
+                let call = world.near.operation("panic").key("k").lease(LONG * 3);
                 call.run(async || -> Res {
                     world.begins(fault).await;
                     std::panic::panic_any(17u8)
@@ -232,14 +166,12 @@ async fn p8_a_panic_while_redis_is_away_goes_on_to_the_caller_and_the_key_is_fre
         let panicked = panicked.await.unwrap_err().into_panic();
         assert_eq!(panicked.downcast_ref::<u8>(), Some(&17));
         world.ends(fault).await;
-        let back = Instant::now();
         let attempt = far
             .operation("panic")
             .key("k")
             .wait(LONG)
             .run(async || Res::Ok(idem::current().unwrap().attempt()));
         assert_eq!(attempt.await.unwrap().into_inner(), 2, "{fault:?}");
-        assert!(back.elapsed() < LONG / 2, "{fault:?}: {:?}", back.elapsed());
     }
 }
 
@@ -278,4 +210,77 @@ async fn p8_a_detached_body_survives_its_caller_and_the_loss_of_both_its_replies
         .await
         .unwrap();
     assert_eq!((later.is_replayed(), later.into_inner()), (true, 1));
+}
+
+/// The times that P4 promises.
+mod quiet {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn p4_no_body_runs_without_redis_unless_the_operation_says_so_and_calls_go_on_within_a_second_of_its_return()
+     {
+        let world = World::start().await;
+        let bodies = AtomicU32::new(0);
+        for fault in Fault::ALL {
+            let key = &format!("{fault:?}");
+            world.begins(fault).await;
+            let begun = Instant::now();
+            let by_hand = world.near.operation("closed.hand").key(key);
+            let (attribute, by_hand) = tokio::join!(
+                closed(&world.near, key, &bodies),
+                by_hand.run(async || -> Res { panic!("a body ran") })
+            );
+            // Promised are 2 s; the rest is for a busy machine.
+            assert!(
+                begun.elapsed() < Duration::from_secs(4),
+                "{fault:?}: {:?}",
+                begun.elapsed()
+            );
+            for failed in [attribute, by_hand.map(Outcome::into_inner)] {
+                let Err(Failure::Idempotency(error @ Error::Store { .. })) = failed else {
+                    panic!("{fault:?}: {failed:?}")
+                };
+                assert!(error.is_retryable(), "{error}");
+                let Error::Store { source, .. } = &error else {
+                    unreachable!()
+                };
+                if fault == Fault::Full {
+                    assert!(
+                        source.kind() == StoreErrorKind::Full && error.to_string().contains("OOM"),
+                        "{error}"
+                    );
+                }
+            }
+            assert_eq!(bodies.load(SeqCst), 0, "{fault:?}");
+
+            let by_hand = world
+                .near
+                .operation("open.hand")
+                .key(key)
+                .store_failure(StoreFailure::Run);
+            let by_hand = by_hand.run(async || Res::Ok(idem::current().unwrap().attempt()));
+            let (attribute, by_hand) = tokio::join!(open(&world.near, key, &bodies), by_hand);
+            assert_eq!(
+                (attribute.unwrap(), by_hand.unwrap().into_inner()),
+                (0, 0),
+                "{fault:?}: unguarded"
+            );
+            assert_eq!(bodies.swap(0, SeqCst), 1);
+
+            world.ends(fault).await;
+            let back = Instant::now();
+            eventually("calls go on", async || {
+                closed(&world.near, key, &bodies).await.is_ok()
+            })
+            .await;
+            assert!(
+                back.elapsed() < Duration::from_secs(1 + 2),
+                "{fault:?}: {:?} after its return",
+                back.elapsed()
+            );
+            assert_eq!(bodies.swap(0, SeqCst), 1, "{fault:?}");
+        }
+    }
 }

@@ -2,11 +2,23 @@
 //! promise's id. A lost request or reply, and a call that is dropped, have their rows in `deaths`;
 //! what a store answers has its own in the conformance suite.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    missing_docs
+)]
 
 mod callers;
+mod calls;
+mod locks;
+mod runtimes;
+mod steps;
 #[path = "../support/mod.rs"]
 mod support;
+#[cfg(feature = "encryption")]
+mod swapped;
 
 use std::future::pending;
 use std::sync::Arc;
@@ -21,13 +33,13 @@ use tokio::sync::Notify;
 type Res<T = u32> = Result<T, Error>;
 
 /// Runs a call whose body is cut by dropping its future: as good as a crash.
-async fn crash(idempotency: &Idempotency, operation: &str, key: &str, fingerprint: u8) {
+async fn crash(idempotency: &Idempotency, operation: &str, key: &str, lease: Duration) {
     let begun = Notify::new();
     let call = idempotency
         .operation(operation)
         .key(key)
-        .fingerprint(&fingerprint)
-        .lease(LEASE)
+        .fingerprint(&0u8)
+        .lease(lease)
         .run(|| async {
             begun.notify_one();
             pending::<Res>().await
@@ -168,13 +180,13 @@ over_all_stores! {
             let bodies = bodies.clone();
             async move {
                 let body = async {
-                    tokio::time::sleep(LEASE * 3).await;
+                    tokio::time::sleep(LEASE * 5).await;
                     Res::Ok(1)
                 };
                 idempotency
                     .operation("p1.long")
                     .key("k")
-                    .lease(LEASE)
+                    .lease(LEASE * 2)
                     .wait(LONG)
                     .run(|| bodies.run(body))
                     .await
@@ -421,7 +433,7 @@ over_all_stores! {
     async fn p5_after_a_crash_the_next_call_runs_the_body_as_the_next_attempt(world: World) {
         let one = world.process().await;
         let two = world.process().await;
-        crash(&one, "p5.rerun", "k", 0).await;
+        crash(&one, "p5.rerun", "k", LEASE).await;
         let attempt = two
             .operation("p5.rerun")
             .key("k")
@@ -442,20 +454,19 @@ over_all_stores! {
                 .wait(LONG);
             operation.run(async || Res::Ok(9))
         };
+        // While its lease lasts, nobody knows that the owner is gone.
+        crash(&idempotency, "p5.reject", "leased", LONG).await;
+        let leased = || idempotency.operation("p5.reject").key("leased");
+        assert!(matches!(
+            leased().forget().await,
+            Err(Error::InFlight { .. })
+        ));
+        assert!(matches!(
+            leased().settle(&1u32).await,
+            Err(Error::InFlight { .. })
+        ));
         for key in ["settled", "forgotten"] {
-            crash(&idempotency, "p5.reject", key, 0).await;
-            assert!(matches!(
-                idempotency.operation("p5.reject").key(key).forget().await,
-                Err(Error::InFlight { .. })
-            ));
-            assert!(matches!(
-                idempotency
-                    .operation("p5.reject")
-                    .key(key)
-                    .settle(&1u32)
-                    .await,
-                Err(Error::InFlight { .. })
-            ));
+            crash(&idempotency, "p5.reject", key, LEASE).await;
             assert!(matches!(
                 call(key).await,
                 Err(Error::Abandoned { attempt: 1, .. })
@@ -513,7 +524,7 @@ over_all_stores! {
                 idempotency
                     .operation("p5.reconcile")
                     .key(key)
-                    .lease(LEASE)
+                    .lease(LONG)
                     .wait(LONG)
                     .reconcile(async || {
                         asked.fetch_add(1, Ordering::SeqCst);
@@ -536,14 +547,14 @@ over_all_stores! {
             ),
             (101, 0)
         );
-        crash(&idempotency, "p5.reconcile", "found", 0).await;
+        crash(&idempotency, "p5.reconcile", "found", LEASE).await;
         assert_eq!(call("found", Ok(Some(7))).await.unwrap(), 7);
         assert_eq!(call("found", Ok(Some(8))).await.unwrap(), 7);
-        crash(&idempotency, "p5.reconcile", "lost", 0).await;
+        crash(&idempotency, "p5.reconcile", "lost", LEASE).await;
         assert_eq!(call("lost", Ok(None)).await.unwrap(), 102);
         // An error reaches the caller, and the next call asks again at once, as the next attempt:
         // its lease is not waited for.
-        crash(&idempotency, "p5.reconcile", "unknown", 0).await;
+        crash(&idempotency, "p5.reconcile", "unknown", LEASE).await;
         assert!(matches!(
             call("unknown", Err("bank is down")).await,
             Err(Failure::Asked("bank is down"))

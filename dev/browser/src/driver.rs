@@ -1,9 +1,10 @@
 //! The process `chromedriver`, which starts the browsers and ends them.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::process::Stdio;
 use std::time::Duration;
+use std::{fs, thread};
 
 use anyhow::{Context as _, Result, bail};
 use tempfile::TempDir;
@@ -15,7 +16,7 @@ pub(crate) struct Driver {
     port: u16,
     _process: Child,
     /// The files of the browsers: they leave their profiles behind. Dropped last.
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 const SAYS_ITS_PORT: &str = "started successfully on port ";
@@ -46,7 +47,7 @@ impl Driver {
             .spawn()
             .context(
                 "cannot start chromedriver: install it and Chromium (Debian: \
-                      chromium-driver), or run `cargo xtask test`, which does",
+                      chromium-driver), or run `cargo xtask ci`, which does",
             )?;
         let stdout = process
             .stdout
@@ -64,7 +65,7 @@ impl Driver {
                 return Ok(Some(Self {
                     port,
                     _process: process,
-                    _dir: dir,
+                    dir,
                 }));
             }
         }
@@ -91,6 +92,15 @@ impl Drop for Driver {
     fn drop(&mut self) {
         if let Err(error) = self.shut_down() {
             eprintln!("chromedriver did not shut down: {error}");
+        }
+        // The last processes of a browser end after that answer, and write until then.
+        for _ in 0..100 {
+            match fs::remove_dir_all(self.dir.path()) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    thread::sleep(Duration::from_millis(50));
+                }
+                _ => break,
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ const DRIVER: tool::Package = tool::Package {
     program: "chromedriver",
     apt: "chromium-driver",
     brew: "chromedriver",
+    elsewhere: None,
 };
 
 /// Why the tests were left out.
@@ -23,11 +24,7 @@ static LEFT_OUT: OnceLock<String> = OnceLock::new();
 /// Whether there is a browser; installs one if there is none. If that cannot be, says so, and
 /// [`remind`] will once more.
 pub(crate) fn is_there(shell: &Shell) -> bool {
-    let ensured = tool::ensure(
-        shell,
-        DRIVER,
-        "the example `form` is tested with a real browser",
-    );
+    let ensured = tool::ensure(shell, &[DRIVER]);
     if let Err(error) = ensured {
         LEFT_OUT.get_or_init(|| format!("{error:#}"));
         remind();

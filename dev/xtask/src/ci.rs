@@ -1,11 +1,11 @@
 //! The steps of CI.
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::ValueEnum;
 
 use crate::steps::Steps;
 use crate::workspace::{FACADE, Workspace};
-use crate::{alerts, chaos, documents, fuzz, house, operator, packages, redis, suite, tool};
+use crate::{alerts, chaos, documents, fuzz, house, packages, suite, tool};
 
 /// In the order in which they run: cheap ones first.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -26,7 +26,6 @@ pub(crate) enum Step {
     Chaos,
     Explore,
     Fuzz,
-    Examples,
     Package,
 }
 
@@ -68,7 +67,6 @@ impl Step {
             Self::Chaos => "chaos",
             Self::Explore => "explore",
             Self::Fuzz => "fuzz",
-            Self::Examples => "examples",
             Self::Package => "package",
         }
     }
@@ -87,13 +85,14 @@ impl Step {
             Self::Semver => "nothing breaks the API of the last release",
             Self::Clippy => "no lint fires, on all targets with all features",
             Self::Docs => "the API docs build without a warning",
-            Self::Features => "each feature builds alone",
+            Self::Features => {
+                "each feature builds alone, and so do the tests of `cargo xtask test`"
+            }
             Self::Msrv => "the packages need no newer compiler than they say",
-            Self::Test => "cargo xtask test",
+            Self::Test => "the tests of `cargo xtask test`, and all that it leaves out",
             Self::Chaos => "a short fault run finds no broken promise",
             Self::Explore => "no schedule of threads is found that breaks a promise",
             Self::Fuzz => "the fuzz targets pass over their corpus",
-            Self::Examples => "the examples build, run and end well",
             Self::Package => "what would be published has sources, licences and README",
         }
     }
@@ -112,11 +111,10 @@ impl Step {
             Self::Docs => docs(workspace, full),
             Self::Features => features(workspace, full),
             Self::Msrv => packages::check_msrv(workspace, full),
-            Self::Test => suite::run(workspace, &[]),
+            Self::Test => suite::in_ci(workspace, full),
             Self::Chaos => chaos::in_ci(workspace, full),
             Self::Explore => suite::explore(workspace),
             Self::Fuzz => fuzz::corpus(workspace),
-            Self::Examples => examples(workspace, full),
             Self::Package => packages::package(workspace, full),
         }
     }
@@ -188,7 +186,7 @@ fn features(workspace: &Workspace, full: bool) -> Result<()> {
             check(&format!("{needed},{feature}"))?;
         }
     }
-    Ok(())
+    suite::check(workspace)
 }
 
 /// Features that say what else they need if they are enabled alone, and what they are checked with:
@@ -201,42 +199,3 @@ const INCOMPLETE: [(&str, &str, &str); 3] = [
 
 /// The features that most changes concern.
 const OFTEN: [&str; 4] = ["redis", "axum", "http", "sqlx-08-sqlite"];
-
-/// The examples as they were built beside the tests.
-fn examples(workspace: &Workspace, full: bool) -> Result<()> {
-    let programs = workspace.programs(&["--workspace", "--all-features", "--examples"])?;
-    let example = |name: &str| {
-        let program = programs
-            .get(name)
-            .with_context(|| format!("cargo has built no example {name}"))?;
-        anyhow::Ok(workspace.shell().cmd(program))
-    };
-    for name in ["quickstart", "payments"] {
-        example(name)?.run()?;
-    }
-    let server = redis::Server::start(workspace.shell())?;
-    for name in ["quickstart", "workers"] {
-        example(name)?.args(["--redis", &server.url()]).run()?;
-    }
-    if full {
-        example("mails")?.args(["--broker", "nats"]).run()?;
-        example("inbox")?.run()?;
-        example("grpc")?.run()?;
-        let workers = programs
-            .get("workers")
-            .context("cargo has built no example workers")?;
-        let tools = workspace.programs(&["-p", "idem-cli", "--bins"])?;
-        operator::run(
-            workers,
-            tools
-                .get("idem")
-                .context("cargo has built no program idem")?,
-            &server.url(),
-        )?;
-        // As the README has it: no features, no server.
-        for name in ["quickstart", "payments"] {
-            workspace.cargo().args(["run", "--example", name]).run()?;
-        }
-    }
-    Ok(())
-}

@@ -17,7 +17,6 @@ mod fuzz;
 mod golden;
 mod house;
 mod modules;
-mod operator;
 mod packages;
 mod redis;
 mod runner;
@@ -47,10 +46,11 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Run all tests of the workspace, doctests included, as CI does; installs the servers and
-    /// Chromium if there are none. What takes longer is `night`
+    /// Test every promise over memory, Redis, PostgreSQL, MariaDB and SQLite, and every guide;
+    /// installs the servers that are missing. All other tests are part of `ci`
     Test {
-        /// Arguments for the test runner; with any, the doctests are left out
+        /// Arguments for each test program, such as a part of a test's name; with any, the guides
+        /// are left out
         #[arg(last = true)]
         args: Vec<String>,
     },

@@ -83,7 +83,7 @@ impl fmt::Display for Finished {
     }
 }
 
-fn pretty(duration: Duration) -> String {
+pub(crate) fn pretty(duration: Duration) -> String {
     let seconds = duration.as_secs();
     if seconds < 60 {
         format!("{:.1} s", duration.as_secs_f64())

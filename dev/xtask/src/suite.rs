@@ -1,96 +1,202 @@
-//! The tests of the workspace.
+//! The tests of the workspace: those of `cargo xtask test`, those of CI, and those of the night.
 
 use anyhow::Result;
 use xshell::Shell;
 
+use crate::runner::{self, SERVER, Tests};
 use crate::steps::Steps;
-use crate::workspace::Workspace;
-use crate::{browser, clients, floors, redis, runner, servers, tool};
+use crate::tool::Package;
+use crate::workspace::{self, TestProgram, Workspace};
+use crate::{browser, clients, floors, redis, servers, tool};
 
-const OPENSSL: tool::Package = tool::Package {
+const OPENSSL: Package = Package {
     program: "openssl",
     apt: "openssl",
     brew: "openssl",
+    elsewhere: None,
 };
-
-const MARIADB: tool::Package = tool::Package {
+const MARIADB: Package = Package {
     program: "mariadb-install-db",
     apt: "mariadb-server",
     brew: "mariadb",
+    elsewhere: None,
 };
-const POSTGRES: tool::Package = tool::Package {
+const POSTGRES: Package = Package {
     program: "postgres",
     apt: "postgresql",
     brew: "postgresql",
+    // Debian keeps its programs out of `PATH`.
+    elsewhere: Some("/usr/lib/postgresql"),
 };
-
-const PGBOUNCER: tool::Package = tool::Package {
+const PGBOUNCER: Package = Package {
     program: "pgbouncer",
     apt: "pgbouncer",
     brew: "pgbouncer",
+    elsewhere: Some("/usr/sbin/pgbouncer"),
 };
-const NATS: tool::Package = tool::Package {
+const NATS: Package = Package {
     program: "nats-server",
     apt: "nats-server",
     brew: "nats-server",
+    elsewhere: Some("/usr/sbin/nats-server"),
 };
-const RABBITMQ: tool::Package = tool::Package {
+const RABBITMQ: Package = Package {
     program: "rabbitmq-server",
     apt: "rabbitmq-server",
     brew: "rabbitmq",
+    elsewhere: Some("/usr/lib/rabbitmq/bin/rabbitmq-server"),
 };
 
+/// The package of the facade's tests, which is not published.
+const TESTS: &str = "idem-tests";
+
+/// The programs that only CI runs: clusters and Sentinels that fail over, stores with a flaw each,
+/// and brokers.
+const PROGRAMS_OF_CI: [&str; 3] = ["topologies", "mutants", "queues"];
+/// The modules of tests that only CI runs.
+const MODULES_OF_CI: &str = "in_ci::";
 /// The tests that need a real MySQL have this in their names.
 const ON_MYSQL: &str = "real_mysql";
+/// The older version of sqlx, which only CI builds.
+const OLDER_SQLX: &str = "sqlx-08";
 
-/// The tests that `cargo xtask test` leaves out.
-const AT_NIGHT: &str = "Not run, but by `cargo xtask night`: the largest worlds of the model, \
-                        storms of 10,000 messages, clients in Python and Node, the stores on \
-                        PostgreSQL 18, Redis 8 and Valkey 9, and builds with the oldest \
-                        dependencies.";
+/// What `cargo xtask test` says at its end.
+const LEFT_TO_CI: &str = "Left to `cargo xtask ci`: MySQL itself, Valkey, PgBouncer, sqlx 0.8, a \
+                          second isolation level, failovers, RabbitMQ and NATS, a browser, the \
+                          compiler's messages,\nmodel checks, flawed stores and statements, a \
+                          fault run, schedules, fuzzing, examples, benchmarks, lints and API docs.";
 
-/// `cargo xtask test`, which is also CI's test step.
+/// What CI's tests say at their end.
+const LEFT_TO_NIGHT: &str = "Left to `cargo xtask night`: the largest worlds of the model, storms \
+                             of 10,000 messages, clients in Python and Node, the stores on \
+                             PostgreSQL 18, Redis 8 and Valkey 9, and builds with the oldest \
+                             dependencies.";
+
+/// `cargo xtask test`: every promise over every store, and every guide.
 pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
-    ensure_servers(workspace.shell())?;
-    let left_out = left_out(workspace);
+    redis::ensure_with(workspace.shell(), &[OPENSSL, MARIADB, POSTGRES])?;
+    let packages = packages_of_test(workspace)?;
+    let selection = selection(&packages);
     let mut steps = Steps::of("test");
-    steps.run(
-        "tests",
-        "unit, integration and UI tests, all features",
-        || tests(workspace, &left_out, args),
-    );
-    if !args.is_empty() {
-        println!(
-            "The doctests, and the tests on Valkey, are left out, because arguments were given."
-        );
+    let mut programs = Vec::new();
+    let is_built = steps.run("build", "the test programs", || {
+        programs = workspace.test_programs(&[selection.clone(), targets(&packages)].concat())?;
+        Ok(())
+    });
+    if !is_built {
+        return steps.finish();
+    }
+    let tests = Tests {
+        args: args.to_vec(),
+        skip: vec![MODULES_OF_CI, ON_MYSQL],
+        env: Vec::new(),
+    };
+    let about = "over memory, Redis, PostgreSQL, MariaDB and SQLite";
+    steps.run("tests", about, || {
+        runner::run(workspace, programs.iter(), &tests)
+    });
+    if args.is_empty() {
+        // Also after a failure: one run shows everything.
+        steps.run("guides", "README, guides and API docs", || {
+            let cargo = workspace.cargo().args(["test", "--doc", "--quiet"]);
+            Ok(cargo.args(&selection).run()?)
+        });
+        println!("\n{LEFT_TO_CI}");
+    } else {
+        println!("The guides are left out, because arguments were given.");
+    }
+    steps.finish()
+}
+
+/// The code that `cargo xtask test` builds is complete without the features that CI adds to it.
+pub(crate) fn check(workspace: &Workspace) -> Result<()> {
+    let packages = packages_of_test(workspace)?;
+    let cargo = workspace.cargo().arg("check").args(selection(&packages));
+    Ok(cargo.args(targets(&packages)).run()?)
+}
+
+/// What is published, and the tests of the facade.
+fn packages_of_test(workspace: &Workspace) -> Result<Vec<workspace::Package>> {
+    let members = workspace.members()?.into_iter();
+    Ok(members
+        .filter(|member| member.is_published() || member.name == TESTS)
+        .collect())
+}
+
+/// The packages and their features, as arguments of cargo. The guides are built with the same ones,
+/// or cargo would build the dependencies once more.
+fn selection(packages: &[workspace::Package]) -> Vec<String> {
+    let mut args = Vec::new();
+    for package in packages {
+        args.extend(["--package".to_owned(), package.name.clone()]);
+        for feature in package.features() {
+            if !feature.starts_with(OLDER_SQLX) {
+                args.push(format!("--features={}/{feature}", package.name));
+            }
+        }
+    }
+    args
+}
+
+/// The targets that `cargo xtask test` builds, as arguments of cargo.
+fn targets(packages: &[workspace::Package]) -> Vec<String> {
+    let tests = packages.iter().flat_map(workspace::Package::tests);
+    let tests = tests.filter(|test| !PROGRAMS_OF_CI.contains(test));
+    ["--lib", "--bins"]
+        .into_iter()
+        .chain(tests.flat_map(|test| ["--test", test]))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// CI's tests: those of `cargo xtask test` and those that it leaves out, as one build. With `full`,
+/// also the examples that need a broker or an operator, and examples as a newcomer builds them.
+pub(crate) fn in_ci(workspace: &Workspace, full: bool) -> Result<()> {
+    let tests = ensure_for_ci(workspace)?;
+    let mut steps = Steps::of("test");
+    let mut programs = Vec::new();
+    let about = "the test programs and the examples, with all features";
+    let is_built = steps.run("build", about, || {
+        programs = programs_of_ci(workspace)?;
+        Ok(())
+    });
+    if !is_built {
         return steps.finish();
     }
     // Also after a failure: one run shows everything.
-    if runner::has_nextest(workspace) {
-        steps.run(
-            "sharing",
-            "tests that share a server: conformance, and the promises over every store",
-            || runner::sharing(workspace, left_out.packages, left_out.named(), None, None),
-        );
-    }
+    steps.run("tests", "all of them", || {
+        runner::run(workspace, programs.iter(), &tests)
+    });
     steps.run("doctests", "README, guides and API docs", || {
-        workspace
-            .cargo()
-            .args(["test", "--workspace", "--all-features", "--doc"])
-            .run()?;
-        Ok(())
+        let cargo = workspace.cargo().args(["test", "--doc", "--quiet"]);
+        Ok(cargo.args(["--workspace", "--all-features"]).run()?)
     });
     steps.run("valkey", "the Redis store on a real Valkey", || {
-        on_redis(workspace, &left_out, &servers::VALKEY)
+        on_redis(workspace, &programs, &servers::VALKEY)
     });
-    println!("\n{AT_NIGHT}");
+    if full {
+        steps.run("examples", "those that take longer", || {
+            examples(workspace, &programs)
+        });
+    }
+    println!("\n{LEFT_TO_NIGHT}");
     steps.finish()
+}
+
+/// Everything that the workspace has, built together. Without a browser, not its tests.
+fn programs_of_ci(workspace: &Workspace) -> Result<Vec<TestProgram>> {
+    let mut programs =
+        workspace.test_programs(&["--workspace".to_owned(), "--all-features".to_owned()])?;
+    if !browser::is_there(workspace.shell()) {
+        programs.retain(|program| program.package != browser::PACKAGE);
+    }
+    Ok(programs)
 }
 
 /// `cargo xtask night`: what takes too long for each change.
 pub(crate) fn night(workspace: &Workspace) -> Result<()> {
-    ensure_servers(workspace.shell())?;
-    let left_out = left_out(workspace);
+    ensure_for_ci(workspace)?;
+    let programs = programs_of_ci(workspace)?;
     let mut steps = Steps::of("night");
     steps.run("model", "the largest worlds", || {
         // With optimisations: they have tens of millions of states.
@@ -105,9 +211,15 @@ pub(crate) fn night(workspace: &Workspace) -> Result<()> {
         Ok(cargo.args(["--", "--ignored", "--test-threads=1"]).run()?)
     });
     steps.run("storms", "10,000 messages over each broker", || {
-        Ok(runner::of(workspace, "idem-tests", STORMS)
-            .env("IDEM_QUEUE_MESSAGES", "10000")
-            .run()?)
+        let queues = programs
+            .iter()
+            .filter(|program| program.id == "idem-tests::queues");
+        let tests = Tests {
+            args: vec!["whatever_dies".to_owned()],
+            env: vec![("IDEM_QUEUE_MESSAGES", "10000".into())],
+            ..Tests::default()
+        };
+        runner::run(workspace, queues, &tests)
     });
     steps.run(
         "clients",
@@ -115,14 +227,14 @@ pub(crate) fn night(workspace: &Workspace) -> Result<()> {
         || clients::test(workspace),
     );
     steps.run("postgres-18", "the PostgreSQL store on it", || {
-        on_postgres(workspace, &servers::POSTGRES_18)
+        on_postgres(workspace, &programs, &servers::POSTGRES_18)
     });
     for (name, server) in [
         ("redis-8", &servers::REDIS_8),
         ("valkey-9", &servers::VALKEY_9),
     ] {
         steps.run(name, "the Redis store on it", || {
-            on_redis(workspace, &left_out, server)
+            on_redis(workspace, &programs, server)
         });
     }
     steps.run(
@@ -133,80 +245,27 @@ pub(crate) fn night(workspace: &Workspace) -> Result<()> {
     steps.finish()
 }
 
-/// The tests of consumers that many messages make longer.
-const STORMS: &str = "binary_id(idem-tests::queues) and test(whatever_dies)";
-
-/// Makes sure of all servers that are installed, as far as they are not there.
-fn ensure_servers(shell: &Shell) -> Result<()> {
-    redis::ensure(shell)?;
-    tool::ensure(
-        shell,
-        OPENSSL,
-        "the test of TLS connections makes its certificates with it",
-    )?;
-    ensure_databases(shell)?;
-    let why = "the PostgreSQL store is tested behind it";
-    tool::ensure_at(shell, PGBOUNCER, why, "/usr/sbin/pgbouncer")?;
-    ensure_brokers(shell)
+/// Makes sure of all servers, and installs or makes those that are missing. Gives the tests that
+/// can run then; the output names the others.
+fn ensure_for_ci(workspace: &Workspace) -> Result<Tests> {
+    let packages = [OPENSSL, MARIADB, POSTGRES, PGBOUNCER, NATS, RABBITMQ];
+    redis::ensure_with(workspace.shell(), &packages)?;
+    let mut tests = Tests::default();
+    match servers::MYSQL.find(workspace) {
+        Some(program) => tests.env.push((servers::MYSQL.given, program.into())),
+        None => tests.skip.push(ON_MYSQL),
+    }
+    Ok(tests)
 }
 
 /// Makes sure that there are a NATS and a RabbitMQ, and installs what is missing.
 pub(crate) fn ensure_brokers(shell: &Shell) -> Result<()> {
-    let why = "the consumers are tested against real brokers";
-    tool::ensure_at(shell, NATS, why, "/usr/sbin/nats-server")?;
-    tool::ensure_at(
-        shell,
-        RABBITMQ,
-        why,
-        "/usr/lib/rabbitmq/bin/rabbitmq-server",
-    )
-}
-
-/// The tests that this machine cannot run. The output names them.
-struct LeftOut {
-    /// As arguments of cargo.
-    packages: &'static [&'static str],
-    real_mysql: bool,
-}
-
-impl LeftOut {
-    /// Parts of the names of tests that cannot run here.
-    fn named(&self) -> Option<&'static str> {
-        self.real_mysql.then_some(ON_MYSQL)
-    }
-}
-
-fn left_out(workspace: &Workspace) -> LeftOut {
-    let packages: &[&str] = if browser::is_there(workspace.shell()) {
-        &[]
-    } else {
-        &["--exclude", browser::PACKAGE]
-    };
-    let mysql = servers::MYSQL.find(workspace);
-    if let Some(program) = &mysql {
-        workspace.shell().set_var(servers::MYSQL.given, program);
-    }
-    LeftOut {
-        packages,
-        real_mysql: mysql.is_none(),
-    }
+    tool::ensure(shell, &[NATS, RABBITMQ])
 }
 
 /// Makes sure that there are a MariaDB and a PostgreSQL, and installs what is missing.
 pub(crate) fn ensure_databases(shell: &Shell) -> Result<()> {
-    tool::ensure(
-        shell,
-        MARIADB,
-        "the MySQL store is tested against a real server",
-    )?;
-    // Debian keeps its programs out of `PATH`.
-    let debian = "/usr/lib/postgresql";
-    tool::ensure_at(
-        shell,
-        POSTGRES,
-        "the PostgreSQL store is tested against a real server",
-        debian,
-    )
+    tool::ensure(shell, &[MARIADB, POSTGRES])
 }
 
 /// `idem-core/src/explored.rs`. Its locks are those of the explorer, so it is built apart from
@@ -225,54 +284,57 @@ pub(crate) fn explore(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-fn tests(workspace: &Workspace, left_out: &LeftOut, args: &[String]) -> Result<()> {
-    let mut cargo = runner::all(workspace).args(left_out.packages).args(args);
-    if runner::has_nextest(workspace) {
-        let mut wanted = vec!["all()".to_owned()];
-        if args.is_empty() {
-            wanted.push(runner::without_sharing());
-        }
-        wanted.extend(left_out.named().map(|name| format!("not test({name})")));
-        cargo = cargo.args(["--filterset", &wanted.join(" and ")]);
-    } else if let Some(name) = left_out.named() {
-        cargo = cargo.args(["--", "--skip", name]);
+fn examples(workspace: &Workspace, programs: &[TestProgram]) -> Result<()> {
+    let programs = programs
+        .iter()
+        .filter(|program| program.id == "idem-examples::programs");
+    let tests = Tests {
+        args: vec!["--ignored".to_owned()],
+        ..Tests::default()
+    };
+    runner::run(workspace, programs, &tests)?;
+    // As the README has it: no features, no server.
+    for name in ["quickstart", "payments"] {
+        workspace.cargo().args(["run", "--example", name]).run()?;
     }
-    cargo.run()?;
     Ok(())
 }
 
 /// The tests of the Redis store on another server than the installed one.
-fn on_redis(workspace: &Workspace, left_out: &LeftOut, server: &servers::Server) -> Result<()> {
+fn on_redis(
+    workspace: &Workspace,
+    programs: &[TestProgram],
+    server: &servers::Server,
+) -> Result<()> {
     let Some(program) = server.find(workspace) else {
         return Ok(());
     };
-    if !runner::has_nextest(workspace) {
-        runner::of(workspace, "idem-redis", "")
-            .env(runner::SERVER, &program)
-            .run()?;
-        return Ok(());
-    }
-    let tests = format!("package(idem-redis) and {}", runner::without_sharing());
-    runner::of(workspace, "idem-redis", &tests)
-        .env(runner::SERVER, &program)
-        .run()?;
-    runner::sharing(
-        workspace,
-        left_out.packages,
-        None,
-        Some("idem-redis"),
-        Some(&program),
-    )
+    let programs = programs
+        .iter()
+        .filter(|program| program.package == "idem-redis");
+    let tests = Tests {
+        env: vec![(SERVER, program.into())],
+        ..Tests::default()
+    };
+    runner::run(workspace, programs, &tests)
 }
 
 /// The tests over PostgreSQL on another server than the installed one.
-fn on_postgres(workspace: &Workspace, server: &servers::Server) -> Result<()> {
+fn on_postgres(
+    workspace: &Workspace,
+    programs: &[TestProgram],
+    server: &servers::Server,
+) -> Result<()> {
     let Some(program) = server.find(workspace) else {
         return Ok(());
     };
-    let tests = "(package(idem-sqlx) or package(idem-tests)) and test(/postgres/)";
-    runner::of(workspace, "idem-sqlx", tests)
-        .env(server.given, &program)
-        .run()?;
-    Ok(())
+    let programs = programs
+        .iter()
+        .filter(|program| [TESTS, "idem-sqlx"].contains(&&*program.package));
+    let tests = Tests {
+        args: vec!["postgres".to_owned()],
+        env: vec![(server.given, program.into())],
+        ..Tests::default()
+    };
+    runner::run(workspace, programs, &tests)
 }

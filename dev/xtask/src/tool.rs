@@ -1,5 +1,6 @@
 //! Programs that the chores need and a machine may not have.
 
+use std::path::Path;
 use std::sync::Once;
 use std::{env, fs};
 
@@ -49,44 +50,39 @@ pub(crate) fn ensure_component(
     Ok(())
 }
 
-/// Makes sure of a program, and installs its package if there is none.
-pub(crate) fn ensure(shell: &Shell, package: Package, why: &str) -> Result<()> {
-    if exists(package.program) {
-        Ok(())
-    } else {
-        install(shell, package, why)
-    }
-}
-
-/// The same for a program that some systems keep in a directory of its own, outside of `PATH`.
-pub(crate) fn ensure_at(shell: &Shell, package: Package, why: &str, directory: &str) -> Result<()> {
-    let is_there = || exists(package.program) || fs::metadata(directory).is_ok();
-    if is_there() {
+/// Makes sure of programs, and installs the packages of those that are missing, all at once.
+pub(crate) fn ensure(shell: &Shell, packages: &[Package]) -> Result<()> {
+    let missing = || packages.iter().filter(|package| !package.is_there());
+    let names: Vec<_> = missing().map(|package| package.program).collect();
+    if names.is_empty() {
         return Ok(());
     }
-    // Its check of `PATH` does not see the directory.
-    let installed = install(shell, package, why);
-    if is_there() { Ok(()) } else { installed }
-}
-
-/// Installs a package of the operating system. `why` ends the line that says so.
-fn install(shell: &Shell, package: Package, why: &str) -> Result<()> {
-    let Package { program, apt, brew } = package;
+    let names = names.join(", ");
     if exists("apt-get") {
-        println!("{program} is not installed: installing {apt} with apt-get, because {why}");
+        let apt: Vec<_> = missing().map(|package| package.apt).collect();
+        println!(
+            "not installed: {names}. Installing with apt-get: {}",
+            apt.join(", ")
+        );
         update(shell);
-        apt_get(shell, &["install", "--yes", "--no-install-recommends", apt])?;
+        let install = ["install", "--yes", "--no-install-recommends", "--quiet=2"];
+        apt_get(shell, &[&install, &*apt].concat())?;
     } else if cfg!(target_os = "macos") && exists("brew") {
-        println!("{program} is not installed: installing {brew} with brew, because {why}");
-        cmd!(shell, "brew install {brew}").run()?;
+        let brew: Vec<_> = missing().map(|package| package.brew).collect();
+        println!(
+            "not installed: {names}. Installing with brew: {}",
+            brew.join(", ")
+        );
+        cmd!(shell, "brew install {brew...}").run()?;
     } else {
         bail!(
-            "{program} is not in PATH, and there is neither apt-get nor brew to install it with: \
-             install it, because {why}"
+            "not in PATH: {names}. The tests run against real servers, and there is neither \
+             apt-get nor brew to install them with: install them by hand"
         );
     }
-    if !exists(program) {
-        bail!("{program} was installed but is not in PATH");
+    let missing: Vec<_> = missing().map(|package| package.program).collect();
+    if !missing.is_empty() {
+        bail!("installed, but not in PATH: {}", missing.join(", "));
     }
     Ok(())
 }
@@ -108,6 +104,15 @@ pub(crate) struct Package {
     pub(crate) program: &'static str,
     pub(crate) apt: &'static str,
     pub(crate) brew: &'static str,
+    /// Where some systems keep the program, outside of `PATH`.
+    pub(crate) elsewhere: Option<&'static str>,
+}
+
+impl Package {
+    fn is_there(&self) -> bool {
+        let elsewhere = self.elsewhere.is_some_and(|path| Path::new(path).exists());
+        exists(self.program) || elsewhere
+    }
 }
 
 fn apt_get(shell: &Shell, args: &[&str]) -> Result<()> {

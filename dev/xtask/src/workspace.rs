@@ -24,6 +24,7 @@ pub(crate) struct Package {
     pub(crate) rust_version: Option<String>,
     manifest_path: PathBuf,
     features: BTreeMap<String, Vec<String>>,
+    targets: Vec<Target>,
     /// The registries it may go to: `None` is any, an empty list is `publish = false`.
     publish: Option<Vec<String>>,
 }
@@ -50,8 +51,8 @@ struct Target {
 }
 
 impl Target {
-    fn is_bench(&self) -> bool {
-        self.kind == ["bench"]
+    fn is(&self, kind: &str) -> bool {
+        self.kind == [kind]
     }
 }
 
@@ -60,19 +61,15 @@ struct Profile {
     test: bool,
 }
 
-/// A test that cargo has built.
+/// A program of tests that cargo has built.
 pub(crate) struct TestProgram {
+    /// The package and its target, such as `idem-redis::conformance`; the package alone for the
+    /// unit tests of its library.
+    pub(crate) id: String,
+    pub(crate) package: String,
     /// The directory of the package, in which cargo runs its tests.
     pub(crate) dir: PathBuf,
-    target: String,
     pub(crate) path: PathBuf,
-}
-
-impl TestProgram {
-    /// Whether it is this target of the package in this directory.
-    pub(crate) fn is(&self, package: &str, target: &str) -> bool {
-        self.dir.ends_with(package) && self.target == target
-    }
 }
 
 impl Workspace {
@@ -90,8 +87,13 @@ impl Workspace {
         &self.shell
     }
 
-    /// A cargo command in the root.
+    /// A cargo command in the root. What it builds is built once and run, so that it is not
+    /// incremental and has no debugging information: panics name file and line without it. A build
+    /// by hand keeps both.
     pub(crate) fn cargo(&self) -> Cmd<'_> {
+        let cargo = cmd!(self.shell, "cargo")
+            .env("CARGO_INCREMENTAL", "0")
+            .env("CARGO_PROFILE_DEV_DEBUG", "0");
         env::vars_os()
             .map(|(name, _)| name)
             // `cargo run` set these for xtask itself. Build scripts that watch them would run again
@@ -101,16 +103,13 @@ impl Workspace {
                     name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
                 })
             })
-            .fold(cmd!(self.shell, "cargo"), Cmd::env_remove)
+            .fold(cargo, Cmd::env_remove)
     }
 
     /// The members that are meant for users.
     pub(crate) fn published(&self) -> Result<Vec<Package>> {
         let members = self.members()?;
-        Ok(members
-            .into_iter()
-            .filter(|package| package.publish != Some(Vec::new()))
-            .collect())
+        Ok(members.into_iter().filter(Package::is_published).collect())
     }
 
     pub(crate) fn members(&self) -> Result<Vec<Package>> {
@@ -128,44 +127,40 @@ impl Workspace {
 
     /// The programs that `build` makes, by the names of their targets.
     pub(crate) fn programs(&self, args: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
-        let messages = self
-            .cargo()
-            .arg("build")
-            .args(args)
-            .arg("--message-format=json-render-diagnostics")
-            .read()?;
-        let built = messages
-            .lines()
-            .filter_map(|line| serde_json::from_str::<Built>(line).ok());
+        let built = built(self.cargo().arg("build").args(args))?.into_iter();
         // Cargo builds a benchmark with the profile of tests.
-        let built = built.filter(|built| !built.profile.test || built.target.is_bench());
+        let built = built.filter(|built| !built.profile.test || built.target.is("bench"));
         Ok(built
             .filter_map(|built| Some((built.target.name, built.executable?)))
             .collect())
     }
 
-    /// The test programs that `cargo test` makes, without packages that are left out.
-    pub(crate) fn test_programs(&self, left_out: &[&str]) -> Result<Vec<TestProgram>> {
-        let cargo = self
-            .cargo()
-            .args(["test", "--no-run", "--workspace", "--all-features"])
-            .args(left_out);
-        let messages = cargo
-            .arg("--message-format=json-render-diagnostics")
-            .read()?;
-        let built = messages
-            .lines()
-            .filter_map(|line| serde_json::from_str::<Built>(line).ok());
-        let built = built.filter(|built| built.profile.test);
+    /// The test programs that `cargo test` makes with these arguments.
+    pub(crate) fn test_programs(&self, args: &[String]) -> Result<Vec<TestProgram>> {
+        let members = self.members()?;
         let program = |built: Built| {
-            let dir = built.manifest_path.parent()?.to_owned();
+            let package = members
+                .iter()
+                .find(|member| member.manifest_path == built.manifest_path)?;
+            let target = &built.target;
+            let id = if target.is("test") || target.is("bin") {
+                format!("{}::{}", package.name, target.name)
+            } else {
+                package.name.clone()
+            };
             Some(TestProgram {
-                dir,
-                target: built.target.name,
+                id,
+                package: package.name.clone(),
+                dir: package.dir().ok()?.to_owned(),
                 path: built.executable?,
             })
         };
-        Ok(built.filter_map(program).collect())
+        let cargo = self.cargo().args(["test", "--no-run"]).args(args);
+        let built = built(cargo)?.into_iter();
+        Ok(built
+            .filter(|built| built.profile.test)
+            .filter_map(program)
+            .collect())
     }
 
     fn metadata(&self, args: &[&str]) -> Result<Metadata> {
@@ -179,7 +174,29 @@ impl Workspace {
     }
 }
 
+/// Builds with this command, and gives what it has built.
+fn built(cargo: Cmd<'_>) -> Result<Vec<Built>> {
+    let messages = cargo
+        .arg("--message-format=json-render-diagnostics")
+        .read()?;
+    let built = messages.lines();
+    Ok(built
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect())
+}
+
 impl Package {
+    /// Whether it is meant for users.
+    pub(crate) fn is_published(&self) -> bool {
+        self.publish != Some(Vec::new())
+    }
+
+    /// The names of its test programs, without the unit tests.
+    pub(crate) fn tests(&self) -> impl Iterator<Item = &str> {
+        let tests = self.targets.iter().filter(|target| target.is("test"));
+        tests.map(|target| target.name.as_str())
+    }
+
     /// The names of its features, without the set of defaults.
     pub(crate) fn features(&self) -> impl Iterator<Item = &str> {
         self.features

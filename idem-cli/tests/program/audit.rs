@@ -9,7 +9,9 @@ use idem_sqlx::sqlx;
 use idem_testkit::RedisServer;
 use serde_json::{Value, json};
 
-use crate::support::{Ended, OPERATION, charge, command, idem, idem_answering, runtime, until};
+use crate::support::{
+    Ended, OPERATION, Started, charge, command, idem, idem_answering, runtime, until,
+};
 
 async fn sqlite() -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
@@ -267,13 +269,14 @@ pub(crate) async fn a_decision_that_was_cut_off_has_no_result(url: &str) {
         .execute(&mut *held)
         .await
         .unwrap();
-    let mut operator = command(
+    let operator = command(
         url,
         &["forget", OPERATION, "cut", "--yes", "--reason", "ticket 14"],
     )
     .stdout(Stdio::null())
     .spawn()
     .unwrap();
+    let mut operator = Started(operator);
     let digest = idempotency
         .operation(OPERATION)
         .key("cut")
@@ -285,12 +288,8 @@ pub(crate) async fn a_decision_that_was_cut_off_has_no_result(url: &str) {
         !entries(digest).await.is_empty()
     })
     .await;
-    assert!(
-        operator.try_wait().unwrap().is_none(),
-        "the entry was not written before the step"
-    );
-    operator.kill().unwrap();
-    operator.wait().unwrap();
+    operator.assert_runs("the entry was not written before the step");
+    drop(operator);
     let shown = idem(url, &["show", OPERATION, "cut", "--json"])
         .with(0)
         .json();

@@ -1,15 +1,16 @@
 //! Each exit code, and what stands on the error output.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use idem_core::{Begin, Idempotency};
-use idem_testkit::{RedisServer, Reply};
+use idem_testkit::{HeldPort, RedisServer, Reply};
 use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
 
 use crate::support::{
-    Ended, OPERATION, charge, command, idem, idem_answering, killed_worker, runtime,
+    Ended, OPERATION, Started, charge, command, idem, idem_answering, killed_worker, runtime,
 };
 
 const URL: &str = "redis://user:hunter2@host:6379/0";
@@ -236,9 +237,8 @@ async fn what_is_not_abandoned_and_not_confirmed_is_refused_with_4() {
 
 #[tokio::test]
 async fn a_store_that_is_away_ends_with_5_and_shows_no_password() {
-    let server = RedisServer::start().await.unwrap();
-    let port = server.port();
-    drop(server);
+    let nobody = HeldPort::hold().unwrap();
+    let port = nobody.port();
     for store in [
         format!("redis://user:hunter2@127.0.0.1:{port}/"),
         format!("redis+cluster://user:hunter2@127.0.0.1:{port}"),
@@ -318,16 +318,17 @@ async fn a_closed_pipe_ends_no_change_halfway_and_is_no_failure() {
     for args in commands {
         // Both outputs are closed, as `2>&1 | true` leaves them.
         let pipe = || std::io::pipe().unwrap().1;
-        let mut command = command(&url, args);
-        let mut child = command
+        let mut child = tokio::process::Command::from(command(&url, args))
             .stdin(Stdio::piped())
             .stdout(pipe())
             .stderr(pipe())
+            .kill_on_drop(true)
             .spawn()
             .unwrap();
-        child.stdin.take().unwrap().write_all(b"\"paid\"").ok();
-        let ended = tokio::task::spawn_blocking(move || child.wait().unwrap());
-        let ended = tokio::time::timeout(Duration::from_secs(60), ended)
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(b"\"paid\"").await.ok();
+        drop(input);
+        let ended = tokio::time::timeout(Duration::from_secs(60), child.wait())
             .await
             .expect("it ends")
             .unwrap();
@@ -493,13 +494,14 @@ async fn watch_without_a_pause_is_a_wrong_argument() {
 #[tokio::test]
 async fn watch_counts_again_until_it_is_interrupted() {
     let (_dir, url, idempotency) = sqlite().await;
-    let mut child = Command::new(env!("CARGO_BIN_EXE_idem"))
+    let child = Command::new(env!("CARGO_BIN_EXE_idem"))
         .args(["watch", "--json", "--interval", "50ms"])
         .env("IDEM_STORE", &url)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut child = Started(child);
+    let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "[]");
     charge(&idempotency, "k").await.unwrap();
     let counted =
@@ -508,8 +510,6 @@ async fn watch_counts_again_until_it_is_interrupted() {
         .take(1000)
         .find(|counted| counted[0]["committed"] == json!(1));
     assert!(counted.is_some());
-    child.kill().unwrap();
-    child.wait().unwrap();
 }
 
 #[tokio::test]

@@ -120,8 +120,14 @@ over!(
 
 #[tokio::test]
 async fn the_printed_table_of_postgres_is_the_one_that_migrate_makes() {
-    let server = PostgresServer::start().await.unwrap();
-    on_postgres::all(&PgPool::connect(&server.url()).await.unwrap()).await;
+    let url = PostgresServer::shared().await.unwrap().url();
+    // A database without a table, whatever other tests have in theirs.
+    sqlx::raw_sql("CREATE DATABASE printed")
+        .execute(&PgPool::connect(&url).await.unwrap())
+        .await
+        .unwrap();
+    let printed = format!("{}printed", url.strip_suffix("postgres").unwrap());
+    on_postgres::all(&PgPool::connect(&printed).await.unwrap()).await;
 }
 
 #[tokio::test]

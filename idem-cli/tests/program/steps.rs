@@ -111,7 +111,7 @@ async fn steps_in_redis_are_shown_and_forgotten_with_their_call() {
 
 #[tokio::test]
 async fn steps_in_postgres_are_shown_and_forgotten_with_their_call() {
-    let server = PostgresServer::start().await.unwrap();
+    let server = PostgresServer::shared().await.unwrap();
     are_shown_and_forgotten(&server.url()).await;
 }
 

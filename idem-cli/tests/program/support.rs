@@ -1,7 +1,7 @@
 //! Runs the program, and workers that are killed.
 
 use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use idem_core::{Abandoned, Error, Idempotency};
@@ -127,9 +127,26 @@ pub(crate) async fn charge(idempotency: &Idempotency, key: &str) -> Result<Value
     Ok(outcome.into_inner())
 }
 
+/// A process that a test has started, and that ends with it.
+pub(crate) struct Started(pub(crate) Child);
+
+impl Started {
+    pub(crate) fn assert_runs(&mut self, why: &str) {
+        assert!(self.0.try_wait().unwrap().is_none(), "{why}");
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // SIGKILL.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A worker process is killed while it charges; returns when its lease has run out.
 pub(crate) async fn killed_worker(url: &str, key: &str) {
-    let mut worker = Command::new(std::env::current_exe().unwrap())
+    let worker = Command::new(std::env::current_exe().unwrap())
         .args([
             "support::worker_that_is_killed",
             "--exact",
@@ -138,9 +155,11 @@ pub(crate) async fn killed_worker(url: &str, key: &str) {
         ])
         .env("IDEM_TEST_WORKER", url)
         .env("IDEM_TEST_KEY", key)
+        .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
+    let mut worker = Started(worker);
     let idempotency = runtime(url).await;
     let state = async || {
         idempotency
@@ -152,16 +171,11 @@ pub(crate) async fn killed_worker(url: &str, key: &str) {
             .map(|info| info.state)
     };
     until("the worker has claimed its key", async || {
-        assert!(
-            worker.try_wait().unwrap().is_none(),
-            "the worker ended by itself"
-        );
+        worker.assert_runs("the worker ended by itself");
         state().await.is_some()
     })
     .await;
-    // SIGKILL.
-    worker.kill().unwrap();
-    worker.wait().unwrap();
+    drop(worker);
     until("the key of the killed worker is abandoned", async || {
         state().await == Some(idem_core::RecordState::Abandoned)
     })
@@ -191,6 +205,11 @@ async fn worker_that_is_killed() {
     let Ok(key) = std::env::var("IDEM_TEST_KEY") else {
         return;
     };
+    // It ends with its test, which holds its standard input.
+    std::thread::spawn(|| {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        std::process::exit(1);
+    });
     let idempotency = runtime(&url).await;
     let call = idempotency
         .operation(OPERATION)

@@ -42,7 +42,7 @@
 //! - An owner of an earlier version commits, renews and releases its own record, also after a claim
 //!   by a later version that took the record over was undone.
 //!
-//! `idem-core/tests/wire/` holds a record of each kind, as each version wrote it.
+//! `idem-core/tests/core/wire/` holds a record of each kind, as each version wrote it.
 
 use std::fmt;
 use std::sync::Arc;

@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use futures_util::{StreamExt as _, stream};
 use idem_core::{Dispose, Disposition, Error, Idempotency, MemoryStore};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::sync::Notify;
+use tracing::Dispatch;
+use tracing::subscriber::NoSubscriber;
 
 use super::fake::{Client, FakeTicket};
 use crate::{Broker, Deliveries, Delivery, Fault, Room, Settings, run};
@@ -36,6 +38,10 @@ impl Log {
         lines[0].to_owned()
     }
 }
+
+/// With one subscriber alone, the first thread at an event decides for all threads whether it is
+/// wanted. That may be the thread of another test, which has none.
+static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::default()));
 
 struct Ready;
 
@@ -154,6 +160,7 @@ fn consume(
     log: &Log,
     recorder: &DebuggingRecorder,
 ) {
+    LazyLock::force(&SECOND);
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)

@@ -7,11 +7,13 @@ use idem_core::record::{Claim, Claimed, Commit, Origin, Owner, Ownership, Record
 use idem_core::{Error, Idempotency, Store as _};
 use idem_redis::RedisStore;
 use idem_testkit::{Mishap, Passing, Proxy};
-use tokio::time::timeout;
+use tokio::runtime::Builder;
+use tokio::task::spawn_blocking;
 
 use crate::front::{Front, Says, VALKEY_8_1};
-use crate::server::{Server, until};
-use crate::{SECOND, claim, claim_for, commit, give_up, id, outcome, release, renewal};
+use crate::server::Server;
+use crate::still::{until, within};
+use crate::{SECOND, claim, claim_for, commit, give_up, id, outcome, patient, release, renewal};
 
 const REDIS_8_4: Says = Says {
     redis: "8.4.0",
@@ -32,7 +34,7 @@ struct Given {
 
 impl Given {
     async fn new(says: Says) -> Self {
-        let server = Server::start(&[]);
+        let server = Server::start(&[]).await;
         let front = Front::start(server.port(), says).await;
         let proxy = Proxy::start(&front.url()).await.unwrap();
         let compared = proxy.passing(|words| matches!(words, [b"SET", _, _, b"IFEQ", ..]));
@@ -219,8 +221,17 @@ async fn whatever_is_not_as_it_was_claimed_is_for_the_script() {
 async fn a_waiter_is_woken() {
     let given = Given::new(VALKEY_8_1).await;
     let first = given.claimed("1").await;
-    let other = RedisStore::connect(given.server.url()).await.unwrap();
-    let waiting = tokio::spawn(async move { other.wait(&id("1"), 1, 20 * SECOND).await });
+    // In a runtime of its own, whose clock stands still: it is woken, and does not look once more.
+    let url = given.server.url();
+    let waiting = spawn_blocking(move || {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let other = patient(url).await;
+            let id = id("1");
+            let waited = other.wait(&id, 1, 20 * SECOND);
+            within(Duration::ZERO, waited).await.unwrap();
+        });
+    });
     until("the mark", || async {
         given
             .server
@@ -235,11 +246,7 @@ async fn a_waiter_is_woken() {
         given.commits(&commit(&first, 1, "1")).await,
         HELD_BY_SET_AND_SCRIPT
     );
-    timeout(Duration::from_millis(300), waiting)
-        .await
-        .expect("woken")
-        .unwrap()
-        .unwrap();
+    waiting.await.unwrap();
 }
 
 #[tokio::test]

@@ -2,17 +2,20 @@
 
 use std::error::Error;
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::Duration;
 
 use idem_core::record::{Claimed, Issued, Ownership};
 use idem_core::{Store as _, StoreError, StoreErrorKind};
 use idem_redis::RedisStore;
+use idem_testkit::HeldPort;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::subscriber::NoSubscriber;
+use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
-use crate::server::{Server, until};
+use crate::server::Server;
+use crate::still::{pass, until, within};
 use crate::{SECOND, claim, claim_issued, commit, give_up, id, issue, release, renewal};
 
 /// An error with all its causes, as it would stand in a log.
@@ -52,8 +55,13 @@ impl Subscriber for Warnings {
     fn exit(&self, _: &Id) {}
 }
 
+/// While there is one subscriber, the first thread at an event decides for all whether it is
+/// wanted, and most threads have none.
+static SECOND_SUBSCRIBER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
+
 /// What is warned of meanwhile, on this thread.
 pub(crate) async fn warnings(meanwhile: impl Future) -> String {
+    LazyLock::force(&SECOND_SUBSCRIBER);
     let warnings = Warnings::default();
     let guard = tracing::subscriber::set_default(warnings.clone());
     meanwhile.await;
@@ -63,7 +71,7 @@ pub(crate) async fn warnings(meanwhile: impl Future) -> String {
 
 #[tokio::test]
 async fn a_wrong_password_is_refused_and_not_shown() {
-    let server = Server::start(&["--requirepass", "open-sesame"]);
+    let server = Server::start(&["--requirepass", "open-sesame"]).await;
     let url = |user: &str| format!("redis://{user}127.0.0.1:{}/", server.port());
     for user in ["", ":hunter2@", "nobody:hunter2@"] {
         let error = RedisStore::connect(url(user)).await.unwrap_err();
@@ -84,9 +92,8 @@ async fn a_wrong_password_is_refused_and_not_shown() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_named() {
-    // Nothing listens on the port of a server that has ended.
-    let gone = Server::start(&[]).url();
-    let gone = gone.replace("redis://", "redis://:hunter2@");
+    let nobodys = HeldPort::hold().unwrap();
+    let gone = format!("redis://:hunter2@127.0.0.1:{}/", nobodys.port());
     for url in [gone.as_str(), "redis://:hunter2@idem.invalid:6390/"] {
         let error = RedisStore::connect(url).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
@@ -105,25 +112,28 @@ async fn an_address_that_swallows_everything_does_not_hold_up_the_start() {
     // network.)
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://{}", silent.local_addr().unwrap());
-    let start = Instant::now();
-    let error = RedisStore::connect(url.as_str()).await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-    assert!(
-        start.elapsed() < 3 * SECOND && error.to_string().contains(&url),
-        "{error} {:?}",
-        start.elapsed()
-    );
-    let start = Instant::now();
-    let quick = RedisStore::builder()
-        .url(url)
-        .connect_time_limit(Duration::from_millis(100));
-    assert!(quick.connect().await.is_err() && start.elapsed() < SECOND);
+    let usual = RedisStore::builder().url(url.as_str());
+    let brief = SECOND / 10;
+    let quick = usual.clone().connect_time_limit(brief);
+    for (builder, limit) in [(usual, 2 * SECOND), (quick, brief)] {
+        let attempt = async {
+            tokio::join!(builder.connect(), async {
+                let connection = silent.accept().await.unwrap();
+                pass(limit).await;
+                connection
+            })
+        };
+        let (connected, _) = within(limit, attempt).await;
+        let error = connected.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        assert!(error.to_string().contains(&url), "{error}");
+    }
 }
 
 #[tokio::test]
 async fn a_replica_is_refused() {
-    let master = Server::start(&[]);
-    let replica = Server::start(&["--replicaof", &format!("127.0.0.1 {}", master.port())]);
+    let master = Server::start(&[]).await;
+    let replica = Server::start(&["--replicaof", &format!("127.0.0.1 {}", master.port())]).await;
     let error = RedisStore::connect(replica.url()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Refused);
     assert!(error.to_string().contains("replica"), "{error}");
@@ -131,7 +141,7 @@ async fn a_replica_is_refused() {
 
 #[tokio::test]
 async fn a_server_that_evicts_is_warned_of_with_the_command_that_fixes_it() {
-    let careful = Server::start(&["--maxmemory-policy", "noeviction"]);
+    let careful = Server::start(&["--maxmemory-policy", "noeviction"]).await;
     assert_eq!(
         warnings(async { RedisStore::connect(careful.url()).await.unwrap() }).await,
         ""
@@ -141,7 +151,8 @@ async fn a_server_that_evicts_is_warned_of_with_the_command_that_fixes_it() {
         "allkeys-lru",
         "--requirepass",
         "hunter2",
-    ]);
+    ])
+    .await;
     let url = forgetful.url().replace("redis://", "redis://:hunter2@");
     let text = warnings(async { RedisStore::connect(url).await.unwrap() }).await;
     assert!(
@@ -218,7 +229,7 @@ const RIGHTS: &str = "~idem:* &idem:* +set +get +del +append +pttl +pexpire +eva
     +subscribe +unsubscribe +publish +ping +info +time";
 
 async fn server_with_user(rights: &str) -> (Server, String) {
-    let server = Server::start(&[]);
+    let server = Server::start(&[]).await;
     let words = ["ACL", "SETUSER", "app", "reset", "on", ">hunter2"]
         .into_iter()
         .chain(rights.split(' '));
@@ -227,8 +238,11 @@ async fn server_with_user(rights: &str) -> (Server, String) {
     (server, url)
 }
 
-/// One of each call, and a wait that is woken. Gives how long the wake-up took.
-async fn use_everything(server: &Server, store: &RedisStore) -> Duration {
+/// The time within which a waiter returns: one that polls does so five times a second.
+const WOKEN_WITHIN: Duration = Duration::from_millis(500);
+
+/// One of each call, and a wait that is woken.
+async fn use_everything(server: &Server, store: &RedisStore) {
     let first = claim("1");
     let second = claim("2");
     store.claim(&first).await.unwrap();
@@ -245,10 +259,7 @@ async fn use_everything(server: &Server, store: &RedisStore) -> Duration {
     let waiter = tokio::spawn({
         let store = store.clone();
         let id = first.id.clone();
-        async move {
-            store.wait(&id, 1, 20 * SECOND).await.unwrap();
-            Instant::now()
-        }
+        async move { store.wait(&id, 1, 20 * SECOND).await.unwrap() }
     });
     until("the waiter's look", || async {
         server.scripts().await > before
@@ -256,9 +267,11 @@ async fn use_everything(server: &Server, store: &RedisStore) -> Duration {
     .await;
     let mut kept = commit(&first, 1, "1");
     kept.remember = 600 * SECOND;
-    let before = Instant::now();
-    assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
-    let woken = waiter.await.unwrap().saturating_duration_since(before);
+    let woken = async {
+        assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
+        server.steps(waiter).await.unwrap();
+    };
+    within(WOKEN_WITHIN, woken).await;
     assert!(matches!(
         store.claim(&claim("1")).await.unwrap(),
         Claimed::Committed { .. }
@@ -283,7 +296,6 @@ async fn use_everything(server: &Server, store: &RedisStore) -> Duration {
         Ownership::Held
     );
     store.remove(&id("3")).await.unwrap();
-    woken
 }
 
 #[tokio::test]
@@ -299,11 +311,7 @@ async fn the_rights_that_are_documented_are_enough() {
 async fn without_the_right_to_channels_waiters_poll_and_it_is_warned_of() {
     let (server, url) = server_with_user(&RIGHTS.replace("&idem:* ", "")).await;
     let store = RedisStore::connect(url).await.unwrap();
-    let text = warnings(async {
-        let woken = use_everything(&server, &store).await;
-        assert!(woken < SECOND / 2, "{woken:?}");
-    })
-    .await;
+    let text = warnings(use_everything(&server, &store)).await;
     assert!(text.contains("&idem:*"), "{text}");
 }
 
@@ -358,8 +366,16 @@ async fn each_right_without_which_a_commit_or_renewal_fails_is_asked_for_before_
         // On a connection of the application, too.
         let client = redis::Client::open(url).unwrap();
         let given = RedisStore::from_connection(client.get_connection_manager().await.unwrap());
-        let error = given.check().await.unwrap_err();
-        assert_eq!(error.kind(), StoreErrorKind::Refused, "{right}: {error}");
+        let refused = async || {
+            // A busy machine may take longer than the limit.
+            let error = given.check().await.unwrap_err();
+            assert!(
+                [StoreErrorKind::Refused, StoreErrorKind::Timeout].contains(&error.kind()),
+                "{right}: {error}"
+            );
+            error.kind() == StoreErrorKind::Refused
+        };
+        until("the refusal", || async { refused().await }).await;
         drop(server);
     }
 }
@@ -368,7 +384,7 @@ async fn each_right_without_which_a_commit_or_renewal_fails_is_asked_for_before_
 async fn commands_that_are_disabled_or_renamed_are_refused() {
     for command in ["EVALSHA", "SCRIPT", "GET", "PEXPIRE", "DEL"] {
         // One that is disabled is unknown as well.
-        let server = Server::start(&["--rename-command", command, "secret"]);
+        let server = Server::start(&["--rename-command", command, "secret"]).await;
         let error = RedisStore::connect(server.url()).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Refused, "{command}: {error}");
         assert!(
@@ -425,7 +441,7 @@ async fn a_proxy_that_speaks_an_older_protocol_is_refused_with_what_is_needed() 
 
 #[tokio::test]
 async fn databases_are_kept_apart() {
-    let server = Server::start(&[]);
+    let server = Server::start(&[]).await;
     let zero = RedisStore::connect(server.url()).await.unwrap();
     let three = RedisStore::connect(format!("{}3", server.url()))
         .await
@@ -447,20 +463,20 @@ async fn databases_are_kept_apart() {
 #[cfg(unix)]
 #[tokio::test]
 async fn unix_sockets_are_taken() {
-    let socket = std::env::temp_dir().join(format!("idem-redis-{}.sock", std::process::id()));
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("socket");
     let path = socket.to_str().unwrap();
-    let server = Server::start(&["--unixsocket", path]);
+    let server = Server::start(&["--unixsocket", path]).await;
     until("the socket", || async { socket.exists() }).await;
     let store = RedisStore::connect(format!("unix://{path}?db=2"))
         .await
         .unwrap();
     use_everything(&server, &store).await;
-    let _ = std::fs::remove_file(&socket);
 }
 
 #[tokio::test]
 async fn a_connection_of_the_application_is_used_as_it_is() {
-    let server = Server::start(&[]);
+    let server = Server::start(&[]).await;
     let client = redis::Client::open(server.url()).unwrap();
     for store in [
         RedisStore::from_connection(client.get_multiplexed_async_connection().await.unwrap()),

@@ -13,7 +13,7 @@ use idem_redis::RedisStore;
 use idem_testkit::{Mishap, Proxy};
 
 use crate::server::Server;
-use crate::{SECOND, claim, claim_issued, commit, id, issue, outcome, server_and_store};
+use crate::{SECOND, claim, claim_issued, commit, id, issue, outcome, patient, server_and_store};
 
 const OWNED: Claimed = Claimed::Owned {
     attempt: 1,
@@ -81,10 +81,10 @@ async fn lengths_of_time_beyond_all_measure_are_taken() {
 
 #[tokio::test]
 async fn a_server_that_forgets_its_scripts_is_told_again() {
-    let server = Server::start(&[]);
+    let server = Server::start(&[]).await;
     let client = redis::Client::open(server.url()).unwrap();
     for (number, store) in [
-        RedisStore::connect(server.url()).await.unwrap(),
+        patient(server.url()).await,
         RedisStore::from_connection(client.get_multiplexed_async_connection().await.unwrap()),
         RedisStore::from_connection(client.get_connection_manager().await.unwrap()),
     ]
@@ -133,8 +133,8 @@ async fn a_server_that_forgets_its_scripts_is_told_again() {
 
 #[tokio::test]
 async fn a_full_server_issues_nothing_begins_nothing_and_answers_duplicates() {
-    let server = Server::start(&["--maxmemory-policy", "noeviction"]);
-    let store = RedisStore::connect(server.url()).await.unwrap();
+    let server = Server::start(&["--maxmemory-policy", "noeviction"]).await;
+    let store = patient(server.url()).await;
     for key in ["unused", "running", "done"] {
         assert_eq!(issued(&store, issue(key)).await, Issued::Issued);
     }
@@ -222,9 +222,9 @@ async fn an_expiry_that_somebody_took_away_lets_it_count_for_ever_and_is_there_a
 #[tokio::test]
 async fn p13_a_token_whose_issue_was_not_answered_is_given_out_all_the_same() {
     for mishap in [Mishap::LoseReply, Mishap::LoseRequest] {
-        let server = Server::start(&[]);
+        let server = Server::start(&[]).await;
         let proxy = Proxy::start(&server.url()).await.unwrap();
-        let store = RedisStore::connect(proxy.url()).await.unwrap();
+        let store = patient(proxy.url()).await;
         let sets = proxy.passing(|words| words[0] == b"SET");
 
         sets.next(mishap.clone());
@@ -268,9 +268,9 @@ async fn p13_a_token_whose_issue_was_not_answered_is_given_out_all_the_same() {
 
 #[tokio::test]
 async fn p13_a_submission_whose_claim_was_not_answered_runs_once() {
-    let server = Server::start(&[]);
+    let server = Server::start(&[]).await;
     let proxy = Proxy::start(&server.url()).await.unwrap();
-    let store = RedisStore::connect(proxy.url()).await.unwrap();
+    let store = patient(proxy.url()).await;
     let scripts = proxy.passing(|words| words[0] == b"EVALSHA");
     let first = claim_issued("1");
     assert_eq!(issued(&store, issue("1")).await, Issued::Issued);
@@ -311,9 +311,7 @@ async fn a_key_that_is_issued_and_one_that_is_not_are_apart_by_prefix_and_databa
         .connect()
         .await
         .unwrap();
-    let third = RedisStore::connect(format!("{}3", server.url()))
-        .await
-        .unwrap();
+    let third = patient(format!("{}3", server.url())).await;
     assert_eq!(issued(&store, issue("1")).await, Issued::Issued);
     for apart in [&other, &third] {
         assert_eq!(

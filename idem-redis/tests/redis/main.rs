@@ -1,4 +1,5 @@
-//! The Redis store against real servers, one for each test.
+//! The Redis store against real servers, one for each test; under Sentinel and in a cluster once
+//! each. The program `topologies` has the other failovers.
 //!
 //! The conformance suite of `idem-testkit` tests the duties of every store; these tests cover the
 //! mistakes that only a Redis store can make. Tests and helpers measure time, and panic if they
@@ -10,6 +11,7 @@
     clippy::panic
 )]
 
+mod batch;
 #[cfg(feature = "tls")]
 #[path = "../support/certificate.rs"]
 mod certificate;
@@ -27,8 +29,13 @@ mod listing;
 mod runtimes;
 mod server;
 mod states;
+#[path = "../support/still.rs"]
+mod still;
 #[cfg(feature = "tls")]
 mod tls;
+mod topologies;
+#[path = "../support/trouble.rs"]
+mod trouble;
 mod waking;
 
 use std::time::Duration;
@@ -44,10 +51,24 @@ use crate::server::Server;
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// A server, and a store of which no test asks how soon its steps fail.
 async fn server_and_store() -> (Server, RedisStore) {
-    let server = Server::start(&[]);
+    let server = Server::start(&[]).await;
+    let store = patient(server.url()).await;
+    (server, store)
+}
+
+/// A server, and a store with the usual limits.
+async fn server_and_usual_store() -> (Server, RedisStore) {
+    let server = Server::start(&[]).await;
     let store = RedisStore::connect(server.url()).await.unwrap();
     (server, store)
+}
+
+/// A store whose steps do not fail on a busy machine.
+async fn patient(url: impl Into<String>) -> RedisStore {
+    let builder = RedisStore::builder().url(url).time_limit(20 * SECOND);
+    builder.connect().await.unwrap()
 }
 
 fn id(key: &str) -> RecordId {

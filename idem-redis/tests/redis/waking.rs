@@ -2,26 +2,26 @@
 
 use std::time::{Duration, Instant};
 
+use idem_core::Store as _;
 use idem_core::record::{Claimed, Ownership};
-use idem_core::{RecordState, Store as _};
 use idem_redis::RedisStore;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
-use crate::server::{Server, until};
-use crate::{SECOND, claim, claim_for, commit, give_up, id, release, server_and_store};
+use crate::server::Server;
+use crate::still::{until, within};
+use crate::{SECOND, claim, claim_for, commit, give_up, id, patient, release, server_and_store};
 
-/// How soon a wake-up must come: sooner than a waiter looks by itself, which is after a second.
-const SOON: Duration = Duration::from_millis(900);
+/// A waiter that is woken returns at once. By itself it looks once a second.
+const AT_ONCE: Duration = Duration::ZERO;
+/// A waiter that polls looks within this time.
+const POLLS_WITHIN: Duration = Duration::from_millis(250);
 
-/// Waits in a task, which gives the moment of the waiter's return.
-fn waiter(store: &RedisStore, key: &str) -> JoinHandle<Instant> {
+/// Waits in a task.
+fn waiter(store: &RedisStore, key: &str) -> JoinHandle<()> {
     let store = store.clone();
     let id = id(key);
-    tokio::spawn(async move {
-        store.wait(&id, 1, 20 * SECOND).await.unwrap();
-        Instant::now()
-    })
+    tokio::spawn(async move { store.wait(&id, 1, 20 * SECOND).await.unwrap() })
 }
 
 async fn until_marked(server: &Server, key: &str) {
@@ -38,22 +38,23 @@ async fn until_marked(server: &Server, key: &str) {
 #[tokio::test]
 async fn a_commit_or_release_wakes_waiters_of_other_processes_at_once() {
     let (server, owner) = server_and_store().await;
-    let other = RedisStore::connect(server.url()).await.unwrap();
+    let other = patient(server.url()).await;
     for key in ["commit", "release", "give-up"] {
         let first = claim(key);
         owner.claim(&first).await.unwrap();
         let waiters: Vec<_> = (0..10).map(|_| waiter(&other, key)).collect();
         until_marked(&server, key).await;
-        let before = Instant::now();
-        match key {
-            "commit" => drop(owner.commit(&commit(&first, 1, "1")).await.unwrap()),
-            "release" => drop(owner.release(&release(&first)).await.unwrap()),
-            _ => drop(owner.release(&give_up(&first)).await.unwrap()),
-        }
-        for waiter in waiters {
-            let took = waiter.await.unwrap().saturating_duration_since(before);
-            assert!(took < SOON, "{key}: {took:?}");
-        }
+        let woken = async {
+            match key {
+                "commit" => drop(owner.commit(&commit(&first, 1, "1")).await.unwrap()),
+                "release" => drop(owner.release(&release(&first)).await.unwrap()),
+                _ => drop(owner.release(&give_up(&first)).await.unwrap()),
+            }
+            for waiter in waiters {
+                waiter.await.unwrap();
+            }
+        };
+        within(AT_ONCE, woken).await;
         let text = server.get(&format!("idem:orders:{key}")).await.unwrap();
         assert!(!text.as_bytes().ends_with(b".w"), "the mark goes: {text}");
     }
@@ -62,7 +63,7 @@ async fn a_commit_or_release_wakes_waiters_of_other_processes_at_once() {
 #[tokio::test]
 async fn waiting_does_not_poll_and_one_subscription_serves_all_waiters_of_a_process() {
     let (server, owner) = server_and_store().await;
-    let other = RedisStore::connect(server.url()).await.unwrap();
+    let other = patient(server.url()).await;
     let first = claim("1");
     owner.claim(&first).await.unwrap();
     server.commands().await;
@@ -108,10 +109,9 @@ async fn waiting_does_not_poll_and_one_subscription_serves_all_waiters_of_a_proc
 async fn waiting_for_what_is_not_in_flight_returns_at_once() {
     let (server, store) = server_and_store().await;
     let at_once = async |key: &str, attempt| {
-        timeout(SOON, store.wait(&id(key), attempt, 20 * SECOND))
-            .await
-            .expect("at once")
-            .unwrap();
+        let id = id(key);
+        let waited = store.wait(&id, attempt, 20 * SECOND);
+        within(AT_ONCE, waited).await.unwrap();
     };
     at_once("nothing", 1).await;
     let first = claim("1");
@@ -131,34 +131,6 @@ async fn waiting_for_what_is_not_in_flight_returns_at_once() {
                 .ends_with(b".w")
         );
     }
-}
-
-#[tokio::test]
-async fn a_wait_ends_with_its_limit_or_with_the_lease() {
-    let (_server, store) = server_and_store().await;
-    store.claim(&claim("1")).await.unwrap();
-    let start = Instant::now();
-    store
-        .wait(&id("1"), 1, Duration::from_millis(150))
-        .await
-        .unwrap();
-    let took = start.elapsed();
-    assert!(
-        took >= Duration::from_millis(149) && took < SOON,
-        "{took:?}"
-    );
-
-    store
-        .claim(&claim_for("2", Duration::from_millis(200)))
-        .await
-        .unwrap();
-    let start = Instant::now();
-    store.wait(&id("2"), 1, 20 * SECOND).await.unwrap();
-    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
-    assert_eq!(
-        store.inspect(&id("2")).await.unwrap().unwrap().state,
-        RecordState::Abandoned
-    );
 }
 
 #[tokio::test]
@@ -195,7 +167,7 @@ async fn a_waiter_that_gives_up_changes_nothing_and_leaves_no_subscription() {
 #[tokio::test]
 async fn a_waiter_that_comes_while_the_last_one_leaves_is_woken() {
     let (server, owner) = server_and_store().await;
-    let other = RedisStore::connect(server.url()).await.unwrap();
+    let other = patient(server.url()).await;
     for round in 0..300_u64 {
         let key = round.to_string();
         let first = claim(&key);
@@ -208,45 +180,11 @@ async fn a_waiter_that_comes_while_the_last_one_leaves_is_woken() {
         .await;
         let next = waiter(&other, &key);
         until_marked(&server, &key).await;
-        let before = Instant::now();
-        owner.commit(&commit(&first, 1, "1")).await.unwrap();
-        let took = next.await.unwrap().saturating_duration_since(before);
-        assert!(took < SOON, "round {round}: {took:?}");
-    }
-    until("the end of all subscriptions", || async {
-        server.channels().await.is_empty()
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_wake_up_is_lost_however_waits_and_commits_meet() {
-    let (server, owner) = server_and_store().await;
-    let other = RedisStore::connect(server.url()).await.unwrap();
-    for round in 0..2000_u64 {
-        let key = round.to_string();
-        let first = claim(&key);
-        owner.claim(&first).await.unwrap();
-        let mut waiters = JoinSet::new();
-        for store in [&owner, &other, &other] {
-            let store = store.clone();
-            let id = first.id.clone();
-            waiters.spawn(async move { timeout(SOON, store.wait(&id, 1, 20 * SECOND)).await });
-        }
-        if round % 3 > 0 {
-            tokio::time::sleep(Duration::from_micros(20 * (round % 50))).await;
-        }
-        if round % 2 == 0 {
+        let woken = async {
             owner.commit(&commit(&first, 1, "1")).await.unwrap();
-        } else {
-            owner.release(&release(&first)).await.unwrap();
-        }
-        while let Some(waited) = waiters.join_next().await {
-            waited
-                .unwrap()
-                .unwrap_or_else(|_| panic!("round {round}: a wake-up was lost"))
-                .unwrap();
-        }
+            next.await.unwrap();
+        };
+        within(AT_ONCE, woken).await;
     }
     until("the end of all subscriptions", || async {
         server.channels().await.is_empty()
@@ -257,7 +195,7 @@ async fn no_wake_up_is_lost_however_waits_and_commits_meet() {
 #[tokio::test]
 async fn many_keys_are_waited_for_at_once() {
     let (server, owner) = server_and_store().await;
-    let other = RedisStore::connect(server.url()).await.unwrap();
+    let other = patient(server.url()).await;
     let claims: Vec<_> = (0..500).map(|n| claim(&n.to_string())).collect();
     for claim in &claims {
         owner.claim(claim).await.unwrap();
@@ -284,7 +222,7 @@ async fn many_keys_are_waited_for_at_once() {
 
 #[tokio::test]
 async fn a_store_on_the_applications_connection_polls_and_leaves_no_mark() {
-    let server = Server::start(&[]);
+    let server = Server::start(&[]).await;
     let client = redis::Client::open(server.url()).unwrap();
     let store = RedisStore::from_connection(client.get_connection_manager().await.unwrap());
     store.check().await.unwrap();
@@ -305,14 +243,16 @@ async fn a_store_on_the_applications_connection_polls_and_leaves_no_mark() {
             .as_bytes()
             .ends_with(b".w")
     );
-    let before = Instant::now();
-    store.commit(&commit(&first, 1, "1")).await.unwrap();
-    assert!(woken.await.unwrap().saturating_duration_since(before) < SOON);
+    let looks = async {
+        store.commit(&commit(&first, 1, "1")).await.unwrap();
+        server.steps(woken).await.unwrap();
+    };
+    within(POLLS_WITHIN, looks).await;
 }
 
 #[tokio::test]
 async fn a_store_on_the_applications_connection_is_woken_on_a_second_one() {
-    let server = Server::start(&[]);
+    let server = Server::start(&[]).await;
     let client = redis::Client::open(server.url()).unwrap();
     let connection = client.get_multiplexed_async_connection().await.unwrap();
     let store = RedisStore::builder()
@@ -325,9 +265,11 @@ async fn a_store_on_the_applications_connection_is_woken_on_a_second_one() {
     store.claim(&first).await.unwrap();
     let woken = waiter(&store, "1");
     until_marked(&server, "1").await;
-    let before = Instant::now();
-    store.commit(&commit(&first, 1, "1")).await.unwrap();
-    assert!(woken.await.unwrap().saturating_duration_since(before) < SOON);
+    let woken = async {
+        store.commit(&commit(&first, 1, "1")).await.unwrap();
+        woken.await.unwrap();
+    };
+    within(AT_ONCE, woken).await;
     until("the end of the subscription", || async {
         server.channels().await.is_empty()
     })
@@ -395,20 +337,21 @@ async fn waiters_are_woken_after_their_connection_was_lost() {
         store.claim(&first).await.unwrap();
         let waiting = waiter(&store, &key);
         until_marked(&server, &key).await;
-        let _: i64 = server.send(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
-        // It looks again; the record is unchanged, and the caller gets that.
-        timeout(SOON, waiting)
-            .await
-            .expect("it looks again")
-            .unwrap();
+        let lost = async {
+            let _: i64 = server.send(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+            // The caller looks again; the record is unchanged.
+            waiting.await.unwrap();
+        };
+        within(AT_ONCE, lost).await;
         let before = server.scripts().await;
         let waiting = waiter(&store, &key);
         // It subscribes before it looks.
         until("its look", || async { server.scripts().await > before }).await;
-        let before = Instant::now();
-        store.commit(&commit(&first, 1, "1")).await.unwrap();
-        let took = waiting.await.unwrap().saturating_duration_since(before);
-        assert!(took < SOON, "{took:?}");
+        let woken = async {
+            store.commit(&commit(&first, 1, "1")).await.unwrap();
+            waiting.await.unwrap();
+        };
+        within(AT_ONCE, woken).await;
     }
 }
 
@@ -421,8 +364,7 @@ async fn waits_among_many() {
     let url = std::env::var("IDEM_TEST_URL").unwrap();
     let mut calls = JoinSet::new();
     for _ in 0..MANY[1] {
-        let idempotency =
-            idem_core::Idempotency::new(RedisStore::connect(url.clone()).await.unwrap());
+        let idempotency = idem_core::Idempotency::new(patient(url.clone()).await);
         for _ in 0..MANY[2] {
             let call = idempotency
                 .operation("orders")
@@ -510,4 +452,76 @@ async fn p2_p11_of_a_thousand_waiters_in_several_processes_one_runs_what_was_rel
         outcomes.iter().all(|outcome| *outcome == outcomes[0]),
         "{outcomes:?}"
     );
+}
+
+mod quiet {
+    use idem_core::RecordState;
+
+    use super::*;
+
+    /// Sooner than a waiter looks by itself.
+    const SOON: Duration = Duration::from_millis(900);
+
+    #[tokio::test]
+    async fn a_wait_ends_with_its_limit_or_with_the_lease() {
+        let (_server, store) = server_and_store().await;
+        store.claim(&claim("1")).await.unwrap();
+        let start = Instant::now();
+        store
+            .wait(&id("1"), 1, Duration::from_millis(150))
+            .await
+            .unwrap();
+        let took = start.elapsed();
+        assert!(
+            took >= Duration::from_millis(149) && took < SOON,
+            "{took:?}"
+        );
+
+        store
+            .claim(&claim_for("2", Duration::from_millis(200)))
+            .await
+            .unwrap();
+        let start = Instant::now();
+        store.wait(&id("2"), 1, 20 * SECOND).await.unwrap();
+        assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+        assert_eq!(
+            store.inspect(&id("2")).await.unwrap().unwrap().state,
+            RecordState::Abandoned
+        );
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn no_wake_up_is_lost_however_waits_and_commits_meet() {
+        let (server, owner) = server_and_store().await;
+        let other = patient(server.url()).await;
+        for round in 0..2000_u64 {
+            let key = round.to_string();
+            let first = claim(&key);
+            owner.claim(&first).await.unwrap();
+            let mut waiters = JoinSet::new();
+            for store in [&owner, &other, &other] {
+                let store = store.clone();
+                let id = first.id.clone();
+                waiters.spawn(async move { timeout(SOON, store.wait(&id, 1, 20 * SECOND)).await });
+            }
+            if round % 3 > 0 {
+                tokio::time::sleep(Duration::from_micros(20 * (round % 50))).await;
+            }
+            if round % 2 == 0 {
+                owner.commit(&commit(&first, 1, "1")).await.unwrap();
+            } else {
+                owner.release(&release(&first)).await.unwrap();
+            }
+            while let Some(waited) = waiters.join_next().await {
+                waited
+                    .unwrap()
+                    .unwrap_or_else(|_| panic!("round {round}: a wake-up was lost"))
+                    .unwrap();
+            }
+        }
+        until("the end of all subscriptions", || async {
+            server.channels().await.is_empty()
+        })
+        .await;
+    }
 }

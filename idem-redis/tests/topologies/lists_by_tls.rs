@@ -1,16 +1,14 @@
 //! Sentinels and nodes of a cluster by TLS, from lists in which each has its own settings.
 
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::Instant;
-use std::{env, fs, thread};
+use std::{env, fs};
 
 use idem_core::{Idempotency, Store as _, StoreError};
 use idem_redis::{RedisNode, RedisStore, redis};
+use idem_testkit::{HeldPort, RedisServer, RedisServerBuilder};
 
 use crate::certificate::{certificate, said};
-use crate::{RIGHTS, SECOND, calls_go_on, claim, until, use_everything};
+use crate::{RIGHTS, calls_go_on, claim, until, use_everything};
 
 const SENTINELS: &str =
     "lists_by_tls::sentinels_and_data_nodes_of_a_list_have_tls_and_logins_of_their_own";
@@ -24,46 +22,6 @@ const DATA_PASSWORD: &str = "hunter2";
 /// The password of the store at each Sentinel, and at the second node of the cluster.
 const FIRST_PASSWORD: &str = "p@s/s:1";
 const SECOND_PASSWORD: &str = "p@s/s:2";
-
-/// A server with a file of settings. Ends with the value.
-struct Running(Child);
-
-impl Running {
-    fn start(dir: &Path, port: u16, mode: &[&str], settings: &str) -> Self {
-        let dir = dir.join(port.to_string());
-        fs::create_dir_all(&dir).unwrap();
-        let file = dir.join("redis.conf");
-        let home = dir.display();
-        let settings = format!("bind 127.0.0.1\ndir {home}\nlogfile log\n{settings}");
-        fs::write(&file, settings).unwrap();
-        let program = env::var_os("IDEM_REDIS_SERVER").unwrap_or_else(|| "redis-server".into());
-        let process = Command::new(program)
-            .arg(&file)
-            .args(mode)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("redis-server is installed");
-        let mut running = Self(process);
-        let deadline = Instant::now() + 10 * SECOND;
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-            let ended = running.0.try_wait().unwrap();
-            let log = || fs::read_to_string(dir.join("log")).unwrap_or_default();
-            assert!(ended.is_none(), "{ended:?}: {}", log());
-            assert!(Instant::now() < deadline, "not ready: {}", log());
-            thread::sleep(SECOND / 100);
-        }
-        running
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Certificates that no platform knows.
 struct Certificates {
@@ -97,80 +55,51 @@ impl Certificates {
     }
 }
 
-/// A server, as a test wants it.
-struct Wanted {
-    port: u16,
-    /// Lines of its file of settings.
-    settings: String,
-    /// That of the user `app`.
-    password: &'static str,
-}
-
 /// Starts a server for records, which speaks nothing but TLS.
-fn data(dir: &Path, certificates: &Certificates, wanted: &Wanted) -> Running {
-    let Wanted {
-        port,
-        settings,
-        password,
-    } = wanted;
+async fn data(certificates: &Certificates, password: &str, settings: &str) -> RedisServer {
     let tls = certificates.settings(&certificates.of_data);
     let settings = format!(
-        "port 0\ntls-port {port}\n{tls}save \"\"\nappendonly no\nrepl-diskless-sync-delay 0\n\
-         requirepass {ADMIN}\nmasterauth {ADMIN}\n\
+        "{tls}repl-diskless-sync-delay 0\nrequirepass {ADMIN}\nmasterauth {ADMIN}\n\
          user app on >{password} {RIGHTS} +role +select +cluster|slots +asking\n{settings}\n"
     );
-    Running::start(dir, *port, &[], &settings)
+    let server = RedisServer::builder().tls().config(settings).start();
+    server.await.unwrap()
 }
 
-/// Starts a Sentinel, which listens as its settings say.
-fn sentinel(dir: &Path, certificates: &Certificates, wanted: &Wanted, master: u16) -> Running {
-    let Wanted {
-        port,
-        settings,
-        password,
-    } = wanted;
+/// Starts a Sentinel.
+async fn sentinel(
+    builder: RedisServerBuilder,
+    certificates: &Certificates,
+    password: &str,
+    master: u16,
+) -> RedisServer {
     let tls = certificates.settings(&certificates.of_sentinels);
     let settings = format!(
-        "{settings}\n{tls}requirepass {password}-of-admin\n\
+        "{tls}requirepass {password}-of-admin\n\
          user app on >{password} +sentinel|get-master-addr-by-name +subscribe +ping \
          &+switch-master\n\
          sentinel monitor main 127.0.0.1 {master} 1\nsentinel auth-pass main {ADMIN}\n\
          sentinel failover-timeout main 3000\n"
     );
-    Running::start(dir, *port, &["--sentinel"], &settings)
+    let sentinel = builder.config(settings).arg("--sentinel").start();
+    sentinel.await.unwrap()
 }
 
-#[test]
-fn sentinels_and_data_nodes_of_a_list_have_tls_and_logins_of_their_own() {
+#[tokio::test]
+async fn sentinels_and_data_nodes_of_a_list_have_tls_and_logins_of_their_own() {
     if let Ok(case) = env::var(CASE) {
-        return child(&case);
+        return child(&case).await;
     }
     let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    let certificates = Certificates::make(dir);
-    let [master, replica, by_tls, plain] = free_ports();
-    let data = |port: u16, settings: String| {
-        let wanted = Wanted {
-            port,
-            settings,
-            password: DATA_PASSWORD,
-        };
-        data(dir, &certificates, &wanted)
-    };
-    let _master = data(master, String::new());
-    let _replica = data(replica, format!("replicaof 127.0.0.1 {master}"));
-    let first = Wanted {
-        port: by_tls,
-        settings: format!("port 0\ntls-port {by_tls}"),
-        password: FIRST_PASSWORD,
-    };
-    let second = Wanted {
-        port: plain,
-        settings: format!("port {plain}"),
-        password: SECOND_PASSWORD,
-    };
-    let _first = sentinel(dir, &certificates, &first, master);
-    let _second = sentinel(dir, &certificates, &second, master);
+    let certificates = Certificates::make(dir.path());
+    let master = data(&certificates, DATA_PASSWORD, "").await;
+    let follows = format!("replicaof 127.0.0.1 {}", master.port());
+    let _replica = data(&certificates, DATA_PASSWORD, &follows).await;
+    let first = RedisServer::builder().tls();
+    let first = sentinel(first, &certificates, FIRST_PASSWORD, master.port()).await;
+    let second = RedisServer::builder();
+    let second = sentinel(second, &certificates, SECOND_PASSWORD, master.port()).await;
+    let (by_tls, plain) = (first.port(), second.port());
 
     let said = |trusted: &str, case: &str| {
         let case = format!("{case},localhost:{by_tls},127.0.0.1:{plain}");
@@ -201,7 +130,6 @@ fn sentinels_and_data_nodes_of_a_list_have_tls_and_logins_of_their_own() {
 }
 
 /// The work of a process that trusts certain certificates.
-#[tokio::main]
 async fn child(case: &str) {
     let [case, by_tls, plain] = case.split(',').collect::<Vec<_>>()[..] else {
         panic!("{case}")
@@ -273,27 +201,23 @@ async fn fail_over(sentinel: &str) {
     .await;
 }
 
-#[test]
-fn nodes_of_a_list_and_those_that_they_name_are_reached_by_tls() {
+#[tokio::test]
+async fn nodes_of_a_list_and_those_that_they_name_are_reached_by_tls() {
     if let Ok(case) = env::var(CASE) {
-        return child_of_cluster(&case);
+        return child_of_cluster(&case).await;
     }
     let dir = tempfile::tempdir().unwrap();
-    let dir = dir.path();
-    let certificates = Certificates::make(dir);
-    let [first, first_bus, second, second_bus] = free_ports();
-    let node = |port: u16, bus: u16, password: &'static str| {
-        let wanted = Wanted {
-            port,
-            settings: format!("cluster-enabled yes\ntls-cluster yes\ncluster-port {bus}"),
-            password,
-        };
-        data(dir, &certificates, &wanted)
+    let certificates = Certificates::make(dir.path());
+    let buses = [(); 2].map(|()| HeldPort::hold().unwrap());
+    let settings = |bus: &HeldPort| {
+        let bus = bus.port();
+        format!("cluster-enabled yes\ntls-cluster yes\ncluster-port {bus}")
     };
-    let _first = node(first, first_bus, DATA_PASSWORD);
-    let _second = node(second, second_bus, SECOND_PASSWORD);
+    let first = data(&certificates, DATA_PASSWORD, &settings(&buses[0])).await;
+    let second = data(&certificates, SECOND_PASSWORD, &settings(&buses[1])).await;
     let said = |case: &str| {
-        let case = format!("{case},{first},{second},{second_bus}");
+        let ports = [first.port(), second.port(), buses[1].port()];
+        let case = format!("{case},{},{},{}", ports[0], ports[1], ports[2]);
         said(CLUSTER, &certificates.both, CASE, &case)
     };
     assert_eq!(said("meet"), "met");
@@ -309,7 +233,6 @@ fn nodes_of_a_list_and_those_that_they_name_are_reached_by_tls() {
 }
 
 /// The work of a process that trusts the certificate of the nodes.
-#[tokio::main]
 async fn child_of_cluster(case: &str) {
     let [case, first, second, second_bus] = case.split(',').collect::<Vec<_>>()[..] else {
         panic!("{case}")
@@ -376,10 +299,4 @@ async fn meet(first: &str, second: &str, second_bus: &str) {
         })
         .await;
     }
-}
-
-/// Four ports that are free now, and differ.
-fn free_ports() -> [u16; 4] {
-    let bound = [(); 4].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
-    bound.map(|listener| listener.local_addr().unwrap().port())
 }

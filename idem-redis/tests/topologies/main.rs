@@ -1,5 +1,5 @@
 //! `RedisStore` over Sentinel and Cluster: what every store must do, and what happens when servers
-//! are lost.
+//! are lost. The program `redis` has one failover of each kind, and the conformance suite.
 // Tests measure how long things take, and stop where they cannot go on: the helpers too.
 #![allow(
     clippy::disallowed_methods,
@@ -22,26 +22,24 @@ mod lists_by_tls;
 mod moving_slots;
 mod sentinel;
 mod stale_sentinel;
+#[path = "../support/still.rs"]
+mod still;
+#[path = "../support/trouble.rs"]
+mod trouble;
 
-use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use idem_core::record::{
     Claim, Claimed, Commit, Encoded, Issue, Issued, Origin, Owner, Ownership, RecordId, Renewal,
 };
-use idem_core::{CodecId, Error, Idempotency, Key, Outcome, Store as _};
+use idem_core::{CodecId, Idempotency, Key, Store as _};
 use idem_redis::RedisStore;
 use idem_testkit::{RedisServer, Reply};
-use tokio::time::sleep;
+
+use self::still::{until, within};
+use self::trouble::{BUSY, FAILS_WITHIN, call, calls_go_on};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// The time that a busy machine may add to a promised time.
-const BUSY: Duration = Duration::from_secs(5);
-/// Every call on servers that are gone must have failed within this time: two steps of 900 ms, and
-/// what a busy machine adds.
-const FAILS_WITHIN: Duration = Duration::from_secs(2 + BUSY.as_secs());
 
 /// The rights that the crate's documentation lists, and nothing more.
 const RIGHTS: &str = "~idem:* &idem:* +set +get +del +append +pttl +pexpire +evalsha +script|load \
@@ -126,69 +124,26 @@ fn commit(claim: &Claim) -> Commit {
     .with_as_claimed(Some(claim.as_claimed(Origin::Nothing)))
 }
 
-/// One call with a key, whose body counts.
-async fn call(idempotency: &Idempotency, key: &str, bodies: &Arc<AtomicU64>) -> Result<u64, Error> {
-    let bodies = bodies.clone();
-    let body = || async move { Ok::<_, Error>(bodies.fetch_add(1, Ordering::SeqCst) + 1) };
-    idempotency
-        .operation("orders")
-        .key(key)
-        .run(body)
-        .await
-        .map(Outcome::into_inner)
-}
-
-/// Calls with ever new keys, one after the other, until they have succeeded for some time. No error
-/// but one that may pass is seen. Gives how long the longest time without a success was.
-async fn calls_go_on(
-    idempotency: &Idempotency,
-    prefix: &str,
-    trouble: impl Future<Output = ()>,
-) -> Duration {
-    let bodies = Arc::new(AtomicU64::new(0));
-    let mut last = Instant::now();
-    let mut longest = Duration::ZERO;
-    let mut trouble = std::pin::pin!(trouble);
-    let mut is_over = false;
-    let mut good = 0;
-    let mut number = 0_u64;
-    while good < 50 {
-        number += 1;
-        let start = Instant::now();
-        let key = format!("{prefix}{number}");
-        let outcome = tokio::select! {
-            biased;
-            () = &mut trouble, if !is_over => { is_over = true; continue }
-            outcome = call(idempotency, &key, &bodies) => outcome,
-        };
-        assert!(start.elapsed() < FAILS_WITHIN, "{:?}", start.elapsed());
-        match outcome {
-            Ok(_) => {
-                longest = longest.max(last.elapsed());
-                last = Instant::now();
-                good += u32::from(is_over);
-                // Not to fill the log.
-                sleep(Duration::from_millis(5)).await;
-            }
-            Err(error) => {
-                assert!(error.is_retryable(), "{error}");
-                assert!(last.elapsed() < 15 * SECOND, "still: {error}");
-                good = 0;
-            }
-        }
-    }
-    longest
-}
-
-/// Waits until something holds, for at most ten seconds.
-async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
-    let deadline = Instant::now() + 10 * SECOND;
-    while !holds().await {
-        assert!(Instant::now() < deadline, "not within ten seconds: {what}");
-        sleep(Duration::from_millis(5)).await;
-    }
-}
-
 async fn idempotency(url: String) -> Idempotency {
     Idempotency::new(RedisStore::connect(url).await.unwrap())
+}
+
+/// Fails unless a waiter of one store is woken by the commit of the other.
+async fn wakes(owner: &RedisStore, other: &RedisStore, master: &RedisServer, held: &Claim) {
+    let waiting = tokio::spawn({
+        let (other, id) = (other.clone(), held.id.clone());
+        async move { other.wait(&id, 1, 20 * SECOND).await }
+    });
+    let key = format!("idem:{}", held.id.as_str());
+    let is_marked = || async {
+        let record = master.cli(&["GET", &key]).await.unwrap().to_string();
+        record.ends_with('w')
+    };
+    until("the waiter has left its mark", is_marked).await;
+    let woken = async {
+        owner.commit(&commit(held)).await.unwrap();
+        waiting.await.unwrap().unwrap();
+    };
+    // By itself it looks once a second.
+    within(Duration::ZERO, woken).await;
 }

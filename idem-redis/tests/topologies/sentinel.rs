@@ -9,28 +9,9 @@ use idem_redis::RedisStore;
 use idem_testkit::{RedisSentinels, Reply};
 
 use crate::{
-    BUSY, RIGHTS, SECOND, allow, call, calls_go_on, claim, commit, id, idempotency, until,
-    use_everything,
+    BUSY, RIGHTS, SECOND, allow, call, calls_go_on, claim, id, idempotency, until, use_everything,
+    wakes,
 };
-
-#[tokio::test]
-async fn a_dead_master_costs_retryable_errors_until_there_is_another() {
-    let redis = RedisSentinels::start().await.unwrap();
-    let idempotency = idempotency(redis.url()).await;
-    let gap = calls_go_on(&idempotency, "a", async {
-        redis.servers()[0].kill().unwrap();
-        redis.failed_over(0).await.unwrap();
-    })
-    .await;
-    eprintln!("without a success for {gap:?}");
-    // It comes back as a master without callers, and then as a replica.
-    let gap = calls_go_on(&idempotency, "b", async {
-        redis.servers()[0].restart().await.unwrap();
-        redis.settled().await.unwrap();
-    })
-    .await;
-    assert!(gap < SECOND + BUSY, "{gap:?}");
-}
 
 #[tokio::test]
 async fn a_stopped_master_is_left_when_the_sentinels_have_another() {
@@ -173,31 +154,6 @@ async fn waiters_are_woken_after_a_fail_over() {
         one.claim(&first).await.is_ok() && other.inspect(&id("1")).await.is_ok()
     })
     .await;
-    let (waited, committed) = tokio::join!(
-        async {
-            let start = Instant::now();
-            other.wait(&first.id, 1, 10 * SECOND).await.unwrap();
-            start.elapsed()
-        },
-        async {
-            let master = &redis.servers()[redis.master().await.unwrap()];
-            let is_marked = || async {
-                let record = master
-                    .cli(&["GET", &crate::redis_key("1")])
-                    .await
-                    .unwrap()
-                    .to_string();
-                record.ends_with('w')
-            };
-            until("the waiter has left its mark", is_marked).await;
-            let start = Instant::now();
-            one.commit(&commit(&first)).await.unwrap();
-            start
-        }
-    );
-    assert!(
-        committed.elapsed() < SECOND,
-        "{waited:?} {:?}",
-        committed.elapsed()
-    );
+    let master = &redis.servers()[redis.master().await.unwrap()];
+    wakes(&one, &other, master, &first).await;
 }

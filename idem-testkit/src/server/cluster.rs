@@ -6,7 +6,7 @@ use std::io;
 use tokio::sync::OnceCell;
 
 use super::members::{Looks, ask, index_of, majority_answer, replicas, says, tell, url};
-use super::{RedisServer, RedisServerBuilder, Reply};
+use super::{HeldPort, RedisServer, RedisServerBuilder, Reply};
 
 /// How many slots a cluster has.
 const SLOTS: usize = 16_384;
@@ -207,8 +207,8 @@ impl RedisCluster {
             .await?;
         }
         for node in others {
-            let [port, bus] =
-                [node.port, node.bus.unwrap_or_default()].map(|port| port.to_string());
+            let port = node.port().to_string();
+            let bus = node.bus.as_ref().map_or(0, HeldPort::port).to_string();
             tell(first, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await?;
         }
         let known = format!("cluster_known_nodes:{}", self.nodes.len());

@@ -1,7 +1,8 @@
 //! The common part of the private servers of databases and brokers.
 
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, TcpListener};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,10 +13,9 @@ use std::{env, fs, io};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
+use super::port::HeldPort;
 use super::process::Process;
 
-/// How many ports are tried.
-const PORTS: u32 = 3;
 /// How many times the server is asked whether it is ready, each time after a pause.
 const ASKED: u32 = 3000;
 const PAUSE: Duration = Duration::from_millis(20);
@@ -36,8 +36,8 @@ pub(super) trait Kind: Sized + 'static {
     /// The command that creates an empty database in a directory.
     fn create(dir: &Path) -> io::Result<Command>;
 
-    /// The server's arguments.
-    fn arguments(dir: &Path, port: u16) -> io::Result<Vec<OsString>>;
+    /// The server's arguments. Further ports that it needs are held by `more`.
+    fn arguments(dir: &Path, port: u16, more: &mut Vec<HeldPort>) -> io::Result<Vec<OsString>>;
 }
 
 /// A private server. It is killed when this is dropped, and when this process ends, in whatever
@@ -46,7 +46,8 @@ pub(super) trait Kind: Sized + 'static {
 pub(super) struct Database {
     program: PathBuf,
     args: Vec<OsString>,
-    port: u16,
+    port: HeldPort,
+    _more: Vec<HeldPort>,
     process: Mutex<Option<Process>>,
     // Dropped after the process.
     dir: TempDir,
@@ -85,25 +86,15 @@ impl Database {
         args: &[&str],
     ) -> io::Result<Self> {
         let program = K::program()?;
-        let mut tries = PORTS;
-        loop {
-            tries -= 1;
-            let server = Self::prepare::<K>(&program, &fill, args)?;
-            let mut process = server.spawn()?;
-            match server.ready(&mut process).await {
-                Ok(()) => {
-                    *server.process() = Some(process);
-                    return Ok(server);
-                }
-                // The port was free when it was looked up; another process may have been quicker.
-                Err(_) if tries > 0 => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let server = Self::prepare::<K>(&program, &fill, args)?;
+        let mut process = server.spawn()?;
+        server.ready(&mut process).await?;
+        *server.process() = Some(process);
+        Ok(server)
     }
 
     pub(super) fn port(&self) -> u16 {
-        self.port
+        self.port.port()
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -144,19 +135,19 @@ impl Database {
         fill: impl Fn(&Path) -> io::Result<()>,
         args: &[&str],
     ) -> io::Result<Self> {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-            .local_addr()?
-            .port();
+        let port = HeldPort::hold()?;
         let dir = tempfile::Builder::new()
             .prefix(&format!("idem-{}-", K::NAME))
             .tempdir()?;
         fill(dir.path())?;
-        let mut all = K::arguments(dir.path(), port)?;
+        let mut more = Vec::new();
+        let mut all = K::arguments(dir.path(), port.port(), &mut more)?;
         all.extend(args.iter().map(OsString::from));
         Ok(Self {
             program: program.to_owned(),
             args: all,
             port,
+            _more: more,
             process: Mutex::new(None),
             dir,
         })
@@ -177,11 +168,11 @@ impl Database {
             if let Some(why) = process.death()? {
                 return Err(io::Error::other(format!(
                     "the server on port {} ended at once: {why}",
-                    self.port
+                    self.port()
                 )));
             }
             if process.says_ready()
-                && TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))
+                && TcpStream::connect((Ipv4Addr::LOCALHOST, self.port()))
                     .await
                     .is_ok()
             {
@@ -240,7 +231,7 @@ macro_rules! database_server {
                 self.url_through(self.port())
             }
 
-            /// Its port on `127.0.0.1`.
+            /// Its port on `127.0.0.1`, which nobody else is given while the server is down.
             pub fn port(&self) -> u16 {
                 self.0.port()
             }
@@ -281,7 +272,7 @@ macro_rules! database_server {
             ///
             /// # Errors
             ///
-            /// If it does not start, also because another process has taken the port by now.
+            /// If it does not start.
             pub async fn restart(&self) -> std::io::Result<()> {
                 self.0.restart().await
             }
@@ -290,28 +281,57 @@ macro_rules! database_server {
 }
 pub(super) use database_server;
 
-/// An empty database (the number in its name is another one whenever its contents are), created
-/// once on this machine, which each server copies: creating one takes seconds.
+/// An empty database, which each server copies, because creating one takes seconds. It lies in
+/// cargo's target directory, and its name tells the program and all settings that it was made with.
 fn template<K: Kind>() -> io::Result<PathBuf> {
-    let program = K::program()?;
-    let built = fs::metadata(&program)?.mtime();
-    let user = fs::metadata("/proc/self")?.uid();
-    let path = env::temp_dir().join(format!("idem-{}-template-3-{user}-{built}", K::NAME));
-    // Not trusted if it belongs to another user.
-    if fs::metadata(&path).is_ok_and(|found| found.uid() == owner()) {
-        return Ok(path);
-    }
     let made = tempfile::Builder::new()
         .prefix(&format!("idem-{}-made-", K::NAME))
         .tempdir()?;
     own(made.path())?;
-    run_unprivileged(&K::create(made.path())?, made.path())?;
-    let made = made.keep();
-    // Another process may have been quicker.
-    if fs::rename(&made, &path).is_err() {
-        fs::remove_dir_all(&made)?;
+    let create = K::create(made.path())?;
+    let mut hasher = DefaultHasher::new();
+    fs::metadata(K::program()?)?.mtime().hash(&mut hasher);
+    owner().hash(&mut hasher);
+    let folder = made.path().to_string_lossy();
+    format!("{create:?}")
+        .replace(&*folder, "")
+        .hash(&mut hasher);
+    for file in fs::read_dir(made.path())? {
+        fs::read(file?.path())?.hash(&mut hasher);
     }
-    Ok(path)
+    let name = format!("idem-{}-{:016x}", K::NAME, hasher.finish());
+    let path = templates()?.join(name);
+    if path.exists() {
+        return Ok(path);
+    }
+    run_unprivileged(&create, made.path())?;
+    // Moved there as a whole: another process may be doing the same.
+    let copy = tempfile::Builder::new()
+        .prefix("idem-copy-")
+        .tempdir_in(templates()?)?;
+    run(Command::new("cp")
+        .arg("-a")
+        .arg(made.path().join("."))
+        .arg(copy.path()))?;
+    match fs::rename(copy.path(), &path) {
+        Err(error) if !path.exists() => Err(error),
+        _ => Ok(path),
+    }
+}
+
+/// Where templates are: in the target directory of the program that this is, or beside the program
+/// if cargo did not build it.
+fn templates() -> io::Result<PathBuf> {
+    let program = env::current_exe()?;
+    let target = program
+        .ancestors()
+        .find(|folder| folder.join("CACHEDIR.TAG").is_file());
+    let folder = target
+        .or(program.parent())
+        .map(|folder| folder.join("idem-templates"));
+    let folder = folder.ok_or_else(|| io::Error::other("this program lies in no directory"))?;
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
 }
 
 /// Gives a directory to whom the server runs as.
@@ -327,9 +347,11 @@ fn own(dir: &Path) -> io::Result<()> {
 /// Runs a command in a directory as the server runs.
 fn run_unprivileged(command: &Command, dir: &Path) -> io::Result<()> {
     let (program, before) = unprivileged(Path::new(command.get_program()));
+    let env = command.get_envs();
     run(Command::new(program)
         .args(before)
         .args(command.get_args())
+        .envs(env.filter_map(|(name, value)| Some((name, value?))))
         .current_dir(dir))
 }
 
@@ -381,7 +403,7 @@ pub(super) fn find(program: &str, others: &[PathBuf], install: &str) -> io::Resu
             io::ErrorKind::NotFound,
             format!(
                 "`{program}` is not installed, and these tests need a real one: `cargo xtask test` \
-                 installs it, or do it by hand ({install})"
+                 or `cargo xtask ci` installs it, or do it by hand ({install})"
             ),
         )
     })

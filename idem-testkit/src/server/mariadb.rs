@@ -6,6 +6,7 @@ use std::process::Command;
 use std::{fs, io};
 
 use super::database::{Database, Kind, database_server, find};
+use super::port::HeldPort;
 
 /// The user's password.
 const PASSWORD: &str = "wordpass";
@@ -71,7 +72,7 @@ impl Kind for MariaDb {
         Ok(command)
     }
 
-    fn arguments(dir: &Path, port: u16) -> io::Result<Vec<OsString>> {
+    fn arguments(dir: &Path, port: u16, _: &mut Vec<HeldPort>) -> io::Result<Vec<OsString>> {
         let place = |name: &str, file: &str| format!("--{name}={}", dir.join(file).display());
         let args = [
             "--no-defaults".to_owned(),

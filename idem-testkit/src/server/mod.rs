@@ -8,6 +8,7 @@ mod members;
 mod mysql;
 mod nats;
 mod pgbouncer;
+mod port;
 mod postgres;
 mod process;
 mod rabbitmq;
@@ -15,7 +16,6 @@ mod resp;
 mod sentinels;
 
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,6 +29,7 @@ pub use self::mariadb::MariaDbServer;
 pub use self::mysql::MySqlServer;
 pub use self::nats::NatsServer;
 pub use self::pgbouncer::PgBouncerServer;
+pub use self::port::HeldPort;
 pub use self::postgres::PostgresServer;
 use self::process::Process;
 pub use self::rabbitmq::RabbitMqServer;
@@ -37,8 +38,6 @@ pub use self::sentinels::{RedisSentinels, RedisSentinelsBuilder};
 
 /// Names the program of every server that is not given another, such as a `valkey-server`.
 const PROGRAM: &str = "IDEM_REDIS_SERVER";
-/// How many ports are tried.
-const PORTS: u32 = 3;
 /// How many times the server is asked whether it is ready, each time after a pause.
 const ASKED: u32 = 1000;
 const PAUSE: Duration = Duration::from_millis(10);
@@ -66,9 +65,10 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub struct RedisServer {
     program: OsString,
     args: Vec<OsString>,
-    port: u16,
+    port: HeldPort,
     /// The port for traffic between the nodes of a cluster.
-    bus: Option<u16>,
+    bus: Option<HeldPort>,
+    has_tls: bool,
     /// The file in which the server itself keeps its settings, where it has one.
     config: Option<PathBuf>,
     process: Mutex<Option<Process>>,
@@ -83,6 +83,7 @@ pub struct RedisServerBuilder {
     args: Vec<OsString>,
     config: Option<String>,
     bus: bool,
+    has_tls: bool,
 }
 
 impl RedisServer {
@@ -104,6 +105,7 @@ impl RedisServer {
             args: Vec::new(),
             config: None,
             bus: false,
+            has_tls: false,
         }
     }
 
@@ -120,12 +122,13 @@ impl RedisServer {
 
     /// Its URL.
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}/", self.port)
+        let scheme = if self.has_tls { "rediss" } else { "redis" };
+        format!("{scheme}://127.0.0.1:{}/", self.port())
     }
 
-    /// Its port on `127.0.0.1`.
+    /// Its port on `127.0.0.1`, which nobody else is given while the server is down.
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.port()
     }
 
     /// Suspends it (SIGSTOP): connections stay, and nothing is answered.
@@ -160,7 +163,7 @@ impl RedisServer {
     ///
     /// # Errors
     ///
-    /// If it does not start, also because another process has taken the port by now.
+    /// If it does not start.
     pub async fn restart(&self) -> io::Result<()> {
         self.kill()?;
         let mut process = self.spawn()?;
@@ -180,7 +183,7 @@ impl RedisServer {
     ///
     /// If no reply comes within five seconds.
     pub async fn cli(&self, command: &[impl AsRef<[u8]>]) -> io::Result<Reply> {
-        resp::call(self.port, command).await
+        resp::call(self.port(), command).await
     }
 
     fn signal(&self, signal: &str) -> io::Result<()> {
@@ -197,12 +200,16 @@ impl RedisServer {
     }
 
     fn spawn(&self) -> io::Result<Process> {
-        let port = self.port.to_string();
+        let port = self.port().to_string();
+        // A server that was built without TLS does not know the other one.
+        let ports: &[&str] = if self.has_tls {
+            &["--port", "0", "--tls-port", &port]
+        } else {
+            &["--port", &port]
+        };
         let fixed = [
             "--bind",
             "127.0.0.1",
-            "--port",
-            &port,
             "--save",
             "",
             "--appendonly",
@@ -211,13 +218,15 @@ impl RedisServer {
             "",
             "--dir",
         ];
-        let fixed = fixed
-            .into_iter()
+        let fixed = ports
+            .iter()
+            .chain(&fixed)
             .map(OsString::from)
             .chain([self.dir.path().into()]);
         let bus = self
             .bus
-            .map(|bus| ["--cluster-port".into(), bus.to_string().into()])
+            .as_ref()
+            .map(|bus| ["--cluster-port".into(), bus.port().to_string().into()])
             .into_iter()
             .flatten();
         // The file comes first, or is taken for a value. Later arguments win, so the caller's come
@@ -238,11 +247,11 @@ impl RedisServer {
             if let Some(why) = process.death()? {
                 return Err(io::Error::other(format!(
                     "the redis-server on port {} ended at once: {why}",
-                    self.port
+                    self.port()
                 )));
             }
             // Once this server says that it listens, no other one answers at the port.
-            if process.says_ready() && resp::answers(self.port).await {
+            if process.says_ready() && (self.has_tls || resp::answers(self.port()).await) {
                 return Ok(());
             }
         }
@@ -270,9 +279,18 @@ impl RedisServerBuilder {
     }
 
     /// Gives it a file of settings, which the server may write to: it is made once, and a restart
-    /// finds it as the server left it.
-    fn config(mut self, text: String) -> Self {
-        self.config = Some(text);
+    /// finds it as the server left it. A Sentinel does not start without one.
+    #[must_use]
+    pub fn config(mut self, text: impl Into<String>) -> Self {
+        self.config = Some(text.into());
+        self
+    }
+
+    /// Listens at its port by TLS alone. The certificate and its key are given by
+    /// [`arg`](Self::arg). [`RedisServer::cli`] does not reach such a server.
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.has_tls = true;
         self
     }
 
@@ -288,8 +306,8 @@ impl RedisServerBuilder {
             args,
             config,
             bus,
+            has_tls,
         } = self;
-        let [port, other] = free_ports()?;
         let dir = tempfile::Builder::new().prefix("idem-redis-").tempdir()?;
         let config = match config {
             Some(text) => {
@@ -302,8 +320,9 @@ impl RedisServerBuilder {
         Ok(RedisServer {
             program,
             args,
-            port,
-            bus: bus.then_some(other),
+            port: HeldPort::hold()?,
+            bus: bus.then(HeldPort::hold).transpose()?,
+            has_tls,
             config,
             process: Mutex::new(None),
             dir,
@@ -316,33 +335,15 @@ impl RedisServerBuilder {
     ///
     /// As for [`RedisServer::start`].
     pub async fn start(self) -> io::Result<RedisServer> {
-        let mut tries = PORTS;
-        loop {
-            tries -= 1;
-            let server = self.clone().prepare()?;
-            let mut process = server.spawn()?;
-            match server.ready(&mut process).await {
-                Ok(()) => {
-                    *server.process() = Some(process);
-                    return Ok(server);
-                }
-                // Asked only now: a run of the tests starts thousands of servers.
-                Err(error) => {
-                    process::must_be_installed(&self.program)?;
-                    // The port was free when it was looked up; another process may have been
-                    // quicker.
-                    if tries == 0 {
-                        return Err(error);
-                    }
-                }
-            }
+        let program = self.program.clone();
+        let server = self.prepare()?;
+        let mut process = server.spawn()?;
+        if let Err(error) = server.ready(&mut process).await {
+            // Asked only now: a run of the tests starts thousands of servers.
+            process::must_be_installed(&program)?;
+            return Err(error);
         }
+        *server.process() = Some(process);
+        Ok(server)
     }
-}
-
-/// Two of them, so that they differ.
-fn free_ports() -> io::Result<[u16; 2]> {
-    let one = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let two = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    Ok([one.local_addr()?.port(), two.local_addr()?.port()])
 }

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::{env, fs, io};
 
 use super::database::{Database, Kind, database_server};
+use super::port::HeldPort;
 
 /// Names the program `mysqld`.
 const PROGRAM: &str = "IDEM_MYSQL_SERVER";
@@ -74,7 +75,7 @@ impl Kind for MySql {
             .filter(|program| program.is_file());
         program.ok_or_else(|| {
             let why = format!(
-                "there is no real MySQL: `cargo xtask test` makes one, which {PROGRAM} then names, \
+                "there is no real MySQL: `cargo xtask ci` makes one, which {PROGRAM} then names, \
                  or have it name a `mysqld` 8.0 or newer"
             );
             io::Error::new(io::ErrorKind::NotFound, why)
@@ -92,7 +93,7 @@ impl Kind for MySql {
         Ok(command)
     }
 
-    fn arguments(dir: &Path, port: u16) -> io::Result<Vec<OsString>> {
+    fn arguments(dir: &Path, port: u16, _: &mut Vec<HeldPort>) -> io::Result<Vec<OsString>> {
         let place = |name: &str, file: &str| format!("--{name}={}", dir.join(file).display());
         let args = [
             place("datadir", "data"),

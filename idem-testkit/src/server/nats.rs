@@ -8,6 +8,7 @@ use std::process::Command;
 use tokio::sync::OnceCell;
 
 use super::database::{Database, Kind, find};
+use super::port::HeldPort;
 
 /// A private `nats-server` with JetStream: empty, on a free port of this host, unprivileged, its
 /// files in a temporary directory. On Linux only.
@@ -61,7 +62,7 @@ impl NatsServer {
         format!("nats://127.0.0.1:{port}")
     }
 
-    /// Its port on `127.0.0.1`.
+    /// Its port on `127.0.0.1`, which nobody else is given while the server is down.
     pub fn port(&self) -> u16 {
         self.0.port()
     }
@@ -97,7 +98,7 @@ impl NatsServer {
     ///
     /// # Errors
     ///
-    /// If it does not start, also because another process has taken the port by now.
+    /// If it does not start.
     pub async fn restart(&self) -> io::Result<()> {
         self.0.restart().await
     }
@@ -121,7 +122,7 @@ impl Kind for Nats {
         Ok(Command::new("true"))
     }
 
-    fn arguments(dir: &Path, port: u16) -> io::Result<Vec<OsString>> {
+    fn arguments(dir: &Path, port: u16, _: &mut Vec<HeldPort>) -> io::Result<Vec<OsString>> {
         let port = port.to_string();
         let args = [
             "--addr",

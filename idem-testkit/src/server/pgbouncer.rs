@@ -7,6 +7,7 @@ use std::{fs, io};
 
 use super::PostgresServer;
 use super::database::{Database, Kind, find};
+use super::port::HeldPort;
 use super::postgres::PASSWORD;
 
 /// A private PgBouncer in front of a [`PostgresServer`], which pools transactions: each of a
@@ -68,7 +69,7 @@ impl PgBouncerServer {
         self.url.clone()
     }
 
-    /// Its port on `127.0.0.1`.
+    /// Its port on `127.0.0.1`, which nobody else is given while the server is down.
     pub fn port(&self) -> u16 {
         self.bouncer.port()
     }
@@ -86,7 +87,7 @@ impl PgBouncerServer {
     ///
     /// # Errors
     ///
-    /// If it does not start, also because another process has taken the port by now.
+    /// If it does not start.
     pub async fn restart(&self) -> io::Result<()> {
         self.bouncer.restart().await
     }
@@ -110,7 +111,7 @@ impl Kind for PgBouncer {
         Err(io::Error::other("it keeps nothing"))
     }
 
-    fn arguments(dir: &Path, port: u16) -> io::Result<Vec<OsString>> {
+    fn arguments(dir: &Path, port: u16, _: &mut Vec<HeldPort>) -> io::Result<Vec<OsString>> {
         let at = |file: &str| dir.join(file).display().to_string();
         let settings = [
             format!("%include {}", at("databases.ini")),

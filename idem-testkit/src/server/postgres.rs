@@ -6,6 +6,7 @@ use std::process::Command;
 use std::{env, fs, io};
 
 use super::database::{Database, Kind, database_server, find, run};
+use super::port::HeldPort;
 
 /// Names the program `postgres` of another server than the installed one.
 const PROGRAM: &str = "IDEM_POSTGRES_SERVER";
@@ -123,7 +124,7 @@ impl Kind for Postgres {
         Ok(command)
     }
 
-    fn arguments(dir: &Path, port: u16) -> io::Result<Vec<OsString>> {
+    fn arguments(dir: &Path, port: u16, _: &mut Vec<HeldPort>) -> io::Result<Vec<OsString>> {
         let mut args: Vec<OsString> = vec![
             "-D".into(),
             dir.join("data").into(),

@@ -1,8 +1,8 @@
 //! The server's process, and the shell that sees to its end.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -65,7 +65,25 @@ pub(super) struct Process {
     orders: Option<ChildStdin>,
     sent: BufReader<ChildStdout>,
     log: PathBuf,
+    /// The log again, read as far as it was searched.
+    searched: File,
+    /// The end of what was searched: a line that was not complete.
+    line: Vec<u8>,
+    is_ready: bool,
 }
+
+/// What servers log once they listen: Redis, a Sentinel (its id), PostgreSQL and its standby,
+/// MariaDB and MySQL, RabbitMQ, NATS, PgBouncer.
+const READY: [&str; 8] = [
+    "Ready to accept connections",
+    "Sentinel ID is",
+    "database system is ready to accept connections",
+    "database system is ready to accept read-only connections",
+    "ready for connections",
+    "Server startup complete",
+    "Server is ready",
+    "process up: PgBouncer",
+];
 
 impl Process {
     pub(super) fn spawn(
@@ -92,7 +110,10 @@ impl Process {
             shell,
             orders: Some(orders),
             sent: BufReader::new(sent),
+            searched: File::open(&log)?,
             log,
+            line: Vec::new(),
+            is_ready: false,
         })
     }
 
@@ -123,18 +144,16 @@ impl Process {
         Ok(self.shell.try_wait()?.map(|_| self.end_of_log()))
     }
 
-    /// Whether the server has said that it listens.
-    pub(super) fn says_ready(&self) -> bool {
-        let log = self.log();
-        // A Sentinel says its id instead.
-        log.contains("Ready to accept connections")
-            || log.contains("Sentinel ID is")
-            || log.contains("database system is ready to accept connections")
-            || log.contains("database system is ready to accept read-only connections")
-            || log.contains("ready for connections")
-            || log.contains("Server startup complete")
-            || log.contains("Server is ready")
-            || log.contains("process up: PgBouncer")
+    /// Returns whether the server has said that it listens.
+    pub(super) fn says_ready(&mut self) -> bool {
+        // A log that cannot be read now can be at the next call.
+        let _ = self.searched.read_to_end(&mut self.line);
+        let said = String::from_utf8_lossy(&self.line);
+        self.is_ready |= READY.iter().any(|ready| said.contains(ready));
+        if let Some(end) = self.line.iter().rposition(|byte| *byte == b'\n') {
+            self.line.drain(..=end);
+        }
+        self.is_ready
     }
 
     fn end_of_log(&self) -> String {

@@ -1,7 +1,6 @@
 //! A private RabbitMQ.
 
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
@@ -9,6 +8,7 @@ use std::{fs, io};
 use tokio::sync::OnceCell;
 
 use super::database::{Database, Kind, find};
+use super::port::HeldPort;
 
 /// Starts the node directly, since Debian's `rabbitmq-server` runs as one user only. Its port
 /// mapper is a child of the node, and ends with it.
@@ -95,7 +95,7 @@ impl RabbitMqServer {
         format!("amqp://guest:guest@127.0.0.1:{port}/%2f")
     }
 
-    /// Its port on `127.0.0.1`.
+    /// Its port on `127.0.0.1`, which nobody else is given while the server is down.
     pub fn port(&self) -> u16 {
         self.0.port()
     }
@@ -131,7 +131,7 @@ impl RabbitMqServer {
     ///
     /// # Errors
     ///
-    /// If it does not start, also because another process has taken the port by now.
+    /// If it does not start.
     pub async fn restart(&self) -> io::Result<()> {
         self.0.restart().await
     }
@@ -151,15 +151,11 @@ impl Kind for RabbitMq {
         Ok(Command::new("true"))
     }
 
-    fn arguments(dir: &Path, port: u16) -> io::Result<Vec<OsString>> {
+    fn arguments(dir: &Path, port: u16, more: &mut Vec<HeldPort>) -> io::Result<Vec<OsString>> {
         fs::write(
             dir.join("rabbitmq.conf"),
             format!("{SETTINGS}listeners.tcp.1 = 127.0.0.1:{port}\n"),
         )?;
-        let listeners = [
-            TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?,
-            TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?,
-        ];
         let mut args: Vec<OsString> = vec![
             "-c".into(),
             SCRIPT.into(),
@@ -168,8 +164,11 @@ impl Kind for RabbitMq {
             dir.into(),
         ];
         args.push(port.to_string().into());
-        for listener in listeners {
-            args.push(listener.local_addr()?.port().to_string().into());
+        // Those of the node and of its mapper.
+        for _ in 0..2 {
+            let port = HeldPort::hold()?;
+            args.push(port.port().to_string().into());
+            more.push(port);
         }
         Ok(args)
     }

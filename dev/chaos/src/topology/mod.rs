@@ -98,7 +98,7 @@ impl Topology {
 /// The servers that were started. They keep acknowledged writes over a restart.
 #[derive(Debug)]
 pub(crate) enum Servers {
-    Single(RedisServer),
+    Single(Box<RedisServer>),
     Sentinel(RedisSentinels),
     Cluster(RedisCluster),
     Databases(Box<Databases>),
@@ -120,7 +120,7 @@ impl Servers {
                 let server = KEEPS
                     .into_iter()
                     .fold(RedisServer::builder(), RedisServerBuilder::arg);
-                Self::Single(server.start().await?)
+                Self::Single(Box::new(server.start().await?))
             }
             Topology::Sentinel => {
                 let servers = KEEPS

@@ -1,0 +1,23 @@
+//! What a full run of CI does besides: examples that need a broker or another program.
+
+mod operator;
+
+use crate::program::said_by;
+
+#[test]
+#[ignore = "cargo xtask ci --full"]
+fn mails_over_nats_reach_each_customer_once() {
+    said_by("mails", &["--broker", "nats"]);
+}
+
+#[test]
+#[ignore = "cargo xtask ci --full"]
+fn inbox_writes_each_invoice_once() {
+    said_by("inbox", &[]);
+}
+
+#[test]
+#[ignore = "cargo xtask ci --full"]
+fn grpc_charges_each_order_once() {
+    said_by("grpc", &[]);
+}

@@ -1,0 +1,3 @@
+//! Tests that take minutes, or measure.
+
+mod million;

@@ -1,0 +1,3 @@
+//! What tests measure: they run alone on the machine.
+
+mod memory;

@@ -1,0 +1,80 @@
+//! The conformance suite, with one set of servers for all its trials: a test each would start a
+//! cluster each.
+
+use idem_core::record::RecordId;
+use idem_redis::RedisStore;
+use idem_testkit::{BoxError, RedisCluster, RedisSentinels, RedisServer, Subject, suite};
+
+use crate::SECOND;
+
+#[derive(Clone, Copy)]
+enum Topology {
+    Sentinel,
+    Cluster,
+}
+
+impl Topology {
+    /// The server that has a key.
+    async fn server(self, key: &str) -> Result<&'static RedisServer, BoxError> {
+        match self {
+            Self::Sentinel => {
+                let redis = RedisSentinels::shared().await?;
+                Ok(&redis.servers()[redis.master().await?])
+            }
+            Self::Cluster => {
+                let cluster = RedisCluster::shared().await?;
+                Ok(&cluster.nodes()[cluster.master_of(key).await?])
+            }
+        }
+    }
+}
+
+impl Subject for Topology {
+    type Store = RedisStore;
+
+    async fn store(&self) -> Result<RedisStore, BoxError> {
+        let url = match self {
+            Self::Sentinel => RedisSentinels::shared().await?.url(),
+            Self::Cluster => RedisCluster::shared().await?.url(),
+        };
+        // Dozens of handles are made at the same time, too many for the usual limits of a busy
+        // machine.
+        let patient = RedisStore::builder()
+            .url(url)
+            .time_limit(4 * SECOND)
+            .connect_time_limit(20 * SECOND);
+        let mut tries = 5;
+        loop {
+            tries -= 1;
+            match patient.clone().connect().await {
+                Err(error) if error.is_retryable() && tries > 0 => {}
+                connected => return Ok(connected?),
+            }
+        }
+    }
+
+    async fn plant(&self, id: &RecordId, value: &[u8]) -> Result<bool, BoxError> {
+        let key = format!("idem:{}", id.as_str());
+        self.server(&key)
+            .await?
+            .cli(&[b"SET", key.as_bytes(), value, b"PX", b"60000"])
+            .await?;
+        Ok(true)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_suite_passes_under_sentinel() {
+    suite::run_all(|| Topology::Sentinel).await.assert_passed();
+    suite::run_all_admin(|| Topology::Sentinel)
+        .await
+        .assert_passed();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_suite_passes_in_a_cluster() {
+    suite::run_all(|| Topology::Cluster).await.assert_passed();
+    suite::run_all_admin(|| Topology::Cluster)
+        .await
+        .assert_passed();
+}

@@ -1,0 +1,197 @@
+//! Connections that the server has ended, and servers that take no statement just now: a step goes
+//! on another connection, unnoticed.
+
+use idem_core::store::record::{Claim, Owner, Ownership, Removed, Renewal};
+use idem_core::{Error, Store as _};
+use idem_sqlx::sqlx;
+use idem_sqlx::sqlx::mysql::{MySqlPool, MySqlPoolOptions};
+use idem_sqlx::sqlx::postgres::{PgPool, PgPoolOptions};
+use idem_sqlx::{MySqlStore, PostgresStore};
+use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer};
+
+use crate::failed::Failed;
+use crate::{LONG, Server, id, order, runtime, until};
+
+/// How many connections are idle at once.
+const CONNECTIONS: u32 = 4;
+
+/// How the server comes to end its idle connections.
+enum Ends {
+    /// By itself, after this statement.
+    InTime(&'static str),
+    /// By this statement.
+    Now(&'static str),
+    Restart,
+}
+
+macro_rules! over {
+    (
+        $module:ident, $Server:ty, $Store:ident, $Pool:ident, $PoolOptions:ident,
+        others: $others:literal, ends: $ends:expr,
+        note: $note:literal, trigger: $trigger:expr, refusals: $refusals:expr
+    ) => {
+        mod $module {
+            use super::*;
+
+            async fn pool_of(server: &$Server, connections: u32) -> $Pool {
+                let options = $PoolOptions::new()
+                    .max_connections(connections)
+                    .test_before_acquire(false);
+                options.connect(&server.url()).await.unwrap()
+            }
+
+            /// Fills the pool with idle connections, and has the server end all of them.
+            async fn end_all(server: &$Server, ends: &Ends, admin: &$Pool, pool: &$Pool) {
+                let mut all = Vec::new();
+                for _ in 0..CONNECTIONS {
+                    all.push(pool.acquire().await.unwrap());
+                }
+                drop(all);
+                let are_idle = async || {
+                    until("they are idle", async || {
+                        pool.num_idle() == CONNECTIONS as usize
+                    })
+                    .await;
+                };
+                match ends {
+                    Ends::InTime(_) => {}
+                    Ends::Now(statement) => {
+                        are_idle().await;
+                        sqlx::raw_sql(*statement).execute(admin).await.unwrap();
+                    }
+                    Ends::Restart => {
+                        are_idle().await;
+                        return server.restart().await.unwrap();
+                    }
+                }
+                let left = async || {
+                    sqlx::query_scalar::<_, i64>($others)
+                        .fetch_one(admin)
+                        .await
+                        .unwrap()
+                };
+                until("the server has ended them", async || left().await == 0).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn calls_do_not_notice_that_the_server_ended_their_connections() {
+                for ends in $ends {
+                    let server = <$Server>::start().await.unwrap();
+                    let admin = pool_of(&server, 1).await;
+                    if let Ends::InTime(statement) = ends {
+                        sqlx::raw_sql(statement).execute(&admin).await.unwrap();
+                    }
+                    let pool = pool_of(&server, CONNECTIONS).await;
+                    let store = $Store::new(pool.clone());
+                    store.migrate().await.unwrap();
+                    let idempotency = runtime(store.clone());
+                    let again = async || end_all(&server, &ends, &admin, &pool).await;
+                    again().await;
+                    assert!(!order(&idempotency, "k", 1).await.unwrap().is_replayed());
+                    again().await;
+                    assert!(order(&idempotency, "k", 2).await.unwrap().is_replayed());
+                    again().await;
+                    // The first step of a store looks at its table.
+                    let fresh = runtime($Store::new(pool.clone()));
+                    assert!(order(&fresh, "k", 3).await.unwrap().is_replayed());
+                    again().await;
+                    assert_eq!(store.remove(&id("k")).await.unwrap(), Removed::Removed);
+                    let claim = Claim::new(id("renewed"), Owner::generate(), LONG, LONG);
+                    store.claim(&claim).await.unwrap();
+                    again().await;
+                    let renewal = Renewal::new(claim.id, claim.owner, LONG);
+                    let renewed = store.renew(&[renewal]).await;
+                    assert!(matches!(renewed[..], [Ok(Ownership::Held)]), "{renewed:?}");
+                    again().await;
+                    let operation = idempotency.operation("orders").key("k");
+                    let transaction = operation.transaction(&pool, async |_| Ok::<_, Failed>(4));
+                    assert!(!transaction.await.unwrap().is_replayed());
+                    // A connection that is kept between the steps, and whose turn comes again while
+                    // the body runs.
+                    let own = Server::store(&server).await;
+                    let body = async || {
+                        again().await;
+                        Ok::<_, Error>(5)
+                    };
+                    let outcome = runtime(own).operation("orders").key("own").run(body).await;
+                    assert_eq!(outcome.unwrap().into_inner(), 5);
+                    admin.close().await;
+                }
+            }
+
+            /// A trigger fails as such a server would, for all connections that there are.
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn a_statement_that_the_server_refused_unread_is_sent_again() {
+                let server = <$Server>::empty().await;
+                let store = server.store().await;
+                let idempotency = runtime(store.clone());
+                server
+                    .execute("CREATE TABLE refused (connection BIGINT)")
+                    .await;
+                for refusal in $refusals {
+                    order(&idempotency, "warm", 1).await.unwrap();
+                    server.execute($note).await;
+                    for statement in $trigger {
+                        server.execute(&statement.replace("REFUSAL", refusal)).await;
+                    }
+                    let outcome = order(&idempotency, refusal, 2).await;
+                    assert!(
+                        outcome.as_ref().is_ok_and(|outcome| !outcome.is_replayed()),
+                        "{refusal}: {outcome:?}"
+                    );
+                }
+            }
+        }
+    };
+}
+
+over!(
+    on_postgres, PostgresServer, PostgresStore, PgPool, PgPoolOptions,
+    others: "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid \
+        <> pg_backend_pid()",
+    ends: [
+        Ends::InTime("ALTER DATABASE postgres SET idle_session_timeout = '1s'"),
+        Ends::Now("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> \
+            pg_backend_pid()"),
+        Ends::Restart,
+    ],
+    note: "INSERT INTO refused SELECT pid FROM pg_stat_activity",
+    trigger: [
+        "CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+           IF EXISTS (SELECT FROM refused WHERE connection = pg_backend_pid()) \
+           THEN RAISE EXCEPTION 'refused' USING ERRCODE = 'REFUSAL'; END IF; RETURN NEW; END $$",
+        "CREATE OR REPLACE TRIGGER refuse BEFORE INSERT ON idem_records FOR EACH ROW EXECUTE \
+         FUNCTION refuse()",
+    ],
+    refusals: ["57P05", "57P01", "57P02", "57P04", "25P04"]
+);
+over!(
+    on_mariadb, MariaDbServer, MySqlStore, MySqlPool, MySqlPoolOptions,
+    others: "SELECT count(*) FROM information_schema.processlist WHERE user = 'idem' AND id <> \
+        CONNECTION_ID()",
+    ends: [Ends::InTime("SET GLOBAL wait_timeout = 1"), Ends::Restart],
+    note: "INSERT INTO refused SELECT CONNECTION_ID()",
+    trigger: [
+        "DROP TRIGGER IF EXISTS refuse",
+        "CREATE TRIGGER refuse BEFORE INSERT ON idem_records FOR EACH ROW \
+           IF CONNECTION_ID() < (SELECT MAX(connection) FROM refused) AND NOT @refused <=> REFUSAL \
+           THEN \
+           SET @refused = REFUSAL; SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = REFUSAL; END IF",
+    ],
+    refusals: ["1047", "1053", "1412", "1927", "2006", "2013", "3101", "3169", "4031"]
+);
+over!(
+    real_mysql, MySqlServer, MySqlStore, MySqlPool, MySqlPoolOptions,
+    others: "SELECT count(*) FROM information_schema.processlist WHERE user = 'idem' AND id <> \
+        CONNECTION_ID()",
+    ends: [Ends::InTime("SET GLOBAL wait_timeout = 1"), Ends::Restart],
+    note: "INSERT INTO refused SELECT CONNECTION_ID()",
+    trigger: [
+        "DROP TRIGGER IF EXISTS refuse",
+        "CREATE TRIGGER refuse BEFORE INSERT ON idem_records FOR EACH ROW \
+           IF CONNECTION_ID() < (SELECT MAX(connection) FROM refused) AND NOT @refused <=> REFUSAL \
+           THEN \
+           SET @refused = REFUSAL; SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = REFUSAL; END IF",
+    ],
+    refusals: ["1047", "1053", "1412", "1927", "2006", "2013", "3101", "3169", "4031"]
+);

@@ -1,0 +1,372 @@
+//! A server that dies, stands still or takes nothing: each step is an error within two seconds, and
+//! the store recovers by itself.
+
+use std::time::Duration;
+
+use idem_core::{RecordState, StoreErrorKind};
+use idem_testkit::{MariaDbServer, PostgresServer, Proxy};
+
+use crate::{LONG, Server, fails_in_time, order, over_both_servers, recovers, runtime, until};
+
+over_both_servers! {
+    /// All idle connections are broken then, and the first step after it must not have to be
+    /// repeated by the caller.
+    async fn a_restart_between_two_steps_is_not_noticed<S: Server>() {
+        let server = S::start().await;
+        let store = server.store().await;
+        let idempotency = runtime(store.clone());
+        let calls = (0..10).map(|number| {
+            let idempotency = idempotency.clone();
+            tokio::spawn(async move { order(&idempotency, &number.to_string(), number).await })
+        });
+        for call in calls.collect::<Vec<_>>() {
+            call.await.unwrap().unwrap();
+        }
+        server.restart().await;
+        assert!(order(&idempotency, "0", 9).await.unwrap().is_replayed());
+        order(&idempotency, "new", 1).await.unwrap();
+    }
+
+    /// The body has succeeded, and the store does not know whether its commit was carried out.
+    async fn a_commit_whose_reply_was_lost_is_settled<S: Server>() {
+        let server = S::empty().await;
+        server.store().await;
+        let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port()))
+            .await
+            .unwrap();
+        let through = runtime(
+            S::connect(&server.url_through(proxy.address().port()))
+                .await
+                .unwrap(),
+        );
+        let direct = runtime(S::connect(&server.url()).await.unwrap());
+        let run = through.operation("orders").key("k").run(async || {
+            proxy.swallow_replies(true);
+            Ok::<_, idem_core::Error>(7)
+        });
+        assert_eq!(
+            tokio::time::timeout(LONG, run)
+                .await
+                .unwrap()
+                .unwrap()
+                .into_inner(),
+            7
+        );
+        // Carried out, or never sent, since no connection could be had: then it is tried on in the
+        // background.
+        proxy.restore();
+        let again = direct
+            .operation("orders")
+            .key("k")
+            .wait(LONG)
+            .run(async || Ok::<_, idem_core::Error>(8))
+            .await
+            .unwrap();
+        assert!(again.is_replayed() && again.into_inner() == 7);
+        let again = order(&through, "k", 9).await.unwrap();
+        assert!(again.is_replayed() && again.into_inner() == 7);
+    }
+}
+
+mod quiet {
+    use super::*;
+
+    over_both_servers! {
+        async fn an_exhausted_pool_is_an_error_in_time<S: Server>() {
+            let server = S::empty().await;
+            let (store, held) = S::on_pool_of_one(&server.url()).await;
+            let error = fails_in_time(&store).await;
+            assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+            assert!(
+                error
+                    .to_string()
+                    .contains("all connections of the pool are in use"),
+                "{error}"
+            );
+            drop(held);
+            recovers(&store).await;
+        }
+
+        async fn a_stopped_server_is_an_error_in_time<S: Server>() {
+            let server = S::start().await;
+            let store = server.store().await;
+            recovers(&store).await;
+            server.pause();
+            // More often than the pool has connections: none of them may be lost to the store.
+            for _ in 0..3 {
+                fails_in_time(&store).await;
+                let many: Vec<_> = (0..8)
+                    .map(|_| {
+                        tokio::spawn({
+                            let store = store.clone();
+                            async move { fails_in_time(&store).await }
+                        })
+                    })
+                    .collect();
+                for one in many {
+                    one.await.unwrap();
+                }
+            }
+            server.resume();
+            recovers(&store).await;
+        }
+
+        async fn a_killed_server_is_an_error_in_time_and_its_return_is_noticed<S: Server>() {
+            let server = S::start().await;
+            let store = server.store().await;
+            let idempotency = runtime(store.clone());
+            order(&idempotency, "k", 1).await.unwrap();
+            server.kill();
+            fails_in_time(&store).await;
+            assert!(
+                order(&idempotency, "other", 2).await.is_err(),
+                "a body ran without its claim"
+            );
+            server.restart().await;
+            recovers(&store).await;
+            assert_eq!(order(&idempotency, "k", 3).await.unwrap().into_inner(), 1);
+        }
+
+        /// As with a slow handshake of TLS. The limit of each step ends before its own connection
+        /// is open.
+        async fn a_connection_that_takes_longer_to_open_than_a_step_may_serves_a_later_step<
+            S: Server,
+        >() {
+            let server = S::empty().await;
+            server.store().await;
+            let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port()))
+                .await
+                .unwrap();
+            let store = S::connect(&server.url_through(proxy.address().port()))
+                .await
+                .unwrap();
+            proxy.delay_connections(Duration::from_millis(1300));
+            let error = fails_in_time(&store).await;
+            assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+            assert!(
+                error.to_string().contains("check that the database runs"),
+                "{error}"
+            );
+            recovers(&store).await;
+        }
+
+        async fn a_cut_network_is_an_error_in_time<S: Server>() {
+            let server = S::empty().await;
+            server.store().await;
+            let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port()))
+                .await
+                .unwrap();
+            let store = S::connect(&server.url_through(proxy.address().port()))
+                .await
+                .unwrap();
+            recovers(&store).await;
+            proxy.cut();
+            fails_in_time(&store).await;
+            proxy.restore();
+            recovers(&store).await;
+            proxy.delay(Duration::from_secs(5));
+            let error = fails_in_time(&store).await;
+            assert!(error.is_unknown(), "{error}");
+            proxy.restore();
+            recovers(&store).await;
+        }
+    }
+}
+
+/// A PostgreSQL without its first process finishes what its others are doing. The tests that kill
+/// one would then pass or fail by luck.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_postgres_finishes_nothing() {
+    let server = PostgresServer::start().await.unwrap();
+    let pool = sqlx::PgPool::connect(&server.url()).await.unwrap();
+    let busy = tokio::spawn({
+        let pool = pool.clone();
+        async move {
+            sqlx::query("SELECT count(*) FROM generate_series(1, 20000000)")
+                .execute(&pool)
+                .await
+        }
+    });
+    until("the query runs", async || {
+        let running = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT count(*) FROM \
+             generate_series(1, 20000000)'";
+        sqlx::query_scalar::<_, i64>(running)
+            .fetch_one(&pool)
+            .await
+            .unwrap()
+            == 1
+    })
+    .await;
+    server.kill().unwrap();
+    busy.await.unwrap().unwrap_err();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_of_postgres_is_unavailable_and_takes_over_when_it_is_promoted() {
+    let primary = PostgresServer::start_with(&["-c", "synchronous_standby_names=standby"])
+        .await
+        .unwrap();
+    let replica = primary.start_standby(&[]).await.unwrap();
+    let store = primary.store().await;
+    order(&runtime(store), "k", 1).await.unwrap();
+    let store = idem_sqlx::PostgresStore::connect(replica.url())
+        .await
+        .unwrap();
+    let idempotency = runtime(store.clone());
+    for key in ["k", "new"] {
+        let error = order(&idempotency, key, 2).await.unwrap_err();
+        assert!(
+            error.to_string().contains("replica") && error.is_retryable(),
+            "{error}"
+        );
+    }
+    primary.kill().unwrap();
+    replica.promote().await.unwrap();
+    recovers(&store).await;
+    assert!(order(&idempotency, "k", 3).await.unwrap().is_replayed());
+    assert!(!order(&idempotency, "new", 4).await.unwrap().is_replayed());
+}
+
+/// A trigger acts as a full disk, since only root may
+/// mount one: each row that is written is an error as of such a disk.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_of_postgres_takes_no_new_key_and_loses_nothing() {
+    let server = PostgresServer::empty().await;
+    let idempotency = runtime(server.store().await);
+    order(&idempotency, "before", 1).await.unwrap();
+    server
+        .execute(
+            "CREATE FUNCTION is_full() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+           RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = \
+           '53100'; END $$",
+        )
+        .await;
+    let meanwhile = idempotency.operation("orders").key("meanwhile").run(async || {
+        // After an insert, since before one it would be called for rows that are there.
+        let full =
+            "CREATE TRIGGER is_full AFTER INSERT OR UPDATE ON idem_records FOR EACH ROW EXECUTE \
+             FUNCTION is_full()";
+        server.execute(full).await;
+        Ok::<_, idem_core::Error>(2)
+    });
+    // Its caller has the value, and the record is written when there is space again.
+    assert_eq!(meanwhile.await.unwrap().into_inner(), 2);
+    let idem_core::Error::Store { source, .. } = order(&idempotency, "new", 3).await.unwrap_err()
+    else {
+        panic!("another error")
+    };
+    assert!(
+        source.kind() == StoreErrorKind::Full && source.to_string().contains("space"),
+        "{source}"
+    );
+    assert!(
+        order(&idempotency, "before", 4)
+            .await
+            .unwrap()
+            .is_replayed()
+    );
+    server.execute("DROP TRIGGER is_full ON idem_records").await;
+    order(&idempotency, "new", 5).await.unwrap();
+    let direct = runtime(server.store().await);
+    let again = direct
+        .operation("orders")
+        .key("meanwhile")
+        .wait(LONG)
+        .run(async || Ok::<_, idem_core::Error>(6));
+    let again = again.await.unwrap();
+    assert!(again.is_replayed() && again.into_inner() == 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_of_mariadb_takes_no_new_key_and_loses_nothing() {
+    // All tables in one file, which does not grow beyond this.
+    let file = "--innodb-data-file-path=ibdata1:12M:autoextend:max:24M";
+    let server = MariaDbServer::start_with(&["--innodb-file-per-table=0", file])
+        .await
+        .unwrap();
+    let idempotency = runtime(server.store().await);
+    order(&idempotency, "before", 1).await.unwrap();
+    let mut length = 1 << 20;
+    let mut full = None;
+    for number in 0..2000 {
+        let operation = || idempotency.operation("texts").key(&number);
+        // What does not fit any more is a commit, and then a claim.
+        match operation()
+            .run(async || Ok::<_, idem_core::Error>("x".repeat(length)))
+            .await
+        {
+            Ok(outcome) => assert_eq!(outcome.into_inner().len(), length),
+            Err(error) => full = Some(error),
+        }
+        if let Err(error) = order(&idempotency, &format!("small {number}"), number).await {
+            full = Some(error);
+        }
+        if full.is_some() {
+            break;
+        }
+        // The pages of a text that did not fit are free for shorter ones, until those are used up.
+        if operation()
+            .inspect()
+            .await
+            .unwrap()
+            .is_none_or(|found| found.state != RecordState::Committed)
+        {
+            length = (length / 2).max(1 << 10);
+        }
+    }
+    let full = full.expect("it was never full");
+    let idem_core::Error::Store { source, .. } = &full else {
+        panic!("{full}")
+    };
+    assert!(
+        source.kind() == StoreErrorKind::Full && source.to_string().contains("space"),
+        "{source}"
+    );
+    assert!(
+        order(&idempotency, "before", 2)
+            .await
+            .unwrap()
+            .is_replayed()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_only_postgres_is_unavailable_and_says_why() {
+    let server = PostgresServer::empty().await;
+    let store = server.store().await;
+    server.set("default_transaction_read_only = on").await;
+    let store_after = idem_sqlx::PostgresStore::connect(server.url())
+        .await
+        .unwrap();
+    let error = order(&runtime(store_after), "k", 1).await.unwrap_err();
+    assert!(
+        error.to_string().contains("replica") && error.is_retryable(),
+        "{error}"
+    );
+    recovers(&store).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_only_mariadb_is_unavailable_and_says_why() {
+    let server = MariaDbServer::start().await.unwrap();
+    server.store().await;
+    // Not for the user of the tests, who may do everything.
+    server
+        .execute(
+            "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'wordpass'; GRANT SELECT, INSERT, UPDATE, \
+         DELETE ON idem.* TO app@'127.0.0.1'; SET GLOBAL read_only = 1",
+        )
+        .await;
+    let app = runtime(
+        idem_sqlx::MySqlStore::connect(server.url().replace("idem:", "app:"))
+            .await
+            .unwrap(),
+    );
+    let error = order(&app, "k", 1).await.unwrap_err();
+    assert!(
+        error.to_string().contains("read-only") && error.is_retryable(),
+        "{error}"
+    );
+    server.execute("SET GLOBAL read_only = 0").await;
+    order(&app, "k", 2).await.unwrap();
+}

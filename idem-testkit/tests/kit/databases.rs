@@ -1,0 +1,64 @@
+//! The shared memory of a private PostgreSQL.
+
+use std::fs;
+use std::process::Command;
+
+use idem_testkit::PostgresServer;
+
+use crate::until::until;
+
+pub(crate) fn ask(url: &str, statement: &str) -> String {
+    let output = Command::new("psql")
+        .args([url, "--no-psqlrc", "-tAc", statement])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// The segment of shared memory that a PostgreSQL names in its file.
+fn segment(server: &PostgresServer) -> String {
+    let file = fs::read_to_string(server.dir().join("data/postmaster.pid")).unwrap();
+    let line = file.lines().nth(6).unwrap();
+    line.split_whitespace().last().unwrap().to_owned()
+}
+
+fn is_there(segment: &str) -> bool {
+    let all = fs::read_to_string("/proc/sysvipc/shm").unwrap();
+    all.lines()
+        .any(|line| line.split_whitespace().nth(1) == Some(segment))
+}
+
+/// The segment ends with the last process of the server, which may end after the first.
+async fn until_it_is_gone(segment: &str) {
+    until(&format!("segment {segment} is gone"), || !is_there(segment)).await;
+}
+
+/// A host has 4,096 of them.
+#[tokio::test]
+async fn a_postgres_that_is_killed_or_dropped_leaves_no_shared_memory() {
+    let server = PostgresServer::start().await.unwrap();
+    assert_eq!(
+        ask(&server.url(), "SHOW dynamic_shared_memory_type"),
+        "mmap",
+        "others are not in the directory that is removed"
+    );
+    let killed = segment(&server);
+    assert!(is_there(&killed));
+    server.kill().unwrap();
+    until_it_is_gone(&killed).await;
+
+    server.restart().await.unwrap();
+    let restarted = segment(&server);
+    server.restart().await.unwrap();
+    until_it_is_gone(&restarted).await;
+
+    server.pause().unwrap();
+    let dropped = segment(&server);
+    drop(server);
+    until_it_is_gone(&dropped).await;
+}

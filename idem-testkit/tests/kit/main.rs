@@ -1,0 +1,12 @@
+//! The kit itself: its servers and their ports, its network, and its store that fails on demand.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+mod databases;
+mod fault_store;
+mod in_ci;
+mod leftovers;
+mod ports;
+mod proxy;
+mod server;
+mod until;

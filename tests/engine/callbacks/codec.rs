@@ -1,0 +1,120 @@
+//! A codec that panics.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use idem::store::{Codec, CodecContext, CodecFailure, CodecId};
+use idem::{Begin, Error, Idempotency, MemoryStore, RecordState, erased_serde};
+use idem_testkit::FaultStore;
+
+use super::Res;
+use crate::support::LEASE;
+
+/// A codec that panics while this is set, and otherwise writes JSON.
+#[derive(Clone, Default)]
+struct PanickingCodec(Arc<AtomicBool>);
+
+impl PanickingCodec {
+    fn may_panic(&self) {
+        assert!(!self.0.load(SeqCst), "a codec that panics");
+    }
+}
+
+impl Codec for PanickingCodec {
+    fn id(&self) -> CodecId {
+        CodecId::parse(b"touchy").unwrap()
+    }
+
+    fn encode(
+        &self,
+        _: CodecContext<'_>,
+        value: &dyn erased_serde::Serialize,
+    ) -> Result<Vec<u8>, CodecFailure> {
+        self.may_panic();
+        Ok(serde_json::to_vec(value)?)
+    }
+
+    fn decode(
+        &self,
+        _: CodecContext<'_>,
+        bytes: &[u8],
+        read: &mut dyn FnMut(
+            &mut dyn erased_serde::Deserializer<'_>,
+        ) -> Result<(), erased_serde::Error>,
+    ) -> Result<(), CodecFailure> {
+        self.may_panic();
+        let mut json = serde_json::Deserializer::from_slice(bytes);
+        read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json))?;
+        Ok(json.end()?)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn p9_a_codec_that_panics_loses_no_record_of_work_that_is_done() {
+    let codec = PanickingCodec::default();
+    let store = MemoryStore::new();
+    let panics = |now| codec.0.store(now, SeqCst);
+    let idempotency = Idempotency::builder(FaultStore::new(store))
+        .codec(codec.clone())
+        .local_cache(10)
+        .build();
+    let call = |key: &'static str| {
+        idempotency
+            .operation("callbacks.codec")
+            .key(key)
+            .lease(LEASE)
+    };
+    let unreachable = async || -> Res { unreachable!("it is done") };
+
+    // The body has run: that is recorded, in a call of each kind.
+    panics(true);
+    call("run").run(async || Res::Ok(1)).await.unwrap();
+    let Begin::Execute(lease) = call("by hand").begin().await.unwrap() else {
+        panic!("nothing was there")
+    };
+    lease.commit(&1).await.unwrap();
+    drop(lease);
+    panics(false);
+    for key in ["run", "by hand"] {
+        assert!(
+            matches!(
+                call(key).run(unreachable).await,
+                Err(Error::AlreadyDone { .. })
+            ),
+            "{key}"
+        );
+    }
+
+    // An unreadable outcome is not a reason to run again, now or later.
+    call("read").run(async || Res::Ok(2)).await.unwrap();
+    panics(true);
+    assert!(matches!(
+        call("read").run(unreachable).await,
+        Err(Error::Codec { .. })
+    ));
+    assert!(matches!(
+        call("read").lookup::<u32>().await,
+        Err(Error::Codec { .. })
+    ));
+    panics(false);
+    assert_eq!(call("read").run(unreachable).await.unwrap().into_inner(), 2);
+
+    // What is settled by hand is written before anything is changed.
+    drop(call("settled").begin().await.unwrap());
+    tokio::time::sleep(LEASE).await;
+    panics(true);
+    assert!(matches!(
+        call("settled").settle(&3).await,
+        Err(Error::Config { .. })
+    ));
+    panics(false);
+    assert_eq!(
+        call("settled").inspect().await.unwrap().unwrap().state,
+        RecordState::Abandoned
+    );
+    call("settled").settle(&3).await.unwrap();
+    assert_eq!(
+        call("settled").run(unreachable).await.unwrap().into_inner(),
+        3
+    );
+}

@@ -1,0 +1,151 @@
+//! The promises of steps, once over each store.
+
+use std::future::pending;
+use std::sync::Arc;
+
+use idem::{Abandoned, Error, Idempotency, Operation, RecordState};
+use tokio::sync::Notify;
+
+use super::{EFFECTS, Failure, Shop};
+use crate::over_all_stores;
+use crate::support::{LEASE, LONG, World, eventually};
+
+fn order(idempotency: &Idempotency, name: &'static str) -> Operation<'static> {
+    idempotency
+        .operation(name)
+        .key("o-1")
+        .fingerprint("two pens")
+        .lease(LEASE)
+        .wait(LONG)
+}
+
+/// The state of a step's record; `None` if it is gone.
+async fn state_of(idempotency: &Idempotency, name: &str, key: &[&str]) -> Option<RecordState> {
+    let operation = idempotency.operation(name.to_owned());
+    let operation = match key {
+        [one] => operation.key(one),
+        [one, other, ..] => operation.key(&(one, other)),
+        [] => operation,
+    };
+    operation.inspect().await.unwrap().map(|info| info.state)
+}
+
+over_all_stores! {
+    async fn another_process_goes_on_after_the_finished_steps_and_they_are_removed_in_the_end(
+        world: World,
+    ) {
+        let one = world.builder().await.local_cache(1000).build();
+        let two = world.process().await;
+        let shop = Shop::failing(1);
+        let failed = order(&one, "steps.goes_on").run(|| shop.place()).await;
+        assert!(matches!(failed, Err(Failure::Down)), "{failed:?}");
+        let charge = state_of(&two, "steps.goes_on/charge", &["o-1"]).await;
+        let reserve = state_of(&two, "steps.goes_on/reserve", &["o-1", "pen"]).await;
+        assert_eq!([charge, reserve], [Some(RecordState::Committed); 2]);
+
+        let placed = order(&two, "steps.goes_on")
+            .run(|| shop.place())
+            .await
+            .unwrap();
+        assert_eq!(
+            (placed.into_inner(), shop.effects()),
+            (7, EFFECTS.map(str::to_owned).to_vec())
+        );
+        two.shutdown(LONG).await.unwrap();
+        for (name, key) in [
+            ("charge", &["o-1"][..]),
+            ("reserve", &["o-1", "ink"]),
+            ("mail", &["o-1"]),
+        ] {
+            let name = format!("steps.goes_on/{name}");
+            assert_eq!(state_of(&one, &name, key).await, None, "{name}");
+        }
+        assert!(
+            order(&one, "steps.goes_on")
+                .run(|| shop.place())
+                .await
+                .unwrap()
+                .is_replayed()
+        );
+    }
+
+    async fn p1_an_attempt_that_was_cut_off_in_a_step_is_waited_for_and_the_step_runs_again(
+        world: World,
+    ) {
+        let (one, two) = (world.process().await, world.process().await);
+        let begun = Notify::new();
+        let cut = order(&one, "steps.cut").run(|| {
+            idem::step("charge", async || {
+                begun.notify_one();
+                pending::<Result<u64, Error>>().await
+            })
+        });
+        tokio::select! {
+            _ = cut => panic!("a body that never ends has ended"),
+            () = begun.notified() => {}
+        }
+        let again = order(&two, "steps.cut").run(|| {
+            idem::step("charge", async || {
+                Ok::<_, Error>(idem::current().unwrap().attempt())
+            })
+        });
+        assert_eq!(again.await.unwrap().into_inner(), 2);
+    }
+
+    async fn p5_a_step_that_was_cut_off_below_a_call_that_rejects_is_settled_by_itself(
+        world: World,
+    ) {
+        let idempotency = world.process().await;
+        let order = || order(&idempotency, "steps.reject").abandoned(Abandoned::Reject);
+        let begun = Arc::new(Notify::new());
+        let cut = order().run(|| {
+            idem::step("charge", async || {
+                begun.notify_one();
+                pending::<Result<u64, Error>>().await
+            })
+        });
+        tokio::select! {
+            _ = cut => panic!("a body that never ends has ended"),
+            () = begun.notified() => {}
+        }
+        eventually("the lease ends", async || {
+            matches!(order().release().await, Ok(true))
+        })
+        .await;
+        let place = || idem::step("charge", async || Ok::<_, Error>(1_u64));
+        let refused = order().run(place).await;
+        assert!(
+            matches!(refused, Err(Error::Abandoned { .. })),
+            "{refused:?}"
+        );
+        order().of_step("charge").settle(&9_u64).await.unwrap();
+        assert_eq!(order().run(place).await.unwrap().into_inner(), 9);
+    }
+
+    async fn forgetting_a_call_forgets_its_steps_and_those_of_no_other(world: World) {
+        let idempotency = world.process().await;
+        let shop = Shop::failing(2);
+        order(&idempotency, "steps.forget")
+            .run(|| shop.place())
+            .await
+            .unwrap_err();
+        let other = order(&idempotency, "steps.forget").key("o-10");
+        other.run(|| shop.place()).await.unwrap_err();
+        assert!(order(&idempotency, "steps.forget").forget().await.unwrap());
+        for (key, left) in [("o-1", None), ("o-10", Some(RecordState::Committed))] {
+            assert_eq!(
+                state_of(&idempotency, "steps.forget/charge", &[key]).await,
+                left
+            );
+            assert_eq!(
+                state_of(&idempotency, "steps.forget/reserve", &[key, "pen"]).await,
+                left
+            );
+        }
+        order(&idempotency, "steps.forget")
+            .run(|| shop.place())
+            .await
+            .unwrap();
+        assert_eq!(shop.effects()[6..], EFFECTS);
+    }
+}
