@@ -20,8 +20,6 @@ use crate::trial::{Subjects, admin, plain};
 
 /// How many trials are under way at a time, unless the user says otherwise. Most of them wait.
 const AT_A_TIME: usize = 16;
-/// The same of those that share a runtime: a trial is no thread there.
-const TASKS_AT_A_TIME: usize = 48;
 
 /// All trials.
 pub fn trials() -> impl Iterator<Item = Trial> {
@@ -120,7 +118,7 @@ pub async fn run_all_admin<S: Subject<Store: AdminStore>>(
 }
 
 async fn run_all_of(trials: impl Iterator<Item = Trial>, subjects: Subjects) -> Report {
-    let places = Arc::new(Semaphore::new(TASKS_AT_A_TIME));
+    let places = Arc::new(Semaphore::new(AT_A_TIME));
     let mut tasks = JoinSet::new();
     for (index, trial) in trials.enumerate() {
         let subjects = Arc::clone(&subjects);
