@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use crate::load::{Res, World, counted};
 
-/// A third of it passes while a body blocks, or while Redis stands still: the rest is for a busy
-/// machine.
+/// Half of it passes while a body blocks, or while Redis stands still.
 const LEASE: Duration = Duration::from_secs(4);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -19,7 +18,7 @@ async fn p1_a_body_that_blocks_its_thread_for_less_than_its_lease_costs_no_other
             let call = idempotency.operation("blocks").key("k").lease(LEASE);
             let body = async || {
                 for _ in 0..4 {
-                    std::thread::sleep(LEASE / 3);
+                    std::thread::sleep(LEASE / 2);
                     tokio::task::yield_now().await;
                 }
                 Res::Ok(1)
@@ -40,7 +39,7 @@ async fn p1_a_redis_that_stops_for_less_than_a_lease_costs_none() {
     let world = World::start().await;
     let calls = world.begin(100, LEASE).await;
     world.server.pause().unwrap();
-    tokio::time::sleep(LEASE / 3).await;
+    tokio::time::sleep(LEASE / 2).await;
     world.server.resume().unwrap();
     // As long as the leases that were not renewed would last.
     tokio::time::sleep(LEASE).await;

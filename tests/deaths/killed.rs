@@ -46,6 +46,37 @@ const UNHEARD: &[Row] = &[
     (Woken(Request),          Released(1),   Runs(2),    Sooner,     1, ""),
 ];
 
+/// The promise on time: at once, or within a second after the lease.
+mod quiet {
+    use super::{AfterLease, Body, Commit, Committed, Death, InFlight, On, Replays, Reply, Row};
+    use super::{Runs, Sooner};
+    use crate::matrix::soon;
+    use crate::server::Kind;
+
+    #[rustfmt::skip]
+    const SOON: &[Row] = &[
+        (Body,              InFlight(1),  Runs(2),    AfterLease, 2, ""),
+        (On(Commit, Reply), Committed(1), Replays(1), Sooner,     1, ""),
+    ];
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn p5_the_next_caller_of_a_killed_process_has_its_answer_within_a_second_on_redis() {
+        soon(Kind::Redis, Death::Killed, SOON).await;
+    }
+
+    #[cfg(feature = "postgres")]
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn p5_the_next_caller_of_a_killed_process_has_its_answer_within_a_second_on_postgres() {
+        soon(Kind::Postgres, Death::Killed, SOON).await;
+    }
+
+    #[cfg(feature = "mysql")]
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn p5_the_next_caller_of_a_killed_process_has_its_answer_within_a_second_on_mariadb() {
+        soon(Kind::MariaDb, Death::Killed, SOON).await;
+    }
+}
+
 on_each_server! {
     p5_a_process_killed_at_any_step_leaves_the_key_to_the_next_caller_within_a_lease: super::Death::Killed, super::HEARD, super::HEARD;
     p5_the_same_if_what_it_sent_before_it_was_killed_never_arrives: super::Death::KilledUnheard, super::UNHEARD, super::UNHEARD;

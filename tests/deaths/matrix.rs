@@ -1,7 +1,7 @@
 //! The driver of the tables: one call that dies at a step, and what comes after it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use idem::{Begin, Idempotency, RecordState};
 use idem_testkit::{Gate, Mishap, Passing, Proxy, RedisServer};
@@ -72,10 +72,10 @@ pub(crate) enum Next {
     Reconciles,
 }
 
-/// When.
+/// The time of the next caller's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Soon {
-    /// Sooner than the lease ends: that is longer than this caller waits, or is renewed.
+    /// Before the lease ends. The lease outlives the caller's wait, or is renewed.
     Sooner,
     /// At the end of the lease, which is short.
     AfterLease,
@@ -92,7 +92,7 @@ const LONG_LEASE: Duration = Duration::from_secs(3 * LONG.as_secs());
 const SHORT_LEASE: Duration = Duration::from_millis(500);
 const TOLD: u64 = 70;
 
-/// As many cases run at once in this process, each with a process or connections of its own.
+/// Limits the cases that run at once in this process.
 pub(crate) static PLACES: Semaphore = Semaphore::const_new(6);
 
 /// Goes through a table, several cases at once, and reports all that fail.
@@ -125,6 +125,27 @@ pub(crate) async fn all(kind: Kind, death: Death, rows: &'static [Row]) {
         rows.len(),
         failed.join("\n")
     );
+}
+
+/// Goes through rows one after the other, and asserts how soon the next caller has its answer: at
+/// once, or at the end of the lease, and in either case within a second.
+pub(crate) async fn soon(kind: Kind, death: Death, rows: &'static [Row]) {
+    let stage = Arc::new(Stage::set(kind).await);
+    for (number, row) in rows.iter().enumerate() {
+        let name = format!("soon.{kind:?}.{death:?}.{number}");
+        let took = Case::prepare(stage.clone(), name, death, row)
+            .await
+            .run()
+            .await;
+        let waits = match row.3 {
+            Soon::AfterLease => stage.lease(),
+            Soon::Sooner => Duration::ZERO,
+        };
+        assert!(
+            took < waits + Duration::from_secs(1),
+            "{death:?} at {row:?}: after {took:?}"
+        );
+    }
 }
 
 /// The server, and the Redis that keeps the log.
@@ -247,7 +268,8 @@ impl Case {
         }
     }
 
-    async fn run(&self) {
+    /// Gives how long the next caller waited for its answer.
+    async fn run(&self) -> Duration {
         let (at, leaves, _, _, bodies, first_gets) = *self.row;
         let holder = self.set_up().await;
         let moment = self.script();
@@ -269,6 +291,7 @@ impl Case {
             got = first.ended() => panic!("the first call ended before its death: {got}"),
         }
         self.die(&mut first).await;
+        let since = Instant::now();
         eventually(&format!("{leaves:?} is left"), async || {
             self.is_left(leaves).await
         })
@@ -278,6 +301,7 @@ impl Case {
         }
 
         let next_got = self.next().await;
+        let took = since.elapsed();
 
         if let (Death::Stopped, Caller::There(process)) = (self.death, &first.caller) {
             process.go_on().await;
@@ -305,6 +329,7 @@ impl Case {
             lines.one_at_a_time() && lines.bodies() == bodies,
             "what bodies did: {lines:?}"
         );
+        took
     }
 
     /// What is there before the first call comes.
@@ -387,7 +412,7 @@ impl Case {
     /// Scripts what goes wrong with a step.
     fn befalls(&self, step: &Passing, leg: Leg) {
         match self.death {
-            // Of a process, what it sends again before its death meets the same.
+            // A process may send the step again before it dies.
             Death::Killed | Death::KilledUnheard | Death::Stopped => step.always(self.mishap(leg)),
             _ => step.next(self.mishap(leg)),
         }

@@ -45,7 +45,7 @@ pub(crate) enum Server {
 }
 
 impl Server {
-    /// The one of this kind.
+    /// Returns the shared server of this kind.
     pub(crate) async fn shared(kind: Kind) -> &'static Self {
         static SERVERS: [OnceCell<Server>; 4] = [const { OnceCell::const_new() }; 4];
         SERVERS[kind as usize]
@@ -136,14 +136,14 @@ pub(crate) async fn process(url: &str) -> Idempotency {
     // A busy machine may take longer than a store allows for a connection.
     let mut connected: Result<StoreHandle, StoreError> = connecting().await;
     for _ in 0..10 {
-        if connected.is_err() {
+        if connected.as_ref().is_err_and(StoreError::is_retryable) {
             connected = connecting().await;
         }
     }
     after_its_first_step(Idempotency::new(connected.unwrap())).await
 }
 
-/// Such a process whose store waits long for each step, so that no busy machine has a step fail.
+/// Returns a process whose store waits 15 s for each step, so that no step fails on a busy machine.
 pub(crate) async fn patient(url: &str) -> Idempotency {
     after_its_first_step(Idempotency::new(patient_store(url).await)).await
 }

@@ -28,7 +28,7 @@ use crate::wire::Leg;
 
 const PLACE: &str = "deaths.steps";
 const STEPS: [&str; 3] = ["charge", "parcel", "mail"];
-/// That of the process that dies.
+/// The lease of the process that dies.
 const LEASE: Duration = Duration::from_secs(3);
 
 /// The messages of the call, in their order: its claim and commit, those of each step, and the

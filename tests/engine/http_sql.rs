@@ -177,7 +177,7 @@ async fn p1_a_handler_that_keeps_the_last_connection_for_longer_than_its_lease_i
         "{first:?}"
     );
     may_end.notify_one();
-    // The next one has the usual times: a slow machine does not take its lease.
+    // The default lease is long enough for a slow machine.
     let other = Idempotency::new(SqliteStore::new(pool.clone()));
     let app = self::app(&pool, layer(&other), &may_end, &begun);
     let second = send(&app, request("k")).await;

@@ -1,4 +1,4 @@
-//! The engine: what it promises beside a single store, most of it over `MemoryStore` and with a
+//! Promises of the engine that do not depend on the store, most of them over `MemoryStore` with a
 //! paused clock. The same promises over every store are in `promises`.
 
 #![allow(

@@ -117,8 +117,7 @@ crate::over_all_stores! {
     }
 }
 
-/// The calls of others are held up for less than their leases, which a loaded machine would take
-/// from them.
+/// Other calls are held up for less than a lease. A loaded machine would take their leases.
 mod quiet {
     use super::*;
 

@@ -1,5 +1,5 @@
-//! All that asserts a duration or an allocation. These tests run alone on the machine, one after the
-//! other: beside others, what they measure would be the others' work.
+//! Tests that assert a duration or an allocation. They run alone on the machine, one after the
+//! other, because other tests would change what they measure.
 
 #![allow(
     clippy::disallowed_methods,

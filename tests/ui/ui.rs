@@ -13,7 +13,7 @@ const PINNED: &str = include_str!("RUST_VERSION").trim_ascii_end();
 /// The golden files hold at least so many mistakes.
 const MISTAKES: usize = 500;
 
-/// The folders of cases, one for each subject. What must compile, in `pass`, is compiled by `tests/attribute.rs`: here it would build
+/// The folders of cases, one for each subject. What must compile, in `pass`, is compiled by `tests/macros/main.rs`: here it would build
 /// everything a second time.
 fn subjects() -> Vec<PathBuf> {
     let entries = fs::read_dir(".")

@@ -195,9 +195,9 @@ fn prepare(workspace: &Workspace, topology: Topology) -> Result<()> {
 fn ensure(workspace: &Workspace, topology: Topology) -> Result<()> {
     redis::ensure(workspace.shell())?;
     if topology.names().contains(&"mysql") {
-        servers::MYSQL
-            .find(workspace)
-            .context("the fault run on MySQL needs one")?;
+        let program = servers::MYSQL.find(workspace);
+        let program = program.context("the fault run on MySQL needs one")?;
+        workspace.shell().set_var(servers::MYSQL.given, program);
     }
     if topology.has_databases() {
         suite::ensure_databases(workspace.shell())

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use xshell::cmd;
 
 use crate::house;
 use crate::workspace::Workspace;
@@ -134,7 +135,7 @@ fn missing_of_guide(file: &str, index: &str, facade: &str) -> Option<String> {
 }
 
 /// Each file in `tests` and in `examples` that is a target of its own is named in the manifest
-/// beside it. Cargo finds none by itself there.
+/// there, and each other file of tests is a module. Cargo finds none by itself there.
 pub(crate) fn check_targets(workspace: &Workspace) -> Result<()> {
     for (folder, table) in [("tests", "[[test]]"), ("examples", "[[example]]")] {
         let manifest = workspace
@@ -166,7 +167,52 @@ pub(crate) fn check_targets(workspace: &Workspace) -> Result<()> {
         }
         println!("{targets} targets in {folder}");
     }
+    check_modules(workspace)
+}
+
+/// The folders of test programs.
+const TESTS: [&str; 4] = [
+    "tests/**.rs",
+    "idem-*/tests/**.rs",
+    "examples/tests/**.rs",
+    "dev/*/tests/**.rs",
+];
+
+/// Each file of a test program is a module of one. The compiler does not mention a file that no
+/// `mod` names, and its tests would be lost.
+fn check_modules(workspace: &Workspace) -> Result<()> {
+    let shell = workspace.shell();
+    let list = cmd!(shell, "git ls-files --cached --others --exclude-standard");
+    let list = list.args(TESTS).quiet().read()?;
+    // The UI tests are programs that the compiler refuses.
+    let files: Vec<_> = list
+        .lines()
+        .filter(|file| !file.starts_with("tests/ui/") && Path::new(file).exists())
+        .collect();
+    let sources = files.iter().map(|file| shell.read_file(file));
+    let sources = sources.collect::<Result<Vec<_>, _>>()?.concat();
+    for file in &files {
+        let Some(module) = module_name(Path::new(file)) else {
+            continue;
+        };
+        ensure!(
+            sources.contains(&format!("mod {module};")),
+            "{file} is never built: no `mod {module};` names it"
+        );
+    }
+    println!("{} files of tests are modules of a program", files.len());
     Ok(())
+}
+
+/// The module that a file is, unless it is a program.
+fn module_name(file: &Path) -> Option<&str> {
+    match file.file_stem()?.to_str()? {
+        "main" => None,
+        // A file in the folder itself is a program.
+        _ if file.parent()?.ends_with("tests") => None,
+        "mod" => file.parent()?.file_name()?.to_str(),
+        name => Some(name),
+    }
 }
 
 fn names_target(manifest: &str, target: &str) -> bool {
@@ -204,6 +250,15 @@ mod tests {
         }
         assert!(!names_target(manifests, "dges.rs"));
         assert!(!names_target(manifests, "flights.rs"));
+    }
+
+    #[test]
+    fn a_file_is_named_by_its_module_and_a_program_by_none() {
+        let name = |file| super::module_name(std::path::Path::new(file));
+        assert_eq!(name("tests/engine/edges/mod.rs"), Some("edges"));
+        assert_eq!(name("tests/engine/flights.rs"), Some("flights"));
+        assert_eq!(name("tests/engine/main.rs"), None);
+        assert_eq!(name("idem-redis/tests/conformance.rs"), None);
     }
 
     #[test]

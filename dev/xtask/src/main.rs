@@ -67,7 +67,7 @@ enum Chore {
         #[arg(long)]
         list: bool,
     },
-    /// Run what takes too long for `test`: the largest worlds of the model, storms of 10,000
+    /// Run what takes too long for `ci`: the largest worlds of the model, storms of 10,000
     /// messages, clients in Python and Node, the stores on PostgreSQL 18, Redis 8 and Valkey 9, and
     /// builds with the oldest dependencies
     Night,

@@ -1,7 +1,7 @@
 //! Runs test programs: each in one process, several at a time.
 //!
-//! Its tests share a server of each kind, and most of them wait. cargo-nextest would start a process
-//! for each test, and with it a server for most of them.
+//! Its tests share a server of each kind, and most of them wait. cargo-nextest would start a
+//! process for each test, and with it a server for most of them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -21,14 +21,16 @@ use crate::workspace::{TestProgram, Workspace};
 /// Names the server that the tests start in place of `redis-server`.
 pub(crate) const SERVER: &str = "IDEM_REDIS_SERVER";
 
-/// The segment in the path of a test that asserts a duration or an allocation. These tests run at
-/// the end, one after the other, with nothing beside them.
-const QUIET: &str = "quiet";
+/// The program of tests that assert a duration or an allocation. They run at the end, one after the
+/// other, while nothing else runs.
+const QUIET: &str = "::quiet";
+/// The modules of such tests in other programs.
+const QUIET_MODULES: &str = "quiet::";
 
 /// Tests of one program that run at the same time. Most wait for a server or for a lease.
 const THREADS: u32 = 4;
 
-/// A program that finishes no test for so long hangs, and is killed.
+/// A program that prints nothing for so long, the name of no test, hangs and is killed.
 const PATIENCE: Duration = Duration::from_secs(4 * 60);
 
 /// The programs that take longest, and so begin first.
@@ -52,7 +54,11 @@ struct Special {
     patience: Duration,
 }
 
-const SPECIAL: [Special; 7] = [
+const SPECIAL: [Special; 9] = [
+    // The conformance suites take turns, a minute each.
+    special("idem-sqlx::databases", Some(THREADS), false, 10),
+    // Storms of messages, which take longer at night.
+    special("idem-tests::queues", Some(THREADS), false, 20),
     // The compiler keeps every core busy.
     special("idem-ui::ui", Some(1), true, 20),
     // Each test explores millions of states on all cores.
@@ -79,11 +85,13 @@ const fn special(id: &'static str, threads: Option<u32>, alone: bool, minutes: u
 /// The tests of the programs that run.
 #[derive(Default)]
 pub(crate) struct Tests {
-    /// Arguments for each program, such as a part of the names of the tests that run.
+    /// Arguments for each program: a part of the names of the tests that run, and flags.
     pub(crate) args: Vec<String>,
     /// Parts of the names of tests that do not.
     pub(crate) skip: Vec<&'static str>,
     pub(crate) env: Vec<(&'static str, OsString)>,
+    /// The folder of the logs, if another step has run the same programs before.
+    pub(crate) logs: &'static str,
 }
 
 /// The tests of one program that run together.
@@ -99,12 +107,18 @@ pub(crate) fn run<'a>(
     programs: impl Iterator<Item = &'a TestProgram>,
     tests: &Tests,
 ) -> Result<()> {
-    let logs = workspace.target_dir()?.join("test-logs");
+    let logs = workspace.target_dir()?.join("test-logs").join(tests.logs);
     fs::create_dir_all(&logs)?;
     let mut total = Total::default();
     let (mut beside, mut alone, mut quiet) = (Vec::new(), Vec::new(), Vec::new());
     for program in programs {
-        let names = names(program, tests)?;
+        let names = match names(program, tests) {
+            Ok(names) => names,
+            Err(error) => {
+                total.troubles.push(format!("{}: {error:#}", program.id));
+                continue;
+            }
+        };
         let (quietly, others): (Vec<_>, Vec<_>) =
             names.into_iter().partition(|name| is_quiet(program, name));
         let is_alone = special_of(program).is_some_and(|special| special.alone);
@@ -158,13 +172,18 @@ fn names(program: &TestProgram, tests: &Tests) -> Result<Vec<String>> {
         .output()?;
     ensure!(
         list.status.success(),
-        "{} cannot list its tests: {}",
-        program.id,
+        "it cannot list its tests: {}",
         String::from_utf8_lossy(&list.stderr)
     );
     let list = String::from_utf8_lossy(&list.stdout).into_owned();
     let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
-    Ok(names.map(str::to_owned).collect())
+    let names: Vec<_> = names.map(str::to_owned).collect();
+    // A feature may be missing that the whole file depends on.
+    ensure!(
+        !names.is_empty() || !program.is_integration || !tests.args.is_empty(),
+        "it has no tests"
+    );
+    Ok(names)
 }
 
 /// The program, as cargo would start it.
@@ -188,8 +207,7 @@ fn select<'a>(command: &'a mut Command, tests: &Tests) -> &'a mut Command {
 }
 
 fn is_quiet(program: &TestProgram, name: &str) -> bool {
-    let mut path = program.id.split("::").chain(name.split("::"));
-    path.any(|segment| segment == QUIET)
+    program.id.ends_with(QUIET) || name.contains(QUIET_MODULES)
 }
 
 fn special_of(program: &TestProgram) -> Option<&'static Special> {
@@ -219,15 +237,19 @@ impl<'a> Running<'a> {
         let mut command = command(job.program, tests);
         if job.is_quiet {
             // By their names: those of the arguments would add others.
-            command
-                .args(["--test-threads=1", "--exact"])
-                .args(&job.names);
+            let flags = tests.args.iter().filter(|arg| arg.starts_with('-'));
+            command.args(flags).arg("--exact").args(&job.names);
         } else {
-            select(&mut command, tests).args(["--skip", &format!("{QUIET}::")]);
-            let threads = special.map_or(Some(THREADS), |special| special.threads);
-            if let Some(threads) = threads {
-                command.arg(format!("--test-threads={threads}"));
-            }
+            select(&mut command, tests).args(["--skip", QUIET_MODULES]);
+        }
+        let threads = if job.is_quiet {
+            Some(1)
+        } else {
+            special.map_or(Some(THREADS), |special| special.threads)
+        };
+        let is_given = |arg: &String| arg.starts_with("--test-threads");
+        if let Some(threads) = threads.filter(|_| !tests.args.iter().any(is_given)) {
+            command.arg(format!("--test-threads={threads}"));
         }
         let phase = if job.is_quiet { "-quiet" } else { "" };
         let log = format!("{}{phase}.log", job.program.id.replace("::", "-"));
@@ -267,13 +289,17 @@ impl<'a> Running<'a> {
         Ok(Some(End::Hung(self.patience)))
     }
 
-    /// Prints how it has ended, and gives what it has counted.
+    /// Prints how it has ended, and returns its counts.
     fn report(self, end: &End, in_full: bool) -> Result<Report> {
         let id = &self.job.program.id;
         let log = String::from_utf8_lossy(&fs::read(&self.log)?).into_owned();
         let counts = Counts::of(&log);
         let trouble = match end {
-            End::Ended(status) if status.success() && counts.is_some() => None,
+            End::Ended(status) if status.success() => match counts {
+                Some(counts) if counts.all() == self.job.names.len() => None,
+                Some(_) => Some(format!("it lists {} tests", self.job.names.len())),
+                None => Some("it printed no result".to_owned()),
+            },
             End::Ended(status) => Some(status.to_string()),
             End::Hung(patience) => Some(format!("killed: no test ended for {}", pretty(*patience))),
         };
@@ -307,6 +333,14 @@ impl<'a> Running<'a> {
     }
 }
 
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        // It runs on only if another program could not be started or asked.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// The failures of a program's output, or all of it.
 fn what_failed(log: &str, in_full: bool) -> &str {
     let failures = log.find("\nfailures:\n").filter(|_| !in_full);
@@ -320,10 +354,14 @@ fn unfinished<'a>(names: &'a [String], log: &str) -> Vec<&'a str> {
     names.filter(|name| !ended.contains(name)).collect()
 }
 
-/// The lines `test NAME ... RESULT` of a program's output.
+/// The lines `test NAME ... RESULT` of a program's output. With one thread, the name is there before
+/// the test begins.
 fn results(log: &str) -> impl Iterator<Item = (&str, &str)> {
     log.lines().filter_map(|line| {
         let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
+        if !["ok", "FAILED"].contains(&result) && !result.starts_with("ignored") {
+            return None;
+        }
         let name = name.trim_end();
         Some((name.strip_suffix(" - should panic").unwrap_or(name), result))
     })
@@ -364,6 +402,10 @@ impl Counts {
             failed: count("failed")?,
             ignored: count("ignored")?,
         })
+    }
+
+    fn all(self) -> usize {
+        [self.passed, self.failed, self.ignored].iter().sum::<u32>() as usize
     }
 
     /// Counts the results of a program that did not come to its end.
@@ -423,7 +465,7 @@ mod tests {
     use super::*;
 
     const LOG: &str = "\nrunning 4 tests\ntest a::b ... ok\ntest c - should panic ... ok\n\
-        test d ... FAILED\ntest e ... ignored, only by hand\n\nfailures:\n\n---- d stdout ----\nwhy\n";
+        test d ... FAILED\ntest e ... ignored, only by hand\ntest h ... \n\nfailures:\n\n---- d stdout ----\nwhy\n";
     const RESULT: &str = "\ntest result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.00s\n";
 
     #[test]
@@ -447,8 +489,8 @@ mod tests {
             Counts::so_far(LOG).to_string(),
             "2 passed, 1 failed, 0 skipped"
         );
-        let names = ["a::b", "c", "d", "e", "f::g"].map(str::to_owned);
-        assert_eq!(unfinished(&names, LOG), ["f::g"]);
+        let names = ["a::b", "c", "d", "e", "f::g", "h"].map(str::to_owned);
+        assert_eq!(unfinished(&names, LOG), ["f::g", "h"]);
     }
 
     #[test]

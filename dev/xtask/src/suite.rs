@@ -1,6 +1,6 @@
 //! The tests of the workspace: those of `cargo xtask test`, those of CI, and those of the night.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use xshell::Shell;
 
 use crate::runner::{self, SERVER, Tests};
@@ -60,13 +60,13 @@ const ON_MYSQL: &str = "real_mysql";
 /// The older version of sqlx, which only CI builds.
 const OLDER_SQLX: &str = "sqlx-08";
 
-/// What `cargo xtask test` says at its end.
+/// The last lines of `cargo xtask test`.
 const LEFT_TO_CI: &str = "Left to `cargo xtask ci`: MySQL itself, Valkey, PgBouncer, sqlx 0.8, a \
-                          second isolation level, failovers, RabbitMQ and NATS, a browser, the \
+                          second isolation level, most failovers, RabbitMQ and NATS, a browser, the \
                           compiler's messages,\nmodel checks, flawed stores and statements, a \
                           fault run, schedules, fuzzing, examples, benchmarks, lints and API docs.";
 
-/// What CI's tests say at their end.
+/// The last lines of CI's tests.
 const LEFT_TO_NIGHT: &str = "Left to `cargo xtask night`: the largest worlds of the model, storms \
                              of 10,000 messages, clients in Python and Node, the stores on \
                              PostgreSQL 18, Redis 8 and Valkey 9, and builds with the oldest \
@@ -74,6 +74,11 @@ const LEFT_TO_NIGHT: &str = "Left to `cargo xtask night`: the largest worlds of 
 
 /// `cargo xtask test`: every promise over every store, and every guide.
 pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
+    let names = args.iter().filter(|arg| !arg.starts_with('-'));
+    ensure!(
+        names.count() < 2,
+        "give one name: the programs of conformance trials take no other"
+    );
     redis::ensure_with(workspace.shell(), &[OPENSSL, MARIADB, POSTGRES])?;
     let packages = packages_of_test(workspace)?;
     let selection = selection(&packages);
@@ -89,7 +94,7 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
     let tests = Tests {
         args: args.to_vec(),
         skip: vec![MODULES_OF_CI, ON_MYSQL],
-        env: Vec::new(),
+        ..Tests::default()
     };
     let about = "over memory, Redis, PostgreSQL, MariaDB and SQLite";
     steps.run("tests", about, || {
@@ -108,14 +113,16 @@ pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
     steps.finish()
 }
 
-/// The code that `cargo xtask test` builds is complete without the features that CI adds to it.
+/// The test programs of `cargo xtask test` compile without the features that CI adds to them.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let packages = packages_of_test(workspace)?;
-    let cargo = workspace.cargo().arg("check").args(selection(&packages));
+    // With the profile of tests, so that the unit tests are among them.
+    let cargo = workspace.cargo().args(["check", "--profile", "test"]);
+    let cargo = cargo.args(selection(&packages));
     Ok(cargo.args(targets(&packages)).run()?)
 }
 
-/// What is published, and the tests of the facade.
+/// The published packages, and the tests of the facade.
 fn packages_of_test(workspace: &Workspace) -> Result<Vec<workspace::Package>> {
     let members = workspace.members()?.into_iter();
     Ok(members
@@ -172,12 +179,11 @@ pub(crate) fn in_ci(workspace: &Workspace, full: bool) -> Result<()> {
         Ok(cargo.args(["--workspace", "--all-features"]).run()?)
     });
     steps.run("valkey", "the Redis store on a real Valkey", || {
-        on_redis(workspace, &programs, &servers::VALKEY)
+        on_redis(workspace, &programs, "valkey", &servers::VALKEY)
     });
     if full {
-        steps.run("examples", "those that take longer", || {
-            examples(workspace, &programs)
-        });
+        let about = "those that need a broker or an operator";
+        steps.run("examples", about, || examples(workspace, &programs));
     }
     println!("\n{LEFT_TO_NIGHT}");
     steps.finish()
@@ -185,9 +191,10 @@ pub(crate) fn in_ci(workspace: &Workspace, full: bool) -> Result<()> {
 
 /// Everything that the workspace has, built together. Without a browser, not its tests.
 fn programs_of_ci(workspace: &Workspace) -> Result<Vec<TestProgram>> {
+    let has_browser = browser::is_there(workspace.shell());
     let mut programs =
         workspace.test_programs(&["--workspace".to_owned(), "--all-features".to_owned()])?;
-    if !browser::is_there(workspace.shell()) {
+    if !has_browser {
         programs.retain(|program| program.package != browser::PACKAGE);
     }
     Ok(programs)
@@ -234,7 +241,7 @@ pub(crate) fn night(workspace: &Workspace) -> Result<()> {
         ("valkey-9", &servers::VALKEY_9),
     ] {
         steps.run(name, "the Redis store on it", || {
-            on_redis(workspace, &programs, server)
+            on_redis(workspace, &programs, name, server)
         });
     }
     steps.run(
@@ -245,7 +252,7 @@ pub(crate) fn night(workspace: &Workspace) -> Result<()> {
     steps.finish()
 }
 
-/// Makes sure of all servers, and installs or makes those that are missing. Gives the tests that
+/// Makes sure of all servers, and installs or makes those that are missing. Returns the tests that
 /// can run then; the output names the others.
 fn ensure_for_ci(workspace: &Workspace) -> Result<Tests> {
     let packages = [OPENSSL, MARIADB, POSTGRES, PGBOUNCER, NATS, RABBITMQ];
@@ -290,6 +297,7 @@ fn examples(workspace: &Workspace, programs: &[TestProgram]) -> Result<()> {
         .filter(|program| program.id == "idem-examples::programs");
     let tests = Tests {
         args: vec!["--ignored".to_owned()],
+        logs: "full",
         ..Tests::default()
     };
     runner::run(workspace, programs, &tests)?;
@@ -304,6 +312,7 @@ fn examples(workspace: &Workspace, programs: &[TestProgram]) -> Result<()> {
 fn on_redis(
     workspace: &Workspace,
     programs: &[TestProgram],
+    logs: &'static str,
     server: &servers::Server,
 ) -> Result<()> {
     let Some(program) = server.find(workspace) else {
@@ -313,6 +322,7 @@ fn on_redis(
         .iter()
         .filter(|program| program.package == "idem-redis");
     let tests = Tests {
+        logs,
         env: vec![(SERVER, program.into())],
         ..Tests::default()
     };

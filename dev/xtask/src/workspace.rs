@@ -67,6 +67,8 @@ pub(crate) struct TestProgram {
     /// unit tests of its library.
     pub(crate) id: String,
     pub(crate) package: String,
+    /// Whether it is a target of its own, not the unit tests of a library or a program.
+    pub(crate) is_integration: bool,
     /// The directory of the package, in which cargo runs its tests.
     pub(crate) dir: PathBuf,
     pub(crate) path: PathBuf,
@@ -151,6 +153,7 @@ impl Workspace {
             Some(TestProgram {
                 id,
                 package: package.name.clone(),
+                is_integration: target.is("test"),
                 dir: package.dir().ok()?.to_owned(),
                 path: built.executable?,
             })
@@ -174,7 +177,7 @@ impl Workspace {
     }
 }
 
-/// Builds with this command, and gives what it has built.
+/// Builds with this command, and returns what cargo has built.
 fn built(cargo: Cmd<'_>) -> Result<Vec<Built>> {
     let messages = cargo
         .arg("--message-format=json-render-diagnostics")
@@ -186,7 +189,7 @@ fn built(cargo: Cmd<'_>) -> Result<Vec<Built>> {
 }
 
 impl Package {
-    /// Whether it is meant for users.
+    /// Returns whether it is meant for users.
     pub(crate) fn is_published(&self) -> bool {
         self.publish != Some(Vec::new())
     }

@@ -1,4 +1,4 @@
-//! The examples, each as a process, as cargo has built it beside these tests.
+//! The examples, each as the process that cargo has built with these tests.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 

@@ -60,8 +60,8 @@ async fn connected(server: &RedisServer) -> (Idempotency, MultiplexedConnection,
     let store = patient(server.url()).await;
     let client = redis::Client::open(server.url()).unwrap();
     // A busy machine may take longer than redis-rs waits.
-    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(None);
-    let connecting = client.get_multiplexed_async_connection_with_config(&patient);
+    let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let connecting = client.get_multiplexed_async_connection_with_config(&config);
     let mut connection = connecting.await.unwrap();
     let mut load = redis::cmd("SCRIPT");
     load.arg("LOAD").arg(COMMIT);

@@ -365,17 +365,10 @@ async fn each_right_without_which_a_commit_or_renewal_fails_is_asked_for_before_
         );
         // On a connection of the application, too.
         let client = redis::Client::open(url).unwrap();
-        let given = RedisStore::from_connection(client.get_connection_manager().await.unwrap());
-        let refused = async || {
-            // A busy machine may take longer than the limit.
-            let error = given.check().await.unwrap_err();
-            assert!(
-                [StoreErrorKind::Refused, StoreErrorKind::Timeout].contains(&error.kind()),
-                "{right}: {error}"
-            );
-            error.kind() == StoreErrorKind::Refused
-        };
-        until("the refusal", || async { refused().await }).await;
+        let given = client.get_connection_manager().await.unwrap();
+        let given = RedisStore::builder().connection(given);
+        let error = given.time_limit(20 * SECOND).connect().await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Refused, "{right}: {error}");
         drop(server);
     }
 }

@@ -16,11 +16,15 @@ async fn inspect(store: &RedisStore, key: &str) -> Option<RecordInfo> {
     store.inspect(&id(key)).await.unwrap()
 }
 
-/// The next claim comes after the lease of the record has run out.
+/// Claims a key, and waits until the lease has run out.
 async fn abandon(store: &RedisStore, key: &str) -> Claim {
     let lost = claim_for(key, Duration::from_millis(1));
     store.claim(&lost).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(3)).await;
+    until("the key is abandoned", || async {
+        let record = inspect(store, key).await;
+        record.is_some_and(|record| record.state == RecordState::Abandoned)
+    })
+    .await;
     lost
 }
 
@@ -315,11 +319,7 @@ async fn removal_leaves_only_what_is_in_flight_and_alive() {
         .unwrap();
     assert_eq!(store.remove(&id("1")).await.unwrap(), Removed::Removed);
     abandon(&store, "1").await;
-    // On a busy machine the store is not sure at once that the lease is over.
-    until("the removal", || async {
-        store.remove(&id("1")).await.unwrap() == Removed::Removed
-    })
-    .await;
+    assert_eq!(store.remove(&id("1")).await.unwrap(), Removed::Removed);
     assert_eq!(inspect(&store, "1").await, None);
     let keys: Vec<String> = server.send(&["KEYS", "*"]).await;
     assert_eq!(keys, Vec::<String>::new());

@@ -51,7 +51,7 @@ use crate::server::Server;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A server, and a store of which no test asks how soon its steps fail.
+/// A server, and a store whose steps may take 20 s.
 async fn server_and_store() -> (Server, RedisStore) {
     let server = Server::start(&[]).await;
     let store = patient(server.url()).await;

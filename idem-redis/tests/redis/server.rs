@@ -110,8 +110,7 @@ impl Server {
     }
 
     /// Lets a clock that [stands still](crate::still::within) go on in small steps until a future
-    /// ends. A step takes as long at least, and until the server has answered all that was asked
-    /// before.
+    /// ends. Each step lasts at least as long in real time, and until the server has answered.
     pub(crate) async fn steps<T>(&self, future: impl Future<Output = T>) -> T {
         let mut client = self.client().await;
         let steps = async {

@@ -9,7 +9,7 @@ use idem_testkit::Proxy;
 
 use crate::faults::{BACK_WITHIN, until_usable, usable_within};
 use crate::server::Server;
-use crate::still::{until, within};
+use crate::still::{HANGS, until, within};
 use crate::{
     SECOND, claim, commit, give_up, id, outcome, release, renewal, server_and_usual_store,
 };
@@ -252,8 +252,10 @@ async fn a_server_that_loads_its_data_is_waited_for() {
             }
         }
     };
+    let claiming = tokio::time::timeout(HANGS, claiming);
     let (restarted, answer) = tokio::join!(server.restart(), claiming);
     restarted.unwrap();
+    let answer = answer.expect("the store recovers");
     assert!(
         matches!(answer, Claimed::Committed { attempt: 1, .. }),
         "{answer:?}: nothing was forgotten"

@@ -20,7 +20,7 @@ use crate::{Server as _, own, until};
 
 /// How long a dropped call would have waited: the least that each database knows.
 const WAIT: Duration = Duration::from_secs(1);
-/// Between two looks whether it waits.
+/// The pause between two looks.
 const LOOK: Duration = Duration::from_millis(10);
 /// So many first calls are taken for a habit.
 const HABIT: usize = 10;
@@ -40,7 +40,7 @@ async fn drop_in_call(
     let mut waiting = JoinSet::new();
     waiting.spawn(waits);
     tokio::select! {
-        _ = polled(call, polls) => {}
+        ended = polled(call, polls) => assert!(!ended, "the call ended before it was dropped"),
         waits = waiting.join_next() => waits.unwrap().unwrap(),
     }
 }
@@ -113,7 +113,7 @@ macro_rules! over {
     ) => {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
-            /// After so many first calls.
+            /// Runs the test after so many first calls.
             async fn at(habit: usize) {
                 let (pool, url) = $setup().await;
                 let store = $Store::new(pool.clone());

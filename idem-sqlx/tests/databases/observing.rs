@@ -29,7 +29,8 @@ pub(crate) struct Log(Arc<Mutex<Vec<String>>>, &'static str);
 /// wanted. That may be the thread of another test, which has none.
 static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
 
-/// Has `tracing` ask the thread of each event, which is told of a subscriber alone.
+/// Makes `tracing` ask the subscriber of each thread. With one subscriber, only the first thread is
+/// asked.
 pub(crate) fn ask_each_thread() {
     LazyLock::force(&SECOND);
 }

@@ -21,7 +21,7 @@ pub(crate) trait Server: Sized + Send + Sync + 'static {
 
     /// Starts one for a single test, which may do with it as it likes.
     async fn start() -> Self;
-    /// Returns the one of all tests.
+    /// Returns the server that all tests share.
     async fn shared() -> &'static Self;
     /// Creates a database on the server of all tests. It ends with the test.
     async fn empty() -> Database<Self> {

@@ -83,7 +83,7 @@ over_both_servers! {
         assert_eq!(store.remove(&id("short")).await.unwrap(), Removed::Nothing);
     }
 
-    /// At most an eighth of their time later.
+    /// `sweep_at` is late by an eighth of the time at most.
     async fn an_outcome_and_then_its_row_are_swept_soon_after_their_time<S: Server>() {
         let server = S::empty().await;
         let store = server.store().await;

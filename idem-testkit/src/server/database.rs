@@ -284,6 +284,10 @@ pub(super) use database_server;
 /// An empty database, which each server copies, because creating one takes seconds. It lies in
 /// cargo's target directory, and its name tells the program and all settings that it was made with.
 fn template<K: Kind>() -> io::Result<PathBuf> {
+    // Of several tests that come first, one creates it.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+
     let made = tempfile::Builder::new()
         .prefix(&format!("idem-{}-made-", K::NAME))
         .tempdir()?;
@@ -296,8 +300,14 @@ fn template<K: Kind>() -> io::Result<PathBuf> {
     format!("{create:?}")
         .replace(&*folder, "")
         .hash(&mut hasher);
-    for file in fs::read_dir(made.path())? {
-        fs::read(file?.path())?.hash(&mut hasher);
+    // The files that it is given, such as the first statements.
+    let mut files: Vec<_> = fs::read_dir(made.path())?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<io::Result<_>>()?;
+    files.sort();
+    for file in files.iter().filter(|file| file.is_file()) {
+        file.file_name().hash(&mut hasher);
+        fs::read(file)?.hash(&mut hasher);
     }
     let name = format!("idem-{}-{:016x}", K::NAME, hasher.finish());
     let path = templates()?.join(name);
@@ -319,8 +329,8 @@ fn template<K: Kind>() -> io::Result<PathBuf> {
     }
 }
 
-/// Where templates are: in the target directory of the program that this is, or beside the program
-/// if cargo did not build it.
+/// The directory of templates: in cargo's target directory, or next to this program if cargo did not
+/// build it.
 fn templates() -> io::Result<PathBuf> {
     let program = env::current_exe()?;
     let target = program

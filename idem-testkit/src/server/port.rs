@@ -32,7 +32,7 @@ use tokio::net::TcpSocket;
 #[derive(Debug)]
 pub struct HeldPort {
     port: u16,
-    /// `None` where two sockets cannot be bound to one port.
+    /// `None` on systems that bind only one socket to a port.
     _socket: Option<TcpSocket>,
 }
 

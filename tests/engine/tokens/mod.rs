@@ -74,8 +74,12 @@ async fn p13_a_hundred_submissions_at_once_run_one_body_and_get_equal_answers() 
                 .wait(LONG);
             let bodies = bodies.clone();
             tokio::spawn(async move {
-                call.run(async || bodies.run(async { Res::Ok(1) }).await)
-                    .await
+                let body = async {
+                    // The others come meanwhile.
+                    tokio::time::sleep(LEASE / 2).await;
+                    Res::Ok(1)
+                };
+                call.run(async || bodies.run(body).await).await
             })
         })
         .collect();

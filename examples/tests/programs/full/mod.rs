@@ -1,4 +1,4 @@
-//! What a full run of CI does besides: examples that need a broker or another program.
+//! Examples that need a broker or another program. Only a full run of CI has them.
 
 mod operator;
 

@@ -1,3 +1,3 @@
-//! What tests measure: they run alone on the machine.
+//! Tests that assert sizes. They run alone on the machine.
 
 mod memory;

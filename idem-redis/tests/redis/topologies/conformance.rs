@@ -43,14 +43,7 @@ impl Subject for Topology {
             .url(url)
             .time_limit(4 * SECOND)
             .connect_time_limit(20 * SECOND);
-        let mut tries = 5;
-        loop {
-            tries -= 1;
-            match patient.clone().connect().await {
-                Err(error) if error.is_retryable() && tries > 0 => {}
-                connected => return Ok(connected?),
-            }
-        }
+        Ok(patient.connect().await?)
     }
 
     async fn plant(&self, id: &RecordId, value: &[u8]) -> Result<bool, BoxError> {

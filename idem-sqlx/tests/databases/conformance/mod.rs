@@ -23,7 +23,7 @@ use crate::Server as _;
 
 /// One trial stores a mebibyte, and others run at the same time.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Of each of the two pools. Trials that run at the same time share them.
+/// The connections of each of the two pools. Trials that run at the same time share them.
 const CONNECTIONS: u32 = 40;
 
 const COLUMNS: &str = "operation, key, state, attempt, expires_at, outcome, revision";
@@ -41,16 +41,22 @@ async fn conforms<S: Subject<Store: AdminStore>>(
     suite::run_all_admin(subject).await.assert_passed();
 }
 
-/// Two pools, as two processes have them. The handles of a trial are on one and the other in turn.
-#[derive(Clone)]
+/// Two pools, as two processes have them. The handles of a trial, which has a clone of this, are on
+/// one and the other in turn.
 struct Pools<P> {
     both: [P; 2],
-    taken: Arc<AtomicUsize>,
+    taken: AtomicUsize,
+}
+
+impl<P: Clone> Clone for Pools<P> {
+    fn clone(&self) -> Self {
+        Self::of(self.both.clone())
+    }
 }
 
 impl<P> Pools<P> {
     fn of(both: [P; 2]) -> Self {
-        let taken = Arc::default();
+        let taken = AtomicUsize::new(0);
         Self { both, taken }
     }
 

@@ -1,5 +1,6 @@
-//! What takes long, or needs a server that only CI installs.
+//! Tests that take long, or need a server that only CI installs.
 
 mod pgbouncer;
+#[cfg(target_os = "linux")]
 mod ports;
 mod topologies;
