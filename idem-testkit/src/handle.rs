@@ -19,6 +19,9 @@ use crate::check::{Failure, broken};
 /// contract.
 const SOON: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(10);
+/// The time allowed in addition for each record of a step on many. A store may keep each in a file
+/// of its own.
+const EACH: Duration = Duration::from_millis(10);
 
 /// Waits for something that must happen soon.
 ///
@@ -26,6 +29,12 @@ const TICK: Duration = Duration::from_millis(10);
 /// blamed for it.
 pub(crate) async fn soon<F: Future>(what: &str, future: F) -> Result<F::Output, Failure> {
     soon_after(what, Duration::ZERO, future).await
+}
+
+/// Waits for a step on so many records.
+async fn soon_for<F: Future>(what: &str, records: usize, step: F) -> Result<F::Output, Failure> {
+    let also = EACH.saturating_mul(u32::try_from(records).unwrap_or(u32::MAX));
+    soon_after(what, also, step).await
 }
 
 async fn soon_after<F: Future>(
@@ -110,7 +119,7 @@ impl Handle {
         &self,
         issues: &[Issue],
     ) -> Result<Vec<Result<Issued, StoreError>>, Failure> {
-        soon("an issue", self.0.issue(issues)).await
+        soon_for("an issue", issues.len(), self.0.issue(issues)).await
     }
 
     pub(crate) async fn commit(&self, commit: &Commit) -> Result<Ownership, Failure> {
@@ -132,7 +141,7 @@ impl Handle {
         &self,
         renewals: &[Renewal],
     ) -> Result<Vec<Result<Ownership, StoreError>>, Failure> {
-        soon("a renewal", self.0.renew(renewals)).await
+        soon_for("a renewal", renewals.len(), self.0.renew(renewals)).await
     }
 
     pub(crate) async fn wait(

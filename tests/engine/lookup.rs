@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::support::{LEASE, LONG, World, eventually};
-use idem::{Begin, Error, ErrorAction, Idempotency, Lookup, StoreFailure};
+use crate::support::{LONG, World, eventually};
+use idem::{Error, ErrorAction, Idempotency, Lookup, StoreFailure};
 use idem_testkit::{Fault, Step};
 use serde::{Deserialize, Serialize};
 
@@ -31,60 +31,6 @@ async fn lookup(idempotency: &Idempotency, operation: &'static str) -> Lookup<u3
         .lookup()
         .await
         .unwrap()
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lookup_says_what_became_of_the_call_and_claims_nothing() {
-    const OPERATION: &str = "lookup.life";
-
-    let world = World::memory();
-    let one = world.process().await;
-    let two = world.process().await;
-    let operation = || one.operation(OPERATION).key("k").lease(LEASE);
-    assert!(matches!(lookup(&two, OPERATION).await, Lookup::Unknown));
-    assert_eq!(operation().inspect().await.unwrap(), None);
-
-    let Begin::Execute(lease) = operation().begin().await.unwrap() else {
-        panic!("nothing was there")
-    };
-    let asked = tokio::time::timeout(
-        LONG / 2,
-        two.operation(OPERATION).key("k").wait(LONG).lookup::<u32>(),
-    )
-    .await;
-    let Lookup::InFlight {
-        attempt,
-        lease_left,
-        ..
-    } = asked.expect("it waits for nobody").unwrap()
-    else {
-        panic!("it is in flight")
-    };
-    assert!(
-        attempt == 1 && lease_left <= LEASE,
-        "{attempt}, {lease_left:?}"
-    );
-    lease.release().await.unwrap();
-    assert!(matches!(lookup(&two, OPERATION).await, Lookup::Unknown));
-
-    let Begin::Execute(lease) = operation().begin().await.unwrap() else {
-        panic!("it was released")
-    };
-    assert_eq!(lease.attempt(), 2, "lookups are no attempts");
-    drop(lease);
-    eventually("the lease has run out", async || {
-        matches!(
-            lookup(&two, OPERATION).await,
-            Lookup::Abandoned { attempt: 2, .. }
-        )
-    })
-    .await;
-
-    operation().run(async || Res::Ok(42)).await.unwrap();
-    assert!(matches!(lookup(&two, OPERATION).await, Lookup::Outcome(42)));
-    assert!(matches!(lookup(&one, OPERATION).await, Lookup::Outcome(42)));
-    let other: Result<Lookup<Vec<u8>>, _> = two.operation(OPERATION).key("k").lookup().await;
-    assert!(matches!(other, Err(Error::Codec { .. })), "{other:?}");
 }
 
 #[tokio::test(start_paused = true)]

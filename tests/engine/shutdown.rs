@@ -7,7 +7,7 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use crate::support::{LEASE, LONG, World, eventually};
-use idem::{Error, Idempotency, MissingKey, RecordState};
+use idem::{Error, Idempotency, RecordState};
 use idem_testkit::{Fault, Step};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -30,48 +30,6 @@ impl Wake for Looks {
             pin!(self.idempotency.shutdown(LONG)).poll(&mut Context::from_waker(Waker::noop()));
         self.finished.fetch_or(looked.is_ready(), SeqCst);
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn p8_a_detached_body_without_a_caller_is_waited_for() {
-    let idempotency = World::memory().process().await;
-    let begun = Arc::new(Semaphore::new(0));
-    let go = Arc::new(Semaphore::new(0));
-    for key in ["guarded", ""] {
-        let call = idempotency
-            .operation("shutdown.detached")
-            .key(key)
-            .missing_key(MissingKey::Run)
-            .run_detached({
-                let begun = begun.clone();
-                let go = go.clone();
-                async move || {
-                    begun.add_permits(1);
-                    go.acquire().await.unwrap().forget();
-                    Res::Ok(7)
-                }
-            });
-        tokio::select! {
-            _ = call => panic!("the body is not to end"),
-            permit = begun.acquire() => permit.unwrap().forget(),
-        }
-    }
-    let unfinished = idempotency.shutdown(SOON).await.unwrap_err();
-    assert_eq!(
-        (unfinished.bodies, unfinished.steps),
-        (2, 0),
-        "{unfinished}"
-    );
-    go.add_permits(2);
-    idempotency.shutdown(LONG).await.unwrap();
-    // Its outcome was recorded before.
-    let replayed = idempotency
-        .operation("shutdown.detached")
-        .key("guarded")
-        .run(async || Res::Ok(0))
-        .await
-        .unwrap();
-    assert!(replayed.is_replayed() && replayed.into_inner() == 7);
 }
 
 #[tokio::test(start_paused = true)]

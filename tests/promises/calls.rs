@@ -161,6 +161,8 @@ crate::over_all_stores! {
         operation().run(async || Res::Ok(42)).await.unwrap();
         assert!(matches!(lookup(&two, OPERATION).await, Lookup::Outcome(42)));
         assert!(matches!(lookup(&one, OPERATION).await, Lookup::Outcome(42)));
+        let other: Result<Lookup<Vec<u8>>, _> = two.operation(OPERATION).key("k").lookup().await;
+        assert!(matches!(other, Err(Error::Codec { .. })), "{other:?}");
     }
 
     async fn an_observing_duplicate_runs_its_body_and_the_record_keeps_the_owners_outcome(
