@@ -164,6 +164,8 @@ fn consume(
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)
+        // Its digits may be those that must not be shown.
+        .without_time()
         .with_writer(move || writer.clone())
         .finish();
     let done = Notify::new();
