@@ -66,8 +66,12 @@ impl Server {
 
     /// How often each command was carried out since the last call of this, in scripts or not.
     pub(crate) async fn commands(&self) -> BTreeMap<String, u64> {
-        let stats: String = self.send(&["INFO", "commandstats"]).await;
-        let () = self.send(&["CONFIG", "RESETSTAT"]).await;
+        // In one step: a command between the two would be counted nowhere.
+        let mut both = redis::pipe();
+        both.atomic();
+        both.cmd("INFO").arg("commandstats");
+        both.cmd("CONFIG").arg("RESETSTAT").ignore();
+        let (stats,): (String,) = both.query_async(&mut self.client().await).await.unwrap();
         let count = |line: &str| {
             let (name, counts) = line.strip_prefix("cmdstat_")?.split_once(':')?;
             let calls = counts
@@ -82,6 +86,8 @@ impl Server {
         let own = [
             "info",
             "config|resetstat",
+            "multi",
+            "exec",
             "hello",
             "client|setinfo",
             "ping",
