@@ -8,7 +8,6 @@
 //! | --- | --- |
 //! | calls a subscriber, a recorder or another closure of the application | [`catch_user_panic`] |
 //! | limits how long its caller waits for a call in flight | [`waiting_at_most`] |
-//! | runs several handlers in one task | [`as_separate_holder`] |
 //! | serves requests whose client may disconnect | [`run_boxed`], [`finish_in_background`] |
 //! | runs a part of the body in a task of its own | [`BodyPart`] |
 //! | refuses a request before it is a call | [`report_without_call`] |
@@ -36,7 +35,6 @@ pub use crate::outcome::codec::describe_json_error;
 use crate::outcome::{Outcome, Storable};
 use crate::policy::errors::ErrorAction;
 pub use crate::task::carried::{FinishInBackground, finish_in_background};
-pub use crate::task::held_locks::as_separate_holder;
 pub use crate::task::waiting::waiting_at_most;
 
 /// Carries out a call with a body that is in a box, for adapters whose futures are in boxes anyway.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt as _, unfold};
-use idem_core::adapter::{as_separate_holder, waiting_at_most};
+use idem_core::adapter::waiting_at_most;
 use idem_core::{Dispose, Disposition, watch};
 use tokio::sync::watch::{Receiver, Sender, channel};
 
@@ -298,7 +298,7 @@ async fn handle_delivery<T, H, E>(
     // On the heap, because it may be large, and each of the futures around it would move it.
     let outcome = Box::pin(AssertUnwindSafe(async { handler(delivery.clone()).await }));
     let outcome = outcome.catch_unwind();
-    let outcome = as_separate_holder(waiting_at_most(settings.wait, outcome));
+    let outcome = waiting_at_most(settings.wait, outcome);
     let outcome = watch(outcome);
     let outcome = while_kept_alive(&ticket, &delivery, outcome);
     let outcome = match select(pin!(outcome), pin!(stopped.wait_for(|stopped| *stopped))).await {

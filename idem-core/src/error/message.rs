@@ -161,9 +161,9 @@ fn of_lock(error: &Error, f: &mut fmt::Formatter<'_>) -> Option<fmt::Result> {
             ..
         } => write!(
             f,
-            "operation `{operation}`, key {key}: the lock has another holder; try again \
+            "operation `{operation}`, key {key}: the lock has a holder; try again \
              later, or `wait` longer: if that holder has crashed, the lock is free in \
-             {retry_after:.1?}"
+             {retry_after:.1?}; if this code holds the lock itself, release it first"
         ),
         Error::LeaseLost {
             operation,
@@ -178,9 +178,9 @@ fn of_lock(error: &Error, f: &mut fmt::Formatter<'_>) -> Option<fmt::Result> {
         ),
         Error::Reentrant { operation, key, .. } => write!(
             f,
-            "operation `{operation}`, key {key}: this task holds the lock, and would \
-             wait for itself; release it first, or hand the `Lock` on; futures that run at the \
-             same time in one task acquire it with `run`, or are spawned"
+            "operation `{operation}`, key {key}: the body of this lock acquires it \
+             again, and would wait for itself; use the `Lock` that the body was given, or \
+             another key"
         ),
         _ => return None,
     })

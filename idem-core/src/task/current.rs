@@ -459,12 +459,6 @@ impl fmt::Debug for Call {
     }
 }
 
-/// Whether this code runs in the body of a call, or in one inside that body.
-pub(crate) fn is_inside_of(outer: &Call) -> bool {
-    std::iter::successors(innermost().as_ref(), |call| call.0.outer.as_ref())
-        .any(|call| call.is(outer))
-}
-
 /// Whether a call with this key, in this runtime, would wait for itself.
 pub(crate) fn is_reentrant(id: &RecordId, runtime: usize) -> bool {
     let is_reentrant = |call: &Call| {

@@ -63,20 +63,20 @@ crate::over_all_stores! {
         assert!(numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
     }
 
-    async fn the_holders_task_is_reentrant_and_everybody_else_is_in_flight(world: World) {
+    async fn a_second_acquisition_is_in_flight_after_its_wait_and_reentrant_in_the_locks_own_body(
+        world: World,
+    ) {
         let one = world.process().await;
         let two = world.process().await;
         let held = lock(&one, "locks.reentry").acquire().await.unwrap();
-        let again = lock(&one, "locks.reentry").acquire().await;
-        assert!(matches!(again, Err(Error::Reentrant { .. })), "{again:?}");
-        let all = one
-            .lock("locks.reentry")
-            .keys(["j", "k"])
-            .acquire_all()
-            .await;
-        assert!(matches!(all, Err(Error::Reentrant { .. })), "{all:?}");
-        let inside = lock(&one, "locks.reentry").run(async |_| Res::Ok(1)).await;
-        assert!(matches!(inside, Err(Error::Reentrant { .. })), "{inside:?}");
+        let again = lock(&one, "locks.reentry").wait(BRIEF).acquire().await;
+        assert!(matches!(again, Err(Error::InFlight { .. })), "{again:?}");
+        let both = || one.lock("locks.reentry").keys(["j", "k"]).lease(ENDLESS);
+        let all = both().wait(BRIEF).acquire_all().await;
+        assert!(matches!(all, Err(Error::InFlight { .. })), "{all:?}");
+        let body = lock(&one, "locks.reentry").wait(BRIEF);
+        let body = body.run(async |_| Res::Ok(1)).await;
+        assert!(matches!(body, Err(Error::InFlight { .. })), "{body:?}");
         let task = tokio::spawn({
             let one = one.clone();
             async move { lock(&one, "locks.reentry").wait(BRIEF).acquire().await }
@@ -101,10 +101,42 @@ crate::over_all_stores! {
             .run(async |outer| {
                 let inner = lock(&one, "locks.reentry").acquire().await;
                 assert!(matches!(inner, Err(Error::Reentrant { .. })), "{inner:?}");
+                let all = both().acquire_all().await;
+                assert!(matches!(all, Err(Error::Reentrant { .. })), "{all:?}");
+                // A task that the body spawned is anybody.
+                let task = lock(&one, "locks.reentry").wait(BRIEF).acquire();
+                let task = tokio::spawn(task).await.unwrap();
+                assert!(matches!(task, Err(Error::InFlight { .. })), "{task:?}");
                 Res::Ok(outer.fencing_number())
             })
             .await;
         assert_eq!(inside.unwrap(), 3);
+    }
+
+    async fn fifty_futures_of_one_task_hold_the_lock_one_after_the_other(world: World) {
+        let one = world.process().await;
+        let bodies = Bodies::default();
+        let holder = async |holder: usize| {
+            let body = async |lock: &Lock| {
+                tokio::task::yield_now().await;
+                Res::Ok(lock.fencing_number())
+            };
+            if holder % 2 == 0 {
+                let builder = lock(&one, "locks.joined");
+                return builder
+                    .run(async |lock| bodies.run(body(lock)).await)
+                    .await
+                    .unwrap();
+            }
+            let lock = lock(&one, "locks.joined").acquire().await.unwrap();
+            let number = bodies.run(body(&lock)).await.unwrap();
+            lock.release().await.unwrap();
+            number
+        };
+        let mut numbers = futures_util::future::join_all((0..50).map(holder)).await;
+        numbers.sort_unstable();
+        assert_eq!(numbers, Vec::from_iter(1..=50));
+        assert_eq!(bodies.most_at_once(), 1);
     }
 
     async fn p3_a_holder_that_cannot_renew_learns_of_it_and_releases_nothing(world: World) {

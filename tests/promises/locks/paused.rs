@@ -106,15 +106,15 @@ async fn the_fencing_number_grows_for_as_long_as_the_record_is_kept() {
     assert_eq!(next("1h").await, 3);
     advance(3_601 * SECOND).await;
     assert_eq!(next("1h").await, 1);
-    // A holder that died is remembered for as long.
-    let (idempotency, faults) = failing();
-    faults.always(Step::Renew, Fault::LoseRequest);
-    std::mem::forget(lock(&idempotency).acquire().await.unwrap());
-    advance(29 * 86_400 * SECOND).await;
-    assert_eq!(
-        lock(&idempotency).acquire().await.unwrap().fencing_number(),
-        2
-    );
+    // A holder that died is remembered for as long, and never for less than ten leases.
+    for (keep, lease, passed) in [("30d", "30s", 29 * 86_400), ("1s", "30s", 299)] {
+        let (idempotency, faults) = failing();
+        let lock = || self::lock(&idempotency).keep(keep).lease(lease);
+        faults.always(Step::Renew, Fault::LoseRequest);
+        std::mem::forget(lock().acquire().await.unwrap());
+        advance(passed * SECOND).await;
+        assert_eq!(lock().acquire().await.unwrap().fencing_number(), 2);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -233,8 +233,6 @@ async fn futures_of_one_task_wait_for_each_others_bodies() {
         let body = async || {
             let lock = lock(&idempotency).acquire().await?;
             sleep(SECOND).await;
-            let again = self::lock(&idempotency).acquire().await;
-            assert!(matches!(again, Err(Error::Reentrant { .. })), "{again:?}");
             Res::Ok(lock.fencing_number())
         };
         idempotency
@@ -250,21 +248,14 @@ async fn futures_of_one_task_wait_for_each_others_bodies() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_was_lost_or_released_does_not_make_its_task_a_holder() {
-    let (idempotency, faults) = failing();
-    let lost = lock(&idempotency).acquire().await.unwrap();
-    faults.always(Step::Renew, Fault::LoseRequest);
-    lost.lost().await;
-    let next = lock(&idempotency).acquire().await.unwrap();
-    drop(lost);
-    let again = lock(&idempotency).acquire().await;
-    assert!(matches!(again, Err(Error::Reentrant { .. })), "{again:?}");
-    next.release().await.unwrap();
-    assert_eq!(
-        lock(&idempotency).acquire().await.unwrap().fencing_number(),
-        3
-    );
-    drop(next);
+async fn a_lock_that_was_lost_or_released_in_its_body_may_be_acquired_there_again() {
+    let idempotency = runtime();
+    let numbers = lock(&idempotency).run(async |outer| {
+        outer.release().await?;
+        let inner = lock(&idempotency).acquire().await?;
+        Res::Ok((outer.fencing_number(), inner.fencing_number()))
+    });
+    assert_eq!(numbers.await.unwrap(), (1, 2));
 }
 
 #[tokio::test(start_paused = true)]

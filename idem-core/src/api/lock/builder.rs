@@ -196,10 +196,9 @@ impl<'a> LockBuilder<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::InFlight`] if another holder has the key after the [wait](Self::wait).
-    /// [`Error::Reentrant`], at once, if this task acquired the key before and still holds it.
-    /// Futures that run at the same time in one task (`join!`, `buffer_unordered`) count as one
-    /// holder: spawn them, or use [`run`](Self::run), whose body alone counts.
+    /// [`Error::InFlight`] if the key still has a holder after the [wait](Self::wait), whoever that
+    /// is: also this task, which then waits for itself. [`Error::Reentrant`], at once, inside the
+    /// body of [`run`](Self::run) with the same key.
     /// [`Error::MissingKey`] if a part of the key is `None` or empty. [`Error::Config`] if a name,
     /// a duration or the number of keys is invalid. [`Error::Store`] if the store did not answer,
     /// [`Error::LeaseLost`] if it took as long as the lease, and [`Error::Codec`] if the value at
@@ -209,10 +208,6 @@ impl<'a> LockBuilder<'a> {
     ///
     /// If the future is dropped, a claim that it may have made is undone.
     pub async fn acquire(self) -> Result<Lock, Error> {
-        self.acquire_one().await.map(Lock::held_by_this_task)
-    }
-
-    async fn acquire_one(self) -> Result<Lock, Error> {
         let acquired = async {
             let Some(wanted) = self.into_wanted()? else {
                 return Ok(Lock::new(Lease::unguarded()));
@@ -287,7 +282,7 @@ impl<'a> LockBuilder<'a> {
         F: AsyncFnOnce(&Lock) -> Result<T, E>,
         E: From<Error>,
     {
-        let lock = self.acquire_one().await?;
+        let lock = self.acquire().await?;
         let Some(held) = lock.held() else {
             return body(&lock).await;
         };
@@ -330,13 +325,17 @@ impl<'a> LockBuilder<'a> {
         let Some(runtime) = self.runtime else {
             return Ok(None);
         };
-        self.settings.check().map_err(|reason| config(reason.0))?;
+        let mut settings = self.settings;
+        settings.check().map_err(|reason| config(reason.0))?;
+        // Also after a death the record stays for ten leases.
+        let least = settings.lease.saturating_mul(10).min(MAX_LENGTH);
+        settings.set_ttl(settings.ttl().max(least));
         let trace = runtime.config.trace.as_ref().map(CallTrace::new);
         let request = |id| Request {
             id,
             fingerprint: None,
             submission: None,
-            settings: self.settings.clone(),
+            settings: settings.clone(),
             versions: None,
             kind: CallKind::Call,
             trace: trace.clone(),
@@ -385,9 +384,9 @@ impl Wanted {
         }
     }
 
-    /// Refuses a key that this task holds: it would wait for itself.
+    /// Refuses a key whose lock's body this is: it would wait for itself.
     fn check_reentry(&self, request: &Request) -> Result<(), Error> {
-        if held_locks::is_held_here(&request.id, self.runtime.identity()) {
+        if held_locks::is_inside(&request.id, self.runtime.identity()) {
             return Err(self.runtime.reject(request, &Rejected::Reentrant));
         }
         Ok(())
@@ -429,9 +428,7 @@ impl Wanted {
             return Err(error);
         }
         acquired.sort_by_key(|(place, _)| *place);
-        let locks = acquired
-            .into_iter()
-            .map(|(_, lock)| lock.held_by_this_task());
+        let locks = acquired.into_iter().map(|(_, lock)| lock);
         Ok(Locks::new(locks.collect()))
     }
 

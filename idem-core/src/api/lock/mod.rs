@@ -9,7 +9,7 @@ pub use self::builder::LockBuilder;
 pub use self::locks::Locks;
 use crate::api::lease::Lease;
 use crate::error::Error;
-use crate::task::held_locks::{HeldLock, Holding};
+use crate::task::held_locks::HeldLock;
 
 /// A lock that is held: no other holder of the same key exists until it is released, dropped or
 /// [lost](Self::lost). From [`LockBuilder::acquire`].
@@ -18,8 +18,8 @@ use crate::task::held_locks::{HeldLock, Holding};
 /// background; [`shutdown`](crate::Idempotency::shutdown) waits for that. If its process dies or
 /// its tokio runtime ends, the next holder acquires the key when the lease has ended.
 ///
-/// It may be moved to another task. For the refusal of re-entry, the task that acquired it is its
-/// holder.
+/// It may be moved to another task. Whoever acquires its key meanwhile waits, also in the task that
+/// acquired it.
 ///
 /// # Examples
 ///
@@ -48,22 +48,11 @@ use crate::task::held_locks::{HeldLock, Holding};
 #[must_use = "a lock that is dropped is released"]
 pub struct Lock {
     lease: Lease,
-    /// `None` under a disabled runtime, and where the body of the lock is known.
-    holding: Option<Holding>,
 }
 
 impl Lock {
     fn new(lease: Lease) -> Self {
-        Self {
-            lease,
-            holding: None,
-        }
-    }
-
-    /// Notes that the current task is the holder.
-    fn held_by_this_task(mut self) -> Self {
-        self.holding = self.held().map(Holding::new);
-        self
+        Self { lease }
     }
 
     /// `None` under a disabled runtime.
