@@ -48,16 +48,19 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Lists records, oldest first
     List(List),
-    /// Shows one record with its outcome, ages, attempt and fingerprint, and what operators decided
-    /// about it
+    /// Shows one record with its outcome, ages, attempt and fingerprint, the steps of its current
+    /// run, and what operators decided about it
+    ///
+    /// A committed record has no current run, so no steps are listed. If the record does not exist
+    /// because its transaction was rolled back, the steps that ran beside that are listed, and the
+    /// exit code is 3.
     Show(Show),
     /// Commits an abandoned or released record with an outcome in JSON
     Settle(Settle),
-    /// Removes a record: the next call runs the body as the first attempt
+    /// Removes a record: the next call runs the body as the first attempt, and all its steps
     ///
-    /// The steps of the call are removed too, unless `--keep-steps` is given. Names with a `/`
-    /// after an operation's name are its steps: for `orders.place o-1`, records of
-    /// `orders.place/..` whose key is `o-1` or begins with it.
+    /// The run of the key ends with its record. The records of its steps stay until they expire,
+    /// and no call sees them. With `--keep-steps` the key is released instead.
     Forget(Forget),
     /// Releases an abandoned key: the next call runs the body as the next attempt
     Release(Change),
@@ -66,6 +69,10 @@ pub(crate) enum Command {
     /// Counts the records of each operation again and again, until it is interrupted
     Watch(Watch),
     /// Removes many records, of an operation or by their keys, in batches
+    ///
+    /// The runs of their keys end. The steps of calls that had not ended are removed after them.
+    /// With keys and without `--operation`, `--state` and `--older-than`, so are all steps that are
+    /// left of ended calls; else those stay until they expire, and no call sees them.
     Purge(Purge),
     /// Lists what operators decided, also about records that are gone
     Audit(Audit),
@@ -171,7 +178,8 @@ pub(crate) struct Change {
 pub(crate) struct Forget {
     #[command(flatten)]
     pub(crate) change: Change,
-    /// Keeps the steps of the call, so that the next attempt goes on after them
+    /// Releases the key instead, as `release` does: the next attempt goes on after the steps.
+    /// Refused if the record is not abandoned
     #[arg(long)]
     pub(crate) keep_steps: bool,
 }

@@ -77,6 +77,9 @@ pub(crate) fn object(id: &RecordId, info: &RecordInfo) -> Value {
     put("lease_left_ms", info.lease_left.map(millis).into());
     put("expires_in_ms", millis(info.expires_in).into());
     put("trace", info.trace.as_deref().into());
+    if let Some(run) = info.run {
+        put("run", run.to_string().into());
+    }
     put(
         "outcome",
         info.outcome.as_ref().map_or(Value::Null, outcome),

@@ -113,6 +113,7 @@ fn release(claim: &Claim) -> Release {
         id: claim.id.clone(),
         owner: claim.owner,
         to: ReleaseTo::Released { keep: LONG },
+        names_run: false,
     }
 }
 

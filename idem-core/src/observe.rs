@@ -214,7 +214,7 @@ impl Observer {
         };
         let would = self.observes.then_some(name);
         if let Some(would) = would {
-            count_observed(id.operation(), would);
+            count_observed(id.name(), would);
             (name, level) = (OBSERVED, level.min(Level::INFO));
         }
         // The level of an event is part of its static description, so there is one event for each.
@@ -223,7 +223,7 @@ impl Observer {
                 tracing::event!(
                     target: "idem",
                     $level,
-                    operation = id.operation(),
+                    operation = id.name(),
                     key = %key,
                     decision = name,
                     would,
@@ -239,7 +239,7 @@ impl Observer {
             _ => event!(Level::DEBUG),
         });
         if would.is_none() {
-            count(id.operation(), name);
+            count(id.name(), name);
         }
     }
 
@@ -292,7 +292,7 @@ impl Observer {
             span = tracing::debug_span!(
                 target: "idem",
                 "idempotent",
-                operation = id.operation(),
+                operation = id.name(),
                 key = %Label { id, plain: self.plain_keys },
                 attempt = tracing::field::Empty,
             );
@@ -387,7 +387,7 @@ impl BodyWatch {
         {
             let time = crate::base::clock::now().saturating_duration_since(self.began);
             catch_user_panic(|| {
-                metrics::histogram!("idem_body_seconds", "operation" => id.operation().to_owned())
+                metrics::histogram!("idem_body_seconds", "operation" => id.name().to_owned())
                     .record(time);
             });
         }
@@ -399,8 +399,7 @@ impl BodyWatch {
 pub(crate) fn wait_took(id: &RecordId, time: Duration) {
     #[cfg(feature = "metrics")]
     catch_user_panic(|| {
-        metrics::histogram!("idem_wait_seconds", "operation" => id.operation().to_owned())
-            .record(time);
+        metrics::histogram!("idem_wait_seconds", "operation" => id.name().to_owned()).record(time);
     });
 }
 

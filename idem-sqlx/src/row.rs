@@ -24,8 +24,8 @@ pub(crate) struct Columns {
     pub(crate) fingerprint: Option<String>,
     pub(crate) outcome: OutcomeColumns,
     pub(crate) questions: i64,
-    /// In flight: the call's trace, and the record that was taken over, encoded as in other stores.
-    /// Committed: the outcome's metadata.
+    /// In flight: the call's trace, its run, and the record that was taken over, encoded as in other
+    /// stores. Released: its run. Committed: the outcome's metadata.
     pub(crate) took_over: Option<String>,
     /// Changes with each write, so that a step can compare the row with what it has read.
     pub(crate) revision: i64,
@@ -86,9 +86,10 @@ impl Columns {
                 columns.questions = count(held.questions);
                 columns.took_over = in_flight_details(held);
             }
-            Record::Released { questions, .. } => {
+            Record::Released { questions, run, .. } => {
                 columns.state = "released";
                 columns.questions = count(*questions);
+                columns.took_over = run.map(|run| format!("r{run}"));
             }
             Record::Committed { outcome, .. } => {
                 columns.state = "committed";
@@ -228,10 +229,19 @@ impl Row {
                     .with_fingerprint(fingerprint)
                     .with_questions(questions)
                     .with_took_over(details.took_over)
-                    .with_trace(details.trace);
+                    .with_trace(details.trace)
+                    .with_run(details.run);
                 Record::InFlight(in_flight)
             }
-            "released" => Record::Released { attempt, questions },
+            "released" => {
+                let details =
+                    parse_in_flight_details(self.took_over.as_deref()).ok_or("took_over")?;
+                Record::Released {
+                    attempt,
+                    questions,
+                    run: details.run,
+                }
+            }
             "committed" => match left.checked_sub(fade).filter(|left| !left.is_zero()) {
                 Some(left) => {
                     valid = left;
@@ -313,47 +323,47 @@ fn count(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Encodes what a record in flight has besides its columns: `t` and its trace, a space, the record
-/// that it took over.
+/// Encodes what a record in flight has besides its columns, with spaces between: `t` and its trace,
+/// `r` and its run, and the record that it took over.
 fn in_flight_details(held: &InFlight) -> Option<String> {
     let trace = held.trace.as_ref().map(|trace| format!("t{trace}"));
+    let run = held.run.map(|run| format!("r{run}"));
     // The encoding has only letters, digits and spaces.
     let encode =
         |held: &InFlight| String::from_utf8(wire::encode(&Record::InFlight(held.clone()))).ok();
-    match (trace, held.took_over.as_deref().and_then(encode)) {
-        (Some(trace), Some(took_over)) => Some(format!("{trace} {took_over}")),
-        (trace, took_over) => trace.or(took_over),
-    }
+    let took_over = held.took_over.as_deref().and_then(encode);
+    let details: Vec<_> = [trace, run, took_over].into_iter().flatten().collect();
+    (!details.is_empty()).then(|| details.join(" "))
 }
 
 /// What [`in_flight_details`] has encoded.
 #[derive(Default)]
 struct InFlightDetails {
     trace: Option<Arc<str>>,
+    run: Option<Owner>,
     took_over: Option<Box<InFlight>>,
 }
 
 /// Decodes these details. `None`: the text is anything else.
 fn parse_in_flight_details(text: Option<&str>) -> Option<InFlightDetails> {
-    let Some(text) = text else {
-        return Some(InFlightDetails::default());
-    };
-    if !text.starts_with('t') {
-        return Some(InFlightDetails {
-            trace: None,
-            took_over: Some(parse_in_flight(text)?),
-        });
+    let mut details = InFlightDetails::default();
+    let mut rest = text;
+    while let Some(text) = rest {
+        let (word, behind) = match text.split_once(' ') {
+            Some((word, behind)) => (word, Some(behind)),
+            None => (text, None),
+        };
+        rest = behind;
+        match word.as_bytes().first()? {
+            b't' => details.trace = Some(Metadata::parse(word)?.trace?),
+            b'r' => details.run = Some(Owner::parse(&word[1..])?),
+            _ => {
+                details.took_over = Some(parse_in_flight(text)?);
+                rest = None;
+            }
+        }
     }
-    let mut parts = text.splitn(2, ' ');
-    let trace = Metadata::parse(parts.next()?)?.trace?;
-    let took_over = match parts.next() {
-        None => None,
-        Some(rest) => Some(parse_in_flight(rest)?),
-    };
-    Some(InFlightDetails {
-        trace: Some(trace),
-        took_over,
-    })
+    Some(details)
 }
 
 fn parse_in_flight(text: &str) -> Option<Box<InFlight>> {

@@ -30,6 +30,8 @@ pub(crate) enum Line {
     Claims(Caller, Answer),
     Commits(Caller, Ownership),
     Releases(Caller, Ownership),
+    /// A release that names the run.
+    NamesRun(Caller, Ownership),
     /// A release to abandoned.
     GivesUp(Caller, Ownership),
     /// A release to unanswered.
@@ -45,6 +47,9 @@ pub(crate) enum Line {
     IsGone,
     /// The text that the record has the fingerprint of.
     HasPrint(Option<&'static str>),
+    /// The record's run began with this caller's claim.
+    HasRunOf(Caller),
+    HasNoRun,
     /// Looks at the record. Time passes then, so that times that begin again are seen to.
     Look,
     /// The record is as it was at the last look.
@@ -89,6 +94,7 @@ pub(crate) enum With {
     Print(&'static str),
     Lease(Duration),
     Hold(Duration),
+    Trace(&'static str),
     // Of a commit.
     Outcome(&'static str),
     NoOutcome,
@@ -217,6 +223,10 @@ impl<'a> Scene<'a> {
             Line::Claims(caller, answer) => self.claims(what, *caller, answer).await,
             Line::Commits(caller, answer) => self.commits(what, *caller, *answer).await,
             Line::Releases(caller, answer) => self.releases(what, *caller, release, *answer).await,
+            Line::NamesRun(caller, answer) => {
+                let names = |claim: &Claim| release(claim).with_run(true);
+                self.releases(what, *caller, names, *answer).await
+            }
             Line::GivesUp(caller, answer) => self.releases(what, *caller, abandon, *answer).await,
             Line::GetsNoAnswer(caller, answer) => {
                 self.releases(what, *caller, unanswered, *answer).await
@@ -250,7 +260,12 @@ impl<'a> Scene<'a> {
                 Some(before) => self.t.unchanged(what, &self.id, before).await,
                 None => Err(broken("no look before: a mistake in the suite")),
             },
-            Line::Is(_) | Line::IsAt(..) | Line::IsGone | Line::HasPrint(_) => {
+            Line::HasRunOf(caller) => {
+                let owner = self.actor(*caller)?.claim.owner;
+                let info = self.t.store.inspect(&self.id).await?;
+                same(what, info.and_then(|info| info.run), Some(owner))
+            }
+            Line::Is(_) | Line::IsAt(..) | Line::IsGone | Line::HasPrint(_) | Line::HasNoRun => {
                 self.is_as_said(what, line).await
             }
         }
@@ -268,6 +283,7 @@ impl<'a> Scene<'a> {
                 let wanted = text.map_or(Ok(None), print)?;
                 same(what, info.and_then(|info| info.fingerprint), wanted)
             }
+            Line::HasNoRun => same(what, info.map(|info| info.run), Some(None)),
             _ => same(what, info.map(|info| info.state), None),
         }
     }
@@ -372,6 +388,7 @@ impl<'a> Scene<'a> {
                 With::Print(text) => claim.fingerprint = print(text)?,
                 With::Lease(lease) => claim.lease = *lease,
                 With::Hold(hold) => claim.hold = *hold,
+                With::Trace(text) => claim.trace = Some((*text).into()),
                 _ => {}
             }
         }

@@ -1,5 +1,6 @@
 //! A process that is killed at each message of a body with three steps: before the message is sent,
-//! or after it was carried out and before its answer is known.
+//! or after it was carried out and before its answer is known. In a first attempt, in a second one,
+//! and in a fifth, whose record no longer has the first.
 
 use std::fs::OpenOptions;
 use std::future::pending;
@@ -15,7 +16,7 @@ use idem::store::record::{
     Renewal,
 };
 use idem::store::{Store, StoreHandle};
-use idem::{Error, Idempotency, Operation, StoreError};
+use idem::{Error, Idempotency, Operation, StoreError, UnkeptAction};
 use tempfile::NamedTempFile;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
@@ -31,13 +32,24 @@ const STEPS: [&str; 3] = ["charge", "parcel", "mail"];
 /// The lease of the process that dies.
 const LEASE: Duration = Duration::from_secs(3);
 
-/// The messages of the call, in their order: its claim and commit, those of each step, and the
-/// removals of the steps. They are named, so that one that is sent again is still the same.
-fn messages() -> Vec<String> {
+/// The attempts in which a process is killed.
+const ATTEMPTS: [u64; 3] = [1, 2, 5];
+
+/// The messages of the call, in their order: its claim and commit, the look at its run in a later
+/// attempt, those of each step, and the removals of the steps. They are named, so that one that is
+/// sent again is still the same.
+fn messages(attempt: u64) -> Vec<String> {
     let step = |kind: &str, step: &str| format!("{kind} {PLACE}/{step}");
     let mut messages = vec![format!("claim {PLACE}")];
+    if attempt > 1 {
+        messages.push(format!("inspect {PLACE}"));
+    }
     for name in STEPS {
-        messages.extend([step("claim", name), step("commit", name)]);
+        messages.push(step("claim", name));
+        // A later attempt replays the first step.
+        if attempt == 1 || name != STEPS[0] {
+            messages.push(step("commit", name));
+        }
     }
     messages.push(last_commit());
     messages.extend(STEPS.map(|name| step("remove", name)));
@@ -64,7 +76,7 @@ impl Dying {
         id: &RecordId,
         step: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let is_last = self.message == format!("{kind} {}", id.operation());
+        let is_last = self.message == format!("{kind} {}", id.name());
         if is_last && self.leg == Leg::Request {
             Self::die().await;
         }
@@ -113,7 +125,7 @@ impl Store for Dying {
     }
 
     async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
-        self.store.inspect(id).await
+        self.send("inspect", id, self.store.inspect(id)).await
     }
 }
 
@@ -124,16 +136,20 @@ fn order(idempotency: &Idempotency, key: &str) -> Operation<'static> {
 /// The body, whose effects are lines of a file.
 async fn place(effects: &Path) -> Result<u64, Error> {
     let attempt = idem::current().unwrap().attempt();
-    for step in STEPS {
-        idem::step(step, async || {
-            let mut file = OpenOptions::new().append(true).open(effects).unwrap();
-            file.write_all(format!("{step} {attempt}\n").as_bytes())
-                .unwrap();
-            Ok::<_, Error>(attempt)
-        })
-        .await?;
+    for name in STEPS {
+        step(name, attempt, effects).await?;
     }
     Ok(attempt)
+}
+
+async fn step(name: &str, attempt: u64, effects: &Path) -> Result<u64, Error> {
+    idem::step(name, async || {
+        let mut file = OpenOptions::new().append(true).open(effects).unwrap();
+        file.write_all(format!("{name} {attempt}\n").as_bytes())
+            .unwrap();
+        Ok(attempt)
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -204,13 +220,29 @@ async fn kill_at(url: &str, key: &str, message: &str, leg: Leg, effects: &Path) 
     child.kill().await.unwrap();
 }
 
-/// One row: where it dies. Says what was wrong.
-async fn case(url: String, message: String, leg: Leg) -> Option<String> {
+/// Makes attempts before that one, each of which is abandoned after its first step.
+async fn cut_before(attempt: u64, url: &str, key: &str, effects: &Path) {
+    let idempotency = Idempotency::new(patient_store(url).await);
+    for before in 1..attempt {
+        let abandoned = order(&idempotency, key)
+            .errors(|_: &Error| UnkeptAction::Abandon)
+            .run(|| async {
+                assert_eq!(idem::current().unwrap().attempt(), before);
+                step(STEPS[0], before, effects).await?;
+                Err::<u64, _>(Error::in_flight("the body", "is cut off", Duration::ZERO))
+            });
+        assert!(abandoned.await.is_err());
+    }
+}
+
+/// One row: the attempt that dies, and where. Says what was wrong.
+async fn case(url: String, attempt: u64, message: String, leg: Leg) -> Option<String> {
     let _place = PLACES.acquire().await.unwrap();
     let row = message.replace([' ', '/'], "-");
-    let key = format!("{row}-{leg:?}-{}", std::process::id());
+    let key = format!("{row}-{leg:?}-{attempt}-{}", std::process::id());
     let effects = NamedTempFile::new().unwrap();
     let effects = effects.path();
+    cut_before(attempt, &url, &key, effects).await;
     kill_at(&url, &key, &message, leg, effects).await;
     let idempotency = Idempotency::new(patient_store(&url).await);
     let placed = order(&idempotency, &key).run(|| place(effects)).await;
@@ -223,34 +255,29 @@ async fn case(url: String, message: String, leg: Leg) -> Option<String> {
     });
     if placed.is_err() || runs != expected {
         return Some(format!(
-            "killed at {message} {leg:?}: {placed:?}, {runs:?}: {lines}"
+            "attempt {attempt}, killed at {message} {leg:?}: {placed:?}, {runs:?}: {lines}"
         ));
     }
     let is_removal = message.starts_with("remove");
     let is_replayed = is_removal || (message == last_commit() && leg == Leg::Reply);
     if placed.is_ok_and(|placed| placed.is_replayed() != is_replayed) {
         return Some(format!(
-            "killed at {message} {leg:?}: the call ran again, or not"
+            "attempt {attempt}, killed at {message} {leg:?}: the call ran again, or not"
         ));
-    }
-    idempotency.shutdown(LONG).await.unwrap();
-    for step in STEPS.iter().filter(|_| !is_replayed) {
-        let record = order(&idempotency, &key).of_step(*step).inspect().await;
-        if !matches!(record, Ok(None)) {
-            return Some(format!(
-                "killed at {message} {leg:?}: {step} is left: {record:?}"
-            ));
-        }
     }
     None
 }
 
 async fn all(world: World) {
     let url = Arc::new(world.url());
-    let rows = messages()
-        .into_iter()
-        .flat_map(|message| [(message.clone(), Leg::Request), (message, Leg::Reply)]);
-    let cases = stream::iter(rows).map(|(message, leg)| case(url.to_string(), message, leg));
+    let rows = ATTEMPTS.into_iter().flat_map(|attempt| {
+        let messages = messages(attempt).into_iter();
+        messages.flat_map(move |message| {
+            [Leg::Request, Leg::Reply].map(|leg| (attempt, message.clone(), leg))
+        })
+    });
+    let cases = stream::iter(rows)
+        .map(|(attempt, message, leg)| case(url.to_string(), attempt, message, leg));
     let failed: Vec<String> = cases
         .buffer_unordered(12)
         .filter_map(std::future::ready)

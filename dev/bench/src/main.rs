@@ -34,6 +34,7 @@ mod scaling;
 mod sizes;
 mod sql;
 mod stats;
+mod steps;
 mod subject;
 mod tap;
 mod target;

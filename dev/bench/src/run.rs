@@ -10,7 +10,7 @@ use crate::extent::Extent;
 use crate::in_process::InProcess;
 use crate::report::Report;
 use crate::threads::Threads;
-use crate::{in_process, memory, over_redis, physical, queues, sizes, sql, transactions};
+use crate::{in_process, memory, over_redis, physical, queues, sizes, sql, steps, transactions};
 
 /// With fewer, the ranges say little.
 const ROUNDS: usize = 5;
@@ -55,6 +55,7 @@ enum Part {
     Http,
     Sql,
     Transactions,
+    Steps,
     Queues,
     Threads,
     Memory,
@@ -110,6 +111,7 @@ impl Part {
             Self::Http => tokio.block_on(over_redis::http(extent, url, report)),
             Self::Sql => tokio.block_on(sql::measure(extent, report)),
             Self::Transactions => tokio.block_on(transactions::measure(extent, report)),
+            Self::Steps => tokio.block_on(steps::measure(extent, report)),
             Self::Queues => tokio.block_on(queues::measure(extent, report)),
             Self::Threads => threads(extent, report),
             Self::Memory => {

@@ -23,8 +23,8 @@ pub(crate) struct Line {
     pub(crate) event: Event,
 }
 
-/// The value of a body: its own number, and the call that it ran for. No two are equal, so a replay
-/// shows its origin.
+/// The value of a body, or of the closure of a step: its own number, and the call that it ran for.
+/// No two are equal, so a replay shows its origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Receipt {
     pub(crate) call: u64,
@@ -46,8 +46,9 @@ pub(crate) enum Event {
     Answer { call: u64, answer: Answer },
     /// Its future was dropped.
     Dropped { call: u64 },
-    /// A body is polled. `from`: when the poll of the call's whole future began, before anything
-    /// looked at the lease; the event's own time is that of the body.
+    /// A body is polled, or the closure of a step: then `body` is the closure's number, and `key`
+    /// the name of the step (`keys::step`). `from`: when the poll of the call's whole future began,
+    /// before anything looked at the lease; the event's own time is that of the body.
     Poll {
         body: u64,
         call: u64,
@@ -56,7 +57,7 @@ pub(crate) enum Event {
         from: u64,
         first: bool,
     },
-    /// A body has ended.
+    /// A body or a closure has ended.
     End { body: u64, how: How },
     /// The store was asked to claim, and gave the key.
     Claimed {
@@ -67,6 +68,15 @@ pub(crate) enum Event {
     },
     /// The store was asked to claim, and failed: what became of the claim is not known.
     ClaimFailed { key: String, owner: u64, sent: u64 },
+    /// The value of a step was committed, and the store has confirmed it.
+    Recorded { step: String, receipt: Receipt },
+    /// A step returned a value: replayed, unless it is that of the closure it was called with.
+    Given {
+        step: String,
+        call: u64,
+        closure: u64,
+        receipt: Receipt,
+    },
     /// A renewal was confirmed.
     Renewed { key: String, owner: u64, sent: u64 },
     /// A release is about to be sent.

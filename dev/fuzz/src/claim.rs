@@ -1,9 +1,12 @@
 //! The effect of a claim on a record that was read, against the table in the documentation of
 //! `Store::claim`.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use idem_core::record::{
-    Claim, Claimed, InFlight, OnClaim, Origin, RanOut, Record, RecordId, ReleaseTo,
+    Claim, Claimed, InFlight, OnClaim, OnStep, Origin, Owner, RanOut, Record, RecordId, Release,
+    ReleaseTo, Renewal, STEPS_KEPT,
 };
 use idem_core::wire::{self, Parsed};
 use idem_core::{Key, RecordInfo, RecordState};
@@ -40,11 +43,13 @@ pub fn run(data: &[u8]) {
     }
     if let Record::InFlight(held) = &record {
         given_up(held, &claim);
+        named(held, &claim);
+        renewed(held, &claim);
     }
     for left in [0, 1, claim.lease.as_millis(), claim.hold.as_millis()] {
         described(
             &record,
-            std::time::Duration::from_millis(u64::try_from(left).unwrap_or(u64::MAX)),
+            Duration::from_millis(u64::try_from(left).unwrap_or(u64::MAX)),
         );
     }
 }
@@ -96,7 +101,13 @@ fn by_the_table(record: &Record, claim: &Claim) -> OnClaim {
             then: next(Origin::Issued),
         },
         Record::Issued { .. } => OnClaim::Take(next(Origin::Issued)),
-        Record::Released { .. } => OnClaim::Take(next(Origin::Released)),
+        Record::Released { run: None, .. } => OnClaim::Take(next(Origin::Released)),
+        // The steps of the run are there, so its record is too.
+        Record::Released { run, .. } => {
+            let next = next(Origin::Released);
+            let hold = next.hold.max(STEPS_KEPT);
+            OnClaim::Take(next.with_run(*run).with_hold(hold))
+        }
         Record::InFlight(held) if held.owner == claim.owner => OnClaim::Answer(Claimed::Owned {
             attempt: attempts,
             from: held.origin,
@@ -107,9 +118,10 @@ fn by_the_table(record: &Record, claim: &Claim) -> OnClaim {
         Record::InFlight(held) => {
             let next = claim.taking_over(held);
             assert_eq!(
-                (next.attempt, next.questions),
-                (attempts.saturating_add(1), asked)
+                (next.attempt, next.questions, next.run()),
+                (attempts.saturating_add(1), asked, held.run())
             );
+            assert!(next.hold >= held.hold && next.hold >= claim.hold);
             let then = match (claim.take_over, claim.take_over_after, exhausted) {
                 (false, Some(age), false) => RanOut::IfSilentFor { age, then: next },
                 (false, ..) => RanOut::Answer(Claimed::Abandoned { attempt: attempts }),
@@ -150,29 +162,31 @@ fn taken(next: &InFlight, claim: &Claim) {
 /// Checks the record after its owner releases the key.
 fn given_up(held: &InFlight, claim: &Claim) {
     let keep = claim.hold;
-    let left_behind = |to| held.released(to).map(|(record, _)| record);
-    let released = Record::Released {
-        attempt: held.attempt,
-        questions: held.questions,
-    };
-    assert_eq!(left_behind(ReleaseTo::Released { keep }), Some(released));
+    let release = |to| Release::new(claim.id.clone(), held.owner, to);
+    let left_behind = |to| held.released(&release(to)).map(|(record, _)| record);
     let Some(Record::InFlight(abandoned)) = left_behind(ReleaseTo::Abandoned) else {
         panic!("it is abandoned")
     };
     assert_eq!(abandoned.lease_left(held.hold), None, "abandoned at once");
     assert_eq!(
-        (abandoned.owner, abandoned.attempt),
-        (held.owner, held.attempt)
+        (abandoned.owner, abandoned.attempt, abandoned.run()),
+        (held.owner, held.attempt, held.run())
     );
 
     // A claim that took this one over and is undone leaves it as it was, without a lease.
-    let restored = claim.taking_over(held).released(ReleaseTo::Undone { keep });
+    let undone = release(ReleaseTo::Undone { keep }).with_run(true);
+    let restored = claim.taking_over(held).released(&undone);
     let Some((Record::InFlight(restored), Some(expires_in))) = restored else {
         panic!("it is restored")
     };
     assert_eq!(
-        (restored.owner, restored.fingerprint, expires_in),
-        (held.owner, held.fingerprint, held.hold)
+        (
+            restored.owner,
+            restored.fingerprint,
+            restored.run(),
+            expires_in
+        ),
+        (held.owner, held.fingerprint, held.run(), held.hold)
     );
     assert_eq!(
         (restored.attempt, restored.questions),
@@ -201,9 +215,12 @@ fn given_up(held: &InFlight, claim: &Claim) {
         let first = held.origin == Origin::Issued || held.attempt == 0;
         assert_eq!(next.attempt, if first { 1 } else { held.attempt });
         assert_eq!(next.origin, held.origin);
+        // As it was found: with its run, if it had one.
+        if held.origin == Origin::Released {
+            assert_eq!(next.run, held.run);
+        }
     } else {
-        let nobodys =
-            held.origin == Origin::Abandoned && claim.owner == idem_core::record::Owner::NOBODY;
+        let nobodys = held.origin == Origin::Abandoned && claim.owner == Owner::NOBODY;
         assert!(
             held.origin == Origin::Nothing || nobodys,
             "{held:?} cannot be claimed again"
@@ -211,8 +228,44 @@ fn given_up(held: &InFlight, claim: &Claim) {
     }
 }
 
+/// Checks the run of what its owner releases, and how long that stays.
+fn named(held: &InFlight, claim: &Claim) {
+    let keep = claim.hold;
+    for names_run in [false, true] {
+        let release = Release::new(claim.id.clone(), held.owner, ReleaseTo::Released { keep });
+        let is_first = held.origin != Origin::Abandoned && held.run.is_none();
+        let run = (names_run || !is_first).then(|| held.run());
+        let released = Record::Released {
+            attempt: held.attempt,
+            questions: held.questions,
+            run,
+        };
+        let stays = if run.is_some() {
+            keep.max(held.hold)
+        } else {
+            keep
+        };
+        assert_eq!(
+            held.released(&release.with_run(names_run)),
+            Some((released, Some(stays)))
+        );
+    }
+}
+
+/// A renewal changes nothing but the hold, and never makes it shorter.
+fn renewed(held: &InFlight, claim: &Claim) {
+    let renewal = Renewal::new(claim.id.clone(), held.owner, claim.hold);
+    let hold = held.hold.max(claim.hold);
+    let renewed = OnStep::Put {
+        record: Record::InFlight(held.clone().with_hold(hold)),
+        expires_in: Some(hold),
+        then_done: Duration::ZERO,
+    };
+    assert_eq!(Record::InFlight(held.clone()).on_renew(&renewal), renewed);
+}
+
 /// Checks that the description agrees with the record.
-fn described(record: &Record, left: std::time::Duration) {
+fn described(record: &Record, left: Duration) {
     let info = RecordInfo::new(record, left);
     assert_eq!(
         (info.attempt, info.fingerprint),
@@ -220,9 +273,15 @@ fn described(record: &Record, left: std::time::Duration) {
     );
     let grace = match record {
         Record::Issued { grace } if left > *grace => *grace,
-        _ => std::time::Duration::ZERO,
+        _ => Duration::ZERO,
     };
     assert_eq!(Some(info.expires_in), left.checked_sub(grace));
+    let run = match record {
+        Record::InFlight(held) => Some(held.run()),
+        Record::Released { run, .. } => *run,
+        _ => None,
+    };
+    assert_eq!(info.run, run);
     let Record::InFlight(held) = record else {
         assert_eq!((info.lease_age, info.lease_left), (None, None));
         return;

@@ -38,7 +38,7 @@ fn foreign(text: &[u8]) {
             "not of this version"
         ),
         Err(_) => assert!(
-            [b"i1", b"i2", b"i3"]
+            [b"i1", b"i2", b"i3", b"i4"]
                 .iter()
                 .any(|version| text.starts_with(*version)),
             "damaged is what begins as a record of a version that is read"
@@ -111,7 +111,7 @@ fn whole(text: &[u8], record: &Record) {
             assert!(text.ends_with(&outcome.payload), "the outcome is the tail")
         }
         _ => {
-            let begins = [b"i1f", b"i2f", b"i3f"]
+            let begins = [b"i1f", b"i2f", b"i3f", b"i4f"]
                 .iter()
                 .any(|mark| text.starts_with(*mark));
             assert!(!begins, "nothing else begins as what is in flight");
@@ -174,6 +174,7 @@ pub(crate) fn made_up(input: &mut Input<'_>) -> Record {
         2 => Record::Released {
             attempt: input.number(),
             questions: few(input),
+            run: named_run(input),
         },
         3 => Record::Done {
             attempt: input.number(),
@@ -208,6 +209,12 @@ fn in_flight(input: &mut Input<'_>, room: usize) -> InFlight {
         let span = u64::from_be_bytes(input.array());
         format!("00-{trace:032x}-{span:016x}-{:02x}", input.byte()).into()
     }))
+    .with_run(named_run(input))
+}
+
+/// Often none.
+fn named_run(input: &mut Input<'_>) -> Option<Owner> {
+    (input.below(3) == 0).then(|| owner(input))
 }
 
 /// Often none.

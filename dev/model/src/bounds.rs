@@ -55,6 +55,8 @@ pub struct Bounds {
     pub operated: bool,
     /// Whether a token was issued: else nothing stands at the key at first.
     pub issued: bool,
+    /// Whether a body that releases has begun steps.
+    pub steps: bool,
     /// In which order requests arrive.
     pub network: Network,
 }
@@ -78,6 +80,7 @@ impl Bounds {
         max_attempts: None,
         operated: false,
         issued: false,
+        steps: false,
         network: Network::ClaimsInOrder,
     };
 
@@ -94,6 +97,13 @@ impl Bounds {
         max_attempts: Some(2),
         polls: 1,
         hold: 5,
+        ..Self::SMALL
+    };
+
+    /// Bodies with steps, whose runs go on after a release.
+    pub const STEPS: Self = Self {
+        steps: true,
+        polls: 1,
         ..Self::SMALL
     };
 

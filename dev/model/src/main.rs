@@ -50,6 +50,7 @@ fn main() -> std::io::Result<()> {
             "questions, and two attempts at most",
             explore(Bounds::ASKS, None, &[]),
         )?;
+        row("steps", explore(Bounds::STEPS, None, &[]))?;
         row(
             "an operator, and two attempts at most",
             explore(Bounds::OPERATED, None, &[]),

@@ -1,7 +1,7 @@
 //! Deviations that the promises must reject.
 
 use crate::bounds::{Bounds, Network};
-use crate::promise::Promise::{self, P1, P2, P3, P5, P6, P7, P8, P9, P10, P13};
+use crate::promise::Promise::{self, P1, P2, P3, P5, P6, P7, P8, P9, P10, P13, Run};
 
 macro_rules! mutants {
     ($($(#[$doc:meta])* $name:ident $promise:ident,)*) => {
@@ -63,6 +63,18 @@ mutants! {
     UndoForgetsTheQuestions P10,
     /// Undoing a claim of an abandoned record forgets what that one had taken over.
     UndoForgetsWhatWasTakenOver P10,
+    /// Undoing a claim of a released key forgets the run.
+    UndoForgetsTheRun Run,
+    /// A release does not name the run.
+    ReleaseForgetsTheRun Run,
+    /// A claim of a released key begins a run, although one goes on.
+    ClaimForgetsTheRun Run,
+    /// A take-over begins a run.
+    TakeOverBeginsARun Run,
+    /// A renewal shortens the record's life to what its operation asks for.
+    RenewalShortensTheHold Run,
+    /// So does a take-over.
+    TakeOverShortensTheHold Run,
     /// A fingerprint is written, and not compared.
     FingerprintNotCompared P7,
     /// An attempt whose question stayed without an answer counts as one that began a body.
@@ -119,6 +131,11 @@ impl Mutant {
         match self {
             Self::UndoForgetsTheFingerprint | Self::FingerprintNotCompared => Bounds::PRINTS,
             Self::UndoForgetsTheQuestions | Self::QuestionCounts => Bounds::ASKS,
+            Self::UndoForgetsTheRun
+            | Self::ReleaseForgetsTheRun
+            | Self::ClaimForgetsTheRun
+            | Self::RenewalShortensTheHold
+            | Self::TakeOverShortensTheHold => Bounds::STEPS,
             Self::TakesOverBeforeItsTime => Bounds::REJECTED_FOR_A_TIME,
             Self::TakesOverAlthoughRejected => Bounds {
                 take_over: false,

@@ -27,6 +27,8 @@ pub enum Promise {
     P10,
     /// A token counts only if it was issued.
     P13,
+    /// A run of steps goes on until an outcome, a removal or an expiry, and no longer.
+    Run,
 }
 
 /// The knowledge of an onlooker that sees everything and takes no part.
@@ -41,6 +43,9 @@ pub struct Onlooker {
     pub(crate) highest: u8,
     /// The attempts that only asked, as bits, since the record is there.
     pub(crate) asked: u16,
+    /// The run that goes on: its first owner, and its first attempt. A claim that was sent again
+    /// may take over what it began.
+    pub(crate) run: Option<(Id, u8)>,
 }
 
 impl Onlooker {
@@ -49,6 +54,7 @@ impl Onlooker {
         recorded: None,
         highest: 0,
         asked: 0,
+        run: None,
     };
 
     /// Whether a promise was seen broken.
@@ -66,12 +72,13 @@ impl Onlooker {
             .map(|(outcome, ttl, remember)| (outcome, less(ttl), less(remember)))
             .filter(|(_, _, remember)| *remember > 0);
         if slot.is_none() {
-            (self.highest, self.asked) = (0, 0);
+            (self.highest, self.asked, self.run) = (0, 0, None);
         }
     }
 
     /// An outcome was accepted.
     pub(crate) fn sees_recorded(&mut self, outcome: Id, ttl: u8, remember: u8) {
+        self.run = None;
         if self.recorded.is_none() {
             self.recorded = Some((outcome, ttl, remember));
         }
@@ -102,8 +109,9 @@ impl Onlooker {
         self.recorded.is_some()
     }
 
-    /// The id that it holds, to be renamed.
-    pub(crate) fn names(&mut self) -> Option<&mut Id> {
-        self.recorded.as_mut().map(|(outcome, ..)| outcome)
+    /// The ids that it holds, to be renamed.
+    pub(crate) fn names(&mut self) -> [Option<&mut Id>; 2] {
+        let recorded = self.recorded.as_mut().map(|(outcome, ..)| outcome);
+        [recorded, self.run.as_mut().map(|(first, _)| first)]
     }
 }

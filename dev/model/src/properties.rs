@@ -23,6 +23,7 @@ impl Promise {
         Self::P9,
         Self::P10,
         Self::P13,
+        Self::Run,
     ];
 
     /// Its property's name.
@@ -38,6 +39,7 @@ impl Promise {
             Self::P9 => "P9: a body's value is committed, not released",
             Self::P10 => "P10: a claim that came to nothing leaves nothing",
             Self::P13 => "P13: a token is claimed only if it was issued",
+            Self::Run => "a run goes on until an outcome, a removal or an expiry",
         }
     }
 
@@ -80,6 +82,7 @@ fn kept(promise: Promise) -> Condition {
         Promise::P9 => |life, state| Promise::P9.is_kept(life, state),
         Promise::P10 => |life, state| Promise::P10.is_kept(life, state),
         Promise::P13 => |life, state| Promise::P13.is_kept(life, state),
+        Promise::Run => |life, state| Promise::Run.is_kept(life, state),
     }
 }
 
@@ -134,6 +137,18 @@ const SOMETIMES: &[(&str, Condition)] = &[
     ("a released key is claimed again", |_, state| {
         came_from(state, Origin::Released)
     }),
+    (
+        "a run goes on after a release, or nobody may take over",
+        |life, state| {
+            matches!(
+                state.slot,
+                Some(Slot {
+                    entry: Entry::InFlight { run: Some(_), .. },
+                    ..
+                })
+            ) || !life.bounds.take_over
+        },
+    ),
     (
         "an abandoned key is taken over, or its claim rejected",
         |life, state| {

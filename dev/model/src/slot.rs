@@ -42,6 +42,8 @@ pub enum Entry {
         print: u8,
         /// How many attempts only asked.
         questions: u8,
+        /// The run, where the record names it.
+        run: Option<Id>,
         /// The records that were taken over, the last one first.
         over: Over,
     },
@@ -51,6 +53,8 @@ pub enum Entry {
         attempt: u8,
         /// How many attempts only asked.
         questions: u8,
+        /// The run that goes on with the next claim.
+        run: Option<Id>,
     },
     /// See [`Record::Committed`].
     Committed {
@@ -70,6 +74,9 @@ pub enum Entry {
     },
 }
 
+/// How many may be named in a record: the owner and the run of each attempt.
+pub(crate) const NAMES: usize = 2 * (1 + MOST_TAKEN_OVER);
+
 /// The records that were taken over, the last one first.
 pub type Over = [Option<TakenOver>; MOST_TAKEN_OVER];
 
@@ -86,6 +93,8 @@ pub struct TakenOver {
     pub print: u8,
     /// How many attempts only asked.
     pub questions: u8,
+    /// The run, where the record names it.
+    pub run: Option<Id>,
 }
 
 impl Slot {
@@ -143,6 +152,7 @@ impl Entry {
                 hold,
                 print,
                 questions,
+                run,
                 over,
             } => {
                 let top = TakenOver {
@@ -151,6 +161,7 @@ impl Entry {
                     hold,
                     print,
                     questions,
+                    run,
                 };
                 let held = |of: TakenOver, attempt: u8, took_over| {
                     InFlight::new(
@@ -162,6 +173,7 @@ impl Entry {
                     )
                     .with_fingerprint(fingerprint(of.print))
                     .with_questions(of.questions.into())
+                    .with_run(of.run.map(Id::owner))
                     .with_took_over(took_over)
                 };
                 let before = over
@@ -176,9 +188,14 @@ impl Entry {
                 });
                 Record::InFlight(held(top, attempt, took_over).with_lease(duration(lease)))
             }
-            Self::Released { attempt, questions } => Record::Released {
+            Self::Released {
+                attempt,
+                questions,
+                run,
+            } => Record::Released {
                 attempt: attempt.into(),
                 questions: questions.into(),
+                run: run.map(Id::owner),
             },
             Self::Committed {
                 attempt,
@@ -197,16 +214,38 @@ impl Entry {
     }
 
     /// Those who are named in it.
-    pub(crate) fn names(&mut self) -> [Option<&mut Id>; 1 + MOST_TAKEN_OVER] {
-        match self {
-            Self::InFlight { owner, over, .. } => {
-                let [one, two, three] = over
-                    .each_mut()
-                    .map(|over| over.as_mut().map(|over| &mut over.owner));
-                [Some(owner), one, two, three]
+    pub(crate) fn names(&mut self) -> [Option<&mut Id>; NAMES] {
+        let mut names = [const { None }; NAMES];
+        let mut places = names.iter_mut();
+        let mut name = |id| {
+            if let Some(place) = places.next() {
+                *place = id;
             }
-            Self::Committed { outcome, .. } => [Some(outcome), None, None, None],
-            _ => [None, None, None, None],
+        };
+        match self {
+            Self::InFlight {
+                owner, run, over, ..
+            } => {
+                name(Some(owner));
+                name(run.as_mut());
+                for over in over.iter_mut().flatten() {
+                    name(Some(&mut over.owner));
+                    name(over.run.as_mut());
+                }
+            }
+            Self::Released { run, .. } => name(run.as_mut()),
+            Self::Committed { outcome, .. } => name(Some(outcome)),
+            Self::Issued | Self::Done { .. } => {}
+        }
+        names
+    }
+
+    /// The run that it belongs to, or that goes on with the next claim.
+    pub(crate) fn run(self) -> Option<Id> {
+        match self.record() {
+            Record::InFlight(held) => Some(Id::from_owner(held.run())),
+            Record::Released { run, .. } => run.map(Id::from_owner),
+            _ => None,
         }
     }
 
@@ -264,6 +303,7 @@ impl From<&Record> for Entry {
                         hold: ticks(of.hold),
                         print: print(of.fingerprint),
                         questions: small(of.questions),
+                        run: of.run.map(Id::from_owner),
                     });
                     next = next.and_then(|of| of.took_over.as_deref());
                 }
@@ -275,12 +315,14 @@ impl From<&Record> for Entry {
                     hold: ticks(held.hold),
                     print: print_of,
                     questions: small(held.questions),
+                    run: held.run.map(Id::from_owner),
                     over,
                 }
             }
-            Record::Released { questions, .. } => Self::Released {
+            Record::Released { questions, run, .. } => Self::Released {
                 attempt,
                 questions: small(*questions),
+                run: run.map(Id::from_owner),
             },
             Record::Committed { outcome, .. } => Self::Committed {
                 attempt,

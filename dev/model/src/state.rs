@@ -3,7 +3,7 @@
 use crate::bounds::Bounds;
 use crate::caller::{Caller, Id, Phase};
 use crate::promise::Onlooker;
-use crate::slot::{Entry, Slot};
+use crate::slot::{Entry, NAMES, Slot};
 use crate::ticks::less;
 
 /// How many callers there are.
@@ -55,12 +55,15 @@ impl State {
     }
 
     /// All who are named, apart from the callers themselves.
-    fn names(&mut self) -> [Option<&mut Id>; 5] {
-        let [one, two, three, four] = self
-            .slot
-            .as_mut()
-            .map_or([None, None, None, None], |slot| slot.entry.names());
-        [one, two, three, four, self.seen.names()]
+    fn names(&mut self) -> [Option<&mut Id>; NAMES + 2] {
+        let mut names = [const { None }; NAMES + 2];
+        let in_slot = self.slot.iter_mut().flat_map(|slot| slot.entry.names());
+        let all = in_slot.chain(self.seen.names());
+        names
+            .iter_mut()
+            .zip(all)
+            .for_each(|(place, id)| *place = id);
+        names
     }
 
     /// The same world with the callers in an order that depends on nothing but what each does:

@@ -51,6 +51,7 @@ impl Store {
         } else {
             self.watch_step(before, *slot, seen, by, request, reply);
         }
+        self.watch_run(before, *slot, seen, by, request, reply);
         if slot.is_none() {
             seen.asked = 0;
         }
@@ -112,7 +113,14 @@ impl Store {
             }
             OnClaim::Take(next) | OnClaim::IfIssueLives { then: next, .. } => next,
         };
-        let next = self.in_flight(&next.with_fingerprint(fingerprint(print)));
+        let mut next = next.with_fingerprint(fingerprint(print));
+        match (self.mutant, next.origin) {
+            (Some(Mutant::ClaimForgetsTheRun), Origin::Released) => next.run = None,
+            (Some(Mutant::TakeOverBeginsARun), Origin::Abandoned) => next.run = Some(next.owner),
+            (Some(Mutant::TakeOverShortensTheHold), Origin::Abandoned) => next.hold = claim.hold,
+            _ => {}
+        }
+        let next = in_flight(&next);
         *slot = Some(next);
         Reply::Owned(attempt_of(next.entry))
     }
@@ -156,14 +164,28 @@ impl Store {
         let Some(found) = *slot else {
             return Reply::Lost;
         };
-        let mut release = Release::new(self.id.clone(), by.owner(), to);
+        let mut release = Release::new(self.id.clone(), by.owner(), to).with_run(self.bounds.steps);
         if let Some(owner) = found
             .owner()
             .filter(|_| self.is(Mutant::ReleaseWithoutOwner))
         {
             release.owner = owner.owner();
         }
-        step(slot, found, found.entry.record().on_release(&release))
+        let reply = step(slot, found, found.entry.record().on_release(&release));
+        let forgets = match to {
+            ReleaseTo::Undone { .. } => self.is(Mutant::UndoForgetsTheRun),
+            _ => self.is(Mutant::ReleaseForgetsTheRun),
+        };
+        if let Some(Slot {
+            entry: Entry::Released { run, .. },
+            ..
+        }) = slot
+            && reply == Reply::Held
+            && forgets
+        {
+            *run = None;
+        }
+        reply
     }
 
     fn undo(&self, slot: &mut Option<Slot>, by: Id) -> Reply {
@@ -226,6 +248,16 @@ impl Store {
         if self.is(Mutant::RenewalNotCarriedOut) {
             *slot = Some(found);
         }
+        if let Some(Slot {
+            entry: Entry::InFlight { hold, .. },
+            left,
+            ..
+        }) = slot
+            && reply == Reply::Held
+            && self.is(Mutant::RenewalShortensTheHold)
+        {
+            (*hold, *left) = (self.bounds.hold, self.bounds.hold);
+        }
         reply
     }
 
@@ -253,14 +285,6 @@ impl Store {
         .with_take_over_after(self.bounds.rejected_for.map(duration))
         .with_max_attempts(self.bounds.max_attempts.map(u64::from))
         .with_must_be_issued(self.bounds.issued && !self.is(Mutant::ClaimsWhatWasNotIssued))
-    }
-
-    fn in_flight(&self, held: &InFlight) -> Slot {
-        Slot {
-            entry: Entry::from(&Record::InFlight(held.clone())),
-            left: self.bounds.hold,
-            then_done: 0,
-        }
     }
 
     fn watch_claim(
@@ -383,6 +407,57 @@ impl Store {
             Request::Claim { .. } | Request::Renew { .. } => {}
         }
     }
+
+    /// Follows the run. It begins with a claim where none goes on. It ends with its record, with
+    /// an outcome (see [`Onlooker::sees_recorded`]), or if its first attempt is undone or releases
+    /// the key without steps.
+    fn watch_run(
+        &self,
+        before: Option<Slot>,
+        after: Option<Slot>,
+        seen: &mut Onlooker,
+        by: Id,
+        request: Request,
+        reply: Reply,
+    ) {
+        let is_first = before.is_some_and(|slot| seen.run == Some((by, attempt_of(slot.entry))));
+        match (request, reply) {
+            (Request::Claim { .. }, Reply::Owned(attempt)) => {
+                seen.run.get_or_insert((by, attempt));
+            }
+            (Request::Undo, Reply::Held) if is_first => seen.run = None,
+            (Request::Release { .. }, Reply::Held) if is_first && !self.bounds.steps => {
+                seen.run = seen.run.filter(|_| after.and_then(Slot::owner).is_some());
+            }
+            _ => {}
+        }
+        if after.is_none() {
+            seen.run = None;
+        }
+        seen.expects(
+            Promise::Run,
+            after.and_then(|slot| slot.entry.run()) == seen.run.map(|(first, _)| first),
+        );
+        // The record of a run that goes on is kept at least as long as before.
+        if matches!(request, Request::Claim { .. } | Request::Renew { .. })
+            && let Some((before, after)) = before.zip(after)
+            && before.owner().is_some()
+            && after.owner().is_some()
+        {
+            seen.expects(
+                Promise::Run,
+                hold_of(after) >= hold_of(before) && after.left >= before.left,
+            );
+        }
+    }
+}
+
+fn in_flight(held: &InFlight) -> Slot {
+    Slot {
+        entry: Entry::from(&Record::InFlight(held.clone())),
+        left: ticks(held.hold),
+        then_done: 0,
+    }
 }
 
 /// The value that must be at the key when the claim that wrote this record is undone, according to
@@ -394,6 +469,7 @@ fn undone(written: Option<Slot>) -> Option<Entry> {
                 attempt,
                 origin,
                 questions,
+                run,
                 over,
                 ..
             },
@@ -405,7 +481,11 @@ fn undone(written: Option<Slot>) -> Option<Entry> {
     let attempt = attempt.saturating_sub(1);
     match (origin, over) {
         (Origin::Issued, _) => Some(Entry::Issued),
-        (Origin::Released, _) => Some(Entry::Released { attempt, questions }),
+        (Origin::Released, _) => Some(Entry::Released {
+            attempt,
+            questions,
+            run,
+        }),
         (Origin::Abandoned, [Some(found), rest @ ..]) => {
             let TakenOver {
                 owner,
@@ -413,6 +493,7 @@ fn undone(written: Option<Slot>) -> Option<Entry> {
                 hold,
                 print,
                 questions,
+                run,
             } = found;
             let mut over = Over::default();
             over.iter_mut()
@@ -426,6 +507,7 @@ fn undone(written: Option<Slot>) -> Option<Entry> {
                 hold,
                 print,
                 questions,
+                run,
                 over,
             })
         }
@@ -443,6 +525,7 @@ fn at_rest(found: Entry) -> Entry {
             hold,
             print,
             questions,
+            run,
             over,
             ..
         } => Entry::InFlight {
@@ -453,9 +536,18 @@ fn at_rest(found: Entry) -> Entry {
             hold,
             print,
             questions,
+            run,
             over,
         },
         other => other,
+    }
+}
+
+/// The expiry with which a record in flight was written.
+fn hold_of(slot: Slot) -> u8 {
+    match slot.entry {
+        Entry::InFlight { hold, .. } => hold,
+        _ => 0,
     }
 }
 

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-/// One tick of the store's clock, for the functions that take durations.
-pub(crate) const TICK: Duration = Duration::from_secs(1);
+use idem_core::record::STEPS_KEPT;
+
+/// One tick of the store's clock, for the functions that take durations. The only absolute time is
+/// that for which steps are kept: five ticks, one more than a record in flight stays.
+pub(crate) const TICK: Duration = Duration::from_secs(STEPS_KEPT.as_secs() / 5);
 
 /// Ticks that never pass: for what is kept longer than anybody looks.
 pub const FOREVER: u8 = u8::MAX;

@@ -57,6 +57,11 @@ fn they_are_kept_where_what_is_abandoned_is_rejected_for_a_time() {
 }
 
 #[test]
+fn they_are_kept_where_bodies_have_steps() {
+    all_of(Bounds::STEPS);
+}
+
+#[test]
 fn they_are_kept_where_an_operator_settles_and_replaces() {
     let found = all_of(Bounds::OPERATED);
     let never = "what an operator settled is replaced";

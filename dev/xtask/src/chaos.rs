@@ -14,7 +14,7 @@ const CI_SECONDS: u64 = 10;
 const CI_SEED: u64 = 1;
 /// The mutants that a full run of CI has: one of the lease, one of the outcome, one of the store
 /// that fails.
-const CI_MUTANTS: &str = "renewal-lies,forgets,store-failure-runs";
+const CI_MUTANTS: &str = "renewal-lies,forgets,forgets-steps,store-failure-runs";
 
 /// Which servers there are, and how they stand to each other.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

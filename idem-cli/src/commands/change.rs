@@ -4,14 +4,15 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use idem_core::record::{Encoded, Metadata, RecordId, RecordInfo, is_lock};
+use idem_core::record::{Encoded, Metadata, Owner, RecordId, RecordInfo, is_lock, is_step};
 use idem_core::store::admin::{Intervened, Intervention, Wish};
 use idem_core::store::trail;
 use idem_core::{CodecId, RecordState};
 use serde::de::IgnoredAny;
 
 use super::pattern::{self, Wanted};
-use super::{find, intervene, steps};
+use super::steps::Run;
+use super::{find, ids_of, intervene, steps};
 use crate::args::{Change, Consent, Forget, Settle};
 use crate::ask;
 use crate::failure::Failure;
@@ -34,8 +35,6 @@ struct Action {
     /// The states in which a record may be changed, apart from records in flight; `None`: all
     /// states.
     states: Option<&'static [RecordState]>,
-    /// The steps of the call are forgotten too.
-    with_steps: bool,
 }
 
 const SETTLE: Action = Action {
@@ -43,32 +42,24 @@ const SETTLE: Action = Action {
     then: "every duplicate gets this outcome",
     state: Some(RecordState::Committed),
     states: Some(&[RecordState::Abandoned, RecordState::Released]),
-    with_steps: false,
 };
 const REPLACE: Action = Action {
     decision: "replaced",
     then: "every duplicate gets this outcome; callers that got the one before keep it",
     state: Some(RecordState::Committed),
     states: Some(&[RecordState::Committed]),
-    with_steps: false,
 };
 const RELEASE: Action = Action {
     decision: "released",
     then: "the next call runs the body, as the next attempt",
     state: Some(RecordState::Released),
     states: Some(&[RecordState::Abandoned]),
-    with_steps: false,
 };
 const FORGET: Action = Action {
     decision: "forgotten",
     then: "the next call runs the body, as the first attempt",
     state: None,
     states: None,
-    with_steps: false,
-};
-const FORGET_WITH_STEPS: Action = Action {
-    with_steps: true,
-    ..FORGET
 };
 
 impl Action {
@@ -97,6 +88,7 @@ pub(crate) async fn settle(store: &AnyStore, args: &Settle, json: bool) -> Resul
                 .to_owned(),
         ));
     }
+    refuse_beside(&args.change)?;
     let text = read(&args.value)?;
     let version = (!args.error).then_some(args.outcome_version);
     if !args.other_shape && args.change.operation != trail::OPERATION {
@@ -110,7 +102,26 @@ pub(crate) async fn settle(store: &AnyStore, args: &Settle, json: bool) -> Resul
         (_, None) => Intervention::settle(id, outcome.clone()),
     };
     let action = if args.replace { &REPLACE } else { &SETTLE };
-    carry_out(store, &args.change, json, action, intervention).await
+    let settled = carry_out(store, &args.change, json, action, intervention).await?;
+    end_beside(store, &settled).await;
+    Ok(())
+}
+
+/// Ends the run of a call beside a transaction. Once the outcome has ended, the next call would go
+/// on with it.
+async fn end_beside(store: &AnyStore, call: &RecordId) {
+    if is_step(call.operation()) {
+        return;
+    }
+    let forget = Intervention::forget(call.beside()).by(&ask::who(), "");
+    if let Err(error) = store.intervene(&forget).await {
+        print::aside(&format!(
+            "idem: the outcome is recorded, but steps beside a transaction, if there are any, \
+             stay; `idem forget {} {}` ends their run: {error}",
+            forget.id.operation(),
+            print::shown(forget.id.key())
+        ));
+    }
 }
 
 /// Refuses an outcome of another shape than those that the operation's function recorded, which its
@@ -152,25 +163,91 @@ async fn compare(
 }
 
 pub(crate) async fn forget(store: &AnyStore, args: &Forget, json: bool) -> Result<(), Failure> {
-    let action = if args.keep_steps {
-        &FORGET
-    } else {
-        &FORGET_WITH_STEPS
-    };
-    let forget = |id, _: &RecordInfo| Intervention::forget(id);
-    match carry_out(store, &args.change, json, action, forget).await {
-        Err(Failure::NoRecord(why)) if !args.keep_steps => {
-            steps::forget_left(store, &args.change, json, why).await
-        }
-        done => done,
+    if args.keep_steps {
+        return release(store, &args.change, json).await;
     }
+    let Change { consent, .. } = &args.change;
+    refuse_trail(&args.change.operation)?;
+    let Ending { call, run, records } = find_ending(store, &args.change).await?;
+    let Some((id, info)) = records.first() else {
+        return Ok(());
+    };
+    may_change(info, &FORGET, consent)?;
+    if !consent.yes {
+        let mut asked = question(id, info, &FORGET, &Wish::Forget);
+        if let Some(run) = run {
+            let steps = steps::find(store, &call, run).await?;
+            asked.push_str(&steps::question(&call, run, &steps));
+        }
+        if *id != call {
+            asked = format!("{}\n{asked}", steps::describe_beside(id));
+        }
+        ask::confirm(consent, &asked)?;
+    }
+    let mut attempts = Vec::new();
+    for (id, info) in &records {
+        let forget = Intervention::forget(id.clone());
+        let attempt = change(store, forget, info, &FORGET, consent).await;
+        if attempt.is_err() && !attempts.is_empty() {
+            print::aside(
+                "idem: the record of the call is forgotten, and that beside it, with the run of \
+                 its steps, is not; do it again",
+            );
+        }
+        attempts.push(attempt?);
+    }
+    let attempt = attempts.first().copied().unwrap_or_default();
+    report(store, id, &FORGET, attempt, consent, json).await
+}
+
+/// The end of the run of a key.
+struct Ending {
+    call: RecordId,
+    run: Option<Owner>,
+    /// That of the call, and that beside a transaction: at least one of both.
+    records: Vec<(RecordId, RecordInfo)>,
+}
+
+async fn find_ending(store: &AnyStore, args: &Change) -> Result<Ending, Failure> {
+    let why = match find(store, &args.operation, &args.key).await {
+        Ok((call, info)) => {
+            let run = steps::current_run(store, &call, Some(&info)).await?;
+            let mut records = vec![(call.clone(), info)];
+            if !is_step(call.operation()) {
+                let beside = call.beside();
+                let info = store.inspect(&beside).await?;
+                records.extend(info.map(|info| (beside, info)));
+            }
+            return Ok(Ending {
+                call,
+                run: run.map(|run| run.id),
+                records,
+            });
+        }
+        Err(Failure::NoRecord(why)) => why,
+        Err(failure) => return Err(failure),
+    };
+    for call in ids_of(&args.operation, &args.key) {
+        let run = steps::current_run(store, &call, None).await?;
+        if let Some(Run {
+            id,
+            beside: Some(beside),
+        }) = run
+        {
+            return Ok(Ending {
+                call,
+                run: Some(id),
+                records: vec![beside],
+            });
+        }
+    }
+    Err(Failure::NoRecord(why))
 }
 
 pub(crate) async fn release(store: &AnyStore, args: &Change, json: bool) -> Result<(), Failure> {
-    carry_out(store, args, json, &RELEASE, |id, _| {
-        Intervention::release(id)
-    })
-    .await
+    let release = |id, _: &RecordInfo| Intervention::release(id);
+    carry_out(store, args, json, &RELEASE, release).await?;
+    Ok(())
 }
 
 /// The metadata of an outcome of this version. The first version has none.
@@ -202,38 +279,58 @@ fn read(path: &Path) -> Result<String, Failure> {
     Ok(text.trim().to_owned())
 }
 
+/// Changes a record. Returns its id.
 async fn carry_out(
     store: &AnyStore,
     args: &Change,
     json: bool,
     action: &Action,
     intervention: impl FnOnce(RecordId, &RecordInfo) -> Intervention,
-) -> Result<(), Failure> {
+) -> Result<RecordId, Failure> {
     let Change { consent, .. } = args;
     refuse_trail(&args.operation)?;
     let (id, info) = find(store, &args.operation, &args.key).await?;
     may_change(&info, action, consent)?;
-    let who = ask::who();
-    let steps = if action.with_steps {
-        steps::find(store, &id, Some(&info)).await?
-    } else {
-        Vec::new()
-    };
     let intervention = intervention(id.clone(), &info);
     let asked = question(&id, &info, action, &intervention.wish);
-    ask::confirm(consent, &(asked + &steps::question(&id, &steps)))?;
-    steps::forget(store, &steps, consent, &who).await?;
+    ask::confirm(consent, &asked)?;
+    let attempt = change(store, intervention, &info, action, consent).await?;
+    report(store, &id, action, attempt, consent, json).await?;
+    Ok(id)
+}
+
+/// Changes a record if it still is as it was found. Returns its attempt.
+async fn change(
+    store: &AnyStore,
+    intervention: Intervention,
+    found: &RecordInfo,
+    action: &Action,
+    consent: &Consent,
+) -> Result<u64, Failure> {
     let intervention = intervention
-        .by(&who, consent.reason.as_deref().unwrap_or_default())
+        .by(&ask::who(), consent.reason.as_deref().unwrap_or_default())
         .force(consent.force)
-        .only_attempt(info.attempt)
-        .only_state(info.state);
+        .only_attempt(found.attempt)
+        .only_state(found.state);
     let answer = intervene(store, &intervention, consent).await?;
     let attempt = attempt_of(answer, action)?;
-    ask::report(action.decision, &id, attempt, consent);
+    ask::report(action.decision, &intervention.id, attempt, consent);
+    Ok(attempt)
+}
+
+/// Prints a change that was made.
+async fn report(
+    store: &AnyStore,
+    id: &RecordId,
+    action: &Action,
+    attempt: u64,
+    consent: &Consent,
+    json: bool,
+) -> Result<(), Failure> {
+    let who = ask::who();
     if json {
-        let changed = match store.inspect(&id).await {
-            Ok(now) => print::changed(action.decision, &id, now.as_ref(), attempt, &who),
+        let changed = match store.inspect(id).await {
+            Ok(now) => print::changed(action.decision, id, now.as_ref(), attempt, &who),
             // The change was made, so the program succeeds.
             Err(error) => {
                 print::aside(&format!(
@@ -241,7 +338,7 @@ async fn carry_out(
                      {error}",
                     action.decision
                 ));
-                print::changed_unread(action.decision, &id, action.state, attempt, &who)
+                print::changed_unread(action.decision, id, action.state, attempt, &who)
             }
         };
         return Ok(print::json(&changed)?);
@@ -251,23 +348,13 @@ async fn carry_out(
         .as_deref()
         .map_or_else(String::new, |reason| format!(": {}", print::shown(reason)));
     Ok(print::line(&format!(
-        "{} {} {}{} (digest {}), attempt {attempt}, by {who}{reason}; {}",
+        "{} {} {} (digest {}), attempt {attempt}, by {who}{reason}; {}",
         action.decision,
         id.operation(),
         print::shown(id.key()),
-        and_steps(steps.len()),
         id.digest(),
-        action.then(&id)
+        action.then(id)
     ))?)
-}
-
-/// The steps that were forgotten with their call, as a sentence names them after it.
-fn and_steps(count: usize) -> String {
-    match count {
-        0 => String::new(),
-        1 => " and its step".to_owned(),
-        count => format!(" and its {count} steps"),
-    }
 }
 
 /// Returns the attempt of a record that was changed, or why it was not.
@@ -281,6 +368,22 @@ fn attempt_of(answer: Intervened, action: &Action) -> Result<u64, Failure> {
             "the record has changed meanwhile, so nothing was done; look at it again".to_owned(),
         )),
     }
+}
+
+/// Refuses to settle the record beside a transaction, and the key of a call in place of that of a
+/// step.
+fn refuse_beside(args: &Change) -> Result<(), Failure> {
+    let ids = ids_of(&args.operation, &args.key);
+    let has_run = |id: &RecordId| steps::runs_in(id).next().is_some();
+    if !is_step(&args.operation) || ids.is_empty() || ids.iter().any(has_run) {
+        return Ok(());
+    }
+    Err(Failure::Refused(format!(
+        "`{}` has no step with this key: the key of a step has its run behind the key of its call, \
+         as `idem show` of the call lists it. The record beside a transaction has no outcome; \
+         settle the call, or one of its steps",
+        print::shown(&args.operation)
+    )))
 }
 
 /// Refuses the operation of the trail, which is not changed by hand.

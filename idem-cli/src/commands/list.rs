@@ -9,6 +9,7 @@ use idem_core::store::trail;
 use idem_core::{KeyDigest, StoreError, StoreErrorKind};
 use serde_json::json;
 
+use super::steps::PREFIX;
 use crate::args::List;
 use crate::failure::Failure;
 use crate::print;
@@ -183,7 +184,8 @@ pub(super) fn of_cursor(error: StoreError, listing: &Listing, typed: Option<&str
 
 /// Returns an operation's name, or an error about the argument.
 pub(crate) fn valid(operation: &str) -> Result<&str, Failure> {
-    if is_valid_operation(operation) {
+    let name = operation.strip_prefix(PREFIX).unwrap_or(operation);
+    if is_valid_operation(name) {
         return Ok(operation);
     }
     Err(Failure::Arguments(format!(

@@ -5,6 +5,7 @@ mod change;
 mod list;
 mod pattern;
 mod purge;
+mod purged_steps;
 mod schema;
 mod stats;
 mod steps;
@@ -13,12 +14,13 @@ use std::io::{self, Write as _};
 
 use clap::CommandFactory as _;
 use idem_core::record::{RecordId, RecordInfo};
-use idem_core::store::admin::{Intervened, Intervention, Listing, Unreadable};
+use idem_core::store::admin::{Intervened, Intervention, Listed, Listing, Unreadable};
 use idem_core::store::trail::{self, Entry};
-use idem_core::{Key, KeyDigest, StoreError};
+use idem_core::{Key, KeyDigest, RecordState, StoreError};
 use serde_json::{Value, json};
 
 use self::pattern::{Pattern, Patterns, Wanted};
+use self::steps::Run;
 use crate::args::{Args, Command, Consent, Show, Which};
 use crate::doctor;
 use crate::failure::{self, Failure, without_entry};
@@ -95,11 +97,8 @@ async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failu
             print::aside(&format!("idem: the audit trail cannot be read: {error}"));
             Vec::new()
         });
-    let found = if steps::may_matter(&info) {
-        Some(steps::find(store, &id, Some(&info)).await?)
-    } else {
-        None
-    };
+    let run = steps::current_run(store, &id, Some(&info)).await?;
+    let found = steps_of(store, &id, run.as_ref()).await?;
     let pattern = if show.pattern {
         pattern_of(store, id.operation()).await?
     } else {
@@ -107,9 +106,8 @@ async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failu
     };
     if json {
         let mut object = with_decisions(print::object(&id, &info), &entries);
-        if let (Some(steps), Value::Object(object)) = (&found, &mut object) {
-            let steps = steps.iter().map(|step| print::object(&step.id, &step.info));
-            object.insert("steps".to_owned(), steps.collect());
+        if may_go_on(info.state) {
+            steps::add(&mut object, run.map(|run| run.id), &found);
         }
         if let (true, Value::Object(object)) = (show.pattern, &mut object) {
             let pattern = pattern.map(|pattern| print::object(&pattern.id, &pattern.info));
@@ -118,12 +116,31 @@ async fn run_show(store: &AnyStore, show: &Show, json: bool) -> Result<(), Failu
         return Ok(print::json(&object)?);
     }
     print::record(&id, &info)?;
-    steps::show(&id, found.as_deref().unwrap_or_default())?;
+    steps::show(&found)?;
     print::entries(&entries)?;
     if let Some(Pattern { id, info, value }) = pattern {
         print::pattern(&id, &info, &value)?;
     }
     Ok(())
+}
+
+/// Whether a next call may go on with the run of the record.
+fn may_go_on(state: RecordState) -> bool {
+    matches!(
+        state,
+        RecordState::InFlight | RecordState::Abandoned | RecordState::Released
+    )
+}
+
+async fn steps_of(
+    store: &AnyStore,
+    call: &RecordId,
+    run: Option<&Run>,
+) -> Result<Vec<Listed>, StoreError> {
+    match run {
+        Some(run) => steps::find(store, call, run.id).await,
+        None => Ok(Vec::new()),
+    }
 }
 
 async fn find_which(store: &AnyStore, which: &Which) -> Result<(RecordId, RecordInfo), Failure> {
@@ -162,7 +179,8 @@ async fn pattern_of(store: &AnyStore, operation: &str) -> Result<Option<Pattern>
     Ok(found.into_iter().next())
 }
 
-/// Shows the decisions of operators about a record that does not exist, if there were any.
+/// Shows what is left of a record that does not exist: the decisions of operators about it, and the
+/// run of its steps, if it has one beside a transaction.
 async fn show_gone(store: &AnyStore, which: &Which, json: bool) -> Result<(), Failure> {
     let ids = match (&which.operation, &which.key) {
         (Some(operation), Some(key)) => ids_of(operation, key),
@@ -173,14 +191,19 @@ async fn show_gone(store: &AnyStore, which: &Which, json: bool) -> Result<(), Fa
         .map(RecordId::digest)
         .chain(which.digest)
         .collect();
-    let mut found = None;
+    let mut left = None;
     for (index, digest) in digests.into_iter().enumerate() {
         let entries = store.decisions(digest, MOST_DECISIONS).await?;
-        if !entries.is_empty() || found.is_none() {
-            found = Some((ids.get(index), digest, entries));
+        let id = ids.get(index);
+        let run = match id {
+            Some(id) => steps::current_run(store, id, None).await?,
+            None => None,
+        };
+        if !entries.is_empty() || run.is_some() || left.is_none() {
+            left = Some((id, digest, entries, run));
         }
     }
-    let Some((id, digest, mut entries)) = found else {
+    let Some((id, digest, mut entries, run)) = left else {
         return Ok(());
     };
     let operation = which.operation.clone().or_else(|| {
@@ -196,17 +219,29 @@ async fn show_gone(store: &AnyStore, which: &Which, json: bool) -> Result<(), Fa
         entries.extend(store.purges(purged, MOST_PURGES).await?);
     }
     entries.sort_by_key(|entry| entry.age);
-    if entries.is_empty() {
+    if entries.is_empty() && run.is_none() {
         return Ok(());
     }
+    let found = match id {
+        Some(id) => steps_of(store, id, run.as_ref()).await?,
+        None => Vec::new(),
+    };
     if json {
         let gone = json!({
             "operation": operation, "key": id.map(RecordId::key), "digest": digest.to_string(),
             "state": null, "attempt": null, "outcome": null,
         });
-        return Ok(print::json(&with_decisions(gone, &entries))?);
+        let mut gone = with_decisions(gone, &entries);
+        if let Some(run) = run {
+            steps::add(&mut gone, Some(run.id), &found);
+        }
+        return Ok(print::json(&gone)?);
     }
     print::gone(&operation, id.map(RecordId::key), digest)?;
+    if let Some((id, _)) = run.and_then(|run| run.beside) {
+        print::line(&steps::describe_beside(&id))?;
+    }
+    steps::show(&found)?;
     Ok(print::entries(&entries)?)
 }
 
@@ -260,14 +295,19 @@ async fn intervene(
 }
 
 fn ids_of(operation: &str, key: &str) -> Vec<RecordId> {
+    keys_of(key)
+        .iter()
+        .filter_map(|key| RecordId::new(operation, key))
+        .collect()
+}
+
+fn keys_of(key: &str) -> Vec<Key> {
     let mut keys: Vec<Key> = [Key::from_encoded(key), Key::encode(key)]
         .into_iter()
         .flatten()
         .collect();
     keys.dedup();
-    keys.iter()
-        .filter_map(|key| RecordId::new(operation, key))
-        .collect()
+    keys
 }
 
 async fn find_digest(

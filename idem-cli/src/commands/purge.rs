@@ -5,14 +5,16 @@ use std::collections::{BTreeMap, HashSet};
 use std::future::ready;
 
 use futures_util::stream::{self, StreamExt as _};
-use idem_core::record::RecordId;
-use idem_core::store::admin::{Intervened, Intervention, KeyFilter, Listed, Listing, Unreadable};
+use idem_core::record::{Owner, RecordId, is_step};
+use idem_core::store::admin::{Intervened, Intervention, Listed, Listing, Unreadable};
 use idem_core::store::trail::{self, Decision, EVERY_OPERATION, Ended, Noted};
 use idem_core::{RecordState, StoreError, StoreErrorKind};
 use serde_json::json;
 
 use super::change::refuse_trail;
 use super::list::{tell_of, tell_of_digests, valid};
+use super::purged_steps::{PurgedCalls, PurgedSteps, is_in_run};
+use super::steps::{MOST_FLAT, PREFIX};
 use crate::args::{Purge, State};
 use crate::ask;
 use crate::failure::{Failure, without_entry};
@@ -27,12 +29,12 @@ const AT_A_TIME: usize = 16;
 
 pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<(), Failure> {
     check(args)?;
-    let listing = listing(args)?;
+    let listings = listings(args)?;
     let scope = scope(args);
-    confirm(store, args, &listing, &scope).await?;
+    confirm(store, args, &listings, &scope).await?;
     let noted = note(store, args).await?;
     let mut purged = Purged::default();
-    let ended = remove_all(store, args, listing, &mut purged).await;
+    let ended = remove_with_steps(store, args, &listings, &mut purged).await;
     let removed = purged.removed;
     if let Some(noted) = noted {
         let ended = Ended::Done { records: removed };
@@ -56,22 +58,61 @@ pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<()
             &json!({ "operation": args.operation, "removed": removed, "kept": kept, "who": ask::who() }),
         )?);
     }
+    let of_steps = match purged.steps {
+        0 => String::new(),
+        steps => format!(" ({steps} of them of steps)"),
+    };
     Ok(print::line(&format!(
-        "{removed} records of {scope} removed, {kept} kept because they are alive, have \
+        "{removed} records of {scope} removed{of_steps}, {kept} kept because they are alive, have \
          changed or cannot be read"
     ))?)
 }
 
-/// Which records are removed.
-fn listing(args: &Purge) -> Result<Listing, Failure> {
+/// Lists the records that are removed, without those of the steps of an operation's calls.
+fn listings(args: &Purge) -> Result<Vec<Listing>, Failure> {
     let mut listing = Listing::all().limit(BATCH);
-    if let Some(operation) = &args.operation {
-        listing = listing.operation(valid(operation)?);
-    }
     listing.key = args.keys.filter();
     listing.state = args.state.map(Into::into);
     listing.older_than = args.older_than;
-    Ok(listing)
+    let Some(operation) = &args.operation else {
+        return Ok(vec![listing]);
+    };
+    let operation = valid(operation)?;
+    let mut listings = vec![listing.clone().operation(operation)];
+    if !is_step(operation) {
+        // The runs of calls in transactions that were rolled back.
+        listings.push(listing.operation([PREFIX, operation].concat()));
+    }
+    Ok(listings)
+}
+
+/// Removes the records of calls, and then those of steps: a call that is kept needs its steps.
+async fn remove_with_steps(
+    store: &AnyStore,
+    args: &Purge,
+    listings: &[Listing],
+    purged: &mut Purged,
+) -> Result<(), StoreError> {
+    let mut steps = PurgedSteps::of(args);
+    steps.look(store, args, listings).await?;
+    for listing in listings {
+        remove_all(store, args, listing, |id| !is_in_run(id), purged).await?;
+    }
+    steps.note(std::mem::take(&mut purged.calls));
+    let before = purged.removed;
+    let has_digests = purged.has_digests;
+    for listing in steps.listings(store, args, listings).await? {
+        remove_all(store, args, &listing, |id| steps.has(id), purged).await?;
+    }
+    while let Some((outer, run)) = purged.long.pop() {
+        let listing = Listing::all().limit(BATCH).steps_of(outer, run);
+        remove_all(store, args, &listing, |_| true, purged).await?;
+    }
+    purged.steps = purged.removed - before;
+    if steps.knows_keys() {
+        purged.has_digests = has_digests;
+    }
+    Ok(())
 }
 
 /// The program's word for them.
@@ -91,15 +132,18 @@ fn scope(args: &Purge) -> String {
 async fn confirm(
     store: &AnyStore,
     args: &Purge,
-    listing: &Listing,
+    listings: &[Listing],
     scope: &str,
 ) -> Result<(), Failure> {
     // In a script, `"$USER*"` with an empty variable is `*`.
-    let is_all = listing.key.as_ref().is_some_and(KeyFilter::is_all);
+    let is_all = args.keys.filter().is_some_and(|filter| filter.is_all());
     if args.consent.yes && !is_all {
         return Ok(());
     }
-    let counted = count(store, listing.clone(), args.consent.force).await?;
+    let mut counted = Counted::default();
+    for listing in listings {
+        count(store, listing.clone(), args.consent.force, &mut counted).await?;
+    }
     let question = question(scope, &counted);
     if is_all {
         return ask::confirm_by_hand(
@@ -134,15 +178,21 @@ fn check(args: &Purge) -> Result<(), Failure> {
 }
 
 /// The question to the operator before records are removed.
-fn question(scope: &str, counted: &BTreeMap<&'static str, u64>) -> String {
-    let total: u64 = counted.values().sum();
+fn question(scope: &str, counted: &Counted) -> String {
+    let total: u64 = counted.by_state.values().sum();
     let by_state: Vec<String> = counted
+        .by_state
         .iter()
         .map(|(state, count)| format!("{count} {state}"))
         .collect();
+    let steps = if counted.has_runs {
+        " The steps of those that had not ended are removed too."
+    } else {
+        ""
+    };
     format!(
         "{total} records of {scope} will be removed ({}). Their keys are forgotten: the next \
-         call of each runs the body again.",
+         call of each runs the body again.{steps}",
         if by_state.is_empty() {
             "none".to_owned()
         } else {
@@ -155,30 +205,38 @@ fn question(scope: &str, counted: &BTreeMap<&'static str, u64>) -> String {
 #[derive(Default)]
 struct Purged {
     removed: u64,
+    /// How many of them were steps.
+    steps: u64,
     /// Records that are alive or have changed.
     kept: u64,
     /// A set, because a listing may repeat a record.
     unreadable: HashSet<RecordId>,
     has_digests: bool,
+    calls: PurgedCalls,
+    /// Removed records and their runs, whose steps have a digest in place of the key.
+    long: Vec<(RecordId, Owner)>,
 }
 
 impl Purged {
     fn keep_unreadable(&mut self, id: RecordId, error: &StoreError) {
         if !self.unreadable.contains(&id) {
             tell_of(&id, error);
+            self.calls.unknown.push(id.clone());
             self.unreadable.insert(id);
         }
     }
 }
 
-/// Removes the listed records. It stops at an error, and `purged` says how many were removed until
-/// then.
+/// Removes those of the listed records that are wanted. It stops at an error, and `purged` says how
+/// many were removed until then.
 async fn remove_all(
     store: &AnyStore,
     args: &Purge,
-    mut listing: Listing,
+    listing: &Listing,
+    is_wanted: impl Fn(&RecordId) -> bool,
     purged: &mut Purged,
 ) -> Result<(), StoreError> {
+    let mut listing = listing.clone();
     loop {
         let page = store.list(&listing).await?;
         purged.has_digests |= page.has_digests;
@@ -188,9 +246,11 @@ async fn remove_all(
         let (alive, batch): (Vec<Listed>, Vec<Listed>) = page
             .records
             .into_iter()
-            .filter(is_no_entry)
+            .filter(|listed| is_no_entry(listed) && is_wanted(&listed.id))
             .partition(|listed| listed.info.state == RecordState::InFlight && !args.consent.force);
         purged.kept += u64::try_from(alive.len()).unwrap_or(u64::MAX);
+        let alive = alive.iter().filter_map(|listed| listed.info.run);
+        purged.calls.kept.extend(alive);
         // After a failure no more removals begin, and the running ones are awaited.
         let has_failed = Cell::new(false);
         let removals = stream::iter(batch)
@@ -203,16 +263,24 @@ async fn remove_all(
                         answer.as_ref().is_err_and(|error| !is_unreadable(error))
                             || has_failed.get(),
                     );
-                    (listed.id, answer)
+                    (listed, answer)
                 }
             });
         let answers: Vec<_> = removals.buffer_unordered(AT_A_TIME).collect().await;
         let mut failed = Ok(());
-        for (id, answer) in answers {
+        for (Listed { id, info, .. }, answer) in answers {
             match answer {
-                Ok(Intervened::Done { .. }) => purged.removed += 1,
+                Ok(Intervened::Done { .. }) => {
+                    purged.removed += 1;
+                    purged.calls.removed.extend(info.run);
+                    let run = info.run.filter(|_| id.key().len() > MOST_FLAT);
+                    purged.long.extend(run.map(|run| (id, run)));
+                }
                 Ok(Intervened::Nothing) => {}
-                Ok(_) => purged.kept += 1,
+                Ok(_) => {
+                    purged.kept += 1;
+                    purged.calls.unknown.push(id);
+                }
                 Err(error) if is_unreadable(&error) => purged.keep_unreadable(id, &error),
                 Err(error) => failed = Err(error),
             }
@@ -279,25 +347,34 @@ async fn note(store: &AnyStore, args: &Purge) -> Result<Option<Noted>, Failure> 
         .map_err(without_entry)
 }
 
-/// Counts the records that would be removed, by state.
+/// The records that would be removed.
+#[derive(Default)]
+struct Counted {
+    by_state: BTreeMap<&'static str, u64>,
+    has_runs: bool,
+}
+
+/// Counts them, by state.
 async fn count(
     store: &AnyStore,
     mut listing: Listing,
     force: bool,
-) -> Result<BTreeMap<&'static str, u64>, Failure> {
-    let mut counted = BTreeMap::new();
+    counted: &mut Counted,
+) -> Result<(), Failure> {
     let mut progress = Progress::new();
     loop {
         let page = store.list(&listing).await?;
         progress.add_page(&page);
-        for listed in page.records.into_iter().filter(is_no_entry) {
-            if listed.info.state != RecordState::InFlight || force {
-                *counted.entry(print::state(listed.info.state)).or_default() += 1;
+        for Listed { info, .. } in page.records.into_iter().filter(is_no_entry) {
+            if info.state != RecordState::InFlight || force {
+                let state = print::state(info.state);
+                *counted.by_state.entry(state).or_default() += 1;
+                counted.has_runs |= info.run.is_some();
             }
         }
         match page.next {
             Some(cursor) => listing = listing.after(cursor),
-            None => return Ok(counted),
+            None => return Ok(()),
         }
     }
 }

@@ -1,74 +1,136 @@
-//! The steps of a call: for `show` and `forget`.
+//! The steps of a call: which run of its key they belong to, for `show`, `forget` and `purge`.
 
 use std::collections::BTreeMap;
 
-use idem_core::record::{RecordId, RecordInfo};
-use idem_core::store::admin::{Intervened, Intervention, Listed, Listing};
+use idem_core::record::{Owner, RecordId, RecordInfo, is_step};
+use idem_core::store::admin::{Listed, Listing};
 use idem_core::{RecordState, StoreError};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{ids_of, intervene};
-use crate::args::{Change, Consent};
-use crate::ask;
-use crate::failure::Failure;
 use crate::print;
 use crate::progress::Progress;
 use crate::store::AnyStore;
 
-/// Whether the steps of a record may still be of use. Those of a recorded value are removed.
-pub(super) fn may_matter(info: &RecordInfo) -> bool {
-    match info.state {
-        RecordState::Issued | RecordState::Expired | RecordState::Done => false,
-        RecordState::Committed => info.is_error,
-        _ => true,
-    }
+/// How the operations of the records of steps begin.
+pub(super) const PREFIX: &str = "idem.step/";
+/// In the key of a step, a longer key of its call is a digest.
+pub(super) const MOST_FLAT: usize = 188;
+/// How many steps a question names.
+const MOST_NAMED: usize = 10;
+
+/// The run of a key that the next call goes on with.
+pub(super) struct Run {
+    pub(super) id: Owner,
+    /// The record that holds it, if that is not the record of the call.
+    pub(super) beside: Option<(RecordId, RecordInfo)>,
 }
 
-/// Finds the steps of a call by their names and keys. A step has the fingerprint of its call: a
-/// record with another one belongs to an operation whose name only looks like that of a step. A
-/// released call has no fingerprint, and neither has one without a record, `None`.
-pub(super) async fn find(
+/// Returns the current run of a call. If its record has none because it does not exist or is
+/// released, the run is in the record beside it, of a transaction that was rolled back.
+pub(super) async fn current_run(
     store: &AnyStore,
     call: &RecordId,
     info: Option<&RecordInfo>,
+) -> Result<Option<Run>, StoreError> {
+    if let Some(id) = info.and_then(|info| info.run) {
+        return Ok(Some(Run { id, beside: None }));
+    }
+    let may_be_beside = info.is_none_or(|info| info.state == RecordState::Released);
+    if !may_be_beside || is_step(call.operation()) {
+        return Ok(None);
+    }
+    let at = call.beside();
+    let Some(info) = store.inspect(&at).await? else {
+        return Ok(None);
+    };
+    let Some(id) = info.run else {
+        return Ok(None);
+    };
+    // A transaction that was committed has left a record which says that the run has ended.
+    if store.inspect(&at.end_of(id)).await?.is_some() {
+        return Ok(None);
+    }
+    let beside = Some((at, info));
+    Ok(Some(Run { id, beside }))
+}
+
+/// Finds the steps of a run of a call, and those inside of a step that has not ended, each in the
+/// current run of its step.
+pub(super) async fn find(
+    store: &AnyStore,
+    call: &RecordId,
+    run: Owner,
 ) -> Result<Vec<Listed>, StoreError> {
-    let fingerprint = info
-        .filter(|info| info.state != RecordState::Released)
-        .map(|info| info.fingerprint);
-    let mut found = BTreeMap::new();
+    let mut listed = Steps::new();
+    let mut found = Steps::new();
+    let mut unfinished = vec![(call.clone(), run)];
+    while let Some((outer, run)) = unfinished.pop() {
+        // The listing of the call has the others already.
+        if outer == *call || outer.key().len() > MOST_FLAT {
+            let inside = Listing::all().steps_of(outer.clone(), run);
+            list(store, inside, &mut listed).await?;
+        }
+        for step in listed.values() {
+            if is_directly_in(&step.id, &outer) && step.id.is_step_of(&outer, run) {
+                unfinished.extend(step.info.run.map(|run| (step.id.clone(), run)));
+                found.insert(place(step), step.clone());
+            }
+        }
+    }
+    Ok(found.into_values().collect())
+}
+
+/// Steps by operation and key, since a listing may repeat one.
+type Steps = BTreeMap<(String, String), Listed>;
+
+fn place(step: &Listed) -> (String, String) {
+    (step.id.operation().to_owned(), step.id.key().to_owned())
+}
+
+async fn list(store: &AnyStore, listing: Listing, listed: &mut Steps) -> Result<(), StoreError> {
+    let mut listing = listing.limit(1000);
     let mut progress = Progress::new();
-    let mut listing = Listing::all().steps_of(call.clone()).limit(1000);
     loop {
         let page = store.list(&listing).await?;
         progress.add_page(&page);
-        for listed in page.records {
-            let is_of_call = listed.info.state == RecordState::Released
-                || fingerprint.is_none_or(|of_call| listed.info.fingerprint == of_call);
-            if is_of_call {
-                found.insert(listed.id.as_str().to_owned(), listed);
-            }
-        }
+        listed.extend(page.records.into_iter().map(|step| (place(&step), step)));
         match page.next {
             Some(cursor) => listing = listing.after(cursor),
             None => break,
         }
     }
     progress.clear();
-    Ok(found.into_values().collect())
+    Ok(())
 }
 
-/// What is left of the name of a step, below its call.
-fn name_below(call: &RecordId, step: &RecordId) -> String {
-    let name = step.operation().get(call.operation().len() + 1..);
-    let name = name.unwrap_or_default().to_owned();
-    if step.key() == call.key() {
-        return name;
-    }
-    format!("{name} {}", print::shown(step.key()))
+/// Returns whether the name of a step is that of its call and one more.
+fn is_directly_in(step: &RecordId, call: &RecordId) -> bool {
+    step.name()
+        .rsplit_once('/')
+        .is_some_and(|(outer, _)| outer == call.name())
+}
+
+/// Returns the parts of a step's key that may be the id of its run, or of that of a step around it.
+pub(super) fn runs_in(id: &RecordId) -> impl Iterator<Item = Owner> {
+    let key = if is_step(id.operation()) {
+        id.key()
+    } else {
+        ""
+    };
+    key.split(':').filter_map(run_of)
+}
+
+/// Reads a run's id, a UUID of version 7. Other ids of people may have as many characters.
+fn run_of(part: &str) -> Option<Owner> {
+    let is_run = |owner: &Owner| {
+        let bytes = owner.to_bytes();
+        bytes[6] >> 4 == 7 && bytes[8] >> 6 == 0b10
+    };
+    Owner::parse(part).filter(is_run)
 }
 
 /// Prints the steps of a call, for people.
-pub(super) fn show(call: &RecordId, steps: &[Listed]) -> std::io::Result<()> {
+pub(super) fn show(steps: &[Listed]) -> std::io::Result<()> {
     if steps.is_empty() {
         return Ok(());
     }
@@ -76,7 +138,8 @@ pub(super) fn show(call: &RecordId, steps: &[Listed]) -> std::io::Result<()> {
         .iter()
         .map(|Listed { id, info, .. }| {
             vec![
-                name_below(call, id),
+                id.operation().to_owned(),
+                print::shown(id.key()).into_owned(),
                 print::state(info.state).to_owned(),
                 info.attempt.to_string(),
                 info.lease_age.map_or_else(|| "-".to_owned(), print::length),
@@ -85,96 +148,66 @@ pub(super) fn show(call: &RecordId, steps: &[Listed]) -> std::io::Result<()> {
         })
         .collect();
     print::text("\n")?;
-    print::table(&["STEP", "STATE", "ATTEMPT", "AGE", "EXPIRES IN"], &rows)
+    print::table(
+        &["STEP", "KEY", "STATE", "ATTEMPT", "AGE", "EXPIRES IN"],
+        &rows,
+    )
 }
 
-/// The question's part about the steps that are forgotten.
-pub(super) fn question(call: &RecordId, steps: &[Listed]) -> String {
-    /// More are counted.
-    const MOST: usize = 10;
+/// Adds the run of a call and its steps to an object.
+pub(super) fn add(object: &mut Value, run: Option<Owner>, steps: &[Listed]) {
+    if let Value::Object(object) = object {
+        if let Some(run) = run {
+            object.insert("run".to_owned(), json!(run.to_string()));
+        }
+        let steps = steps.iter().map(|step| print::object(&step.id, &step.info));
+        object.insert("steps".to_owned(), steps.collect());
+    }
+}
+
+/// Says what a record beside a transaction is.
+pub(super) fn describe_beside(beside: &RecordId) -> String {
+    format!(
+        "The steps ran beside a transaction that was rolled back, or has not ended. The record `{}` \
+         with this key holds their run, and the next call goes on after them.",
+        beside.operation()
+    )
+}
+
+/// The question's part about the steps of a run that ends.
+pub(super) fn question(call: &RecordId, run: Owner, steps: &[Listed]) -> String {
     if steps.is_empty() {
         return String::new();
     }
     let names: Vec<String> = steps
         .iter()
-        .take(MOST)
-        .map(|step| name_below(call, &step.id))
+        .take(MOST_NAMED)
+        .map(|step| name_below(call, run, &step.id))
         .collect();
-    let more = match steps.len().saturating_sub(MOST) {
+    let more = match steps.len().saturating_sub(MOST_NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
+    let count = match steps.len() {
+        1 => "step runs".to_owned(),
+        count => format!("{count} steps run"),
+    };
     format!(
-        "\nIts steps are forgotten too, so that they run again: {}{more}. With `--keep-steps` they \
-         are kept.",
+        "\nIts run ends, so its {count} again: {}{more}.",
         names.join(", ")
     )
 }
 
-/// Removes the steps that are left of a call without a record. Without such steps, fails with what
-/// was said of the record.
-pub(super) async fn forget_left(
-    store: &AnyStore,
-    args: &Change,
-    json: bool,
-    no_record: String,
-) -> Result<(), Failure> {
-    let Change {
-        operation,
-        key,
-        consent,
-    } = args;
-    for call in ids_of(operation, key) {
-        let steps = find(store, &call, None).await?;
-        if steps.is_empty() {
-            continue;
-        }
-        let asked = format!("{no_record}.{}", question(&call, &steps));
-        ask::confirm(consent, &asked)?;
-        let who = ask::who();
-        forget(store, &steps, consent, &who).await?;
-        if json {
-            let steps = steps
-                .iter()
-                .map(|Listed { id, info, .. }| {
-                    print::changed_unread("forgotten", id, None, info.attempt, &who)
-                })
-                .collect::<Vec<_>>();
-            return Ok(print::json(&json!({ "steps": steps }))?);
-        }
-        return Ok(print::line(&format!(
-            "forgotten: {} records of steps of {} {}, which has no record itself, by {who}",
-            steps.len(),
-            call.operation(),
-            print::shown(call.key()),
-        ))?);
+/// Returns the name of a step below its call, with its further parts.
+fn name_below(call: &RecordId, run: Owner, step: &RecordId) -> String {
+    let name = step.name().strip_prefix(call.name()).unwrap_or_default();
+    let mut text = name.trim_start_matches('/').to_owned();
+    let after_run = step.key().split_once(&run.to_string());
+    let parts = after_run.map_or("", |(_, parts)| parts).split(':');
+    let parts = parts.filter(|part| !part.is_empty() && run_of(part).is_none());
+    for (index, part) in parts.enumerate() {
+        text.push(if index == 0 { ' ' } else { ':' });
+        text.push_str(&print::shown(part));
     }
-    Err(Failure::NoRecord(no_record))
-}
-
-/// Removes steps, before the record of their call: a program that dies in between can do it again.
-pub(super) async fn forget(
-    store: &AnyStore,
-    steps: &[Listed],
-    consent: &Consent,
-    who: &str,
-) -> Result<(), Failure> {
-    for Listed { id, info, .. } in steps {
-        let intervention = Intervention::forget(id.clone())
-            .by(who, consent.reason.as_deref().unwrap_or_default())
-            .force(consent.force)
-            .only_attempt(info.attempt)
-            .only_state(info.state);
-        match intervene(store, &intervention, consent).await? {
-            Intervened::Done { .. } | Intervened::Nothing => {}
-            _ => {
-                return Err(Failure::Refused(format!(
-                    "the step `{}` is in flight or has changed meanwhile, so the call was not \
-                     forgotten; look at it again. With `--keep-steps` only the call is forgotten",
-                    id.operation()
-                )));
-            }
-        }
-    }
-    Ok(())
+    text
 }

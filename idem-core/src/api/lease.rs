@@ -228,7 +228,7 @@ impl Lease {
             .map(|writer| writer.error(|codec, context| codec.encode(context, error)))
             .transpose()
             .map_err(|failure| Error::Config {
-                operation: guarded.term.id.operation().into(),
+                operation: guarded.term.id.name().into(),
                 reason: format!("the error to keep cannot be written: {failure}").into(),
             });
         let outcome = encoded.inspect_err(|_| current::taint())?;

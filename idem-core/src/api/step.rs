@@ -15,7 +15,7 @@ use crate::encoding::step_name::StepName;
 use crate::error::Error;
 use crate::outcome::{Outcome, Storable};
 use crate::policy::errors::{Action, ErrorPolicy};
-use crate::record::{RecordId, is_valid_operation};
+use crate::record::{Owner, RecordId, is_valid_operation};
 use crate::runtime::handle::Idempotency;
 use crate::store::{Store, Transaction, Transactions};
 use crate::task::current::{self, Call};
@@ -34,17 +34,20 @@ use crate::task::unguarded::is_unguarded;
 /// attempt. `body` is an async closure that returns `Result<T, E>`, with the bounds of a guarded
 /// function. Only an `Ok` is recorded; an error goes to the body of the call.
 ///
-/// A step is a guarded call of the operation `orders.place/charge`, with a lease of its own and the
-/// key and the fingerprint of its call. It is kept for as long as its call can come again: for the
-/// longer of `ttl` and `hold`. Once the call itself is recorded, its steps are removed in the
-/// background. [`step_with`] has more settings.
+/// A step is a guarded call with a lease of its own, and with the fingerprint of its call. It belongs
+/// to the run of its call: to the first attempt and all that go on after it, until an outcome is
+/// recorded or the record is forgotten. The next call with the key sees no step of it.
+///
+/// Steps are kept for 30 days, or `hold` if that is longer, and the record of their call is kept at
+/// least as long. After nine tenths of that time, no step of the run is begun or replayed any more.
+/// [`step_with`] has more settings.
 ///
 /// # Errors
 ///
 /// The error of the body, or an [`Error`] converted into its type. [`Error::Config`]: the name is
 /// invalid or was used before in this run of the body; or there is no body of a guarded call in
 /// this task, as in a task that a body has spawned. [`Error::Abandoned`]: an earlier attempt was
-/// cut off in this step, and its call has `abandoned = reject` or `reconcile`.
+/// cut off in this step, and its call has `abandoned = reject` or `reconcile`; or the run is too old.
 /// [`Error::FingerprintMismatch`]: an earlier attempt with another request has begun this step.
 ///
 /// Without a record, as under [`Idempotency::disabled`], the body of the step runs.
@@ -271,7 +274,7 @@ impl<N: StepName, Q> Step<N, Q> {
         T: Storable<Via>,
         E: From<Error>,
     {
-        let operation = self.begin(Place::OfItsOwn);
+        let operation = self.begin().await;
         let outcome = operation.run(move || async move { body().await }).await;
         outcome.map(Outcome::into_inner)
     }
@@ -301,7 +304,7 @@ where
         T: Storable<Via>,
         E: From<Error>,
     {
-        let outcome = self.begin(Place::OfItsOwn).run(body).await;
+        let outcome = self.begin().await.run(body).await;
         outcome.map(Outcome::into_inner)
     }
 }
@@ -337,8 +340,8 @@ impl<N: StepName + Send, P: Send> Step<N, (), P> {
         E: From<Error> + Send,
     {
         async move {
-            let running = self.begin(Place::InTransactionOfCaller).run_in(tx, body);
-            running.await.map(Outcome::into_inner)
+            let operation = self.begin_in(tx).await;
+            operation.run_in(tx, body).await.map(Outcome::into_inner)
         }
     }
 
@@ -373,8 +376,9 @@ impl<N: StepName + Send, P: Send> Step<N, (), P> {
         E: From<Error> + Send + std::error::Error + 'static,
     {
         async move {
-            let running = self.begin(Place::OfItsOwn).transaction(begins, body);
-            running.await.map(Outcome::into_inner)
+            let operation = self.begin().await;
+            let outcome = operation.transaction(begins, body).await;
+            outcome.map(Outcome::into_inner)
         }
     }
 }
@@ -392,23 +396,16 @@ const NO_BODY: &str = "a step runs inside the body of a guarded call, in the tas
     and this one does not: call it from a function with `#[idempotent]`, or from the body of \
     `Operation::run`, and not from a task that the body has spawned";
 
-/// The message for a step beside a transaction that is the only writer.
-const ONLY_WRITER: &str = "the body is in a transaction, and nobody can write beside it in this \
-    database, so the step cannot be recorded: run it by `step_with(..).run_in(tx, ..)`, or give \
-    the call a lease, without `transaction`";
+/// The message for a step that cannot be recorded beside the transaction of its body.
+const MUST_BE_INSIDE: &str = "the body is in a transaction, and this step cannot be recorded beside \
+    it, because nobody else can write in this database meanwhile, or because the body is that of a \
+    step: run it by `step_with(..).run_in(tx, ..)`, or give the body around it a lease, without \
+    `transaction`";
 
 /// The message for the second use of a name.
 const BEGUN_BEFORE: &str = "this run of the body has begun a step of the same name before; a loop \
     puts its index or an id into the name, as in `(\"reserve\", &item.sku)`, and a step that is to \
     be tried again has `step_with(..).errors(..)`";
-
-/// The way in which a step is recorded.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// By a lease, or in a transaction that the step begins.
-    OfItsOwn,
-    InTransactionOfCaller,
-}
 
 /// The call that a step belongs to.
 enum Around {
@@ -433,39 +430,114 @@ fn around(call: Option<Call>) -> Around {
     }
 }
 
+/// A step in the body of its call, before its record is known.
+struct Placed<N, Q, P> {
+    name: N,
+    /// `None`: the operation needs no record of a step, or is refused.
+    call: Option<Call>,
+    operation: Operation<'static, Q, P>,
+}
+
 impl<N: StepName, Q, P> Step<N, Q, P> {
     /// The operation of the step, in the body where it is polled first.
-    fn begin(self, place: Place) -> Operation<'static, Q, P> {
+    async fn begin(self) -> Operation<'static, Q, P> {
+        let placed = self.placed();
+        let run = match placed.scope() {
+            None => return placed.operation,
+            Some(scope) if scope.must_be_inside() => Err(placed.config(MUST_BE_INSIDE)),
+            Some(scope) => scope.run(false).await,
+        };
+        placed.of_run(run)
+    }
+
+    /// As [`begin`](Self::begin), of a step in a transaction of the caller's.
+    async fn begin_in<X, S>(self, tx: &mut X) -> Operation<'static, Q, P>
+    where
+        X: Transaction<S>,
+        S: Store,
+    {
+        let placed = self.placed();
+        let run = match placed.scope() {
+            None => return placed.operation,
+            Some(scope) if scope.is_in(tx) => scope.run_inside(tx).await,
+            Some(scope) if scope.must_be_inside() => Err(placed.config(MUST_BE_INSIDE)),
+            Some(scope) => scope.run(true).await,
+        };
+        placed.of_run(run)
+    }
+
+    /// The step in the body around it.
+    fn placed(self) -> Placed<N, Q, P> {
         let Self {
             name,
             lease,
             call,
-            mut operation,
+            operation,
         } = self;
-        let draft = &mut operation.draft;
-        let call = match around(call) {
-            Around::Guarded(call) => call,
-            Around::Unguarded => return operation,
+        let mut placed = Placed {
+            name,
+            call: None,
+            operation,
+        };
+        match around(call) {
+            Around::Guarded(call) => placed.call = Some(call),
+            Around::Unguarded => return placed,
             Around::Nothing => {
-                draft.refuse(Error::config(&shown(name.text()), NO_BODY));
-                return operation;
-            }
-        };
-        let Some(scope) = call.steps() else {
-            return operation;
-        };
-        let lease = lease
-            .transpose()
-            .map_err(|reason| Cow::from(format!("`lease`: {reason}")));
-        draft.become_step(scope, lease.as_ref().ok().copied().flatten());
-        match lease.and_then(|_| id_of(&call, scope, &name, place)) {
-            Ok(id) => draft.identify(id),
-            Err(reason) => {
-                let name = format!("{}/{}", call.operation(), name.text());
-                draft.refuse(Error::config(&shown(&name), &reason));
+                let name = shown(placed.name.text());
+                placed.operation.draft.refuse(Error::config(&name, NO_BODY));
+                return placed;
             }
         }
-        operation
+        match lease.transpose() {
+            Ok(lease) => placed.become_step(lease),
+            Err(reason) => {
+                placed.become_step(None);
+                let error = placed.config(&format!("`lease`: {reason}"));
+                placed.operation.draft.refuse(error);
+                placed.call = None;
+            }
+        }
+        placed
+    }
+}
+
+impl<N: StepName, Q, P> Placed<N, Q, P> {
+    fn scope(&self) -> Option<&StepScope> {
+        self.call.as_ref().and_then(Call::steps)
+    }
+
+    fn become_step(&mut self, lease: Option<Duration>) {
+        if let Some(scope) = self.call.as_ref().and_then(Call::steps) {
+            self.operation.draft.become_step(scope, lease);
+        }
+    }
+
+    fn config(&self, reason: &str) -> Error {
+        let call = self.call.as_ref().map_or("", Call::operation);
+        Error::config(&shown(&format!("{call}/{}", self.name.text())), reason)
+    }
+
+    /// The operation with the record of the step, which this try of the body has not begun before.
+    fn of_run(mut self, run: Result<Owner, Error>) -> Operation<'static, Q, P> {
+        match run.and_then(|run| self.id_of(run)) {
+            Ok(id) => self.operation.draft.identify(id),
+            Err(error) if self.operation.draft.goes_on_without(&error) => {}
+            Err(error) => self.operation.draft.refuse(error),
+        }
+        self.operation
+    }
+
+    fn id_of(&self, run: Owner) -> Result<RecordId, Error> {
+        let Some(call) = &self.call else {
+            return Err(self.config(NO_BODY));
+        };
+        let id = call.id().of_step(run, &self.name);
+        let id = id.map_err(|reason| self.config(reason))?;
+        if call.steps().is_none_or(|scope| scope.begin(&id)) {
+            Ok(id)
+        } else {
+            Err(self.config(BEGUN_BEFORE))
+        }
     }
 }
 
@@ -476,25 +548,4 @@ fn shown(name: &str) -> Cow<'_, str> {
     } else {
         Cow::Owned(shown_name(name))
     }
-}
-
-/// The id of the step's record, which this run of the body has not begun before.
-fn id_of<N: StepName>(
-    call: &Call,
-    scope: &StepScope,
-    name: &N,
-    place: Place,
-) -> Result<RecordId, Cow<'static, str>> {
-    if scope.is_only_writer() && place == Place::OfItsOwn {
-        return Err(ONLY_WRITER.into());
-    }
-    let id = call.id().of_step(name)?;
-    if !scope.begin(&id) {
-        return Err(BEGUN_BEFORE.into());
-    }
-    scope
-        .runtime()
-        .known_steps
-        .learn(call.id(), &id, name.has_parts());
-    Ok(id)
 }

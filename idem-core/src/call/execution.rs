@@ -69,7 +69,7 @@ where
                 None => {
                     // In a box: few calls come here, and the future of each would have room for it.
                     let id = &request.id;
-                    Box::pin(self.unguarded(id.operation(), Some(id), body)).await
+                    Box::pin(self.unguarded(id.name(), Some(id), body)).await
                 }
                 Some(record) => {
                     if is_traced {
@@ -128,7 +128,7 @@ where
             };
             watch::note(Seen::Executed);
             let Some(record) = record else {
-                let operation = request.id.operation().to_owned();
+                let operation = request.id.name().to_owned();
                 let id = request.id.clone();
                 return self
                     .unguarded_and_detached(operation, Some(id), Some(runtime), body)

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::FutureExt as _;
 use tokio::time::Instant;
 
 use crate::base::clock;
@@ -20,6 +21,7 @@ use crate::runtime::Runtime;
 use crate::runtime::outcome_writer::OutcomeWriter;
 use crate::store::{KeptErrors, KeptRecord, Store, Transaction, Transactions};
 use crate::task::current;
+use crate::task::steps::StepScope;
 
 /// The longest pause before a transaction is run again, and between two looks at a key that a lease
 /// holds.
@@ -236,7 +238,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         }
         let wait = self.wait();
         let until = until.unwrap_or_else(|| clock::after(began, wait));
-        let owner = runtime.store.owner();
+        let owner = runtime.store.owner(clock::now());
         let claim = request.claim(owner);
         if committed_by.is_caller()
             && let Err(error) = self.savepoint().await
@@ -346,6 +348,23 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         match found {
             Ok(found) => runtime.replay(request, found).map(TransactionClaim::Replay),
             Err(why) => Err(runtime.reject(request, &why)),
+        }
+    }
+
+    /// Ends the run of the steps beside this transaction, if there are any.
+    pub(crate) async fn end_steps(&mut self, store: &S, steps: &StepScope) -> Result<(), Error> {
+        let Some(beside) = steps.beside() else {
+            return Ok(());
+        };
+        // In a box: few calls come here, and the future of each would have room for it.
+        let ended = steps.end_beside(beside, self.tx, store).boxed().await;
+        match ended {
+            Ok(Ownership::Held) => Ok(()),
+            Ok(Ownership::Lost) => {
+                self.force_rollback().await;
+                Err(self.lost())
+            }
+            Err(error) => Err(self.failed(error).await),
         }
     }
 

@@ -136,8 +136,6 @@ impl OwnedRecord {
                 .runtime
                 .observer
                 .decided(Decision::Executed, &term.id, term.attempt);
-            // The transaction may have been rolled back.
-            state.remove_steps(true);
         }
     }
 

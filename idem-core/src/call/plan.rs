@@ -83,19 +83,6 @@ pub(crate) enum RecordPlan {
     GiveUp(GiveUp),
 }
 
-impl RecordPlan {
-    /// Whether nothing is left to do for the key, once this is recorded.
-    pub(crate) fn ends_work(&self) -> bool {
-        match self {
-            Self::Commit { outcome, .. } => {
-                !outcome.as_ref().is_some_and(|outcome| outcome.is_error)
-            }
-            Self::RecordedInTransaction => true,
-            Self::Nothing | Self::GiveUp(_) => false,
-        }
-    }
-}
-
 /// How a key is given up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GiveUp {

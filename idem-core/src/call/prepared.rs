@@ -41,6 +41,7 @@ impl Prepared<'_> {
                         Decision::RejectedMissingKey
                     }
                     Error::NotInstalled { .. } => Decision::NotInstalled,
+                    Error::Store { .. } => Decision::StoreFailed,
                     _ => Decision::Misconfigured,
                 };
                 return Observer::observed_without_key(would, operation);

@@ -114,7 +114,7 @@ impl Recorded {
             &"the outcome is of another type",
         );
         Error::Codec {
-            operation: self.id.operation().into(),
+            operation: self.id.name().into(),
             key: self.id.digest(),
             reason: format!("its outcome cannot be read: {why}").into(),
             is_message: false,

@@ -94,7 +94,7 @@ impl Rejected {
     }
 
     fn error(&self, id: &RecordId) -> Error {
-        let operation = id.operation().into();
+        let operation = id.name().into();
         let key = id.digest();
         match *self {
             Self::InFlight(lease_left) => Error::InFlight {
@@ -148,8 +148,7 @@ impl Runtime {
         now: Instant,
     ) -> Result<(), Error> {
         if let Some(throttle) = self.throttle.as_ref().filter(|_| !submission.settles)
-            && let Some(retry_after) =
-                throttle.check(request.id.operation(), submission.subject, now)
+            && let Some(retry_after) = throttle.check(request.id.name(), submission.subject, now)
         {
             return Err(self.reject(request, &Rejected::Throttled(retry_after)));
         }
@@ -165,7 +164,7 @@ impl Runtime {
             && let (Some(throttle), Some(submission)) = (&self.throttle, &request.submission)
             && !submission.settles
         {
-            throttle.failed(request.id.operation(), submission.subject, clock::now());
+            throttle.failed(request.id.name(), submission.subject, clock::now());
         }
         let decision = why.decision(request);
         let attempt = why.attempt();

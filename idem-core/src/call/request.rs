@@ -28,15 +28,6 @@ pub(crate) struct Request {
     pub(crate) versions: Option<Box<Versions>>,
     /// `None`: the runtime keeps no traces.
     pub(crate) trace: Option<Arc<CallTrace>>,
-    pub(crate) kind: CallKind,
-}
-
-/// What a call is to the body around it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CallKind {
-    Call,
-    /// A step of it, which ends with it.
-    Step,
 }
 
 impl Request {
@@ -95,7 +86,7 @@ impl Request {
 
     pub(crate) fn in_flight(&self, lease_left: Duration) -> Error {
         Error::InFlight {
-            operation: self.id.operation().into(),
+            operation: self.id.name().into(),
             key: self.id.digest(),
             lease_left,
             retry_after: lease_left,

@@ -76,7 +76,7 @@ impl Runtime {
                 }
             }
         };
-        let owner = self.store.owner();
+        let owner = self.store.owner(began);
         let answer = self.claim(request, owner).await;
         match self.after_claim(request, owner, began, answer, seat) {
             AfterClaim::Over(answer) => answer,
@@ -127,7 +127,7 @@ impl Runtime {
         if let Some(known) = self.without_the_store(request, began)? {
             return Ok(known);
         }
-        let owner = self.store.owner();
+        let owner = self.store.owner(began);
         let answer = self.claim(request, owner).await;
         match self.after_claim(request, owner, began, answer, None) {
             AfterClaim::Over(answer) => answer,
@@ -233,7 +233,7 @@ impl Runtime {
         seat: Option<Box<FlightSeat>>,
     ) -> AfterClaim {
         let sent = clock::now();
-        let owner = self.store.owner();
+        let owner = self.store.owner(sent);
         let claim = self.claim(request, owner);
         let answer = match &seat {
             Some(seat) => seat.while_asking(claim).await,
@@ -259,7 +259,7 @@ impl Runtime {
             pause.before_waiting_again(attempt).await;
             self.wait_for(request, attempt, until, lease_left).await;
             let sent = clock::now();
-            let owner = self.store.owner();
+            let owner = self.store.owner(sent);
             let answer = self.claim(request, owner).await;
             match self.after_claim(request, owner, sent, answer, None) {
                 AfterClaim::Over(answer) => return answer,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
+use crate::base::clock;
 use crate::call::finish::Handling;
 use crate::call::open_transaction::{
     Backoff, BegunClaim, ClaimedRow, CommittedBy, LeaseMet, OpenTransaction, TransactionClaim,
@@ -29,13 +30,12 @@ use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::observe::{self, Decision, Observer};
 use crate::outcome::Outcome;
 use crate::policy::errors::{ErrorAction, Then, Tries};
-use crate::policy::step_settings::{CallTimes, StepSettings};
-use crate::record::{Claimed, Origin};
+use crate::policy::step_settings::StepSettings;
+use crate::record::{Claimed, Origin, RecordId};
 use crate::runtime::Runtime;
-use crate::runtime::steps::StepsToRemove;
 use crate::store::{Store, Transaction, Transactions};
 use crate::task::current::{self, AskMode, Call, NewCall};
-use crate::task::steps::{BegunSteps, StepScope};
+use crate::task::steps::{Holder, StepScope};
 use crate::task::watch::{self, Seen};
 
 /// How often a transaction with a conflict is run again.
@@ -53,7 +53,7 @@ enum TransactionOutcome<'p, T, E> {
     /// The caller commits, or the library does. Then the steps of the call are of no use.
     Done {
         outcome: Outcome<T>,
-        steps: Option<Box<BegunSteps>>,
+        steps: Vec<RecordId>,
     },
     /// The error is recorded, or was before: the caller commits.
     Kept(E),
@@ -68,7 +68,7 @@ enum TransactionOutcome<'p, T, E> {
 
 impl<T, E> TransactionOutcome<'_, T, E> {
     /// The result of a body that has run. If it panicked, so does this.
-    fn of(finished: Finished<T, E>, steps: Option<Box<BegunSteps>>) -> Self {
+    fn of(finished: Finished<T, E>, steps: Vec<RecordId>) -> Self {
         match (finished.answer.give(), finished.carried_out) {
             (_, Err(error)) => Self::Refused(error),
             (Ok(value), Ok(())) => Self::Done {
@@ -88,7 +88,7 @@ enum TransactionEnd<'p, T, E> {
         /// What the caller gets.
         result: Result<Outcome<T>, E>,
         /// The steps of the call, which are of no use any more.
-        steps: Option<Box<BegunSteps>>,
+        steps: Vec<RecordId>,
     },
     /// It is rolled back: the body returned this error.
     Failed(E),
@@ -115,10 +115,8 @@ where
             .attempt(tx, &mut body, TransactionStart::OF_CALLER)
             .await
         {
-            TransactionOutcome::Done { outcome, steps } => {
-                self.remove_steps(steps, true);
-                Ok(outcome)
-            }
+            // Whether the caller commits is not seen, so the steps are left to expire.
+            TransactionOutcome::Done { outcome, .. } => Ok(outcome),
             TransactionOutcome::Kept(error) | TransactionOutcome::Failed(error) => Err(error),
             TransactionOutcome::Refused(error) => Err(self.handling.refuse(error)),
             TransactionOutcome::Met(lease) => Err(self.handling.refuse(lease.reject())),
@@ -151,7 +149,9 @@ where
                 .await;
             match end {
                 TransactionEnd::Committed { result, steps } => {
-                    self.remove_steps(steps, false);
+                    if let Prepared::Guarded(runtime, request) = self.prepared {
+                        runtime.remove_steps(&request.id, 0, steps);
+                    }
                     return result;
                 }
                 TransactionEnd::Met(met) => {
@@ -224,7 +224,7 @@ where
         begins: &B,
     ) -> Result<(B::Transaction, Option<BegunClaim>), StoreError> {
         if let Some((runtime, request, store)) = self.unchecked() {
-            let claim = request.claim(runtime.store.owner());
+            let claim = request.claim(runtime.store.owner(clock::now()));
             return begin_claiming(begins, store, &claim).await;
         }
         let begun = match self.guarded_by() {
@@ -260,7 +260,7 @@ where
         B: Transactions<S>,
     {
         let (runtime, request, store) = self.unchecked()?;
-        let claim = request.claim(runtime.store.owner());
+        let claim = request.claim(runtime.store.owner(clock::now()));
         let (attempt, outcome) = match begins.find_outcome(store, &claim).await {
             Ok(Some(Claimed::Committed { attempt, outcome })) => (attempt, outcome),
             Ok(_) => return None,
@@ -275,7 +275,7 @@ where
         Some(match replayed.and_then(|handled| handled) {
             Ok(result) => TransactionEnd::Committed {
                 result: result.map(Outcome::replayed),
-                steps: None,
+                steps: Vec::new(),
             },
             Err(error) => TransactionEnd::Refused(error),
         })
@@ -304,7 +304,7 @@ where
         let store = runtime.store.of::<S>();
         if request.settings.observes {
             let Some(store) = store else {
-                Observer::observed_without_key(Decision::Misconfigured, request.id.operation());
+                Observer::observed_without_key(Decision::Misconfigured, request.id.name());
                 return self.unguarded(tx, body).await;
             };
             let open = OpenTransaction::new(tx, runtime, request);
@@ -315,9 +315,7 @@ where
         }
         async {
             let Some(store) = store else {
-                return TransactionOutcome::Refused(Error::other_store::<S>(
-                    request.id.operation(),
-                ));
+                return TransactionOutcome::Refused(Error::other_store::<S>(request.id.name()));
             };
             let mut open = OpenTransaction::new(tx, runtime, request);
             let claimed = match open.claim(store, start).await {
@@ -361,7 +359,24 @@ where
         }
         let runtime = open.runtime;
         let is_rerun = claimed.from == Origin::Abandoned;
-        let call = Self::call(&open, claimed.attempt, is_rerun);
+        let settings = &open.request.settings;
+        let steps = StepScope::new(
+            Arc::clone(runtime),
+            StepSettings::of(settings).in_transaction(),
+            settings.lease,
+            open.request.fingerprint,
+            (
+                Holder::Transaction {
+                    id: open.request.id.clone(),
+                    attempt: claimed.attempt,
+                    owner: claimed.owner,
+                    address: std::ptr::from_ref(&*open.tx).addr(),
+                    is_only_writer: X::ONE_WRITER,
+                },
+                claimed.from,
+            ),
+        );
+        let call = Self::call(&open, claimed.attempt, is_rerun, Some(steps));
         let steps_of = call.clone();
         let owner = ClaimedInTransaction {
             call,
@@ -379,7 +394,8 @@ where
             None::<fn(&mut _)>,
         )
         .await;
-        TransactionOutcome::of(finished, steps_of.take_steps())
+        let steps = steps_of.steps().map(StepScope::take);
+        TransactionOutcome::of(finished, steps.unwrap_or_default())
     }
 
     /// Runs the body whatever the record says, and then says what a guarded call would have done.
@@ -404,8 +420,8 @@ where
             return TransactionOutcome::Refused(open.failed(error).await);
         }
         let runtime = open.runtime;
-        let call = Self::call(&open, 0, false);
-        let steps_of = call.clone();
+        // Nothing is recorded of its steps either.
+        let call = Self::call(&open, 0, false, None);
         let owner = ObservedInTransaction {
             call,
             open,
@@ -423,7 +439,7 @@ where
             None::<fn(&mut _)>,
         )
         .await;
-        TransactionOutcome::of(finished, steps_of.take_steps())
+        TransactionOutcome::of(finished, Vec::new())
     }
 
     /// Runs the body alone, without a record.
@@ -440,33 +456,26 @@ where
             None::<fn(&mut _)>,
         )
         .await;
-        TransactionOutcome::of(finished, None)
+        TransactionOutcome::of(finished, Vec::new())
     }
 
     fn call<X: Transaction<S>>(
         open: &OpenTransaction<'_, X, S>,
         attempt: u64,
         after: bool,
+        steps: Option<StepScope>,
     ) -> Call {
         let OpenTransaction {
             runtime, request, ..
         } = open;
-        let id = request.id.clone();
-        let settings = &request.settings;
-        let steps = StepScope::new(
-            Arc::clone(runtime),
-            StepSettings::of(settings),
-            CallTimes::of(settings),
-            request.fingerprint,
-        );
         Call::new(NewCall {
-            id,
+            id: request.id.clone(),
             attempt,
             after_abandoned: after,
             asks: AskMode::Nothing,
             runtime: runtime.identity(),
             recorder: None,
-            steps: steps.only_writer(X::ONE_WRITER),
+            steps,
         })
     }
 
@@ -474,7 +483,7 @@ where
         match self.handling.replay(recorded) {
             Ok(Ok(value)) => TransactionOutcome::Done {
                 outcome: Outcome::replayed(value),
-                steps: None,
+                steps: Vec::new(),
             },
             Ok(Err(error)) => TransactionOutcome::Kept(error),
             Err(error) => TransactionOutcome::Refused(error),
@@ -503,20 +512,6 @@ where
         }
     }
 
-    /// Removes the steps of a recorded call in the background. If it is not sure yet that the
-    /// outcome stays recorded, a look must show it first.
-    fn remove_steps(&self, steps: Option<Box<BegunSteps>>, is_unsure: bool) {
-        if let (Prepared::Guarded(runtime, request), Some(steps)) = (self.prepared, steps) {
-            runtime.remove_steps(StepsToRemove {
-                call: request.id.clone(),
-                attempt: 0,
-                steps: steps.into_ids(),
-                ttl: request.settings.ttl(),
-                is_unsure,
-            });
-        }
-    }
-
     fn runs_again(&self, why: &dyn std::fmt::Display) {
         if let Prepared::Guarded(runtime, request) = self.prepared {
             runtime
@@ -535,7 +530,7 @@ where
     S: Store,
     B: Transactions<S>,
 {
-    let mut begun = None;
+    let mut begun = Vec::new();
     let result = match outcome {
         TransactionOutcome::Done { outcome, steps } => {
             begun = steps;

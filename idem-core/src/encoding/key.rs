@@ -21,6 +21,9 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD;
 /// as a digest.
 pub const MAX_KEY_LEN: usize = 256;
 
+/// The length of a digest that stands for a long key: `~` and 43 characters.
+pub(crate) const DIGEST_LEN: usize = 44;
+
 /// A value that can be a key, or a part of one.
 ///
 /// Implemented for strings, characters, integers, `bool`, [`Uuid`](uuid::Uuid), references, `Box`,
@@ -184,17 +187,12 @@ impl Key {
     /// assert_eq!(Key::from_encoded("o 1"), None);
     /// ```
     pub fn from_encoded(text: &str) -> Option<Self> {
-        let digest_of = |len| text.len() == len && text.bytes().skip(1).all(is_base64);
-        let valid = match text.strip_prefix('~') {
-            // Of a long key, and of a token.
-            Some(rest) => digest_of(1 + 43) || (rest.starts_with('t') && digest_of(2 + 22)),
-            None => (1..=MAX_KEY_LEN).contains(&text.len()) && is_encoded(text),
-        };
+        let valid = (1..=MAX_KEY_LEN).contains(&text.len()) && is_encoded(text);
         valid.then(|| Self(text.into()))
     }
 
-    /// Returns whether the text is a digest, because the key was too long or belongs to a token.
-    /// The key is not computable from its digest.
+    /// Returns whether the text is or begins with a digest, because the key was too long or belongs
+    /// to a token. The key is not computable from its digest.
     pub fn is_digest(&self) -> bool {
         self.0.starts_with('~')
     }
@@ -265,8 +263,24 @@ fn is_base64(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
 }
 
-/// Whether every character may be in an encoded key, except in a digest.
+/// Whether a part of an encoded key is a digest: of a long key, of a token, or of the many parts of
+/// a step's name.
+fn is_digest(part: &str) -> bool {
+    part.bytes().skip(1).all(is_base64)
+        && match part.strip_prefix('~') {
+            Some(token) if token.starts_with('t') && part.len() == 2 + 22 => true,
+            Some(_) => part.len() == DIGEST_LEN,
+            None => false,
+        }
+}
+
+/// Whether every character may be in an encoded key.
 fn is_encoded(text: &str) -> bool {
+    text.split(':')
+        .all(|part| is_digest(part) || is_encoded_part(part))
+}
+
+fn is_encoded_part(text: &str) -> bool {
     let is_hex =
         |byte: Option<&u8>| byte.is_some_and(|byte| matches!(byte, b'0'..=b'9' | b'A'..=b'F'));
     let bytes = text.as_bytes();
@@ -274,9 +288,7 @@ fn is_encoded(text: &str) -> bool {
         '%' => is_hex(bytes.get(at + 1)) && is_hex(bytes.get(at + 2)),
         '{' | '}' | '~' | '"' | '\\' => false,
         c => !c.is_control() && !c.is_whitespace(),
-    }) && !text.starts_with(':')
-        && !text.ends_with(':')
-        && !text.contains("::")
+    }) && !text.is_empty()
 }
 
 /// Appends a key to `text`. Returns whether it is complete: `false` if a part is missing.

@@ -45,6 +45,19 @@ impl fmt::Display for Error {
             Self::Abandoned {
                 operation,
                 key,
+                attempt: 0,
+                ..
+            } => write!(
+                f,
+                "operation `{operation}`, key {key}: the call began so long ago that its steps \
+                 may be gone before it ends (27 days, or nine tenths of a longer `hold`), so none \
+                 of them is begun or replayed any more; find out what was done, then `settle` the \
+                 key, or `forget` it, so that the next call begins anew; in code or with the \
+                 program `idem`"
+            ),
+            Self::Abandoned {
+                operation,
+                key,
                 attempt,
                 ..
             } => write!(

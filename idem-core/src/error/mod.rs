@@ -86,14 +86,15 @@ pub enum Error {
         key: KeyDigest,
     },
     /// An earlier owner was cut off, so the result of its work is unknown, and this operation
-    /// requires that an operator settles it first (`abandoned = reject`).
+    /// requires that an operator settles it first (`abandoned = reject`). Or the [steps](crate::step)
+    /// of the call are too old to go on with.
     #[non_exhaustive]
     Abandoned {
         /// The operation's name.
         operation: Arc<str>,
         /// A digest of the key.
         key: KeyDigest,
-        /// The attempt that was cut off.
+        /// The attempt that was cut off; 0 if the steps are too old.
         attempt: u64,
     },
     /// `max_attempts` attempts were made, and none succeeded.

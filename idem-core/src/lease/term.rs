@@ -25,13 +25,14 @@ pub(crate) struct Term {
     pub(crate) owner: Owner,
     pub(crate) attempt: u64,
     length: Duration,
-    hold: Duration,
     times: Mutex<Times>,
     lost: Notify,
 }
 
 #[derive(Debug)]
 struct Times {
+    /// The expiry that the store gives the record at the next renewal.
+    hold: Duration,
     /// The body is not polled after this instant, unless a renewal is confirmed before.
     deadline: Instant,
     /// When the next renewal is due.
@@ -86,6 +87,7 @@ impl Term {
     ) -> Self {
         let (deadline, renew_at) = Self::times(length, sent);
         let times = Mutex::new(Times {
+            hold,
             deadline,
             renew_at,
             renewing: false,
@@ -97,7 +99,6 @@ impl Term {
             owner,
             attempt,
             length,
-            hold,
             times,
             lost: Notify::new(),
         }
@@ -223,13 +224,19 @@ impl Term {
 
     /// The expiry that the store gives the record at the claim and at each renewal.
     pub(crate) fn hold(&self) -> Duration {
-        self.hold
+        self.lock().hold
+    }
+
+    /// Has the renewals from now on give the record at least this expiry.
+    pub(crate) fn raise_hold(&self, hold: Duration) {
+        let mut times = self.lock();
+        times.hold = times.hold.max(hold);
     }
 
     /// The owner's error when the lease is lost.
     pub(crate) fn lost_error(&self) -> Error {
         Error::LeaseLost {
-            operation: self.id.operation().into(),
+            operation: self.id.name().into(),
             key: self.id.digest(),
             attempt: self.attempt,
         }
@@ -250,7 +257,7 @@ impl Term {
         Renewal {
             id: self.id.clone(),
             owner: self.owner,
-            hold: self.hold,
+            hold: self.hold(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::record::{is_lock, is_valid_operation};
+use crate::record::{is_lock, is_step, is_valid_operation};
 
 /// One annotated function. Its address is its identity: functions that one macro emits share file,
 /// line and column.
@@ -102,6 +102,11 @@ pub const fn checked_name(name: &'static str) -> &'static str {
     assert!(
         !is_lock(name),
         "names that begin with `idem.lock` are reserved for locks: write for example \
+         `name = \"orders.create\"`"
+    );
+    assert!(
+        !is_step(name),
+        "names that begin with `idem.step` are reserved for steps: write for example \
          `name = \"orders.create\"`"
     );
     name

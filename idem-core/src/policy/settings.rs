@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::ConfigError;
+use crate::record::STEPS_KEPT;
 
 /// The behaviour of a call while another one with its key is in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -222,6 +223,9 @@ impl Settings {
         let least = self.remember().max(self.lease.saturating_mul(2));
         if self.abandoned == Abandoned::Reject || self.reconciles {
             least.max(self.hold().saturating_mul(2))
+        } else if self.hold() > STEPS_KEPT {
+            // A store gives a record that goes on with a run no more than this by itself.
+            least.max(self.hold())
         } else {
             least
         }

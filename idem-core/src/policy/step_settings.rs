@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::policy::settings::{Abandoned, Duplicate, InFlight, MAX_LENGTH, Settings, StoreFailure};
+use crate::record::STEPS_KEPT;
 
 /// How much longer than a lease a step waits, for one whose owner was cut off: its renewal may be
 /// as old as that.
@@ -19,23 +20,6 @@ pub(crate) struct StepSettings {
     observes: bool,
 }
 
-/// The lease of a call, which its steps have unless they state their own, and how long its record
-/// stays.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct CallTimes {
-    pub(crate) lease: Duration,
-    pub(crate) in_flight_expiry: Duration,
-}
-
-impl CallTimes {
-    pub(crate) fn of(settings: &Settings) -> Self {
-        Self {
-            lease: settings.lease,
-            in_flight_expiry: settings.in_flight_expiry(),
-        }
-    }
-}
-
 impl StepSettings {
     pub(crate) fn of(settings: &Settings) -> Self {
         Self {
@@ -46,19 +30,28 @@ impl StepSettings {
         }
     }
 
-    /// The settings of a step, from the defaults of its runtime.
-    ///
-    /// A step is kept for as long as its call can come again. It waits for the lease of an attempt
-    /// that was cut off in it: two bodies of one step never run at once.
-    pub(crate) fn of_step(
-        self,
-        defaults: &Settings,
-        call: CallTimes,
-        lease: Option<Duration>,
-    ) -> Settings {
+    /// Those of steps beside a transaction, which needs the store in any case.
+    pub(crate) fn in_transaction(self) -> Self {
+        Self {
+            runs_without_store: false,
+            ..self
+        }
+    }
+
+    /// How long the steps of a call are kept, and the record of its run: a shorter `hold` or `ttl`
+    /// does not shorten it, because a body may run, and be tried again, for longer than that.
+    pub(crate) fn kept(self) -> Duration {
         let hold = Duration::from_millis(self.hold_millis);
-        let kept = call.in_flight_expiry.max(hold).min(MAX_LENGTH);
-        let lease = lease.unwrap_or(call.lease);
+        STEPS_KEPT.max(hold).min(MAX_LENGTH)
+    }
+
+    /// The settings of a step with this lease, from the defaults of its runtime.
+    ///
+    /// It waits for the lease of an attempt that was cut off in it: two bodies of one step never run
+    /// at once.
+    pub(crate) fn of_step(self, defaults: &Settings, lease: Duration) -> Settings {
+        let hold = Duration::from_millis(self.hold_millis);
+        let kept = self.kept();
         let mut settings = defaults.clone();
         settings.set_ttl(kept);
         settings.set_remember(kept);
@@ -93,22 +86,23 @@ mod tests {
     use super::*;
 
     fn step_of(settings: &Settings) -> Settings {
-        StepSettings::of(settings).of_step(&Settings::DEFAULT, CallTimes::of(settings), None)
+        StepSettings::of(settings).of_step(&Settings::DEFAULT, settings.lease)
     }
 
     #[test]
-    fn a_step_is_kept_for_as_long_as_its_call_can_come_again() {
+    fn a_step_is_kept_for_thirty_days_or_its_hold_whatever_the_ttl_is() {
         let day = Duration::from_secs(86_400);
         let mut settings = Settings::DEFAULT;
-        assert_eq!(
-            [step_of(&settings).ttl(), step_of(&settings).remember()],
-            [day * 30; 2]
-        );
-        settings.set_ttl(day * 90);
-        assert_eq!(step_of(&settings).ttl(), day * 90);
-        settings.set_hold(day * 60);
-        settings.abandoned = Abandoned::Reject;
-        assert_eq!(step_of(&settings).ttl(), day * 120);
+        for (ttl, hold, kept) in [
+            (day, day * 30, day * 30),
+            (day / 1440 * 5, day / 1440 * 5, day * 30),
+            (day * 90, day * 60, day * 60),
+        ] {
+            settings.set_ttl(ttl);
+            settings.set_hold(hold);
+            let step = step_of(&settings);
+            assert_eq!([step.ttl(), step.remember()], [kept; 2]);
+        }
         settings.set_hold(Duration::from_secs(100 * 365 * 86_400));
         assert_eq!(step_of(&settings).check(), Ok(()));
     }

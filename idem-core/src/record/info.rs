@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::encoding::fingerprint::Fingerprint;
+use crate::record::ids::Owner;
 use crate::record::state::{Encoded, Record};
 
 /// The state of a record, by the store's clock.
@@ -82,6 +83,9 @@ pub struct RecordInfo {
     /// such as `Option<Receipt>`; at most 48 bytes. Operations whose records may wait for a person
     /// record it: with `abandoned = reject` or `reconcile`, or with `max_attempts`.
     pub outcome_type: Option<Arc<str>>,
+    /// In flight and abandoned: the [run](crate::store::record::InFlight::run) that it belongs to,
+    /// and released: the run that goes on with the next claim, if it has [steps](crate::step).
+    pub run: Option<Owner>,
 }
 
 impl RecordInfo {
@@ -124,6 +128,11 @@ impl RecordInfo {
             _ => metadata.and_then(|metadata| metadata.trace.clone()),
         };
         let outcome_type = metadata.and_then(|metadata| metadata.type_name.clone());
+        let run = match record {
+            Record::InFlight(held) => Some(held.run()),
+            Record::Released { run, .. } => *run,
+            _ => None,
+        };
         Self {
             state,
             attempt: record.attempt(),
@@ -136,6 +145,7 @@ impl RecordInfo {
             expires_in,
             trace,
             outcome_type,
+            run,
         }
     }
 }

@@ -172,6 +172,7 @@ impl Commit {
             questions: 0,
             took_over: None,
             trace,
+            run: None,
         })
     }
 
@@ -230,7 +231,12 @@ impl Release {
     /// Makes a release by an owner. See [`Store::release`](crate::store::Store::release) for what
     /// it leaves.
     pub fn new(id: RecordId, owner: Owner, to: ReleaseTo) -> Self {
-        Self { id, owner, to }
+        Self {
+            id,
+            owner,
+            to,
+            names_run: false,
+        }
     }
 }
 
@@ -241,6 +247,8 @@ setters! { Release {
     with_owner: owner, Owner;
     /// Sets [`to`](Self::to).
     with_to: to, ReleaseTo;
+    /// Sets [`names_run`](Self::names_run). Default: `false`.
+    with_run: names_run, bool;
 } }
 
 impl Renewal {
@@ -317,7 +325,8 @@ impl InFlight {
     /// Makes a record in flight, for a store that reads one from its own form. A store that carries
     /// out a claim writes what [`Record::on_claim`] says.
     ///
-    /// It has no fingerprint and no trace, counts no questions, and took over no record.
+    /// It has no fingerprint, no trace and no run but its own, counts no questions, and took over no
+    /// record.
     pub fn new(
         owner: Owner,
         attempt: u64,
@@ -335,6 +344,7 @@ impl InFlight {
             questions: 0,
             took_over: None,
             trace: None,
+            run: None,
         }
     }
 }
@@ -358,4 +368,6 @@ setters! { InFlight {
     with_took_over: took_over, Option<Box<InFlight>>;
     /// Sets [`trace`](Self::trace). Default: `None`.
     with_trace: trace, Option<Arc<str>>;
+    /// Sets [`run`](Self::run). Default: `None`.
+    with_run: run, Option<Owner>;
 } }

@@ -15,7 +15,7 @@ mod transitions;
 
 pub use self::codec_id::CodecId;
 pub(crate) use self::ids::LOCK_PREFIX;
-pub use self::ids::{Owner, RecordId, is_lock, is_valid_operation};
+pub use self::ids::{Owner, RecordId, is_lock, is_step, is_valid_operation};
 pub use self::info::{RecordInfo, RecordState};
 pub use self::metadata::{Audit, Metadata};
 pub(crate) use self::metadata::{MAX_WHO, MAX_WHY, is_trace, short_type_name};
@@ -24,4 +24,6 @@ pub use self::steps::{
     AsClaimed, Claim, Claimed, Commit, Issue, Issued, Ownership, Release, ReleaseTo, Removed,
     Renewal,
 };
-pub use self::transitions::{OnClaim, OnStep, RanOut, owner_stops_after, renewal_due_after};
+pub use self::transitions::{
+    OnClaim, OnStep, RanOut, STEPS_KEPT, owner_stops_after, renewal_due_after,
+};

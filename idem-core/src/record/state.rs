@@ -31,6 +31,9 @@ pub enum Record {
         attempt: u64,
         /// How many of the attempts only [asked](InFlight::questions).
         questions: u64,
+        /// The [run](InFlight::run) that goes on with the next claim. `None`: the next claim begins
+        /// one.
+        run: Option<Owner>,
     },
     /// The outcome is recorded and still kept.
     Committed {
@@ -79,6 +82,9 @@ pub struct InFlight {
     /// The W3C trace context (`traceparent`) of the call that claimed it, where the runtime
     /// [keeps traces](crate::Builder::trace_context).
     pub trace: Option<Arc<str>>,
+    /// The run that it belongs to, where [`run`](Self::run) cannot tell it from the owners: after a
+    /// release, and after so many take-overs that the first record is not remembered any more.
+    pub run: Option<Owner>,
 }
 
 /// The state that a successful claim found.

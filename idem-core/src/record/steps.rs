@@ -59,12 +59,14 @@ impl Claim {
             questions: 0,
             took_over: None,
             trace,
+            run: None,
         }
     }
 
-    /// The record that this claim writes over an abandoned one.
+    /// The record that this claim writes over an abandoned one. It stays at least as long.
     pub fn taking_over(&self, found: &InFlight) -> InFlight {
         InFlight {
+            hold: self.hold.max(found.hold),
             questions: found.questions,
             took_over: Some(Box::new(found.as_taken_over())),
             ..self.in_flight(found.attempt.saturating_add(1), Origin::Abandoned)
@@ -210,12 +212,16 @@ pub struct Release {
     pub owner: Owner,
     /// The state that the release leaves.
     pub to: ReleaseTo,
+    /// Whether a released record names its [run](InFlight::run), because the run has
+    /// [steps](crate::step). Where this attempt was not the first of its run, it does so anyway.
+    pub names_run: bool,
 }
 
 /// The state that a release leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReleaseTo {
-    /// A key that may be claimed; its attempt count is kept for this long.
+    /// A key that may be claimed; its attempt count is kept for this long, and with a run at least
+    /// as long as the record in flight would have stayed.
     Released {
         /// `max(ttl, 10 × lease)`; for a token, at least its own `ttl`.
         keep: Duration,
@@ -242,7 +248,7 @@ pub struct Renewal {
     pub id: RecordId,
     /// Who.
     pub owner: Owner,
-    /// The record's expiry, from now: as in the claim.
+    /// The record's expiry, from now: as in the claim. Less than the record has counts as that.
     pub hold: Duration,
 }
 

@@ -99,6 +99,10 @@ pub fn owner_stops_after(lease: Duration) -> Duration {
     lease / 10 * 9
 }
 
+/// How long the [steps](crate::step) of a call are kept at least, and the records of runs that have
+/// some.
+pub const STEPS_KEPT: Duration = Duration::from_secs(30 * 86_400);
+
 /// How long after the claim (or the last confirmed renewal) was sent a renewal is due: a third of
 /// the lease.
 pub fn renewal_due_after(lease: Duration) -> Duration {
@@ -128,13 +132,19 @@ impl Record {
                 },
                 None => OnClaim::Take(claim.in_flight(1, Origin::Issued)),
             },
-            Self::Released { attempt, questions } => {
+            Self::Released {
+                attempt,
+                questions,
+                run,
+            } => {
                 if let Some(exhausted) = Self::exhausted(claim, *attempt, *questions) {
                     return OnClaim::Answer(exhausted);
                 }
                 let next = claim.in_flight(attempt.saturating_add(1), Origin::Released);
                 OnClaim::Take(InFlight {
+                    hold: run.map_or(next.hold, |_| next.hold.max(STEPS_KEPT)),
                     questions: *questions,
+                    run: *run,
                     ..next
                 })
             }
@@ -232,16 +242,14 @@ impl Record {
     /// [`Ownership::Lost`].)
     pub fn on_release(&self, release: &Release) -> OnStep {
         match self {
-            Self::InFlight(held) if held.owner == release.owner => {
-                match held.released(release.to) {
-                    Some((record, expires_in)) => OnStep::Put {
-                        record,
-                        expires_in,
-                        then_done: Duration::ZERO,
-                    },
-                    None => OnStep::Remove,
-                }
-            }
+            Self::InFlight(held) if held.owner == release.owner => match held.released(release) {
+                Some((record, expires_in)) => OnStep::Put {
+                    record,
+                    expires_in,
+                    then_done: Duration::ZERO,
+                },
+                None => OnStep::Remove,
+            },
             _ => OnStep::Answer(Ownership::Lost),
         }
     }
@@ -251,13 +259,14 @@ impl Record {
     pub fn on_renew(&self, renewal: &Renewal) -> OnStep {
         match self {
             Self::InFlight(held) if held.owner == renewal.owner => {
+                let longest = renewal.hold.max(held.hold);
                 let record = Self::InFlight(InFlight {
-                    hold: renewal.hold,
+                    hold: longest,
                     ..held.clone()
                 });
                 OnStep::Put {
                     record,
-                    expires_in: Some(renewal.hold),
+                    expires_in: Some(longest),
                     then_done: Duration::ZERO,
                 }
             }
@@ -345,25 +354,42 @@ impl Record {
 }
 
 impl InFlight {
+    /// Returns the run that it belongs to: the owner of the first attempt since the key had no
+    /// record, or an outcome.
+    ///
+    /// A run goes on through take-overs, releases and claims that were undone. The
+    /// [steps](crate::step) of a call belong to its run.
+    pub fn run(&self) -> Owner {
+        match (self.run, self.origin, &self.took_over) {
+            (Some(run), ..) => run,
+            (None, Origin::Abandoned, Some(before)) => before.run(),
+            _ => self.owner,
+        }
+    }
+
     /// The record that a release leaves in this one's place, `None` for none, and how long it
     /// stays; `None`: as long as this one would have.
-    pub fn released(&self, to: ReleaseTo) -> Option<(Record, Option<Duration>)> {
+    pub fn released(&self, release: &Release) -> Option<(Record, Option<Duration>)> {
+        let to = release.to;
         let abandoned = Self {
             lease: Duration::ZERO,
             ..self.clone()
         };
         let before = self.attempt.saturating_sub(1);
-        let released = |attempt, keep| {
+        let goes_on = release.names_run || self.origin == Origin::Abandoned || self.run.is_some();
+        let run = goes_on.then(|| self.run());
+        let released = |attempt, run: Option<Owner>, keep: Duration| {
             Some((
                 Record::Released {
                     attempt,
                     questions: self.questions,
+                    run,
                 },
-                Some(keep),
+                Some(run.map_or(keep, |_| keep.max(self.hold))),
             ))
         };
         match (to, self.origin, &self.took_over) {
-            (ReleaseTo::Released { keep }, ..) => released(self.attempt, keep),
+            (ReleaseTo::Released { keep }, ..) => released(self.attempt, run, keep),
             (ReleaseTo::Abandoned, ..) => Some((Record::InFlight(abandoned), None)),
             (ReleaseTo::Unanswered, ..) => {
                 let unanswered = Self {
@@ -379,7 +405,8 @@ impl InFlight {
                 },
                 None,
             )),
-            (ReleaseTo::Undone { keep }, Origin::Released, _) => released(before, keep),
+            // As it was found.
+            (ReleaseTo::Undone { keep }, Origin::Released, _) => released(before, self.run, keep),
             (ReleaseTo::Undone { .. }, Origin::Abandoned, Some(found)) => {
                 let found = Self {
                     lease: Duration::ZERO,
@@ -428,7 +455,10 @@ impl InFlight {
                 None => return found,
             }
         }
-        last.took_over = None;
+        if last.took_over.is_some() {
+            last.run = Some(last.run());
+            last.took_over = None;
+        }
         found
     }
 

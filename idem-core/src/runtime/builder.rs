@@ -14,7 +14,6 @@ use crate::policy::settings::{Abandoned, Duplicate, InFlight, MissingKey, Settin
 use crate::runtime::flight::Flights;
 use crate::runtime::handle::Idempotency;
 use crate::runtime::local_cache::LocalCache;
-use crate::runtime::steps::KnownSteps;
 use crate::runtime::trace::TraceContext;
 use crate::runtime::undoing::Undoing;
 use crate::runtime::{Runtime, RuntimeConfig};
@@ -471,7 +470,6 @@ impl Builder {
         settings.times.remember_is_default = true;
         let keepers = LeaseKeepers::new(store.clone(), observer);
         let runtime = Runtime {
-            known_steps: KnownSteps::default(),
             undoing: Arc::new(Undoing::new(store.clone(), observer, &keepers)),
             keepers,
             cache: (local_cache > 0 && !store.is_local()).then(|| LocalCache::new(local_cache)),

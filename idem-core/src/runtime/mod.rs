@@ -18,11 +18,10 @@ use crate::observe::{Decision, Observer};
 use crate::outcome::codec::AnyCodec;
 use crate::policy::errors::Then;
 use crate::policy::settings::Settings;
-use crate::record::RecordId;
+use crate::record::{Owner, RecordId, RecordState, is_step};
 use crate::runtime::background::Background;
 use crate::runtime::flight::Flights;
 use crate::runtime::local_cache::LocalCache;
-use crate::runtime::steps::KnownSteps;
 use crate::runtime::trace::TraceContext;
 use crate::runtime::undoing::Undoing;
 use crate::store::AnyStore;
@@ -41,7 +40,6 @@ pub(crate) struct Runtime {
     pub(crate) throttle: Option<Throttle>,
     pub(crate) keepers: LeaseKeepers,
     pub(crate) background: Arc<Background>,
-    pub(crate) known_steps: KnownSteps,
     pub(crate) undoing: Arc<Undoing>,
 }
 
@@ -61,7 +59,7 @@ pub(crate) struct RuntimeConfig {
 impl Runtime {
     /// Reports what the store failed with, and says it to the caller.
     pub(crate) fn failed(&self, id: &RecordId, error: StoreError) -> Error {
-        let operation = id.operation().into();
+        let operation = id.name().into();
         let key = id.digest();
         if error.kind() == StoreErrorKind::Unreadable {
             self.observer
@@ -84,6 +82,32 @@ impl Runtime {
             operation,
             key,
             source: error,
+        }
+    }
+
+    /// Looks up the run that goes on at a key, and whose steps a next attempt would see: in its
+    /// record, or in that [beside](RecordId::beside) a transaction.
+    pub(crate) async fn run_of(&self, id: &RecordId) -> Result<Option<Owner>, Error> {
+        let failed = |error| self.failed(id, error);
+        let found = self.store.inspect(id).await.map_err(failed)?;
+        let may_be_beside = found
+            .as_ref()
+            .is_none_or(|found| found.state == RecordState::Released);
+        match found.and_then(|found| found.run) {
+            None if may_be_beside && !is_step(id.operation()) => {
+                let beside = id.beside();
+                let found = self.store.inspect(&beside).await.map_err(failed)?;
+                let Some(run) = found.and_then(|found| found.run) else {
+                    return Ok(None);
+                };
+                let end = self
+                    .store
+                    .inspect(&beside.end_of(run))
+                    .await
+                    .map_err(failed)?;
+                Ok(Some(run).filter(|_| end.is_none()))
+            }
+            run => Ok(run),
         }
     }
 

@@ -251,6 +251,7 @@ impl Undoing {
             id: claim.id.clone(),
             owner: claim.owner,
             to,
+            names_run: false,
         });
         // A store that panics has not answered.
         let answer = AssertUnwindSafe(release)

@@ -50,7 +50,7 @@ pub use self::key_filter::{KeyFilter, KeyRange};
 use super::Store;
 use crate::encoding::key::{Key, KeyDigest};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::record::{RecordId, RecordInfo, RecordState};
+use crate::record::{Owner, RecordId, RecordInfo, RecordState};
 
 /// A store whose records an operator can list and decide about.
 ///
@@ -153,8 +153,9 @@ pub struct Listing {
     pub digest: Option<KeyDigest>,
     /// With these keys alone.
     pub key: Option<KeyFilter>,
-    /// The call whose [steps](crate::step) are listed, and nothing else.
-    pub steps_of: Option<RecordId>,
+    /// The call whose [steps](crate::step) are listed, in this
+    /// [run](crate::store::record::InFlight::run), and nothing else.
+    pub steps_of: Option<(RecordId, Owner)>,
     /// The most records on a page. At least 1 is taken.
     pub limit: usize,
     /// The end of the page before.
@@ -224,14 +225,11 @@ impl Listing {
         self
     }
 
-    /// Lists only the steps of the call with this id, and the steps inside of them.
-    ///
-    /// Records of another operation are among them if its name begins with that of the call and a
-    /// `/`, and the keys are equal. Steps with further parts in their names are not among them if
-    /// their keys are digests: if the key of the call has more than 256 bytes, or is a token.
+    /// Lists only the steps of the call with this id in one run ([`RecordInfo::run`]), and the steps
+    /// inside of them.
     #[must_use]
-    pub fn steps_of(mut self, call: RecordId) -> Self {
-        self.steps_of = Some(call);
+    pub fn steps_of(mut self, call: RecordId, run: Owner) -> Self {
+        self.steps_of = Some((call, run));
         self
     }
 
@@ -258,7 +256,7 @@ impl Listing {
             && self
                 .steps_of
                 .as_ref()
-                .is_none_or(|call| id.is_step_of(call))
+                .is_none_or(|(call, run)| id.is_step_of(call, *run))
     }
 
     /// Whether the key filter cannot tell if a record matches, because its key is stored as a

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, Either, FutureExt as _, Ready, ready};
+use tokio::time::Instant;
 
-use super::admin::{AdminStore, Listing, Page};
+use super::admin::AdminStore;
 use super::{MemoryStore, Store};
 use crate::error::StoreError;
 use crate::record::{
@@ -25,14 +26,12 @@ impl StoreHandle {
     /// The futures of its steps are compiled where this is called. A crate with a store calls it in
     /// its own [`into_handle`](Store::into_handle), so that no program compiles them again.
     pub fn new(store: impl Store) -> Self {
-        Self(AnyStore::Other(Arc::new(store), None))
+        Self(AnyStore::Other(Arc::new(store)))
     }
 
-    /// As [`new`](Self::new), for a store whose records can be listed. Then
-    /// [`forget`](crate::Operation::forget) finds the [steps](crate::step) of a call.
+    /// As [`new`](Self::new), for a store whose records can be listed.
     pub fn with_admin<S: AdminStore>(store: S) -> Self {
-        let list: List = |store, listing| Some(store.downcast_ref::<S>()?.list(listing).boxed());
-        Self(AnyStore::Other(Arc::new(store), Some(list)))
+        Self::new(store)
     }
 
     /// The store in the process, without boxes.
@@ -93,13 +92,8 @@ impl std::fmt::Debug for StoreHandle {
 #[derive(Clone)]
 pub(crate) enum AnyStore {
     Memory(MemoryStore),
-    /// With how its records are listed, if they can be.
-    Other(Arc<dyn DynStore>, Option<List>),
+    Other(Arc<dyn DynStore>),
 }
-
-/// Lists the records of a store; `None` if it is of another type.
-pub(crate) type List =
-    for<'a> fn(&'a dyn Any, &'a Listing) -> Option<BoxFuture<'a, Result<Page, StoreError>>>;
 
 /// The answer of a step, now or later.
 pub(crate) type StepAnswer<'a, T> =
@@ -119,15 +113,7 @@ impl AnyStore {
     pub(crate) fn of<S: Store>(&self) -> Option<&S> {
         match self {
             Self::Memory(memory) => (memory as &dyn Any).downcast_ref(),
-            Self::Other(store, _) => store.as_any().downcast_ref(),
-        }
-    }
-
-    /// Lists records; `None` if the store cannot.
-    pub(crate) async fn list(&self, listing: &Listing) -> Option<Result<Page, StoreError>> {
-        match self {
-            Self::Memory(store) => Some(store.list(listing).await),
-            Self::Other(store, list) => Some((*list)?(store.as_any(), listing)?.await),
+            Self::Other(store) => store.as_any().downcast_ref(),
         }
     }
 
@@ -137,10 +123,10 @@ impl AnyStore {
     }
 
     /// A new owner for a claim at this store.
-    pub(crate) fn owner(&self) -> Owner {
+    pub(crate) fn owner(&self, now: Instant) -> Owner {
         match self {
             // No other process or machine has these records, not even after a fork or a clone.
-            Self::Memory(_) => Owner::within_process(),
+            Self::Memory(_) => Owner::within_process(now),
             Self::Other(..) => Owner::generate(),
         }
     }
@@ -148,35 +134,35 @@ impl AnyStore {
     pub(crate) fn claim(&self, claim: Claim) -> StepAnswer<'_, Claimed> {
         match self {
             Self::Memory(store) => Either::Left(ready(store.claim_now(&claim))),
-            Self::Other(store, _) => Either::Right(store.claim(claim)),
+            Self::Other(store) => Either::Right(store.claim(claim)),
         }
     }
 
     pub(crate) fn commit(&self, commit: Commit) -> StepAnswer<'_, Ownership> {
         match self {
             Self::Memory(store) => Either::Left(ready(Ok(store.commit_now(&commit)))),
-            Self::Other(store, _) => Either::Right(store.commit(commit)),
+            Self::Other(store) => Either::Right(store.commit(commit)),
         }
     }
 
     pub(crate) fn release(&self, release: Release) -> StepAnswer<'_, Ownership> {
         match self {
             Self::Memory(store) => Either::Left(ready(Ok(store.release_now(&release)))),
-            Self::Other(store, _) => Either::Right(store.release(release)),
+            Self::Other(store) => Either::Right(store.release(release)),
         }
     }
 
     pub(crate) async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
         match self {
             Self::Memory(store) => Store::issue(store, issues).await,
-            Self::Other(store, _) => store.issue(issues).await,
+            Self::Other(store) => store.issue(issues).await,
         }
     }
 
     pub(crate) async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
         match self {
             Self::Memory(store) => Store::renew(store, renewals).await,
-            Self::Other(store, _) => store.renew(renewals).await,
+            Self::Other(store) => store.renew(renewals).await,
         }
     }
 
@@ -188,21 +174,21 @@ impl AnyStore {
     ) -> Result<(), StoreError> {
         match self {
             Self::Memory(store) => Store::wait(store, id, attempt, limit).await,
-            Self::Other(store, _) => store.wait(id, attempt, limit).await,
+            Self::Other(store) => store.wait(id, attempt, limit).await,
         }
     }
 
     pub(crate) async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
         match self {
             Self::Memory(store) => Store::inspect(store, id).await,
-            Self::Other(store, _) => store.inspect(id).await,
+            Self::Other(store) => store.inspect(id).await,
         }
     }
 
     pub(crate) async fn remove(&self, id: &RecordId) -> Result<Removed, StoreError> {
         match self {
             Self::Memory(store) => Store::remove(store, id).await,
-            Self::Other(store, _) => store.remove(id).await,
+            Self::Other(store) => store.remove(id).await,
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{AnyStore, Store, Transaction};
+use crate::base::clock;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{Claim, Claimed, Commit, Ownership, RecordId};
 
@@ -154,7 +155,7 @@ impl KeptRecord {
             ));
         };
         // Not the owner of the first claim: nothing of that transaction may count as this one's.
-        let owner = self.store.owner();
+        let owner = self.store.owner(clock::now());
         let claim = Claim {
             owner,
             ..self.claim.clone()

@@ -335,7 +335,8 @@ impl MemoryStore {
                 attempt: next.attempt,
                 from: next.origin,
             };
-            step.put(Record::InFlight(next), claim.hold, Duration::ZERO);
+            let hold = next.hold;
+            step.put(Record::InFlight(next), hold, Duration::ZERO);
             Ok(owned)
         })
     }

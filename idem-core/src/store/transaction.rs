@@ -5,8 +5,8 @@ use std::error::Error;
 use std::future::Future;
 use std::time::Duration;
 
-use crate::error::StoreError;
-use crate::record::{Claim, Claimed, Commit, Ownership, RecordId};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::record::{Claim, Claimed, Commit, Ownership, RecordId, RecordInfo};
 use crate::store::Store;
 
 /// An open transaction that can hold records of the store `S`, next to the application's rows.
@@ -97,6 +97,27 @@ pub trait Transaction<S: Store>: Send {
         wait: Duration,
     ) -> impl Future<Output = Result<Claimed, StoreError>> + Send {
         self.claim(store, claim, wait)
+    }
+
+    /// Describes the record that this transaction sees, as [`Store::inspect`] does, without a lock.
+    /// It is asked once, for a body that has [steps](crate::step) in this transaction, after a claim
+    /// that went on with an earlier attempt.
+    ///
+    /// The default is an error, which such a step then gets.
+    fn inspect(
+        &mut self,
+        store: &S,
+        id: &RecordId,
+    ) -> impl Future<Output = Result<Option<RecordInfo>, StoreError>> + Send {
+        let _ = (store, id);
+        async {
+            Err(StoreError::new(
+                StoreErrorKind::Refused,
+                "this driver does not implement `Transaction::inspect`, so a step in the \
+                 transaction of its call cannot tell what an earlier attempt has done; leave \
+                 `run_in` out of the step, or implement it",
+            ))
+        }
     }
 
     /// Writes the outcome, as [`Store::commit`] does, in this transaction. [`Ownership::Lost`] if

@@ -8,17 +8,19 @@
 //! | in flight | `i1f<owner><origin> <attempt> <lease ms> <hold ms> <fingerprint>.` and, with waiters, `w` |
 //! | the same, with more to remember | `i2f`, the same fields, ` <questions>`, for each record that was taken over `<` and all these fields of it, `.` |
 //! | the same, with traces | `i3f`, the same fields, and ` <trace>` behind the questions of each record that has one |
+//! | the same, with a run that the owners do not tell | `i4f`, the same fields, and ` r<run>` behind the questions and the trace of each record that has one |
 //! | released | `i1r <attempt>.` |
 //! | the same, where some attempts only asked | `i2r <attempt> <questions>.` |
+//! | the same, with a run that goes on | `i4r <attempt> <questions> r<run>.` |
 //! | committed | `i1c <attempt> <codec> <fingerprint> <check> <outcome>` |
 //! | committed, an error that is kept | `i1e <attempt> <codec> <fingerprint> <check> <error>` |
 //! | committed, with more to say of the outcome | `i3c <attempt> <codec> <fingerprint> <metadata> <check> <outcome>`, and `i3e` |
 //! | committed, outcome kept aside | `i1o <attempt> <fingerprint>.` |
 //! | done | `i1d <attempt> <fingerprint>.` |
 //!
-//! `i1` to `i3` are the format and its version. The metadata is one word, without spaces
-//! ([`Metadata::to_text`](crate::record::Metadata::to_text)). The trace is a `traceparent`. Owner
-//! and fingerprint are 22 characters of base64url, `-` stands for no fingerprint. The origin is
+//! `i1` to `i4` are the format and its version. The metadata is one word, without spaces
+//! ([`Metadata::to_text`](crate::record::Metadata::to_text)). The trace is a `traceparent`. Owner,
+//! run and fingerprint are 22 characters of base64url, `-` stands for no fingerprint. The origin is
 //! what the claim found: `n` nothing, `i` issued, `r` released, `a` abandoned. The owner comes
 //! first and has a fixed width, so that a script checks it by comparing a prefix. Every header has
 //! an end of its own, and the check covers header and outcome: what was cut short or changed is an
@@ -35,7 +37,8 @@
 //!   which both versions run shares all records but those that need the addition: keys whose
 //!   abandoned record was taken over, or whose question stayed without an answer (2), outcomes with
 //!   metadata (from operations with `abandoned = reject` or `reconcile` or with `max_attempts`, all
-//!   of them), and records in flight with a trace (3).
+//!   of them), and records in flight with a trace (3); keys that were released after their body had
+//!   begun steps, or after a take-over (4).
 //! - A record of a later version is an error ([`WireError::Version`]), from every step, and is left
 //!   untouched. The caller gets [`Error::Codec`](crate::Error::Codec), and no body runs. Upgrade
 //!   the process, or wait until the record has ended.
@@ -114,11 +117,19 @@ pub fn encode(record: &Record) -> Vec<u8> {
         Record::InFlight(held) => in_flight(held),
         Record::Released {
             attempt,
+            questions,
+            run: Some(run),
+        } => format!("i4r {attempt} {questions} r{run}.").into_bytes(),
+        Record::Released {
+            attempt,
             questions: 0,
+            run: None,
         } => format!("i1r {attempt}.").into_bytes(),
-        Record::Released { attempt, questions } => {
-            format!("i2r {attempt} {questions}.").into_bytes()
-        }
+        Record::Released {
+            attempt,
+            questions,
+            run: None,
+        } => format!("i2r {attempt} {questions}.").into_bytes(),
         Record::Committed {
             attempt,
             fingerprint,
@@ -138,7 +149,7 @@ pub fn encode_aside(attempt: u64, fingerprint: Option<Fingerprint>) -> Vec<u8> {
 }
 
 /// Returns the text with which this owner's records in flight begin, and no other record, in
-/// version 1. In versions 2 and 3, the second byte is that digit.
+/// version 1. In later versions, the second byte is that digit.
 pub fn owner_prefix(owner: Owner) -> String {
     let mut prefix = String::with_capacity(25);
     prefix.push_str("i1f");
@@ -149,7 +160,7 @@ pub fn owner_prefix(owner: Owner) -> String {
 /// Returns an in-flight record without the mark for waiters.
 pub fn without_waited(text: &[u8]) -> &[u8] {
     match text {
-        [b'i', b'1'..=b'3', b'f', .., b'.', WAITED] => text.get(..text.len() - 1).unwrap_or(text),
+        [b'i', b'1'..=b'4', b'f', .., b'.', WAITED] => text.get(..text.len() - 1).unwrap_or(text),
         _ => text,
     }
 }
@@ -163,14 +174,19 @@ pub fn decode(text: &Bytes) -> Result<Parsed, WireError> {
     let damaged = WireError::Damaged;
     let (version, state, fields) = match text.as_ref() {
         [b'i', version @ b'1', state, fields @ ..]
-        | [b'i', version @ b'2', state @ (b'f' | b'r'), fields @ ..]
+        | [
+            b'i',
+            version @ (b'2' | b'4'),
+            state @ (b'f' | b'r'),
+            fields @ ..,
+        ]
         | [
             b'i',
             version @ b'3',
             state @ (b'c' | b'e' | b'f'),
             fields @ ..,
         ] => (*version, *state, fields),
-        b"i1" | b"i2" | b"i3" => return Err(damaged),
+        b"i1" | b"i2" | b"i3" | b"i4" => return Err(damaged),
         [b'i', b'0'..=b'9', ..] => return Err(WireError::Version),
         _ => return Err(WireError::Foreign),
     };
@@ -184,10 +200,10 @@ pub fn decode(text: &Bytes) -> Result<Parsed, WireError> {
         _ => return Err(damaged),
     };
     match (version, state) {
-        (b'2' | b'3', b'f') => decode_in_flight(fields, MOST_TAKEN_OVER)
+        (b'2'..=b'4', b'f') => decode_in_flight(fields, MOST_TAKEN_OVER)
             .filter(|held| version_of(held) == version)
             .map(|held| Parsed::Record(Record::InFlight(held))),
-        (b'2', _) => decode_released(fields).map(Parsed::Record),
+        (b'2' | b'4', _) => decode_released(version == b'4', fields).map(Parsed::Record),
         _ => decode_plain(state, fields),
     }
     .ok_or(damaged)
@@ -241,8 +257,10 @@ pub fn decode_head(text: &Bytes) -> Result<Parsed, WireError> {
 
 /// Returns the lowest version that can express a record in flight.
 fn version_of(held: &InFlight) -> u8 {
-    let is_traced = |held: &InFlight| held.trace.is_some();
-    if std::iter::successors(Some(held), |held| held.took_over.as_deref()).any(is_traced) {
+    let records = || std::iter::successors(Some(held), |held| held.took_over.as_deref());
+    if records().any(|held| held.run.is_some()) {
+        b'4'
+    } else if records().any(|held| held.trace.is_some()) {
         b'3'
     } else if held.questions > 0 || held.took_over.is_some() {
         b'2'
@@ -251,24 +269,22 @@ fn version_of(held: &InFlight) -> u8 {
     }
 }
 
-/// Reads a record in flight with its number of questions and its trace, and at most `room` records
-/// that it took over.
+/// Reads a record in flight with its number of questions, its trace and its run, and at most `room`
+/// records that it took over.
 fn decode_in_flight(text: &[u8], room: usize) -> Option<InFlight> {
     let mut parts = text.splitn(2, |byte| *byte == OVER);
     let mut fields = parts.next()?.split(|byte| *byte == b' ');
     let mut held = in_flight_fields(&mut fields)?;
     held.questions = number(fields.next()?)?;
-    held.trace = match fields.next() {
-        Some(trace) => Some(
-            std::str::from_utf8(trace)
-                .ok()
-                .filter(|trace| is_trace(trace))?
-                .into(),
-        ),
-        None => None,
-    };
-    if fields.next().is_some() {
-        return None;
+    for field in fields {
+        match field {
+            [b'r', run @ ..] if held.run.is_none() => held.run = Some(owner(run)?),
+            trace if held.trace.is_none() && held.run.is_none() => {
+                let trace = std::str::from_utf8(trace).ok();
+                held.trace = Some(trace.filter(|trace| is_trace(trace))?.into());
+            }
+            _ => return None,
+        }
     }
     held.took_over = match parts.next() {
         Some(over) => Some(Box::new(decode_in_flight(over, room.checked_sub(1)?)?)),
@@ -290,15 +306,21 @@ fn in_flight_fields<'a>(fields: &mut impl Iterator<Item = &'a [u8]>) -> Option<I
         questions: 0,
         took_over: None,
         trace: None,
+        run: None,
     })
 }
 
-fn decode_released(fields: &[u8]) -> Option<Record> {
+fn decode_released(has_run: bool, fields: &[u8]) -> Option<Record> {
     let mut fields = fields.split(|byte| *byte == b' ');
     let is_empty = fields.next()?.is_empty();
     let released = Record::Released {
         attempt: number(fields.next()?)?,
-        questions: number(fields.next()?).filter(|questions| *questions > 0)?,
+        questions: number(fields.next()?).filter(|questions| has_run || *questions > 0)?,
+        run: if has_run {
+            Some(owner(fields.next()?.strip_prefix(b"r")?)?)
+        } else {
+            None
+        },
     };
     (is_empty && fields.next().is_none()).then_some(released)
 }
@@ -323,6 +345,7 @@ fn decode_plain(state: u8, fields: &[u8]) -> Option<Parsed> {
         b'r' => Parsed::Record(Record::Released {
             attempt: number(fields.next()?)?,
             questions: 0,
+            run: None,
         }),
         b'o' => Parsed::Aside {
             attempt: number(fields.next()?)?,
@@ -391,6 +414,10 @@ fn in_flight(held: &InFlight) -> Vec<u8> {
             if let Some(trace) = &held.trace {
                 out.push(b' ');
                 out.extend_from_slice(trace.as_bytes());
+            }
+            if let Some(run) = held.run {
+                out.extend_from_slice(b" r");
+                push_base64(&mut out, &run.to_bytes());
             }
             next = held.took_over.as_deref();
             if next.is_some() {

@@ -16,7 +16,7 @@ use crate::lease::term::Term;
 use crate::outcome::Storable;
 use crate::record::RecordId;
 use crate::store::{Store, Transaction};
-use crate::task::steps::{BegunSteps, StepScope};
+use crate::task::steps::StepScope;
 use crate::task::transaction_recorder::TransactionRecorder;
 
 tokio::task_local! {
@@ -103,8 +103,8 @@ pub(crate) struct NewCall {
     pub(crate) runtime: usize,
     /// What a transaction needs to record the outcome. `None` if no lease holds the record.
     pub(crate) recorder: Option<TransactionRecorder>,
-    /// What the steps of the body need.
-    pub(crate) steps: StepScope,
+    /// What the steps of the body need; `None` if nothing is recorded of them.
+    pub(crate) steps: Option<StepScope>,
 }
 
 /// What has happened in the body so far.
@@ -165,7 +165,7 @@ impl Call {
                 ..BodyProgress::default()
             },
             recorder,
-            steps: Some(steps),
+            steps,
             hidden: false,
             runtime,
             outer: innermost(),
@@ -200,11 +200,6 @@ impl Call {
         self.0.steps.as_ref()
     }
 
-    /// Takes the steps that the body has begun, in all its runs; `None` if there are none.
-    pub(crate) fn take_steps(&self) -> Option<Box<BegunSteps>> {
-        self.steps().and_then(StepScope::take)
-    }
-
     /// Whether this is a call around the body that is being polled, and is not over itself.
     pub(crate) fn is_around(&self) -> bool {
         let here = innermost();
@@ -227,7 +222,7 @@ impl Call {
 
     /// The operation's name.
     pub fn operation(&self) -> &str {
-        self.0.id.operation()
+        self.0.id.name()
     }
 
     /// Returns the attempt: 1 for the first claim of this key, one more for each later claim. It is
@@ -249,6 +244,9 @@ impl Call {
     /// It is a UUID (version 8), made from a digest of operation, key and name, so it does not
     /// reveal the key. It does not depend on the attempt: after a crash, the body sends the same
     /// child key again.
+    ///
+    /// Inside of a [step](crate::step) it is that of the step, and the same in each attempt of the
+    /// call's run; after an outcome or a [`forget`](crate::Operation::forget) it is another one.
     pub fn child_key(&self, name: &str) -> String {
         let mut digest = [0; 16];
         blake3::Hasher::new_derive_key("idem 2026 child key")
@@ -439,7 +437,7 @@ impl Call {
         self.0.progress.omits.store(false, Ordering::Relaxed);
         self.0.progress.recorded.store(false, Ordering::Relaxed);
         if let Some(steps) = self.steps() {
-            steps.begin_run();
+            steps.begin_try();
         }
         let over = Over(self);
         // An `async` block would hold the body's future twice.

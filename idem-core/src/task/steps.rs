@@ -1,58 +1,111 @@
 //! The steps that a body has begun, and what they need of its call.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::FutureExt as _;
+use tokio::sync::OnceCell;
+
+use crate::base::clock;
 use crate::encoding::fingerprint::Fingerprint;
+use crate::encoding::key::KeyDigest;
+use crate::error::{Error, StoreError, StoreErrorKind};
+use crate::lease::term::Term;
+use crate::observe::Decision;
 use crate::policy::settings::Settings;
-use crate::policy::step_settings::{CallTimes, StepSettings};
-use crate::record::RecordId;
+use crate::policy::step_settings::StepSettings;
+use crate::record::{
+    Claim, Claimed, Commit, Origin, Owner, Ownership, RecordId, Release, ReleaseTo, is_step,
+};
 use crate::runtime::Runtime;
+use crate::store::{Store, Transaction};
 
 /// The part of a call that the steps of its body need.
 pub(crate) struct StepScope {
     runtime: Arc<Runtime>,
     settings: StepSettings,
-    times: CallTimes,
+    lease: Duration,
     fingerprint: Option<Fingerprint>,
-    /// The body is in a transaction that is the only writer.
-    is_only_writer: bool,
-    /// `None` until there is a step: most calls have none.
-    begun: Mutex<Option<Box<BegunSteps>>>,
+    /// The claim found a record of an earlier attempt.
+    goes_on: bool,
+    holder: Holder,
+    /// Empty until there is a step: most calls have none.
+    begun: OnceLock<Box<BegunSteps>>,
+}
+
+/// What holds the record of a call while its body runs.
+pub(crate) enum Holder {
+    Lease(Arc<Term>),
+    /// It is a row of a transaction, which may be rolled back.
+    Transaction {
+        id: RecordId,
+        attempt: u64,
+        owner: Owner,
+        /// The address of the transaction.
+        address: usize,
+        /// Nobody else can write while it is open.
+        is_only_writer: bool,
+    },
 }
 
 /// The steps that a body has begun.
-#[derive(Debug, Default)]
-pub(crate) struct BegunSteps {
-    /// Counts the runs of the body.
-    run: u32,
-    /// The last run that began this step.
-    steps: HashMap<RecordId, u32>,
+#[derive(Default)]
+struct BegunSteps {
+    names: Mutex<BegunNames>,
+    /// The run that they belong to.
+    run: OnceLock<Owner>,
+    /// The run of those beside the transaction of the call, while it is looked for.
+    beside: OnceCell<Owner>,
+    /// The run of those in the transaction of the call.
+    run_inside: OnceLock<Owner>,
+    /// The record of the run is known to stay as long as the steps.
+    stays: AtomicBool,
 }
+
+#[derive(Default)]
+struct BegunNames {
+    /// Counts how often the body was begun.
+    tries: u32,
+    /// The last try that began this step.
+    steps: HashMap<KeyDigest, u32>,
+    /// Those that are removed after the outcome.
+    ids: Vec<RecordId>,
+}
+
+/// How many steps of a call are removed after its outcome. What is left expires.
+const MOST_REMOVED: usize = 1000;
+/// How long the end of a run waits for a lock. Nobody else writes it, but ranges may be locked.
+const END_WAIT: Duration = Duration::from_secs(1);
+
+impl BegunSteps {
+    fn names(&self) -> MutexGuard<'_, BegunNames> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The event of a step that could not be replayed any more.
+const TOO_OLD: &str = "nine tenths of the time have passed for which the steps of a call are kept \
+    (30 days, or `hold` if that is longer), so none of them is begun or replayed any more: settle \
+    the key of the call, or forget it, which begins a new run";
 
 impl StepScope {
     pub(crate) fn new(
         runtime: Arc<Runtime>,
         settings: StepSettings,
-        times: CallTimes,
+        lease: Duration,
         fingerprint: Option<Fingerprint>,
+        (holder, origin): (Holder, Origin),
     ) -> Self {
         Self {
             runtime,
             settings,
-            times,
+            lease,
             fingerprint,
-            is_only_writer: false,
-            begun: Mutex::new(None),
-        }
-    }
-
-    /// For a body in a transaction.
-    pub(crate) fn only_writer(self, is_only_writer: bool) -> Self {
-        Self {
-            is_only_writer,
-            ..self
+            goes_on: matches!(origin, Origin::Released | Origin::Abandoned),
+            holder,
+            begun: OnceLock::new(),
         }
     }
 
@@ -60,44 +113,292 @@ impl StepScope {
         &self.runtime
     }
 
+    /// The record of the call.
+    fn id(&self) -> &RecordId {
+        match &self.holder {
+            Holder::Lease(term) => &term.id,
+            Holder::Transaction { id, .. } => id,
+        }
+    }
+
     /// A step is for the request of its call, and for no other.
     pub(crate) fn fingerprint(&self) -> Option<Fingerprint> {
         self.fingerprint
     }
 
-    pub(crate) fn is_only_writer(&self) -> bool {
-        self.is_only_writer
+    /// Whether nothing can be recorded beside the transaction of the body: nobody else can write, or
+    /// the row is that of a step, which has no record beside it.
+    pub(crate) fn must_be_inside(&self) -> bool {
+        match &self.holder {
+            Holder::Lease(_) => false,
+            Holder::Transaction {
+                id, is_only_writer, ..
+            } => *is_only_writer || is_step(id.operation()),
+        }
+    }
+
+    /// Whether this is the transaction that has the record of the call.
+    pub(crate) fn is_in<X>(&self, tx: &X) -> bool {
+        let here = std::ptr::from_ref(tx).addr();
+        matches!(self.holder, Holder::Transaction { address, .. } if address == here)
     }
 
     pub(crate) fn settings(&self, lease: Option<Duration>) -> Settings {
         self.settings
-            .of_step(&self.runtime.settings, self.times, lease)
+            .of_step(&self.runtime.settings, lease.unwrap_or(self.lease))
+    }
+
+    fn begun(&self) -> &BegunSteps {
+        self.begun.get_or_init(Box::default)
     }
 
     /// The body runs from its beginning.
-    pub(super) fn begin_run(&self) {
-        if let Some(begun) = &mut *self.begun.lock().unwrap_or_else(PoisonError::into_inner) {
-            begun.run += 1;
+    pub(super) fn begin_try(&self) {
+        if let Some(begun) = self.begun.get() {
+            begun.names().tries += 1;
         }
     }
 
-    /// Begins a step. `false`: this run of the body has begun it before.
+    /// Begins a step. `false`: this try of the body has begun it before.
     pub(crate) fn begin(&self, step: &RecordId) -> bool {
-        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-        let begun = begun.get_or_insert_default();
-        begun.steps.insert(step.clone(), begun.run) != Some(begun.run)
+        let mut names = self.begun().names();
+        let tries = names.tries;
+        let before = names.steps.insert(step.digest(), tries);
+        if before.is_none() && names.ids.len() < MOST_REMOVED {
+            names.ids.push(step.clone());
+        }
+        before != Some(tries)
     }
 
-    /// Takes the steps of all runs, which are of no use once the outcome of the call is recorded.
-    pub(super) fn take(&self) -> Option<Box<BegunSteps>> {
-        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-        begun.take()
+    /// Whether the run of the call may have steps, as far as this attempt knows.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun
+            .get()
+            .is_some_and(|begun| begun.run.get().is_some())
     }
-}
 
-impl BegunSteps {
-    /// The records of the steps.
-    pub(crate) fn into_ids(self) -> Vec<RecordId> {
-        self.steps.into_keys().collect()
+    /// Takes the steps of all tries, which are of no use once the outcome of the call is recorded.
+    pub(crate) fn take(&self) -> Vec<RecordId> {
+        let begun = self.begun.get().map(|begun| begun.names());
+        begun.map_or_else(Vec::new, |mut begun| std::mem::take(&mut begun.ids))
+    }
+
+    /// Returns the run that the steps of the body belong to, and makes sure that its record stays
+    /// as long as they do. In a transaction of the caller's, the record can perhaps not be renewed
+    /// beside it, so the next renewal of the lease does that.
+    ///
+    /// # Errors
+    ///
+    /// The store did not answer, another caller owns the record, or the run is too old.
+    pub(crate) async fn run(&self, in_transaction: bool) -> Result<Owner, Error> {
+        let begun = self.begun();
+        let stays = in_transaction || begun.stays.load(Ordering::Relaxed);
+        let run = match (begun.run.get(), &self.holder) {
+            (Some(run), _) if stays => *run,
+            // In a box, so that the future of each step has no room for it.
+            (_, Holder::Lease(term)) => {
+                let found = self.run_of_lease(begun, term, in_transaction);
+                found.boxed().await?
+            }
+            (_, Holder::Transaction { .. }) => {
+                // One after the other: each would begin a run.
+                let found = begun.beside.get_or_try_init(|| self.run_beside());
+                let run = *found.boxed().await?;
+                begun.stays.store(true, Ordering::Relaxed);
+                *begun.run.get_or_init(|| run)
+            }
+        };
+        self.checked(run)
+    }
+
+    /// As [`run`](Self::run), of a step in the transaction that has the record of the call, with
+    /// which the step is rolled back.
+    pub(crate) async fn run_inside<X, S>(&self, tx: &mut X) -> Result<Owner, Error>
+    where
+        X: Transaction<S>,
+        S: Store,
+    {
+        let found = match self.holder {
+            Holder::Transaction { owner, .. } if !self.goes_on => return Ok(owner),
+            _ => self.begun().run_inside.get(),
+        };
+        match found {
+            Some(run) => self.checked(*run),
+            None => self.find_run_inside(tx).boxed().await,
+        }
+    }
+
+    async fn find_run_inside<X, S>(&self, tx: &mut X) -> Result<Owner, Error>
+    where
+        X: Transaction<S>,
+        S: Store,
+    {
+        let failed = |error| self.runtime.failed(self.id(), error);
+        let Some(store) = self.runtime.store.of::<S>() else {
+            return Err(Error::other_store::<S>(self.id().name()));
+        };
+        let found = tx.inspect(store, self.id()).await.map_err(failed)?;
+        let Some(run) = found.and_then(|found| found.run) else {
+            return Err(failed(StoreError::new(
+                StoreErrorKind::Conflict,
+                "the record is no longer in this transaction: begin it again",
+            )));
+        };
+        // If a step that runs at the same time was first, it has found the same.
+        self.checked(*self.begun().run_inside.get_or_init(|| run))
+    }
+
+    /// In a later attempt the record tells the run. No other caller can end the run meanwhile, as
+    /// long as the lease is held, and the body is not polled after that. Steps that run at the same
+    /// time ask each for itself, so that none waits for another that is not polled.
+    async fn run_of_lease(
+        &self,
+        begun: &BegunSteps,
+        term: &Term,
+        in_transaction: bool,
+    ) -> Result<Owner, Error> {
+        let store = &self.runtime.store;
+        let failed = |error| self.runtime.failed(self.id(), error);
+        let kept = self.settings.kept();
+        let run = if let Some(run) = begun.run.get() {
+            *run
+        } else {
+            let (run, hold) = if self.goes_on {
+                let found = store.inspect(self.id()).await.map_err(failed)?;
+                let found = found.filter(|found| found.attempt == term.attempt);
+                let seen = found.and_then(|found| {
+                    let whole = found.lease_age?.saturating_add(found.expires_in);
+                    Some((found.run?, whole))
+                });
+                seen.ok_or_else(|| term.lost_error())?
+            } else {
+                (term.owner, term.hold())
+            };
+            begun.stays.fetch_or(hold >= kept, Ordering::Relaxed);
+            *begun.run.get_or_init(|| run)
+        };
+        if begun.stays.load(Ordering::Relaxed) {
+            return Ok(run);
+        }
+        term.raise_hold(kept);
+        if !in_transaction {
+            let sent = clock::now();
+            match store.renew(&[term.renewal()]).await.pop() {
+                Some(Ok(Ownership::Held)) => term.renewed(sent),
+                Some(Err(error)) => return Err(failed(error)),
+                Some(Ok(Ownership::Lost)) | None => return Err(term.lost_error()),
+            }
+            begun.stays.store(true, Ordering::Relaxed);
+        }
+        Ok(run)
+    }
+
+    /// The run of a call whose record is a row of a transaction: of the record that is there without
+    /// this transaction, or else of a record beside it, which a rollback leaves as it is.
+    async fn run_beside(&self) -> Result<Owner, Error> {
+        let store = &self.runtime.store;
+        let failed = |error| self.runtime.failed(self.id(), error);
+        if self.goes_on {
+            let found = store.inspect(self.id()).await.map_err(failed)?;
+            if let Some(run) = found.and_then(|found| found.run) {
+                return Ok(run);
+            }
+        }
+        let id = self.id().beside();
+        let kept = self.settings.kept();
+        // The first round may find a run that has ended.
+        for _ in 0..2 {
+            // Nobody else owns the row of the call, so this needs no lease.
+            let owner = store.owner(clock::now());
+            let claim = Claim::new(id.clone(), owner, Duration::ZERO, kept);
+            let Claimed::Owned { from, .. } = store.claim(claim).await.map_err(failed)? else {
+                break;
+            };
+            let run = if from == Origin::Nothing {
+                Some(owner)
+            } else {
+                let found = store.inspect(&id).await.map_err(failed)?;
+                found.and_then(|found| found.run)
+            };
+            let keep = ReleaseTo::Released { keep: kept };
+            let release = Release::new(id.clone(), owner, keep).with_run(true);
+            let released = store.release(release).await.map_err(failed)?;
+            let (Some(run), Ownership::Held) = (run, released) else {
+                break;
+            };
+            if from == Origin::Nothing {
+                return Ok(run);
+            }
+            let end = store.inspect(&id.end_of(run)).await.map_err(failed)?;
+            if end.is_none() {
+                return Ok(run);
+            }
+            store.remove(&id).await.map_err(failed)?;
+        }
+        Err(failed(StoreError::new(
+            StoreErrorKind::Conflict,
+            "another transaction has the record of this call: this one has ended; begin it again",
+        )))
+    }
+
+    /// Returns the owner of the row of a transaction that has steps beside it, and their run.
+    pub(crate) fn beside(&self) -> Option<(Owner, Owner)> {
+        let run = self.begun.get().and_then(|begun| begun.run.get());
+        match (&self.holder, run) {
+            (Holder::Transaction { owner, .. }, Some(run)) => Some((*owner, *run)),
+            _ => None,
+        }
+    }
+
+    /// Ends, in the transaction that records the outcome, the run of the steps beside it. Returns
+    /// whether the transaction may be committed.
+    pub(crate) async fn end_beside<X, S>(
+        &self,
+        (owner, run): (Owner, Owner),
+        tx: &mut X,
+        store: &S,
+    ) -> Result<Ownership, StoreError>
+    where
+        X: Transaction<S>,
+        S: Store,
+    {
+        let id = self.id().beside().end_of(run);
+        let kept = self.settings.kept().saturating_mul(2);
+        let claim = Claim::new(id.clone(), owner, Duration::ZERO, kept);
+        match tx.claim(store, &claim, END_WAIT).await? {
+            Claimed::Owned { attempt, .. } => {
+                let commit = Commit::new(id, owner, attempt, None, kept);
+                tx.commit(store, &commit).await
+            }
+            // The run was that of a record that this outcome ends, or it is sent again.
+            Claimed::Done { .. } => Ok(Ownership::Held),
+            Claimed::InFlight { .. } => Err(StoreError::new(
+                StoreErrorKind::Conflict,
+                "another transaction holds a lock where the end of the steps is to be written: \
+                 begin it again",
+            )),
+            _ => Ok(Ownership::Lost),
+        }
+    }
+
+    fn checked(&self, run: Owner) -> Result<Owner, Error> {
+        let most = self.settings.kept() / 10 * 9;
+        if run.age().is_none_or(|age| age < most) {
+            return Ok(run);
+        }
+        let id = self.id();
+        let attempt = match self.holder {
+            Holder::Lease(ref term) => term.attempt,
+            Holder::Transaction { attempt, .. } => attempt,
+        };
+        self.runtime
+            .observer
+            .decided_because(Decision::RejectedAbandoned, id, attempt, &TOO_OLD);
+        Err(Error::Abandoned {
+            operation: id.name().into(),
+            key: id.digest(),
+            // None was cut off.
+            attempt: 0,
+        })
     }
 }

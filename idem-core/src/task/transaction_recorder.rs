@@ -75,7 +75,7 @@ impl TransactionRecorder {
             if self.observes {
                 return Ok(false);
             }
-            return Err(Error::other_store::<S>(term.id.operation()));
+            return Err(Error::other_store::<S>(term.id.name()));
         };
         let commit = Commit {
             id: term.id.clone(),

@@ -1,5 +1,5 @@
 //! The core by itself, over its store in memory: durations that are texts, the public face, holds,
-//! steps, links of traces, and the format of records.
+//! steps, links of traces, the runs of records, and their format.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,4 +19,5 @@ mod opentelemetry;
 mod quiet;
 mod steps;
 mod subscriber;
+mod transitions;
 mod wire;

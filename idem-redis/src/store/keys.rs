@@ -65,8 +65,8 @@ impl Keys {
     /// Returns a pattern that matches the keys of an operation's records, or of all records. It
     /// also matches some other keys.
     pub(crate) fn pattern(&self, listing: &Listing) -> String {
-        if let (None, Some(call)) = (&listing.operation, &listing.steps_of) {
-            return self.pattern_of(call.operation().chars().chain(['/']));
+        if let (None, Some((call, _))) = (&listing.operation, &listing.steps_of) {
+            return self.pattern_of(call.steps_prefix().chars());
         }
         let operation = listing.operation.as_deref().into_iter();
         self.pattern_of(operation.flat_map(|name| name.chars().chain([':'])))

@@ -155,7 +155,8 @@ impl Store for RedisStore {
             ReleaseTo::Unanswered => (String::new(), b"2"),
         };
         let key = key.as_str();
-        let args = [owner.as_bytes(), keep.as_bytes(), undone];
+        let names_run: &[u8] = if release.names_run { b"1" } else { b"" };
+        let args = [owner.as_bytes(), keep.as_bytes(), names_run, undone];
         runner
             .step(key, |mut connection| async move {
                 let answer = connection.script(&RELEASE, &[key], &args).await?;

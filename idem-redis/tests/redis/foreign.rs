@@ -185,7 +185,7 @@ async fn a_record_of_a_later_version_is_an_error_to_its_owner_too_and_stays() {
     let (server, store) = server_and_store().await;
     let own = claim("1");
     let owner = &wire::owner_prefix(own.owner)[3..];
-    let later = format!("i4f{owner}n 1 30000 300000 - new.");
+    let later = format!("i5f{owner}n 1 30000 300000 - new.");
     let key = "idem:orders:1";
     let () = server.send(&["SET", key, &later, "PX", "300000"]).await;
     let errors = [

@@ -5,7 +5,7 @@ use std::time::Duration;
 use idem_core::record::{Claimed, Origin, Ownership, RecordId, RecordState};
 use idem_core::store::admin::{Intervened, Intervention};
 
-use crate::bench::{Bench, Given, LONG, Task, claim, outcome, print, release, renewal};
+use crate::bench::{Bench, Given, LONG, Task, abandon, claim, outcome, print, release, renewal};
 use crate::check::{Failure, Verdict, broken, same};
 use crate::trial::{Trial, code};
 
@@ -176,6 +176,19 @@ pub(super) const TRIALS: &[Trial] = &[
             })
         },
     ),
+    code("intervene::to_release_a_record_keeps_its_run", |t| {
+        Box::pin(async move {
+            let first = claim(&t.id()?);
+            t.own(&first).await?;
+            t.store.release(&abandon(&first)).await?;
+            t.own(&claim(&first.id)).await?;
+            let release = Intervention::release(first.id.clone()).force(true);
+            t.store.intervene(&release).await?;
+            t.own(&claim(&first.id)).await?;
+            let run = t.store.inspect(&first.id).await?.and_then(|info| info.run);
+            same("the run of the next attempt", run, Some(first.owner))
+        })
+    }),
     code(
         "intervene::to_forget_an_abandoned_record_begins_again",
         |t| {

@@ -24,6 +24,7 @@ mod release;
 mod remove;
 mod renew;
 mod replace;
+mod run;
 mod takeover;
 mod time;
 mod trace;
@@ -46,6 +47,7 @@ pub(crate) const ALL: &[&[Trial]] = &[
     question::TRIALS,
     hold::TRIALS,
     trace::TRIALS,
+    run::TRIALS,
     renew::TRIALS,
     wait::TRIALS,
     inspect::TRIALS,

@@ -5,7 +5,7 @@ use idem_core::record::Ownership::{Held, Lost};
 use idem_core::record::RecordState::{Abandoned, Committed, Done, InFlight, Released};
 use idem_core::record::{Claimed, Owner, Ownership, RecordState};
 
-use crate::bench::{LONG, Task, claim, release, renewal};
+use crate::bench::{LONG, Task, claim, commit, release, renewal};
 use crate::check::{broken, matches_or_broken, same};
 use crate::script::Answer::Owned;
 use crate::script::EIGHTFOLD;
@@ -48,7 +48,8 @@ pub(super) const TRIALS: &[Trial] = &[
         "renew::with_another_hold_keeps_the_lease_as_long_as_it_was",
         |t| {
             Box::pin(async move {
-                for hold in [LONG * 5, LONG * 3 / 2] {
+                // The second is shorter than the claim's, which the record keeps.
+                for (hold, kept) in [(LONG * 5, LONG * 5), (LONG * 3 / 2, LONG * 2)] {
                     let given = t.given(RecordState::InFlight).await?;
                     t.pass(t.unit() / 2).await;
                     let (renewed, _) = t
@@ -64,9 +65,45 @@ pub(super) const TRIALS: &[Trial] = &[
                         (LONG, renewed),
                         seen.at,
                     )?;
-                    t.counted_down("expires_in", info.expires_in, (hold, renewed), seen.at)?;
+                    t.counted_down("expires_in", info.expires_in, (kept, renewed), seen.at)?;
                 }
                 Ok(())
+            })
+        },
+    ),
+    // A record may be kept for longer than its operation asks for: where its run has steps.
+    code(
+        "renew::with_a_shorter_hold_does_not_shorten_the_expiry",
+        |t| {
+            Box::pin(async move {
+                let first = claim(&t.id()?).with_hold(LONG * 9);
+                t.own(&first).await?;
+                let other = t.given(RecordState::InFlight).await?;
+                let renewals = [
+                    renewal(&first).with_hold(LONG),
+                    renewal(&other.claim).with_hold(LONG * 5),
+                ];
+                // Again: the record has not got the shorter one either.
+                for _ in 0..2 {
+                    t.pass(t.unit() / 2).await;
+                    let (renewed, answers) = t.timed(t.store.renew_all(&renewals)).await?;
+                    let answers = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
+                    same("the answers", answers, vec![Ownership::Held; 2])?;
+                    for (claim, kept) in [(&first, LONG * 9), (&other.claim, LONG * 5)] {
+                        let seen = t.look(&claim.id).await?;
+                        let info = seen
+                            .info
+                            .ok_or_else(|| broken("a renewed record is gone"))?;
+                        t.counted_down("expires_in", info.expires_in, (kept, renewed), seen.at)?;
+                        let age = info.lease_age.unwrap_or_default();
+                        t.counted_up("lease_age", age, renewed, seen.at)?;
+                    }
+                }
+                same(
+                    "the owner's commit",
+                    t.store.commit(&commit(&first, 1)).await?,
+                    Ownership::Held,
+                )
             })
         },
     ),

@@ -28,6 +28,8 @@ pub(crate) struct FlawedStore {
     owned: Arc<Mutex<HashMap<RecordId, Vec<Claim>>>>,
     /// Records whose owner said twice that no answer came.
     asked_twice: Arc<Mutex<HashSet<RecordId>>>,
+    /// How much sooner records expire than those of the store inside.
+    sooner: Arc<Mutex<HashMap<RecordId, Duration>>>,
     /// Told of each commit and release.
     ended: Arc<Notify>,
 }
@@ -39,6 +41,7 @@ impl FlawedStore {
             flaw,
             owned: Arc::default(),
             asked_twice: Arc::default(),
+            sooner: Arc::default(),
             ended: Arc::default(),
         }
     }
@@ -151,6 +154,7 @@ impl Store for FlawedStore {
         let claim = claim.clone().with_id(self.id(&claim.id));
         let answer = self.flawed_claim(claim.clone()).await?;
         if matches!(answer, Claimed::Owned { .. }) {
+            self.sooner.lock().unwrap().remove(&claim.id);
             let mut owned = self.owned.lock().unwrap();
             let claims = owned.entry(claim.id.clone()).or_default();
             claims.retain(|other| other.owner != claim.owner);
@@ -201,6 +205,8 @@ impl Store for FlawedStore {
         match (self.flaw, &mut release.to) {
             (Some(Flaw::ReleaseByTheLivingOnly), _) if abandoned => return Ok(Ownership::Lost),
             (Some(Flaw::ReleaseKeepsTooLong), ReleaseTo::Released { keep }) => *keep *= 2,
+            (Some(Flaw::ReleaseAlwaysNamesTheRun), _) => release.names_run = true,
+            (Some(Flaw::ReleaseForgetsTheRun), _) => release.names_run = false,
             (Some(Flaw::ReleaseToAbandonedDoesNothing), ReleaseTo::Abandoned) => {
                 return Ok(Ownership::Held);
             }
@@ -298,12 +304,8 @@ impl Store for FlawedStore {
             let mut renewal = renewal.clone().with_id(self.id(&renewal.id));
             renewal.owner = self.owner(&renewal.id, renewal.owner, Flaw::RenewByAnybody);
             let abandoned = self.is_abandoned(&renewal.id).await;
-            let left = self
-                .inner
-                .inspect(&renewal.id)
-                .await
-                .unwrap()
-                .map(|info| info.expires_in);
+            let left = self.inspect(&renewal.id).await.unwrap();
+            let left = left.map(|info| info.expires_in);
             let first = self.last_claim(&renewal.id);
             match self.flaw {
                 Some(Flaw::RenewDoesTheFirstHundred) if number >= 100 => {
@@ -321,10 +323,19 @@ impl Store for FlawedStore {
                 }
                 Some(Flaw::RenewOfTheLivingOnly) if abandoned => answers.push(Ok(Ownership::Lost)),
                 flaw => {
-                    if flaw == Some(Flaw::RenewKeepsTheExpiry) {
-                        renewal.hold = left.unwrap_or(renewal.hold);
-                    }
+                    let id = renewal.id.clone();
+                    let expires_in = match flaw {
+                        Some(Flaw::RenewKeepsTheExpiry) => left,
+                        Some(Flaw::RenewShortensTheExpiry) => Some(renewal.hold),
+                        _ => None,
+                    };
                     answers.extend(self.inner.renew(&[renewal]).await);
+                    let inside = self.inner.inspect(&id).await.unwrap();
+                    let held = matches!(answers.last(), Some(Ok(Ownership::Held)));
+                    if let (Some(wanted), Some(inside)) = (expires_in.filter(|_| held), inside) {
+                        let sooner = inside.expires_in.saturating_sub(wanted);
+                        self.sooner.lock().unwrap().insert(id, sooner);
+                    }
                 }
             }
         }
@@ -410,13 +421,31 @@ impl Store for FlawedStore {
         {
             info.state = RecordState::InFlight;
         }
+        let last = self.last_claim(&self.id(id));
+        if let Some(info) = &mut info
+            && let Some(sooner) = self.sooner.lock().unwrap().get(&self.id(id))
+        {
+            info.expires_in = info.expires_in.saturating_sub(*sooner);
+        }
         match (&mut info, self.flaw) {
+            (Some(info), Some(Flaw::RunIsForgottenAfterFourTakeOvers)) if info.attempt > 4 => {
+                info.run = last.map(|claim| claim.owner);
+            }
+            (Some(info), Some(Flaw::RunIsKeptForTheHoldAlone))
+                if info.state == RecordState::InFlight =>
+            {
+                let hold = last.map_or(Duration::ZERO, |claim| claim.hold);
+                info.expires_in = info.expires_in.min(hold);
+            }
+            (Some(info), Some(Flaw::RunIsThatOfTheOwner))
+                if info.state == RecordState::InFlight =>
+            {
+                info.run = last.map(|claim| claim.owner);
+            }
             (Some(info), Some(Flaw::UndoForgetsTheFingerprint))
                 if info.state == RecordState::Abandoned =>
             {
-                info.fingerprint = self
-                    .last_claim(&self.id(id))
-                    .and_then(|claim| claim.fingerprint);
+                info.fingerprint = last.and_then(|claim| claim.fingerprint);
             }
             (Some(info), Some(Flaw::InspectForgetsTheOutcome)) => info.outcome = None,
             (Some(info), Some(Flaw::InspectForgetsThatItIsAnError)) => {

@@ -121,7 +121,7 @@ crate::over_all_stores! {
                 tokio::task::yield_now().await;
                 Res::Ok(lock.fencing_number())
             };
-            if holder % 2 == 0 {
+            if holder < 25 {
                 let builder = lock(&one, "locks.joined");
                 return builder
                     .run(async |lock| bodies.run(body(lock)).await)
@@ -135,7 +135,7 @@ crate::over_all_stores! {
         };
         let mut numbers = futures_util::future::join_all((0..50).map(holder)).await;
         numbers.sort_unstable();
-        assert_eq!(numbers, Vec::from_iter(1..=50));
+        assert!(numbers.into_iter().eq(1..=50));
         assert_eq!(bodies.most_at_once(), 1);
     }
 

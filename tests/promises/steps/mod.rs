@@ -3,6 +3,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "tests")]
 
 mod kinds;
+mod runs;
 mod stores;
 #[cfg(feature = "sqlite")]
 mod transactions;
@@ -35,6 +36,11 @@ impl Shop {
         let shop = Self::default();
         shop.failures.store(times, Ordering::SeqCst);
         shop
+    }
+
+    /// So many runs of a body from now on fail.
+    pub(crate) fn fail(&self, times: u32) {
+        self.failures.store(times, Ordering::SeqCst);
     }
 
     pub(crate) fn has(&self, effect: &str) {

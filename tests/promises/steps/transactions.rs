@@ -85,6 +85,29 @@ async fn a_step_with_a_transaction_of_its_own_writes_its_rows_once() {
 }
 
 #[tokio::test]
+async fn a_first_step_may_be_in_a_transaction_that_writes_already() {
+    let shop = Shop::open().await;
+    for fails in [true, false] {
+        let placed = shop.order().ttl("5m").run(|| async {
+            let mut tx = shop.pool.begin().await?;
+            insert(&mut tx, "pen").await?;
+            idem::step_with("rows")
+                .run_in(&mut tx, async |tx| insert(tx, "ink").await)
+                .await?;
+            tx.commit().await?;
+            if fails {
+                Err(OrderError::Declined)
+            } else {
+                Ok(())
+            }
+        });
+        assert_eq!(placed.await.is_err(), fails);
+    }
+    // Twice the pen, which is in no step.
+    assert_eq!(shop.orders().await, 3);
+}
+
+#[tokio::test]
 async fn a_step_in_the_transaction_of_its_call_is_rolled_back_with_it() {
     let shop = Shop::open().await;
     let runs = AtomicU32::new(0);
@@ -153,11 +176,58 @@ async fn beside_a_transaction_a_step_is_recorded_at_once_and_removed_after_its_c
     }
     assert_eq!(runs.load(Ordering::SeqCst), 1);
     idempotency.shutdown(crate::support::LONG).await.unwrap();
-    assert!(order().of_step("charge").inspect().await.unwrap().is_none());
+    assert!(!has_run(order()).await);
+}
+
+/// Whether a next attempt would see steps.
+async fn has_run(order: idem::Operation<'_>) -> bool {
+    match order.of_step("charge").inspect().await {
+        Ok(_) => true,
+        Err(Error::Config { .. }) => false,
+        Err(error) => panic!("{error}"),
+    }
 }
 
 #[tokio::test]
-async fn in_the_callers_transaction_steps_are_rolled_back_with_it_and_removed_after_its_commit() {
+async fn a_step_in_the_transaction_of_its_call_goes_on_with_the_run_of_an_earlier_attempt() {
+    let shop = Shop::open().await;
+    let runs = AtomicU32::new(0);
+    let charge = || {
+        idem::step("charge", async || {
+            Ok::<_, OrderError>(runs.fetch_add(1, Ordering::SeqCst) + 1)
+        })
+    };
+    // One that fails, and one that is cut off.
+    let failed = shop.order().run(|| async {
+        charge().await?;
+        Err::<u32, _>(OrderError::Declined)
+    });
+    failed.await.unwrap_err();
+    let cut = shop.order().lease("200ms").run(|| async {
+        charge().await?;
+        std::future::pending::<Result<u32, OrderError>>().await
+    });
+    let cut = tokio::time::timeout(std::time::Duration::from_millis(100), cut).await;
+    assert!(cut.is_err(), "{cut:?}");
+    for fails in [true, false] {
+        let placed = shop.order().transaction(&shop.pool, async |tx| {
+            let step = idem::step_with("charge").run_in(tx, async |_| {
+                Ok::<_, OrderError>(runs.fetch_add(1, Ordering::SeqCst) + 1)
+            });
+            let charge = step.await?;
+            if fails {
+                return Err(OrderError::Declined);
+            }
+            Ok(charge)
+        });
+        assert_eq!(placed.await.is_err(), fails);
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    assert!(!has_run(shop.order()).await);
+}
+
+#[tokio::test]
+async fn in_the_callers_transaction_steps_are_rolled_back_with_it() {
     let shop = Shop::open().await;
     let runs = AtomicU32::new(0);
     for commits in [false, true] {
@@ -173,120 +243,232 @@ async fn in_the_callers_transaction_steps_are_rolled_back_with_it_and_removed_af
         placed.await.unwrap();
         if commits {
             tx.commit().await.unwrap();
-            // Its step is committed with it, and removed by a look after that.
-            shop.idempotency
-                .shutdown(crate::support::LONG)
-                .await
-                .unwrap();
         } else {
             tx.rollback().await.unwrap();
         }
-        let step = shop.order().of_step("rows").inspect().await.unwrap();
-        assert!(step.is_none(), "{step:?}");
+        assert!(!has_run(shop.order()).await);
         assert_eq!(shop.orders().await, i64::from(commits));
     }
     assert_eq!(runs.load(Ordering::SeqCst), 2);
 }
 
-#[cfg(feature = "postgres")]
-mod beside_the_callers_transaction {
-    use idem::ErrorAction;
-    use serde::{Deserialize, Serialize};
+/// Steps on a connection of their own, beside a transaction of each database that has several
+/// writers.
+macro_rules! over {
+    ($($module:ident $feature:literal $Pool:ident $Store:ident $server:ident;)+) => {$(
+        #[cfg(feature = $feature)]
+        mod $module {
+            use idem::{sqlx::$Pool as Pool, $Store as Store};
 
-    use super::*;
-    use crate::support::LONG;
+            use super::*;
+            use crate::support::LONG;
 
-    #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
-    enum Failure {
-        #[error("declined")]
-        Declined,
-        #[error("{0}")]
-        Other(String),
-    }
+            struct Bank {
+                pool: Pool,
+                idempotency: Idempotency,
+                operation: &'static str,
+                charges: AtomicU32,
+            }
 
-    impl From<Error> for Failure {
-        fn from(error: Error) -> Self {
-            Self::Other(error.to_string())
-        }
-    }
+            impl Bank {
+                async fn open(operation: &'static str) -> Self {
+                    let url = idem_testkit::$server::shared().await.unwrap().url();
+                    let pool = Pool::connect(&url).await.unwrap();
+                    let store = Store::new(pool.clone());
+                    store.migrate().await.unwrap();
+                    Self {
+                        pool,
+                        idempotency: Idempotency::new(store),
+                        operation,
+                        charges: AtomicU32::new(0),
+                    }
+                }
 
-    struct Bank {
-        pool: sqlx::PgPool,
-        idempotency: Idempotency,
-        operation: &'static str,
-        charges: AtomicU32,
-    }
+                fn order(&self) -> idem::Operation<'static> {
+                    let order = self.idempotency.operation(self.operation).key("o-1");
+                    order.ttl("500ms").wait(LONG)
+                }
 
-    impl Bank {
-        async fn open(operation: &'static str) -> Self {
-            let url = idem_testkit::PostgresServer::shared().await.unwrap().url();
-            let pool = sqlx::PgPool::connect(&url).await.unwrap();
-            let store = idem::PostgresStore::new(pool.clone());
-            store.migrate().await.unwrap();
-            Self {
-                pool,
-                idempotency: Idempotency::new(store),
-                operation,
-                charges: AtomicU32::new(0),
+                async fn charge(&self) -> Result<u32, OrderError> {
+                    idem::step("charge", async || {
+                        Ok(self.charges.fetch_add(1, Ordering::SeqCst) + 1)
+                    })
+                    .await
+                }
+
+                /// Charges in a transaction that the library ends.
+                async fn place(&self, commits: bool) {
+                    let placed = self.order().transaction(&self.pool, async |_| {
+                        let charge = self.charge().await?;
+                        if commits { Ok(charge) } else { Err(OrderError::Declined) }
+                    });
+                    assert_eq!(placed.await.is_ok(), commits);
+                }
+
+                /// Charges in a transaction that the caller ends.
+                async fn place_in(&self, commits: bool) {
+                    let mut tx = self.pool.begin().await.unwrap();
+                    let placed = self.order().run_in(&mut tx, async |_| self.charge().await);
+                    placed.await.unwrap();
+                    assert!(has_run(self.order()).await);
+                    if commits {
+                        tx.commit().await.unwrap();
+                    } else {
+                        tx.rollback().await.unwrap();
+                    }
+                }
+
+                fn charges(&self) -> u32 {
+                    self.charges.load(Ordering::SeqCst)
+                }
+
+                /// Waits until the outcome is no longer valid.
+                async fn is_free(&self) {
+                    let found = async || self.order().inspect().await.unwrap();
+                    while found().await.is_some() {
+                        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                    }
+                }
+            }
+
+            #[tokio::test]
+            async fn steps_beside_a_transaction_outlive_its_rollback_and_end_with_its_outcome() {
+                let bank = Bank::open("steps.beside.library").await;
+                for round in 1..=2 {
+                    bank.place(false).await;
+                    bank.place(false).await;
+                    bank.place(true).await;
+                    assert_eq!(bank.charges(), round);
+                    assert!(!has_run(bank.order()).await);
+                    bank.is_free().await;
+                }
+            }
+
+            #[tokio::test]
+            async fn steps_beside_the_callers_transaction_outlive_its_rollback_and_end_with_its_outcome()
+            {
+                let bank = Bank::open("steps.beside.caller").await;
+                for round in 1..=2 {
+                    for commits in [false, true] {
+                        bank.place_in(commits).await;
+                    }
+                    assert_eq!(bank.charges(), round);
+                    bank.is_free().await;
+                }
+            }
+
+            #[tokio::test]
+            async fn a_step_in_the_transaction_of_its_call_goes_on_after_other_calls_in_it() {
+                let bank = Bank::open("steps.inside.others").await;
+                let failed = bank.order().run(|| async {
+                    bank.charge().await?;
+                    Err::<u32, _>(OrderError::Declined)
+                });
+                failed.await.unwrap_err();
+                let other = bank.idempotency.operation("steps.inside.other").key("k");
+                let other = std::sync::Mutex::new(Some(other));
+                let placed = bank.order().transaction(&bank.pool, async |tx| {
+                    let other = other.lock().unwrap().take();
+                    if let Some(other) = other {
+                        other.run_in(tx, async |_| Ok::<_, OrderError>(1)).await?;
+                    }
+                    let charge = idem::step_with("charge").run_in(tx, async |_| {
+                        Ok::<_, OrderError>(bank.charges.fetch_add(1, Ordering::SeqCst) + 1)
+                    });
+                    charge.await
+                });
+                assert_eq!(placed.await.unwrap().into_inner(), 1);
+                assert_eq!(bank.charges(), 1);
+            }
+
+            #[tokio::test]
+            async fn beside_a_step_with_a_transaction_nothing_is_recorded() {
+                let bank = Bank::open("steps.beside.step").await;
+                let placed = bank.order().run(|| async {
+                    let rows = idem::step_with("rows").transaction(&bank.pool, async |_| {
+                        bank.charge().await
+                    });
+                    rows.await
+                });
+                let Err(OrderError::Idempotency(Error::Config {
+                    operation, reason, ..
+                })) = placed.await
+                else {
+                    panic!("the step was not refused");
+                };
+                assert_eq!(&*operation, "steps.beside.step/rows/charge");
+                assert!(reason.contains("run_in(tx, ..)"), "{reason}");
+                assert_eq!(bank.charges(), 0);
+            }
+
+            #[tokio::test]
+            async fn a_key_that_is_forgotten_after_a_rollback_begins_a_new_run() {
+                let bank = Bank::open("steps.beside.forgotten").await;
+                bank.place(false).await;
+                assert!(bank.order().forget().await.unwrap());
+                assert!(!bank.order().forget().await.unwrap());
+                bank.place(true).await;
+                assert_eq!(bank.charges(), 2);
+            }
+
+            #[tokio::test]
+            async fn a_step_beside_a_transaction_goes_on_with_the_run_of_an_earlier_lease() {
+                let bank = Bank::open("steps.beside.lease").await;
+                let failed = bank.order().run(|| async {
+                    bank.charge().await?;
+                    Err::<u32, _>(OrderError::Declined)
+                });
+                failed.await.unwrap_err();
+                bank.place(false).await;
+                bank.place(true).await;
+                assert_eq!(bank.charges(), 1);
             }
         }
+    )+};
+}
 
-        fn order(&self) -> idem::Operation<'static> {
-            self.idempotency.operation(self.operation).key("o-1")
-        }
+over! {
+    postgres "postgres" PgPool PostgresStore PostgresServer;
+    mysql "mysql" MySqlPool MySqlStore MariaDbServer;
+}
 
-        async fn charge(&self) -> Result<u32, Failure> {
-            idem::step("charge", async || {
-                Ok(self.charges.fetch_add(1, Ordering::SeqCst) + 1)
-            })
-            .await
-        }
-
-        async fn is_charge_recorded(&self) -> bool {
-            let step = self.order().of_step("charge").inspect().await.unwrap();
-            step.is_some()
-        }
-
-        /// Charges in a transaction that the caller ends.
-        async fn place(&self, commits: bool) {
-            let mut tx = self.pool.begin().await.unwrap();
-            let placed = self
-                .order()
-                .run_in(&mut tx, async |_| self.charge().await)
-                .await;
-            assert_eq!(placed.unwrap().into_inner(), 1);
-            assert!(self.is_charge_recorded().await);
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn a_snapshot_that_is_older_than_its_steps_commits_their_end() {
+    let url = idem_testkit::PostgresServer::shared().await.unwrap().url();
+    let pool = sqlx::PgPool::connect(&url).await.unwrap();
+    let store = idem::PostgresStore::new(pool.clone());
+    store.migrate().await.unwrap();
+    let idempotency = Idempotency::new(store);
+    let order = || {
+        idempotency
+            .operation("steps.snapshot")
+            .key("o-1")
+            .ttl("1ms")
+    };
+    let charges = AtomicU32::new(0);
+    for round in 1..=3 {
+        for commits in [false, true] {
+            let mut tx = pool.begin().await.unwrap();
+            sqlx::raw_sql("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+                .execute(&mut *tx)
+                .await
+                .unwrap();
+            let placed = order().run_in(&mut tx, async |_| {
+                idem::step("charge", async || {
+                    charges.fetch_add(1, Ordering::SeqCst);
+                    Ok::<_, OrderError>(1)
+                })
+                .await
+            });
+            placed.await.unwrap();
             if commits {
                 tx.commit().await.unwrap();
             } else {
                 tx.rollback().await.unwrap();
             }
         }
-    }
-
-    #[tokio::test]
-    async fn steps_are_replayed_after_a_rollback_and_removed_after_a_commit() {
-        let bank = Bank::open("steps.caller").await;
-        for commits in [false, true] {
-            bank.place(commits).await;
-            // All looks of the background are over.
-            bank.idempotency.shutdown(LONG).await.unwrap();
-            assert_eq!(bank.is_charge_recorded().await, !commits);
-        }
-        assert_eq!(bank.charges.load(Ordering::SeqCst), 1);
-    }
-
-    #[tokio::test]
-    async fn an_error_that_is_kept_after_a_rollback_leaves_the_steps_to_the_body_after_it() {
-        let bank = Bank::open("steps.kept").await;
-        bank.place(false).await;
-        let declined = bank
-            .order()
-            .errors(|_: &Failure| ErrorAction::Keep)
-            .run(|| async { Err::<u32, _>(Failure::Declined) })
-            .await;
-        assert!(matches!(declined, Err(Failure::Declined)), "{declined:?}");
-        bank.idempotency.shutdown(LONG).await.unwrap();
-        assert!(bank.is_charge_recorded().await);
+        assert_eq!(charges.load(Ordering::SeqCst), round);
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }

@@ -29,7 +29,7 @@ fn fields_of_a_commit(commit: Commit) -> Commit {
     Commit { attempt: 2, ..commit }
 }
 
-fn all_fields_of_a_release(Release { id, owner, to }: Release) {}
+fn all_fields_of_a_release(Release { id, owner, to, names_run }: Release) {}
 
 fn all_fields_of_a_renewal(Renewal { id, owner, hold }: Renewal) {}
 

@@ -24,6 +24,12 @@ pub(super) fn of(index: &Index) -> Vec<(&'static str, u64)> {
             .iter()
             .any(|(down, up)| call.begun > *down && call.ended.is_some_and(|end| end < *up))
     };
+    let values = |replayed| {
+        let given = index.steps.values().flat_map(|step| &step.given);
+        given
+            .filter(|value| value.is_replayed() == replayed)
+            .count() as u64
+    };
     let decided = |name: &str| index.decisions.get(name).copied().unwrap_or_default();
     vec![
         ("keys", index.called().len() as u64),
@@ -66,6 +72,9 @@ pub(super) fn of(index: &Index) -> Vec<(&'static str, u64)> {
                 .filter(|body| body.ended.is_none())
                 .count() as u64,
         ),
+        ("closures of steps", index.closures.len() as u64),
+        ("values of steps", values(false)),
+        ("values of steps, replayed", values(true)),
         ("take-overs", decided("taken_over")),
         (
             "polls that a stop had cut in two",

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::history::{Answer, Event, How, Line, Receipt};
+use crate::keys;
 
 /// The history, indexed for the checks.
 #[derive(Debug, Default)]
@@ -10,6 +11,9 @@ pub(crate) struct Index {
     pub(crate) calls: BTreeMap<u64, Call>,
     pub(crate) bodies: BTreeMap<u64, Body>,
     pub(crate) keys: BTreeMap<String, Key>,
+    /// By name (`keys::step`), and the bodies that are their closures.
+    pub(crate) steps: BTreeMap<String, Step>,
+    pub(crate) closures: BTreeMap<u64, Body>,
     pub(crate) faults: Vec<Fault>,
     /// When the only server was dead.
     pub(crate) dead: Vec<(u64, u64)>,
@@ -78,6 +82,32 @@ pub(crate) struct Key {
     pub(crate) recorded: Vec<(u64, String, u64)>,
     /// Answers that an outcome of an earlier body was given: when, and which.
     pub(crate) replays: Vec<(u64, Receipt, Given)>,
+}
+
+/// A step of a key, in all runs of it.
+#[derive(Debug, Default)]
+pub(crate) struct Step {
+    /// In the order in which they began.
+    pub(crate) closures: Vec<u64>,
+    /// When each value was known to be recorded.
+    pub(crate) recorded: Vec<(u64, Receipt)>,
+    pub(crate) given: Vec<StepValue>,
+}
+
+/// A value that a step returned.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StepValue {
+    pub(crate) at: u64,
+    pub(crate) call: u64,
+    /// The closure that the step was called with.
+    pub(crate) closure: u64,
+    pub(crate) receipt: Receipt,
+}
+
+impl StepValue {
+    pub(crate) fn is_replayed(&self) -> bool {
+        self.receipt.body != self.closure
+    }
 }
 
 /// As what an outcome was given.
@@ -155,8 +185,13 @@ impl Index {
                 from,
                 first,
             } => {
+                let is_closure = keys::of_step(&key).is_some();
                 if first {
-                    self.key(&key).bodies.push(body);
+                    if is_closure {
+                        self.step(&key).closures.push(body);
+                    } else {
+                        self.key(&key).bodies.push(body);
+                    }
                     let info = Body {
                         number: body,
                         call,
@@ -169,17 +204,33 @@ impl Index {
                         last_at: at,
                         ended: None,
                     };
-                    self.bodies.insert(body, info);
-                } else if let Some(body) = self.bodies.get_mut(&body) {
+                    if is_closure {
+                        self.closures.insert(body, info);
+                    } else {
+                        self.bodies.insert(body, info);
+                    }
+                } else if let Some(body) = self.body(body) {
                     body.last_from = body.last_from.max(from);
                     body.last_at = body.last_at.max(at);
                 }
             }
             Event::End { body, how } => {
-                if let Some(body) = self.bodies.get_mut(&body) {
+                if let Some(body) = self.body(body) {
                     body.ended = Some((at, how));
                 }
             }
+            Event::Recorded { step, receipt } => self.step(&step).recorded.push((at, receipt)),
+            Event::Given {
+                step,
+                call,
+                closure,
+                receipt,
+            } => self.step(&step).given.push(StepValue {
+                at,
+                call,
+                closure,
+                receipt,
+            }),
             Event::Claimed {
                 key,
                 owner,
@@ -293,6 +344,16 @@ impl Index {
         self.keys.entry(key.to_owned()).or_default()
     }
 
+    fn step(&mut self, name: &str) -> &mut Step {
+        self.steps.entry(name.to_owned()).or_default()
+    }
+
+    /// A body, or the closure of a step.
+    fn body(&mut self, number: u64) -> Option<&mut Body> {
+        let body = self.bodies.get_mut(&number);
+        body.or_else(|| self.closures.get_mut(&number))
+    }
+
     fn claim(&mut self, key: &str, owner: u64, sent: u64) -> &mut Claim {
         self.key(key).claims.entry(owner).or_insert_with(|| Claim {
             sent,
@@ -306,6 +367,12 @@ impl Index {
         key: &'a Key,
     ) -> impl DoubleEndedIterator<Item = &'a Body> {
         key.bodies.iter().filter_map(|body| self.bodies.get(body))
+    }
+
+    /// The closures of a step, in the order in which they began.
+    pub(crate) fn closures_of<'a>(&'a self, step: &'a Step) -> impl Iterator<Item = &'a Body> {
+        let closures = step.closures.iter();
+        closures.filter_map(|closure| self.closures.get(closure))
     }
 
     /// The keys that calls were made with.

@@ -7,6 +7,7 @@ mod liveness;
 mod messages;
 mod outcomes;
 mod owners;
+mod steps;
 #[cfg(test)]
 mod tests;
 
@@ -17,7 +18,7 @@ use crate::clock::nanos;
 use crate::history::Line;
 
 pub(crate) use self::index::Index;
-use self::index::{Body, Call, Claim, Ended, Given, Key};
+use self::index::{Body, Call, Claim, Ended, Given, Key, Step};
 
 /// A broken promise.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,6 +94,11 @@ pub(crate) const PROMISES: &[(&str, &str)] = &[
     ),
     ("P9", "a commit that fails is not turned into a release"),
     (
+        "steps",
+        "no later attempt of a run repeats a step that was recorded, no two closures of a step \
+         overlap, and no run gets a value of one before it",
+    ),
+    (
         "messages",
         "no message is lost: each is handled by a body that succeeded, or put aside for its reason",
     ),
@@ -116,6 +122,9 @@ pub(crate) fn check(history: &[Line], rules: Rules, complete: bool) -> Findings 
     for (name, key) in &index.keys {
         documented.lost_renewals += owners::check(&index, name, key, rules, &mut violations);
         documented.unacknowledged += outcomes::check(&index, name, key, rules, &mut violations);
+    }
+    for (name, step) in &index.steps {
+        steps::check(&index, name, step, rules, &mut violations);
     }
     outcomes::check_answers(&index, &mut violations);
     liveness::check_dead(&index, &mut violations);

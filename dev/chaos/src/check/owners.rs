@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{Claim, Index, Key, Rules, Violation};
+use super::{Body, Claim, Index, Key, Rules, Violation};
 use crate::clock::nanos;
 use crate::history::How;
+use crate::keys;
 
 /// Says how often a key was given away because a failover had lost a renewal.
 pub(super) fn check(
@@ -23,30 +24,25 @@ pub(super) fn check(
         });
     };
 
-    let lost_renewals = check_claims(index, key, rules, &mut broken);
-
-    // P1: polled after a later one began. The poll counts from when that of the whole call began,
-    // which is before the look at the lease.
-    let mut latest: Option<&super::Body> = None;
-    for body in index.bodies_of(key) {
-        let expected = lost_renewals.contains(&body.attempt);
-        if let Some(earlier) = latest.filter(|earlier| earlier.last_from > body.begun && !expected)
-        {
-            let after = (earlier.last_from - body.begun) / 1_000;
-            let text = format!(
-                "body {} (attempt {}) was polled {after} µs after body {} (attempt {}) had begun",
-                earlier.number, earlier.attempt, body.number, body.attempt
-            );
-            broken("P1", earlier.last_from, text);
-        }
-        if latest.is_none_or(|latest| latest.last_from < body.last_from) {
-            latest = Some(body);
-        }
+    // When an outcome has expired, attempts start at 1 again.
+    let is_short_lived = keys::is_short_lived(name);
+    let lost_renewals = if is_short_lived {
+        BTreeSet::new()
+    } else {
+        check_claims(index, key, rules, &mut broken)
+    };
+    let is_expected =
+        |body: &Body| lost_renewals.contains(&body.attempt) || (is_short_lived && rules.forgets);
+    for (at, text) in overlaps(index.bodies_of(key), is_expected) {
+        broken("P1", at, text);
+    }
+    if is_short_lived {
+        return 0;
     }
 
     // P3: attempts increase from body to body; several bodies of one call are tries under one
     // attempt.
-    let mut last: Option<&super::Body> = None;
+    let mut last: Option<&Body> = None;
     for body in index.bodies_of(key) {
         if let Some(last) =
             last.filter(|last| last.call != body.call && last.attempt >= body.attempt)
@@ -60,6 +56,31 @@ pub(super) fn check(
         last = Some(body);
     }
     lost_renewals.len() as u64
+}
+
+/// Says when a body was polled after a later one had begun. The poll counts from when that of the
+/// whole call began, which is before the look at the lease.
+pub(super) fn overlaps<'a>(
+    bodies: impl Iterator<Item = &'a Body>,
+    is_expected: impl Fn(&Body) -> bool,
+) -> Vec<(u64, String)> {
+    let mut found = Vec::new();
+    let mut latest: Option<&Body> = None;
+    for body in bodies {
+        let overlapped = latest.filter(|earlier| earlier.last_from > body.begun);
+        if let Some(earlier) = overlapped.filter(|_| !is_expected(body)) {
+            let after = (earlier.last_from - body.begun) / 1_000;
+            let text = format!(
+                "body {} (attempt {}) was polled {after} µs after body {} (attempt {}) had begun",
+                earlier.number, earlier.attempt, body.number, body.attempt
+            );
+            found.push((earlier.last_from, text));
+        }
+        if latest.is_none_or(|latest| latest.last_from < body.last_from) {
+            latest = Some(body);
+        }
+    }
+    found
 }
 
 /// P1 and P9: no key is given away as long as its owner may count on its lease, unless the owner

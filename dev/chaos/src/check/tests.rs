@@ -1,5 +1,7 @@
 //! Histories made by hand: a good one, and for each promise some that break it.
 
+mod steps;
+
 use super::*;
 use crate::history::{Answer, Event, How, Receipt};
 
@@ -51,6 +53,77 @@ impl Story {
                 first,
             },
         )
+    }
+
+    /// A closure of the step `charge`.
+    fn closure(self, ms: u64, by: u64, call: u64, closure: u64) -> Self {
+        let first = !self
+            .0
+            .iter()
+            .any(|line| matches!(line.event, Event::Poll { body, .. } if body == closure));
+        self.at(
+            ms,
+            by,
+            Event::Poll {
+                body: closure,
+                call,
+                key: "k/charge".into(),
+                attempt: call,
+                from: ms * MS,
+                first,
+            },
+        )
+    }
+
+    fn recorded(self, ms: u64, by: u64, call: u64, closure: u64) -> Self {
+        self.at(
+            ms,
+            by,
+            Event::Recorded {
+                step: "k/charge".into(),
+                receipt: Receipt {
+                    call,
+                    body: closure,
+                },
+            },
+        )
+    }
+
+    /// Call `to`, whose step has the closure `closure`, is given the value of another.
+    fn given(self, ms: u64, by: u64, (to, closure): (u64, u64), (call, body): (u64, u64)) -> Self {
+        self.at(
+            ms,
+            by,
+            Event::Given {
+                step: "k/charge".into(),
+                call: to,
+                closure,
+                receipt: Receipt { call, body },
+            },
+        )
+    }
+
+    /// Call 1 runs a step, whose closure has the number 11, and fails. What is recorded is not
+    /// known.
+    fn step() -> Self {
+        Self::default()
+            .call(1, 1, 1)
+            .poll(2, 1, 1, 1)
+            .closure(3, 1, 1, 11)
+            .end(4, 1, 11, How::Value)
+            .given(5, 1, (1, 11), (1, 11))
+            .end(6, 1, 1, How::Failed)
+    }
+
+    /// The same with a key whose outcomes expire.
+    fn short_lived(self) -> Self {
+        let renamed = |line| {
+            let line = serde_json::to_string(&line)?;
+            let line = line.replace("\"k\"", "\"s\"").replace("\"k/", "\"s/");
+            serde_json::from_str(&line)
+        };
+        let lines: serde_json::Result<Vec<Line>> = self.0.into_iter().map(renamed).collect();
+        Self(lines.unwrap())
     }
 
     fn claimed(self, ms: u64, by: u64, owner: u64, attempt: u64) -> Self {
@@ -452,6 +525,14 @@ fn where_servers_fail_over_what_is_not_promised_is_counted_and_the_rest_is_broke
         counted(seen.decided(202, 3, 3, "executed", 2)),
         (0, vec![0, 1])
     );
-    // One that was acknowledged.
+    // The value of a step that only a replay had seen, and one that was acknowledged.
+    let again = |story: Story| {
+        let story = story.poll(8, 2, 2, 2).given(9, 2, (2, 12), (1, 11));
+        let story = story.end(10, 2, 2, How::Failed).poll(20, 3, 3, 3);
+        counted(story.closure(21, 3, 3, 13)).0
+    };
+    assert_eq!(again(Story::step()), 0);
+    assert_eq!(again(Story::step().recorded(7, 1, 1, 11)), 1);
+    // An outcome that was acknowledged.
     assert_eq!(counted(Story::done().poll(300, 2, 2, 2)).0, 1);
 }

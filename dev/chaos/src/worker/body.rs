@@ -1,7 +1,10 @@
-//! The body of a call: some steps with pauses in between, each poll written down.
+//! The body of a call: some steps, and then some pauses, each poll written down. The closure of a
+//! step is a body without steps.
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock;
 use crate::history::{Event, How, Journal, Receipt};
+use crate::keys;
 use crate::worker::stamp::poll_began;
 
 /// The error of a body.
@@ -36,12 +40,25 @@ impl From<Error> for Failure {
 }
 
 /// The random behaviour of a body.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Script {
-    pub(crate) steps: u32,
+    pub(crate) steps: Vec<(Step, Script)>,
+    pub(crate) pauses: u32,
     pub(crate) pause: Duration,
     pub(crate) end: BodyExit,
 }
+
+/// The name of a step: a text, and a further part.
+type Step = (&'static str, Option<&'static str>);
+
+/// The steps of bodies. Each body that has steps has some of these, in this order.
+const STEPS: [Step; 5] = [
+    ("charge", None),
+    ("reserve", Some("1")),
+    ("reserve", Some("2")),
+    ("send", None),
+    ("note", None),
+];
 
 /// How a body is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +83,12 @@ pub(crate) const ON_PURPOSE: &str = "a body that was told to panic";
 impl Script {
     /// Some bodies are short, some longer than several leases.
     pub(crate) fn throw(dice: &mut Rng) -> Self {
-        let steps = if dice.u8(..100) < 25 {
+        let steps = if dice.bool() {
+            Self::throw_steps(dice)
+        } else {
+            Vec::new()
+        };
+        let pauses = if dice.u8(..100) < 25 {
             dice.u32(10..40)
         } else {
             dice.u32(1..8)
@@ -81,8 +103,47 @@ impl Script {
         };
         Self {
             steps,
+            pauses,
             pause: Duration::from_millis(dice.u64(5..60)),
             end,
+        }
+    }
+
+    /// Two to four steps. Most succeed, and some are longer than a lease.
+    fn throw_steps(dice: &mut Rng) -> Vec<(Step, Self)> {
+        let mut steps = STEPS.to_vec();
+        for _ in 0..dice.usize(1..=3) {
+            steps.remove(dice.usize(..steps.len()));
+        }
+        let closure = |dice: &mut Rng| Self {
+            steps: Vec::new(),
+            pauses: if dice.u8(..100) < 10 {
+                dice.u32(10..30)
+            } else {
+                dice.u32(..4)
+            },
+            pause: Duration::from_millis(dice.u64(5..60)),
+            end: match dice.u8(..100) {
+                0..85 => BodyExit::Value,
+                85..90 => BodyExit::Again,
+                90..96 => BodyExit::Released,
+                96..98 => BodyExit::Unknown,
+                _ => BodyExit::Panic,
+            },
+        };
+        steps
+            .into_iter()
+            .map(|step| (step, closure(dice)))
+            .collect()
+    }
+
+    /// Has the body fail wherever it would panic.
+    pub(crate) fn without_panics(&mut self) {
+        if self.end == BodyExit::Panic {
+            self.end = BodyExit::Released;
+        }
+        for (_, closure) in &mut self.steps {
+            closure.without_panics();
         }
     }
 }
@@ -93,26 +154,28 @@ pub(crate) struct Whose {
     pub(crate) journal: Journal,
     pub(crate) key: String,
     pub(crate) receipt: Receipt,
-    /// Known beforehand only by hand.
+    /// Known beforehand only by hand, and to the closure of a step.
     pub(crate) attempt: Option<u64>,
+    /// Numbers for the closures of its steps.
+    pub(crate) next: Arc<AtomicU64>,
 }
 
-type Steps = Pin<Box<dyn Future<Output = Result<Receipt, Failure>> + Send>>;
+type Work = Pin<Box<dyn Future<Output = Result<Receipt, Failure>> + Send>>;
 
 /// A body that writes down each of its polls, and its end.
 pub(crate) struct Body {
     whose: Whose,
-    steps: Steps,
+    work: Work,
     begun: bool,
     ended: bool,
 }
 
 impl Body {
     pub(crate) fn new(whose: Whose, script: Script) -> Self {
-        let steps = Box::pin(run(whose.receipt, script));
+        let work = Box::pin(run(whose.clone(), script));
         Self {
             whose,
-            steps,
+            work,
             begun: false,
             ended: false,
         }
@@ -158,7 +221,7 @@ impl Future for Body {
                 first,
             },
         );
-        let polled = self.steps.as_mut().poll(context);
+        let polled = self.work.as_mut().poll(context);
         if let Poll::Ready(returned) = &polled {
             self.end(match returned {
                 Ok(_) => How::Value,
@@ -186,8 +249,18 @@ impl Drop for Body {
     clippy::panic,
     reason = "that a body panics is one of the things to try"
 )]
-async fn run(receipt: Receipt, Script { steps, pause, end }: Script) -> Result<Receipt, Failure> {
-    for _ in 0..steps {
+async fn run(whose: Whose, script: Script) -> Result<Receipt, Failure> {
+    let Script {
+        steps,
+        pauses,
+        pause,
+        end,
+    } = script;
+    let receipt = whose.receipt;
+    for (name, script) in steps {
+        step(&whose, name, script).await?;
+    }
+    for _ in 0..pauses {
         tokio::time::sleep(pause).await;
     }
     match end {
@@ -198,4 +271,32 @@ async fn run(receipt: Receipt, Script { steps, pause, end }: Script) -> Result<R
         BodyExit::Unknown => Err(Failure::Unknown),
         BodyExit::Panic => panic!("{ON_PURPOSE}"),
     }
+}
+
+/// Runs a step of a body, and writes down which value it returned.
+async fn step(whose: &Whose, (name, part): Step, script: Script) -> Result<Receipt, Failure> {
+    let call = whose.receipt.call;
+    let closure = whose.next.fetch_add(1, Ordering::Relaxed);
+    let key = keys::step(&whose.key, name, part);
+    let of_closure = Whose {
+        key: key.clone(),
+        receipt: Receipt {
+            call,
+            body: closure,
+        },
+        attempt: idem_core::current().map(|call| call.attempt()),
+        ..whose.clone()
+    };
+    let body = async || Body::new(of_closure, script).await;
+    let receipt = match part {
+        None => idem_core::step(name, body).await?,
+        Some(part) => idem_core::step((name, part), body).await?,
+    };
+    whose.journal.write(Event::Given {
+        step: key,
+        call,
+        closure,
+        receipt,
+    });
+    Ok(receipt)
 }

@@ -9,6 +9,7 @@ use idem_core::policy::InFlight;
 use idem_core::{Begin, Error, ErrorAction, Idempotency, Lease, Outcome, Retry};
 
 use crate::history::{Answer, Event, Journal, Receipt};
+use crate::keys;
 use crate::worker::body::{Body, BodyExit, Failure, ON_PURPOSE, Script, Whose};
 use crate::worker::stamp::stamped;
 use crate::worker::witness::CALL;
@@ -85,7 +86,8 @@ impl Plan {
     /// The plan of the last calls of a run: all succeed if they can.
     fn plain(lease: Duration) -> Self {
         let script = Script {
-            steps: 1,
+            steps: Vec::new(),
+            pauses: 1,
             pause: Duration::from_millis(5),
             end: BodyExit::Value,
         };
@@ -120,9 +122,7 @@ impl Caller {
         // No longer than the consumer lets a handler wait.
         plan.wait = plan.wait.min(Duration::from_secs(1));
         for script in &mut plan.scripts {
-            if script.end == BodyExit::Panic {
-                script.end = BodyExit::Released;
-            }
+            script.without_panics();
         }
         plan
     }
@@ -212,6 +212,9 @@ impl Caller {
             .operation(OPERATION)
             .key(key)
             .wait(plan.wait);
+        if keys::is_short_lived(key) {
+            operation = operation.ttl(keys::SHORT);
+        }
         if plan.rejects {
             operation = operation.in_flight(InFlight::Reject);
         }
@@ -228,15 +231,22 @@ impl Caller {
                 key: of.clone(),
                 receipt,
                 attempt,
+                next: Arc::clone(&this.next),
             };
             // The policy allows fewer tries than there are scripts; a call that must succeed has
             // one.
             let last = Script {
-                steps: 1,
+                steps: Vec::new(),
+                pauses: 1,
                 pause: Duration::from_millis(5),
                 end: BodyExit::Value,
             };
-            Body::new(whose, scripts.next().unwrap_or(last))
+            let mut script = scripts.next().unwrap_or(last);
+            if attempt.is_some() {
+                // Without `run` there is no body that a step could belong to.
+                script.steps.clear();
+            }
+            Body::new(whose, script)
         };
         match plan.mode {
             RunMode::Run => returned(operation.errors(action).run(move || body(None)).await),

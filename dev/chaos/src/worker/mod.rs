@@ -124,7 +124,8 @@ async fn work(args: &Args, journal: Journal) -> Result<()> {
         let mut dice = Rng::with_seed(args.seed ^ (args.process << 16) ^ number);
         callers.spawn(async move {
             while !ENDING.load(Ordering::Relaxed) {
-                let key = keys::pick(clock::now().saturating_sub(epoch), &mut dice);
+                let key = keys::pick_short_lived(&mut dice)
+                    .unwrap_or_else(|| keys::pick(clock::now().saturating_sub(epoch), &mut dice));
                 caller.call(&key, &mut dice).await;
                 tokio::time::sleep(Duration::from_millis(dice.u64(..25))).await;
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use idem_core::record::{
     Claim, Claimed, Commit, Encoded, Issue, Issued, Origin, Ownership, RecordId, RecordInfo,
-    Release, ReleaseTo, Removed, Renewal,
+    Release, ReleaseTo, Removed, Renewal, is_step,
 };
 use idem_core::{Store, StoreError};
 
@@ -46,6 +46,8 @@ pub(crate) enum Flaw {
     NeverTakenOver,
     /// A waiter that gives up takes the record along.
     WaiterHarms,
+    /// The value of a step is dropped, and confirmed.
+    ForgetsSteps,
 }
 
 /// A store that is wrong in one way.
@@ -143,6 +145,7 @@ impl<S: Store> Store for Mutant<S> {
         };
         match self.flaw {
             Flaw::Forgets => return Ok(Ownership::Held),
+            Flaw::ForgetsSteps if is_step(commit.id.operation()) => return Ok(Ownership::Held),
             Flaw::ErrorNotKept if is_error => return self.inner.release(&given_up()).await,
             Flaw::NoOutcome => return self.inner.commit(&commit.clone().with_outcome(None)).await,
             _ => {}

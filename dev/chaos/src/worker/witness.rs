@@ -20,8 +20,10 @@ tokio::task_local! {
 }
 
 thread_local! {
-    /// The span that this thread is in: its id is the call's.
+    /// The span that this thread is in: its id is the call's, and its steps' as well.
     static INSIDE: Cell<u64> = const { Cell::new(0) };
+    /// How many spans this thread is in: those of a call and of its steps.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
 /// Spans of no call have ids from here on.
@@ -53,6 +55,10 @@ impl Subscriber for Witness {
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
         self.described.get_or_init(|| span.metadata());
+        // The span of a step is inside that of its call.
+        if INSIDE.get() != 0 {
+            return Id::from_u64(INSIDE.get());
+        }
         let other = || self.others.fetch_add(1, Ordering::Relaxed);
         Id::from_u64(CALL.try_with(|call| *call).unwrap_or_else(|_| other()))
     }
@@ -65,8 +71,18 @@ impl Subscriber for Witness {
         let mut decision = Decision::default();
         report.record(&mut decision);
         let inside = Some(INSIDE.get()).filter(|span| (1..OTHERS).contains(span));
-        let call = inside.or_else(|| CALL.try_with(|call| *call).ok());
-        let Decision { key, name, attempt } = decision;
+        let mut call = inside.or_else(|| CALL.try_with(|call| *call).ok());
+        let Decision {
+            operation,
+            key,
+            mut name,
+            attempt,
+        } = decision;
+        // A decision about a step explains neither the call's answer nor its outcome.
+        if operation.contains('/') && !name.is_empty() {
+            name.insert_str(0, "step: ");
+            call = None;
+        }
         if !name.is_empty() {
             self.journal.write(Event::Decided {
                 key,
@@ -86,18 +102,24 @@ impl Subscriber for Witness {
     }
 
     fn enter(&self, span: &Id) {
-        poll_begins();
-        INSIDE.set(span.into_u64());
+        // The only calls inside of a call are its steps.
+        if DEPTH.replace(DEPTH.get() + 1) == 0 {
+            poll_begins();
+            INSIDE.set(span.into_u64());
+        }
     }
 
     fn exit(&self, _: &Id) {
-        // Calls are not nested here.
-        INSIDE.set(0);
+        DEPTH.set(DEPTH.get().saturating_sub(1));
+        if DEPTH.get() == 0 {
+            INSIDE.set(0);
+        }
     }
 }
 
 #[derive(Default)]
 struct Decision {
+    operation: String,
     key: String,
     name: String,
     attempt: u64,
@@ -111,8 +133,10 @@ impl Visit for Decision {
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "decision" {
-            self.name = value.into();
+        match field.name() {
+            "operation" => self.operation = value.into(),
+            "decision" => self.name = value.into(),
+            _ => {}
         }
     }
 

@@ -16,7 +16,7 @@ use crate::call::body::{self, BodyExit};
 use crate::call::owned_record::OwnedRecord;
 use crate::call::prepared::Prepared;
 use crate::call::rejected::Rejected;
-use crate::call::request::{CallKind, Request};
+use crate::call::request::Request;
 use crate::call::start::CallStart;
 use crate::encoding::key::KeyPart;
 use crate::error::Error;
@@ -337,7 +337,6 @@ impl<'a> LockBuilder<'a> {
             submission: None,
             settings: settings.clone(),
             versions: None,
-            kind: CallKind::Call,
             trace: trace.clone(),
         };
         let missing = || Error::MissingKey {

@@ -9,17 +9,21 @@ use super::Operation;
 use crate::base::printable::shown_name;
 use crate::call::audit::By;
 use crate::call::prepared::Prepared;
-use crate::call::request::{CallKind, Request};
+use crate::call::request::Request;
 use crate::encoding::fingerprint::Fingerprint;
 use crate::error::Error;
 use crate::outcome::versions::Versions;
 use crate::policy::settings::{Abandoned, MissingKey, Settings, StoreFailure};
-use crate::record::{RecordId, is_lock, is_valid_operation};
+use crate::record::{RecordId, is_lock, is_step, is_valid_operation};
 use crate::runtime::Runtime;
 use crate::runtime::trace::CallTrace;
 use crate::store::trail;
 use crate::task::steps::StepScope;
 use crate::token::Submission;
+
+/// The message for a step of a call that has no run.
+const NO_RUN: &str = "the call has no record, or its outcome is recorded, so it has no steps now; \
+    settle, release or forget the call itself";
 
 /// A call as far as it is described.
 pub(crate) struct Draft<'a> {
@@ -35,7 +39,9 @@ pub(crate) struct Draft<'a> {
     pub(super) versions: Option<Box<Versions>>,
     /// The operator who changes the record by hand, and the reason.
     pub(super) audit: Option<Box<By>>,
-    pub(super) kind: CallKind,
+    /// The step of the call that is meant, and the steps around it before that. In their ids, the
+    /// place of each run holds nobody's: the records of the call and of the steps around tell it.
+    pub(super) steps: Vec<RecordId>,
     /// The first mistake in the description. The call fails with it.
     pub(super) problem: Option<Error>,
 }
@@ -67,6 +73,11 @@ impl<'a> Draft<'a> {
         } else if is_lock(&self.name) {
             self.misconfigured(
                 "names that begin with `idem.lock` are reserved for locks; give it another one, or take a lock with `Idempotency::lock`",
+            );
+        } else if is_step(&self.name) {
+            self.misconfigured(
+                "names that begin with `idem.step` are reserved for steps; give it another one, or \
+                 name a step with `of_step`",
             );
         }
     }
@@ -104,12 +115,22 @@ impl<'a> Draft<'a> {
         }
         self.fingerprint = scope.fingerprint();
         self.has_no_fingerprint = true;
-        self.kind = CallKind::Step;
+    }
+
+    /// Has the body run without a record after this error, if that is what the call wants.
+    pub(crate) fn goes_on_without(&mut self, error: &Error) -> bool {
+        let is_wanted = self.settings.store_failure == StoreFailure::Run;
+        if let (Error::Store { operation, .. }, true) = (error, is_wanted) {
+            self.name = Cow::Owned(operation.as_ref().to_owned());
+            self.settings.missing_key = MissingKey::Run;
+            return true;
+        }
+        false
     }
 
     /// Sets the record of the call.
     pub(crate) fn identify(&mut self, id: RecordId) {
-        self.name = Cow::Owned(id.operation().to_owned());
+        self.name = Cow::Owned(id.name().to_owned());
         self.id = Some(id);
     }
 
@@ -169,6 +190,12 @@ impl<'a> Draft<'a> {
     }
 
     pub(super) fn prepared(mut self) -> Prepared<'a> {
+        if !self.steps.is_empty() {
+            self.misconfigured(
+                "`of_step` describes the record of a step, which is inspected, settled, released or \
+                 forgotten; to run a step, call `step` in the body",
+            );
+        }
         if self.id.is_none() && self.runtime.is_some() {
             // Encoding the key checks the name. Without a key it is checked here.
             self.check_name();
@@ -205,7 +232,6 @@ impl<'a> Draft<'a> {
                     submission,
                     settings,
                     versions,
-                    kind,
                     ..
                 } = self;
                 let trace = runtime.config.trace.as_ref().map(CallTrace::new);
@@ -218,7 +244,6 @@ impl<'a> Draft<'a> {
                         settings,
                         versions,
                         trace,
-                        kind,
                     },
                 )
             }
@@ -230,8 +255,26 @@ impl<'a> Draft<'a> {
     }
 
     /// Describes a change by hand. A missing key is an error, and a disabled runtime has no
-    /// records.
-    pub(super) fn prepare_by_hand(mut self) -> Result<Option<(Arc<Runtime>, Request)>, Error> {
+    /// records. A step is looked up in the run of its call.
+    pub(super) async fn prepare_by_hand(
+        mut self,
+    ) -> Result<Option<(Arc<Runtime>, Request)>, Error> {
+        let steps = std::mem::take(&mut self.steps);
+        let Some((runtime, mut request)) = self.call_by_hand()? else {
+            return Ok(None);
+        };
+        for step in steps {
+            let Some(run) = runtime.run_of(&request.id).await? else {
+                let error = Error::config(step.name(), NO_RUN);
+                Prepared::Refused(error.clone()).announce();
+                return Err(error);
+            };
+            request.id = step.in_run(&request.id, run);
+        }
+        Ok(Some((runtime, request)))
+    }
+
+    fn call_by_hand(mut self) -> Result<Option<(Arc<Runtime>, Request)>, Error> {
         self.settings.missing_key = MissingKey::Reject;
         // What is done by hand is done.
         self.settings.observes = false;

@@ -14,7 +14,6 @@ pub use self::transaction::{InTransactionPolicy, RerunWhen};
 use crate::base::duration::IntoDuration;
 use crate::call::keeping::{ErrorCodec, KeepsErrors, Policy};
 use crate::call::reconcile::Reconcile;
-use crate::call::request::CallKind;
 use crate::encoding::fingerprint::{Fingerprint, FingerprintError, FingerprintPart};
 use crate::encoding::key::{KeyDigest, KeyPart};
 use crate::error::Error;
@@ -192,7 +191,7 @@ impl<'a> Operation<'a> {
             submission: None,
             versions: None,
             audit: None,
-            kind: CallKind::Call,
+            steps: Vec::new(),
             problem: None,
         };
         if let Some(problem) = draft

@@ -3,18 +3,17 @@
 use serde::de::DeserializeOwned;
 
 use super::Operation;
-use super::steps::remove_with_steps;
 use crate::call::audit::{By, Noting};
 use crate::call::keeping::Keepable;
 use crate::call::lookup::Lookup;
 use crate::call::owned_record::OwnedRecord;
 use crate::call::request::Request;
 use crate::call::start::CallStart;
-use crate::error::Error;
+use crate::error::{Error, StoreError};
 use crate::observe::Decision;
 use crate::outcome::Storable;
 use crate::outcome::codec::{AnyCodec, CodecContext, CodecFailure, TypeLabel};
-use crate::record::{Encoded, RecordId, RecordInfo, RecordState};
+use crate::record::{Encoded, RecordId, RecordInfo, RecordState, Removed, is_step};
 use crate::runtime::Runtime;
 use crate::task::current;
 
@@ -64,14 +63,8 @@ impl Operation<'_> {
     /// Removes the record, so that the next call runs the body as a first attempt. Returns whether
     /// there was a record.
     ///
-    /// The [steps](crate::step) of the call are removed before it, as far as this process knows
-    /// them: those that it has run for any call of the operation. A process that never ran the
-    /// operation knows no steps, and removes none. There, `of_step(..).forget()` removes a step
-    /// ([`of_step`](Operation::of_step)), and the program `idem forget` removes all of them, which
-    /// it finds by [`Listing::steps_of`](crate::store::admin::Listing::steps_of).
-    ///
-    /// Plain steps cost one command each. Steps with further parts in their names are found by a
-    /// listing, for which Redis scans all of its keys.
+    /// It ends the run of the key: the next call sees no [step](crate::step) of it. The records of
+    /// its steps expire by themselves.
     ///
     /// # Errors
     ///
@@ -88,7 +81,7 @@ impl Operation<'_> {
 
     async fn try_forget(mut self) -> Result<bool, Error> {
         let by = self.draft.audit.take();
-        let Some((runtime, request)) = self.draft.prepare_by_hand()? else {
+        let Some((runtime, request)) = self.draft.prepare_by_hand().await? else {
             return Ok(false);
         };
         let found = match by {
@@ -109,7 +102,7 @@ impl Operation<'_> {
             by.as_deref(),
         )
         .await?;
-        let removed = remove_with_steps(&runtime, &request).await;
+        let removed = remove(&runtime, &request).await;
         if let Ok(true) = removed {
             match &by {
                 Some(by) => {
@@ -145,7 +138,7 @@ impl Operation<'_> {
 
     async fn try_release(mut self) -> Result<bool, Error> {
         let by = self.draft.audit.take();
-        let Some((runtime, mut request)) = self.draft.prepare_by_hand()? else {
+        let Some((runtime, mut request)) = self.draft.prepare_by_hand().await? else {
             return Ok(false);
         };
         let info = runtime
@@ -194,7 +187,7 @@ impl Operation<'_> {
     }
 
     async fn try_inspect(self) -> Result<Option<RecordInfo>, Error> {
-        let Some((runtime, request)) = self.draft.prepare_by_hand()? else {
+        let Some((runtime, request)) = self.draft.prepare_by_hand().await? else {
             return Ok(None);
         };
         runtime
@@ -256,7 +249,7 @@ impl Operation<'_> {
     }
 
     async fn try_lookup<T: DeserializeOwned>(self) -> Result<Lookup<T>, Error> {
-        let Some((runtime, request)) = self.draft.prepare_by_hand()? else {
+        let Some((runtime, request)) = self.draft.prepare_by_hand().await? else {
             return Ok(Lookup::Unknown);
         };
         runtime.lookup(&request).await?.decode()
@@ -318,7 +311,7 @@ impl Operation<'_> {
         encode: impl Fn(&AnyCodec, &RecordId, u64, TypeLabel) -> Result<Encoded, CodecFailure>,
     ) -> Result<(), Error> {
         let by = self.draft.audit.take();
-        let Some((runtime, mut request)) = self.draft.prepare_by_hand()? else {
+        let Some((runtime, mut request)) = self.draft.prepare_by_hand().await? else {
             return Ok(());
         };
         let label = TypeLabel {
@@ -327,7 +320,7 @@ impl Operation<'_> {
         };
         let encode = |id: &RecordId, attempt| {
             encode(&runtime.config.codec, id, attempt, label).map_err(|error| Error::Config {
-                operation: id.operation().into(),
+                operation: id.name().into(),
                 reason: format!("the value to settle with cannot be written: {error}").into(),
             })
         };
@@ -360,8 +353,46 @@ impl Operation<'_> {
             Err(error) => Err(error),
         };
         noting.end(settled.as_ref().map(|()| true)).await;
-        settled
+        settled?;
+        if let Err(error) = end_run_beside(&runtime, &request.id).await {
+            let why = "steps beside a transaction, if there are any, stay, and a call with this key \
+                would go on with them once this outcome has ended: forget the key then";
+            runtime.observer.decided_because(
+                Decision::StepsLeft,
+                &request.id,
+                0,
+                &format_args!("{why} ({error})"),
+            );
+        }
+        Ok(())
     }
+}
+
+/// Removes the record of a call, and then that of its run [beside](RecordId::beside) a transaction.
+/// If this ends in between, removing it again does the rest.
+async fn remove(runtime: &Runtime, request: &Request) -> Result<bool, Error> {
+    let _removing = runtime
+        .cache
+        .as_ref()
+        .map(|cache| cache.removing(&request.id));
+    let failed = |error| runtime.failed(&request.id, error);
+    let removed = runtime.store.remove(&request.id).await.map_err(failed)?;
+    if let Removed::InFlight { lease_left } = removed {
+        return Err(request.in_flight(lease_left));
+    }
+    let beside = end_run_beside(runtime, &request.id).await.map_err(failed)?;
+    Ok(removed == Removed::Removed || beside)
+}
+
+/// Ends the run of a call that is [beside](RecordId::beside) a transaction. Returns whether there
+/// was one.
+async fn end_run_beside(runtime: &Runtime, id: &RecordId) -> Result<bool, StoreError> {
+    // Nobody has a transaction with the store in this process.
+    if runtime.store.is_local() || is_step(id.operation()) {
+        return Ok(false);
+    }
+    let removed = runtime.store.remove(&id.beside()).await?;
+    Ok(removed == Removed::Removed)
 }
 
 /// Reads the record that is settled. Its fingerprint stays as it was, and the outcome's trace is

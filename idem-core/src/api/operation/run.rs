@@ -271,7 +271,7 @@ impl Operation<'_> {
             }));
         }
         self.draft.check_profile();
-        let Some((runtime, request)) = self.draft.prepare_by_hand()? else {
+        let Some((runtime, request)) = self.draft.prepare_by_hand().await? else {
             return Ok(Begin::Execute(Lease::unguarded()));
         };
         Ok(match runtime.begin(&request).await? {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::ClaimedLease;
 use crate::call::audit::By;
 use crate::call::plan::GiveUp;
-use crate::call::request::{CallKind, Request};
+use crate::call::request::Request;
 use crate::call::retention::Retention;
 use crate::encoding::fingerprint::Fingerprint;
 use crate::error::{Error, StoreError, StoreErrorKind};
@@ -16,14 +16,14 @@ use crate::observe::Decision;
 use crate::outcome::codec::TypeLabel;
 use crate::policy::settings::{keep_released, seconds};
 use crate::record::{
-    AsClaimed, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo,
+    AsClaimed, Commit, Encoded, Origin, Ownership, RecordId, RecordState, Release, ReleaseTo,
+    is_step,
 };
 use crate::runtime::Runtime;
 use crate::runtime::flight::{FlightSeat, SharedAnswer};
 use crate::runtime::local_cache::Sending;
 use crate::runtime::trace::{self, CallTrace};
 use crate::store::{AnyStore, StepAnswer};
-use crate::task::steps::BegunSteps;
 
 /// The message for a late owner.
 const NOT_THE_OWNER: &str = "nothing was recorded: another caller has claimed the key since, or \
@@ -46,6 +46,8 @@ pub(super) struct OwnedState {
     /// retention may have begun then.
     sending: Option<Sending>,
     pub(super) source: OutcomeSource,
+    /// The body has begun steps.
+    pub(super) has_steps: bool,
     committed: bool,
     /// A release may have been carried out, although none was answered.
     may_be_released: bool,
@@ -56,7 +58,6 @@ pub(super) struct OwnedState {
 /// What the claim fixed about the record.
 pub(super) struct RecordDetails {
     pub(super) origin: Origin,
-    kind: CallKind,
     pub(super) fingerprint: Option<Fingerprint>,
     pub(super) times: Retention,
     /// No record ends before this many seconds.
@@ -68,7 +69,7 @@ pub(super) struct RecordDetails {
 /// Where the outcome comes from.
 pub(super) enum OutcomeSource {
     /// The body. Its steps are removed once the outcome is recorded.
-    Body { steps: Option<Box<BegunSteps>> },
+    Body { steps: Vec<RecordId> },
     /// An operator or the application, by hand.
     ByHand {
         /// Who made it and why, if they said so.
@@ -152,7 +153,6 @@ impl OwnedState {
             seat,
             details: RecordDetails {
                 origin,
-                kind: request.kind,
                 fingerprint: request.fingerprint,
                 times: Retention::new(settings.ttl(), settings.remember()),
                 least_secs: settings.times.least_secs,
@@ -161,7 +161,8 @@ impl OwnedState {
             },
             step: Stage::Running,
             sending: None,
-            source: OutcomeSource::Body { steps: None },
+            source: OutcomeSource::Body { steps: Vec::new() },
+            has_steps: false,
             committed: false,
             may_be_released: false,
             why_refused: NOT_THE_OWNER,
@@ -180,7 +181,7 @@ impl OwnedState {
     /// Sends the step to the store once.
     pub(super) async fn try_step(&mut self) -> Tried {
         // A local cache would not notice that another process removed a step.
-        if self.sending.is_none() && self.details.kind == CallKind::Call {
+        if self.sending.is_none() && !is_step(self.enrolled.term.id.operation()) {
             let id = &self.enrolled.term.id;
             self.sending = self.runtime.cache.as_ref().map(|cache| cache.sending(id));
         }
@@ -246,6 +247,7 @@ impl OwnedState {
                         keep: keep_released(details.times.ttl(), term.length(), details.least_secs),
                     },
                 },
+                names_run: self.has_steps,
             })),
             Stage::Running | Stage::Over => None,
         }
@@ -340,14 +342,14 @@ impl OwnedState {
                 self.delayed(&error);
                 let term = &self.enrolled.term;
                 Err(Error::Store {
-                    operation: term.id.operation().into(),
+                    operation: term.id.name().into(),
                     key: term.id.digest(),
                     source: error,
                 })
             }
             Tried::Hopeless(error) => {
                 self.give_up(&error);
-                let operation = self.enrolled.term.id.operation().into();
+                let operation = self.enrolled.term.id.name().into();
                 let key = self.enrolled.term.id.digest();
                 Err(Error::Codec {
                     operation,
@@ -367,7 +369,7 @@ impl OwnedState {
         self.enrolled.term.end();
         self.enrolled.stop();
         if shared.is_some() {
-            self.remove_steps(false);
+            self.remove_steps();
         }
         self.report_end(decision);
         if let Some(seat) = self.seat.take() {

@@ -77,6 +77,9 @@ where
                     self.open.roll_back_body().await?;
                 }
                 let commit = commit_of(self.open.request, self.owner, attempt, outcome, kept_for);
+                if let Some(steps) = self.call.steps() {
+                    self.open.end_steps(self.store, steps).await?;
+                }
                 self.open.commit(self.store, &commit).await?;
                 if is_error {
                     self.is_error_kept = true;

@@ -76,7 +76,7 @@ impl<'a, Body> Leased<'a, Body> {
             asks,
             runtime: runtime.identity(),
             recorder: record.recorder(observes),
-            steps: record.step_scope(runtime, steps),
+            steps: Some(record.step_scope(runtime, steps)),
         });
         Self {
             observer: runtime.observer,
@@ -160,9 +160,11 @@ impl<R, Body: Future<Output = R>> Ownership<R> for Leased<'_, Body> {
     }
 
     fn plan(&mut self, plan: RecordPlan) {
-        // After an error that is kept for a time, the body may run again.
-        if plan.ends_work() {
-            self.record.set_steps_to_remove(self.call.take_steps());
+        if let Some(steps) = self.call.steps() {
+            self.record.set_has_steps(steps.has_begun());
+            if let RecordPlan::Commit { .. } = plan {
+                self.record.set_steps_to_remove(steps.take());
+            }
         }
         self.record.plan(plan);
     }

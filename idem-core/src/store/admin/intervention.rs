@@ -286,6 +286,7 @@ impl Record {
                 let record = Self::Released {
                     attempt,
                     questions: held.questions,
+                    run: Some(held.run()),
                 };
                 let expires_in = held.hold.max(held.lease.saturating_mul(10));
                 OnIntervention::Put {

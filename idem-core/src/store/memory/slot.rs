@@ -11,8 +11,8 @@
 //! | expiry | seconds in 8 bytes, nanoseconds in 4 |
 //! | id | the text |
 //! | time as done, attempt, fingerprint | |
-//! | in flight | owner, origin, lease, hold, questions; whether it took one over, and all this of that one |
-//! | released | questions |
+//! | in flight | owner, origin, lease, hold, questions, trace, run; whether it took one over, and all this of that one |
+//! | released | questions, run |
 //! | issued | grace |
 //! | committed | codec, metadata as text where there is any, then the payload with its length |
 
@@ -38,7 +38,7 @@ const HAS_METADATA: u8 = 0b10_0000;
 /// How many bytes there are before the id.
 const FIXED: usize = 4 + 1 + 8 + 4;
 /// The most bytes of a written record without its id and its payload.
-pub(super) const MOST_OVERHEAD: usize = 224 + 192 * MOST_TAKEN_OVER;
+pub(super) const MOST_OVERHEAD: usize = 241 + 209 * MOST_TAKEN_OVER;
 
 /// A record, and when it changes by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,7 +107,10 @@ impl Slot {
         }
         match &self.record {
             Record::InFlight(held) => write_in_flight(held, out),
-            Record::Released { questions, .. } => write_number(*questions, out),
+            Record::Released { questions, run, .. } => {
+                write_number(*questions, out);
+                write_run(*run, out);
+            }
             Record::Committed { outcome, .. } => {
                 write_bytes(outcome.codec.as_str().as_bytes(), out);
                 if let Some(metadata) = metadata {
@@ -219,6 +222,7 @@ impl<'a> Packed<'a> {
             RELEASED => Record::Released {
                 attempt,
                 questions: rest.number(),
+                run: rest.run(),
             },
             DONE => Record::Done {
                 attempt,
@@ -275,6 +279,7 @@ fn write_in_flight(held: &InFlight, out: &mut Vec<u8>) {
     write_time(held.hold, out);
     write_number(held.questions, out);
     write_bytes(held.trace.as_deref().unwrap_or_default().as_bytes(), out);
+    write_run(held.run, out);
     let Some(over) = &held.took_over else {
         return out.push(ALONE);
     };
@@ -288,6 +293,11 @@ fn write_in_flight(held: &InFlight, out: &mut Vec<u8>) {
         out.extend_from_slice(fingerprint.as_bytes());
     }
     write_in_flight(over, out);
+}
+
+fn write_run(run: Option<Owner>, out: &mut Vec<u8>) {
+    let run = run.map(Owner::to_bytes);
+    write_bytes(run.as_ref().map_or(&[], |run| run), out);
 }
 
 fn write_number(mut number: u64, out: &mut Vec<u8>) {
@@ -347,6 +357,10 @@ impl<'a> Reader<'a> {
         self.take(len)
     }
 
+    fn run(&mut self) -> Option<Owner> {
+        self.bytes().try_into().ok().map(Owner::from_bytes)
+    }
+
     fn in_flight(&mut self, attempt: u64, fingerprint: Option<Fingerprint>) -> InFlight {
         InFlight {
             owner: Owner::from_bytes(self.array()),
@@ -365,6 +379,7 @@ impl<'a> Reader<'a> {
                 .ok()
                 .filter(|trace| !trace.is_empty())
                 .map(Arc::from),
+            run: self.run(),
             took_over: match self.byte() {
                 ALONE => None,
                 kind => {
@@ -410,6 +425,7 @@ mod tests {
                 questions: u64::MAX,
                 took_over: None,
                 trace,
+                run: Some(Owner::NOBODY),
             }
         };
         let in_flight = |origin, fingerprint| Record::InFlight(held(origin, fingerprint));
@@ -453,12 +469,22 @@ mod tests {
             in_flight(Origin::Abandoned, None),
             Record::InFlight(longest),
             Record::InFlight(InFlight {
-                took_over: Some(Box::new(held(Origin::Issued, None).with_trace(None))),
-                ..held(Origin::Abandoned, fingerprint).with_trace(None)
+                took_over: Some(Box::new(
+                    held(Origin::Issued, None).with_trace(None).with_run(None),
+                )),
+                ..held(Origin::Abandoned, fingerprint)
+                    .with_trace(None)
+                    .with_run(None)
             }),
             Record::Released {
                 attempt: 1,
                 questions: 1,
+                run: None,
+            },
+            Record::Released {
+                attempt: 1,
+                questions: u64::MAX,
+                run: Some(Owner::generate()),
             },
             committed(false, b"j", b""),
             committed(true, b"abcdefgh", &[7; 300]),

@@ -17,7 +17,9 @@ fn samples() -> Vec<Record> {
         questions: 0,
         took_over: None,
         trace: None,
+        run: None,
     };
+    let run = Some(Owner::from_bytes([8; 16]));
     let traced = |held: InFlight| held.with_trace(Some(TRACE.into()));
     let over = |questions, over: InFlight| InFlight {
         questions,
@@ -48,6 +50,7 @@ fn samples() -> Vec<Record> {
         Record::Released {
             attempt: u64::MAX,
             questions: 0,
+            run: None,
         },
         Record::Committed {
             attempt: 1,
@@ -92,6 +95,7 @@ fn samples() -> Vec<Record> {
         Record::Released {
             attempt: 3,
             questions: 1,
+            run: None,
         },
         Record::Committed {
             attempt: 1,
@@ -113,6 +117,13 @@ fn samples() -> Vec<Record> {
         Record::InFlight(traced(held(Some(print)))),
         Record::InFlight(traced(over(1, held(None)))),
         Record::InFlight(over(0, over(2, traced(held(Some(print)))))),
+        Record::Released {
+            attempt: 3,
+            questions: 0,
+            run,
+        },
+        Record::InFlight(held(None).with_run(run)),
+        Record::InFlight(over(1, over(0, traced(held(Some(print))).with_run(run)))),
     ]
 }
 
@@ -198,7 +209,7 @@ fn foreign_values_and_other_versions_are_told_apart() {
             "{foreign}"
         );
     }
-    for later in ["i2c 1 j - aaaaaa {}", "i3r.", "i2i.", "i9"] {
+    for later in ["i2c 1 j - aaaaaa {}", "i3r.", "i2i.", "i4c ", "i9"] {
         assert_eq!(read(later.as_bytes()), Err(WireError::Version), "{later}");
     }
     let group = "BwcHBwcHBwcHBwcHBwcHBwa 3 0 2 - 1";
@@ -234,6 +245,13 @@ fn foreign_values_and_other_versions_are_told_apart() {
         "i3fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1 00-1-2-01.",
         &format!("i2fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1 {TRACE}."),
         &format!("i3fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1 {TRACE} 1."),
+        "i3fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1 rCAgICAgICAgICAgICAgICA.",
+        "i4r 1 0.",
+        "i4r 1 0 CAgICAgICAgICAgICAgICA.",
+        "i4r 1 0 rCAgICAgICAgICAgICAgIC.",
+        "i4fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1.",
+        "i4fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1 r.",
+        &format!("i4fBwcHBwcHBwcHBwcHBwcHBwa 3 1 2 - 1 rCAgICAgICAgICAgICAgICA {TRACE}."),
     ] {
         assert_eq!(
             read(damaged.as_bytes()),
@@ -245,7 +263,12 @@ fn foreign_values_and_other_versions_are_told_apart() {
 
 #[test]
 fn the_mark_of_waiters_is_part_of_no_field() {
-    for held in [&samples()[2], &samples()[13], &samples()[18]] {
+    for held in [
+        &samples()[2],
+        &samples()[13],
+        &samples()[18],
+        &samples()[21],
+    ] {
         let held = encode(held);
         let waited = [held.as_slice(), &[WAITED]].concat();
         assert_eq!(read(&waited), read(&held));

@@ -1,7 +1,7 @@
 //! The format of records in a store, pinned: records outlive deployments.
 
 use bytes::Bytes;
-use idem_core::record::Record;
+use idem_core::record::{Owner, Record};
 use idem_core::wire::{self, Parsed, WireError};
 
 /// Version, what a record says, and its text.
@@ -41,12 +41,17 @@ fn says(parsed: &Parsed) -> String {
                 .as_deref()
                 .map(|trace| format!(" {trace}"))
                 .unwrap_or_default();
+            let run = run(held.run);
             format!(
-                "in flight {:?} {} {lease} {hold} {print} {} {over}{trace}",
+                "in flight {:?} {} {lease} {hold} {print} {} {over}{trace}{run}",
                 held.origin, held.attempt, held.questions
             )
         }
-        Record::Released { attempt, questions } => format!("released {attempt} {questions}"),
+        Record::Released {
+            attempt,
+            questions,
+            run: of,
+        } => format!("released {attempt} {questions}{}", run(*of)),
         Record::Committed {
             attempt, outcome, ..
         } => {
@@ -63,6 +68,10 @@ fn says(parsed: &Parsed) -> String {
         }
         Record::Done { attempt, .. } => format!("done {attempt} {print}"),
     }
+}
+
+fn run(run: Option<Owner>) -> String {
+    run.map(|run| format!(" r{run}")).unwrap_or_default()
 }
 
 fn write(parsed: &Parsed) -> Vec<u8> {
@@ -88,7 +97,7 @@ fn records_of_every_version_are_read_and_written_in_the_lowest_version_that_can_
 #[test]
 fn a_record_of_a_later_version_is_neither_damaged_nor_foreign() {
     for (_, what, text) in golden() {
-        let later = ["i4", &text[2..]].concat();
+        let later = ["i5", &text[2..]].concat();
         assert_eq!(
             wire::decode(&later.into()),
             Err(WireError::Version),

@@ -16,7 +16,7 @@ if found == ARGV[1] and #found > 25 and not KEYS[2] then
   redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
   return 1
 end
-if string.sub(found, 3, 25) == string.sub(ARGV[1], 3, 25) and string.find(found, '^i[123]') then
+if string.sub(found, 3, 25) == string.sub(ARGV[1], 3, 25) and string.find(found, '^i[1234]') then
   -- A record in flight by this owner, whose prefix nobody can guess, whatever else it has to remember. Its last byte says whether it is whole,
   -- and whether somebody waits.
   local last = string.byte(found, -1)

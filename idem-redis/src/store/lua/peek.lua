@@ -28,7 +28,7 @@ local function head(key, to)
   return found
 end
 local function mark(start)
-  local letter = string.match(start, '^i[123]([ifrcedo])')
+  local letter = string.match(start, '^i[1234]([ifrcedo])')
   if start == '' or letter and wanted ~= '' and not string.find(wanted, letter, 1, true) then
     return '-'
   end
@@ -49,7 +49,7 @@ for i = 1, #keys, each do
       found = head(keys[i], last)
     end
     local reply = {found, redis.call('PTTL', keys[i])}
-    if each == 2 and string.find(start, '^i[123]o') then
+    if each == 2 and string.find(start, '^i[1234]o') then
       local aside = head(keys[i + 1], last)
       if aside ~= '' then
         reply[3] = aside

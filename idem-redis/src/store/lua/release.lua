@@ -2,8 +2,8 @@
 -- Gives a key up, if the record is in flight by this owner.
 --
 -- KEYS  the record
--- ARGV  the owner's prefix; the expiry in ms of the released record, or '' to leave it abandoned; '1' to undo the claim, whose body has
---       not begun; '2' to leave it abandoned after a question that nobody answered
+-- ARGV  the owner's prefix; the expiry in ms of the released record, or '' to leave it abandoned; '1' if a released record names its run; '1'
+--       to undo the claim, whose body has not begun; '2' to leave it abandoned after a question that nobody answered
 -- gives 1: given up; 0: no record; else the record that is there instead
 local found = redis.call('GET', KEYS[1])
 if not found then
@@ -14,13 +14,16 @@ local questions, over = '0', ''
 local owner, attempt, lease, hold, print = string.match(text or '', '^i1f(%S+) (%d+) (%d+) (%d+) (%S+)$')
 if not owner then
   owner, attempt, lease, hold, print, questions, over =
-    string.match(text or '', '^i[23]f(%S+) (%d+) (%d+) (%d+) (%S+) (%d+)([^.]*)$')
+    string.match(text or '', '^i[234]f(%S+) (%d+) (%d+) (%d+) (%S+) (%d+)([^.]*)$')
 end
 if not owner or string.sub(found, 3, #ARGV[1]) ~= string.sub(ARGV[1], 3) then
   return found
 end
 -- A record, with those that it took over, in the lowest version that can say it.
 local function written(records)
+  if string.find(records, ' r' .. string.rep('[%w_-]', 22)) then
+    return 'i4f' .. records .. '.'
+  end
   if string.find(records, ' 00%-' .. string.rep('%x', 32) .. '%-') then
     return 'i3f' .. records .. '.'
   end
@@ -33,12 +36,36 @@ end
 local function number(sum)
   return string.format('%.0f', sum)
 end
--- Behind the questions: the trace of the record itself, and the record that it took over.
-local trace, before = string.match(over, '^([^<]*)<?(.*)$')
+-- Behind the questions: the trace and the run of the record itself, and the record that it took over.
+local more, before = string.match(over, '^([^<]*)<?(.*)$')
+-- The letter behind the owner says what the claim found.
+local claimed = string.sub(owner, -1)
+-- The run that a record says it belongs to: of its own words, or by the records that it took over.
+local function named(words)
+  return string.match(words, ' r(' .. string.rep('[%w_-]', 22) .. ')$')
+end
+local function run()
+  local run, of, letter, rest = named(more), string.sub(owner, 1, 22), claimed, before
+  while not run and letter == 'a' and rest ~= '' do
+    local words
+    words, rest = string.match(rest, '^([^<]*)<?(.*)$')
+    run, of, letter = named(words), string.sub(words, 1, 22), string.sub(words, 23, 23)
+  end
+  return run or of
+end
+-- With a run, it stays at least as long as the record in flight would have.
+local function released(run, expiry)
+  if run then
+    redis.call('SET', KEYS[1], 'i4r ' .. attempt .. ' ' .. questions .. ' r' .. run .. '.', 'PX', tonumber(hold) > tonumber(expiry) and hold or expiry)
+  elseif questions == '0' then
+    redis.call('SET', KEYS[1], 'i1r ' .. attempt .. '.', 'PX', expiry)
+  else
+    redis.call('SET', KEYS[1], 'i2r ' .. attempt .. ' ' .. questions .. '.', 'PX', expiry)
+  end
+end
 local origin = 'r'
-if ARGV[3] == '1' then
-  -- The letter behind the owner says what the claim found.
-  origin = string.sub(owner, -1)
+if ARGV[4] == '1' then
+  origin = claimed
   attempt = number(tonumber(attempt) - 1)
 end
 if origin == 'n' then
@@ -51,8 +78,8 @@ elseif origin == 'a' and before ~= '' then
   redis.call('SET', KEYS[1], written(before), 'PX', expiry)
 elseif origin == 'a' then
   -- Nobody's, so that undoing it once more undoes nothing more.
-  redis.call('SET', KEYS[1], in_flight(string.rep('A', 22) .. 'a', attempt, questions, trace), 'KEEPTTL')
-elseif ARGV[3] == '2' then
+  redis.call('SET', KEYS[1], in_flight(string.rep('A', 22) .. 'a', attempt, questions, more), 'KEEPTTL')
+elseif ARGV[4] == '2' then
   -- Sent again, it is not counted again: what was taken over says how many there were before this attempt.
   local asked = string.match(before, '^%S+ %d+ %d+ %d+ %S+ (%d+)')
   if asked then
@@ -63,10 +90,13 @@ elseif ARGV[3] == '2' then
   redis.call('SET', KEYS[1], in_flight(owner, attempt, questions, over), 'KEEPTTL')
 elseif ARGV[2] == '' then
   redis.call('SET', KEYS[1], in_flight(owner, attempt, questions, over), 'KEEPTTL')
-elseif questions == '0' then
-  redis.call('SET', KEYS[1], 'i1r ' .. attempt .. '.', 'PX', ARGV[2])
+elseif ARGV[4] == '1' then
+  -- As it was found.
+  released(named(more), ARGV[2])
+elseif ARGV[3] == '1' or claimed == 'a' or named(more) then
+  released(run(), ARGV[2])
 else
-  redis.call('SET', KEYS[1], 'i2r ' .. attempt .. ' ' .. questions .. '.', 'PX', ARGV[2])
+  released(nil, ARGV[2])
 end
 if mark == 'w' then
   redis.pcall('PUBLISH', KEYS[1], '')

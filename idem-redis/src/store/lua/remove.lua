@@ -6,7 +6,7 @@
 -- gives {0}: no record; {1, record}: another record; {2}: no expiry; {3, ms}: alive for so long; {5}: removed; {6, ms}: the
 --       lease may have been renewed later by so much, because the clock was set
 local found, answer = as_read(KEYS[1], ARGV[1])
-if found and string.find(found, '^i[123]f%S+ %d+ %d+ %d+ ') then
+if found and string.find(found, '^i[1234]f%S+ %d+ %d+ %d+ ') then
   answer = not_over(KEYS[1], found, ARGV[2], '')
 end
 if answer then

@@ -14,11 +14,15 @@ local function renew(key, owner, expiry)
   end
   local head, hold, tail = string.match(found, '^(i1f%S+ %d+ %d+ )(%d+)( %S+%.w?)$')
   if not head then
-    head, hold, tail = string.match(found, '^(i[23]f%S+ %d+ %d+ )(%d+)( %S+ %d+[^.]*%.w?)$')
+    head, hold, tail = string.match(found, '^(i[234]f%S+ %d+ %d+ )(%d+)( %S+ %d+[^.]*%.w?)$')
   end
   -- The owner comes after the version, which is that of what the record has to remember.
   if not head or string.sub(found, 3, #owner) ~= string.sub(owner, 3) then
     return found
+  end
+  if tonumber(hold) > tonumber(expiry) then
+    -- A record never gets a shorter one.
+    expiry = hold
   end
   if hold == expiry then
     redis.call('PEXPIRE', key, expiry)

@@ -18,7 +18,7 @@ end
 -- gives nil: it has; else the answer {2}: no expiry; {3, ms}: alive for so long; {4}: heard of since; {6, ms}: it may have been renewed
 -- later by so much, because the clock was set
 local function not_over(key, found, by, silent)
-  local lease, hold = string.match(found, '^i[123]f%S+ %d+ (%d+) (%d+) ')
+  local lease, hold = string.match(found, '^i[1234]f%S+ %d+ (%d+) (%d+) ')
   local left = redis.call('PTTL', key)
   if left < 0 then
     return {2}

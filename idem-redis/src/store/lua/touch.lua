@@ -9,7 +9,7 @@ if not found then
   return 0
 end
 local whole = string.find(found, '^i1f%S+ %d+ %d+ %d+ %S+%.w?$')
-  or string.find(found, '^i[23]f%S+ %d+ %d+ %d+ %S+ %d+[^.]*%.w?$')
+  or string.find(found, '^i[234]f%S+ %d+ %d+ %d+ %S+ %d+[^.]*%.w?$')
 -- The owner comes after the version, which is that of what the record has to remember.
 if not whole or string.sub(found, 3, #ARGV[1]) ~= string.sub(ARGV[1], 3) then
   return found

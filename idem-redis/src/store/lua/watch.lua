@@ -10,7 +10,7 @@ if not found then
 end
 local attempt, lease, hold, mark = string.match(found, '^i1f%S+ (%d+) (%d+) (%d+) %S+%.(w?)$')
 if not attempt then
-  attempt, lease, hold, mark = string.match(found, '^i[23]f%S+ (%d+) (%d+) (%d+) %S+ %d+[^.]*%.(w?)$')
+  attempt, lease, hold, mark = string.match(found, '^i[234]f%S+ (%d+) (%d+) (%d+) %S+ %d+[^.]*%.(w?)$')
 end
 if not attempt then
   return found

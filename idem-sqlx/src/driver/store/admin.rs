@@ -168,7 +168,7 @@ async fn list_ids<D: Dialect>(
     let prefix = listing
         .steps_of
         .as_ref()
-        .map(|call| [call.operation(), "/"].concat());
+        .map(|(call, _)| call.steps_prefix());
     if let Some(prefix) = prefix.as_ref().filter(|_| position.operation.is_empty()) {
         position.operation.clone_from(prefix);
     }

@@ -6,8 +6,8 @@ use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_core::store::record::{Claim, Claimed, Commit, InFlight, OnClaim, Ownership};
-use idem_core::{StoreError, StoreErrorKind};
+use idem_core::store::record::{Claim, Claimed, Commit, InFlight, OnClaim, Ownership, RecordId};
+use idem_core::{RecordInfo, StoreError, StoreErrorKind};
 use tokio::time::Instant;
 
 use self::sqlx::error::DatabaseError;
@@ -21,7 +21,7 @@ use super::executor::Executor;
 use super::executor::duplicates::Expected;
 use super::executor::errors::{self, StepError, classify, contended};
 use super::store::steps::{ROUNDS, commit_on, decide, in_flight};
-use crate::row::Columns;
+use crate::row::{Columns, FoundRow};
 
 /// The pause that is suggested to a call whose key another transaction holds, whose end is unknown.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -422,6 +422,23 @@ fn conflict<D: Dialect>(error: sqlx::Error) -> StoreError {
     StoreError::new(StoreErrorKind::Conflict, message).with_source(error)
 }
 
+/// Describes the record that this transaction sees.
+pub(crate) async fn inspect<D: Dialect>(
+    executor: &Arc<Executor<D>>,
+    on: &mut Conn<D>,
+    id: &RecordId,
+) -> Result<Option<RecordInfo>, StoreError> {
+    let read = async {
+        executor.within.name_key(on, id).await?;
+        executor.within.read_within(on, id, Duration::MAX).await
+    };
+    let Some(row) = read.await.map_err(|error| failed(executor, error))? else {
+        return Ok(None);
+    };
+    let FoundRow { record, left, .. } = row.read()?;
+    Ok(record.map(|record| RecordInfo::new(&record, left)))
+}
+
 /// Implements steps in a transaction for a store.
 macro_rules! transaction {
     ($Store:ty, $Dialect:ty, $Db:ty) => {
@@ -465,6 +482,14 @@ macro_rules! transaction {
                 wait: std::time::Duration,
             ) -> Result<idem_core::store::record::Claimed, idem_core::StoreError> {
                 self::claim_named(&store.0, &mut **self, claim, wait).await
+            }
+
+            async fn inspect(
+                &mut self,
+                store: &$Store,
+                id: &idem_core::store::record::RecordId,
+            ) -> Result<Option<idem_core::RecordInfo>, idem_core::StoreError> {
+                self::inspect(&store.0, &mut **self, id).await
             }
 
             async fn commit(

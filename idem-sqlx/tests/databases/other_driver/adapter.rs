@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use idem_core::store::record::{
     Claim, Claimed, Commit, Encoded, InFlight, OnClaim, OnStep, Origin, Owner, Ownership, Record,
+    RecordId,
 };
+use idem_core::store::wire::{self, Parsed};
 use idem_core::store::{Transaction, Transactions};
-use idem_core::{CodecId, Fingerprint, StoreError, StoreErrorKind};
+use idem_core::{CodecId, Fingerprint, RecordInfo, StoreError, StoreErrorKind};
 use idem_sqlx::PostgresStore;
 use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::{Client, Config, GenericClient, NoTls, Row};
@@ -41,11 +43,15 @@ impl<C: GenericClient + Send + Sync> Tx<C> {
              interval '1 ms', \
              expires_at = statement_timestamp() + $7::bigint * interval '1 ms', valid_until = \
              NULL, fingerprint = $8, \
-             is_error = false, codec = NULL, outcome = NULL, revision = $9, waited = false \
+             is_error = false, codec = NULL, outcome = NULL, took_over = $11, \
+             revision = $9, waited = false \
              WHERE operation = $1 AND key = $2 AND revision = $10";
         let operation = claim.id.operation();
         let key = claim.id.key();
         let fingerprint = then.fingerprint.map(|fingerprint| fingerprint.to_string());
+        // A claim in a transaction is not undone but rolled back, so of what it took over only the
+        // run is kept.
+        let run = (then.run() != then.owner).then(|| format!("r{}", then.run()));
         let rows = self
             .client
             .execute(
@@ -61,6 +67,7 @@ impl<C: GenericClient + Send + Sync> Tx<C> {
                     &fingerprint,
                     &fastrand::i64(..),
                     &revision,
+                    &run,
                 ],
             )
             .await
@@ -104,7 +111,7 @@ impl<C: GenericClient + Send + Sync> Tx<C> {
              expires_at - leased_at) * 1000)::bigint, \
              ceil(extract(epoch FROM expires_at - statement_timestamp()) * 1000)::bigint, \
              (extract(epoch FROM expires_at - valid_until) * 1000)::bigint, fingerprint, is_error, \
-             codec, outcome, questions, revision \
+             codec, outcome, questions, revision, took_over \
              FROM idem_records WHERE operation = $1 AND key = $2";
         self.client
             .query_opt(select, &[&operation, &key])
@@ -250,6 +257,18 @@ impl<C: GenericClient + Send + Sync> Transaction<PostgresStore> for Tx<C> {
                 .map_err(failed)?;
         }
         Ok(claimed)
+    }
+
+    async fn inspect(
+        &mut self,
+        _: &PostgresStore,
+        id: &RecordId,
+    ) -> Result<Option<RecordInfo>, StoreError> {
+        let Some(row) = self.read(id.operation(), id.key()).await? else {
+            return Ok(None);
+        };
+        let (record, left) = found(&row)?;
+        Ok(record.map(|record| RecordInfo::new(&record, left)))
     }
 
     async fn commit(
@@ -410,9 +429,21 @@ fn found(row: &Row) -> Result<(Option<Record>, Duration), StoreError> {
                 length(row.get(4)),
                 length(row.get(5)),
             );
-            Record::InFlight(held.with_fingerprint(fingerprint).with_questions(questions))
+            let details = Details::parse(row.get(14)).ok_or_else(|| damaged("took_over"))?;
+            Record::InFlight(
+                held.with_fingerprint(fingerprint)
+                    .with_questions(questions)
+                    .with_run(details.run)
+                    .with_took_over(details.took_over),
+            )
         }
-        "released" => Record::Released { attempt, questions },
+        "released" => Record::Released {
+            attempt,
+            questions,
+            run: Details::parse(row.get(14))
+                .ok_or_else(|| damaged("took_over"))?
+                .run,
+        },
         "committed" if left > fade => {
             let codec = CodecId::parse(row.get::<_, &str>(10).as_bytes())
                 .ok_or_else(|| damaged("codec"))?;
@@ -434,6 +465,37 @@ fn found(row: &Row) -> Result<(Option<Record>, Duration), StoreError> {
         _ => return Err(damaged("state")),
     };
     Ok((Some(record), left))
+}
+
+/// The column `took_over` of a record in flight or released: `t` and a trace, `r` and a run, and the
+/// record that was taken over, with spaces between.
+#[derive(Default)]
+struct Details {
+    run: Option<Owner>,
+    took_over: Option<Box<InFlight>>,
+}
+
+impl Details {
+    fn parse(text: Option<&str>) -> Option<Self> {
+        let mut details = Self::default();
+        let mut rest = text.unwrap_or_default();
+        while !rest.is_empty() {
+            let (word, behind) = rest.split_once(' ').unwrap_or((rest, ""));
+            if let Some(run) = word.strip_prefix('r') {
+                details.run = Some(Owner::parse(run)?);
+            } else if !word.starts_with('t') {
+                let text = rest.as_bytes().to_vec();
+                let Parsed::Record(Record::InFlight(held)) = wire::decode(&text.into()).ok()?
+                else {
+                    return None;
+                };
+                details.took_over = Some(Box::new(held));
+                break;
+            }
+            rest = behind;
+        }
+        Some(details)
+    }
 }
 
 fn origin(origin: Origin) -> &'static str {

@@ -4,8 +4,11 @@ mod adapter;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use idem_core::store::{TransactionAddress, Transactions, Written, collect_kept_errors};
-use idem_core::{Error, Idempotency, RecordState};
+use idem_core::store::record::{Claim, Claimed, Owner, RecordId, Release, ReleaseTo};
+use idem_core::store::{
+    Store, Transaction, TransactionAddress, Transactions, Written, collect_kept_errors,
+};
+use idem_core::{Error, Idempotency, Key, RecordState};
 use idem_sqlx::PostgresStore;
 use idem_sqlx::sqlx::PgPool;
 use idem_testkit::PostgresServer;
@@ -230,4 +233,57 @@ async fn another_driver_records_the_kept_errors_of_a_transaction_that_it_rolls_b
     for name in ["collected", "collected, before"] {
         assert_eq!(rows(&client, name).await, 0, "{name}");
     }
+}
+
+/// So that a later attempt finds the steps of the earlier ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_over_another_driver_goes_on_with_the_run_of_its_key() {
+    let database = PostgresServer::empty().await;
+    let (_, mut client, _) = on(&database).await;
+    let store = database.store().await;
+    let claim = |id: &RecordId| Claim::new(id.clone(), Owner::generate(), LONG, LONG * 2);
+    for (key, takes_over) in [("released", false), ("abandoned", true)] {
+        let id = RecordId::new("other", &Key::encode(key).unwrap()).unwrap();
+        let first = claim(&id);
+        let to = if takes_over {
+            ReleaseTo::Abandoned
+        } else {
+            ReleaseTo::Released { keep: LONG }
+        };
+        store.claim(&first).await.unwrap();
+        let release = Release::new(id.clone(), first.owner, to).with_run(true);
+        store.release(&release).await.unwrap();
+
+        let second = claim(&id);
+        assert_eq!(
+            claimed_run(&mut client, &store, &second).await,
+            (2, Some(first.owner))
+        );
+        // The store reads it, and gives it up like a record of its own.
+        let seen = store.inspect(&id).await.unwrap().unwrap();
+        assert_eq!((seen.attempt, seen.run), (2, Some(first.owner)));
+        let release = Release::new(id.clone(), second.owner, to);
+        store.release(&release).await.unwrap();
+        let third = claim(&id);
+        assert_eq!(
+            claimed_run(&mut client, &store, &third).await,
+            (3, Some(first.owner))
+        );
+    }
+}
+
+/// Claims in a transaction, which commits, and returns the attempt and the run that it saw.
+async fn claimed_run(
+    client: &mut Client,
+    store: &PostgresStore,
+    claim: &Claim,
+) -> (u64, Option<Owner>) {
+    let mut tx = Tx::new(client.transaction().await.unwrap());
+    let before = tx.inspect(store, &claim.id).await.unwrap().unwrap();
+    let claimed = tx.claim(store, claim, LONG).await.unwrap();
+    assert!(matches!(claimed, Claimed::Owned { .. }), "{claimed:?}");
+    let seen = tx.inspect(store, &claim.id).await.unwrap().unwrap();
+    assert_eq!((seen.state, seen.run), (RecordState::InFlight, before.run));
+    tx.client.commit().await.unwrap();
+    (seen.attempt, seen.run)
 }

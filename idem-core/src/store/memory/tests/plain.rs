@@ -51,8 +51,8 @@ impl Plain {
             from: next.origin,
         };
         let slot = Slot {
+            expires: now + next.hold,
             record: Record::InFlight(next),
-            expires: now + claim.hold,
             then_done: Duration::ZERO,
         };
         self.0.insert(claim.id.clone(), slot);
@@ -190,6 +190,7 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
                         id: last.id,
                         owner: last.owner,
                         to: all[random.usize(0..4)],
+                        names_run: random.bool(),
                     };
                     assert_eq!(
                         now(store.release(&release)).unwrap(),
@@ -245,7 +246,7 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
             looked_at(&store)
         );
         // When all has expired, the store holds nothing: no entry, no pack.
-        clock.advance(1_000 * SECOND);
+        clock.advance(100 * 86_400 * SECOND);
         let mut locked = lock(&store.0.shards[0]);
         drop(locked.records.make_room(clock.elapsed(), &store.0.shared));
         assert!(locked.records.is_bare() && store.is_empty());

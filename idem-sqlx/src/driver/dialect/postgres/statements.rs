@@ -214,12 +214,14 @@ fn writes(t: &str, if_owned: &str, limited: &str) -> WriteStatements {
     }
 }
 
-/// Skips locked rows, so that the other leases do not wait for them.
+/// Skips locked rows, so that the other leases do not wait for them. A record never gets a shorter
+/// hold.
 fn renew(t: &str) -> Arc<str> {
     let held_now = held_now("r.");
     let sweep_at = sweep_at("r.sweep_at", |slack| from_now("free.hold", slack));
     Arc::from(format!(
-        "WITH free AS MATERIALIZED (SELECT r.operation, r.key, renewed.hold \
+        "WITH free AS MATERIALIZED (SELECT r.operation, r.key, greatest(renewed.hold, \
+         round(extract(epoch FROM r.expires_at - r.leased_at) * 1000)::bigint) AS hold \
          FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[]) \
          AS renewed (operation, key, owner, hold), {t} AS r \
          WHERE r.operation = renewed.operation AND r.key = renewed.key \

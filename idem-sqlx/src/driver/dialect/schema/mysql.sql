@@ -1,5 +1,5 @@
 CREATE TABLE IF NOT EXISTS `idem_records` (
-    `operation`   varchar(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    `operation`   varchar(138) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     `key`         varchar(256) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     `state`       varchar(16) CHARACTER SET ascii NOT NULL,
     `attempt`     bigint NOT NULL,

@@ -27,6 +27,9 @@ const AT: &str = "operation = ?1 AND key = ?2";
 /// The same time throughout a statement.
 const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)";
 
+/// The hold of a record that is renewed: it never gets a shorter one.
+const HOLD: &str = "max(?4, coalesce(expires_at - leased_at, 0))";
+
 /// From now to when a sweep has something to do with the row that is written.
 const WRITTEN_CHORE: &str = "(?9 - iif(?3 = 'committed', coalesce(?10, 0), 0))";
 
@@ -71,9 +74,9 @@ impl Statements {
             writes: writes(t, if_owned),
             renew: format!(
                 "UPDATE {t} SET leased_at = {NOW}, lease_until = {NOW} + lease_until - leased_at, \
-                 expires_at = {NOW} + ?4, revision = ?5, sweep_at = {} \
+                 expires_at = {NOW} + {HOLD}, revision = ?5, sweep_at = {} \
                  WHERE {AT} AND state = 'in_flight' AND owner = ?3 AND expires_at > {NOW}",
-                sweep_at("sweep_at", |slack| from_now("?4", slack))
+                sweep_at("sweep_at", |slack| from_now(HOLD, slack))
             )
             .into(),
             listing: listing(t),

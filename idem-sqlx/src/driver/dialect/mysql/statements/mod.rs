@@ -229,7 +229,7 @@ fn writes(t: &str, if_owned: &str) -> WriteStatements {
     }
 }
 
-/// Skips locked rows. With another index or in another order, it would lock rows of others. Because
+/// A record never gets a shorter hold. Skips locked rows. With another index or in another order, it would lock rows of others. Because
 /// of the limit, the optimizer cannot merge the inner select into the update.
 fn renewal(t: &str) -> RenewalParts {
     let sweep_at = sweep_at("r.sweep_at", |slack| {
@@ -237,7 +237,8 @@ fn renewal(t: &str) -> RenewalParts {
     });
     RenewalParts {
         select: format!(
-            " END AS hold, TIMESTAMPDIFF(MICROSECOND, leased_at, lease_until) AS lease \
+            " END, COALESCE(TIMESTAMPDIFF(MICROSECOND, leased_at, expires_at) DIV 1000, 0)) AS hold, \
+             TIMESTAMPDIFF(MICROSECOND, leased_at, lease_until) AS lease \
              FROM {t} FORCE INDEX (PRIMARY) \
              WHERE state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6) AND ("
         )
@@ -449,7 +450,7 @@ impl Statements {
     /// Renews the leases whose rows are not locked. In one statement, because each statement waits
     /// for the disk.
     pub(super) fn renew(&self, leases: &[&LeaseRenewal], revision: i64) -> Arc<str> {
-        let mut text = "UPDATE (SELECT operation, `key`, CASE owner".to_owned();
+        let mut text = "UPDATE (SELECT operation, `key`, GREATEST(CASE owner".to_owned();
         for lease in leases {
             text.push_str(" WHEN ");
             push_bytes(&mut text, Some(&lease.owner.to_bytes()));

@@ -58,6 +58,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "renew::sets_the_expiry_to_the_hold",
     ),
     mutant(
+        "a renewal that shortens the hold",
+        "END, COALESCE(TIMESTAMPDIFF(MICROSECOND, leased_at, expires_at) DIV 1000, 0)) AS hold",
+        "END, 0) AS hold",
+        "renew::with_a_shorter_hold_does_not_shorten_the_expiry",
+    ),
+    mutant(
         "a renewal after the hold",
         "(PRIMARY) WHERE state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6)",
         "(PRIMARY) WHERE state = 'in_flight'",

@@ -110,6 +110,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "renew::sets_the_expiry_to_the_hold",
     ),
     mutant(
+        "a renewal that shortens the hold",
+        "greatest(renewed.hold, round(extract(epoch FROM r.expires_at - r.leased_at) * \
+         1000)::bigint) AS hold",
+        "renewed.hold",
+        "renew::with_a_shorter_hold_does_not_shorten_the_expiry",
+    ),
+    mutant(
         "a renewal that does not say when",
         "SET leased_at = statement_timestamp(), lease_until",
         "SET lease_until",

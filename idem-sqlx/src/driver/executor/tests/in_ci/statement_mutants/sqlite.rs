@@ -76,9 +76,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "a renewal that leaves the hold",
-        "expires_at = CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) + ?4",
+        "expires_at = CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) + \
+         max(?4, coalesce(expires_at - leased_at, 0))",
         "expires_at = coalesce(expires_at, ?4)",
         "renew::sets_the_expiry_to_the_hold",
+    ),
+    mutant(
+        "a renewal that shortens the hold",
+        "max(?4, coalesce(expires_at - leased_at, 0))",
+        "?4",
+        "renew::with_a_shorter_hold_does_not_shorten_the_expiry",
     ),
     mutant(
         "a renewal that does not say when",
@@ -89,8 +96,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "a renewal that leaves the revision",
-        "+ ?4, revision = ?5",
-        "+ ?4, revision = coalesce(revision, ?5)",
+        "leased_at, 0)), revision = ?5",
+        "leased_at, 0)), revision = coalesce(revision, ?5)",
         GUARDS,
     ),
     mutant(

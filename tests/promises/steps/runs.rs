@@ -1,0 +1,195 @@
+//! Runs: which steps a later call sees, over every store and with faults.
+
+use std::time::Duration;
+
+use idem::{Error, Idempotency, Operation, RecordState, StoreFailure};
+use idem_testkit::{Fault, Gate, Step};
+
+use super::{EFFECTS, Failure, Shop};
+use crate::over_all_stores;
+use crate::support::{LEASE, LONG, World};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// An order that may be forgotten after a second.
+fn order(idempotency: &Idempotency, name: &'static str) -> Operation<'static> {
+    let order = idempotency.operation(name).key("o-1");
+    order.ttl("1s").hold("1s").lease(LEASE).wait(LONG)
+}
+
+/// Places an order with a body that runs, once the outcome before it is no longer valid.
+async fn place_anew(idempotency: &Idempotency, name: &'static str, shop: &Shop) -> bool {
+    loop {
+        match order(idempotency, name).run(|| shop.place()).await {
+            Ok(placed) if placed.is_replayed() => {}
+            Err(Failure::Idempotency(Error::AlreadyDone { .. })) => {}
+            placed => return placed.is_ok(),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn times<T: Clone>(count: usize, parts: &[T]) -> Vec<T> {
+    vec![parts; count].concat()
+}
+
+over_all_stores! {
+    async fn p1_while_a_run_has_steps_its_record_stays_whatever_the_ttl_and_the_hold_are(
+        world: World,
+    ) {
+        let idempotency = world.process().await;
+        let shop = Shop::failing(2);
+        let stays = async || {
+            let info = order(&idempotency, "runs.stays").inspect().await;
+            let info = info.unwrap().unwrap();
+            (info.state, info.expires_in > DAY * 29, info.run)
+        };
+        let first = order(&idempotency, "runs.stays").run(|| async {
+            let failed = shop.place().await;
+            let (state, is_long, run) = stays().await;
+            assert_eq!((state, is_long), (RecordState::InFlight, true));
+            assert_eq!(run.is_some(), failed.is_err());
+            failed
+        });
+        first.await.unwrap_err();
+        let (state, is_long, run) = stays().await;
+        assert_eq!((state, is_long), (RecordState::Released, true));
+        // An attempt that ends before its first step.
+        let failed = order(&idempotency, "runs.stays").run(|| async { Err::<u32, _>(Failure::Down) });
+        failed.await.unwrap_err();
+        assert_eq!(stays().await, (RecordState::Released, true, run));
+        // And one whose claim is undone, because its caller has left.
+        let (builder, faults) = world.faulty().await;
+        let leaves = builder.build();
+        let gate = Gate::new();
+        faults.next(Step::Claim, Fault::HangReply(gate.clone()));
+        tokio::select! {
+            _ = order(&leaves, "runs.stays").run(|| shop.place()) => panic!("the reply is held"),
+            () = gate.reached() => {}
+        }
+        gate.open();
+        leaves.shutdown(LONG).await.unwrap();
+        assert_eq!(stays().await, (RecordState::Released, true, run));
+        order(&idempotency, "runs.stays").run(|| shop.place()).await.unwrap_err();
+        order(&idempotency, "runs.stays").run(|| shop.place()).await.unwrap();
+        assert_eq!(shop.effects(), EFFECTS);
+    }
+
+    async fn a_call_that_uses_the_key_again_sees_no_step_although_none_was_removed(world: World) {
+        let (builder, faults) = world.faulty().await;
+        let idempotency = builder.build();
+        faults.always(Step::Remove, Fault::LoseRequest);
+        let shop = Shop::default();
+        for _ in 0..2 {
+            assert!(place_anew(&idempotency, "runs.again", &shop).await);
+        }
+        assert_eq!(shop.effects(), times(2, &EFFECTS));
+        idempotency.shutdown(LONG).await.unwrap();
+        assert_eq!(faults.calls(Step::Remove), 8, "each step once");
+    }
+
+    async fn a_removal_that_is_late_takes_no_step_of_the_next_call(world: World) {
+        let (builder, faults) = world.faulty().await;
+        let idempotency = builder.build();
+        let gate = Gate::new();
+        faults.next(Step::Remove, Fault::Hang(gate.clone()));
+        let shop = Shop::default();
+        assert!(place_anew(&idempotency, "runs.late", &shop).await);
+        gate.reached().await;
+        shop.fail(1);
+        assert!(!place_anew(&idempotency, "runs.late", &shop).await);
+        gate.open();
+        idempotency.shutdown(LONG).await.unwrap();
+        assert!(place_anew(&idempotency, "runs.late", &shop).await);
+        assert_eq!(shop.effects(), times(2, &EFFECTS));
+    }
+
+    async fn what_the_steps_of_an_attempt_cost_in_commands(world: World) {
+        let (builder, faults) = world.faulty().await;
+        let idempotency = builder.build();
+        let kinds = [Step::Claim, Step::Commit, Step::Renew, Step::Inspect, Step::Remove];
+        let counts = || kinds.map(|kind| faults.calls(kind));
+        for (name, ttl, renewals) in [("runs.cost.long", "31d", 0), ("runs.cost.short", "1s", 1)] {
+            let shop = Shop::failing(1);
+            let order = || order(&idempotency, name).ttl(ttl).lease("60s");
+            let mut before = counts();
+            let mut cost = || {
+                let now = counts();
+                let cost = std::array::from_fn(|kind| now[kind] - before[kind]);
+                before = now;
+                cost
+            };
+            // Three steps run, and the call fails: its record is made to stay, where it would not.
+            order().run(|| shop.place()).await.unwrap_err();
+            assert_eq!(cost(), [1 + 3, 3, renewals, 0, 0], "{name}");
+            // Three are replayed, and one runs. The record tells the run.
+            order().run(|| shop.place()).await.unwrap();
+            idempotency.shutdown(LONG).await.unwrap();
+            assert_eq!(cost(), [1 + 4, 1 + 1, 0, 1, 4], "{name}");
+        }
+    }
+
+    async fn where_the_store_is_away_at_the_first_step_no_body_of_it_runs(world: World) {
+        let (builder, faults) = world.faulty().await;
+        let idempotency = builder.build();
+        let shop = Shop::failing(1);
+        for (kind, first) in [(Step::Renew, true), (Step::Inspect, false)] {
+            if !first {
+                order(&idempotency, "runs.away").run(|| shop.place()).await.unwrap_err();
+            }
+            faults.next(kind, Fault::LoseRequest);
+            let before = shop.effects();
+            let away = order(&idempotency, "runs.away").run(|| shop.place()).await;
+            assert!(
+                matches!(away, Err(Failure::Idempotency(Error::Store { .. }))),
+                "{away:?}"
+            );
+            assert_eq!(shop.effects(), before);
+            // The call may run without the store, and so may its steps.
+            faults.next(kind, Fault::LoseRequest);
+            let other = order(&idempotency, "runs.runs").store_failure(StoreFailure::Run);
+            let ran = other.run(|| async {
+                let step = idem::step("charge", async || Ok::<_, Failure>(1)).await?;
+                if first { Err(Failure::Down) } else { Ok(step) }
+            });
+            assert_eq!(ran.await.is_ok(), !first);
+        }
+        order(&idempotency, "runs.away").run(|| shop.place()).await.unwrap();
+        assert_eq!(shop.effects(), EFFECTS);
+    }
+
+    async fn a_first_step_that_is_not_polled_holds_up_no_other(world: World) {
+        let (builder, faults) = world.faulty().await;
+        let idempotency = builder.build();
+        let gate = Gate::new();
+        let placed = order(&idempotency, "runs.parked").lease(LONG).run(|| async {
+            faults.next(Step::Renew, Fault::Hang(gate.clone()));
+            let one = idem::step("one", async || Ok::<_, Error>(1));
+            let mut one = std::pin::pin!(one);
+            tokio::select! {
+                one = &mut one => panic!("{one:?}"),
+                () = gate.reached() => {}
+            }
+            let two = idem::step("two", async || Ok::<_, Error>(2)).await?;
+            gate.open();
+            Ok::<_, Error>(two + one.await?)
+        });
+        assert_eq!(placed.await.unwrap().into_inner(), 3);
+    }
+
+    async fn a_step_of_the_name_of_a_route_and_the_route_are_two_records(world: World) {
+        let idempotency = world.process().await;
+        let route = || idempotency.operation("POST/orders/charge").key("o-1");
+        let posted = route().run(|| async { Ok::<_, Error>("the route".to_owned()) });
+        posted.await.unwrap();
+        let order = || idempotency.operation("POST/orders").key("o-1");
+        let placed = order().run(|| idem::step("charge", async || Ok::<_, Error>("the step".to_owned())));
+        assert_eq!(placed.await.unwrap().into_inner(), "the step");
+        idempotency.shutdown(LONG).await.unwrap();
+        let info = route().inspect().await.unwrap().unwrap();
+        assert_eq!(info.state, RecordState::Committed);
+        let taken = idempotency.operation("idem.step/POST/orders/charge").key("o-1");
+        let taken = taken.run(|| async { Ok::<_, Error>(()) }).await;
+        assert!(matches!(taken, Err(Error::Config { .. })), "{taken:?}");
+    }
+}
