@@ -260,6 +260,8 @@ impl StepScope {
         let store = &self.runtime.store;
         let failed = |error| self.runtime.failed(self.id(), error);
         let kept = self.settings.kept();
+        // Before the look at the run: after that is known, it may have been raised.
+        let claimed = term.hold();
         let run = if let Some(run) = begun.run.get() {
             *run
         } else {
@@ -272,7 +274,7 @@ impl StepScope {
                 });
                 seen.ok_or_else(|| term.lost_error())?
             } else {
-                (term.owner, term.hold())
+                (term.owner, claimed)
             };
             begun.stays.fetch_or(hold >= kept, Ordering::Relaxed);
             *begun.run.get_or_init(|| run)

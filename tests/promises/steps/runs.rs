@@ -133,13 +133,15 @@ over_all_stores! {
         let (builder, faults) = world.faulty().await;
         let idempotency = builder.build();
         let shop = Shop::failing(1);
+        // No renewal of the keeper's comes before that of the step.
+        let order = |name| order(&idempotency, name).lease(LONG);
         for (kind, first) in [(Step::Renew, true), (Step::Inspect, false)] {
             if !first {
-                order(&idempotency, "runs.away").run(|| shop.place()).await.unwrap_err();
+                order("runs.away").run(|| shop.place()).await.unwrap_err();
             }
             faults.next(kind, Fault::LoseRequest);
             let before = shop.effects();
-            let away = order(&idempotency, "runs.away").run(|| shop.place()).await;
+            let away = order("runs.away").run(|| shop.place()).await;
             assert!(
                 matches!(away, Err(Failure::Idempotency(Error::Store { .. }))),
                 "{away:?}"
@@ -147,14 +149,14 @@ over_all_stores! {
             assert_eq!(shop.effects(), before);
             // The call may run without the store, and so may its steps.
             faults.next(kind, Fault::LoseRequest);
-            let other = order(&idempotency, "runs.runs").store_failure(StoreFailure::Run);
+            let other = order("runs.runs").store_failure(StoreFailure::Run);
             let ran = other.run(|| async {
                 let step = idem::step("charge", async || Ok::<_, Failure>(1)).await?;
                 if first { Err(Failure::Down) } else { Ok(step) }
             });
             assert_eq!(ran.await.is_ok(), !first);
         }
-        order(&idempotency, "runs.away").run(|| shop.place()).await.unwrap();
+        order("runs.away").run(|| shop.place()).await.unwrap();
         assert_eq!(shop.effects(), EFFECTS);
     }
 

@@ -21,7 +21,7 @@ impl<Q, P> Operation<'_, Q, P> {
     ///
     /// ```
     /// # use idem_core as idem;
-    /// # use idem::{Error, Idempotency, MemoryStore, RecordState, UnkeptAction};
+    /// # use idem::{Error, Idempotency, MemoryStore};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
     /// # let idempotency = Idempotency::new(MemoryStore::new());
     /// let order = || idempotency.operation("orders.place").key("o-1");
