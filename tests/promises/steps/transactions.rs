@@ -469,6 +469,6 @@ async fn a_snapshot_that_is_older_than_its_steps_commits_their_end() {
             }
         }
         assert_eq!(charges.load(Ordering::SeqCst), round);
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        while order().inspect().await.unwrap().is_some() {}
     }
 }
