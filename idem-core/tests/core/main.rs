@@ -12,6 +12,7 @@
 )]
 
 mod durations;
+mod endings;
 mod face;
 mod hold;
 #[cfg(feature = "opentelemetry")]
