@@ -340,8 +340,15 @@ impl<N: StepName + Send, P: Send> Step<N, (), P> {
         E: From<Error> + Send,
     {
         async move {
-            let operation = self.begin_in(tx).await;
-            operation.run_in(tx, body).await.map(Outcome::into_inner)
+            let (operation, again) = self.begin_in(tx).await;
+            let outcome = operation.run_in(tx, body).await?;
+            match again.filter(|_| outcome.is_replayed()) {
+                Some(error) => {
+                    current::taint();
+                    Err(error.into())
+                }
+                None => Ok(outcome.into_inner()),
+            }
         }
     }
 
@@ -404,7 +411,7 @@ const MUST_BE_INSIDE: &str = "the body is in a transaction, and this step cannot
 
 /// The message for the second use of a name.
 const BEGUN_BEFORE: &str = "this run of the body has begun a step of the same name before; a loop \
-    puts its index or an id into the name, as in `(\"reserve\", &item.sku)`, and a step that is to \
+    puts an id into the name, as in `(\"reserve\", &item.sku)`, and a step that is to \
     be tried again has `step_with(..).errors(..)`";
 
 /// The call that a step belongs to.
@@ -447,18 +454,24 @@ impl<N: StepName, Q, P> Step<N, Q, P> {
             Some(scope) if scope.must_be_inside() => Err(placed.config(MUST_BE_INSIDE)),
             Some(scope) => scope.run(false).await,
         };
-        placed.of_run(run)
+        let (mut operation, again) = placed.of_run(run);
+        if let Some(error) = again {
+            operation.draft.refuse(error);
+        }
+        operation
     }
 
-    /// As [`begin`](Self::begin), of a step in a transaction of the caller's.
-    async fn begin_in<X, S>(self, tx: &mut X) -> Operation<'static, Q, P>
+    /// As [`begin`](Self::begin), of a step in a transaction of the caller's. Begun again in this
+    /// try of the body, it may run if the transaction before was rolled back. It may not replay,
+    /// and this is the error then.
+    async fn begin_in<X, S>(self, tx: &mut X) -> (Operation<'static, Q, P>, Option<Error>)
     where
         X: Transaction<S>,
         S: Store,
     {
         let placed = self.placed();
         let run = match placed.scope() {
-            None => return placed.operation,
+            None => return (placed.operation, None),
             Some(scope) if scope.is_in(tx) => scope.run_inside(tx).await,
             Some(scope) if scope.must_be_inside() => Err(placed.config(MUST_BE_INSIDE)),
             Some(scope) => scope.run(true).await,
@@ -517,14 +530,21 @@ impl<N: StepName, Q, P> Placed<N, Q, P> {
         Error::config(&shown(&format!("{call}/{}", self.name.text())), reason)
     }
 
-    /// The operation with the record of the step, which this try of the body has not begun before.
-    fn of_run(mut self, run: Result<Owner, Error>) -> Operation<'static, Q, P> {
+    /// The operation with the record of the step, and the error if this try of the body has begun
+    /// it before.
+    fn of_run(mut self, run: Result<Owner, Error>) -> (Operation<'static, Q, P>, Option<Error>) {
+        let mut again = None;
         match run.and_then(|run| self.id_of(run)) {
-            Ok(id) => self.operation.draft.identify(id),
+            Ok(id) => {
+                if !self.scope().is_none_or(|scope| scope.begin(&id)) {
+                    again = Some(self.config(BEGUN_BEFORE));
+                }
+                self.operation.draft.identify(id);
+            }
             Err(error) if self.operation.draft.goes_on_without(&error) => {}
             Err(error) => self.operation.draft.refuse(error),
         }
-        self.operation
+        (self.operation, again)
     }
 
     fn id_of(&self, run: Owner) -> Result<RecordId, Error> {
@@ -532,12 +552,7 @@ impl<N: StepName, Q, P> Placed<N, Q, P> {
             return Err(self.config(NO_BODY));
         };
         let id = call.id().of_step(run, &self.name);
-        let id = id.map_err(|reason| self.config(reason))?;
-        if call.steps().is_none_or(|scope| scope.begin(&id)) {
-            Ok(id)
-        } else {
-            Err(self.config(BEGUN_BEFORE))
-        }
+        id.map_err(|reason| self.config(reason))
     }
 }
 

@@ -202,6 +202,11 @@ where
         B: Transactions<S>,
         F: Body<B::Transaction, R>,
     {
+        if let Prepared::Refused(error) = self.prepared {
+            // Before it would wait for the writer's lock.
+            self.prepared.announce();
+            return TransactionEnd::Refused(error.clone());
+        }
         if let Some(end) = self.recorded_before(begins).await {
             return end;
         }

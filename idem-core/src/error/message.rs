@@ -195,6 +195,11 @@ fn of_lock(error: &Error, f: &mut fmt::Formatter<'_>) -> Option<fmt::Result> {
              again, and would wait for itself; use the `Lock` that the body was given, or \
              another key"
         ),
+        Error::MissingKey { operation, .. } => write!(
+            f,
+            "operation `{operation}`: the key of the lock is missing, or a part of it is `None` or \
+             empty; say what is locked, with `.key(..)`"
+        ),
         _ => return None,
     })
 }
@@ -218,6 +223,11 @@ mod tests {
             Error::missing_key("orders.create").to_string(),
             "operation `orders.create`: the idempotency key is missing: a part of it is `None` or \
              empty; send one, or set `missing_key = run` to run such calls unguarded"
+        );
+        assert_eq!(
+            Error::missing_key("idem.lock/disks.compact").to_string(),
+            "operation `idem.lock/disks.compact`: the key of the lock is missing, or a part of it \
+             is `None` or empty; say what is locked, with `.key(..)`"
         );
     }
 }

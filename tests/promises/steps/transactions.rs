@@ -149,6 +149,55 @@ async fn where_nobody_can_write_beside_the_transaction_a_step_must_be_in_it() {
     assert_eq!(shop.orders().await, 0);
 }
 
+#[tokio::test]
+async fn a_step_that_cannot_be_beside_the_transaction_is_refused_before_it_begins_one() {
+    let shop = Shop::open().await;
+    // It would wait for the only connection.
+    let pool = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1);
+    let pool = pool
+        .connect_with((*shop.pool.connect_options()).clone())
+        .await
+        .unwrap();
+    let placed = shop.order().transaction(&pool, async |_| {
+        let step = idem::step_with("rows");
+        step.transaction(&pool, async |tx| insert(tx, "pen").await)
+            .await
+    });
+    let refused = placed.await.unwrap_err();
+    let OrderError::Idempotency(Error::Config { .. }) = refused else {
+        panic!("{refused:?}")
+    };
+}
+
+#[tokio::test]
+async fn a_step_that_was_rolled_back_may_begin_again_in_the_same_try_and_none_replays_in_it() {
+    let shop = Shop::open().await;
+    let placed = shop.order().run(|| async {
+        for commits in [false, true] {
+            let mut tx = shop.pool.begin().await?;
+            idem::step_with("rows")
+                .run_in(&mut tx, async |tx| insert(tx, "pen").await)
+                .await?;
+            if commits {
+                tx.commit().await?;
+            } else {
+                tx.rollback().await?;
+            }
+        }
+        assert_eq!(shop.orders().await, 1);
+        let mut tx = shop.pool.begin().await?;
+        idem::step_with("rows")
+            .run_in(&mut tx, async |tx| insert(tx, "ink").await)
+            .await
+    });
+    let refused = placed.await.unwrap_err();
+    let OrderError::Idempotency(Error::Config { reason, .. }) = &refused else {
+        panic!("{refused:?}")
+    };
+    assert!(reason.contains("a step of the same name"), "{reason}");
+    assert_eq!(shop.orders().await, 1);
+}
+
 #[cfg(feature = "postgres")]
 #[tokio::test]
 async fn beside_a_transaction_a_step_is_recorded_at_once_and_removed_after_its_commit() {
