@@ -1,22 +1,16 @@
-//! First claims of a key, where nothing is expected at it: their replies are lost, they wait for
-//! each other, and a proxy mixes their statements up.
+//! First claims of a key, where nothing is expected at it: their replies are lost, and a proxy
+//! mixes their statements up.
 
+use idem_core::Store;
 use idem_core::store::Transaction as _;
 use idem_core::store::record::Claimed;
-use idem_core::{Idempotency, Store};
-use idem_sqlx::sqlx::mysql::{MySqlPool, MySqlTransaction};
+use idem_sqlx::PostgresStore;
 use idem_sqlx::sqlx::postgres::{PgConnection, PgPool, PgPoolOptions};
 use idem_sqlx::sqlx::{self, AssertSqlSafe, Row as _};
-use idem_sqlx::{MySqlStore, PostgresStore};
-use idem_testkit::{MariaDbServer, Mishap, MySqlServer, PostgresServer, Proxy};
-use tokio::task::JoinSet;
+use idem_testkit::{Mishap, PostgresServer, Proxy};
 
 use crate::expected::{AtKey, Found, accustom, claim_of, is_answer, write};
-use crate::failed::Failed;
-use crate::pools::{insert, on_mariadb, rows};
-use crate::{LONG, Server as _, over_both_servers, until};
-
-const WAITERS: usize = 8;
+use crate::{LONG, Server as _, over_both_servers};
 
 fn has(statement: &[u8], part: &[u8]) -> bool {
     statement.windows(part.len()).any(|window| window == part)
@@ -62,82 +56,6 @@ over_both_servers! {
             assert!(is_right, "{name}: {seen:?}");
         }
     }
-}
-
-/// Of several inserts that wait for one row, all but one meet a deadlock when its owner rolls back,
-/// unless they queue for a lock of the server. A call in its own transaction does not run again.
-async fn waiters_meet_no_deadlock(url: &str) {
-    for (level, habit) in [
-        ("REPEATABLE READ", 0),
-        ("REPEATABLE READ", 10),
-        ("READ COMMITTED", 10),
-    ] {
-        let (pool, idempotency) = on_mariadb(url, level).await;
-        let key = format!("{level}, {habit}");
-        for first in 0..habit {
-            let mut tx = pool.begin().await.unwrap();
-            let first = format!("{key}, {first}");
-            call(&idempotency, &mut tx, &first).await.unwrap();
-            tx.commit().await.unwrap();
-        }
-        // In another process: a key that this one has claimed is expected to have a record.
-        let other = Idempotency::new(MySqlStore::new(pool.clone()));
-        let mut owner = pool.begin().await.unwrap();
-        call(&other, &mut owner, &key).await.unwrap();
-        let mut waiters = JoinSet::new();
-        for _ in 0..WAITERS {
-            let pool = pool.clone();
-            let idempotency = idempotency.clone();
-            let key = key.clone();
-            waiters.spawn(async move {
-                let mut tx = pool.begin().await?;
-                let is_replayed = call(&idempotency, &mut tx, &key).await?;
-                tx.commit().await?;
-                Ok::<_, Failed>(is_replayed)
-            });
-        }
-        until("all waiters wait", async || queries(&pool).await >= WAITERS).await;
-        owner.rollback().await.unwrap();
-        let mut replays = 0;
-        for is_replayed in waiters.join_all().await {
-            replays += usize::from(is_replayed.unwrap_or_else(|error| panic!("{key}: {error}")));
-        }
-        assert_eq!(replays, WAITERS - 1, "{key}");
-        assert_eq!(rows(&pool, &key).await, 1, "{key}");
-    }
-}
-
-async fn call(
-    idempotency: &Idempotency,
-    tx: &mut MySqlTransaction<'_>,
-    key: &str,
-) -> Result<bool, Failed> {
-    let operation = idempotency.operation("tx").key(key).wait(LONG);
-    let body = async |tx: &mut MySqlTransaction<'_>| {
-        sqlx::raw_sql(insert(key)).execute(&mut **tx).await?;
-        Ok::<_, Failed>(7_u32)
-    };
-    Ok(operation.run_in(tx, body).await?.is_replayed())
-}
-
-/// How many other connections to this database carry a statement out.
-async fn queries(pool: &MySqlPool) -> usize {
-    let text = "SELECT COUNT(*) FROM information_schema.processlist \
-        WHERE command = 'Query' AND db = DATABASE() AND id <> CONNECTION_ID()";
-    let count: i64 = sqlx::query_scalar(text).fetch_one(pool).await.unwrap();
-    usize::try_from(count).unwrap()
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_of_mariadb_meet_no_deadlock_when_the_owner_rolls_back() {
-    let server = MariaDbServer::empty().await;
-    waiters_meet_no_deadlock(&server.url()).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_of_real_mysql_meet_no_deadlock_when_the_owner_rolls_back() {
-    let server = MySqlServer::empty().await;
-    waiters_meet_no_deadlock(&server.url()).await;
 }
 
 /// Prepares, under the name of the statement that only inserts, the one that also reads the row.

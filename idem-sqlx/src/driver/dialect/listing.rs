@@ -1,10 +1,11 @@
 //! The reads of listings, which differ between the databases only in their statements.
 
 /// Implements the reads of [`Dialect`](super::Dialect) that take positions or an operation, except
-/// `ids`. The arguments are what a statement takes of a position, in the order of its parameters.
+/// `ids`. The arguments are how a statement takes a text, and what it takes of a position, in the
+/// order of its parameters. Some databases hand texts over as bytes, so they are read as such.
 /// A macro, because generic code would name the traits of each column's type for each method.
 macro_rules! reads {
-    ($($of_position:ident),+) => {
+    (|$text:ident| $as_text:expr, |$at:ident| $($of_position:expr),+) => {
         async fn window(
             &self,
             on: &mut super::Conn<Self>,
@@ -12,10 +13,11 @@ macro_rules! reads {
             after: &super::Position,
             limit: i64,
         ) -> Result<super::Window, self::sqlx::Error> {
+            let $at = after;
             let query = sqlx::query(sql(self.statements.listing.window(scope)))
-                $(.bind(&after.$of_position))+;
+                $(.bind($of_position))+;
             let query = match scope {
-                super::ListScope::OfOperation(operation) => query.bind(&**operation),
+                super::ListScope::OfOperation($text) => query.bind($as_text),
                 super::ListScope::All => query,
             };
             let rows = query.bind(limit).fetch_all(on).await?;
@@ -28,16 +30,17 @@ macro_rules! reads {
             after: &super::Position,
             limit: i64,
         ) -> Result<Option<super::Position>, self::sqlx::Error> {
+            let $at = after;
             let query = sqlx::query(sql(&self.statements.listing.window_end))
-                $(.bind(&after.$of_position))+
+                $(.bind($of_position))+
                 .bind(limit.saturating_sub(1));
             let Some(row) = query.fetch_optional(on).await? else {
                 return Ok(None);
             };
             Ok(Some(super::Position {
                 sweep_at: row.try_get(0)?,
-                operation: row.try_get(1)?,
-                key: row.try_get(2)?,
+                operation: row.try_get_unchecked(1)?,
+                key: row.try_get_unchecked(2)?,
             }))
         }
 
@@ -48,9 +51,12 @@ macro_rules! reads {
             after: &super::Position,
             last: &super::Position,
         ) -> Result<Vec<super::ListedRow>, self::sqlx::Error> {
+            let $at = after;
             let query = sqlx::query(sql(&self.statements.listing.window_in_states))
-                $(.bind(&after.$of_position))+
-                $(.bind(&last.$of_position))+
+                $(.bind($of_position))+;
+            let $at = last;
+            let query = query
+                $(.bind($of_position))+
                 .bind(states[0])
                 .bind(states[1]);
             super::listing::rows!(query.fetch_all(on).await?)
@@ -62,14 +68,16 @@ macro_rules! reads {
             after: &super::Position,
             last: &super::Position,
         ) -> Result<Vec<super::CountedRows>, self::sqlx::Error> {
+            let $at = after;
             let query = sqlx::query(sql(&self.statements.listing.count))
-                $(.bind(&after.$of_position))+
-                $(.bind(&last.$of_position))+;
+                $(.bind($of_position))+;
+            let $at = last;
+            let query = query $(.bind($of_position))+;
             let rows = query.fetch_all(on).await?;
             let counts = rows.into_iter().map(|row| {
                 Ok(super::CountedRows {
-                    operation: row.try_get(0)?,
-                    state: row.try_get(1)?,
+                    operation: row.try_get_unchecked(0)?,
+                    state: row.try_get_unchecked(1)?,
                     rows: row.try_get(2)?,
                     silent_for: row.try_get(3)?,
                 })
@@ -84,11 +92,12 @@ macro_rules! reads {
             keys: &KeyRange,
             limit: i64,
         ) -> Result<Vec<super::ListedRow>, self::sqlx::Error> {
-            let query = sqlx::query(sql(&self.statements.listing.window_of_keys))
-                .bind(operation)
-                .bind(keys.from.as_str())
-                .bind(keys.before.as_str())
-                .bind(limit);
+            let $text = operation;
+            let query = sqlx::query(sql(&self.statements.listing.window_of_keys)).bind($as_text);
+            let $text = keys.from.as_str();
+            let query = query.bind($as_text);
+            let $text = keys.before.as_str();
+            let query = query.bind($as_text).bind(limit);
             super::listing::rows!(query.fetch_all(on).await?)
         }
 
@@ -98,8 +107,9 @@ macro_rules! reads {
             operation: &str,
             rows: i64,
         ) -> Result<bool, self::sqlx::Error> {
+            let $text = operation;
             let query = sqlx::query(sql(&self.statements.listing.has_more))
-                .bind(operation)
+                .bind($as_text)
                 .bind(rows);
             Ok(query.fetch_optional(on).await?.is_some())
         }
@@ -114,8 +124,8 @@ macro_rules! rows {
             .into_iter()
             .map(|row| {
                 let position = super::Position {
-                    operation: row.try_get(15)?,
-                    key: row.try_get(16)?,
+                    operation: row.try_get_unchecked(15)?,
+                    key: row.try_get_unchecked(16)?,
                     sweep_at: row.try_get(17)?,
                 };
                 Ok(super::ListedRow {

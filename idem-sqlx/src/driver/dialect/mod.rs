@@ -163,15 +163,6 @@ pub(crate) enum InsertResult {
     Locked,
 }
 
-/// Whether an insert looks for a row first, and then locks none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(not(feature = "mysql"), allow(dead_code))]
-pub(crate) enum Looks {
-    First,
-    /// Nothing else is in the transaction, which is rolled back if there is a row.
-    Never,
-}
-
 /// A lease to renew: its owner, and the hold from now.
 #[derive(Debug, Clone)]
 pub(crate) struct LeaseRenewal {
@@ -376,17 +367,16 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         None
     }
 
-    /// As [`insert_new`](Self::insert_new), in a transaction, without a wait for others and with
-    /// the key in its message. If there is a row, it may stay locked, unless `looks` is set: then a
-    /// row that this transaction sees is not. `None`: this database has no such insert.
+    /// As [`insert_new`](Self::insert_new), in a transaction with nothing else in it, without a wait
+    /// for others and with the key in its message. If there is a row, it may stay locked, so the
+    /// transaction is to be rolled back. `None`: this database has no such insert.
     fn insert_at_once(
         &self,
         on: &mut Conn<Self>,
         id: &RecordId,
         columns: &Columns,
-        looks: Looks,
     ) -> impl Future<Output = Result<Option<bool>, sqlx::Error>> + Send {
-        let _ = (on, id, columns, looks);
+        let _ = (on, id, columns);
         async { Ok(None) }
     }
 
@@ -407,14 +397,18 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
 
     /// As [`insert_new`](Self::insert_new), in the caller's transaction, as
     /// [`insert_within`](Self::insert_within). `false`: there is a row, or one that is not visible
-    /// yet, or that another transaction has locked for as long as this one may wait.
+    /// yet, or that another transaction has locked for as long as this one may wait; or this
+    /// database has no such insert.
     fn insert_new_within(
         &self,
         on: &mut Conn<Self>,
         id: &RecordId,
         columns: &Columns,
         wait: Duration,
-    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send {
+        let _ = (on, id, columns, wait);
+        async { Ok(false) }
+    }
 
     /// As [`insert`](Self::insert), in the caller's transaction: waits for locks for at most
     /// `wait`, and leaves the transaction's own limit as it was.
@@ -434,9 +428,14 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
         on: &mut Conn<Self>,
         id: &RecordId,
         wait: Duration,
-    ) -> impl Future<Output = Result<Option<Row>, sqlx::Error>> + Send {
+    ) -> impl Future<Output = Result<InsertResult, sqlx::Error>> + Send {
         let _ = wait;
-        self.read(on, id)
+        async {
+            let row = self.read(on, id).await?;
+            Ok(row.map_or(InsertResult::NotVisible, |row| {
+                InsertResult::Row(Box::new(row))
+            }))
+        }
     }
 
     /// Reads how long statements wait for locks, if the database does not remember it itself.
@@ -533,30 +532,30 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     }
 }
 
-/// Reads a row whose columns are in the order of `Row`.
+/// Reads a row whose columns are in the order of `Row`. Texts are bytes on some databases.
 macro_rules! read_row {
     ($row:expr) => {{
         use self::sqlx::Row as _;
         let row = $row;
         Ok::<_, self::sqlx::Error>($crate::row::Row {
-            state: row.try_get(0)?,
+            state: row.try_get_unchecked(0)?,
             attempt: row.try_get(1)?,
             lease: $crate::row::RowLease {
                 owner: row.try_get(2)?,
-                origin: row.try_get(3)?,
+                origin: row.try_get_unchecked(3)?,
                 length: row.try_get(4)?,
                 hold: row.try_get(5)?,
             },
             left: row.try_get(6)?,
             fade: row.try_get(7)?,
-            fingerprint: row.try_get(8)?,
+            fingerprint: row.try_get_unchecked(8)?,
             outcome: $crate::row::RowOutcome {
                 is_error: row.try_get(9)?,
-                codec: row.try_get(10)?,
+                codec: row.try_get_unchecked(10)?,
                 payload: row.try_get(11)?,
             },
             questions: row.try_get(12)?,
-            took_over: row.try_get(13)?,
+            took_over: row.try_get_unchecked(13)?,
             revision: row.try_get(14)?,
         })
     }};

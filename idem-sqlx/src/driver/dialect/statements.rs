@@ -23,7 +23,7 @@ pub(super) fn in_states(one: &str, other: &str) -> String {
 /// The state of the record that a row holds, by the database's clock.
 pub(super) fn state_now(now: &str) -> String {
     format!(
-        "CASE WHEN state = 'in_flight' AND NOT lease_until > {now} THEN 'abandoned' \
+        "CASE WHEN state = 'in_flight' AND NOT (lease_until > {now}) THEN 'abandoned' \
          WHEN state = 'issued' AND valid_until <= {now} THEN 'expired' \
          WHEN state = 'committed' AND valid_until <= {now} THEN 'done' ELSE state END"
     )

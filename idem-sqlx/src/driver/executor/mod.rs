@@ -332,7 +332,7 @@ impl<D: Dialect> Executor<D> {
                     sleep(pause).await;
                 }
                 Retry::OnAnotherConnection => {}
-                Retry::Never => return Err(self.final_error(error, connection).await),
+                Retry::Never => return Err(self.final_error(options, error, connection).await),
             }
         }
     }
@@ -340,6 +340,7 @@ impl<D: Dialect> Executor<D> {
     /// Returns the error of a step that is not sent again.
     async fn final_error(
         &self,
+        options: StepOptions,
         error: sqlx::Error,
         mut connection: PooledConnection<D>,
     ) -> StoreError {
@@ -348,9 +349,8 @@ impl<D: Dialect> Executor<D> {
         if matches!(error_class, ErrorClass::Lost | ErrorClass::Ended(_)) {
             return failure;
         }
-        if error_class == ErrorClass::Schema {
+        if error_class == ErrorClass::Schema && options.checks_table {
             self.table.reset();
-            let options = StepOptions::new(Resend::Harmless);
             if let Err(StepError::Store(missing)) = self.check_table(options, &mut connection).await
             {
                 failure = missing;

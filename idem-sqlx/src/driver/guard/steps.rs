@@ -243,10 +243,7 @@ macro_rules! supported {
                         .await;
                     selected = row.and_then(|row| row.map(|row| row.try_get(0)).transpose());
                 }
-                let is_locked = match &selected {
-                    Err(Error::Database(error)) => <$Dialect>::is_lock_timeout(&**error),
-                    _ => false,
-                };
+                let is_locked = selected.as_ref().is_err_and(|error| limited.is_over(error));
                 let ended = limited.restore().await;
                 if selected.is_ok() {
                     ended?;

@@ -11,7 +11,8 @@ use tokio::time::timeout;
 
 use self::sqlx::postgres::{PgConnectOptions, PgConnection};
 use self::sqlx::{ConnectOptions as _, Connection as _, Executor as _, Row as _};
-use super::super::super::sqlx;
+use super::super::super::{sql, sqlx};
+use super::super::dialect::postgres::statements::{CONVERTS_TEXT, TAKES_ANY_TEXT};
 use super::super::dialect::postgres::{Postgresql, errors as codes};
 use super::super::executor::errors;
 use super::super::executor::{CONNECT_WAIT, TIME_LIMIT};
@@ -52,9 +53,13 @@ async fn look(options: &PgConnectOptions) -> Result<(PgConnectOptions, bool), sq
         }
         Err(error) => return Err(error),
     };
-    let text = "SELECT setting FROM pg_settings WHERE name = 'lock_timeout'";
-    let found: String = first.fetch_one(sqlx::raw_sql(text)).await?.try_get(0)?;
-    let is_limited = found == TIME_LIMIT.as_millis().to_string();
+    let text =
+        format!("SELECT setting, {TAKES_ANY_TEXT} FROM pg_settings WHERE name = 'lock_timeout'");
+    let found = first.fetch_one(sqlx::raw_sql(sql(&text.into()))).await?;
+    if !found.try_get::<bool, _>(1)? {
+        return Err(sqlx::Error::Configuration(CONVERTS_TEXT.into()));
+    }
+    let is_limited = found.try_get::<String, _>(0)? == TIME_LIMIT.as_millis().to_string();
     if !is_limited {
         prepare_twice(&mut first, options.connect().await?).await?;
     }

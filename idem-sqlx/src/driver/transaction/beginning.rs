@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 use self::sqlx::pool::PoolConnection;
 use self::sqlx::{Pool, Transaction};
 use super::super::super::{Beginning, TransactionManager, composed, fixed, sqlx};
-use super::super::dialect::{Dialect, Looks};
+use super::super::dialect::Dialect;
 use super::super::executor::duplicates::Expected;
 use super::super::executor::{CONNECT_WAIT, Executor, errors};
 use super::super::store::steps::{ClaimStep, claim_step};
@@ -56,7 +56,7 @@ pub(crate) async fn begin_claiming<D: Dialect>(
     };
     let mut tx = begin::<D>(pool).await?;
     // An error is left to the claim that follows, which meets it too, or another one.
-    if let Ok(Some(claimed)) = claim_at_once(executor, &mut tx, claim, &first, Looks::Never).await {
+    if let Ok(Some(claimed)) = claim_at_once(executor, &mut tx, claim, &first).await {
         return Ok((tx, Some(claimed)));
     }
     let name = executor.within.naming(&claim.id);

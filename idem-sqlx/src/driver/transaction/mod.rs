@@ -16,7 +16,7 @@ use self::sqlx::{Database, Transaction};
 pub(crate) use self::beginning::{begin, begin_claiming, begin_for, begin_with, find_outcome};
 use super::super::{TransactionManager, sqlx};
 use super::dialect::lock_limit::LockLimit;
-use super::dialect::{Conn, Dialect, ErrorClass, Guard, InsertResult, Looks};
+use super::dialect::{Conn, Dialect, ErrorClass, Guard, InsertResult};
 use super::executor::Executor;
 use super::executor::duplicates::Expected;
 use super::executor::errors::{self, StepError, classify, contended};
@@ -39,12 +39,6 @@ pub(crate) async fn claim<D: Dialect>(
     wait: Duration,
 ) -> Result<Claimed, StoreError> {
     executor.validate_table_name()?;
-    if let Some(first) = expects_nothing(executor, claim) {
-        let claimed = claim_at_once(executor, on, claim, &first, Looks::First).await;
-        if let Some(claimed) = claimed.map_err(|error| failed(executor, error))? {
-            return Ok(claimed);
-        }
-    }
     let named = executor.within.name_key(on, &claim.id).await;
     named.map_err(|error| failed(executor, error))?;
     claim_named(executor, on, claim, wait).await
@@ -62,21 +56,20 @@ fn expects_nothing<D: Dialect>(executor: &Executor<D>, claim: &Claim) -> Option<
     }
 }
 
-/// Claims a key that is expected to have no row, without a wait for other transactions. `None`:
-/// nothing is written, and the transaction is as it was, but for a lock on the row.
+/// Claims a key that is expected to have no row, without a wait for other transactions, in a
+/// transaction with nothing else in it. `None`: nothing is written, and the row may be locked.
 async fn claim_at_once<D: Dialect>(
     executor: &Arc<Executor<D>>,
     on: &mut Conn<D>,
     claim: &Claim,
     first: &InFlight,
-    looks: Looks,
 ) -> Result<Option<Claimed>, sqlx::Error> {
     executor.keep_swept();
     let Executor {
         within, duplicates, ..
     } = &**executor;
     let inserted = within
-        .insert_at_once(on, &claim.id, &in_flight(first), looks)
+        .insert_at_once(on, &claim.id, &in_flight(first))
         .await?;
     let Some(is_written) = inserted else {
         return Ok(None);
@@ -112,6 +105,13 @@ impl LockWait {
         })
     }
 
+    /// Whether the database has ended a wait for a lock before its time, because it would be a
+    /// deadlock. SQLite does: a transaction that has read cannot become the writer while another
+    /// one is.
+    fn is_refused<D: Dialect>(&self) -> bool {
+        D::ONE_WRITER && !self.left().is_zero()
+    }
+
     /// The limit for one statement. `None`: no other transaction can hold a lock.
     fn limit(&self) -> Option<Duration> {
         (self.length < Duration::MAX).then(|| self.left())
@@ -142,17 +142,13 @@ pub(crate) async fn claim_named<D: Dialect>(
             Ok(claimed) => return Ok(claimed),
             Err(StepError::Store(error)) => return Err(error),
             Err(StepError::Sql(error) | StepError::Unsent(error))
-                if is_lock_timeout::<D>(&error) =>
-            {
-                return Ok(LOCKED);
-            }
-            Err(StepError::Sql(error) | StepError::Unsent(error))
-                if is_statement_timeout::<D>(&error) => {}
+                if is_statement_timeout::<D>(&error)
+                    || is_lock_timeout::<D>(&error) && !wait.is_refused::<D>() => {}
             Err(StepError::Sql(error) | StepError::Unsent(error)) => {
                 return Err(failed(executor, error));
             }
         }
-        // The connection's own limit for statements may be shorter than the wait.
+        // A statement may be given less time than the wait.
         if wait.left().is_zero() {
             return Ok(LOCKED);
         }
@@ -219,8 +215,9 @@ async fn claim_once<D: Dialect>(
     } else {
         let limit = wait.limit().unwrap_or(Duration::MAX);
         match dialect.read_within(on, &claim.id, limit).await? {
-            Some(row) => row,
-            None => return Ok(Some(Claimed::NotIssued)),
+            InsertResult::Row(row) => *row,
+            InsertResult::Locked => return Ok(Some(LOCKED)),
+            InsertResult::NotVisible => return Ok(Some(Claimed::NotIssued)),
         }
     };
     let (next, guard) = match decide(dialect, on, clock, claim, row).await? {
@@ -428,11 +425,8 @@ pub(crate) async fn inspect<D: Dialect>(
     on: &mut Conn<D>,
     id: &RecordId,
 ) -> Result<Option<RecordInfo>, StoreError> {
-    let read = async {
-        executor.within.name_key(on, id).await?;
-        executor.within.read_within(on, id, Duration::MAX).await
-    };
-    let Some(row) = read.await.map_err(|error| failed(executor, error))? else {
+    let read = executor.within.read(on, id).await;
+    let Some(row) = read.map_err(|error| failed(executor, error))? else {
         return Ok(None);
     };
     let FoundRow { record, left, .. } = row.read()?;

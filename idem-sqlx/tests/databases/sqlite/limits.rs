@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use idem_core::Idempotency;
-use idem_sqlx::SqliteStore;
+use idem_core::{Error, Idempotency};
 use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 use idem_sqlx::sqlx::{self};
+use idem_sqlx::{SqliteStore, guard};
 
 use super::{opened, order, url};
+use crate::failed::Failed;
 
 #[tokio::test]
 async fn a_step_may_take_for_ever() {
@@ -26,6 +27,53 @@ async fn a_step_may_take_for_ever() {
     for call in calls.collect::<Vec<_>>() {
         call.await.unwrap().unwrap();
     }
+}
+
+/// To wait would be a deadlock: the other writer cannot commit while this one reads. So whoever
+/// began the transaction must run it again.
+#[tokio::test]
+async fn a_transaction_that_has_read_and_cannot_become_the_writer_is_a_conflict() {
+    const LONG: Duration = Duration::from_secs(30);
+
+    let (dir, store) = opened().await;
+    let idempotency = Idempotency::new(store);
+    order(&idempotency, "k", 1).await.unwrap();
+    let pool = SqlitePool::connect(&url(dir.path())).await.unwrap();
+    let reads = "CREATE TABLE accounts (id INTEGER PRIMARY KEY); SELECT * FROM accounts";
+    sqlx::raw_sql(reads).execute(&pool).await.unwrap();
+    for writes in ["SELECT 1", "INSERT INTO accounts VALUES (NULL)"] {
+        let mut tx = pool.begin().await.unwrap();
+        let read = sqlx::raw_sql("SELECT * FROM accounts");
+        read.execute(&mut *tx).await.unwrap();
+        let mut writer = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
+        sqlx::raw_sql(writes).execute(&mut *writer).await.unwrap();
+        let writer = match writes {
+            "SELECT 1" => Some(writer),
+            _ => {
+                writer.commit().await.unwrap();
+                None
+            }
+        };
+        let operation = idempotency.operation("tx").key("reads").wait(LONG);
+        let called = operation.run_in(&mut tx, async |_| Ok::<_, Failed>(1));
+        let error = called.await.unwrap_err();
+        assert!(guard::is_conflict(&error), "{error}");
+        let accounts = guard::Rows::new("accounts", "id");
+        let error = accounts.lock(&mut tx, 1_i64, LONG).await.unwrap_err();
+        assert!(guard::is_conflict(&error), "{error}");
+        drop(writer);
+    }
+    // One that has not read waits.
+    let writer = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    let mut tx = pool.begin().await.unwrap();
+    let operation = idempotency.operation("tx").key("waits");
+    let soon = operation.wait(Duration::from_millis(50));
+    let error = soon.run_in(&mut tx, async |_| Ok::<_, Failed>(1)).await;
+    assert!(
+        matches!(error, Err(Failed::Idem(Error::InFlight { .. }))),
+        "{error:?}"
+    );
+    drop(writer);
 }
 
 mod quiet {

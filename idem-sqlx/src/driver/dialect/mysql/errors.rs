@@ -24,8 +24,9 @@ pub(super) fn classify(error: &dyn DatabaseError) -> ErrorClass {
     match number(error) {
         // A deadlock; in MariaDB, a row that changed since the statement's snapshot; a table that
         // was altered since then; in group replication, a transaction that lost against another
-        // member's. All say that nothing was written.
-        1213 | 1020 | 1412 | 3101 => ErrorClass::Conflict,
+        // member's; a deadlock that has locks of the server in it, which rolls nothing back. All say
+        // that nothing was written.
+        1213 | 1020 | 1412 | 3101 | 3058 => ErrorClass::Conflict,
         // `wait_timeout`: the server ended the connection before it read the statement.
         4031 => ErrorClass::Ended(""),
         // A node of Galera that is not in sync, before it looks at a statement.

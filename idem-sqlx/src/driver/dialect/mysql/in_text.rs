@@ -8,7 +8,7 @@ use idem_core::store::record::{Owner, RecordId};
 use self::sqlx::mysql::{MySqlConnection, MySqlRow};
 use self::sqlx::{Executor as _, Row as _};
 use super::super::super::super::{sql, sqlx};
-use super::super::{Dialect as _, Looks};
+use super::super::{Dialect as _, InsertResult};
 use super::statements::{self, within};
 use super::{Mysql, READS_UNCOMMITTED, errors};
 use crate::row::{Columns, Row};
@@ -67,13 +67,10 @@ impl Mysql {
         on: &mut MySqlConnection,
         id: &RecordId,
         columns: &Columns,
-        looks: Looks,
     ) -> Result<Option<bool>, sqlx::Error> {
-        let text = self.statements.insert_at_once(id, columns, looks);
-        // The look counts one row as well: the number of those that it has found.
-        let looked = u64::from(looks == Looks::First);
+        let text = self.statements.insert_at_once(id, columns);
         match on.execute(sqlx::raw_sql(sql(&text))).await {
-            Ok(done) => Ok(Some(done.rows_affected() == looked + 1)),
+            Ok(_) => Ok(Some(true)),
             Err(sqlx::Error::Database(error)) if errors::is_unknown_statement(&*error) => {
                 self.lacks_set_statement.store(true, Ordering::Relaxed);
                 Ok(None)
@@ -87,6 +84,29 @@ impl Mysql {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Sends a message that waits behind the server's lock of a key, and returns the row that it
+    /// has read. One message: nothing can come between taking that lock and giving it back, but an
+    /// error.
+    pub(super) async fn lock_and_read(
+        &self,
+        on: &mut MySqlConnection,
+        text: &Arc<str>,
+    ) -> Result<InsertResult, sqlx::Error> {
+        let rows = match on.fetch_all(sqlx::raw_sql(sql(text))).await {
+            Ok(rows) => rows,
+            Err(error) => return Err(Self::unlock(on, error).await),
+        };
+        let mut found = InsertResult::NotVisible;
+        for row in rows {
+            if row.len() > 1 {
+                found = InsertResult::Row(Box::new(super::super::read_row!(row)?));
+            } else if row.try_get::<i64, _>(0)? == 0 {
+                return Ok(InsertResult::Locked);
+            }
+        }
+        Ok(found)
     }
 
     /// Overwrites a row that this transaction has claimed, in one message. `None`: another

@@ -19,7 +19,7 @@ use self::sqlx::{Executor as _, MySql, Row as _};
 use self::statements::{Statements, within};
 use super::super::super::{sql, sqlx};
 use super::statements::WriteStatements;
-use super::{Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, Looks, Position, Schema};
+use super::{Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, Position, Schema};
 use crate::row::{Columns, LeaseColumns, Row};
 use crate::table::Table;
 
@@ -38,6 +38,18 @@ pub(crate) struct Mysql {
 
 /// The column after those of `Row`: whether the session reads what is not committed.
 const READS_UNCOMMITTED: usize = 15;
+
+/// Why a session is refused, in the order of the columns that say so.
+const UNUSABLE: [&str; 4] = [
+    "the connection has a `completion_type` with which a COMMIT begins another transaction, or ends \
+     the connection; give the store connections with `NO_CHAIN`",
+    "the connection has `ORACLE` or `EMPTY_STRING_IS_NULL` in its `sql_mode`, which change what \
+     statements mean; give the store connections without them",
+    "the connection has a `sql_select_limit`, so that reads would leave rows out; give the store \
+     connections without it",
+    "the connection has a `timestamp` of its own, so that leases and records would end at wrong \
+     times; give the store connections without it",
+];
 
 impl Dialect for Mysql {
     type Db = MySql;
@@ -137,15 +149,21 @@ impl Dialect for Mysql {
                 .transpose();
         }
         let query = sqlx::query(sql(&self.statements.read))
-            .bind(id.operation())
-            .bind(id.key());
+            .bind(id.operation().as_bytes())
+            .bind(id.key().as_bytes());
         let Some(row) = query.fetch_optional(&mut *on).await? else {
             return Ok(None);
         };
         self.committed(on, id, row).await
     }
 
-    super::listing::reads!(sweep_at, sweep_at, operation, key);
+    super::listing::reads!(
+        |text| text.as_bytes(),
+        |at| at.sweep_at,
+        at.sweep_at,
+        at.operation.as_bytes(),
+        at.key.as_bytes()
+    );
 
     async fn ids(
         &self,
@@ -153,14 +171,17 @@ impl Dialect for Mysql {
         after: &Position,
         limit: i64,
     ) -> Result<Vec<(String, String)>, sqlx::Error> {
-        let query = sqlx::query_as(sql(&self.statements.listing.ids));
-        let operation = after.operation.as_str();
+        let query = sqlx::query(sql(&self.statements.listing.ids));
+        let operation = after.operation.as_bytes();
         let query = query
             .bind(operation)
-            .bind(after.key.as_str())
+            .bind(after.key.as_bytes())
             .bind(operation)
             .bind(limit);
-        query.fetch_all(on).await
+        let rows = query.fetch_all(on).await?;
+        rows.iter()
+            .map(|row| Ok((row.try_get_unchecked(0)?, row.try_get_unchecked(1)?)))
+            .collect()
     }
 
     async fn put(
@@ -213,8 +234,8 @@ impl Dialect for Mysql {
         revision: i64,
     ) -> Result<bool, sqlx::Error> {
         let query = sqlx::query(sql(&self.statements.writes.remove))
-            .bind(id.operation())
-            .bind(id.key())
+            .bind(id.operation().as_bytes())
+            .bind(id.key().as_bytes())
             .bind(revision);
         Ok(query.execute(on).await?.rows_affected() > 0)
     }
@@ -279,8 +300,13 @@ impl Dialect for Mysql {
                  committed; give the store connections with `autocommit`",
             ));
         }
+        for (index, why) in (2..).zip(UNUSABLE) {
+            if row.try_get::<Option<i64>, _>(index)?.unwrap_or_default() > 0 {
+                return Ok(Schema::Unusable(why));
+            }
+        }
         Ok(row
-            .try_get::<Option<String>, _>(1)?
+            .try_get_unchecked::<Option<String>, _>(1)?
             .map_or(Schema::Missing, Schema::Marked))
     }
 
@@ -315,34 +341,12 @@ impl Dialect for Mysql {
         on: &mut MySqlConnection,
         id: &RecordId,
         columns: &Columns,
-        looks: Looks,
     ) -> Result<Option<bool>, sqlx::Error> {
-        self.insert_unless_locked(on, id, columns, looks).await
+        self.insert_unless_locked(on, id, columns).await
     }
 
     async fn name_key(&self, on: &mut MySqlConnection, id: &RecordId) -> Result<(), sqlx::Error> {
         self.set(on, id, None).await
-    }
-
-    async fn insert_new_within(
-        &self,
-        on: &mut MySqlConnection,
-        id: &RecordId,
-        columns: &Columns,
-        wait: Duration,
-    ) -> Result<bool, sqlx::Error> {
-        let text = self.statements.insert_new_within(id, columns, wait);
-        match on.fetch_all(sqlx::raw_sql(sql(&text))).await {
-            Ok(rows) => {
-                let written = rows.first().map(|row| row.try_get::<i64, _>(0));
-                Ok(written.transpose()? == Some(1))
-            }
-            Err(error) => match Self::unlock(on, error).await {
-                // By a transaction that this one's read does not see.
-                sqlx::Error::Database(error) if error.is_unique_violation() => Ok(false),
-                error => Err(error),
-            },
-        }
     }
 
     async fn insert_within(
@@ -352,29 +356,8 @@ impl Dialect for Mysql {
         columns: &Columns,
         wait: Duration,
     ) -> Result<InsertResult, sqlx::Error> {
-        // One message: nothing can come between taking the server's lock and giving it back, but an
-        // error.
         let text = self.statements.insert_within(id, columns, wait);
-        let rows = match on.fetch_all(sqlx::raw_sql(sql(&text))).await {
-            Ok(rows) => rows,
-            Err(error) => return Err(Self::unlock(on, error).await),
-        };
-        let row = rows
-            .iter()
-            .find(|row| row.len() > 2)
-            .map(|row| super::read_row!(row))
-            .transpose()?;
-        let is_locked = rows
-            .iter()
-            .find(|row| row.len() <= 2)
-            .map(|row| row.try_get::<i64, _>(0))
-            .transpose()?
-            == Some(0);
-        Ok(match row {
-            _ if is_locked => InsertResult::Locked,
-            Some(row) => InsertResult::Row(Box::new(row)),
-            None => InsertResult::NotVisible,
-        })
+        self.lock_and_read(on, &text).await
     }
 
     async fn read_within(
@@ -382,16 +365,9 @@ impl Dialect for Mysql {
         on: &mut MySqlConnection,
         id: &RecordId,
         wait: Duration,
-    ) -> Result<Option<Row>, sqlx::Error> {
+    ) -> Result<InsertResult, sqlx::Error> {
         let text = self.statements.read_within(id, wait);
-        let rows = match on.fetch_all(sqlx::raw_sql(sql(&text))).await {
-            Ok(rows) => rows,
-            Err(error) => {
-                let _ = Self::restore_lock_limit(on, 0).await;
-                return Err(error);
-            }
-        };
-        rows.first().map(|row| super::read_row!(row)).transpose()
+        self.lock_and_read(on, &text).await
     }
 
     async fn limit_locks(on: &mut MySqlConnection, wait: Duration) -> Result<(), sqlx::Error> {
@@ -461,10 +437,10 @@ fn bind<'q>(
     // In this order: a column that was set has its new value further on in the statement. The
     // expiry comes last.
     query
-        .bind(columns.state)
+        .bind(columns.state.as_bytes())
         .bind(columns.attempt)
         .bind(columns.lease.owner.map(|owner| owner.to_vec()))
-        .bind(columns.lease.origin)
+        .bind(columns.lease.origin.map(str::as_bytes))
         .bind(expires_in)
         .bind(hold)
         .bind(expires_in)
@@ -476,13 +452,13 @@ fn bind<'q>(
         .bind(earliest)
         .bind(latest)
         .bind(anew)
-        .bind(columns.fingerprint.as_deref())
+        .bind(columns.fingerprint.as_deref().map(str::as_bytes))
         .bind(columns.outcome.is_error)
-        .bind(columns.outcome.codec.as_deref())
+        .bind(columns.outcome.codec.as_deref().map(str::as_bytes))
         .bind(columns.outcome.payload.as_deref())
         .bind(columns.questions)
-        .bind(columns.took_over.as_deref())
+        .bind(columns.took_over.as_deref().map(str::as_bytes))
         .bind(columns.revision)
-        .bind(id.operation())
-        .bind(id.key())
+        .bind(id.operation().as_bytes())
+        .bind(id.key().as_bytes())
 }

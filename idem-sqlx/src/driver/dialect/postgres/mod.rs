@@ -2,7 +2,7 @@
 
 pub(crate) mod errors;
 mod listen;
-mod statements;
+pub(crate) mod statements;
 mod undropped;
 
 use std::collections::HashSet;
@@ -160,7 +160,12 @@ impl Dialect for Postgresql {
             .transpose()
     }
 
-    super::listing::reads!(sweep_at, operation, key);
+    super::listing::reads!(
+        |text| text,
+        |at| at.sweep_at,
+        at.operation.as_str(),
+        at.key.as_str()
+    );
 
     async fn ids(
         &self,
@@ -279,6 +284,9 @@ impl Dialect for Postgresql {
         let query = sqlx::query(sql(&self.statements.table.schema))
             .bind(self.statements.table_name.as_str());
         let row = query.fetch_one(on).await?;
+        if !row.try_get::<bool, _>(2)? {
+            return Ok(Schema::Unusable(statements::CONVERTS_TEXT));
+        }
         if !row.try_get::<bool, _>(0)? {
             return Ok(Schema::Missing);
         }

@@ -69,6 +69,16 @@ fn notify(channel: &str, id: &str) -> String {
     )
 }
 
+/// Whether the database stores any text as it is sent, and the session converts none.
+pub(crate) const TAKES_ANY_TEXT: &str = "current_setting('server_encoding') = 'SQL_ASCII' \
+    OR current_setting('server_encoding') = 'UTF8' \
+    AND current_setting('client_encoding') IN ('UTF8', 'SQL_ASCII')";
+
+/// Why a database or a session is refused that does not.
+pub(crate) const CONVERTS_TEXT: &str = "the database or the connection has another encoding than \
+    UTF8, so keys would be refused or changed; give the store a database that was created with \
+    `ENCODING 'UTF8'`, and connections without another `client_encoding`";
+
 impl Statements {
     /// Creates the statements of separate steps. A claim waits for locks no longer than `limit`,
     /// which is given if the connection has no such limit. Otherwise a claim whose caller is gone
@@ -105,9 +115,11 @@ impl Statements {
             listing: listing(t),
             upkeep: upkeep(t),
             table: TableStatements {
-                schema: "SELECT to_regclass($1) IS NOT NULL, \
-                    obj_description(to_regclass($1), 'pg_class')"
-                    .into(),
+                schema: format!(
+                    "SELECT to_regclass($1) IS NOT NULL, \
+                     obj_description(to_regclass($1), 'pg_class'), {TAKES_ANY_TEXT}"
+                )
+                .into(),
                 create: create(table).into(),
             },
         }

@@ -197,7 +197,12 @@ impl Dialect for SqliteFile {
             .transpose()
     }
 
-    super::listing::reads!(sweep_at, operation, key);
+    super::listing::reads!(
+        |text| text,
+        |at| at.sweep_at,
+        at.operation.as_str(),
+        at.key.as_str()
+    );
 
     async fn ids(
         &self,
@@ -380,7 +385,8 @@ impl Dialect for SqliteFile {
     }
 
     async fn limit_locks(on: &mut SqliteConnection, wait: Duration) -> Result<(), sqlx::Error> {
-        Self::restore_lock_limit_later(on, millis(wait));
+        // Rounded up: a wait that ends too early is taken for a deadlock.
+        Self::restore_lock_limit_later(on, millis(wait).saturating_add(1));
         Ok(())
     }
 

@@ -38,7 +38,6 @@ pub(super) struct Statements {
 struct InsertParts {
     insert: Arc<str>,
     insert_ignoring: Arc<str>,
-    insert_or_lock: Arc<str>,
 }
 
 /// The texts between the values of a renewal.
@@ -53,13 +52,21 @@ const COLUMNS: &str = "operation, `key`, state, attempt, owner, origin, \
     fingerprint, is_error, codec, outcome, questions, took_over, revision";
 
 /// The columns of `Row`, in the order in which it is read. The time left is rounded up, so that a
-/// lease never ends early.
-const ROW: &str = "state, attempt, owner, origin, \
+/// lease never ends early. Texts are bytes in both directions: the server would read and write them
+/// in the character sets of the session.
+const ROW: &str = "CAST(state AS BINARY), attempt, owner, CAST(origin AS BINARY), \
     TIMESTAMPDIFF(MICROSECOND, leased_at, lease_until) DIV 1000, \
     TIMESTAMPDIFF(MICROSECOND, leased_at, expires_at) DIV 1000, \
     (TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at) + 999) DIV 1000, \
     TIMESTAMPDIFF(MICROSECOND, valid_until, expires_at) DIV 1000, \
-    fingerprint, is_error, codec, outcome, questions, took_over, revision";
+    CAST(fingerprint AS BINARY), is_error, CAST(codec AS BINARY), outcome, questions, \
+    CAST(took_over AS BINARY), revision";
+
+/// The operation and the key of a row.
+const ID: &str = "CAST(operation AS BINARY), CAST(`key` AS BINARY)";
+
+/// A parameter of bytes as a text of these columns.
+const TEXT: &str = "CONVERT(? USING utf8mb4) COLLATE utf8mb4_bin";
 
 /// The isolation level of the session, for each of the two servers.
 const LEVEL: &str = "/*M! @@tx_isolation */ /*!80000 @@transaction_isolation */";
@@ -71,7 +78,8 @@ const READS_UNCOMMITTED: &str =
 /// Keeps an existing row. `INSERT IGNORE` would turn errors into warnings.
 const IF_NONE: &str = " ON DUPLICATE KEY UPDATE operation = VALUES(operation); ";
 
-const AT: &str = "operation = ? AND `key` = ?";
+const AT: &str = "operation = CONVERT(? USING utf8mb4) COLLATE utf8mb4_bin \
+    AND `key` = CONVERT(? USING utf8mb4) COLLATE utf8mb4_bin";
 
 /// A parameter in milliseconds as an interval.
 const MS: &str = "INTERVAL ? * 1000 MICROSECOND";
@@ -101,7 +109,6 @@ impl Statements {
             inserts: InsertParts {
                 insert: format!("INSERT INTO {t} ({COLUMNS}) VALUES ").into(),
                 insert_ignoring: format!("INSERT IGNORE INTO {t} ({COLUMNS}) SELECT ").into(),
-                insert_or_lock: format!("INSERT INTO {t} ({COLUMNS}) SELECT ").into(),
             },
             then_read: format!("SELECT {ROW}, {READS_UNCOMMITTED} FROM {t} WHERE ").into(),
             then_read_revisions: format!("SELECT revision FROM {t} WHERE false").into(),
@@ -259,58 +266,64 @@ fn renewal(t: &str) -> RenewalParts {
 }
 
 fn listing(t: &str) -> ListStatements {
-    let row = ROW.replace("outcome,", "CAST('' AS BINARY),");
+    let row = ROW.replace("outcome,", "x'',");
     let sweep_at = "TIMESTAMPDIFF(MICROSECOND, TIMESTAMP('1970-01-01'), sweep_at)";
     let time = "(TIMESTAMP('1970-01-01') + INTERVAL ? MICROSECOND)";
-    let after = format!("sweep_at >= {time} AND (sweep_at, operation, `key`) > ({time}, ?, ?)");
+    let after =
+        format!("sweep_at >= {time} AND (sweep_at, operation, `key`) > ({time}, {TEXT}, {TEXT})");
     let between = format!(
-        "{after} AND sweep_at <= {time} AND (sweep_at, operation, `key`) <= ({time}, ?, ?) \
+        "{after} AND sweep_at <= {time} \
+         AND (sweep_at, operation, `key`) <= ({time}, {TEXT}, {TEXT}) \
          AND expires_at > UTC_TIMESTAMP(6)"
     );
     // Otherwise the optimizer may read the whole table for each window.
     let windows = format!("{t} FORCE INDEX (idem_records_sweep_at)");
     let window = |index: &str, only: &str| {
         Arc::from(format!(
-            "SELECT {row}, operation, `key`, {sweep_at} FROM {t}{index} WHERE {after} {only}\
+            "SELECT {row}, {ID}, {sweep_at} FROM {t}{index} WHERE {after} {only}\
              ORDER BY sweep_at, operation, `key` LIMIT ?"
         ))
     };
     ListStatements {
         window: window("", ""),
-        window_of_operation: window(" FORCE INDEX (PRIMARY)", "AND operation = ? "),
+        window_of_operation: window(
+            " FORCE INDEX (PRIMARY)",
+            &format!("AND operation = {TEXT} "),
+        ),
         window_end: format!(
-            "SELECT {sweep_at}, operation, `key` FROM {windows} WHERE {after} \
+            "SELECT {sweep_at}, {ID} FROM {windows} WHERE {after} \
              ORDER BY sweep_at, operation, `key` LIMIT 1 OFFSET ?"
         )
         .into(),
         window_in_states: format!(
-            "SELECT {row}, operation, `key`, {sweep_at} \
+            "SELECT {row}, {ID}, {sweep_at} \
              FROM {windows} WHERE {between} AND {} \
              ORDER BY sweep_at, operation, `key`",
             in_states("?", "?")
         )
         .into(),
         count: format!(
-            "SELECT operation, {} AS now, count(*), \
-             TIMESTAMPDIFF(MICROSECOND, min(leased_at), UTC_TIMESTAMP(6)) DIV 1000 \
-             FROM {windows} WHERE {between} GROUP BY operation, now",
+            "SELECT CAST(operation AS BINARY), CAST(CONVERT(now USING utf8mb4) AS BINARY), \
+             count(*), TIMESTAMPDIFF(MICROSECOND, min(leased_at), UTC_TIMESTAMP(6)) DIV 1000 \
+             FROM (SELECT operation, {} AS now, leased_at FROM {windows} WHERE {between}) AS r \
+             GROUP BY operation, now",
             state_now("UTC_TIMESTAMP(6)")
         )
         .into(),
         window_of_keys: format!(
-            "SELECT {row}, operation, `key`, {sweep_at} \
-             FROM {t} FORCE INDEX (PRIMARY) WHERE operation = ? AND `key` >= ? AND `key` < ? \
+            "SELECT {row}, {ID}, {sweep_at} FROM {t} FORCE INDEX (PRIMARY) \
+             WHERE operation = {TEXT} AND `key` >= {TEXT} AND `key` < {TEXT} \
              AND expires_at > UTC_TIMESTAMP(6) ORDER BY `key` LIMIT ?"
         )
         .into(),
         has_more: format!(
-            "SELECT 1 FROM {t} FORCE INDEX (PRIMARY) WHERE operation = ? LIMIT 1 OFFSET ?"
+            "SELECT 1 FROM {t} FORCE INDEX (PRIMARY) WHERE operation = {TEXT} LIMIT 1 OFFSET ?"
         )
         .into(),
         // Two ranges, because MySQL does not seek by a row of two columns.
         ids: format!(
-            "SELECT operation, `key` FROM {t} FORCE INDEX (PRIMARY) \
-             WHERE (operation = ? AND `key` > ?) OR operation > ? \
+            "SELECT {ID} FROM {t} FORCE INDEX (PRIMARY) \
+             WHERE (operation = {TEXT} AND `key` > {TEXT}) OR operation > {TEXT} \
              ORDER BY operation, `key` LIMIT ?"
         )
         .into(),
@@ -343,7 +356,8 @@ fn upkeep(t: &str) -> UpkeepStatements {
     }
 }
 
-/// As text, also where a step prepares its statements: see `Mysql::in_text`.
+/// Reads whether the session has a setting that would change what the statements do, and the mark of
+/// the table. As text, also where a step prepares its statements: see `Mysql::in_text`.
 fn schema(table: &Table) -> String {
     let name = table.name();
     let schema = table
@@ -351,8 +365,13 @@ fn schema(table: &Table) -> String {
         .map_or_else(|| "NULL".to_owned(), |schema| format!("'{schema}'"));
     format!(
         "SELECT CAST(@@autocommit AS SIGNED), \
-         (SELECT CAST(table_comment AS CHAR) FROM information_schema.tables \
-         WHERE table_schema = COALESCE({schema}, DATABASE()) AND table_name = '{name}')"
+         (SELECT CAST(CONVERT(table_comment USING utf8mb4) AS BINARY) FROM information_schema.tables \
+         WHERE table_schema = COALESCE({schema}, DATABASE()) AND table_name = '{name}'), \
+         CAST(@@completion_type <> 'NO_CHAIN' AS SIGNED), \
+         CAST(FIND_IN_SET('ORACLE', @@sql_mode) + FIND_IN_SET('EMPTY_STRING_IS_NULL', @@sql_mode) \
+         AS SIGNED), \
+         CAST(@@sql_select_limit < 18446744073709551615 AS SIGNED), \
+         CAST(ABS(TIMESTAMPDIFF(SECOND, NOW(6), SYSDATE(6))) > 60 AS SIGNED)"
     )
 }
 

@@ -10,11 +10,8 @@ use std::time::Duration;
 
 use idem_core::store::record::{Owner, RecordId};
 
-use super::super::super::{Guard, Looks};
-use super::{
-    IF_NONE, InsertParts, LEVEL, Statements, push_bytes, push_cells, push_id, push_text,
-    push_values,
-};
+use super::super::super::Guard;
+use super::{LEVEL, Statements, push_bytes, push_cells, push_id, push_text, push_values};
 use crate::row::{Columns, LeaseColumns};
 
 /// Larger outcomes are sent in four pieces. In hexadecimal, each of them is half as long as the
@@ -37,10 +34,13 @@ pub(in super::super) fn unlock() -> String {
 /// Limits how long statements wait for locks: `InnoDB` counts whole seconds. `MariaDB` takes zero
 /// for not at all, and `MySQL` makes it one.
 pub(in super::super) fn limit(wait: Duration) -> String {
+    limit_to(&whole_seconds(wait).to_string())
+}
+
+fn limit_to(seconds: &str) -> String {
     format!(
         "SET @idem_lock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION \
-         innodb_lock_wait_timeout = {}",
-        whole_seconds(wait)
+         innodb_lock_wait_timeout = {seconds}"
     )
 }
 
@@ -70,12 +70,12 @@ const AT_ONCE_IF_HARMLESS: &str = "SET STATEMENT innodb_lock_wait_timeout = \
 /// Ends them.
 const END: &str = "/*M!; END */";
 
-/// The row that a claim overwrites if it finds it. `@idem_takes` says that the row looks so, to a
-/// read that takes no lock. Then the row is locked exclusively from the start: two transactions
-/// with a shared lock that both want to overwrite it are a deadlock. Other rows are locked together
-/// with those that replay them too. A wrong guess costs a wait or a deadlock, never more.
+/// The row that a claim overwrites if it finds it.
 const TAKEN: &str = "(expires_at <= UTC_TIMESTAMP(6) OR state IN ('released', 'issued') \
     OR state = 'in_flight' AND lease_until <= UTC_TIMESTAMP(6))";
+
+/// How long the holder of the server's lock waits for a row, in seconds.
+const SLICE: u64 = 1;
 
 impl Statements {
     /// Sets the variables that the statements here use: the key, the name of the server's lock for
@@ -113,7 +113,7 @@ impl Statements {
         push_text(&mut text, Some(id.key().as_bytes()));
         text.push_str(
             " COLLATE utf8mb4_bin, @idem_lock = CONCAT('idem.', \
-            SUBSTR(SHA2(CONCAT_WS('.', CAST(DATABASE() AS BINARY), ",
+            SUBSTR(SHA2(CONCAT_WS(x'2e', CAST(DATABASE() AS BINARY), ",
         );
         push_bytes(&mut text, Some(self.table_name.as_bytes()));
         text.push_str(", ");
@@ -133,76 +133,18 @@ impl Statements {
         text.into()
     }
 
-    /// Writes a row where there is none, and waits for no other transaction: a claim that waits is
-    /// in [`insert_within`](Self::insert_within), behind a lock of the server. An insert that fails
-    /// because of a row keeps a shared lock on it. If two transactions have one, and need an
-    /// exclusive one next, they wait for each other, one of them at the server's lock. So in a
-    /// transaction of the caller's, a read that takes no lock comes first, and at SERIALIZABLE,
-    /// which has no such read, nothing is inserted. Neither is it where a lock that is not free
-    /// ends the whole transaction.
-    pub(in super::super) fn insert_at_once(
-        &self,
-        id: &RecordId,
-        columns: &Columns,
-        looks: Looks,
-    ) -> Arc<str> {
+    /// Writes a row, without a wait for another transaction. If it fails because of a row, it keeps
+    /// a shared lock on it. Whoever has one must not wait in
+    /// [`insert_within`](Self::insert_within): so the transaction is rolled back.
+    pub(in super::super) fn insert_at_once(&self, id: &RecordId, columns: &Columns) -> Arc<str> {
         let mut row = String::with_capacity(1024);
         push_cells(&mut row, id, columns);
-        let table = &self.table_name;
-        if looks == Looks::Never {
-            let insert = &self.inserts.insert;
-            return format!("{AT_ONCE} {insert}({row})").into();
-        }
-        let mut at = String::new();
-        push_id(&mut at, id);
-        let insert = &self.inserts.insert_or_lock;
-        format!(
-            "SELECT COUNT(*) + ({LEVEL} = 'SERIALIZABLE') INTO @idem_takes FROM {table} \
-             WHERE {at} AND {LEVEL} <> 'SERIALIZABLE'; \
-             {AT_ONCE} {insert}{row} FROM DUAL \
-             WHERE @idem_takes = 0 AND NOT @@innodb_rollback_on_timeout"
-        )
-        .into()
-    }
-
-    /// Writes a row where there is none, which is likely, and says how many it has written: if a
-    /// read that takes no lock sees one, nothing is locked. If there is one that it does not see,
-    /// the insert fails. At SERIALIZABLE, nothing is inserted: see
-    /// [`insert_at_once`](Self::insert_at_once). The rest is as in [`insert_within`](Self::insert_within).
-    pub(in super::super) fn insert_new_within(
-        &self,
-        id: &RecordId,
-        columns: &Columns,
-        wait: Duration,
-    ) -> Arc<str> {
-        let mut row = String::with_capacity(1024);
-        push_text(&mut row, Some(id.operation().as_bytes()));
-        row.push_str(", @idem_key");
-        push_values(&mut row, columns);
-        let table = &self.table_name;
-        let unlock = unlock();
-        let begin = begin_undoing(&unlock);
-        let limit = limit(wait);
-        let seconds = whole_seconds(wait);
-        let at = at(id);
-        let insert = &self.inserts.insert_or_lock;
-        format!(
-            "{begin} {limit}; \
-             SELECT COUNT(*) + ({LEVEL} = 'SERIALIZABLE'), GET_LOCK(@idem_lock, {seconds}) \
-             INTO @idem_takes, @idem_locked \
-             FROM {table} WHERE {at} AND {LEVEL} <> 'SERIALIZABLE'; \
-             {insert}{row} FROM DUAL WHERE @idem_locked = 1 AND @idem_takes = 0; \
-             SELECT ROW_COUNT(), RELEASE_LOCK(@idem_lock); {UNLIMIT} {END}"
-        )
-        .into()
+        let insert = &self.inserts.insert;
+        format!("{AT_ONCE} {insert}({row})").into()
     }
 
     /// Writes a row where there is none, and reads the one that stands there then, whatever this
     /// transaction has read before.
-    ///
-    /// Of several inserts that wait for one row, all but one meet a deadlock when its owner rolls
-    /// back. So they queue for a lock of the server, which is given back as soon as the insert is
-    /// over.
     pub(in super::super) fn insert_within(
         &self,
         id: &RecordId,
@@ -213,43 +155,48 @@ impl Statements {
         push_text(&mut row, Some(id.operation().as_bytes()));
         row.push_str(", @idem_key");
         push_values(&mut row, columns);
-        let table = &self.table_name;
-        let unlock = unlock();
-        let begin = begin_undoing(&unlock);
-        let limit = limit(wait);
-        let seconds = whole_seconds(wait);
-        let at = at(id);
-        let then_read = &self.then_read;
-        let InsertParts {
-            insert_ignoring,
-            insert_or_lock,
-            ..
-        } = &self.inserts;
-        format!(
-            "{begin} {limit}; \
-             SELECT COUNT(*) + ({LEVEL} = 'SERIALIZABLE') INTO @idem_takes FROM {table} \
-             WHERE {at} AND {LEVEL} <> 'SERIALIZABLE' AND {TAKEN}; \
-             SELECT @idem_locked := COALESCE(GET_LOCK(@idem_lock, {seconds}), 0); \
-             {insert_ignoring}{row} FROM DUAL WHERE @idem_locked = 1 AND @idem_takes = 0; \
-             {insert_or_lock}{row} FROM DUAL WHERE @idem_locked = 1 AND @idem_takes = 1{IF_NONE}\
-             {then_read}{at} AND @idem_locked = 1 LOCK IN SHARE MODE; {unlock} {END}"
-        )
-        .into()
+        let insert = &self.inserts.insert_ignoring;
+        let insert = format!("{insert}{row} FROM DUAL WHERE @idem_locked = 1;");
+        self.lock_and_read(id, wait, &insert)
     }
 
     /// Reads the row of a key that is never inserted, whatever this transaction has read before.
     pub(in super::super) fn read_within(&self, id: &RecordId, wait: Duration) -> Arc<str> {
+        self.lock_and_read(id, wait, "")
+    }
+
+    /// Reads a row behind the server's lock of its key, and locks it: exclusively if a claim
+    /// overwrites it, else together with those that replay it too.
+    ///
+    /// Of several inserts that wait for one row, all but one meet a deadlock when its owner rolls
+    /// back, and so do two claims that share the lock on a row which both overwrite. So they queue
+    /// for a lock of the server. It is taken before any lock of a row, and given back in the same
+    /// message: at SERIALIZABLE, even a plain read would lock. No statement can tell that level,
+    /// because the session's variable does not show that of a single transaction.
+    ///
+    /// Its holder may wait for a transaction that waits for the lock of the server, because of
+    /// another claim in it. No server sees that circle. So the holder waits for a row in slices,
+    /// and lets the next one try, whose wait closes a circle that the server sees. Not where the
+    /// end of a slice would roll the whole transaction back.
+    fn lock_and_read(&self, id: &RecordId, wait: Duration, insert: &str) -> Arc<str> {
         let table = &self.table_name;
         let then_read = &self.then_read;
-        let begin = begin_undoing(UNLIMIT);
-        let limit = limit(wait);
+        let unlock = unlock();
+        let begin = begin_undoing(&unlock);
+        let seconds = whole_seconds(wait);
+        let slice = seconds.min(SLICE);
+        let limit = limit_to(&format!(
+            "IF(@@innodb_rollback_on_timeout, {seconds}, {slice})"
+        ));
         let at = at(id);
         format!(
-            "{begin} {limit}; SELECT 1 - COUNT(*) INTO @idem_takes FROM {table} WHERE {at} AND NOT \
-             {TAKEN}; \
-             {then_read}{at} AND @idem_takes = 1 FOR UPDATE; {then_read}{at} AND @idem_takes = 0 \
-             LOCK IN SHARE MODE; \
-             {UNLIMIT} {END}"
+            "{begin} {limit}; \
+             SELECT @idem_locked := COALESCE(GET_LOCK(@idem_lock, {seconds}), 0); {insert} \
+             SELECT COUNT(*) INTO @idem_takes FROM {table} \
+             WHERE {at} AND @idem_locked = 1 AND {TAKEN} LOCK IN SHARE MODE; \
+             {then_read}{at} AND @idem_takes = 1 FOR UPDATE; \
+             {then_read}{at} AND @idem_locked = 1 AND @idem_takes = 0 LOCK IN SHARE MODE; \
+             {unlock} {END}"
         )
         .into()
     }

@@ -1,0 +1,237 @@
+//! Settings of a session that change what a statement means: they change no answer, or are refused.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use idem_core::store::AdminStore as _;
+use idem_core::store::admin::Listing;
+use idem_core::{Begin, Idempotency, Lookup, StoreError, StoreErrorKind};
+use idem_sqlx::sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
+use idem_sqlx::sqlx::postgres::PgPoolOptions;
+use idem_sqlx::sqlx::{self, AssertSqlSafe, Executor as _};
+use idem_sqlx::{MySqlStore, PostgresStore};
+use idem_testkit::PostgresServer;
+
+use crate::failed::Failed;
+use crate::pools::{mysql_at, over_both_servers};
+use crate::{LONG, Server as _, order, runtime};
+
+over_both_servers! {
+    a_key_is_one_whatever_a_session_speaks;
+    what_would_change_the_statements_is_refused;
+}
+
+const KEYS: [&str; 6] = ["plain", "é", "Ключ", "日本", "🦀", "[{|}~\\"];
+
+async fn with(url: &str, set: &'static str) -> MySqlPool {
+    let options = MySqlPoolOptions::new()
+        .max_connections(4)
+        .after_connect(move |on, _| {
+            Box::pin(async move { on.execute(sqlx::raw_sql(set)).await.map(drop) })
+        });
+    options.connect(url).await.unwrap()
+}
+
+/// Makes the calls that each write a record in a way of their own, and each of them twice: through
+/// one store, and then through another one.
+async fn runs_each_body_once(
+    name: &str,
+    [(one_pool, one), (other_pool, other)]: [(&MySqlPool, MySqlStore); 2],
+) {
+    let stores = [(one_pool, runtime(one)), (other_pool, runtime(other))];
+    for key in KEYS {
+        let name = format!("{name}: {key}");
+        let bodies = AtomicU32::new(0);
+        let body = async || Ok::<u32, Failed>(bodies.fetch_add(1, Ordering::Relaxed));
+        for (pool, idempotency) in [0, 1, 0].map(|index: usize| &stores[index]) {
+            let pool: &MySqlPool = pool;
+            let operation = |way| idempotency.operation(way).key(key);
+            let called = operation("names.é").run(body).await;
+            assert_eq!(called.unwrap().into_inner(), 0, "{name}");
+            let called = operation("begun").transaction(pool, async |_| body().await);
+            assert_eq!(called.await.unwrap().into_inner(), 1, "{name}");
+            let mut tx = pool.begin().await.unwrap();
+            let called = operation("within").run_in(&mut tx, async |_| body().await);
+            assert_eq!(called.await.unwrap().into_inner(), 2, "{name}");
+            tx.commit().await.unwrap();
+            if let Begin::Execute(lease) = operation("leased").begin().await.unwrap() {
+                let mut tx = pool.begin().await.unwrap();
+                lease
+                    .commit_in(&mut tx, &body().await.unwrap())
+                    .await
+                    .unwrap();
+                tx.commit().await.unwrap();
+            }
+            let looked = operation("leased").lookup::<u32>().await.unwrap();
+            assert!(matches!(looked, Lookup::Outcome(3)), "{name}: {looked:?}");
+            assert_eq!(bodies.load(Ordering::Relaxed), 4, "{name}");
+        }
+        let [(_, one), (_, other)] = &stores;
+        // Written by one, and ended by the other.
+        let failed = one.operation("released").key(key);
+        let failed = failed.run(async || Err::<u32, _>(Failed::Down));
+        failed.await.unwrap_err();
+        let again = other.operation("released").key(key).run(body).await;
+        assert_eq!(again.unwrap().into_inner(), 4, "{name}");
+        assert!(one.operation("released").key(key).forget().await.unwrap());
+        let looked = other.operation("released").key(key).lookup::<u32>().await;
+        assert!(matches!(looked.unwrap(), Lookup::Unknown), "{name}");
+        let token = one.operation("token").issue(key, LONG).await.unwrap();
+        let submitted = other.operation("token").token(&token, key).run(body).await;
+        assert_eq!(submitted.unwrap().into_inner(), 5, "{name}");
+    }
+}
+
+async fn a_key_is_one_whatever_a_session_speaks(url: &str) {
+    let plain = mysql_at(url).await;
+    for set in [
+        "SET NAMES latin1",
+        "SET NAMES cp1251",
+        "SET NAMES gbk",
+        "SET NAMES sjis",
+        "SET NAMES utf8mb3",
+        "SET NAMES utf8mb4 COLLATE utf8mb4_unicode_ci",
+        "SET NAMES swe7",
+        "SET NAMES binary",
+        "SET character_set_client = latin1",
+        "SET character_set_results = latin1",
+        "SET collation_connection = ucs2_general_ci",
+        "SET sql_mode = CONCAT(@@sql_mode, ',ANSI_QUOTES,NO_BACKSLASH_ESCAPES,HIGH_NOT_PRECEDENCE')",
+        "SET sql_mode = ''",
+        "SET time_zone = '+13:00'",
+    ] {
+        sqlx::raw_sql("DELETE FROM idem_records")
+            .execute(&plain.0)
+            .await
+            .unwrap();
+        let pool = with(url, set).await;
+        let store = MySqlStore::new(pool.clone());
+        store
+            .migrate()
+            .await
+            .unwrap_or_else(|error| panic!("{set}: {error}"));
+        let two = [(&pool, store.clone()), (&plain.0, plain.1.clone())];
+        runs_each_body_once(set, two).await;
+        let listed = async |store: &MySqlStore| {
+            let page = store.list(&Listing::all().limit(100)).await.unwrap();
+            let ids = page
+                .records
+                .iter()
+                .map(|listed| listed.id.as_str().to_owned());
+            ids.collect::<Vec<_>>()
+        };
+        let all = listed(&plain.1).await;
+        assert_eq!(all.len(), 5 * KEYS.len(), "{set}");
+        assert_eq!(listed(&store).await, all, "{set}");
+    }
+    // The other way round, and by the settings of sqlx.
+    for charset in ["latin1", "cp1251"] {
+        sqlx::raw_sql("DELETE FROM idem_records")
+            .execute(&plain.0)
+            .await
+            .unwrap();
+        let options = url.parse::<MySqlConnectOptions>().unwrap().charset(charset);
+        let pool = MySqlPool::connect_with(options).await.unwrap();
+        let own = MySqlStore::connect(format!("{url}?charset={charset}"))
+            .await
+            .unwrap();
+        runs_each_body_once(charset, [(&plain.0, plain.1.clone()), (&pool, own)]).await;
+    }
+}
+
+/// Says why `migrate` and the first step are refused.
+async fn is_refused(store: impl Fn() -> MySqlStore, because: &str) {
+    let why = |error: StoreError| {
+        assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+        assert!(error.to_string().contains(because), "{error}");
+    };
+    why(store().migrate().await.unwrap_err());
+    let error = order(&Idempotency::new(store()), "k", 1).await.unwrap_err();
+    assert!(
+        error.to_string().contains(because) && !error.is_retryable(),
+        "{error}"
+    );
+}
+
+async fn what_would_change_the_statements_is_refused(url: &str) {
+    let (pool, _) = mysql_at(url).await;
+    for (set, because) in [
+        ("SET autocommit = 0", "`autocommit`"),
+        ("SET completion_type = CHAIN", "`completion_type`"),
+        ("SET completion_type = 'RELEASE'", "`completion_type`"),
+        ("SET sql_select_limit = 1", "`sql_select_limit`"),
+        ("SET timestamp = 1700000000", "`timestamp`"),
+        ("SET sql_mode = 'ORACLE'", "`sql_mode`"),
+        ("SET sql_mode = 'EMPTY_STRING_IS_NULL'", "`sql_mode`"),
+    ] {
+        let server = "SELECT VERSION()";
+        let server: String = sqlx::query_scalar(server).fetch_one(&pool).await.unwrap();
+        // MySQL has none of these modes.
+        if because == "`sql_mode`" && !server.contains("MariaDB") {
+            continue;
+        }
+        let pool = with(url, set).await;
+        is_refused(|| MySqlStore::new(pool.clone()), because).await;
+        // The first is no matter in a transaction, and the other has no `BEGIN`.
+        if ["SET autocommit = 0", "SET sql_mode = 'ORACLE'"].contains(&set) {
+            continue;
+        }
+        // Where the transaction is what looks first.
+        let called = Idempotency::new(MySqlStore::new(pool.clone()));
+        let mut tx = pool.begin().await.unwrap();
+        let called = called.operation("tx").key("k");
+        let error = called.run_in(&mut tx, async |_| Ok::<_, Failed>(1)).await;
+        let error = error.unwrap_err();
+        assert!(error.to_string().contains(because), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_of_postgres_that_cannot_store_each_key_is_refused() {
+    let server = PostgresServer::shared().await.unwrap();
+    let create = "CREATE DATABASE in_latin1 ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0";
+    PostgresServer::execute_at(&server.url(), create).await;
+    let (host, _) = server
+        .url()
+        .rsplit_once('/')
+        .map(|(host, name)| (host.to_owned(), name.to_owned()))
+        .unwrap();
+    let latin1 = format!("{host}/in_latin1");
+    let says_so = |error: StoreError| {
+        assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+        assert!(error.to_string().contains("ENCODING 'UTF8'"), "{error}");
+    };
+    says_so(PostgresStore::connect(&latin1).await.unwrap_err());
+    let pool = PgPoolOptions::new().connect(&latin1).await.unwrap();
+    says_so(
+        PostgresStore::new(pool.clone())
+            .migrate()
+            .await
+            .unwrap_err(),
+    );
+    pool.close().await;
+    PostgresServer::execute_at(&server.url(), "DROP DATABASE in_latin1").await;
+
+    let database = PostgresServer::empty().await;
+    database.store().await;
+    let options = PgPoolOptions::new().after_connect(|on, _| {
+        let set = AssertSqlSafe("SET client_encoding = 'LATIN1'");
+        Box::pin(async move { on.execute(sqlx::raw_sql(set)).await.map(drop) })
+    });
+    let pool = options.connect(&database.url()).await.unwrap();
+    let idempotency = runtime(PostgresStore::new(pool));
+    let error = order(&idempotency, "é", 1).await.unwrap_err();
+    assert!(error.to_string().contains("`client_encoding`"), "{error}");
+}
+
+#[tokio::test]
+async fn migrating_into_a_schema_that_does_not_exist_does_not_say_to_migrate() {
+    let url = PostgresServer::empty().await.url();
+    let store = PostgresServer::with_table(&url, "nowhere.records").await;
+    let error = store.migrate().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("nowhere") && !text.contains("migrate"),
+        "{text}"
+    );
+}
