@@ -145,6 +145,107 @@ macro_rules! over {
     };
 }
 
+/// What a connection is left with that then never takes a statement again, and what it does to it.
+macro_rules! stale {
+    ($name:ident, $Server:ty, $Store:ident, $PoolOptions:ident, $leaves:expr) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            let database = <$Server>::empty().await;
+            database.store().await;
+            for (leaves, alter) in $leaves {
+                let options = $PoolOptions::new()
+                    .max_connections(CONNECTIONS)
+                    .test_before_acquire(false);
+                let pool = options.connect(&database.url()).await.unwrap();
+                let idempotency = runtime($Store::new(pool.clone()));
+                let all = async |leaves: &'static str| {
+                    let mut all = Vec::new();
+                    for _ in 0..CONNECTIONS {
+                        all.push(pool.acquire().await.unwrap());
+                    }
+                    for mut on in all.drain(..) {
+                        let _ = sqlx::raw_sql(leaves).execute(&mut *on).await;
+                        on.return_to_pool().await;
+                    }
+                };
+                let name = format!("{leaves}{alter}");
+                let key = |n: u32| format!("{name}, {n}");
+                let transaction = async |key: &str| {
+                    let operation = idempotency.operation("orders").key(key);
+                    let call = operation.transaction(&pool, async |_| Ok::<u32, Failed>(4));
+                    call.await.map(|outcome| outcome.is_replayed())
+                };
+                let within = async |key: &str| {
+                    let mut tx = pool.begin().await?;
+                    let operation = idempotency.operation("orders").key(key);
+                    let outcome = operation.run_in(&mut tx, async |_| Ok::<u32, Failed>(4));
+                    let is_replayed = outcome.await?.is_replayed();
+                    tx.commit().await?;
+                    Ok::<_, Failed>(is_replayed)
+                };
+                // Each connection has its statements prepared.
+                for n in 0..12 {
+                    order(&idempotency, &key(n), 1).await.unwrap();
+                    transaction(&key(n + 100)).await.unwrap();
+                    within(&key(n + 200)).await.unwrap();
+                }
+                all(leaves).await;
+                database.execute(alter).await;
+                // One step closes all of them.
+                order(&idempotency, &key(1000), 1).await.unwrap();
+                order(&idempotency, &key(0), 1).await.unwrap();
+                all(leaves).await;
+                database.execute(alter).await;
+                // A call in a transaction may fail once for each connection, and then no more.
+                let mut failures = 0;
+                for n in 0..3 * CONNECTIONS {
+                    match transaction(&key(2000 + n)).await {
+                        Ok(is_replayed) => assert!(!is_replayed, "{name}"),
+                        Err(Failed::Idem(error)) => {
+                            assert!(error.is_retryable(), "{name}: {error}");
+                            failures += 1;
+                        }
+                        Err(error) => panic!("{name}: {error}"),
+                    }
+                }
+                assert!(failures <= CONNECTIONS, "{name}: {failures}");
+                assert!(!transaction(&key(3000)).await.unwrap(), "{name}");
+                pool.close().await;
+            }
+        }
+    };
+}
+
+stale!(
+    postgres_leaves_connections_that_take_no_statement_again,
+    PostgresServer,
+    PostgresStore,
+    PgPoolOptions,
+    [
+        ("SET default_transaction_read_only = on", "SELECT 1"),
+        ("DEALLOCATE ALL", "SELECT 1"),
+        ("BEGIN; SELECT 1 / 0", "SELECT 1"),
+        (
+            "SELECT 1",
+            "ALTER TABLE idem_records ALTER codec TYPE varchar(9)"
+        ),
+    ]
+);
+stale!(
+    mariadb_leaves_connections_that_take_no_statement_again,
+    MariaDbServer,
+    MySqlStore,
+    MySqlPoolOptions,
+    [("SET SESSION TRANSACTION READ ONLY", "SELECT 1")]
+);
+stale!(
+    real_mysql_leaves_connections_that_take_no_statement_again,
+    MySqlServer,
+    MySqlStore,
+    MySqlPoolOptions,
+    [("SET SESSION TRANSACTION READ ONLY", "SELECT 1")]
+);
+
 over!(
     on_postgres, PostgresServer, PostgresStore, PgPool, PgPoolOptions,
     others: "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid \
@@ -163,7 +264,9 @@ over!(
         "CREATE OR REPLACE TRIGGER refuse BEFORE INSERT ON idem_records FOR EACH ROW EXECUTE \
          FUNCTION refuse()",
     ],
-    refusals: ["57P05", "57P01", "57P02", "57P04", "25P04"]
+    refusals: [
+        "57P05", "57P01", "57P02", "57P04", "25P04", "25006", "0A000", "26000", "42P05", "25P02",
+    ]
 );
 over!(
     on_mariadb, MariaDbServer, MySqlStore, MySqlPool, MySqlPoolOptions,
@@ -178,7 +281,10 @@ over!(
            THEN \
            SET @refused = REFUSAL; SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = REFUSAL; END IF",
     ],
-    refusals: ["1047", "1053", "1412", "1927", "2006", "2013", "3101", "3169", "4031"]
+    refusals: [
+        "1047", "1053", "1412", "1927", "2006", "2013", "3101", "3169", "4031", "1290", "1792",
+        "1836", "1243", "1615",
+    ]
 );
 over!(
     real_mysql, MySqlServer, MySqlStore, MySqlPool, MySqlPoolOptions,
@@ -193,5 +299,8 @@ over!(
            THEN \
            SET @refused = REFUSAL; SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = REFUSAL; END IF",
     ],
-    refusals: ["1047", "1053", "1412", "1927", "2006", "2013", "3101", "3169", "4031"]
+    refusals: [
+        "1047", "1053", "1412", "1927", "2006", "2013", "3101", "3169", "4031", "1290", "1792",
+        "1836", "1243", "1615",
+    ]
 );

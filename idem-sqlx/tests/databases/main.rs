@@ -31,6 +31,7 @@ mod hostile;
 mod levels;
 mod limited;
 mod listing;
+mod locked_tables;
 mod mysql;
 mod observing;
 mod other_driver;

@@ -421,7 +421,7 @@ async fn an_owner_that_is_too_late_learns_so_whatever_its_transaction_has_read(u
 
 /// The texts of what sqlx logs at WARN.
 #[derive(Clone, Default)]
-struct Statements(Arc<Mutex<String>>);
+pub(crate) struct Statements(pub(crate) Arc<Mutex<String>>);
 
 impl Visit for &mut Statements {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
@@ -445,7 +445,7 @@ impl Subscriber for Statements {
     fn exit(&self, _: &Id) {}
 }
 
-fn hex(text: &str) -> String {
+pub(crate) fn hex(text: &str) -> String {
     text.bytes()
         .fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"))
 }

@@ -14,11 +14,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use idem_core::StoreErrorKind;
 use idem_core::store::admin::KeyRange;
 use idem_core::store::record::{Owner, RecordId};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use self::sqlx::database::HasStatementCache;
 use self::sqlx::error::DatabaseError;
 use self::sqlx::{Connection, Database, Pool};
 use super::super::{TransactionManager as _, sqlx};
@@ -72,6 +74,10 @@ pub(crate) enum ErrorClass {
     /// Not carried out: the server had ended the connection, or accepts no statements, for this
     /// reason. Another connection may work.
     Ended(&'static str),
+    /// Not carried out, and this connection will never do it: it leads to a server that has become
+    /// read-only, or is in a state that does not end. One that is opened now may work. If it does
+    /// not, the error is of this kind, for this reason.
+    Stale(StoreErrorKind, &'static str),
     /// Not carried out: perhaps the table or a column is missing.
     Schema,
     /// Not carried out, because the database cannot write now; for this reason.
@@ -173,7 +179,7 @@ pub(crate) struct LeaseRenewal {
 
 /// The statements of a database. Each is a transaction of its own.
 pub(crate) trait Dialect: Send + Sync + Sized + 'static {
-    type Db: Database;
+    type Db: Database + HasStatementCache;
 
     /// The database, as errors call it.
     const NAME: &'static str;

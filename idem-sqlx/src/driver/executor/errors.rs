@@ -57,6 +57,7 @@ pub(crate) fn failed<D: Dialect>(place: &str, error: Error) -> StoreError {
         ),
         ErrorClass::Lost => (StoreErrorKind::Unavailable, ""),
         ErrorClass::Unavailable(why) | ErrorClass::Ended(why) => (StoreErrorKind::Unavailable, why),
+        ErrorClass::Stale(kind, why) => (kind, why),
         ErrorClass::Timeout => (StoreErrorKind::Timeout, ""),
         ErrorClass::Full => (
             StoreErrorKind::Full,
@@ -82,6 +83,7 @@ pub(crate) fn unconnected<D: Dialect>(place: &str, error: Error) -> StoreError {
     let (kind, advice) = match classify::<D>(&error) {
         ErrorClass::Refused(advice) => (StoreErrorKind::Refused, advice),
         ErrorClass::Unavailable(why) | ErrorClass::Ended(why) => (StoreErrorKind::Unavailable, why),
+        ErrorClass::Stale(kind, why) => (kind, why),
         _ => (
             StoreErrorKind::Unavailable,
             "; check that the database runs and can be reached from here",

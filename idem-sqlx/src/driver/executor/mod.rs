@@ -31,6 +31,7 @@ use self::background::BackgroundTasks;
 use self::clock::DatabaseClock;
 use self::duplicates::{Duplicates, Expected};
 use self::errors::{StepError, classify, failed};
+pub(crate) use self::pool::close_idle;
 use self::pool::{ConnectionPool, PooledConnection};
 use self::queue::{StepPermit, StepQueue};
 pub(crate) use self::settings::{Settings, TIME_LIMIT};
@@ -71,6 +72,8 @@ pub(crate) struct Executor<D: Dialect> {
     /// The queue of steps that only read, where steps that may write come one at a time.
     reads: StepQueue,
     background: BackgroundTasks,
+    /// Whether the last transaction was on a connection that leads to nothing any more.
+    has_met_stale: AtomicBool,
 }
 
 /// The queue in which a step waits until it may run.
@@ -142,6 +145,7 @@ impl<D: Dialect> Executor<D> {
             steps: StepQueue::new(writers),
             reads: StepQueue::new(size.saturating_sub(writers)),
             background: BackgroundTasks::default(),
+            has_met_stale: AtomicBool::new(false),
         })
     }
 
@@ -332,6 +336,7 @@ impl<D: Dialect> Executor<D> {
                     sleep(pause).await;
                 }
                 Retry::OnAnotherConnection => {}
+                Retry::OnNewConnection => self.connections.close_idle(),
                 Retry::Never => return Err(self.final_error(options, error, connection).await),
             }
         }
@@ -346,7 +351,10 @@ impl<D: Dialect> Executor<D> {
     ) -> StoreError {
         let error_class = classify::<D>(&error);
         let mut failure = failed::<D>(self.place(), error);
-        if matches!(error_class, ErrorClass::Lost | ErrorClass::Ended(_)) {
+        if matches!(
+            error_class,
+            ErrorClass::Lost | ErrorClass::Ended(_) | ErrorClass::Stale(..)
+        ) {
             return failure;
         }
         if error_class == ErrorClass::Schema && options.checks_table {
@@ -382,6 +390,22 @@ impl<D: Dialect> Executor<D> {
             .map_err(StepError::Unsent)?;
         self.table.pass();
         Ok(())
+    }
+
+    /// Notes whether the last claim in a transaction of the application was on a connection that
+    /// leads to nothing.
+    pub(crate) fn note_stale(&self, is_stale: bool) {
+        if is_stale != self.has_met_stale.load(Ordering::Relaxed) {
+            self.has_met_stale.store(is_stale, Ordering::Relaxed);
+        }
+    }
+
+    /// Closes the idle connections of the pool where a transaction begins next, if the last one was
+    /// on such a connection.
+    pub(crate) fn close_stale(&self, pool: &Pool<D::Db>) {
+        if self.has_met_stale.load(Ordering::Relaxed) {
+            close_idle(pool);
+        }
     }
 
     /// Whether the table was found to belong to `idem`.
@@ -472,12 +496,15 @@ struct Retries {
     conflicts: u32,
     losses: u32,
     most_losses: u32,
+    was_stale: bool,
 }
 
 /// Whether a step is sent again.
 enum Retry {
     After(Duration),
     OnAnotherConnection,
+    /// Not on one that is idle now.
+    OnNewConnection,
     Never,
 }
 
@@ -488,6 +515,7 @@ impl Retries {
             conflicts: 0,
             losses: 0,
             most_losses: connections.saturating_add(1),
+            was_stale: false,
         }
     }
 
@@ -497,6 +525,10 @@ impl Retries {
                 self.conflicts += 1;
                 let longest = 1000 * u64::from(self.conflicts);
                 Retry::After(Duration::from_micros(fastrand::u64(..longest)))
+            }
+            ErrorClass::Stale(..) if !self.was_stale => {
+                self.was_stale = true;
+                Retry::OnNewConnection
             }
             ErrorClass::Lost if resend == Resend::Never => Retry::Never,
             ErrorClass::Lost | ErrorClass::Ended(_) if self.losses < self.most_losses => {

@@ -7,8 +7,8 @@ use idem_core::{StoreError, StoreErrorKind};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use self::sqlx::Pool;
 use self::sqlx::pool::PoolConnection;
+use self::sqlx::{Database, Pool};
 use super::super::super::sqlx;
 use super::super::dialect::{Conn, Dialect};
 use super::connect::PendingConnects;
@@ -88,10 +88,28 @@ impl<D: Dialect> ConnectionPool<D> {
         }
     }
 
+    /// Closes the idle connections, because one of them has shown that it leads to nothing: where
+    /// an address has moved on, all of them do.
+    pub(crate) fn close_idle(&self) {
+        for connection in self.idle.take_all() {
+            drop(connection.detach());
+        }
+        close_idle(&self.pool);
+    }
+
     pub(crate) fn unconnected_in_time(&self) -> StoreError {
         let in_use = self.pool.size().saturating_sub(self.pending.count());
         let exhausted = in_use >= self.size_limit() && self.pool.num_idle() == 0;
         errors::unconnected_in_time::<D>(&self.place, self.limit, exhausted)
+    }
+}
+
+/// Closes the idle connections of a pool.
+pub(crate) fn close_idle<Db: Database>(pool: &Pool<Db>) {
+    for _ in 0..pool.num_idle() {
+        if let Some(connection) = pool.try_acquire() {
+            drop(connection.detach());
+        }
     }
 }
 

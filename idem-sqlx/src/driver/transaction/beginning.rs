@@ -16,9 +16,11 @@ use self::sqlx::{Pool, Transaction};
 use super::super::super::{Beginning, TransactionManager, composed, fixed, sqlx};
 use super::super::dialect::Dialect;
 use super::super::executor::duplicates::Expected;
-use super::super::executor::{CONNECT_WAIT, Executor, errors};
+use super::super::executor::{CONNECT_WAIT, Executor, close_idle, errors};
 use super::super::store::steps::{ClaimStep, claim_step};
-use super::{Manager, claim_at_once, expects_nothing, failed, is_conflict, roll_back_all};
+use super::{
+    Manager, claim_at_once, expects_nothing, failed, is_conflict, is_stale, roll_back_all,
+};
 use crate::row::FoundRow;
 
 /// Begins a transaction that may write.
@@ -34,6 +36,7 @@ pub(crate) async fn begin_for<D: Dialect>(
     pool: &Pool<D::Db>,
     id: &RecordId,
 ) -> Result<Transaction<'static, D::Db>, StoreError> {
+    executor.close_stale(pool);
     match executor.within.naming(id) {
         Some(name) => {
             let text = format!("{name}; START TRANSACTION");
@@ -54,9 +57,11 @@ pub(crate) async fn begin_claiming<D: Dialect>(
     let Some(first) = expects_nothing(executor, claim) else {
         return Ok((begin_for(executor, pool, &claim.id).await?, None));
     };
+    executor.close_stale(pool);
     let mut tx = begin::<D>(pool).await?;
     // An error is left to the claim that follows, which meets it too, or another one.
     if let Ok(Some(claimed)) = claim_at_once(executor, &mut tx, claim, &first).await {
+        executor.note_stale(false);
         return Ok((tx, Some(claimed)));
     }
     let name = executor.within.naming(&claim.id);
@@ -143,11 +148,12 @@ async fn begin_by<D: Dialect>(
             roll_back_all::<D>(&mut connection).await;
         }
         let asked = Instant::now();
-        let beginning = ToItsEnd::new(Transaction::begin(connection, statement.clone()));
-        // A writer waits for the others as long as its connection says.
+        let beginning = Transaction::begin(connection, statement.clone());
         let begun = match D::BEGIN_AS_WRITER {
+            // A writer waits for the others as long as its connection says. SQLite rolls back what
+            // nobody waits for; a task would keep the writer until its runtime is driven again.
             Some(_) => beginning.await,
-            None => match timeout(CONNECT_WAIT, beginning).await {
+            None => match timeout(CONNECT_WAIT, ToItsEnd::new(beginning)).await {
                 Ok(begun) => begun,
                 Err(_) => return Err(errors::timed_out::<D>(&place, CONNECT_WAIT).unsent()),
             },
@@ -155,6 +161,10 @@ async fn begin_by<D: Dialect>(
         match begun {
             Ok(transaction) => return Ok(transaction),
             Err(error) if errors::breaks_connection::<D>(&error) && losses > 0 => losses -= 1,
+            Err(error) if is_stale::<D>(&error) && losses > 0 => {
+                losses -= 1;
+                close_idle(pool);
+            }
             Err(error) => return Err(not_begun::<D>(&place, asked.elapsed(), error)),
         }
     }

@@ -1,6 +1,7 @@
 //! Steps in a caller's transaction, on its connection.
 
 mod beginning;
+mod lock_wait;
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -8,10 +9,10 @@ use std::time::Duration;
 
 use idem_core::store::record::{Claim, Claimed, Commit, InFlight, OnClaim, Ownership, RecordId};
 use idem_core::{RecordInfo, StoreError, StoreErrorKind};
-use tokio::time::Instant;
 
+use self::lock_wait::LockWait;
 use self::sqlx::error::DatabaseError;
-use self::sqlx::{Database, Transaction};
+use self::sqlx::{Connection as _, Database, Transaction};
 
 pub(crate) use self::beginning::{begin, begin_claiming, begin_for, begin_with, find_outcome};
 use super::super::{TransactionManager, sqlx};
@@ -82,42 +83,6 @@ async fn claim_at_once<D: Dialect>(
     }))
 }
 
-/// How long a claim waits for locks of other transactions.
-struct LockWait {
-    length: Duration,
-    /// `None`: further away than the clock can tell.
-    end: Option<Instant>,
-}
-
-#[allow(
-    clippy::disallowed_methods,
-    reason = "how long a caller waits, compared with nothing of the database"
-)]
-impl LockWait {
-    fn new(length: Duration) -> Self {
-        let end = Instant::now().checked_add(length);
-        Self { length, end }
-    }
-
-    fn left(&self) -> Duration {
-        self.end.map_or(self.length, |end| {
-            end.saturating_duration_since(Instant::now())
-        })
-    }
-
-    /// Whether the database has ended a wait for a lock before its time, because it would be a
-    /// deadlock. SQLite does: a transaction that has read cannot become the writer while another
-    /// one is.
-    fn is_refused<D: Dialect>(&self) -> bool {
-        D::ONE_WRITER && !self.left().is_zero()
-    }
-
-    /// The limit for one statement. `None`: no other transaction can hold a lock.
-    fn limit(&self) -> Option<Duration> {
-        (self.length < Duration::MAX).then(|| self.left())
-    }
-}
-
 /// Claims a key that the transaction has [named](Dialect::name_key).
 pub(crate) async fn claim_named<D: Dialect>(
     executor: &Arc<Executor<D>>,
@@ -135,15 +100,27 @@ pub(crate) async fn claim_named<D: Dialect>(
             StepError::Sql(error) | StepError::Unsent(error) => failed(executor, error),
         })?;
     let wait = LockWait::new(wait);
+    let mut was_stale = false;
     loop {
         match claim_on(executor, on, claim, &wait).await {
             // MariaDB reports some statements that it has interrupted as locked.
             Ok(Claimed::InFlight { attempt: 0, .. }) => {}
-            Ok(claimed) => return Ok(claimed),
+            Ok(claimed) => {
+                executor.note_stale(false);
+                return Ok(claimed);
+            }
             Err(StepError::Store(error)) => return Err(error),
             Err(StepError::Sql(error) | StepError::Unsent(error))
                 if is_statement_timeout::<D>(&error)
                     || is_lock_timeout::<D>(&error) && !wait.is_refused::<D>() => {}
+            Err(StepError::Sql(error) | StepError::Unsent(error))
+                if is_stale::<D>(&error) && !was_stale =>
+            {
+                was_stale = true;
+                forget_statements(executor, on).await;
+                undo_statement::<D>(on).await.map_err(ended::<D>)?;
+                continue;
+            }
             Err(StepError::Sql(error) | StepError::Unsent(error)) => {
                 return Err(failed(executor, error));
             }
@@ -308,8 +285,21 @@ pub(crate) async fn commit<D: Dialect>(
     match commit_on(&executor.within, on, commit, guard).await {
         Ok(ownership) => Ok(ownership),
         Err(StepError::Store(error)) => Err(error),
-        Err(StepError::Sql(error) | StepError::Unsent(error)) => Err(failed(executor, error)),
+        Err(StepError::Sql(error) | StepError::Unsent(error)) => {
+            if is_stale::<D>(&error) {
+                forget_statements(executor, on).await;
+            }
+            Err(failed(executor, error))
+        }
     }
+}
+
+/// Has the statements of this connection prepared anew, which its server does not know any more, or
+/// refuses since the table was altered. If it leads to a server that does not write, the pool has
+/// more of its kind.
+async fn forget_statements<D: Dialect>(executor: &Executor<D>, on: &mut Conn<D>) {
+    executor.note_stale(true);
+    let _ = on.clear_cached_statements().await;
 }
 
 pub(crate) async fn savepoint<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError> {
@@ -385,6 +375,10 @@ fn is_lock_timeout<D: Dialect>(error: &sqlx::Error) -> bool {
 
 fn is_statement_timeout<D: Dialect>(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Database(error) if D::is_statement_timeout(&**error))
+}
+
+fn is_stale<D: Dialect>(error: &sqlx::Error) -> bool {
+    matches!(classify::<D>(error), ErrorClass::Stale(..))
 }
 
 fn failed<D: Dialect>(executor: &Executor<D>, error: sqlx::Error) -> StoreError {

@@ -2,6 +2,7 @@
 
 mod files;
 mod limits;
+mod parked;
 mod processes;
 
 use std::path::Path;

@@ -4,6 +4,8 @@
 //! The numbers are those of MySQL's server error reference and of MariaDB's list of error codes. No
 //! number here means something else to the other server that a step could meet.
 
+use idem_core::StoreErrorKind;
+
 use self::sqlx::error::DatabaseError;
 use self::sqlx::mysql::MySqlDatabaseError;
 use super::super::super::super::sqlx;
@@ -37,9 +39,13 @@ pub(super) fn classify(error: &dyn DatabaseError) -> ErrorClass {
             ErrorClass::Lost
         }
         1146 | 1054 => ErrorClass::Schema,
-        1290 | 1792 | 1836 => ErrorClass::Unavailable(
+        1290 | 1792 | 1836 | 1874 => ErrorClass::Stale(
+            StoreErrorKind::Unavailable,
             "; this server is read-only: a failover is under way, or the address is wrong",
         ),
+        // Prepared statements that the server no longer knows (behind a proxy), that it must
+        // prepare again, or of which it has too many.
+        1243 | 1461 | 1615 => ErrorClass::Stale(StoreErrorKind::Unavailable, ""),
         1040 | 1203 | 1226 => ErrorClass::Unavailable("; the server takes no more connections"),
         3032 => ErrorClass::Unavailable("; this server is offline for its administrator"),
         3100 => ErrorClass::Unavailable(

@@ -110,7 +110,8 @@ impl Mysql {
     }
 
     /// Overwrites a row that this transaction has claimed, in one message. `None`: another
-    /// transaction has locked it, because this one has ended, or the outcome is too long for that.
+    /// transaction has locked it, because this one has ended, or the table; the outcome is too long
+    /// for that; or the server has no limit for one statement.
     pub(super) async fn put_claimed(
         &self,
         on: &mut MySqlConnection,
@@ -118,22 +119,20 @@ impl Mysql {
         owner: Owner,
         columns: &Columns,
     ) -> Result<Option<bool>, sqlx::Error> {
-        loop {
-            let lacks = self.lacks_set_statement.load(Ordering::Relaxed);
-            let Some(text) = self.statements.put_claimed(id, owner, columns, lacks) else {
-                return Ok(None);
-            };
-            return match on.execute(sqlx::raw_sql(sql(&text))).await {
-                Ok(done) => Ok(Some(done.rows_affected() > 0)),
-                Err(sqlx::Error::Database(error)) if Self::is_lock_timeout(&*error) => Ok(None),
-                Err(sqlx::Error::Database(error))
-                    if !lacks && errors::is_unknown_statement(&*error) =>
-                {
-                    self.lacks_set_statement.store(true, Ordering::Relaxed);
-                    continue;
-                }
-                Err(error) => Err(error),
-            };
+        if self.lacks_set_statement.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let Some(text) = self.statements.put_claimed(id, owner, columns) else {
+            return Ok(None);
+        };
+        match on.execute(sqlx::raw_sql(sql(&text))).await {
+            Ok(done) => Ok(Some(done.rows_affected() > 0)),
+            Err(sqlx::Error::Database(error)) if errors::is_unknown_statement(&*error) => {
+                self.lacks_set_statement.store(true, Ordering::Relaxed);
+                Ok(None)
+            }
+            Err(sqlx::Error::Database(error)) if Self::is_lock_timeout(&*error) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

@@ -3,6 +3,8 @@
 //! The codes are those of PostgreSQL's appendix A. `PgBouncer` and other proxies answer with codes
 //! of class 08.
 
+use idem_core::StoreErrorKind;
+
 use self::sqlx::error::DatabaseError;
 use self::sqlx::postgres::{PgDatabaseError, PgSeverity};
 use super::super::super::super::sqlx;
@@ -46,9 +48,13 @@ pub(super) fn classify(error: &dyn DatabaseError) -> ErrorClass {
         // Shutdown, crash, dropped database, and the time limits of transactions.
         "57P01" | "57P02" | "57P04" | "25P03" | "25P04" => ErrorClass::Lost,
         "42P01" | "42703" | "3F000" => ErrorClass::Schema,
-        "25006" => ErrorClass::Unavailable(
+        "25006" => ErrorClass::Stale(
+            StoreErrorKind::Unavailable,
             "; this is a replica: a failover is under way, or the address is wrong",
         ),
+        // "cached plan must not change result type", after an `ALTER TABLE`; a transaction that
+        // failed and was left open.
+        "0A000" | "25P02" => ErrorClass::Stale(StoreErrorKind::Unavailable, ""),
         "57P03" | "53300" => ErrorClass::Unavailable(""),
         "57014" | "55P03" => ErrorClass::Timeout,
         "53100" => ErrorClass::Full,
@@ -56,9 +62,11 @@ pub(super) fn classify(error: &dyn DatabaseError) -> ErrorClass {
         "28000" | "28P01" => ErrorClass::Refused("; correct the user and password"),
         "3D000" => ErrorClass::Refused("; correct the database's name"),
         // There is one already, or none, of that name.
-        "42P05" | "26000" => ErrorClass::Refused(MIXED_UP),
+        "42P05" | "26000" => ErrorClass::Stale(StoreErrorKind::Refused, MIXED_UP),
         // Another one has this name, with other parameters.
-        "08P01" if error.message().contains("prepared statement") => ErrorClass::Refused(MIXED_UP),
+        "08P01" if error.message().contains("prepared statement") => {
+            ErrorClass::Stale(StoreErrorKind::Refused, MIXED_UP)
+        }
         "42501" => {
             ErrorClass::Refused("; the user needs SELECT, INSERT, UPDATE and DELETE on the table")
         }

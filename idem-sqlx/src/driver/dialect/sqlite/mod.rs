@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use idem_core::StoreErrorKind;
 use idem_core::store::admin::KeyRange;
 use idem_core::store::record::RecordId;
 
@@ -54,45 +55,36 @@ macro_rules! bind {
     };
 }
 
-impl SqliteFile {
-    async fn insert_each(
-        &self,
-        on: &mut SqliteConnection,
-        rows: &[(RecordId, Columns)],
-    ) -> Result<HashSet<i64>, sqlx::Error> {
-        let mut written = HashSet::with_capacity(rows.len());
-        for (id, columns) in rows {
-            if self.insert_new(&mut *on, id, columns).await? {
-                written.insert(columns.revision);
-            }
-        }
-        Ok(written)
-    }
-
-    async fn renew_each(
-        &self,
-        on: &mut SqliteConnection,
-        leases: &[&LeaseRenewal],
-    ) -> Result<Vec<bool>, sqlx::Error> {
-        let mut held = Vec::with_capacity(leases.len());
-        for lease in leases {
-            let query = sqlx::query(sql(&self.statements.renew))
+/// Binds the leases to renew, as the rows of `given`.
+macro_rules! bind_leases {
+    ($query:expr, $leases:expr) => {{
+        let mut query = $query.persistent(false);
+        for lease in $leases {
+            query = query
                 .bind(lease.id.operation())
                 .bind(lease.id.key())
                 .bind(lease.owner.to_bytes().to_vec())
-                .bind(lease.hold)
-                .bind(fastrand::i64(..));
-            held.push(query.execute(&mut *on).await?.rows_affected() > 0);
+                .bind(lease.hold);
         }
-        Ok(held)
-    }
+        query
+    }};
 }
 
-/// Commits a transaction if its work succeeded, and rolls it back otherwise.
-async fn end<T>(on: &mut SqliteConnection, work: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
-    let end = if work.is_ok() { "COMMIT" } else { "ROLLBACK" };
-    on.execute(sqlx::raw_sql(end)).await?;
-    work
+/// Binds tokens to issue, as the rows of `given`.
+macro_rules! bind_issues {
+    ($query:expr, $rows:expr) => {{
+        let mut query = $query.persistent(false);
+        for (id, columns) in $rows {
+            query = query
+                .bind(id.operation())
+                .bind(id.key())
+                .bind(columns.state)
+                .bind(columns.expires_in)
+                .bind(columns.fade)
+                .bind(columns.revision);
+        }
+        query
+    }};
 }
 
 /// The dialect.
@@ -177,9 +169,16 @@ impl Dialect for SqliteFile {
         on: &mut SqliteConnection,
         rows: &[(RecordId, Columns)],
     ) -> Result<HashSet<i64>, sqlx::Error> {
-        on.execute(sqlx::raw_sql("BEGIN IMMEDIATE")).await?;
-        let written = self.insert_each(on, rows).await;
-        end(on, written).await
+        let text = self.statements.insert_all(rows.len());
+        let inserting = bind_issues!(sqlx::query(sql(&text)), rows);
+        let written = inserting.execute(&mut *on).await?.rows_affected();
+        if usize::try_from(written).is_ok_and(|written| written == rows.len()) {
+            return Ok(rows.iter().map(|(_, columns)| columns.revision).collect());
+        }
+        let text = self.statements.inserted(rows.len());
+        let inserted = bind_issues!(sqlx::query(sql(&text)), rows);
+        let inserted = inserted.fetch_all(on).await?;
+        inserted.iter().map(|row| row.try_get(0)).collect()
     }
 
     async fn read(
@@ -273,11 +272,26 @@ impl Dialect for SqliteFile {
         on: &mut SqliteConnection,
         leases: &[&LeaseRenewal],
     ) -> Result<Vec<bool>, sqlx::Error> {
-        // One transaction: each of its own would wait for the disk. A connection that is dropped in
-        // between is closed, which rolls back.
-        on.execute(sqlx::raw_sql("BEGIN IMMEDIATE")).await?;
-        let renewed = self.renew_each(on, leases).await;
-        end(on, renewed).await
+        // One statement: each of its own would wait for the disk, and a transaction would keep the
+        // writer until this runtime is driven again.
+        let revision = fastrand::i64(..);
+        let text = self.statements.renew(leases.len());
+        let renewing = bind_leases!(sqlx::query(sql(&text)), leases).bind(revision);
+        let renewed = renewing.execute(&mut *on).await?.rows_affected();
+        if usize::try_from(renewed).is_ok_and(|renewed| renewed == leases.len()) {
+            return Ok(vec![true; leases.len()]);
+        }
+        let text = self.statements.renewed(leases.len());
+        let renewed = bind_leases!(sqlx::query(sql(&text)), leases).bind(revision);
+        let rows = renewed.fetch_all(on).await?;
+        let owners = rows
+            .iter()
+            .map(|row| row.try_get(0))
+            .collect::<Result<HashSet<Vec<u8>>, _>>()?;
+        Ok(leases
+            .iter()
+            .map(|lease| owners.contains(lease.owner.to_bytes().as_slice()))
+            .collect())
     }
 
     async fn sweep(&self, on: &mut SqliteConnection, limit: i64) -> Result<u64, sqlx::Error> {
@@ -460,6 +474,10 @@ impl Dialect for SqliteFile {
                 "; check the path, and the rights to the file and to its directory",
             ),
             5 | 6 => ErrorClass::Timeout,
+            // `SQLITE_READONLY_DBMOVED`: another file is in the place of the one that is open.
+            8 if code == 1032 => {
+                ErrorClass::Stale(StoreErrorKind::Unavailable, "; the file has been replaced")
+            }
             8 => ErrorClass::Refused("; the file, its directory or the database is read-only"),
             10 => ErrorClass::Unavailable("; reading or writing the file failed"),
             11 | 26 => ErrorClass::Refused("; the file is damaged, or no SQLite database"),

@@ -16,7 +16,11 @@ pub(super) struct Statements {
     pub(super) read: Arc<str>,
     pub(super) find: Arc<str>,
     pub(super) writes: WriteStatements,
-    pub(super) renew: Arc<str>,
+    /// Its leases are rows of `given`, which the caller writes: see [`given`].
+    renew: Arc<str>,
+    renewed: Arc<str>,
+    insert_all: Arc<str>,
+    inserted: Arc<str>,
     pub(super) listing: ListStatements,
     pub(super) upkeep: UpkeepStatements,
     pub(super) table: TableStatements,
@@ -28,7 +32,7 @@ const AT: &str = "operation = ?1 AND key = ?2";
 const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)";
 
 /// The hold of a record that is renewed: it never gets a shorter one.
-const HOLD: &str = "max(?4, coalesce(expires_at - leased_at, 0))";
+const HOLD: &str = "max(given.hold, coalesce(expires_at - leased_at, 0))";
 
 /// From now to when a sweep has something to do with the row that is written.
 const WRITTEN_CHORE: &str = "(?9 - iif(?3 = 'committed', coalesce(?10, 0), 0))";
@@ -73,10 +77,26 @@ impl Statements {
             read: read.into(),
             writes: writes(t, if_owned),
             renew: format!(
-                "UPDATE {t} SET leased_at = {NOW}, lease_until = {NOW} + lease_until - leased_at, \
-                 expires_at = {NOW} + {HOLD}, revision = ?5, sweep_at = {} \
-                 WHERE {AT} AND state = 'in_flight' AND owner = ?3 AND expires_at > {NOW}",
+                "UPDATE {t} AS r SET leased_at = {NOW}, \
+                 lease_until = {NOW} + lease_until - leased_at, \
+                 expires_at = {NOW} + {HOLD}, revision = ?, sweep_at = {} FROM given \
+                 WHERE r.operation = given.operation AND r.key = given.key \
+                 AND state = 'in_flight' AND r.owner = given.owner AND expires_at > {NOW}",
                 sweep_at("sweep_at", |slack| from_now(HOLD, slack))
+            )
+            .into(),
+            renewed: format!("SELECT r.owner FROM {} WHERE r.revision = ?", at_given(t)).into(),
+            insert_all: format!(
+                "INSERT INTO {t} (operation, key, state, attempt, valid_until, expires_at, \
+                 revision, sweep_at) \
+                 SELECT operation, key, state, 0, {NOW} + length - fade, {NOW} + length, \
+                 revision, {} FROM given WHERE true ON CONFLICT (operation, key) DO NOTHING",
+                from_now("length", SLACK)
+            )
+            .into(),
+            inserted: format!(
+                "SELECT r.revision FROM {} WHERE r.revision = given.revision",
+                at_given(t)
             )
             .into(),
             listing: listing(t),
@@ -86,6 +106,44 @@ impl Statements {
                 create: create(table).into(),
             },
         }
+    }
+}
+
+/// The rows of the table that are at the operations and keys of `given`, each found by the index.
+fn at_given(t: &str) -> String {
+    format!("given CROSS JOIN {t} AS r ON r.operation = given.operation AND r.key = given.key")
+}
+
+/// Returns a statement about many rows, which are parameters in front of it.
+fn given(columns: &str, rows: usize, statement: &str) -> Arc<str> {
+    let row = format!("({})", vec!["?"; columns.split(',').count()].join(", "));
+    let rows = vec![row; rows].join(", ");
+    format!("WITH given ({columns}) AS (VALUES {rows}) {statement}").into()
+}
+
+/// The columns of leases to renew.
+const LEASES: &str = "operation, key, owner, hold";
+/// The columns of tokens to issue.
+const ISSUES: &str = "operation, key, state, length, fade, revision";
+
+impl Statements {
+    /// Renews so many leases, and writes one revision.
+    pub(super) fn renew(&self, leases: usize) -> Arc<str> {
+        given(LEASES, leases, &self.renew)
+    }
+
+    /// Reads the owners of those that have this revision.
+    pub(super) fn renewed(&self, leases: usize) -> Arc<str> {
+        given(LEASES, leases, &self.renewed)
+    }
+
+    pub(super) fn insert_all(&self, rows: usize) -> Arc<str> {
+        given(ISSUES, rows, &self.insert_all)
+    }
+
+    /// Reads the revisions of those that were written.
+    pub(super) fn inserted(&self, rows: usize) -> Arc<str> {
+        given(ISSUES, rows, &self.inserted)
     }
 }
 
@@ -211,6 +269,7 @@ impl Statements {
             &mut self.read,
             &mut self.find,
             &mut self.renew,
+            &mut self.insert_all,
         ];
         super::super::statements::rewrite(texts, change);
         self.writes.rewrite(change);

@@ -59,13 +59,13 @@ fn begin_undoing(undo: &str) -> String {
     )
 }
 
-/// Has the statement that follows wait for no lock. Only `MariaDB` has it. The limit is that of the
-/// statement, so nothing must set it again.
-const AT_ONCE: &str = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR";
+/// Has the statement that follows wait for no lock, of a row or of a table. Only `MariaDB` has it.
+/// The limit is that of the statement, so nothing must set it again.
+const AT_ONCE: &str = "SET STATEMENT innodb_lock_wait_timeout = 0, lock_wait_timeout = 0 FOR";
 
 /// As [`AT_ONCE`], unless a lock that is not free would end the whole transaction.
 const AT_ONCE_IF_HARMLESS: &str = "SET STATEMENT innodb_lock_wait_timeout = \
-    @@innodb_rollback_on_timeout * @@innodb_lock_wait_timeout FOR";
+    @@innodb_rollback_on_timeout * @@innodb_lock_wait_timeout, lock_wait_timeout = 0 FOR";
 
 /// Ends them.
 const END: &str = "/*M!; END */";
@@ -124,7 +124,12 @@ impl Statements {
 
     /// Reads a row that is committed. In no transaction: without `autocommit` this would begin one.
     pub(in super::super) fn find(&self, id: &RecordId) -> Arc<str> {
-        let mut text = self.then_read.to_string();
+        // It has the key in it, so it waits for no table for longer than a statement that is slow.
+        let hint = "SELECT /*+ MAX_EXECUTION_TIME(100) */";
+        let mut text = format!(
+            "/*M! SET STATEMENT lock_wait_timeout = 0 FOR */ {}",
+            self.then_read.replacen("SELECT", hint, 1)
+        );
         push_id(&mut text, id);
         let _ = write!(
             text,
@@ -208,13 +213,12 @@ impl Statements {
 
     /// As `put_owned`, for a row that this transaction has claimed, with all values in the text: it
     /// waits for no lock. If this transaction has ended, another one may have locked the row. Then
-    /// the message fails. `None`: the outcome is sent in pieces.
+    /// it fails. `None`: the outcome is sent in pieces.
     pub(in super::super) fn put_claimed(
         &self,
         id: &RecordId,
         owner: Owner,
         columns: &Columns,
-        lacks_set_statement: bool,
     ) -> Option<Arc<str>> {
         let payload = columns.outcome.payload.as_deref();
         if payload.is_some_and(|payload| payload.len() > PIECE) {
@@ -225,13 +229,7 @@ impl Statements {
         let mut outcome = String::new();
         push_bytes(&mut outcome, payload);
         let put = self.put_in_text(id, Guard::Claimed(owner), columns, [key, outcome]);
-        if !lacks_set_statement {
-            return Some(format!("{AT_ONCE_IF_HARMLESS} {put}").into());
-        }
-        let mut at = String::new();
-        push_id(&mut at, id);
-        let table = &self.table_name;
-        Some(format!("SELECT 1 FROM {table} WHERE {at} FOR UPDATE NOWAIT; {put}").into())
+        Some(format!("{AT_ONCE_IF_HARMLESS} {put}").into())
     }
 
     /// As `put_owned` or `put_as_read`.

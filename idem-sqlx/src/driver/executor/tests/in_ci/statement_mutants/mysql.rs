@@ -5,8 +5,8 @@ use super::{GUARDS, Mutant, mutant};
 pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "a key is that of each operation",
-        "WHERE operation = ? AND `key` = ?",
-        "WHERE ? IS NOT NULL AND `key` = ?",
+        "WHERE operation = CONVERT(? USING utf8mb4) COLLATE utf8mb4_bin AND `key`",
+        "WHERE ? IS NOT NULL AND `key`",
         "claim::keys_of_two_operations_do_not_collide",
     ),
     mutant(
@@ -35,8 +35,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "a removal of what has changed since",
-        "` WHERE operation = ? AND `key` = ? AND revision = ?",
-        "` WHERE operation = ? AND `key` = ? AND ? IS NOT NULL",
+        "` WHERE operation = CONVERT(? USING utf8mb4) COLLATE utf8mb4_bin AND `key` = CONVERT(? \
+         USING utf8mb4) COLLATE utf8mb4_bin AND revision = ?",
+        "` WHERE operation = CONVERT(? USING utf8mb4) COLLATE utf8mb4_bin AND `key` = CONVERT(? \
+         USING utf8mb4) COLLATE utf8mb4_bin AND ? IS NOT NULL",
         GUARDS,
     ),
     mutant(

@@ -5,8 +5,8 @@ use super::{GUARDS, Mutant, mutant};
 pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "a token without its grace",
-        "+ ?9 - ?10, CAST",
-        "+ ?9, CAST",
+        "+ length - fade, CAST",
+        "+ length, CAST",
         "issue::is_issued_for_its_ttl_then_expired_for_its_grace_then_nothing",
     ),
     mutant(
@@ -56,15 +56,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "anybody renews",
-        "AND owner = ?3 AND expires_at",
-        "AND ?3 IS NOT NULL AND expires_at",
+        "AND r.owner = given.owner AND expires_at",
+        "AND expires_at",
         "renew::by_a_stranger_is_lost",
     ),
     mutant(
         "a renewal after the hold",
-        "AND owner = ?3 AND expires_at > CAST(round((julianday('now') - 2440587.5) * 86400000.0) \
-         AS INTEGER)",
-        "AND owner = ?3",
+        "AND r.owner = given.owner AND expires_at > CAST(round((julianday('now') - 2440587.5) * \
+         86400000.0) AS INTEGER)",
+        "AND r.owner = given.owner",
         "time::a_late_owner_finds_nothing_after_the_hold",
     ),
     mutant(
@@ -77,14 +77,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
     mutant(
         "a renewal that leaves the hold",
         "expires_at = CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) + \
-         max(?4, coalesce(expires_at - leased_at, 0))",
-        "expires_at = coalesce(expires_at, ?4)",
+         max(given.hold, coalesce(expires_at - leased_at, 0))",
+        "expires_at = coalesce(expires_at, given.hold)",
         "renew::sets_the_expiry_to_the_hold",
     ),
     mutant(
         "a renewal that shortens the hold",
-        "max(?4, coalesce(expires_at - leased_at, 0))",
-        "?4",
+        "max(given.hold, coalesce(expires_at - leased_at, 0))",
+        "given.hold",
         "renew::with_a_shorter_hold_does_not_shorten_the_expiry",
     ),
     mutant(
@@ -96,8 +96,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "a renewal that leaves the revision",
-        "leased_at, 0)), revision = ?5",
-        "leased_at, 0)), revision = coalesce(revision, ?5)",
+        "leased_at, 0)), revision = ?",
+        "leased_at, 0)), revision = coalesce(revision, ?)",
         GUARDS,
     ),
     mutant(
