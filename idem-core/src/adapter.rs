@@ -13,6 +13,7 @@
 //! | refuses a request before it is a call | [`report_without_call`] |
 //! | answers an error as problem+json (RFC 9457) | [`problem_json`] and the functions around it |
 //! | consumes messages | [`count_message_decision`], [`add_lost_consumers`], [`describe_json_error`] |
+//! | reads JSON that others wrote | [`without_byte_order_mark`] |
 //! | has a type for keys that are never empty | [`NeverMissing`] |
 
 use std::future::Future;
@@ -31,7 +32,7 @@ pub use crate::error::problem::{
 };
 use crate::observe::{Decision, Observer};
 pub use crate::observe::{add_lost_consumers, catch_user_panic, count_message_decision};
-pub use crate::outcome::codec::describe_json_error;
+pub use crate::outcome::codec::{describe_json_error, without_byte_order_mark};
 use crate::outcome::{Outcome, Storable};
 use crate::policy::errors::ErrorAction;
 pub use crate::task::carried::{FinishInBackground, finish_in_background};

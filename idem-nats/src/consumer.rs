@@ -1,6 +1,7 @@
 //! A durable pull consumer and a handler.
 
 use std::future::Future;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -17,6 +18,11 @@ use crate::dead_letter::DeadLetters;
 use crate::pull::deliveries;
 use crate::subject::check_filter;
 use crate::ticket::{ConsumerTerms, Ticket};
+
+/// Shorter ones end before an in-progress acknowledgement arrives; longer ones are none for the
+/// server, which counts nanoseconds.
+const ACK_WAITS: RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(365 * 24 * 3600);
 
 /// Consumes messages of a JetStream stream by a durable pull consumer, and runs an idempotent
 /// handler for each.
@@ -61,6 +67,7 @@ pub struct Consumer {
     stream: String,
     durable: String,
     dead_letter: Option<String>,
+    ack_wait: Option<Duration>,
     settings: Settings,
     /// Whether the durable consumer was created here. Known after the first start.
     created: OnceLock<bool>,
@@ -70,14 +77,16 @@ impl Consumer {
     /// Creates a consumer of a stream, by its durable name.
     ///
     /// If the durable consumer does not exist, it is created, with all messages of the stream,
-    /// explicit acknowledgements, an `ack_wait` of 30 s, and no `max_deliver`. If it existed at the
-    /// start and is deleted later, it is not created here: it may have had a filter.
+    /// explicit acknowledgements, an [`ack_wait`](Self::ack_wait) of 30 s, and no `max_deliver`. If
+    /// it existed at the start and is deleted later, it is not created here: it may have had a
+    /// filter.
     pub fn new(context: &Context, stream: impl Into<String>, durable: impl Into<String>) -> Self {
         Self {
             context: context.clone(),
             stream: stream.into(),
             durable: durable.into(),
             dead_letter: None,
+            ack_wait: None,
             settings: Settings::default(),
             created: OnceLock::new(),
         }
@@ -94,6 +103,19 @@ impl Consumer {
     /// Required.
     pub fn dead_letter(mut self, subject: impl Into<String>) -> Self {
         self.dead_letter = Some(subject.into());
+        self
+    }
+
+    /// Sets after how long the server delivers a message again whose consumer was killed: the
+    /// `ack_wait` of the durable consumer. A handler may run longer, because the server hears of it
+    /// three times in this time. Default: 30 s, or what the durable consumer has. 100 ms to a year:
+    /// with another time, `run` returns [`Error::Config`].
+    ///
+    /// It serves to create the durable consumer. If that exists with another `ack_wait`, `run`
+    /// returns [`Error::Config`], because its other consumers rely on it. Change it at the server
+    /// then, such as with `nats consumer edit`.
+    pub fn ack_wait(mut self, ack_wait: Duration) -> Self {
+        self.ack_wait = Some(ack_wait);
         self
     }
 
@@ -121,7 +143,7 @@ impl Consumer {
     /// At the start: the stream is missing, the server does not answer, or a setting could lose
     /// messages: no dead-letter subject, one that no stream has or that this consumer would
     /// receive, a `max_deliver`, acknowledgements that are not explicit, a filter subject that the
-    /// stream does not have. Later:
+    /// stream does not have, another `ack_wait` than the durable consumer's. Later:
     /// [`Error::Disconnected`] if the client has ended, because it was drained, has used up its
     /// `max_reconnects`, or lost its tokio runtime.
     ///
@@ -151,6 +173,16 @@ impl Consumer {
                  redelivery helps: name a subject, `.dead_letter(\"dead.{durable}\")`, and make a stream for it"
             )));
         };
+        if let Some(ack_wait) = self.ack_wait
+            && !ACK_WAITS.contains(&ack_wait)
+        {
+            return Err(Fault::config(format!(
+                "the `ack_wait` of the consumer `{durable}` of the stream `{name}` is {ack_wait:?}, \
+                 and may be {:?} to {:?}",
+                ACK_WAITS.start(),
+                ACK_WAITS.end()
+            )));
+        }
         let stream = context
             .get_stream(name)
             .await
@@ -175,6 +207,16 @@ impl Consumer {
                  would drop a message after so many deliveries, and one that is in flight \
                  elsewhere uses them up. Set it to -1, and `max_attempts` on the operation",
                 config.max_deliver
+            )));
+        }
+        if let Some(ack_wait) = self.ack_wait
+            && config.ack_wait != ack_wait
+        {
+            return Err(Fault::config(format!(
+                "the consumer `{durable}` of the stream `{name}` exists with ack_wait = {:?}, not \
+                 {ack_wait:?}: change it at the server (`nats consumer edit`), or leave \
+                 `.ack_wait(..)` out",
+                config.ack_wait
             )));
         }
         check_filter(context, &stream, &consumer).await?;
@@ -210,6 +252,8 @@ impl Consumer {
             durable_name: Some(durable.clone()),
             ack_policy: AckPolicy::Explicit,
             max_deliver: -1,
+            // Zero is the server's default.
+            ack_wait: self.ack_wait.unwrap_or_default(),
             ..pull::Config::default()
         };
         stream

@@ -26,7 +26,7 @@ pub(crate) struct OriginalMessage<'a> {
     pub(crate) consumer: &'a str,
     pub(crate) sequence: u64,
     /// When the stream received it, in nanoseconds: the same in each delivery.
-    pub(crate) published: i128,
+    pub(crate) published: i64,
 }
 
 impl OriginalMessage<'_> {

@@ -5,6 +5,7 @@
 //! - [`Publisher`] publishes from inside a guarded body, with the same message id in each attempt.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod ack_subject;
 mod consumer;
 mod dead_letter;
 mod message_id;

@@ -7,6 +7,7 @@ use async_nats::HeaderMap;
 use async_nats::jetstream::{AckKind, Message};
 use idem_queue::{BoxError, Delivery};
 
+use crate::ack_subject::AckSubject;
 use crate::dead_letter::{DeadLetters, OriginalMessage};
 use crate::message_id::{message_id, published_id};
 
@@ -35,8 +36,8 @@ impl Ticket {
         message: Message,
         consumer: &Arc<ConsumerTerms>,
     ) -> Result<(Delivery, Self), BoxError> {
-        let info = message.info()?;
-        let id = message_id(published_id(message.headers.as_ref()), info.stream_sequence);
+        let info = AckSubject::read(message.reply.as_deref())?;
+        let id = message_id(published_id(message.headers.as_ref()), info.sequence);
         let mut delivery = Delivery::new(consumer.stream.clone(), message.payload.clone())
             .with_id(id)
             .with_subject(message.subject.as_str())
@@ -76,13 +77,13 @@ impl idem_queue::Ticket for Ticket {
     }
 
     async fn dead_letter(&self, delivery: &Delivery, reason: &str) -> Result<(), BoxError> {
-        let info = self.message.info()?;
+        let info = AckSubject::read(self.message.reply.as_deref())?;
         let original = OriginalMessage {
             headers: self.message.headers.as_ref(),
             stream: &self.consumer.stream,
             consumer: info.consumer,
-            sequence: info.stream_sequence,
-            published: info.published.unix_timestamp_nanos(),
+            sequence: info.sequence,
+            published: info.published,
         };
         self.consumer
             .dead_letters

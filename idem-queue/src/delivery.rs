@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use idem_core::adapter::describe_json_error;
+use idem_core::adapter::{describe_json_error, without_byte_order_mark};
 use idem_core::{Error, KeyPart, KeyWriter};
 use serde::de::DeserializeOwned;
 
@@ -139,7 +139,7 @@ impl Delivery {
         self.0.redelivered
     }
 
-    /// Decodes the contents as JSON.
+    /// Decodes the contents as JSON, without a byte order mark at their beginning.
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ impl Delivery {
     /// never quotes the contents. If the handler returns this error, the message is dead-lettered,
     /// and the event `dead_lettered` says the same.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        serde_json::from_slice(self.payload()).map_err(|error| {
+        serde_json::from_slice(without_byte_order_mark(self.payload())).map_err(|error| {
             let id = self
                 .id()
                 .map(|id| format!(" `{}`", id.escape_debug()))
@@ -234,6 +234,14 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_order_mark_before_the_contents_is_no_part_of_them() {
+        let delivery = Delivery::new("orders", "\u{feff}{\"number\":7}");
+        let read: std::collections::BTreeMap<String, u32> = delivery.json().unwrap();
+        assert_eq!(read["number"], 7);
+        assert_eq!(delivery.payload(), "\u{feff}{\"number\":7}");
+    }
+
+    #[test]
     fn the_error_of_an_unreadable_message_says_where_and_never_what_it_contains() {
         for (payload, what) in [
             (
@@ -242,7 +250,12 @@ mod tests {
             ),
             (
                 "{\"card\": 4111 1111}",
-                "it is no JSON at line 1, column 15",
+                ": not valid JSON at line 1, column 15",
+            ),
+            // Only one mark, only at the beginning.
+            (
+                "\u{feff}\u{feff}{\"card\": 4111}",
+                ": not valid JSON at line 1, column 1",
             ),
             ("{\"card\": 4111", "it is cut off at line 1, column 13"),
         ] {

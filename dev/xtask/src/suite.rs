@@ -69,8 +69,8 @@ const LEFT_TO_CI: &str = "Left to `cargo xtask ci`: MySQL itself, Valkey, PgBoun
 /// The last lines of CI's tests.
 const LEFT_TO_NIGHT: &str = "Left to `cargo xtask night`: the largest worlds of the model, storms \
                              of 10,000 messages, clients in Python and Node, the stores on \
-                             PostgreSQL 18, Redis 8 and Valkey 9, and builds with the oldest \
-                             dependencies.";
+                             PostgreSQL 18, Redis 8 and Valkey 9, JetStream on the newest NATS, and \
+                             builds with the oldest dependencies.";
 
 /// `cargo xtask test`: every promise over every store, and every guide.
 pub(crate) fn run(workspace: &Workspace, args: &[String]) -> Result<()> {
@@ -235,6 +235,21 @@ pub(crate) fn night(workspace: &Workspace) -> Result<()> {
     );
     steps.run("postgres-18", "the PostgreSQL store on it", || {
         on_postgres(workspace, &programs, &servers::POSTGRES_18)
+    });
+    steps.run("nats", "JetStream on the newest nats-server", || {
+        let Some(path) = servers::newest_nats(workspace) else {
+            return Ok(());
+        };
+        let queues = programs
+            .iter()
+            .filter(|program| program.id == "idem-tests::queues");
+        let tests = Tests {
+            args: vec!["jetstream".to_owned()],
+            env: vec![("PATH", path)],
+            logs: "nats",
+            ..Tests::default()
+        };
+        runner::run(workspace, queues, &tests)
     });
     for (name, server) in [
         ("redis-8", &servers::REDIS_8),

@@ -381,11 +381,17 @@ pub fn describe_json_error(error: &serde_json::Error) -> String {
 
     let what = match error.classify() {
         Category::Data => "a value is missing, or of another type than expected,",
-        Category::Syntax => "it is no JSON",
+        Category::Syntax => "not valid JSON",
         Category::Eof => "it is cut off",
         Category::Io => "it cannot be read",
     };
     format!("{what} at line {}, column {}", error.line(), error.column())
+}
+
+/// Returns a JSON text without the byte order mark that .NET and PowerShell may write before it. A
+/// reader may ignore the mark (RFC 8259, section 8.1).
+pub fn without_byte_order_mark(text: &[u8]) -> &[u8] {
+    text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text)
 }
 
 /// Writes a value as JSON into the thread's buffer, and copies it from there with one allocation of

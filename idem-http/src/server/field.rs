@@ -5,6 +5,7 @@ use std::fmt;
 
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
+use idem_core::adapter::without_byte_order_mark;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::body::is_of_type;
@@ -27,7 +28,11 @@ pub(super) fn in_body(
     } else {
         match in_json(body, pointer) {
             Ok(found) => found,
-            Err(_) if is_json(headers) && !body.trim_ascii().is_empty() => FieldValue::Unclear,
+            Err(_)
+                if is_json(headers) && !without_byte_order_mark(body).trim_ascii().is_empty() =>
+            {
+                FieldValue::Unclear
+            }
             // The body is not JSON, so it has no such field.
             Err(_) => FieldValue::Nothing,
         }
@@ -83,7 +88,7 @@ fn in_json(body: &[u8], pointer: &str) -> Result<FieldValue, serde_json::Error> 
         .skip(1)
         .map(|name| name.replace("~1", "/").replace("~0", "~"))
         .collect();
-    let mut json = serde_json::Deserializer::from_slice(body);
+    let mut json = serde_json::Deserializer::from_slice(without_byte_order_mark(body));
     let found = At(&names).deserialize(&mut json)?;
     json.end()?;
     Ok(found)
@@ -228,12 +233,14 @@ mod tests {
             ("/a~1b/~0c", r#"{"a/b":{"~c":"k"}}"#),
             ("/", r#"{"":"k"}"#),
             ("/key", r#" {"\u006bey":"\u006b"} "#),
+            ("/key", "\u{feff}{\"key\":\"k\"}"),
         ] {
             assert_eq!(
                 json(pointer, body),
                 Ok(Some("k".to_owned())),
                 "{pointer} {body}"
             );
+            let body = body.trim_start_matches('\u{feff}');
             let value: serde_json::Value = serde_json::from_str(body).unwrap();
             assert_eq!(value.pointer(pointer).unwrap(), "k", "serde_json agrees");
         }
@@ -248,6 +255,7 @@ mod tests {
             ("/list/2", r#"{"list":["x","k"]}"#),
             ("/key", ""),
             ("/key", "\r\n"),
+            ("/key", "\u{feff}"),
         ] {
             assert_eq!(json(pointer, body), Ok(None), "{pointer} {body}");
         }
@@ -284,7 +292,7 @@ mod tests {
             // A lenient reader may accept these.
             ("/key", r#"{"key":"a",}"#),
             ("/key", r#"{"key":"a"} {}"#),
-            ("/key", "\u{feff}{\"key\":\"a\"}"),
+            ("/key", "\u{feff}\u{feff}{\"key\":\"a\"}"),
             ("/key", "{'key':'a'}"),
             ("/key", r#"{"key":"a""#),
         ] {
