@@ -10,7 +10,7 @@
 //!
 //! Here a silent node delays only the calls on its own slots.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -124,6 +124,11 @@ impl Cluster {
         self.0.refresh_needed.notify_one();
     }
 
+    /// Refreshes the slot map now.
+    pub(crate) async fn refresh(&self) -> Result<(), StoreError> {
+        self.0.refresh().await
+    }
+
     /// Returns one slot of each master.
     pub(crate) fn slots(&self) -> Vec<u16> {
         self.0.slots.borrow().one_of_each()
@@ -132,6 +137,15 @@ impl Cluster {
     /// Returns the node that has a slot.
     pub(crate) fn node(&self, slot: u16) -> Option<Address> {
         self.0.slots.borrow().master(slot).cloned()
+    }
+
+    /// Returns all slots of the node that has this one.
+    pub(crate) fn slots_beside(&self, slot: u16) -> BTreeSet<u16> {
+        let slots = self.0.slots.borrow();
+        let node = slots.master(slot);
+        let beside =
+            |other: &u16| *other == slot || node.is_some_and(|_| slots.master(*other) == node);
+        (0..hash_slot::SLOTS).filter(beside).collect()
     }
 
     /// Returns the first slot that no node has.

@@ -19,6 +19,8 @@ pub(crate) struct ServerInfo<'a> {
     mode: Option<&'a str>,
     role: Option<&'a str>,
     policy: Option<&'a str>,
+    run_id: Option<&'a str>,
+    replication_id: Option<&'a str>,
 }
 
 impl<'a> ServerInfo<'a> {
@@ -30,6 +32,8 @@ impl<'a> ServerInfo<'a> {
                 "valkey_version" => server.valkey_version = Some(value),
                 "redis_mode" | "server_mode" => server.mode = Some(value),
                 "role" => server.role = Some(value),
+                "run_id" => server.run_id = Some(value),
+                "master_replid" => server.replication_id = Some(value),
                 "maxmemory_policy" => server.policy = Some(value),
                 _ => {}
             }
@@ -82,6 +86,21 @@ impl<'a> ServerInfo<'a> {
                  `redis+cluster://..` to be led to whichever server is the master"
             ))),
         }
+    }
+
+    pub(crate) fn is_replica(&self) -> bool {
+        self.role.is_some_and(|role| role != "master")
+    }
+
+    /// Returns a text that is another one after a restart, and after a failover. A `SCAN` cannot go
+    /// on then: its cursor is a place in the table of one process. Empty if it is not known.
+    pub(crate) fn life(&self) -> String {
+        let short = |id: &str| id.chars().take(16).collect::<String>();
+        self.run_id
+            .into_iter()
+            .chain(self.replication_id.filter(|_| self.run_id.is_some()))
+            .map(short)
+            .collect()
     }
 
     /// Returns whether the server has `SET .. IFEQ`.

@@ -419,7 +419,8 @@ impl StepConnection {
         }
     }
 
-    fn handle_error(&self, error: &RedisError) {
+    /// Takes note of an error, as of one that a command got.
+    pub(crate) fn handle_error(&self, error: &RedisError) {
         if let Some(Route { link, session, .. }) = &self.route {
             link.handle_error(session, error);
         }

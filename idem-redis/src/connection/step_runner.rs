@@ -1,5 +1,6 @@
 //! Runs the store's steps, with one time limit around each.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::time::Duration;
@@ -244,6 +245,22 @@ impl StepRunner {
         match &self.transport {
             Transport::Managed(ManagedConnection::Cluster(cluster)) => cluster.node(slot),
             _ => None,
+        }
+    }
+
+    /// Returns all slots of the node that has this one.
+    pub(crate) fn slots_beside(&self, slot: u16) -> BTreeSet<u16> {
+        match &self.transport {
+            Transport::Managed(ManagedConnection::Cluster(cluster)) => cluster.slots_beside(slot),
+            _ => BTreeSet::from([0]),
+        }
+    }
+
+    /// Has a cluster asked now which node has which slots.
+    pub(crate) async fn refresh_slots(&self) -> Result<(), StoreError> {
+        match &self.transport {
+            Transport::Managed(ManagedConnection::Cluster(cluster)) => cluster.refresh().await,
+            _ => Ok(()),
         }
     }
 

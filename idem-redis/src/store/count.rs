@@ -47,6 +47,13 @@ pub(crate) async fn count(
         }
         batch = next?;
     }
+    if scanner.has_begun_again {
+        return Err(StoreError::new(
+            StoreErrorKind::Unavailable,
+            "a server of Redis was lost, or gave slots away, while its records were counted; count \
+             again",
+        ));
+    }
     let counts = tally.counts.into_values().flatten().collect();
     Ok(Counts::new(counts, tally.unreadable, scanner.cursor()))
 }

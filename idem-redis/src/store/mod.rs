@@ -206,16 +206,19 @@ impl Store for RedisStore {
 
 impl AdminStore for RedisStore {
     /// Sends up to 20 `SCAN`s of 100 to 1,000 keys, to one node at a time, until a record matches.
-    /// In a cluster that fails over, or whose slots move, during the listing, records may be
-    /// missing. Not through an application's connection to a cluster.
+    /// The cursor names the server: after a restart or a failover, the listing goes through all
+    /// keys of that server again, so records may come twice. While a slot is on its way from one
+    /// node to another, its records may be missing. Needs the right to `INFO` if one `SCAN` does
+    /// not reach all keys. Not through an application's connection to a cluster.
     async fn list(&self, listing: &Listing) -> Result<Page, StoreError> {
         admin::list(&self.0.runner, &self.0.keys, listing).await
     }
 
     /// Each part is up to 20 `SCAN`s of 1,000 keys, at one node at a time. If the server's table of
-    /// keys shrinks during the count, or a slot moves, records may be counted twice; if the cluster
-    /// fails over, or a slot moves, they may be missing. Not through an application's connection to
-    /// a cluster.
+    /// keys shrinks during the count, records may be counted twice. After a restart or a failover
+    /// of a server that is being counted the count fails, and must begin again. While a slot is on
+    /// its way from one node to another, its records may be missing or counted twice. Not through
+    /// an application's connection to a cluster.
     async fn count(&self, after: Option<&Cursor>) -> Result<Option<Counts>, StoreError> {
         let counts = count::count(&self.0.runner, &self.0.keys, after).await?;
         Ok(Some(counts))

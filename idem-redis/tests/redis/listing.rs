@@ -1,15 +1,15 @@
 //! Listings and counts of many records, page by page.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use idem_core::record::RecordState;
 use idem_core::store::AdminStore as _;
-use idem_core::store::admin::{Counts, Listing};
+use idem_core::store::admin::{Counts, Listing, Page};
 use idem_core::{Store as _, StoreErrorKind};
 use idem_redis::RedisStore;
 
 use crate::server::Server;
-use crate::{SECOND, claim, commit, issue, server_and_store};
+use crate::{SECOND, claim, commit, issue, patient, server_and_store};
 
 /// Writes so many thousands of released records.
 async fn fill(server: &Server, thousands: usize) {
@@ -141,4 +141,60 @@ async fn a_count_has_each_record_of_every_part_once() {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Refused);
+}
+
+/// Asks again while the server comes back.
+async fn page(store: &RedisStore, listing: &Listing) -> Page {
+    loop {
+        match store.list(listing).await {
+            Ok(page) => return page,
+            Err(error) => assert!(error.is_retryable(), "{error}"),
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_listing_goes_on_after_a_restart_of_its_server_and_a_count_fails() {
+    let server = Server::start(&["--appendonly", "yes"]).await;
+    let store = patient(server.url()).await;
+    fill(&server, 30).await;
+    let mut listing = Listing::all().limit(1000);
+    let mut found = HashSet::new();
+    let begun = store.count(None).await.unwrap().unwrap().next;
+    let begun = begun.expect("there is more to count");
+    for round in 0.. {
+        let page = page(&store, &listing).await;
+        found.extend(page.records.into_iter().map(|listed| listed.id));
+        if round == 14 {
+            server.restart().await.unwrap();
+        }
+        match page.next {
+            Some(cursor) => listing = listing.after(cursor),
+            None => break,
+        }
+    }
+    assert_eq!(found.len(), 30_000);
+    let error = store.count(Some(&begun)).await.unwrap_err();
+    assert!(error.to_string().contains("count again"), "{error}");
+    assert!(error.is_retryable());
+    let (counts, ..) = counted(&store).await;
+    assert_eq!(counts.into_values().sum::<u64>(), 30_000);
+}
+
+#[tokio::test]
+async fn without_the_right_to_info_only_what_one_scan_reaches_is_listed() {
+    let server = Server::start(&[]).await;
+    let rights = "~idem:* +get +set +del +append +pttl +pexpire +evalsha +script|load +ping \
+                  +scan +getrange";
+    let words = ["ACL", "SETUSER", "app", "reset", "on", ">secret"];
+    let words: Vec<_> = words.into_iter().chain(rights.split(' ')).collect();
+    let () = server.send(&words).await;
+    let store = patient(server.url().replace("://", "://app:secret@")).await;
+    store.claim(&claim("1")).await.unwrap();
+    assert_eq!(listed(&store, Listing::all()).await.len(), 1);
+    fill(&server, 2).await;
+    let error = store.list(&Listing::all()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Refused);
+    assert!(error.to_string().contains("+info"), "{error}");
 }

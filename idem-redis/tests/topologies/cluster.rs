@@ -1,8 +1,11 @@
 //! Clusters: keys in all slots, nodes that are lost.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use idem_core::record::{Claimed, Issue, Issued, Ownership, Renewal};
+use idem_core::record::{Claimed, Issue, Issued, Ownership, RecordId, Renewal};
+use idem_core::store::AdminStore as _;
+use idem_core::store::admin::Listing;
 use idem_core::{Store as _, StoreErrorKind};
 use idem_redis::RedisStore;
 use idem_redis::redis::cluster_routing::Slot;
@@ -103,6 +106,85 @@ async fn a_cluster_that_is_gone_fails_in_time_and_is_found_when_it_is_back() {
     })
     .await;
     assert!(start.elapsed() < SECOND + BUSY, "{:?}", start.elapsed());
+}
+
+/// A listing on its way.
+pub(crate) struct Begun<'a> {
+    store: &'a RedisStore,
+    listing: Option<Listing>,
+    found: HashSet<RecordId>,
+}
+
+impl<'a> Begun<'a> {
+    /// Takes so many pages of 20 records.
+    pub(crate) async fn after(store: &'a RedisStore, pages: usize) -> Self {
+        let mut begun = Self {
+            store,
+            listing: Some(Listing::all().limit(20)),
+            found: HashSet::new(),
+        };
+        for _ in 0..pages {
+            begun.go_on().await;
+        }
+        begun
+    }
+
+    async fn go_on(&mut self) {
+        let Some(listing) = self.listing.take() else {
+            return;
+        };
+        let page = loop {
+            match self.store.list(&listing).await {
+                Ok(page) => break page,
+                Err(error) => assert!(error.is_retryable(), "{error}"),
+            }
+        };
+        let ids = page.records.into_iter().map(|listed| listed.id);
+        self.found.extend(ids);
+        self.listing = page.next.map(|cursor| listing.after(cursor));
+    }
+
+    /// How many records it has found in the end.
+    pub(crate) async fn all(mut self) -> usize {
+        while self.listing.is_some() {
+            self.go_on().await;
+        }
+        self.found.len()
+    }
+}
+
+#[tokio::test]
+async fn a_listing_goes_on_after_a_failover_and_misses_none() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let builder = RedisStore::builder().url(cluster.url());
+    let builder = builder.replicas(1, 2 * SECOND).time_limit(20 * SECOND);
+    let store = builder.connect().await.unwrap();
+    for number in 0..300 {
+        store.claim(&claim(&number.to_string())).await.unwrap();
+    }
+    let mut keys = (0..300).map(|number| redis_key(&number.to_string()));
+    let key = loop {
+        let key = keys.next().unwrap();
+        if cluster.master_of(&key).await.unwrap() == 0 {
+            break key;
+        }
+    };
+    // To a node that is after all masters by its address, and back.
+    let mut lost = 0;
+    for _ in 0..2 {
+        let mut begun = Vec::new();
+        for pages in 0..15 {
+            begun.push(Begun::after(&store, pages).await);
+        }
+        cluster.nodes()[lost].kill().unwrap();
+        let new = cluster.failed_over(&key, lost).await.unwrap();
+        for begun in begun {
+            assert_eq!(begun.all().await, 300, "the master was {lost}");
+        }
+        cluster.nodes()[lost].restart().await.unwrap();
+        cluster.settled().await.unwrap();
+        lost = new;
+    }
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use idem_redis::RedisStore;
 use idem_redis::redis::cluster_routing::Slot;
 use idem_testkit::{RedisCluster, RedisServer, Reply};
 
-use crate::cluster::{count, tell};
+use crate::cluster::{Begun, count, tell};
 use crate::{
     BUSY, OWNED_AS_ISSUED, SECOND, call, claim, claim_issued, commit, id, idempotency, issue,
     redis_key,
@@ -59,6 +59,44 @@ fn neighbour(of: &str) -> String {
         .map(|number| format!("neighbour{number}"))
         .find(|key| Slot::for_key(redis_key(key)) == slot)
         .unwrap()
+}
+
+#[tokio::test]
+async fn a_listing_has_the_records_of_a_slot_that_moves_to_a_node_which_it_has_left() {
+    let cluster = RedisCluster::start().await.unwrap();
+    let store = RedisStore::connect(cluster.url()).await.unwrap();
+    for number in 0..300 {
+        store.claim(&claim(&number.to_string())).await.unwrap();
+    }
+    // The first node is done, the others are not.
+    let begun = Begun::after(&store, 7).await;
+    let mut keys = (0..300).map(|number| redis_key(&number.to_string()));
+    let moving = loop {
+        let key = keys.next().unwrap();
+        if cluster.master_of(&key).await.unwrap() == 2 {
+            break key;
+        }
+    };
+    let Migration {
+        from,
+        to,
+        slot,
+        to_id,
+    } = migrate(&cluster, &moving).await;
+    assert_eq!(to.port(), cluster.nodes()[0].port());
+    let in_slot = ["CLUSTER", "GETKEYSINSLOT", &slot, "99"];
+    let Reply::List(keys) = from.cli(&in_slot).await.unwrap() else {
+        panic!("the slot has no keys")
+    };
+    let port = to.port().to_string();
+    for key in keys {
+        let key = key.to_string();
+        tell(from, &["MIGRATE", "127.0.0.1", &port, &key, "0", "5000"]).await;
+    }
+    for node in [to, from, &cluster.nodes()[1]] {
+        tell(node, &["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await;
+    }
+    assert_eq!(begun.all().await, 300);
 }
 
 #[tokio::test]
