@@ -9,7 +9,6 @@ use bytes::Bytes;
 #[cfg(feature = "grpc-client")]
 use futures_util::FutureExt as _;
 use http::HeaderMap;
-use http::header::CONTENT_TYPE;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -307,21 +306,6 @@ where
             .poll_frame(context)
             .map(|frame| frame.map(|frame| frame.map_err(Into::into)))
     }
-}
-
-/// Whether it is a response of gRPC.
-pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
-    // gRPC-Web sends its trailers in the body, so its status cannot be read here.
-    is_of_type(headers, "application/grpc") && !is_of_type(headers, "application/grpc-web")
-}
-
-/// Whether the content type begins with this text, in upper or lower case.
-pub(crate) fn is_of_type(headers: &HeaderMap, begins: &str) -> bool {
-    let content_type = headers
-        .get(CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok());
-    let begin = content_type.and_then(|text| text.trim().get(..begins.len()));
-    begin.is_some_and(|begin| begin.eq_ignore_ascii_case(begins))
 }
 
 #[cfg(test)]

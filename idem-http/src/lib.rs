@@ -28,6 +28,12 @@ mod key;
 mod key_rules;
 #[cfg(feature = "server")]
 mod lookup;
+#[cfg(any(feature = "server", feature = "grpc-client"))]
+#[cfg_attr(
+    not(feature = "server"),
+    allow(dead_code, reason = "it compares requests")
+)]
+mod media_type;
 mod problem;
 #[cfg(feature = "server")]
 mod scope;

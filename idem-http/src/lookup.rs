@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
-use http::header::{ALLOW, CACHE_CONTROL};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderValue, Method, Request, StatusCode, request};
-use idem_core::{ErrorKind, Idempotency, Lookup};
+use idem_core::adapter::report_without_call;
+use idem_core::{ErrorKind, Idempotency, Lookup, Operation};
 use percent_encoding::percent_decode_str;
 use tower_service::Service;
 
@@ -179,7 +180,8 @@ impl Settings {
         response
     }
 
-    async fn find(&self, parts: &request::Parts) -> Result<http::Response<Body>, Problem> {
+    /// The call that a request asks about.
+    fn call_of(&self, name: &str, parts: &request::Parts) -> Result<Operation<'static>, Problem> {
         if parts.method != Method::GET && parts.method != Method::HEAD {
             return Err(Problem::METHOD_NOT_ALLOWED);
         }
@@ -187,15 +189,25 @@ impl Settings {
         let segment = parts.uri.path().rsplit('/').next().unwrap_or_default();
         let decoded: Vec<u8> = percent_decode_str(segment).collect();
         let key = KeyRules::read(self.rules, &decoded, IdempotencyKey::from_text)?;
-        let operation =
-            self.idempotency
-                .operation(operation(&self.name, &self.method, &self.route));
-        let operation = match &scope {
+        let operation = self.idempotency.operation(name.to_owned());
+        Ok(match &scope {
             Some(scope) => operation.key(&(scope.as_str(), &key)),
             None => operation.key(&key),
-        };
-        match operation.lookup::<StoredResponse>().await {
-            Ok(Lookup::Outcome(stored)) => Ok(replay(stored, true)),
+        })
+    }
+
+    async fn find(&self, parts: &request::Parts) -> Result<http::Response<Body>, Problem> {
+        let name = operation(&self.name, &self.method, &self.route);
+        let call = self.call_of(&name, parts);
+        let call = call.inspect_err(|refused| report_without_call(&name, Some(refused.code)))?;
+        match call.lookup::<StoredResponse>().await {
+            Ok(Lookup::Outcome(mut stored)) => {
+                // They may be those of an answer to HEAD, and this one answers a GET.
+                for framing in [CONTENT_LENGTH, TRANSFER_ENCODING] {
+                    stored.headers.remove(framing);
+                }
+                Ok(replay(stored, true))
+            }
             Ok(Lookup::InFlight { .. }) => Err(Problem {
                 status: StatusCode::ACCEPTED,
                 ..Problem::of_kind(ErrorKind::InFlight)

@@ -307,6 +307,84 @@ async fn a_response_without_a_body_is_replayed_without_one_and_the_connection_go
     }
 }
 
+/// A response in one of the forms that handlers give it.
+async fn formed(path: web::Path<(u16, String)>) -> HttpResponse {
+    let (status, form) = path.into_inner();
+    let mut response = HttpResponse::build(StatusCode::from_u16(status).unwrap());
+    match form.as_str() {
+        "text" => response.body("text"),
+        "typed" => response.content_type("text/x").body("text"),
+        "finished" => response.finish(),
+        "typed_only" => response.content_type("text/x").finish(),
+        "length" => response.insert_header(("content-length", "4")).body("text"),
+        "length_only" => response.insert_header(("content-length", "1234")).finish(),
+        "zero" => response.insert_header(("content-length", "0")).finish(),
+        "unchunked" => response.no_chunking(1234).finish(),
+        "empty" => response.body(""),
+        "chunked" => response
+            .insert_header(("transfer-encoding", "chunked"))
+            .finish(),
+        other => panic!("{other}"),
+    }
+}
+
+#[actix_web::test]
+async fn a_replay_has_all_headers_of_the_first_response_with_a_body_and_without() {
+    let forms = [
+        "text",
+        "typed",
+        "finished",
+        "typed_only",
+        "length",
+        "length_only",
+        "zero",
+        "unchunked",
+        "empty",
+        "chunked",
+    ];
+    let idempotency = Idempotency::new(MemoryStore::new());
+    let address = serve!(move || {
+        let methods = [http::Method::POST, http::Method::HEAD];
+        App::new()
+            .wrap(Idempotent::new(layer(&idempotency).methods(methods)))
+            .route("/{status}/{form}", web::route().to(formed))
+    });
+    let lasting = |answer: &str| {
+        let (head, _) = answer.split_once("\r\n\r\n").unwrap();
+        let of_one = ["date:", "idempotent-replayed:", "connection:"];
+        let is_lasting = |line: &&str| !of_one.iter().any(|name| line.starts_with(name));
+        let mut lines: Vec<_> = head.lines().filter(is_lasting).map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    for status in [
+        "200", "201", "202", "204", "205", "206", "304", "308", "400", "404", "422",
+    ] {
+        for form in forms {
+            for method in ["POST", "HEAD"] {
+                let path = format!("/{status}/{form}");
+                let key = format!("{method}-{status}-{form}");
+                let request = || {
+                    post(
+                        &path,
+                        &key,
+                        "connection: close\r\ncontent-length: 0\r\n\r\n",
+                    )
+                    .replacen("POST", method, 1)
+                };
+                let bare =
+                    exchange(address, &request().replace("idempotency-key", "x-other")).await;
+                let first = exchange(address, &request()).await;
+                let again = exchange(address, &request()).await;
+                let case = format!("{method} {path}: {again}");
+                assert!(again.contains("idempotent-replayed: true"), "{case}");
+                assert_eq!(lasting(&first), lasting(&bare), "{case}");
+                assert_eq!(lasting(&again), lasting(&first), "{case}");
+            }
+        }
+    }
+}
+
 #[actix_web::test]
 async fn a_response_that_breaks_off_is_cut_on_the_wire_and_its_request_is_done() {
     let address = odd();

@@ -4,13 +4,12 @@ use std::borrow::Cow;
 use std::fmt;
 
 use http::HeaderMap;
-use http::header::CONTENT_TYPE;
 use idem_core::adapter::without_byte_order_mark;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use crate::body::is_of_type;
 use crate::key::IdempotencyKey;
 use crate::key_rules::KeyRules;
+use crate::media_type::{essence, is_json};
 use crate::problem::Problem;
 
 /// The key in a field of the body, `None` if there is none.
@@ -23,13 +22,15 @@ pub(super) fn in_body(
     pointer: &str,
     rules: Option<KeyRules>,
 ) -> Result<Option<String>, Problem> {
-    let found = if is_of_type(headers, "application/x-www-form-urlencoded") {
+    let content_type = essence(headers).unwrap_or_default();
+    let found = if content_type == "application/x-www-form-urlencoded" {
         in_form(body, pointer.trim_start_matches('/'))
     } else {
         match in_json(body, pointer) {
             Ok(found) => found,
             Err(_)
-                if is_json(headers) && !without_byte_order_mark(body).trim_ascii().is_empty() =>
+                if is_json(&content_type)
+                    && !without_byte_order_mark(body).trim_ascii().is_empty() =>
             {
                 FieldValue::Unclear
             }
@@ -47,17 +48,6 @@ pub(super) fn in_body(
         FieldValue::Other => Err(Problem::INVALID_KEY),
         FieldValue::Unclear => Err(Problem::UNCLEAR_KEY),
     }
-}
-
-/// Whether the content type says JSON, as `application/vnd.api+json` does.
-fn is_json(headers: &HeaderMap) -> bool {
-    let content_type = headers
-        .get(CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
-    let essence = content_type.split(';').next().unwrap_or_default().trim();
-    let suffix = essence.rsplit_once('+').map_or("", |(_, suffix)| suffix);
-    suffix.eq_ignore_ascii_case("json") || is_of_type(headers, "application/json")
 }
 
 /// The value of the field.
@@ -201,6 +191,7 @@ struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
+    use http::header::CONTENT_TYPE;
 
     use super::*;
 

@@ -6,6 +6,7 @@ use idem_core::Operation;
 use serde::Serialize;
 
 use super::route::original_uri;
+use crate::media_type::{canonical, canonical_path};
 
 /// What a duplicate must have in common with the first request, beside the key: for
 /// [`fingerprint`](crate::IdempotencyLayer::fingerprint).
@@ -37,6 +38,10 @@ enum Compared {
 
 impl Fingerprints {
     /// Compares method, path with query, content type and body. The default.
+    ///
+    /// Spellings that HTTP and URIs define as equal are equal: `Application/JSON;charset=UTF-8` and
+    /// `application/json`, `%7Euser` and `~user`, `%2f` and `%2F`. The body is compared byte for
+    /// byte.
     ///
     /// The body is read into memory, so [`max_body`](crate::IdempotencyLayer::max_body) limits it.
     pub const fn body_and_url() -> Self {
@@ -70,6 +75,7 @@ impl Fingerprints {
         let path = original_uri(parts)
             .path_and_query()
             .map_or("/", |path| path.as_str());
+        let path = &*canonical_path(path);
         match self.0 {
             Compared::Nothing => operation.no_fingerprint(),
             Compared::Url => operation.fingerprint(&(method, path)),
@@ -79,6 +85,7 @@ impl Fingerprints {
                     .get(CONTENT_TYPE)
                     .map(HeaderValue::as_bytes)
                     .unwrap_or_default();
+                let content_type = &*canonical(content_type);
                 operation.fingerprint(&(method, path, Raw(content_type), Raw(body)))
             }
         }

@@ -13,6 +13,8 @@ pub use self::fingerprints::Fingerprints;
 pub use self::layer::{HasScope, IdempotencyLayer, NeedsScope, Scoped, header};
 pub use self::marks::{MarkReplays, Marked, MarkedFuture};
 pub use self::route::Route;
+#[cfg(feature = "axum")]
+pub(crate) use self::route::matched_route;
 pub(crate) use self::route::operation;
 pub use self::service::{Idempotent, REPLAYED, Replayed, ResponseFuture};
 pub(crate) use self::service::{complete, replay};

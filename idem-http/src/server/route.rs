@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use http::{Uri, request};
 use idem_core::Fingerprint;
 
+use crate::media_type::canonical_path;
 use crate::scope::FromParts;
 
 /// The extension that names the route of a request, such as `/v1/charges/{id}`: for adapters of
@@ -26,7 +27,8 @@ pub(crate) fn operation(name: &str, method: &str, route: &str) -> String {
     let mut operation = String::with_capacity(name.len() + method.len() + route.len() + 1);
     operation.push_str(name);
     operation.push('.');
-    for text in [method, route] {
+    // Without a router, the route is a path, which proxies may spell in another way.
+    for text in [method, &canonical_path(route)] {
         // In most routes no character needs another form.
         if text.bytes().all(is_plain) {
             operation.push_str(text);
@@ -63,7 +65,7 @@ pub(super) fn route<'a>(by_layer: Option<&FromParts>, parts: &'a request::Parts)
 }
 
 /// The route of a request, if the layer, the application or the router says so.
-pub(super) fn matched_route<'a>(
+pub(crate) fn matched_route<'a>(
     by_layer: Option<&FromParts>,
     parts: &'a request::Parts,
 ) -> Option<Cow<'a, str>> {
@@ -103,6 +105,10 @@ mod tests {
         assert_eq!(
             operation("payments", "POST", "/v1/{id}"),
             "payments.POST/v1/+7Bid+7D"
+        );
+        assert_eq!(
+            operation("payments", "POST", "/a%7eb/%2f"),
+            operation("payments", "POST", "/a~b/%2F")
         );
         let long = "/x".repeat(200);
         let names = [

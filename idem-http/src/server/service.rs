@@ -23,9 +23,10 @@ use super::field::in_body;
 use super::interruption::Interruption;
 use super::route::{matched_route, operation, route};
 use super::settings::{KeySource, Settings};
-use crate::body::{Body, Read, Whole, is_grpc, read, read_unary};
+use crate::body::{Body, Read, Whole, read, read_unary};
 use crate::key::IdempotencyKey;
 use crate::key_rules::KeyRules;
+use crate::media_type::is_grpc;
 use crate::problem::{Problem, Response, challenged};
 use crate::stored::{ResponseRecord, StoredResponse};
 
@@ -300,7 +301,7 @@ impl Serialize for ServiceOutcome {
             return serializer.serialize_none();
         };
         let headers = response.headers();
-        let is_recorded = settings.record.is_recorded(headers);
+        let is_recorded = settings.record.is_recorded(headers, !data.is_empty());
         ResponseRecord {
             status: response.status(),
             headers,

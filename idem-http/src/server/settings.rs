@@ -10,8 +10,8 @@ use idem_core::policy::StoreFailure;
 use idem_core::{Idempotency, Operation};
 
 use super::fingerprints::Fingerprints;
-use crate::body::is_grpc;
 use crate::key_rules::KeyRules;
+use crate::media_type::is_grpc;
 use crate::problem::{Problem, Response, problem_json};
 use crate::scope::{FromParts, KeyScope};
 
@@ -173,17 +173,26 @@ impl RecordSettings {
     }
 
     /// Returns a check of whether a header of a response with these headers is recorded.
-    pub(super) fn is_recorded(&self, headers: &HeaderMap) -> impl Fn(&HeaderName) -> bool {
+    ///
+    /// `Transfer-Encoding` describes the body, if there is one. An answer to `HEAD` and a 304 have it
+    /// for a body that they do not send.
+    pub(super) fn is_recorded(
+        &self,
+        headers: &HeaderMap,
+        has_body: bool,
+    ) -> impl Fn(&HeaderName) -> bool {
         let has_connection = headers.contains_key(names::CONNECTION);
         move |name| {
-            let is_excluded = is_of_one_response(name) || self.excluded_headers.contains(name);
+            let is_excluded = is_of_one_response(name)
+                || (has_body && name == names::TRANSFER_ENCODING)
+                || self.excluded_headers.contains(name);
             !(is_excluded || (has_connection && is_named_by_connection(headers, name)))
         }
     }
 }
 
-/// Whether it is a header of a connection, or another that belongs to one response. The length is
-/// that of the body.
+/// Whether it is a header of a connection, or another that belongs to one response.
+/// `content-length` is none: an answer to `HEAD`, or a 304, has it without a body.
 fn is_of_one_response(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
@@ -194,9 +203,7 @@ fn is_of_one_response(name: &HeaderName) -> bool {
             | "proxy-authentication-info"
             | "te"
             | "trailer"
-            | "transfer-encoding"
             | "upgrade"
-            | "content-length"
             | "date"
             | "set-cookie"
     )

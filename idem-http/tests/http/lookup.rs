@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::support::{Received, Site, USER, layer, request, send};
 use axum::Router;
 use axum::body::Body;
-use axum::http::header::{LOCATION, RETRY_AFTER};
+use axum::http::header::{CONTENT_LENGTH, LOCATION, RETRY_AFTER};
 use axum::http::{Method, Request, StatusCode};
 use axum::response::IntoResponse;
 use idem_core::{Idempotency, MemoryStore};
@@ -30,6 +30,33 @@ async fn ask(app: &Router, key: &str, user: &str) -> Received {
             .unwrap(),
     )
     .await
+}
+
+#[tokio::test]
+async fn the_answer_to_head_is_looked_up_without_the_length_of_a_body_that_it_has_not() {
+    let site = Site::new();
+    let app = site.router_of(
+        layer(&site.idempotency).methods([Method::HEAD]),
+        move |_| [(CONTENT_LENGTH, "1234"), (LOCATION, "/c/1")].into_response(),
+    );
+    let lookup = idem_http::lookup(site.idempotency.clone()).name("tests");
+    let lookup = lookup.route("HEAD", "/charges");
+    let lookup = lookup.scope(|parts| header(parts, USER));
+    let app = app.route_service("/charges/{key}", lookup);
+    let head = request("k").method(Method::HEAD).body(Body::empty());
+    assert_eq!(
+        send(&app, head.unwrap()).await.headers[CONTENT_LENGTH],
+        "1234"
+    );
+    let found = ask(&app, "k", "alice").await;
+    assert_eq!((found.status, &*found.text), (StatusCode::OK, ""));
+    assert_eq!(found.headers[LOCATION], "/c/1");
+    assert!(
+        found
+            .headers
+            .get(CONTENT_LENGTH)
+            .is_none_or(|length| length == "0")
+    );
 }
 
 #[tokio::test]

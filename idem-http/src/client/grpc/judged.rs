@@ -8,7 +8,8 @@ use http::{HeaderMap, Response};
 
 use super::super::verdict::{Effect, Verdict};
 use super::error::cause;
-use crate::body::{Body, is_grpc};
+use crate::body::Body;
+use crate::media_type::is_grpc;
 use crate::problem::{GRPC_CODE, GRPC_PUSHBACK};
 
 /// Judges a response, whose body was read as far as possible.

@@ -12,8 +12,9 @@ use super::super::request_key::{Chosen, RequestKey};
 use super::super::try_log::TryLog;
 use super::super::verdict::{Effect, Verdict};
 use super::{BoxError, Client, Settings, UnknownOutcome, judged};
-use crate::body::{Body, Read, Whole, is_grpc, read, read_at_once, read_unary};
+use crate::body::{Body, Read, Whole, read, read_at_once, read_unary};
 use crate::key::{IdempotencyKey, only_value};
+use crate::media_type::is_grpc;
 
 /// What one try came to.
 enum TryResult {

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, Request, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::post;
@@ -324,4 +325,69 @@ async fn a_route_that_the_application_names_goes_before_that_of_the_router() {
     // Two routes of the router are now one operation.
     let other = send(&app, with_body("/refunds/1", "")).await;
     assert_eq!(other.code(), "fingerprint_mismatch");
+}
+
+#[tokio::test]
+async fn a_request_that_a_proxy_spells_in_another_way_is_the_same_and_runs_once() {
+    let services = |site: &Site| {
+        let counted = site.runs.clone();
+        let without_routes = service_fn(move |_: Request<idem_http::Body>| {
+            counted.fetch_add(1, SeqCst);
+            std::future::ready(Ok::<_, Infallible>("ran".into_response()))
+        });
+        let layer = layer(&site.idempotency);
+        let alone = layer.layer(without_routes);
+        [site.router(layer), Router::new().fallback_service(alone)]
+    };
+    let sent = |path: &str, content_type: &str| {
+        let request = request("k").uri(path).header(CONTENT_TYPE, content_type);
+        request.body(Body::from("{}")).unwrap()
+    };
+    let json = "application/json";
+    for (first, same) in [
+        (
+            ("/refunds/a~b", json),
+            ("/refunds/a%7Eb", "application/json; charset=utf-8"),
+        ),
+        (
+            ("/refunds/a%2fb", "Application/JSON"),
+            ("/refunds/a%2Fb", "application/json;charset=\"UTF-8\""),
+        ),
+        (
+            ("/charges?q=%c3%a4", "text/plain;charset=UTF-8"),
+            ("/charges?q=%C3%A4", "Text/Plain; Charset=utf-8"),
+        ),
+        (
+            ("/charges?q=%41", "a/b; x=1; y=\"2\""),
+            ("/charges?q=A", "A/b;y=2;x=\"1\""),
+        ),
+    ] {
+        let site = Site::new();
+        for app in services(&site) {
+            let before = site.runs.load(SeqCst);
+            for (path, content_type) in [first, same, first] {
+                let got = send(&app, sent(path, content_type)).await;
+                assert_eq!(
+                    got.status,
+                    StatusCode::OK,
+                    "{path} {content_type}: {}",
+                    got.text
+                );
+            }
+            assert!(site.runs.load(SeqCst) - before <= 1, "{same:?}");
+        }
+    }
+    let site = Site::new();
+    let [app, _] = services(&site);
+    send(&app, sent("/charges?q=a", "text/plain")).await;
+    for (path, content_type) in [
+        ("/charges?q=b", "text/plain"),
+        ("/charges?q=%2541", "text/plain"),
+        ("/charges", "text/plain"),
+        ("/charges?q=a", "text/plain; charset=utf-8"),
+        ("/charges?q=a", "text/html"),
+    ] {
+        let got = send(&app, sent(path, content_type)).await;
+        assert_eq!(got.code(), "fingerprint_mismatch", "{path} {content_type}");
+    }
 }

@@ -11,7 +11,7 @@ use axum::http::header::{
 use axum::http::{HeaderValue, Request, StatusCode};
 use axum::response::IntoResponse;
 use idem_core::{Abandoned, Error, Idempotency, MemoryStore};
-use idem_http::header;
+use idem_http::{IdempotencyKey, header};
 use tower::ServiceExt as _;
 use tracing::Dispatch;
 use tracing::subscriber::NoSubscriber;
@@ -365,6 +365,71 @@ async fn each_request_that_the_layer_refuses_or_lets_pass_is_an_event() {
                 "{code}: {text}"
             );
         }
+    }
+}
+
+#[tokio::test]
+async fn p12_each_request_that_the_extractor_or_the_lookup_refuses_is_an_event() {
+    let (logs, _guard) = logged(tracing::Level::DEBUG);
+    let needs = async |_: IdempotencyKey| "ran";
+    let takes = async |_: Option<IdempotencyKey>| "ran";
+    let lookup = idem_http::lookup(Idempotency::new(MemoryStore::new())).name("tests");
+    let lookup = lookup.scope(|parts| header(parts, USER));
+    let app = axum::Router::new()
+        .route("/needs/{id}", axum::routing::post(needs))
+        .route("/takes", axum::routing::post(takes))
+        .route_service("/asks/{key}", lookup);
+    let long = "x".repeat(256);
+    for (method, path, key, code, operation) in [
+        (
+            "POST",
+            "/needs/7",
+            "",
+            "missing_key",
+            "extractor.POST/needs/+7Bid+7D",
+        ),
+        (
+            "POST",
+            "/needs/7",
+            "a b",
+            "invalid_key",
+            "extractor.POST/needs/+7Bid+7D",
+        ),
+        (
+            "POST",
+            "/takes",
+            &long,
+            "invalid_key",
+            "extractor.POST/takes",
+        ),
+        ("POST", "/takes", "", "", ""),
+        ("POST", "/takes", "k", "", ""),
+        ("GET", "/asks/a%20b", "", "invalid_key", "tests.POST/"),
+        ("GET", "/asks/k", "nobody", "no_scope", "tests.POST/"),
+        ("POST", "/asks/k", "", "method_not_allowed", "tests.POST/"),
+    ] {
+        logs.0.lock().unwrap().clear();
+        let mut request = Request::builder().method(method).uri(path);
+        if key != "nobody" {
+            request = request.header(USER, "alice");
+        }
+        if !key.is_empty() {
+            request = request.header("idempotency-key", key);
+        }
+        let got = send(&app, request.body(Body::empty()).unwrap()).await;
+        assert_eq!(got.code(), code, "{path} {key}");
+        let text = logs.text();
+        let expected = match code {
+            "" => "",
+            "missing_key" => "INFO idem: rejected_missing_key",
+            _ => "INFO idem: rejected_invalid",
+        };
+        assert!(text.contains(expected), "{path} {key}: {text}");
+        assert!(
+            code.is_empty() || text.contains(&format!("operation=\"{operation}")),
+            "{path} {key}: {text}"
+        );
+        assert_eq!(text.is_empty(), code.is_empty(), "{path} {key}: {text}");
     }
 }
 

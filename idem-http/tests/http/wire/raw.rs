@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::SeqCst;
 
-use axum::response::IntoResponse as _;
+use axum::http::{HeaderName, Method, StatusCode};
+use axum::response::{IntoResponse as _, Response};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -111,4 +112,74 @@ async fn a_client_that_expects_100_is_asked_for_its_body_only_if_its_request_is_
         assert_eq!(got.contains("idempotent-replayed: true"), replayed);
     }
     assert_eq!(site.runs.load(SeqCst), 1);
+}
+
+/// The head of an answer, without what belongs to one response or marks a replay.
+fn lasting_headers(answer: &str) -> Vec<&str> {
+    let (head, _) = answer.split_once("\r\n\r\n").unwrap();
+    let of_one = ["date:", "idempotent-replayed:", "connection:"];
+    let is_lasting = |line: &&str| !of_one.iter().any(|name| line.starts_with(name));
+    let mut lines: Vec<_> = head.lines().filter(is_lasting).collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[tokio::test]
+async fn a_replay_has_all_headers_of_the_first_response_with_a_body_and_without() {
+    let heads: [&[(&str, &str)]; 7] = [
+        &[],
+        &[("content-type", "text/x"), ("x-kept", "1")],
+        &[("content-length", "4")],
+        &[("content-length", "1234"), ("content-type", "text/x")],
+        &[("content-length", "0")],
+        &[("transfer-encoding", "chunked")],
+        &[
+            ("content-range", "bytes 0-3/9"),
+            ("etag", "\"7\""),
+            ("vary", "a, b"),
+        ],
+    ];
+    let statuses = [200, 201, 202, 204, 205, 206, 304, 308, 400, 404, 410, 422];
+    for (status, head) in statuses
+        .into_iter()
+        .flat_map(|status| heads.map(|head| (status, head)))
+    {
+        for (method, body) in [
+            ("POST", "text"),
+            ("POST", ""),
+            ("HEAD", "text"),
+            ("HEAD", ""),
+        ] {
+            // What a server sends of it: of a proxy's answer to HEAD, only the head.
+            let has_no_body = method == "HEAD" || status == 304;
+            let is_framed = head.iter().any(|(name, value)| {
+                *name == "transfer-encoding"
+                    || *name == "content-length" && *value != body.len().to_string()
+            });
+            if [204, 304].contains(&status) && !body.is_empty() || is_framed && !has_no_body {
+                continue;
+            }
+            let site = Site::new();
+            let methods = [Method::POST, Method::HEAD];
+            let app = site.router_of(layer(&site.idempotency).methods(methods), move |_| {
+                let mut response = Response::new(body.into());
+                *response.status_mut() = StatusCode::from_u16(status).unwrap();
+                let head = head
+                    .iter()
+                    .map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
+                response.headers_mut().extend(head);
+                response
+            });
+            let address = serve(app).await;
+            let request = format!(
+                "{method} /charges HTTP/1.1\r\ncontent-length: 0\r\nidempotency-key: k\r\n"
+            );
+            let first = answer(address, &request, b"").await;
+            let again = answer(address, &request, b"").await;
+            let case = format!("{method} {status} {body:?} {head:?}: {again}");
+            assert_eq!(site.runs.load(SeqCst), 1, "{case}");
+            assert!(again.contains("idempotent-replayed: true"), "{case}");
+            assert_eq!(lasting_headers(&again), lasting_headers(&first), "{case}");
+        }
+    }
 }
