@@ -17,10 +17,11 @@
 //! | has a type for keys that are never empty | [`NeverMissing`] |
 
 use std::future::Future;
+use std::marker::PhantomData;
 use std::pin::Pin;
 
 use crate::api::operation::Operation;
-use crate::call::execution::Execution;
+use crate::call::execution::{Execution, Once};
 use crate::call::finish::Handling;
 pub use crate::call::part::BodyPart;
 use crate::call::witness::outcome_of;
@@ -52,7 +53,7 @@ pub use crate::task::waiting::waiting_at_most;
 pub fn run_boxed<T, E, Via, P, Body>(
     operation: Operation<'static>,
     errors: P,
-    mut body: Pin<Box<Option<Body>>>,
+    body: Pin<Box<Body>>,
 ) -> impl Future<Output = Result<T, E>> + Send
 where
     T: Storable<Via> + Send,
@@ -63,14 +64,12 @@ where
     let witness = outcome_of::<Result<T, E>, Via>();
     let policy = witness.errors(errors);
     let prepared = operation.draft.prepare();
-    let mut execution = Execution {
+    let execution = Execution {
         handling: Handling { witness, policy },
-        again: None::<fn() -> _>,
+        bodies: Once(Some(|| body)),
     };
-    async move {
-        let outcome = Box::pin(execution.run(&prepared, body.as_mut())).await;
-        (execution.handling.witness.join)(outcome.map(Outcome::into_inner))
-    }
+    let answer = |outcome: Result<Outcome<T>, E>| outcome.map(Outcome::into_inner);
+    async move { Box::pin(execution.run(&prepared, answer, &mut PhantomData::<Body>)).await }
 }
 
 /// Reports a request of an operation that did not become a call, as an event and in the metrics.

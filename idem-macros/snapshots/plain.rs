@@ -35,7 +35,9 @@ pub async fn create_order(req: CreateOrder) -> Result<Receipt, OrderError> {
         use ::idem::__private::Opaque as _;
         __idem_policy.looking_inside()
     };
-    let __idem_body = async move {
+    let __idem_call = ::idem::__private::prepare(__idem_operation);
+    let mut __idem_types = ::core::marker::PhantomData;
+    let __idem_body = move || async move {
         if let ::core::option::Option::Some(__idem_return) = ::core::option::Option::None::<
             Result<Receipt, OrderError>,
         > {
@@ -44,17 +46,12 @@ pub async fn create_order(req: CreateOrder) -> Result<Receipt, OrderError> {
         let _ = &req;
         #[allow(unused_braces)] { charge(&req).await }
     };
-    let mut __idem_body = ::core::pin::pin!(::core::option::Option::Some(__idem_body));
-    let ::core::option::Option::Some(__idem_operation) = ::core::convert::identity(
-        __idem_operation,
-    ) else {
-        return ::idem::__private::run_unguarded(__idem_body.as_mut()).await;
-    };
     return ::idem::__private::run(
-            __idem_operation,
+            ::core::option::Option::as_ref(&__idem_call),
             __idem_witness,
             __idem_policy,
-            __idem_body.as_mut(),
+            __idem_body,
+            &mut __idem_types,
         )
         .await;
 }

@@ -240,20 +240,17 @@ impl Plan {
         }
         (
             quote_spanned! {here=>
-                let __idem_body = #body;
-                let mut __idem_body = ::core::pin::pin!(::core::option::Option::Some(__idem_body));
-                let ::core::option::Option::Some(__idem_operation) =
-                    ::core::convert::identity(__idem_operation)
-                else {
-                    return #krate::__private::run_unguarded(__idem_body.as_mut()).await;
-                };
+                let __idem_call = #krate::__private::prepare(__idem_operation);
+                let mut __idem_types = ::core::marker::PhantomData;
+                let __idem_body = move || #body;
             },
             quote_spanned! {here=>
                 #krate::__private::run(
-                    __idem_operation,
+                    ::core::option::Option::as_ref(&__idem_call),
                     __idem_witness,
                     __idem_policy,
-                    __idem_body.as_mut(),
+                    __idem_body,
+                    &mut __idem_types,
                 )
                 .await
             },

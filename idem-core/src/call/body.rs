@@ -1,10 +1,12 @@
 //! Runs a body under its lease.
 
 use std::any::Any;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
+
+use futures_util::future::{BoxFuture, FutureExt as _};
 
 use crate::lease::term::Term;
 
@@ -23,37 +25,57 @@ pub(crate) enum BodyExit<T> {
 ///
 /// It reads the lease before each poll. So a process that was stopped for longer than its lease
 /// does not poll the body once more when it continues. Without a lease, the body runs to its end.
-pub(crate) async fn run<F: Future>(
-    term: Option<&Term>,
-    mut body: Pin<&mut Option<F>>,
-) -> BodyExit<F::Output> {
-    let end = {
-        // Only a body that waits needs a wake-up for the loss. Most short bodies end at their first
-        // poll.
-        let mut lost = None;
-        poll_fn(|context| {
-            if term.is_some_and(Term::is_lost) {
-                return Poll::Ready(BodyExit::Lost);
+pub(crate) fn run<'a, F: Future>(
+    term: Option<&'a Term>,
+    body: Pin<&'a mut Option<F>>,
+) -> RunningBody<'a, F> {
+    RunningBody {
+        term,
+        body,
+        lost: None,
+    }
+}
+
+/// The future of [`run`].
+pub(crate) struct RunningBody<'a, F> {
+    term: Option<&'a Term>,
+    body: Pin<&'a mut Option<F>>,
+    /// Resolves when the lease is lost. Only a body that waits needs a wake-up for that. Most short
+    /// bodies end at their first poll.
+    lost: Option<BoxFuture<'a, ()>>,
+}
+
+impl<F: Future> RunningBody<'_, F> {
+    fn poll_body(&mut self, context: &mut Context<'_>) -> Poll<BodyExit<F::Output>> {
+        if self.term.is_some_and(Term::is_lost) {
+            return Poll::Ready(BodyExit::Lost);
+        }
+        let Some(running) = self.body.as_mut().as_pin_mut() else {
+            // Callers always pass a body, so this does not happen.
+            return Poll::Ready(BodyExit::Lost);
+        };
+        // The body is not polled again after a panic, so nothing sees its half-done state.
+        match catch_unwind(AssertUnwindSafe(|| running.poll(context))) {
+            Ok(Poll::Ready(value)) => Poll::Ready(BodyExit::Returned(value)),
+            Ok(Poll::Pending) => {
+                let Some(term) = self.term else {
+                    return Poll::Pending;
+                };
+                let lost = self.lost.get_or_insert_with(|| term.lost().boxed());
+                lost.as_mut().poll(context).map(|()| BodyExit::Lost)
             }
-            let Some(running) = body.as_mut().as_pin_mut() else {
-                // Callers always pass a body, so this does not happen.
-                return Poll::Ready(BodyExit::Lost);
-            };
-            // The body is not polled again after a panic, so nothing sees its half-done state.
-            match catch_unwind(AssertUnwindSafe(|| running.poll(context))) {
-                Ok(Poll::Ready(value)) => Poll::Ready(BodyExit::Returned(value)),
-                Ok(Poll::Pending) => {
-                    let Some(term) = term else {
-                        return Poll::Pending;
-                    };
-                    let lost = lost.get_or_insert_with(|| Box::pin(term.lost()));
-                    lost.as_mut().poll(context).map(|()| BodyExit::Lost)
-                }
-                Err(panic) => Poll::Ready(BodyExit::Panicked(panic)),
-            }
-        })
-        .await
-    };
-    body.set(None);
-    end
+            Err(panic) => Poll::Ready(BodyExit::Panicked(panic)),
+        }
+    }
+}
+
+impl<F: Future> Future for RunningBody<'_, F> {
+    type Output = BodyExit<F::Output>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let end = ready!(this.poll_body(context));
+        this.body.set(None);
+        Poll::Ready(end)
+    }
 }

@@ -2,8 +2,9 @@
 //! its outcome.
 
 use std::future::{Future, pending};
+use std::marker::PhantomData;
 use std::panic::resume_unwind;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tracing::Instrument as _;
@@ -15,7 +16,7 @@ use crate::call::ownership::unguarded::Unguarded;
 use crate::call::prepared::Prepared;
 use crate::call::recorded::Recorded;
 use crate::call::request::Request;
-use crate::call::run::{Finished, run};
+use crate::call::run::run;
 use crate::call::start::CallStart;
 use crate::error::Error;
 use crate::observe;
@@ -26,80 +27,159 @@ use crate::runtime::Runtime;
 use crate::task::inherited::Inherited;
 use crate::task::watch::{self, Seen};
 
-/// How a call is carried out: what happens to the body's result, and where the next try comes from.
-pub(crate) struct Execution<R, T, E, P, G> {
+/// How a call is carried out: what happens to the body's result, and where its body comes from.
+pub(crate) struct Execution<R, T, E, P, B> {
     pub(crate) handling: Handling<R, T, E, P>,
-    /// Makes the body of the next try, if the body can run more than once.
-    pub(crate) again: Option<G>,
+    pub(crate) bodies: B,
 }
 
-impl<R, T, E, P, G, Body> Execution<R, T, E, P, G>
+/// Makes the body of a call, which is in a box.
+///
+/// A future that contained its body would contain all calls in it. The compiler looks through such
+/// types, and at 128 levels it gives up: after six calls with `#[tracing::instrument]`.
+pub(crate) trait Bodies {
+    type Body: Future + Unpin;
+    /// Whether the body can run more than once.
+    const REPEATS: bool;
+
+    /// Returns the body of the next try.
+    fn next(&mut self) -> Option<Self::Body>;
+}
+
+/// A body that runs once.
+pub(crate) struct Once<F>(pub(crate) Option<F>);
+
+impl<F: FnOnce() -> Body, Body: Future + Unpin> Bodies for Once<F> {
+    type Body = Body;
+    const REPEATS: bool = false;
+
+    fn next(&mut self) -> Option<Body> {
+        self.0.take().map(|make| make())
+    }
+}
+
+/// A body that runs again if its error policy says so.
+pub(crate) struct Repeated<F>(pub(crate) F);
+
+impl<F: FnMut() -> Body, Body: Future + Unpin> Bodies for Repeated<F> {
+    type Body = Body;
+    const REPEATS: bool = true;
+
+    fn next(&mut self) -> Option<Body> {
+        Some(self.0())
+    }
+}
+
+impl<R, T, E, P, B> Execution<R, T, E, P, B>
 where
     P: Fn(&E) -> ErrorAction,
-    G: FnMut() -> Body,
-    Body: Future<Output = R>,
+    B: Bodies<Body: Future<Output = R>>,
 {
-    /// Runs the call. The body is a future that is not moved, and is dropped as soon as it has
-    /// ended or must stop.
+    /// Runs the call. The body is dropped as soon as it has ended or must stop.
     ///
-    /// It takes references, because the future of an `async fn` holds its arguments twice.
-    pub(crate) async fn run(
-        &mut self,
-        prepared: &Prepared<'_>,
-        body: Pin<&mut Option<Body>>,
-    ) -> Result<Outcome<T>, E> {
-        prepared.announce();
-        let (runtime, request) = match prepared {
-            Prepared::Refused(error) => return Err(self.handling.refuse(error.clone())),
-            Prepared::Unguarded(operation, _) | Prepared::Observed(operation, _) => {
-                return self.unguarded(operation, None, body).await;
-            }
-            Prepared::Guarded(runtime, request) => (runtime, request),
-        };
-        let (span, is_traced) = runtime.observer.span(&request.id);
+    /// `answer` converts the result here, because each future around this one is one level more
+    /// for the compiler. `_body` is the type of the body, and is held by the future around this
+    /// one. The compiler looks at the types that a future holds in their order, and remembers the
+    /// answers. So it finds the body by that path, which is shorter than the one through here.
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "the future of an `async fn` holds its arguments twice"
+    )]
+    pub(crate) fn run<'a, O, A: FnOnce(Result<Outcome<T>, E>) -> O, Body>(
+        mut self,
+        prepared: &'a Prepared<'a>,
+        answer: A,
+        _body: &'a mut PhantomData<Body>,
+    ) -> impl Future<Output = O> + use<'a, R, T, E, P, B, O, A, Body> {
         async move {
-            let mut record = match self.begin(runtime, request).await {
-                Err(error) => return Err(self.handling.refuse(error)),
-                Ok(CallStart::Replay(recorded)) => return self.replay(&recorded),
-                Ok(CallStart::Unguarded) => None,
-                Ok(CallStart::Owner(owned)) => Some(OwnedRecord::new(runtime, request, owned)),
+            prepared.announce();
+            let (runtime, request) = match prepared {
+                Prepared::Refused(error) => {
+                    return answer(Err(self.handling.refuse(error.clone())));
+                }
+                Prepared::Unguarded(operation, _) | Prepared::Observed(operation, _) => {
+                    return answer(self.unguarded(operation, None).await);
+                }
+                Prepared::Guarded(runtime, request) => (runtime, request),
             };
-            watch::note(Seen::Executed);
-            match &mut record {
-                None => {
-                    // In a box: few calls come here, and the future of each would have room for it.
-                    let id = &request.id;
-                    Box::pin(self.unguarded(id.name(), Some(id), body)).await
-                }
-                Some(record) => {
-                    if is_traced {
-                        observe::span_has_attempt(record.term().attempt);
+            let (span, is_traced) = runtime.observer.span(&request.id);
+            // A reference, because this future would contain what moves into that one twice.
+            let this = &mut self;
+            let guarded = async move {
+                let mut record = match begin(&this.handling, runtime, request).await {
+                    Err(error) => return Err(this.handling.refuse(error)),
+                    Ok(CallStart::Replay(recorded)) => return replay(&this.handling, &recorded),
+                    Ok(CallStart::Unguarded) => None,
+                    Ok(CallStart::Owner(owned)) => Some(OwnedRecord::new(runtime, request, owned)),
+                };
+                watch::note(Seen::Executed);
+                match &mut record {
+                    None => {
+                        // In a box: few calls come here, and the future of each would have room
+                        // for it.
+                        let id = &request.id;
+                        Box::pin(this.unguarded(id.name(), Some(id))).await
                     }
-                    self.own(runtime, RunMode::of(&request.settings), record, body)
-                        .await
-                        .give()
+                    Some(record) => {
+                        if is_traced {
+                            observe::span_has_attempt(record.term().attempt);
+                        }
+                        this.own(runtime, RunMode::of(&request.settings), record)
+                            .await
+                    }
                 }
-            }
+            };
+            answer(guarded.instrument(span).await)
         }
-        .instrument(span)
-        .await
     }
 
+    /// Runs the body as the owner, and records its outcome.
+    async fn own(
+        &mut self,
+        runtime: &Arc<Runtime>,
+        mode: RunMode,
+        record: &mut OwnedRecord,
+    ) -> Result<Outcome<T>, E> {
+        let Self { handling, bodies } = self;
+        let mut body = bodies.next();
+        let owner = Leased::new(runtime, mode, record, Pin::new(&mut body));
+        let begin_next_try = B::REPEATS.then_some(|owner: &mut Leased<'_, B::Body>| {
+            owner.begin_next_try(bodies.next());
+        });
+        let tries = Tries::new(runtime.config.unlisted);
+        run(&mut *handling, owner, tries, begin_next_try)
+            .await
+            .give()
+    }
+
+    /// Runs the body without a record.
+    async fn unguarded(&mut self, operation: &str, id: Option<&RecordId>) -> Result<Outcome<T>, E> {
+        let Self { handling, bodies } = self;
+        let mut body = bodies.next();
+        let owner = Unguarded {
+            operation,
+            id,
+            body: Pin::new(&mut body),
+        };
+        let begin_next_try = B::REPEATS.then_some(|owner: &mut Unguarded<'_, B::Body>| {
+            owner.body.set(bodies.next());
+        });
+        run(&mut *handling, owner, Tries::default(), begin_next_try)
+            .await
+            .give()
+    }
+}
+
+impl<R, T, E, P, B> Execution<R, T, E, P, B>
+where
+    P: Fn(&E) -> ErrorAction + Send + 'static,
+    B: Bodies<Body: Future<Output = R> + Send> + Send + 'static,
+    R: Send + 'static,
+    T: Send + 'static,
+    E: Send + 'static,
+{
     /// Runs the call with its body in a task of its own.
-    pub(crate) async fn run_detached(
-        mut self,
-        prepared: Prepared<'_>,
-        body: Body,
-    ) -> Result<Outcome<T>, E>
-    where
-        Self: Send + 'static,
-        Handling<R, T, E, P>: Send,
-        G: Send,
-        R: Send + 'static,
-        T: Send + 'static,
-        E: Send + 'static,
-        Body: Send + 'static,
-    {
+    pub(crate) async fn run_detached(mut self, prepared: Prepared<'_>) -> Result<Outcome<T>, E> {
         prepared.announce();
         let fail = self.handling.witness.fail;
         let (runtime, request) = match &prepared {
@@ -107,22 +187,20 @@ where
             Prepared::Unguarded(operation, runtime) => {
                 let operation = operation.clone().into_owned();
                 return self
-                    .unguarded_and_detached(operation, None, runtime.as_ref(), body)
+                    .unguarded_and_detached(operation, None, runtime.as_ref())
                     .await;
             }
             Prepared::Observed(operation, _) => {
                 let operation = operation.clone().into_owned();
-                return self
-                    .unguarded_and_detached(operation, None, None, body)
-                    .await;
+                return self.unguarded_and_detached(operation, None, None).await;
             }
             Prepared::Guarded(runtime, request) => (runtime, request),
         };
         let (span, is_traced) = runtime.observer.span(&request.id);
         async {
-            let record = match self.begin(runtime, request).await {
+            let record = match begin(&self.handling, runtime, request).await {
                 Err(error) => return Err(self.handling.refuse(error)),
-                Ok(CallStart::Replay(recorded)) => return self.replay(&recorded),
+                Ok(CallStart::Replay(recorded)) => return replay(&self.handling, &recorded),
                 Ok(CallStart::Unguarded) => None,
                 Ok(CallStart::Owner(owned)) => Some(OwnedRecord::new(runtime, request, owned)),
             };
@@ -131,7 +209,7 @@ where
                 let operation = request.id.name().to_owned();
                 let id = request.id.clone();
                 return self
-                    .unguarded_and_detached(operation, Some(id), Some(runtime), body)
+                    .unguarded_and_detached(operation, Some(id), Some(runtime))
                     .await;
             };
             if is_traced {
@@ -146,9 +224,7 @@ where
                 // `shutdown` always sees one of the two.
                 let _counted = counted;
                 let mut record = record;
-                self.own(&runtime, mode, &mut record, pin!(Some(body)))
-                    .await
-                    .give()
+                self.own(&runtime, mode, &mut record).await
             };
             // Only a tokio runtime that shuts down stops the task.
             detached(owning).await.unwrap_or_else(|| Err(fail(lost)))
@@ -157,98 +233,52 @@ where
         .await
     }
 
-    /// Claims the key, or returns what to do instead. In observe mode, nothing that is returned
-    /// keeps the body from running.
-    async fn begin(&self, runtime: &Arc<Runtime>, request: &Request) -> Result<CallStart, Error> {
-        if !request.settings.observes {
-            return runtime.begin(request).await;
-        }
-        match runtime.observe(request).await {
-            CallStart::Replay(recorded) => {
-                // Decodes the outcome only to report one that could not be replayed.
-                observe::catch_user_panic(|| drop(self.handling.decoded(&recorded)));
-                Ok(CallStart::Unguarded)
-            }
-            start => Ok(start),
-        }
-    }
-
-    fn replay(&self, recorded: &Recorded) -> Result<Outcome<T>, E> {
-        match self.handling.replay(recorded) {
-            Ok(replayed) => replayed.map(Outcome::replayed),
-            Err(error) => Err(self.handling.refuse(error)),
-        }
-    }
-
-    /// Runs the body as the owner, and records its outcome.
-    fn own<'a>(
-        &'a mut self,
-        runtime: &'a Arc<Runtime>,
-        mode: RunMode,
-        record: &'a mut OwnedRecord,
-        body: Pin<&'a mut Option<Body>>,
-    ) -> impl Future<Output = Finished<T, E>> + use<'a, R, T, E, P, G, Body> {
-        let Self { handling, again } = self;
-        let owner = Leased::new(runtime, mode, record, body);
-        let begin_next_try = again
-            .as_mut()
-            .map(|again| |owner: &mut Leased<'a, Body>| owner.begin_next_try(again()));
-        run(
-            &mut *handling,
-            owner,
-            Tries::new(runtime.config.unlisted),
-            begin_next_try,
-        )
-    }
-
-    /// Runs the body without a record.
-    async fn unguarded(
-        &mut self,
-        operation: &str,
-        id: Option<&RecordId>,
-        body: Pin<&mut Option<Body>>,
-    ) -> Result<Outcome<T>, E> {
-        let Self { handling, again } = self;
-        let owner = Unguarded {
-            operation,
-            id,
-            body,
-        };
-        let begin_next_try = again
-            .as_mut()
-            .map(|again| |owner: &mut Unguarded<'_, Body>| owner.body.set(Some(again())));
-        run(&mut *handling, owner, Tries::default(), begin_next_try)
-            .await
-            .give()
-    }
-
     async fn unguarded_and_detached(
         mut self,
         operation: String,
         id: Option<RecordId>,
         runtime: Option<&Arc<Runtime>>,
-        body: Body,
-    ) -> Result<Outcome<T>, E>
-    where
-        Self: Send + 'static,
-        Handling<R, T, E, P>: Send,
-        G: Send,
-        R: Send + 'static,
-        T: Send + 'static,
-        E: Send + 'static,
-        Body: Send + 'static,
-    {
+    ) -> Result<Outcome<T>, E> {
         let counted = runtime.map(|runtime| runtime.background.body());
         let running = async move {
             let _counted = counted;
-            self.unguarded(&operation, id.as_ref(), pin!(Some(body)))
-                .await
+            self.unguarded(&operation, id.as_ref()).await
         };
         match detached(running).await {
             Some(returned) => returned,
             // The tokio runtime is shutting down, and drops this future too.
             None => pending().await,
         }
+    }
+}
+
+/// Claims the key, or returns what to do instead. In observe mode, nothing that is returned keeps
+/// the body from running.
+async fn begin<R, T, E, P: Fn(&E) -> ErrorAction>(
+    handling: &Handling<R, T, E, P>,
+    runtime: &Arc<Runtime>,
+    request: &Request,
+) -> Result<CallStart, Error> {
+    if !request.settings.observes {
+        return runtime.begin(request).await;
+    }
+    match runtime.observe(request).await {
+        CallStart::Replay(recorded) => {
+            // Decodes the outcome only to report one that could not be replayed.
+            observe::catch_user_panic(|| drop(handling.decoded(&recorded)));
+            Ok(CallStart::Unguarded)
+        }
+        start => Ok(start),
+    }
+}
+
+fn replay<R, T, E, P: Fn(&E) -> ErrorAction>(
+    handling: &Handling<R, T, E, P>,
+    recorded: &Recorded,
+) -> Result<Outcome<T>, E> {
+    match handling.replay(recorded) {
+        Ok(replayed) => replayed.map(Outcome::replayed),
+        Err(error) => Err(handling.refuse(error)),
     }
 }
 
@@ -277,16 +307,19 @@ impl<F> Clone for Again<F> {
 
 /// Runs a future in a task of its own, with the state that follows a task. Returns `None` if the
 /// task was stopped.
-async fn detached<T: Send + 'static>(
+fn detached<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,
-) -> Option<T> {
+) -> impl Future<Output = Option<T>> + Send {
+    // Spawned here: an `async` block would contain the whole future besides its handle.
     let task =
         tokio::spawn(watch::inherit_watch(Inherited::here().around(future)).in_current_span());
-    match task.await {
-        Ok(value) => Some(value),
-        Err(ended) => match ended.try_into_panic() {
-            Ok(panic) => resume_unwind(panic),
-            Err(_) => None,
-        },
+    async {
+        match task.await {
+            Ok(value) => Some(value),
+            Err(ended) => match ended.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                Err(_) => None,
+            },
+        }
     }
 }

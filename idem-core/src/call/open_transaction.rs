@@ -125,7 +125,7 @@ pub(crate) async fn begin_claiming<S: Store, B: Transactions<S>>(
     store: &S,
     claim: &Claim,
 ) -> Result<(B::Transaction, Option<BegunClaim>), StoreError> {
-    let (tx, claimed) = begins.begin_claiming(store, claim).await?;
+    let (tx, claimed) = begins.begin_claiming(store, claim).boxed().await?;
     let begun = claimed.map(|claimed| BegunClaim {
         claimed,
         owner: claim.owner,
@@ -204,7 +204,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
     }
 
     pub(crate) async fn savepoint(&mut self) -> Result<(), StoreError> {
-        self.tx.savepoint().await?;
+        self.tx.savepoint().boxed().await?;
         if self.depth == 0 {
             self.kept_errors.savepoint();
         }
@@ -285,9 +285,9 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
             let left = until.saturating_duration_since(clock::now());
             let limit = if one_writer { Duration::MAX } else { left };
             let answer = if committed_by.is_caller() || pause.rounds > 0 {
-                self.tx.claim(store, claim, limit).await
+                self.tx.claim(store, claim, limit).boxed().await
             } else {
-                self.tx.claim_begun(store, claim, limit).await
+                self.tx.claim_begun(store, claim, limit).boxed().await
             };
             match answer {
                 Err(error) => return Err(self.failed(error).await),
@@ -370,7 +370,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
 
     /// Writes the outcome, and ends all savepoints.
     pub(crate) async fn commit(&mut self, store: &S, commit: &Commit) -> Result<(), Error> {
-        match self.tx.commit_claimed(store, commit).await {
+        match self.tx.commit_claimed(store, commit).boxed().await {
             Ok(Ownership::Held) => {}
             Ok(Ownership::Lost) => {
                 if self.request.settings.observes {
@@ -405,7 +405,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
     /// Undoes what the body did, and keeps the claim.
     pub(crate) async fn roll_back_body(&mut self) -> Result<(), Error> {
         self.forget_kept_errors();
-        let rolled_back = self.tx.roll_back().await;
+        let rolled_back = self.tx.roll_back().boxed().await;
         self.depth -= 1;
         if let Err(error) = rolled_back {
             self.force_rollback().await;
@@ -417,7 +417,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
     /// Releases all savepoints, and keeps what was done since.
     pub(crate) async fn release_all(&mut self) -> Result<(), Error> {
         while self.depth > 0 {
-            if let Err(error) = self.tx.release().await {
+            if let Err(error) = self.tx.release().boxed().await {
                 self.force_rollback().await;
                 return Err(self.runtime.failed(&self.request.id, error));
             }
@@ -431,7 +431,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
     pub(crate) async fn roll_back(&mut self) {
         self.forget_kept_errors();
         while self.depth > 0 {
-            let rolled_back = self.tx.roll_back().await;
+            let rolled_back = self.tx.roll_back().boxed().await;
             self.depth -= 1;
             if rolled_back.is_err() {
                 return self.force_rollback().await;
@@ -455,11 +455,11 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         // The driver counts its savepoints. Without this, it would take the caller's next rollback
         // for that of a savepoint.
         while self.depth > 0 {
-            let _ = self.tx.roll_back().await;
+            let _ = self.tx.roll_back().boxed().await;
             self.depth -= 1;
         }
         // If this fails too, the connection is lost, and the transaction with it.
-        let _ = self.tx.force_rollback().await;
+        let _ = self.tx.force_rollback().boxed().await;
     }
 
     pub(crate) async fn failed(&mut self, error: StoreError) -> Error {

@@ -11,6 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::FutureExt as _;
 use tokio::time::Instant;
 
 use crate::base::clock;
@@ -60,7 +61,8 @@ enum AfterClaim {
 impl Runtime {
     /// Claims the key of a call, waiting and replaying as its settings say.
     ///
-    /// The future holds only the common path. Waiting has a boxed future of its own.
+    /// The future holds only the common path. Waiting has a boxed future of its own, whose type
+    /// ends here: types of nested calls must not be too deep for the compiler.
     pub(crate) async fn begin(self: &Arc<Self>, request: &Request) -> Result<CallStart, Error> {
         let began = clock::now();
         if let Some(known) = self.without_the_store(request, began)? {
@@ -72,7 +74,7 @@ impl Runtime {
             match self.flights.join(&request.id, request.fingerprint) {
                 Joined::First(seat) => Some(Box::new(seat)),
                 Joined::Behind(seat) => {
-                    return Box::pin(self.share(request, began, Box::new(seat))).await;
+                    return self.share(request, began, Box::new(seat)).boxed().await;
                 }
             }
         };
@@ -82,12 +84,16 @@ impl Runtime {
             AfterClaim::Over(answer) => answer,
             AfterClaim::InFlight {
                 seat: Some(seat), ..
-            } => Box::pin(self.share(request, began, seat)).await,
+            } => self.share(request, began, seat).boxed().await,
             AfterClaim::InFlight {
                 attempt,
                 lease_left,
                 seat: None,
-            } => Box::pin(self.wait_alone(request, began, (attempt, lease_left))).await,
+            } => {
+                self.wait_alone(request, began, (attempt, lease_left))
+                    .boxed()
+                    .await
+            }
         }
     }
 
@@ -117,7 +123,8 @@ impl Runtime {
     /// it does not become the owner, its body runs at once, without a record, and the event says
     /// what a guarded call would have done.
     pub(crate) async fn observe(self: &Arc<Self>, request: &Request) -> CallStart {
-        Box::pin(self.try_to_own(request))
+        self.try_to_own(request)
+            .boxed()
             .await
             .unwrap_or(CallStart::Unguarded)
     }

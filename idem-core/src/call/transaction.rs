@@ -7,6 +7,7 @@ use std::error::Error as StdError;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use futures_util::future::FutureExt as _;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
@@ -233,8 +234,8 @@ where
             return begin_claiming(begins, store, &claim).await;
         }
         let begun = match self.guarded_by() {
-            Some((_, request, store)) => begins.begin_for(store, &request.id).await,
-            None => begins.begin().await,
+            Some((_, request, store)) => begins.begin_for(store, &request.id).boxed().await,
+            None => begins.begin().boxed().await,
         };
         Ok((begun?, None))
     }
@@ -266,7 +267,7 @@ where
     {
         let (runtime, request, store) = self.unchecked()?;
         let claim = request.claim(runtime.store.owner(clock::now()));
-        let (attempt, outcome) = match begins.find_outcome(store, &claim).await {
+        let (attempt, outcome) = match begins.find_outcome(store, &claim).boxed().await {
             Ok(Some(Claimed::Committed { attempt, outcome })) => (attempt, outcome),
             Ok(_) => return None,
             Err(error) => return Some(TransactionEnd::StoreFailed(error)),
@@ -544,19 +545,19 @@ where
         // Only the record of the error is written: the body's rows are rolled back already.
         TransactionOutcome::Kept(error) => Err(error),
         TransactionOutcome::Failed(error) => {
-            B::roll_back(tx).await;
+            B::roll_back(tx).boxed().await;
             return TransactionEnd::Failed(error);
         }
         TransactionOutcome::Refused(error) => {
-            B::roll_back(tx).await;
+            B::roll_back(tx).boxed().await;
             return TransactionEnd::Refused(error);
         }
         TransactionOutcome::Met(lease) => {
-            B::roll_back(tx).await;
+            B::roll_back(tx).boxed().await;
             return TransactionEnd::Met(lease);
         }
     };
-    match B::commit(tx).await {
+    match B::commit(tx).boxed().await {
         Ok(()) => TransactionEnd::Committed {
             result,
             steps: begun,

@@ -1,13 +1,16 @@
 //! The functions that generated code calls. Do not call them: they change without notice.
 
-use std::future::{Future, pending};
+use std::borrow::Cow;
+use std::future::Future;
 use std::marker::PhantomData;
-use std::pin::{Pin, pin};
+
+use futures_util::future::FutureExt as _;
 
 pub use crate::api::operation::Operation;
-use crate::call::execution::{Again, Execution};
+use crate::call::execution::{Again, Bodies, Execution, Once, Repeated};
 use crate::call::finish::Handling;
 pub use crate::call::keeping::{ErrorCodec, Keepable, KeepsErrors, Opaque, Policy};
+use crate::call::prepared::Prepared;
 use crate::call::transaction::InTransaction;
 use crate::call::transaction_body::OneThreadOnce;
 pub use crate::call::witness::{
@@ -29,7 +32,7 @@ use crate::policy::errors::ErrorAction;
 pub use crate::policy::errors::{DispositionByPolicy, RunsOnce};
 use crate::runtime::handle::Idempotency;
 use crate::store::{Store, Transaction};
-use crate::task::{scope, unguarded};
+use crate::task::scope;
 
 /// Begins the call of an annotated function, on the default runtime.
 #[inline]
@@ -82,46 +85,47 @@ pub fn operation_of(site: &'static Site, name: Name, runtime: &Idempotency) -> O
     }
 }
 
-/// Carries out the call of an annotated function under a disabled runtime.
+/// A call that is ready to be carried out.
+pub struct PreparedCall(Prepared<'static>);
+
+/// Prepares the call of an annotated function. `None` if the runtime is disabled.
 #[inline]
-pub async fn run_unguarded<Body: Future>(body: Pin<&mut Option<Body>>) -> Body::Output {
-    let Some(running) = body.as_pin_mut() else {
-        // Callers pass a body.
-        return pending().await;
-    };
-    unguarded::unguarded(None, running).await
+pub fn prepare(operation: Option<Operation<'static>>) -> Option<PreparedCall> {
+    operation.map(|operation| PreparedCall(operation.draft.prepare()))
 }
 
-/// Carries out the call of an annotated function.
+/// Carries out the call of an annotated function. `None` is a call under a disabled runtime.
 #[inline]
-pub fn run<R, T, E, P, Body>(
-    operation: Operation<'_>,
+pub fn run<'a, R, T, E, P, F, Body>(
+    call: Option<&'a PreparedCall>,
     witness: Witness<R, T, E>,
     policy: Policy<P, E>,
-    body: Pin<&mut Option<Body>>,
-) -> impl Future<Output = R>
+    body: F,
+    types: &'a mut PhantomData<Body>,
+) -> impl Future<Output = R> + use<'a, R, T, E, P, F, Body>
 where
     P: Fn(&E) -> ErrorAction,
+    F: FnOnce() -> Body,
     Body: Future<Output = R>,
 {
-    let prepared = operation.draft.prepare();
-    let mut execution = Execution {
+    const DISABLED: &Prepared<'static> = &Prepared::Unguarded(Cow::Borrowed(""), None);
+    let prepared = call.map_or(DISABLED, |call| &call.0);
+    let join = witness.join;
+    let execution = Execution {
         handling: Handling { witness, policy },
-        again: None::<fn() -> _>,
+        bodies: Once(Some(|| Box::pin(body()))),
     };
-    async move {
-        let outcome = execution.run(&prepared, body).await;
-        (execution.handling.witness.join)(outcome.map(Outcome::into_inner))
-    }
+    let answer = move |outcome: Result<Outcome<T>, E>| join(outcome.map(Outcome::into_inner));
+    execution.run(prepared, answer, types)
 }
 
 /// Carries out the call of an annotated function whose body has a task of its own.
-pub async fn run_detached<R, T, E, P, Body>(
+pub fn run_detached<R, T, E, P, Body>(
     operation: Operation<'_>,
     witness: Witness<R, T, E>,
     policy: Policy<P, E>,
     body: Body,
-) -> R
+) -> impl Future<Output = R>
 where
     R: Send + 'static,
     T: Send + 'static,
@@ -129,17 +133,9 @@ where
     P: Fn(&E) -> ErrorAction + Send + 'static,
     Body: Future<Output = R> + Send + 'static,
 {
-    let join = witness.join;
-    let execution = Execution {
-        handling: Handling { witness, policy },
-        again: None::<fn() -> _>,
-    };
-    join(
-        execution
-            .run_detached(operation.draft.prepare(), body)
-            .await
-            .map(Outcome::into_inner),
-    )
+    // In a box at once: each future that it is moved through would contain it.
+    let body = body.boxed();
+    detached(operation, witness, policy, Once(Some(|| body)))
 }
 
 /// Carries out the call of an annotated function whose errors may be tried again.
@@ -153,32 +149,29 @@ where
     P: Fn(&E) -> ErrorAction,
     Body: Future<Output = R>,
 {
+    let mut types = PhantomData::<Body>;
     let join = witness.join;
     let make = Again::new(make);
     let start = || {
         let make = make.clone();
-        async move { make.call().await }
+        Box::pin(async move { make.call().await })
     };
-    let body = pin!(Some(start()));
-    let mut execution = Execution {
+    let execution = Execution {
         handling: Handling { witness, policy },
-        again: Some(start),
+        bodies: Repeated(start),
     };
-    join(
-        execution
-            .run(&operation.draft.prepare(), body)
-            .await
-            .map(Outcome::into_inner),
-    )
+    let prepared = operation.draft.prepare();
+    let answer = |outcome: Result<Outcome<T>, E>| join(outcome.map(Outcome::into_inner));
+    execution.run(&prepared, answer, &mut types).await
 }
 
 /// As [`run_again`], with the body in a task of its own.
-pub async fn run_detached_again<R, T, E, P, Body>(
+pub fn run_detached_again<R, T, E, P, Body>(
     operation: Operation<'_>,
     witness: Witness<R, T, E>,
     policy: Policy<P, E>,
     make: impl FnMut() -> Body + Send + 'static,
-) -> R
+) -> impl Future<Output = R>
 where
     R: Send + 'static,
     T: Send + 'static,
@@ -186,23 +179,35 @@ where
     P: Fn(&E) -> ErrorAction + Send + 'static,
     Body: Future<Output = R> + Send + 'static,
 {
-    let join = witness.join;
     let make = Again::new(make);
     let start = move || {
         let make = make.clone();
-        async move { make.call().await }
+        async move { make.call().await }.boxed()
     };
-    let body = start();
+    detached(operation, witness, policy, Repeated(start))
+}
+
+/// Carries out a call with a detached body.
+async fn detached<R, T, E, P, B>(
+    operation: Operation<'_>,
+    witness: Witness<R, T, E>,
+    policy: Policy<P, E>,
+    bodies: B,
+) -> R
+where
+    R: Send + 'static,
+    T: Send + 'static,
+    E: Send + 'static,
+    P: Fn(&E) -> ErrorAction + Send + 'static,
+    B: Bodies<Body: Future<Output = R> + Send> + Send + 'static,
+{
+    let join = witness.join;
     let execution = Execution {
         handling: Handling { witness, policy },
-        again: Some(start),
+        bodies,
     };
-    join(
-        execution
-            .run_detached(operation.draft.prepare(), body)
-            .await
-            .map(Outcome::into_inner),
-    )
+    let outcome = execution.run_detached(operation.draft.prepare()).await;
+    join(outcome.map(Outcome::into_inner))
 }
 
 /// Carries out the call of an annotated function in the caller's transaction.

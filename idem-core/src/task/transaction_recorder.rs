@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::FutureExt as _;
+
 use crate::encoding::fingerprint::Fingerprint;
 use crate::error::Error;
 use crate::lease::term::Term;
@@ -91,7 +93,7 @@ impl TransactionRecorder {
         if self.observes {
             return self.observe(tx, store, &commit).await;
         }
-        match tx.commit(store, &commit).await {
+        match tx.commit(store, &commit).boxed().await {
             Ok(Ownership::Held) => {
                 self.is_written(&commit);
                 Ok(true)
@@ -132,13 +134,13 @@ impl TransactionRecorder {
     {
         // If the transaction is lost, its caller must not believe that it was committed.
         let lost = |error| self.runtime.failed(&self.term.id, error);
-        tx.savepoint().await.map_err(lost)?;
-        if let Ok(Ownership::Held) = tx.commit(store, commit).await {
+        tx.savepoint().boxed().await.map_err(lost)?;
+        if let Ok(Ownership::Held) = tx.commit(store, commit).boxed().await {
             tx.release().await.map_err(lost)?;
             self.is_written(commit);
             return Ok(true);
         }
-        tx.roll_back().await.map_err(lost)?;
+        tx.roll_back().boxed().await.map_err(lost)?;
         Ok(false)
     }
 }

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use crate::record::RecordId;
 use crate::task::current::{self, CALL, Call};
-use crate::task::watch;
+use crate::task::watch::Uncounted;
 
 tokio::task_local! {
     /// The body that is running has no record, and none is around it.
@@ -22,11 +22,8 @@ pub(crate) async fn unguarded<F: Future>(id: Option<&RecordId>, body: F) -> F::O
     let outer = current::innermost();
     let hidden = id.is_none();
     let Some(id) = id.or(outer.as_ref().map(Call::id)).cloned() else {
-        return if watch::is_watched() {
-            NO_RECORD.scope((), Box::pin(watch::inside(body))).await
-        } else {
-            NO_RECORD.scope((), body).await
-        };
+        let _uncounted = Uncounted::begin();
+        return NO_RECORD.scope((), body).await;
     };
     CALL.scope(Call::unguarded(id, hidden, outer), body).await
 }

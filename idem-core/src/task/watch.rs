@@ -171,11 +171,6 @@ fn current() -> Option<Arc<Watch>> {
     WATCH.try_with(Arc::clone).ok()
 }
 
-/// Whether a watch is active.
-pub(crate) fn is_watched() -> bool {
-    WATCH.try_with(|_| ()).is_ok()
-}
-
 /// Reports a call.
 #[inline]
 pub(crate) fn note(seen: Seen) {
@@ -202,23 +197,26 @@ fn chain(watch: &Arc<Watch>) -> impl Iterator<Item = &Watch> {
     std::iter::successors(Some(&**watch), |watch| watch.outer.as_deref())
 }
 
-/// Runs a body without a record. The watch does not see the calls inside.
-pub(crate) async fn inside<F: Future>(body: F) -> F::Output {
-    struct Inside(Option<Arc<Watch>>);
-    impl Inside {
-        fn add(&self, number: usize) {
-            for watch in self.0.iter().flat_map(chain) {
-                watch.unguarded.fetch_add(number, Ordering::Relaxed);
-            }
+/// The time in which a body runs without a record. The watch does not count the calls inside.
+pub(crate) struct Uncounted(Option<Arc<Watch>>);
+
+impl Uncounted {
+    pub(crate) fn begin() -> Self {
+        let uncounted = Self(current());
+        uncounted.add(1);
+        uncounted
+    }
+
+    fn add(&self, number: usize) {
+        for watch in self.0.iter().flat_map(chain) {
+            watch.unguarded.fetch_add(number, Ordering::Relaxed);
         }
     }
-    impl Drop for Inside {
-        fn drop(&mut self) {
-            // Subtracts one: the sum wraps around.
-            self.add(usize::MAX);
-        }
+}
+
+impl Drop for Uncounted {
+    fn drop(&mut self) {
+        // Subtracts one: the sum wraps around.
+        self.add(usize::MAX);
     }
-    let inside = Inside(current());
-    inside.add(1);
-    body.await
 }

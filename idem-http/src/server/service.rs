@@ -347,7 +347,7 @@ where
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
-    let body = Box::pin(Some(run_service(settings.clone(), inner, request)));
+    let body = Box::pin(run_service(settings.clone(), inner, request));
     // A response that is not kept releases the key, whatever the runtime's default is: its status
     // tells the client that the request may be sent again. An error of the service itself, such as
     // a timeout, tells nothing, so the default applies.

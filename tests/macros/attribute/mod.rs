@@ -63,6 +63,7 @@ mod handlers;
 #[cfg(all(feature = "axum", feature = "sqlite"))]
 mod in_transactions;
 mod names;
+mod nested;
 mod watched;
 
 mod free_functions {

@@ -1,11 +1,14 @@
 //! Running the body of a call, or claiming its key for a call that is carried out step by step.
 
+use std::convert::identity;
 use std::future::Future;
-use std::pin::pin;
+use std::marker::PhantomData;
+
+use futures_util::future::FutureExt as _;
 
 use super::{Errors, Operation};
 use crate::api::lease::{Begin, Lease};
-use crate::call::execution::{Again, Execution};
+use crate::call::execution::{Again, Execution, Once, Repeated};
 use crate::call::finish::Handling;
 use crate::call::keeping::Policy;
 use crate::call::owned_record::OwnedRecord;
@@ -72,22 +75,17 @@ impl<Q> Operation<'_, Q> {
         let prepared = self.draft.prepare();
         let question = self.question;
         async move {
+            let mut types = PhantomData::<Body>;
             // The closure is the first part of the body: it is called where the body runs, or not
             // at all.
-            let body = pin!(Some(async move {
-                match asked(Some(question)).await {
-                    Some(settled) => settled,
-                    None => body().await,
-                }
-            }));
+            let body = || Box::pin(asking(question, body));
             let witness = outcome_of::<Result<T, E>, Via>();
             let policy = Policy::unlisted();
-            Execution {
+            let execution = Execution {
                 handling: Handling { witness, policy },
-                again: None::<fn() -> _>,
-            }
-            .run(&prepared, body)
-            .await
+                bodies: Once(Some(body)),
+            };
+            execution.run(&prepared, identity, &mut types).await
         }
     }
 
@@ -102,7 +100,10 @@ impl<Q> Operation<'_, Q> {
     ///
     /// If the future is dropped before the body begins, a claim that it sent is undone. After that
     /// the body runs to its end, and its outcome is recorded.
-    pub async fn run_detached<T, E, F, Body, Via>(self, body: F) -> Result<Outcome<T>, E>
+    pub fn run_detached<T, E, F, Body, Via>(
+        self,
+        body: F,
+    ) -> impl Future<Output = Result<Outcome<T>, E>>
     where
         Q: Question<T, E, Asked: Send> + Send + 'static,
         F: FnOnce() -> Body + Send + 'static,
@@ -114,20 +115,26 @@ impl<Q> Operation<'_, Q> {
         let Self {
             draft, question, ..
         } = self;
-        let body = async move {
-            match asked(Some(question)).await {
-                Some(settled) => settled,
-                None => body().await,
-            }
-        };
+        let body = asking(question, body).boxed();
         let witness = outcome_of::<Result<T, E>, Via>();
         let policy = Policy::unlisted();
-        Execution {
+        let execution = Execution {
             handling: Handling { witness, policy },
-            again: None::<fn() -> _>,
-        }
-        .run_detached(draft.prepare(), body)
-        .await
+            bodies: Once(Some(|| body)),
+        };
+        execution.run_detached(draft.prepare())
+    }
+}
+
+/// A body that asks first what became of an earlier attempt.
+async fn asking<Q, T, E, Body>(question: Q, body: impl FnOnce() -> Body) -> Result<T, E>
+where
+    Q: Question<T, E>,
+    Body: Future<Output = Result<T, E>>,
+{
+    match asked(Some(question)).await {
+        Some(settled) => settled,
+        None => body().await,
     }
 }
 
@@ -166,27 +173,26 @@ where
             question,
             policy,
         } = self;
+        let mut types = PhantomData::<Body>;
         let body = Again::new(body);
         let mut question = Some(question);
-        let mut start = move || {
+        let start = move || {
             let question = question.take();
             let body = body.clone();
-            async move {
+            Box::pin(async move {
                 match asked(question).await {
                     Some(settled) => settled,
                     None => body.call().await,
                 }
-            }
+            })
         };
-        let first = pin!(Some(start()));
         let witness = outcome_of::<Result<T, E>, Via>();
         let policy = policy.into_policy();
-        Execution {
+        let execution = Execution {
             handling: Handling { witness, policy },
-            again: Some(start),
-        }
-        .run(&draft.prepare(), first)
-        .await
+            bodies: Repeated(start),
+        };
+        execution.run(&draft.prepare(), identity, &mut types).await
     }
 
     /// As [`run`](Self::run), with the body in a task of its own: a caller that is dropped does not
@@ -200,7 +206,10 @@ where
     ///
     /// If the future is dropped before the body begins, a claim that it sent is undone. After that
     /// the body runs to its end, and its outcome is recorded.
-    pub async fn run_detached<T, F, Body, Via>(self, body: F) -> Result<Outcome<T>, E>
+    pub fn run_detached<T, F, Body, Via>(
+        self,
+        body: F,
+    ) -> impl Future<Output = Result<Outcome<T>, E>>
     where
         P: Send + 'static,
         A: 'static,
@@ -218,7 +227,7 @@ where
         } = self;
         let body = Again::new(body);
         let mut question = Some(question);
-        let mut start = move || {
+        let start = move || {
             let question = question.take();
             let body = body.clone();
             async move {
@@ -227,16 +236,15 @@ where
                     None => body.call().await,
                 }
             }
+            .boxed()
         };
-        let first = start();
         let witness = outcome_of::<Result<T, E>, Via>();
         let policy = policy.into_policy();
-        Execution {
+        let execution = Execution {
             handling: Handling { witness, policy },
-            again: Some(start),
-        }
-        .run_detached(draft.prepare(), first)
-        .await
+            bodies: Repeated(start),
+        };
+        execution.run_detached(draft.prepare())
     }
 }
 

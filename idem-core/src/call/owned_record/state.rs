@@ -4,6 +4,8 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::FutureExt as _;
+
 use super::ClaimedLease;
 use crate::call::audit::By;
 use crate::call::plan::GiveUp;
@@ -204,7 +206,7 @@ impl OwnedState {
                 self.cache();
                 Tried::Over(Ownership::Held)
             }
-            Ok(Ownership::Lost) => Tried::Over(Box::pin(self.after_refusal()).await),
+            Ok(Ownership::Lost) => Tried::Over(self.after_refusal().boxed().await),
             Err(error) if error.kind() == StoreErrorKind::TooLarge && self.leaves_out_outcome() => {
                 self.not_encoded(&error);
                 Box::pin(self.try_step()).await

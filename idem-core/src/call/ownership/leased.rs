@@ -88,9 +88,9 @@ impl<'a, Body> Leased<'a, Body> {
     }
 
     /// Sets the body of the next try.
-    pub(crate) fn begin_next_try(&mut self, body: Body) {
+    pub(crate) fn begin_next_try(&mut self, body: Option<Body>) {
         self.record.goes_on();
-        self.body.set(Some(body));
+        self.body.set(body);
     }
 
     fn report_lost(&self, observer: Observer) {
