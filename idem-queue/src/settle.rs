@@ -82,15 +82,7 @@ pub(crate) async fn settle<T: Ticket>(
             return;
         };
         let is_void = ticket.is_void();
-        let fields = EventFields {
-            delivery: Some(delivery),
-            key,
-            detail: Some(&error),
-            tries: Some(tries),
-            is_void,
-            ..EventFields::default()
-        };
-        report_with(Decision::NotSettled, delivery.source(), &fields);
+        not_settled(delivery, key, &error, (tries, is_void));
         if is_void {
             return;
         }
@@ -104,6 +96,24 @@ pub(crate) async fn settle<T: Ticket>(
     {
         not_handed_back(delivery, &error);
     }
+}
+
+/// Reports a step that failed. Its fields are not `Send`, so they may not live across an await.
+fn not_settled(
+    delivery: &Delivery,
+    key: Option<KeyDigest>,
+    error: &BoxError,
+    (tries, is_void): (u32, bool),
+) {
+    let fields = EventFields {
+        delivery: Some(delivery),
+        key,
+        detail: Some(error),
+        tries: Some(tries),
+        is_void,
+        ..EventFields::default()
+    };
+    report_with(Decision::NotSettled, delivery.source(), &fields);
 }
 
 /// Reports a message that was not handed back. Only the broker can notice it now.

@@ -21,6 +21,7 @@ mod local_cache;
 mod lookup;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod sends;
 mod shutdown;
 #[path = "../support/mod.rs"]
 mod support;
