@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,6 +9,8 @@ use clap_complete::Shell;
 use idem_core::store::admin::KeyFilter;
 use idem_core::store::trail;
 use idem_core::{KeyDigest, RecordState};
+
+use crate::print;
 
 /// The shortest time between two looks of `watch`.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
@@ -122,11 +125,17 @@ pub(crate) struct List {
 pub(crate) struct Keys {
     /// With this key; or, if it ends with `*`, with keys whose first part begins with the text
     /// before it, such as `user-7*` (which has `user-70` too). Other characters stand for
-    /// themselves
-    #[arg(long, value_name = "KEY", value_parser = not_empty)]
+    /// themselves: `user 7`, not `user%207`
+    #[arg(long, value_name = "KEY", value_parser = not_empty, allow_hyphen_values = true)]
     pub(crate) key: Option<String>,
     /// With keys whose first part is exactly this text: those of one tenant
-    #[arg(long, value_name = "TEXT", value_parser = not_empty, conflicts_with = "key")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        value_parser = not_empty,
+        allow_hyphen_values = true,
+        conflicts_with = "key"
+    )]
     pub(crate) first_part: Option<String>,
 }
 
@@ -157,7 +166,7 @@ pub(crate) struct Which {
     #[arg(required_unless_present = "digest", requires = "key")]
     pub(crate) operation: Option<String>,
     /// The key as `list` shows it. Several parts are joined by `:`
-    #[arg(required_unless_present = "digest")]
+    #[arg(required_unless_present = "digest", value_parser = typed, allow_hyphen_values = true)]
     pub(crate) key: Option<String>,
     /// Instead of both: the digest that logs show
     #[arg(long, value_parser = digest, conflicts_with_all = ["operation", "key"])]
@@ -169,6 +178,7 @@ pub(crate) struct Change {
     /// The operation
     pub(crate) operation: String,
     /// The key as `list` shows it. Several parts are joined by `:`
+    #[arg(value_parser = typed, allow_hyphen_values = true)]
     pub(crate) key: String,
     #[command(flatten)]
     pub(crate) consent: Consent,
@@ -324,7 +334,11 @@ fn not_empty(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Err("it is empty; no key is".to_owned());
     }
-    Ok(text.to_owned())
+    Ok(print::typed(text))
+}
+
+fn typed(text: &str) -> Result<String, Infallible> {
+    Ok(print::typed(text))
 }
 
 fn ttl(text: &str) -> Result<Duration, String> {

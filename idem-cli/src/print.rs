@@ -1,6 +1,7 @@
 //! Records as tables, as text and as JSON.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::io::{self, BufWriter, Write};
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ pub(crate) fn length(length: Duration) -> String {
     parts.join(" ")
 }
 
-/// Escapes characters of foreign text that could control a terminal.
+/// Escapes characters of foreign text that could control a terminal. [`typed`] reads it back.
 pub(crate) fn shown(text: &str) -> Cow<'_, str> {
     if text
         .bytes()
@@ -56,6 +57,30 @@ pub(crate) fn shown(text: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(out)
+}
+
+/// Reads a key as [`shown`] prints it: a key has no other escapes than `\u{200b}`. What `shown`
+/// would not print so stands for itself.
+pub(crate) fn typed(text: &str) -> String {
+    let mut parts = text.split("\\u{");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let escape = part.split_once('}').and_then(|(hex, rest)| {
+            let c = char::from_u32(u32::from_str_radix(hex, 16).ok()?)?;
+            (c.escape_debug().to_string() == format!("\\u{{{hex}}}")).then_some((c, rest))
+        });
+        match escape {
+            Some((c, rest)) => {
+                out.push(c);
+                out.push_str(rest);
+            }
+            None => {
+                out.push_str("\\u{");
+                out.push_str(part);
+            }
+        }
+    }
+    out
 }
 
 /// A record as one object.
@@ -111,11 +136,26 @@ fn is_digest(id: &RecordId) -> bool {
     Key::from_encoded(id.key()).is_some_and(|key| key.is_digest())
 }
 
+/// JSON on one line, without characters that control a terminal, or that hide or reverse text.
+pub(crate) fn json_text(value: &Value) -> String {
+    let mut out = String::new();
+    for c in value.to_string().chars() {
+        // Outside of a string, JSON has only characters that are printed.
+        if matches!(c, ' '..='~') || c.escape_debug().count() == 1 {
+            out.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            // Writing to a string cannot fail.
+            let _ = fmt::Write::write_fmt(&mut out, format_args!("\\u{unit:04x}"));
+        }
+    }
+    out
+}
+
 /// Prints JSON on one line.
 pub(crate) fn json(value: &Value) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{value}")?;
-    out.flush()
+    line(&json_text(value))
 }
 
 /// Prints text without a line break.
@@ -490,5 +530,45 @@ mod tests {
         assert_eq!(shown("Zo\u{eb}'s"), "Zo\u{eb}'s");
         assert_eq!(shown("a\u{202e}b"), "a\\u{202e}b");
         assert_eq!(shown("a\u{1b}[31m"), "a\\u{1b}[31m");
+    }
+
+    #[test]
+    fn a_key_is_typed_as_it_is_shown() {
+        for key in [
+            "a\u{200b}b",
+            "\u{202e}",
+            "e\u{301}",
+            "\u{e0041}x\u{feff}",
+            "o-1:a'b",
+            "Zo\u{eb}",
+        ] {
+            assert_eq!(typed(&shown(key)), key);
+        }
+        // What `shown` does not print stands for itself.
+        for text in [
+            "a\\u{41}",
+            "\\u{200B}",
+            "\\u{0200b}",
+            "\\u{}",
+            "\\u{200b",
+            "\\u{110000}",
+            "\\u200b",
+            "\\n",
+        ] {
+            assert_eq!(typed(text), text);
+        }
+    }
+
+    #[test]
+    fn json_has_no_character_that_controls_a_terminal() {
+        let text = "a\u{7f}\u{85}\u{2028}\u{202e}\u{e0041}\u{1b}\n\"\\\u{eb}\u{1f980}";
+        let printed = json_text(&json!({ text: text }));
+        let escaped =
+            "a\\u007f\\u0085\\u2028\\u202e\\udb40\\udc41\\u001b\\n\\\"\\\\\u{eb}\u{1f980}";
+        assert_eq!(printed, format!("{{\"{escaped}\":\"{escaped}\"}}"));
+        assert_eq!(
+            serde_json::from_str::<Value>(&printed).unwrap(),
+            json!({ text: text })
+        );
     }
 }

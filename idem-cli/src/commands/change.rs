@@ -259,7 +259,8 @@ fn metadata(version: u32) -> Option<Arc<Metadata>> {
         .map(Arc::new)
 }
 
-/// Reads an outcome as the default codec writes it: JSON, without white space around it.
+/// Reads an outcome as the default codec writes it: JSON, without white space around it, and without
+/// the byte order mark that PowerShell writes.
 fn read(path: &Path) -> Result<String, Failure> {
     let mut text = String::new();
     let read = if path == Path::new("-") {
@@ -270,13 +271,14 @@ fn read(path: &Path) -> Result<String, Failure> {
     read.map_err(|error| {
         Failure::Arguments(format!("{} cannot be read: {error}", path.display()))
     })?;
-    serde_json::from_str::<IgnoredAny>(&text).map_err(|error| {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text).trim();
+    serde_json::from_str::<IgnoredAny>(text).map_err(|error| {
         Failure::Arguments(format!(
             "{} is not JSON, which an outcome must be: {error}",
             path.display()
         ))
     })?;
-    Ok(text.trim().to_owned())
+    Ok(text.to_owned())
 }
 
 /// Changes a record. Returns its id.

@@ -128,7 +128,7 @@ impl Output {
             } else {
                 "{\"records\":["
             })?;
-            print::text(&object.to_string())?;
+            print::text(&print::json_text(&object))?;
             self.has_begun = true;
         }
         Ok(())

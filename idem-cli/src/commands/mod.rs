@@ -14,7 +14,7 @@ use std::io::{self, Write as _};
 
 use clap::CommandFactory as _;
 use idem_core::record::{RecordId, RecordInfo};
-use idem_core::store::admin::{Intervened, Intervention, Listed, Listing, Unreadable};
+use idem_core::store::admin::{Intervened, Intervention, KeyFilter, Listed, Listing, Unreadable};
 use idem_core::store::trail::{self, Entry};
 use idem_core::{Key, KeyDigest, RecordState, StoreError};
 use serde_json::{Value, json};
@@ -294,20 +294,22 @@ async fn intervene(
     noted.map_err(without_entry)
 }
 
+/// The records that an argument can mean: as listings show keys, and then as a single part.
 fn ids_of(operation: &str, key: &str) -> Vec<RecordId> {
-    keys_of(key)
+    let keys = [Key::from_encoded(key), Key::encode(key)];
+    let mut ids: Vec<RecordId> = keys
         .iter()
+        .flatten()
         .filter_map(|key| RecordId::new(operation, key))
-        .collect()
+        .collect();
+    ids.dedup();
+    ids
 }
 
+/// The keys that `--key` means.
 fn keys_of(key: &str) -> Vec<Key> {
-    let mut keys: Vec<Key> = [Key::from_encoded(key), Key::encode(key)]
-        .into_iter()
-        .flatten()
-        .collect();
-    keys.dedup();
-    keys
+    let filter = KeyFilter::from(key);
+    filter.whole_keys().unwrap_or_default().to_vec()
 }
 
 async fn find_digest(

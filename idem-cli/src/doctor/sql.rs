@@ -215,7 +215,7 @@ async fn table_of_postgres(pool: &PgPool, table: &str, report: &mut Report) -> R
          has_table_privilege(oid, 'INSERT') AND has_table_privilege(oid, 'UPDATE') AND \
          has_table_privilege(oid, 'DELETE'), (SELECT count(*) FROM pg_index WHERE indrelid = \
          pg_class.oid AND NOT indisvalid), (SELECT count(*) FROM pg_index WHERE indrelid = \
-         pg_class.oid AND pg_get_indexdef(indexrelid) LIKE '%in_flight%') FROM pg_class WHERE oid \
+         pg_class.oid AND pg_get_indexdef(indexrelid) LIKE '%(sweep_at%') FROM pg_class WHERE oid \
          = to_regclass($1)",
     );
     let row = row
@@ -260,8 +260,8 @@ async fn table_of_postgres(pool: &PgPool, table: &str, report: &mut Report) -> R
         == 0
     {
         report.note(
-            "the table has no index of what is in flight, so listing that reads the others \
-            too; `SCHEMA` has the statement",
+            "the table has no index on `sweep_at`, so sweeps and listings read all its rows; `idem \
+             schema postgres` prints the statement",
         );
     }
     Ok(())

@@ -84,10 +84,17 @@ pub(crate) async fn finds_a_postgres_that_forgets_or_has_no_table(url: &str) {
         fine.contains("PostgreSQL: the clock runs as this machine's does"),
         "{report}"
     );
+    let notes = report["notes"].to_string();
     assert!(
-        report["notes"].to_string().contains("has no standby"),
+        notes.contains("has no standby") && !notes.contains("index"),
         "{report}"
     );
+    alter("DROP INDEX idem_records_sweep_at").await;
+    let report = idem(url, &["doctor"]).with(0).out;
+    assert!(report.contains("no index on `sweep_at`"), "{report}");
+    alter("CREATE INDEX ON idem_records (sweep_at)").await;
+    let report = idem(url, &["doctor"]).with(0).out;
+    assert!(!report.contains("no index"), "{report}");
     alter("ALTER ROLE CURRENT_USER SET default_transaction_read_only = on").await;
     assert!(
         idem(url, &["doctor"])

@@ -192,3 +192,87 @@ async fn keys_that_no_filter_sees_are_named_where_they_are_passed_over() {
     assert_eq!(none.json()["records"], Value::Array(Vec::new()));
     assert_eq!(none.err, "");
 }
+
+#[tokio::test]
+async fn a_key_is_purged_by_its_text_and_not_by_the_text_that_a_listing_shows() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}/idem.db", dir.path().display());
+    let idempotency = runtime(&url).await;
+    for key in ["user 7", "a:b", "100%"] {
+        done(&idempotency, "orders.create", key).await;
+    }
+    done(&idempotency, "orders.create", ("user 7", "o 1")).await;
+    let purge = |key: &str, records| {
+        has_removed(
+            idem(&url, &["purge", "--key", key, "--yes", "--json"]),
+            records,
+        );
+    };
+    for shown in ["user%207", "a%3Ab", "100%25", "user%207:o%201"] {
+        assert_eq!(count(&url, &["--key", shown]), 0, "{shown}");
+        purge(shown, 0);
+        // The arguments of a single record are what a listing shows.
+        idem(&url, &["show", "orders.create", shown]).with(0);
+    }
+    for written in ["user 7", "a:b", "100%", "user 7:o 1"] {
+        purge(written, 1);
+    }
+    assert_eq!(count(&url, &[]), 0);
+}
+
+#[tokio::test]
+async fn a_key_is_typed_as_it_is_shown_and_json_hides_none_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}/idem.db", dir.path().display());
+    let idempotency = runtime(&url).await;
+    let typed = [
+        ("a\u{200b}b", "a\\u{200b}b"),
+        ("e\u{301}", "e\\u{301}"),
+        ("\u{202e}:x", "\\u{202e}%3Ax"),
+        ("-5", "-5"),
+        ("-", "-"),
+        ("--json", "--json"),
+        ("--yes", "--yes"),
+        ("-x=y", "-x=y"),
+        ("\\u{41}", "%5Cu%7B41%7D"),
+    ];
+    for (key, shown) in typed {
+        done(&idempotency, "orders.create", key).await;
+        assert!(idem(&url, &["list"]).with(0).out.contains(shown), "{shown}");
+        let found = idem(&url, &["show", "--json", "orders.create", "--", shown]).with(0);
+        assert!(found.out.is_ascii(), "{found:?}");
+        assert_eq!(found.json()["operation"], "orders.create");
+        // Without `--`, unless it is an option.
+        let is_option = ["--json", "--yes"].contains(&shown);
+        if !is_option {
+            idem(&url, &["show", "orders.create", shown]).with(0);
+        }
+        if !shown.contains('%') {
+            assert_eq!(count(&url, &["--key", shown]), 1, "{shown}");
+            assert_eq!(count(&url, &["--first-part", shown]), 1, "{shown}");
+        }
+        let forget = ["forget", "--yes", "orders.create", "--", shown];
+        idem(&url, &forget).with(0);
+    }
+    for mistyped in [
+        &["show", "orders.create", "k", "--jsn"][..],
+        &["list", "--jsn"],
+    ] {
+        idem(&url, mistyped).with(2);
+    }
+    let call = idempotency.operation("orders.create").key("k");
+    let text = "a\u{7f}\u{85}\u{2028}\u{202e}\u{e0041}";
+    let body = async || Ok::<_, idem_core::Error>(text.to_owned());
+    call.run(body).await.unwrap();
+    for args in [
+        &["list", "--json"][..],
+        &["show", "--json", "orders.create", "k"],
+    ] {
+        let shown = idem(&url, args).with(0);
+        let is_plain = |c: char| matches!(c, ' '..='~' | '\n');
+        assert!(shown.out.chars().all(is_plain), "{shown:?}");
+        let record = shown.json();
+        let record = record["records"].get(0).unwrap_or(&record);
+        assert_eq!(record["outcome"], text, "{record}");
+    }
+}

@@ -13,7 +13,8 @@ use crate::record::RecordId;
 /// | `user-7` | the whole key `user-7`. Several parts are joined by `:`, as a listing shows them |
 /// | `*` | all |
 ///
-/// A text is written as people write it, not percent-encoded. Case counts. Only a `*` at the end
+/// A text is written as people write it, not percent-encoded: `user 7`, and `user%207` is another
+/// key, whose text has a percent sign. Case counts. Only a `*` at the end
 /// has a meaning: everywhere else, `*` and all other characters stand for themselves. In the key of
 /// a `#[derive(KeyPart)]` struct, or with a tuple as first part, the first field is the first part.
 ///
@@ -65,6 +66,14 @@ impl KeyFilter {
     /// Returns whether it has every key.
     pub fn is_all(&self) -> bool {
         matches!(&self.0, Rule::Beginning(text) if text.is_empty())
+    }
+
+    /// Returns the keys of a filter with a whole key: as several parts, and as one.
+    pub fn whole_keys(&self) -> Option<&[Key]> {
+        match &self.0 {
+            Rule::Whole(keys) => Some(keys),
+            Rule::Beginning(_) | Rule::FirstPart(_) => None,
+        }
     }
 
     /// Returns whether it has a key. `false` for a digest, unless it was made of the whole key, or
@@ -127,13 +136,27 @@ impl From<&str> for KeyFilter {
         if let Some(beginning) = text.strip_suffix('*') {
             return Self(Rule::Beginning(escape(beginning)));
         }
-        let mut keys: Vec<Key> = [Key::from_encoded(text), Key::encode(text)]
+        // Also with digests among its parts, which are not encoded.
+        let shown = Key::from_encoded(text).filter(|_| !text.contains('%'));
+        let parts = Key::from_encoded(&escape_parts(text));
+        let mut keys: Vec<Key> = [shown, parts, Key::encode(text)]
             .into_iter()
             .flatten()
             .collect();
         keys.dedup();
         Self(Rule::Whole(keys))
     }
+}
+
+/// Encodes a text in which `:`, `(` and `)` are between parts.
+fn escape_parts(text: &str) -> String {
+    let parts = text.split_inclusive([':', '(', ')']);
+    parts
+        .map(|part| match part.strip_suffix([':', '(', ')']) {
+            Some(before) => [&escape(before), &part[before.len()..]].concat(),
+            None => escape(part),
+        })
+        .collect()
 }
 
 impl From<String> for KeyFilter {
@@ -263,6 +286,19 @@ mod tests {
         let filter = KeyFilter::from("a:b");
         assert!(has(&filter, &("a", "b")) && has(&filter, "a:b"));
         assert!(!has(&filter, "a") && !has(&filter, &("a", "b", "c")));
+        let filter = KeyFilter::from("Zoë 7:(a b:100%)");
+        assert!(has(&filter, &("Zoë 7", ("a b", "100%"))));
+        assert!(has(&filter, "Zoë 7:(a b:100%)"));
+        // Not what a listing shows: that is the text of another key.
+        for (written, shown) in [("user 7", "user%207"), ("100%", "100%25"), ("a:b", "a%3Ab")] {
+            assert_eq!(Key::encode(written).unwrap().as_str(), shown);
+            assert!(has(&KeyFilter::from(written), written));
+            assert!(!has(&KeyFilter::from(shown), written), "{shown}");
+            assert!(has(&KeyFilter::from(shown), shown), "{shown}");
+        }
+        let token = "~t0123456789abcdefghijkl";
+        let token = Key::from_encoded(token).unwrap();
+        assert!(KeyFilter::from(token.as_str()).has(&token));
         let long = "k".repeat(300);
         assert!(has(&KeyFilter::from(&long), &long));
         for none in ["", "\u{0}"] {
