@@ -188,9 +188,7 @@ impl Lease {
         match &self.guarded {
             Some(guarded) => {
                 let mut held = guarded.held.lock().await;
-                let outcome = held.writer().and_then(|writer| {
-                    writer.value(|codec, context| codec.encode(context, &value.to_stored()))
-                });
+                let outcome = held.writer().and_then(|writer| writer.value(value));
                 held.plan(RecordPlan::Commit {
                     outcome,
                     kept_for: None,
@@ -225,7 +223,7 @@ impl Lease {
         let mut held = guarded.held.lock().await;
         let encoded = held
             .writer()
-            .map(|writer| writer.error(|codec, context| codec.encode(context, error)))
+            .map(|writer| writer.error(error))
             .transpose()
             .map_err(|failure| Error::Config {
                 operation: guarded.term.id.name().into(),

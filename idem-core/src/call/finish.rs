@@ -132,8 +132,7 @@ impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
             (Verdict::AsPlanned, _) => return None,
             (Verdict::RecordedInTransaction, _) => RecordPlan::RecordedInTransaction,
             (Verdict::CommitValue, Answer::Returns(Ok(value))) => RecordPlan::Commit {
-                outcome: writer
-                    .value(|codec, context| (self.witness.encode)(codec, context, value)),
+                outcome: (self.witness.encode)(&writer, value),
                 kept_for: None,
             },
             (Verdict::CommitValue | Verdict::CommitWithoutValue, _) => RecordPlan::Commit {
@@ -180,7 +179,7 @@ impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
             if (error_codec.has_ours)(error) {
                 return Err("an error of idem is among its sources, and is never kept".into());
             }
-            writer.error(|codec, context| (error_codec.encode)(codec, context, error))
+            (error_codec.encode)(writer, error)
         })
     }
 }

@@ -7,9 +7,10 @@ use serde::de::DeserializeOwned;
 
 use crate::call::recorded::Recorded;
 use crate::error::Error;
-use crate::outcome::codec::{AnyCodec, CodecContext, CodecFailure};
+use crate::outcome::codec::CodecFailure;
 use crate::policy::errors::{ErrorAction, Never, Sometimes};
 use crate::record::Encoded;
+use crate::runtime::outcome_writer::OutcomeWriter;
 
 /// An error that can be recorded.
 #[diagnostic::on_unimplemented(
@@ -28,7 +29,7 @@ impl<E: Serialize + DeserializeOwned> Keepable for E {}
 /// How kept errors of a type are written and read.
 #[derive(Debug)]
 pub struct ErrorCodec<E> {
-    pub(crate) encode: fn(&AnyCodec, CodecContext<'_>, &E) -> Result<Encoded, CodecFailure>,
+    pub(crate) encode: fn(&OutcomeWriter<'_>, &E) -> Result<Encoded, CodecFailure>,
     pub(crate) decode: fn(&Recorded) -> Result<E, Error>,
     /// Whether an error of `idem` is among the sources of the given one, as far as its type shows
     /// them.
@@ -42,7 +43,7 @@ impl<E> ErrorCodec<E> {
         E: Keepable,
     {
         Self {
-            encode: |codec, context, error| codec.encode(context, error),
+            encode: |writer, error| writer.error(error),
             decode: Recorded::decode_error,
             has_ours: |_| false,
         }

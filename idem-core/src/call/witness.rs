@@ -1,12 +1,14 @@
 //! What the macro learns from the return type of a guarded function.
 
+use std::marker::PhantomData;
+
 use crate::call::keeping::{KeepsErrors, Policy};
 use crate::call::recorded::Recorded;
 use crate::error::Error;
 use crate::outcome::Storable;
-use crate::outcome::codec::{AnyCodec, CodecContext, CodecFailure};
 use crate::policy::errors::{ErrorAction, ErrorPolicy, HasErrorPolicy, RunsOnce};
 use crate::record::Encoded;
+use crate::runtime::outcome_writer::OutcomeWriter;
 
 /// The return type of a guarded function: a `Result`.
 #[diagnostic::on_unimplemented(
@@ -49,7 +51,7 @@ impl<T, E> Returned for Result<T, E> {
 pub struct Witness<R, T, E> {
     pub(crate) split: fn(R) -> Result<T, E>,
     pub(crate) join: fn(Result<T, E>) -> R,
-    pub(crate) encode: fn(&AnyCodec, CodecContext<'_>, &T) -> Result<Encoded, CodecFailure>,
+    pub(crate) encode: fn(&OutcomeWriter<'_>, &T) -> Option<Encoded>,
     pub(crate) decode: fn(&Recorded) -> Result<T, Error>,
     pub(crate) fail: fn(Error) -> E,
 }
@@ -64,7 +66,7 @@ where
     Witness {
         split: R::into_result,
         join: R::from_result,
-        encode: |codec, context, value| codec.encode(context, &value.to_stored()),
+        encode: |writer, value| writer.value(value),
         decode: Recorded::decode_outcome,
         fail: R::Err::from,
     }
@@ -108,6 +110,35 @@ impl<R, T, E> Witness<R, T, E> {
         self.errors_by_policy()
     }
 }
+
+/// A type parameter of a guarded function, and its error type.
+#[derive(Debug)]
+pub struct Parameter<E, P>(PhantomData<fn() -> (E, P)>);
+
+impl<R, T, E> Witness<R, T, E> {
+    /// Compares a type parameter with the error type.
+    pub fn parameter<P>(&self) -> Parameter<E, P> {
+        Parameter(PhantomData)
+    }
+}
+
+impl<E> Parameter<E, E> {
+    /// Requires a policy. This is found before the method of [`OtherParameter`] of the same name,
+    /// if the parameter is the error type.
+    pub fn has_policy_if_error(&self)
+    where
+        E: ErrorPolicy<Keeps: KeepsErrors<E>, Retries: RunsOnce>,
+    {
+    }
+}
+
+/// A type parameter that is not the error type.
+pub trait OtherParameter {
+    /// Requires nothing.
+    fn has_policy_if_error(&self) {}
+}
+
+impl<E, P> OtherParameter for &Parameter<E, P> {}
 
 impl<R, T, E: ErrorPolicy> Witness<R, T, E> {
     /// What is done with them as their type says, where the function says nothing.

@@ -14,7 +14,7 @@ use crate::call::prepared::Prepared;
 use crate::call::transaction::InTransaction;
 use crate::call::transaction_body::OneThreadOnce;
 pub use crate::call::witness::{
-    ConditionalPolicy, FromIdempotency, NoPolicy, Returned, Witness, outcome_of,
+    ConditionalPolicy, FromIdempotency, NoPolicy, OtherParameter, Returned, Witness, outcome_of,
 };
 pub use crate::encoding::key::{CanBeMissing, KeyOf, NeverMissing, PerhapsMissing};
 use crate::encoding::key::{KeyPart, KeyWriter};

@@ -14,6 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::encoding::key::decoded_first_part;
+use crate::outcome::Storable;
 use crate::record::{CodecId, Encoded, Metadata, RecordId, short_type_name};
 
 /// Any error that a codec can have.
@@ -345,6 +346,47 @@ impl AnyCodec {
             }
             Self::Json => Err(foreign(outcome.codec)),
         }
+    }
+}
+
+impl AnyCodec {
+    /// Checks that an outcome of this attempt is read back as the value that was written, as far as
+    /// what is written of both shows.
+    pub(crate) fn read_back<T: Storable<Via>, Via>(
+        &self,
+        of: (&RecordId, u64),
+        outcome: &Encoded,
+        value: &T,
+    ) -> Result<(), CodecFailure> {
+        caught(|| {
+            let stored = self.decode::<T::Stored>(of, outcome)?;
+            let read = T::from_stored(stored).ok_or("it is read as another type")?;
+            // Without a form in JSON, two values cannot be compared.
+            let (Ok(mut written), Ok(mut read)) = (
+                serde_json::to_value(value.to_stored()),
+                serde_json::to_value(read.to_stored()),
+            ) else {
+                return Ok(());
+            };
+            sort_sequences(&mut written);
+            sort_sequences(&mut read);
+            if written != read {
+                return Err("it is read back as another value".into());
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Sorts sequences, because a set is read back in another order.
+fn sort_sequences(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::Array(items) => {
+            items.iter_mut().for_each(sort_sequences);
+            items.sort_by_cached_key(ToString::to_string);
+        }
+        serde_json::Value::Object(fields) => fields.values_mut().for_each(sort_sequences),
+        _ => {}
     }
 }
 

@@ -36,6 +36,7 @@ impl Idempotency {
             local_cache: 0,
             throttle: None,
             trace: None,
+            checks_outcomes: false,
             profile: Profile::default(),
             problem: None,
         }
@@ -69,6 +70,7 @@ pub struct Builder {
     local_cache: usize,
     throttle: Option<(u32, Duration)>,
     trace: Option<TraceContext>,
+    checks_outcomes: bool,
     profile: Profile,
     /// The first text that is not a duration.
     problem: Option<ConfigError>,
@@ -431,6 +433,21 @@ impl Builder {
         self.trace_context(crate::runtime::trace::current)
     }
 
+    /// Reads back each outcome that is written, and reports one that is not read as it was written,
+    /// as the event `not_read_back` with the outcome's type. Debug builds always do; release builds
+    /// do not, unless this is set, because each first execution decodes its outcome.
+    ///
+    /// Serde writes values that it cannot read, such as a field with `skip_serializing_if` and
+    /// without `default`. Otherwise the first duplicate would find it. The check changes nothing for
+    /// the caller: the body has run, and its outcome is recorded as it is. The
+    /// [guide on the runtime](../idem/guide/runtime/index.html#outcomes-that-cannot-be-read-back)
+    /// lists such types.
+    #[must_use]
+    pub fn check_outcomes(mut self) -> Self {
+        self.checks_outcomes = true;
+        self
+    }
+
     /// Logs keys as text instead of digests, in events and spans. Keys may be personal data.
     /// Characters that are not printable, such as those that reverse or hide text, are
     /// percent-encoded.
@@ -462,6 +479,7 @@ impl Builder {
             throttle,
             trace,
             profile,
+            checks_outcomes,
             ..
         } = self;
         if profile.strict && !profile.is_abandoned_said {
@@ -480,6 +498,7 @@ impl Builder {
             settings,
             config: RuntimeConfig {
                 codec,
+                checks_outcomes: checks_outcomes || cfg!(debug_assertions),
                 trace,
                 is_strict: profile.strict,
                 unlisted,

@@ -46,6 +46,8 @@ pub(crate) struct Runtime {
 /// The settings of a runtime that no operation can override.
 pub(crate) struct RuntimeConfig {
     pub(crate) codec: AnyCodec,
+    /// Each outcome that is written is read back, and what fails is reported.
+    pub(crate) checks_outcomes: bool,
     /// Gives the trace context of the current call, if records keep it.
     pub(crate) trace: Option<TraceContext>,
     /// Each operation must state its fingerprint.

@@ -1,12 +1,17 @@
 //! Encodes what is recorded, for every kind of call.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use crate::observe::Decision;
-use crate::outcome::codec::{AnyCodec, CodecContext, CodecFailure, TypeLabel};
-use crate::record::{Encoded, RecordId};
-use crate::runtime::Runtime;
+use crate::outcome::Storable;
+use crate::outcome::codec::{CodecContext, CodecFailure, TypeLabel};
+use crate::record::{Encoded, RecordId, short_type_name};
 use crate::runtime::trace::{CallTrace, traced};
+use crate::runtime::{Runtime, RuntimeConfig};
 
 /// Encodes the outcome of one attempt.
 pub(crate) struct OutcomeWriter<'a> {
@@ -20,30 +25,45 @@ pub(crate) struct OutcomeWriter<'a> {
 
 impl OutcomeWriter<'_> {
     /// Encodes a value. If that fails, which is reported, the call is recorded without its outcome.
-    pub(crate) fn value(
-        &self,
-        encode: impl FnOnce(&AnyCodec, CodecContext<'_>) -> Result<Encoded, CodecFailure>,
-    ) -> Option<Encoded> {
+    pub(crate) fn value<T: Storable<Via>, Via>(&self, value: &T) -> Option<Encoded> {
         let context = CodecContext::of_value(self.id, self.attempt, self.label);
-        encode(&self.runtime.config.codec, context)
-            .inspect_err(|failure| {
-                self.runtime.observer.decided_because(
-                    Decision::NotEncoded,
-                    self.id,
-                    self.attempt,
-                    failure,
-                );
-            })
+        self.encode(context, value)
+            .inspect_err(|failure| self.report(Decision::NotEncoded, failure))
             .ok()
-            .map(|encoded| traced(self.trace, encoded))
     }
 
     /// Encodes an error that is kept.
-    pub(crate) fn error(
-        &self,
-        encode: impl FnOnce(&AnyCodec, CodecContext<'_>) -> Result<Encoded, CodecFailure>,
-    ) -> Result<Encoded, CodecFailure> {
+    pub(crate) fn error<E>(&self, error: &E) -> Result<Encoded, CodecFailure>
+    where
+        E: Serialize + DeserializeOwned,
+    {
         let context = CodecContext::of_error(self.id, self.attempt, self.label);
-        encode(&self.runtime.config.codec, context).map(|encoded| traced(self.trace, encoded))
+        self.encode(context, error)
+    }
+
+    fn encode<T: Storable<Via>, Via>(
+        &self,
+        context: CodecContext<'_>,
+        value: &T,
+    ) -> Result<Encoded, CodecFailure> {
+        let RuntimeConfig {
+            codec,
+            checks_outcomes,
+            ..
+        } = &self.runtime.config;
+        let encoded = codec.encode(context, &value.to_stored())?;
+        // The body has run, so the outcome stays as it is.
+        if *checks_outcomes
+            && let Err(why) = codec.read_back((self.id, self.attempt), &encoded, value)
+        {
+            let name = short_type_name(std::any::type_name::<T>());
+            self.report(Decision::NotReadBack, &format_args!("`{name}`: {why}"));
+        }
+        Ok(traced(self.trace, encoded))
+    }
+
+    fn report(&self, decision: Decision, why: &dyn Display) {
+        let observer = self.runtime.observer;
+        observer.decided_because(decision, self.id, self.attempt, why);
     }
 }

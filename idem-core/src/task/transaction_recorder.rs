@@ -54,9 +54,7 @@ impl TransactionRecorder {
             label: self.label,
             trace: self.trace.as_ref(),
         };
-        let encoded = value.and_then(|value| {
-            writer.value(|codec, context| codec.encode(context, &value.to_stored()))
-        });
+        let encoded = value.and_then(|value| writer.value(value));
         self.try_commit_in(tx, encoded).await
     }
 

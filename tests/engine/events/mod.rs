@@ -3,6 +3,7 @@
 #[cfg(feature = "sqlite")]
 mod endings;
 mod observe;
+mod read_back;
 mod steps;
 mod trail;
 
