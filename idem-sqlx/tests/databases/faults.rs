@@ -1,12 +1,14 @@
 //! A server that dies, stands still or takes nothing: each step is an error within two seconds, and
 //! the store recovers by itself.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use idem_core::{RecordState, StoreErrorKind};
 use idem_testkit::{MariaDbServer, PostgresServer, Proxy};
 
-use crate::{LONG, Server, fails_in_time, order, over_both_servers, recovers, runtime, until};
+use crate::{
+    LONG, Server, TWO_SECONDS, fails_in_time, order, over_both_servers, recovers, runtime, until,
+};
 
 over_both_servers! {
     /// All idle connections are broken then, and the first step after it must not have to be
@@ -109,6 +111,28 @@ mod quiet {
             }
             server.resume();
             recovers(&store).await;
+        }
+
+        /// Each waits for its turn, is sent, and is sent again if its fate is unknown: two seconds
+        /// are the sum.
+        async fn each_call_of_a_burst_at_a_stopped_server_fails_in_time<S: Server>() {
+            let server = S::start().await;
+            let idempotency = runtime(server.store().await);
+            order(&idempotency, "warm", 1).await.unwrap();
+            server.pause();
+            let mut calls = tokio::task::JoinSet::new();
+            for number in 0..105_u32 {
+                let idempotency = idempotency.clone();
+                calls.spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(u64::from(number) * 8)).await;
+                    let begun = Instant::now();
+                    let failed = order(&idempotency, &number.to_string(), 1).await;
+                    (begun.elapsed(), failed.unwrap_err().to_string())
+                });
+            }
+            let longest = calls.join_all().await.into_iter().max().unwrap();
+            assert!(longest.0 < TWO_SECONDS, "{longest:?}");
+            server.resume();
         }
 
         async fn a_killed_server_is_an_error_in_time_and_its_return_is_noticed<S: Server>() {

@@ -96,7 +96,7 @@ pub(crate) fn unconnected<D: Dialect>(place: &str, error: Error) -> StoreError {
     .with_source(error)
 }
 
-/// Returns the error of a step that got no connection in time. Nothing was sent.
+/// Returns the error of a step that got no connection in time.
 pub(crate) fn unconnected_in_time<D: Dialect>(
     place: &str,
     limit: Duration,
@@ -143,6 +143,7 @@ pub(crate) fn no_permit<D: Dialect>(place: &str, limit: Duration) -> StoreError 
             D::NAME
         ),
     )
+    .unsent()
 }
 
 /// Returns the error of a step that got no answer in time.

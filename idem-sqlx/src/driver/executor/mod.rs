@@ -275,7 +275,7 @@ impl<D: Dialect> Executor<D> {
             Err(_) if sent.load(Ordering::Relaxed) => {
                 Err(errors::timed_out::<D>(self.place(), self.limit))
             }
-            Err(_) => Err(self.connections.unconnected_in_time()),
+            Err(_) => Err(self.connections.unconnected_in_time().unsent()),
         };
         let has_timed_out = result
             .as_ref()
@@ -308,7 +308,12 @@ impl<D: Dialect> Executor<D> {
     ) -> Result<T, StoreError> {
         let mut retries = Retries::new(self.connections.size_limit());
         loop {
-            let mut connection = self.connections.acquire().await?;
+            let mut connection = match self.connections.acquire().await {
+                Ok(connection) => connection,
+                // An earlier attempt of this step may have been carried out.
+                Err(error) if sent.load(Ordering::Relaxed) => return Err(error),
+                Err(error) => return Err(error.unsent()),
+            };
             let done = match self.check_table(options, &mut connection).await {
                 Ok(()) => {
                     sent.store(true, Ordering::Relaxed);

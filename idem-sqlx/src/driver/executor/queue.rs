@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-/// The number of parts of a step's limit: the precision of the time since the last answer.
-const PARTS: u32 = 6;
-/// How many parts a step waits in all: ten times its limit.
-const MOST_PARTS: u32 = 10 * PARTS;
+/// How often a step that waits looks for answers to the steps before it, within its limit.
+const LOOKS: u32 = 6;
+/// How many limits a step waits in all.
+const MOST_LIMITS: u32 = 10;
 
 /// Limits how many steps run at once.
 pub(crate) struct StepQueue {
@@ -79,23 +79,25 @@ impl StepQueue {
         future: impl Future<Output = T>,
     ) -> Option<Waited<T>> {
         let mut future = std::pin::pin!(future);
-        let part = limit / PARTS;
-        let mut silent = 0;
+        let begun = now();
+        let mut silent_since = begun;
         let mut answered = self.answered.load(Ordering::Relaxed);
         let blocked = self.blocked.load(Ordering::Relaxed);
-        for _ in 0..MOST_PARTS {
-            let ready = timeout(part, future.as_mut()).await;
+        while begun.elapsed() < limit.saturating_mul(MOST_LIMITS) {
+            let left = || limit.saturating_sub(silent_since.elapsed());
+            let ready = timeout(left().min(limit / LOOKS), future.as_mut()).await;
             if self.blocked.load(Ordering::Relaxed) != blocked {
                 return None;
             }
             if let Ok(output) = ready {
-                let limit = limit.saturating_sub(part * silent);
+                let limit = left();
                 return Some(Waited { output, limit });
             }
-            let now = self.answered.load(Ordering::Relaxed);
-            silent = if now == answered { silent + 1 } else { 0 };
-            answered = now;
-            if silent == PARTS {
+            let latest = self.answered.load(Ordering::Relaxed);
+            if latest != answered {
+                answered = latest;
+                silent_since = now();
+            } else if left().is_zero() {
                 return None;
             }
         }
@@ -124,6 +126,14 @@ impl StepQueue {
     pub(crate) fn note_blocked(&self) {
         self.blocked.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "how long a step waited, compared with nothing of the database"
+)]
+fn now() -> Instant {
+    Instant::now()
 }
 
 #[cfg(test)]
@@ -164,7 +174,7 @@ mod tests {
             tokio::time::sleep(LIMIT / 2 + LIMIT / 12).await;
             drop(first);
         });
-        assert_eq!(queue.acquire(LIMIT).await.unwrap().limit, LIMIT / 2);
+        assert_eq!(queue.acquire(LIMIT).await.unwrap().limit, LIMIT * 5 / 12);
     }
 
     #[tokio::test(start_paused = true)]
