@@ -5,7 +5,6 @@ const _: () = {
         type Or<Other: ::idem::bounds::Frequency> = ::idem::bounds::Sometimes;
     }
     #[automatically_derived]
-    #[diagnostic::do_not_recommend]
     impl ::idem::__private::KeepsErrors<HandleError> for __IdemKeeps {
         fn error_codec() -> ::core::option::Option<
             ::idem::__private::ErrorCodec<HandleError>,
@@ -16,7 +15,6 @@ const _: () = {
         }
     }
     #[automatically_derived]
-    #[diagnostic::do_not_recommend]
     impl ::idem::ErrorPolicy for HandleError {
         type Keeps = __IdemKeeps;
         type Retries = ::idem::bounds::Never;
@@ -32,7 +30,6 @@ const _: () = {
     }
 };
 #[automatically_derived]
-#[diagnostic::do_not_recommend]
 impl ::idem::Dispose for HandleError {
     fn disposition(&self) -> ::idem::Disposition {
         match self {

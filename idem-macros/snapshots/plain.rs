@@ -27,7 +27,9 @@ pub async fn create_order(req: CreateOrder) -> Result<Receipt, OrderError> {
     >();
     let __idem_policy = {
         #[allow(unused_imports)]
-        use ::idem::__private::{ConditionalPolicy as _, NoPolicy as _};
+        use ::idem::__private::{
+            ConditionalPolicy as _, NoPolicy as _, OtherParameter as _,
+        };
         (&__idem_witness).errors_by_default()
     };
     let __idem_policy = {

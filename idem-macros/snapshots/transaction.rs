@@ -22,7 +22,9 @@ async fn create_order(
     >();
     let __idem_policy = {
         #[allow(unused_imports)]
-        use ::idem::__private::{ConditionalPolicy as _, NoPolicy as _};
+        use ::idem::__private::{
+            ConditionalPolicy as _, NoPolicy as _, OtherParameter as _,
+        };
         (&__idem_witness).errors_by_default()
     };
     let __idem_policy = {

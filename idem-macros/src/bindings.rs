@@ -209,14 +209,14 @@ impl Bindings {
         paths.found
     }
 
-    /// Whether this is one of the function's own type parameters.
-    pub(crate) fn is_type_parameter(&self, ty: &Type) -> bool {
-        match ty {
-            Type::Group(group) => self.is_type_parameter(&group.elem),
-            Type::Paren(paren) => self.is_type_parameter(&paren.elem),
-            Type::Path(path) => self.types.iter().any(|name| path.path.is_ident(name)),
-            _ => false,
-        }
+    /// The function's own type parameters among these tokens, where they are.
+    pub(crate) fn types_in(&self, tokens: TokenStream) -> Vec<Ident> {
+        let named = |token| match token {
+            TokenTree::Ident(name) if self.types.contains(&name) => vec![name],
+            TokenTree::Group(group) => self.types_in(group.stream()),
+            _ => Vec::new(),
+        };
+        tokens.into_iter().flat_map(named).collect()
     }
 
     fn unknown(&self, name: &Ident) -> String {

@@ -267,14 +267,12 @@ impl Derived<'_> {
         let name = &self.input.ident;
         let generics = self.generics_where(inner, &quote!(#krate::ErrorPolicy));
         let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
-        let hidden = self.hidden_from_messages();
         let conditional = self.conditional(&quote_spanned!(here=> #krate::bounds::HasErrorPolicy));
         quote_spanned! {here=>
             const _: () = {
                 #marker
                 #conditional
                 #[automatically_derived]
-                #hidden
                 impl #impl_generics #krate::ErrorPolicy for #name #type_generics #where_clause {
                     type Keeps = #keeps;
                     type Retries = #retries;
@@ -306,7 +304,6 @@ impl Derived<'_> {
                 type Or<Other: #krate::bounds::Frequency> = #krate::bounds::Sometimes;
             }
             #[automatically_derived]
-            #[diagnostic::do_not_recommend]
             impl #impl_generics #krate::__private::KeepsErrors<#name #type_generics>
                 for __IdemKeeps #where_clause
             {
@@ -387,11 +384,6 @@ impl Derived<'_> {
                 impl #impl_generics #marker for #name #type_generics #where_clause {}
             }
         })
-    }
-
-    /// With conditions, the compiler's message must name the one that is not met.
-    fn hidden_from_messages(&self) -> Option<TokenStream> {
-        (!self.is_generic()).then(|| quote!(#[diagnostic::do_not_recommend]))
     }
 
     fn is_generic(&self) -> bool {

@@ -123,19 +123,22 @@ impl Plan {
         let here = Span::mixed_site();
         let krate = self.krate.at(here);
         let at = self.at_error_type();
-        // Whether a type parameter has a policy is not known here, so it must have one.
-        if self
-            .error_type()
-            .is_some_and(|ty| self.bindings.is_type_parameter(ty))
-        {
-            let policy = quote_spanned!(at=> __idem_witness.errors_by_policy_without_retries());
-            return quote_spanned!(here=> let __idem_policy = #policy;);
-        }
+        // Whether a type parameter has a policy is not known here, so it must have one if it is the
+        // error type. Which one that is, only the compiler knows: the returned type may be an alias.
+        let parameters = self
+            .bindings
+            .types_in(self.outcome.to_token_stream())
+            .into_iter()
+            .map(|ty| {
+                let at = diag::located(ty.span());
+                quote_spanned!(at=> (&__idem_witness.parameter::<#ty>()).has_policy_if_error();)
+            });
         let policy = quote_spanned!(at=> (&__idem_witness).errors_by_default());
         quote_spanned! {here=>
             let __idem_policy = {
                 #[allow(unused_imports)]
-                use #krate::__private::{ConditionalPolicy as _, NoPolicy as _};
+                use #krate::__private::{ConditionalPolicy as _, NoPolicy as _, OtherParameter as _};
+                #(#parameters)*
                 #policy
             };
         }
@@ -343,7 +346,13 @@ impl Plan {
         let Type::Path(path) = &self.outcome else {
             return None;
         };
-        let PathArguments::AngleBracketed(arguments) = &path.path.segments.last()?.arguments else {
+        // An alias may have its parameters in another order.
+        let last = path
+            .path
+            .segments
+            .last()
+            .filter(|last| last.ident == "Result")?;
+        let PathArguments::AngleBracketed(arguments) = &last.arguments else {
             return None;
         };
         match arguments.args.iter().nth(1)? {

@@ -146,16 +146,8 @@ impl Part {
         let never_missing = self.never_missing(input);
         let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
         let body = body.unwrap_or_else(|| quote_spanned!(here=> let _ = key;));
-        // With conditions, the compiler's message must name the one that is not met.
-        let hidden = input
-            .generics
-            .type_params()
-            .next()
-            .is_none()
-            .then(|| quote!(#[diagnostic::do_not_recommend]));
         quote_spanned! {here=>
             #[automatically_derived]
-            #hidden
             impl #impl_generics #krate::KeyPart for #name #type_generics #where_clause {
                 fn write_to(&self, key: &mut #krate::KeyWriter<'_>) {
                     #body

@@ -46,13 +46,11 @@ impl Derived<'_> {
         let name = &self.input.ident;
         let generics = self.generics_where(inner, &quote!(#krate::Dispose));
         let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
-        let hidden = self.hidden_from_messages();
         let conditional =
             self.conditional(&quote_spanned!(here=> #krate::__private::HasDisposition));
         quote_spanned! {here=>
             #conditional
             #[automatically_derived]
-            #hidden
             impl #impl_generics #krate::Dispose for #name #type_generics #where_clause {
                 fn disposition(&self) -> #krate::Disposition {
                     #body

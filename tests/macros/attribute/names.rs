@@ -324,3 +324,119 @@ async fn a_name_may_be_a_constant_that_other_code_uses_as_well() {
         );
     }
 }
+
+/// Generated code names everything by whole paths: here nothing is in scope but what the module
+/// names, and some of that hides names of `core`.
+#[no_implicit_prelude]
+#[allow(dead_code, non_camel_case_types, clippy::unused_async)]
+mod without_prelude {
+    use ::idem::{ErrorPolicy, KeyPart, idempotent};
+    use ::serde::{Deserialize, Serialize};
+
+    use super::{Failure, Runs};
+
+    mod core {}
+    mod std {}
+    mod idem {}
+    struct Option;
+    struct Some;
+    struct None;
+    struct Ok;
+    struct Err;
+    struct Box;
+    struct Vec;
+    struct Send;
+    struct Clone;
+    struct Future;
+    type Result<T> = ::core::result::Result<T, Failure>;
+
+    #[derive(KeyPart)]
+    pub(super) struct Id {
+        tenant: ::std::string::String,
+        number: u64,
+    }
+
+    #[derive(KeyPart, ::core::clone::Clone)]
+    enum Either<T> {
+        One(T),
+        Two { id: u32 },
+    }
+
+    #[derive(Debug, Serialize, Deserialize, ErrorPolicy)]
+    enum Whole {
+        #[idem(keep, dead_letter)]
+        Declined,
+        #[idem(release, redeliver = "1m")]
+        Gateway,
+        #[idem(release)]
+        Other(::std::string::String),
+    }
+
+    #[derive(Debug, Serialize, Deserialize, ErrorPolicy)]
+    enum Generic<E> {
+        #[idem(inner)]
+        Inner(E),
+        Other(::std::string::String),
+    }
+
+    impl ::core::convert::From<::idem::Error> for Whole {
+        fn from(error: ::idem::Error) -> Self {
+            Self::Other(error.code().into_text())
+        }
+    }
+
+    trait IntoText {
+        fn into_text(self) -> ::std::string::String;
+    }
+
+    impl IntoText for &str {
+        fn into_text(self) -> ::std::string::String {
+            <::std::string::String as ::core::convert::From<&str>>::from(self)
+        }
+    }
+
+    #[idempotent(key = key, fingerprint = key.number, ttl = "1h")]
+    pub(super) async fn plain(runs: &Runs, key: &Id) -> Result<u32> {
+        ::core::result::Result::Ok(runs.count())
+    }
+
+    #[idempotent(key = "key", errors(Whole::Declined => keep, _ => retry(max = 3, then = keep)))]
+    async fn retried(runs: &Runs, key: Either<u32>) -> ::core::result::Result<u32, Whole> {
+        let _ = key;
+        ::core::result::Result::Ok(runs.count())
+    }
+
+    #[idempotent(key = id, detached)]
+    async fn detached(id: u32) -> ::core::result::Result<u32, Whole> {
+        ::core::result::Result::Ok(id)
+    }
+
+    #[idempotent(key = id, abandoned = reconcile("ask(id)"), missing_key = run)]
+    async fn asking(id: ::core::option::Option<u32>) -> Result<u32> {
+        let _ = id;
+        ::core::result::Result::Ok(1)
+    }
+
+    async fn ask(_: ::core::option::Option<u32>) -> Result<::core::option::Option<u32>> {
+        ::core::result::Result::Ok(::core::option::Option::None)
+    }
+
+    pub(super) fn key() -> Id {
+        Id {
+            tenant: "acme".into_text(),
+            number: 1,
+        }
+    }
+}
+
+#[tokio::test]
+async fn generated_code_needs_no_name_in_scope() {
+    fresh(async {
+        let runs = Runs::default();
+        let key = without_prelude::key();
+        for _ in 0..2 {
+            assert_eq!(without_prelude::plain(&runs, &key).await, Ok(1));
+        }
+    })
+    .await;
+}

@@ -215,6 +215,8 @@ async fn p6_an_outcome_that_a_body_cannot_read_is_never_kept_as_its_error() {
 }
 
 type Answer<E> = Result<u32, E>;
+/// The error comes first.
+type Swapped<E, T> = Result<T, E>;
 
 #[idempotent(key = id, name = "type.default")]
 async fn by_default(id: u64, runs: &AtomicU32) -> Answer<Final> {
@@ -305,6 +307,42 @@ where
 {
     runs.fetch_add(1, Ordering::SeqCst);
     Err(error)
+}
+
+/// A type parameter that is the value needs no policy, whatever its place.
+#[idempotent(key = id, name = "type.swapped")]
+async fn swapped<T>(id: u64, value: &T, runs: &AtomicU32) -> Swapped<Final, T>
+where
+    T: Serialize + serde::de::DeserializeOwned,
+{
+    let _ = value;
+    runs.fetch_add(1, Ordering::SeqCst);
+    Err(Final)
+}
+
+#[idempotent(key = id, name = "type.swapped_parameter")]
+async fn swapped_parameter<E>(id: u64, error: E, runs: &AtomicU32) -> Swapped<E, u32>
+where
+    E: From<idem::Error> + ErrorPolicy<Retries = idem::Never, Keeps = idem::Sometimes> + Serialize,
+    E: serde::de::DeserializeOwned,
+{
+    runs.fetch_add(1, Ordering::SeqCst);
+    Err(error)
+}
+
+#[tokio::test(start_paused = true)]
+async fn p6_an_alias_may_name_the_error_before_the_value() {
+    let idempotency = Idempotency::new(idem::MemoryStore::new());
+    idem::scope(idempotency, async {
+        let runs = AtomicU32::new(0);
+        for _ in 0..2 {
+            assert_eq!(swapped(1, &1_u8, &runs).await, Err(Final));
+            let kept = Wrapped::<Final>::Declined;
+            assert_eq!(swapped_parameter(1, kept.clone(), &runs).await, Err(kept));
+        }
+        assert_eq!(runs.into_inner(), 2);
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
