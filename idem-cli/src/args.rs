@@ -1,9 +1,9 @@
 //! The command line.
 
-use std::convert::Infallible;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{StringValueParser, TypedValueParser};
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use idem_core::store::admin::KeyFilter;
@@ -166,7 +166,7 @@ pub(crate) struct Which {
     #[arg(required_unless_present = "digest", requires = "key")]
     pub(crate) operation: Option<String>,
     /// The key as `list` shows it. Several parts are joined by `:`
-    #[arg(required_unless_present = "digest", value_parser = typed, allow_hyphen_values = true)]
+    #[arg(required_unless_present = "digest", value_parser = typed(), allow_hyphen_values = true)]
     pub(crate) key: Option<String>,
     /// Instead of both: the digest that logs show
     #[arg(long, value_parser = digest, conflicts_with_all = ["operation", "key"])]
@@ -178,7 +178,7 @@ pub(crate) struct Change {
     /// The operation
     pub(crate) operation: String,
     /// The key as `list` shows it. Several parts are joined by `:`
-    #[arg(value_parser = typed, allow_hyphen_values = true)]
+    #[arg(value_parser = typed(), allow_hyphen_values = true)]
     pub(crate) key: String,
     #[command(flatten)]
     pub(crate) consent: Consent,
@@ -337,8 +337,9 @@ fn not_empty(text: &str) -> Result<String, String> {
     Ok(print::typed(text))
 }
 
-fn typed(text: &str) -> Result<String, Infallible> {
-    Ok(print::typed(text))
+/// Reads a key as listings show it.
+fn typed() -> impl TypedValueParser<Value = String> {
+    StringValueParser::new().map(|text| print::typed(&text))
 }
 
 fn ttl(text: &str) -> Result<Duration, String> {

@@ -69,15 +69,12 @@ pub(crate) fn typed(text: &str) -> String {
             let c = char::from_u32(u32::from_str_radix(hex, 16).ok()?)?;
             (c.escape_debug().to_string() == format!("\\u{{{hex}}}")).then_some((c, rest))
         });
-        match escape {
-            Some((c, rest)) => {
-                out.push(c);
-                out.push_str(rest);
-            }
-            None => {
-                out.push_str("\\u{");
-                out.push_str(part);
-            }
+        if let Some((c, rest)) = escape {
+            out.push(c);
+            out.push_str(rest);
+        } else {
+            out.push_str("\\u{");
+            out.push_str(part);
         }
     }
     out

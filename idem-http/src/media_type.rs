@@ -34,8 +34,8 @@ pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
 /// JSON has no charset (RFC 8259), so it is left out there.
 pub(crate) fn canonical(content_type: &[u8]) -> Cow<'_, [u8]> {
     let content_type = content_type.trim_ascii();
-    let is_plain = |byte: &u8| is_token(byte) && !byte.is_ascii_uppercase() || *byte == b'/';
-    if content_type.iter().all(is_plain) {
+    let is_plain = |byte: u8| is_token(byte) && !byte.is_ascii_uppercase() || byte == b'/';
+    if content_type.iter().copied().all(is_plain) {
         return Cow::Borrowed(content_type);
     }
     respelled(content_type).map_or(Cow::Borrowed(content_type), Cow::Owned)
@@ -54,7 +54,7 @@ fn respelled(content_type: &[u8]) -> Option<Vec<u8>> {
         text.extend_from_slice(b"; ");
         text.extend_from_slice(name.as_bytes());
         text.push(b'=');
-        if !value.is_empty() && value.iter().all(is_token) {
+        if !value.is_empty() && token_end(&value) == value.len() {
             text.extend_from_slice(&value);
             continue;
         }
@@ -90,16 +90,14 @@ fn parameters(mut rest: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
         }
         let (name, value) = token(rest)?;
         let value = value.strip_prefix(b"=")?;
-        let (mut value, after) = match value.strip_prefix(b"\"") {
-            Some(text) => quoted(text)?,
-            None => {
-                let end = value.iter().position(|byte| !is_token(byte));
-                let (value, after) = value.split_at(end.unwrap_or(value.len()));
-                (
-                    Some(value.to_vec()).filter(|value| !value.is_empty())?,
-                    after,
-                )
-            }
+        let (mut value, after) = if let Some(text) = value.strip_prefix(b"\"") {
+            quoted(text)?
+        } else {
+            let (value, after) = value.split_at(token_end(value));
+            (
+                Some(value.to_vec()).filter(|value| !value.is_empty())?,
+                after,
+            )
         };
         if name == "charset" {
             value.make_ascii_lowercase();
@@ -111,8 +109,7 @@ fn parameters(mut rest: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
 
 /// Reads a token in lower case, and what follows it.
 fn token(text: &[u8]) -> Option<(String, &[u8])> {
-    let end = text.iter().position(|byte| !is_token(byte));
-    let (token, rest) = text.split_at(end.unwrap_or(text.len()));
+    let (token, rest) = text.split_at(token_end(text));
     let token = String::from_utf8(token.to_ascii_lowercase()).ok()?;
     (!token.is_empty()).then_some((token, rest))
 }
@@ -131,8 +128,15 @@ fn quoted(mut rest: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     }
 }
 
-fn is_token(byte: &u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
+/// How many bytes at the beginning may be in a token.
+fn token_end(text: &[u8]) -> usize {
+    text.iter()
+        .position(|byte| !is_token(*byte))
+        .unwrap_or(text.len())
+}
+
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 /// Returns a path, with its query, in the one spelling that all equal ones share (RFC 3986, section

@@ -34,12 +34,10 @@ impl<'a> AckSubject<'a> {
 
     fn read_tokens(subject: &'a str) -> Option<Self> {
         let tokens: Vec<&str> = subject.strip_prefix("$JS.ACK.")?.split('.').collect();
-        let (consumer, delivered, sequence, published) = match *tokens {
-            [_, consumer, delivered, sequence, _, published, _]
-            | [_, _, _, consumer, delivered, sequence, _, published, _, ..] => {
-                (consumer, delivered, sequence, published)
-            }
-            _ => return None,
+        let ([_, consumer, delivered, sequence, _, published, _]
+        | [_, _, _, consumer, delivered, sequence, _, published, _, ..]) = *tokens
+        else {
+            return None;
         };
         Some(Self {
             consumer,

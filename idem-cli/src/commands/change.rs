@@ -147,6 +147,13 @@ async fn compare(
              JSON; settle it in a program that has the codec (`Operation::settle`). {consent}"
         )));
     }
+    if patterns.found.is_empty() {
+        let kind = if args.error { "error" } else { "outcome" };
+        print::aside(&format!(
+            "idem: no {kind} of `{operation}` that a function recorded is there to be compared \
+             with: check yourself that its callers can read this one"
+        ));
+    }
     let value = serde_json::from_str(text).unwrap_or_default();
     let Some(difference) = pattern::difference(&patterns.found, &value) else {
         return Ok(());

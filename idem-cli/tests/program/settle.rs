@@ -146,12 +146,9 @@ async fn an_outcome_of_another_shape_is_settled_only_with_consent() {
     let idempotency = runtime(&url).await;
     // The first outcome of an operation has nothing to be compared with.
     killed_worker(&url, "first").await;
-    idem_answering(
-        &url,
-        &["settle", OPERATION, "first", "--value", "-", "--yes"],
-        "\"by hand\"",
-    )
-    .with(0);
+    let first = ["settle", OPERATION, "first", "--value", "-", "--yes"];
+    let first = idem_answering(&url, &first, "\"by hand\"").with(0);
+    assert!(first.err.contains("check yourself"), "{first:?}");
     let call = idempotency
         .operation(OPERATION)
         .key("charged")
