@@ -95,7 +95,7 @@ async fn a_circle_through_a_waiter_ends_in_a_conflict(url: &str) {
             goes_on(second, a).await
         };
         let all = async { tokio::join!(first, second, third) };
-        let ended = tokio::time::timeout(LONG / 2, all).await;
+        let ended = tokio::time::timeout(LONG / 2, Box::pin(all)).await;
         let (first, second, third) = ended.expect("they wait for each other");
         let results = [first, second, third];
         let conflicts = results.iter().filter(|result| result.is_err()).count();

@@ -73,13 +73,17 @@ impl StepQueue {
 
     /// Waits for a future while steps are answered. Returns `None` as [`acquire`](Self::acquire)
     /// does.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "how long a step waited, compared with nothing of the database"
+    )]
     pub(crate) async fn wait_while_answered<T>(
         &self,
         limit: Duration,
         future: impl Future<Output = T>,
     ) -> Option<Waited<T>> {
         let mut future = std::pin::pin!(future);
-        let begun = now();
+        let begun = Instant::now();
         let mut silent_since = begun;
         let mut answered = self.answered.load(Ordering::Relaxed);
         let blocked = self.blocked.load(Ordering::Relaxed);
@@ -96,7 +100,7 @@ impl StepQueue {
             let latest = self.answered.load(Ordering::Relaxed);
             if latest != answered {
                 answered = latest;
-                silent_since = now();
+                silent_since = Instant::now();
             } else if left().is_zero() {
                 return None;
             }
@@ -126,14 +130,6 @@ impl StepQueue {
     pub(crate) fn note_blocked(&self) {
         self.blocked.fetch_add(1, Ordering::Relaxed);
     }
-}
-
-#[allow(
-    clippy::disallowed_methods,
-    reason = "how long a step waited, compared with nothing of the database"
-)]
-fn now() -> Instant {
-    Instant::now()
 }
 
 #[cfg(test)]

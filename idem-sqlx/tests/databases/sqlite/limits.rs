@@ -41,19 +41,16 @@ async fn a_transaction_that_has_read_and_cannot_become_the_writer_is_a_conflict(
     let pool = SqlitePool::connect(&url(dir.path())).await.unwrap();
     let reads = "CREATE TABLE accounts (id INTEGER PRIMARY KEY); SELECT * FROM accounts";
     sqlx::raw_sql(reads).execute(&pool).await.unwrap();
-    for writes in ["SELECT 1", "INSERT INTO accounts VALUES (NULL)"] {
+    for has_written in [false, true] {
         let mut tx = pool.begin().await.unwrap();
         let read = sqlx::raw_sql("SELECT * FROM accounts");
         read.execute(&mut *tx).await.unwrap();
-        let mut writer = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
-        sqlx::raw_sql(writes).execute(&mut *writer).await.unwrap();
-        let writer = match writes {
-            "SELECT 1" => Some(writer),
-            _ => {
-                writer.commit().await.unwrap();
-                None
-            }
-        };
+        let mut writer = Some(pool.begin_with("BEGIN IMMEDIATE").await.unwrap());
+        if has_written && let Some(mut writer) = writer.take() {
+            let write = sqlx::raw_sql("INSERT INTO accounts VALUES (NULL)");
+            write.execute(&mut *writer).await.unwrap();
+            writer.commit().await.unwrap();
+        }
         let operation = idempotency.operation("tx").key("reads").wait(LONG);
         let called = operation.run_in(&mut tx, async |_| Ok::<_, Failed>(1));
         let error = called.await.unwrap_err();
