@@ -241,11 +241,13 @@ impl Plan {
                 },
             );
         }
+        // At the body, where a mistake with what moves into it is shown.
+        let making = quote_spanned!(block.span_open()=> move || #body);
         (
             quote_spanned! {here=>
                 let __idem_call = #krate::__private::prepare(__idem_operation);
                 let mut __idem_types = ::core::marker::PhantomData;
-                let __idem_body = move || #body;
+                let __idem_body = #making;
             },
             quote_spanned! {here=>
                 #krate::__private::run(
