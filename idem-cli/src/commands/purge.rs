@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::change::refuse_trail;
 use super::list::{tell_of, tell_of_digests, valid};
-use super::purged_steps::{PurgedSteps, is_in_run};
+use super::purged_steps::{BATCH, PurgedSteps, is_in_run};
 use super::steps::{MOST_FLAT, PREFIX};
 use crate::args::{Purge, State};
 use crate::ask;
@@ -22,8 +22,6 @@ use crate::print;
 use crate::progress::Progress;
 use crate::store::{AnyStore, Operator};
 
-/// How many records are listed before they are removed.
-pub(super) const BATCH: usize = 1000;
 /// How many removals are under way at a time.
 const AT_A_TIME: usize = 16;
 

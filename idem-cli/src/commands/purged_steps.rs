@@ -14,6 +14,9 @@ use super::steps::{MOST_FLAT, PREFIX, runs_in};
 use crate::args::Purge;
 use crate::store::AnyStore;
 
+/// How many records are listed before they are removed.
+pub(super) const BATCH: usize = 1000;
+
 /// Which records of steps a purge removes.
 pub(super) struct PurgedSteps {
     /// Lists calls whose steps these may be, in every state.
@@ -148,7 +151,7 @@ async fn related(store: &AnyStore, operation: &str) -> Result<BTreeSet<String>, 
 
 fn listings(operations: Option<&BTreeSet<String>>, keys: &[Option<KeyFilter>]) -> Vec<Listing> {
     let of_key = |key: &Option<KeyFilter>| {
-        let mut listing = Listing::all().limit(super::purge::BATCH);
+        let mut listing = Listing::all().limit(BATCH);
         listing.key.clone_from(key);
         listing
     };
