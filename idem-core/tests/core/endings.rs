@@ -120,9 +120,10 @@ struct Says {
     #[serde(skip_deserializing, serialize_with = "unless")]
     is_unwritable: bool,
     #[serde(skip)]
-    source: Option<Error>,
+    source: Option<Box<Error>>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives it so")]
 fn unless<S: Serializer>(fails: &bool, to: S) -> Result<S::Ok, S::Error> {
     if *fails {
         return Err(serde::ser::Error::custom("it cannot be written"));
@@ -139,7 +140,7 @@ impl fmt::Display for Failed {
 impl StdError for Failed {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::By(says) => says.source.as_ref().map(|source| source as _),
+            Self::By(says) => says.source.as_deref().map(|source| source as _),
             Self::Idem(error) => Some(error),
         }
     }
@@ -204,7 +205,7 @@ impl Script {
                 ..says(action)
             }),
             End::Wraps(action) => fails(Says {
-                source: Some(self.fail_inside().await),
+                source: Some(self.fail_inside().await.into()),
                 ..says(action)
             }),
             End::Tainted(action) => {
@@ -330,6 +331,7 @@ async fn carry_out(given: Given, ends: &[End]) -> (Left, u64, Gets) {
     (left, info.attempt, gets)
 }
 
+#[expect(clippy::too_many_lines, reason = "a row for each ending")]
 #[tokio::test(start_paused = true)]
 async fn each_ending_leaves_its_record_and_gives_its_answer() {
     use End::{
