@@ -188,11 +188,14 @@ impl Term {
 
     /// Whether `found` is the record that the owner's transaction wrote.
     pub(crate) fn recorded(&self, found: &RecordInfo) -> bool {
-        let is_over = matches!(found.state, RecordState::Committed | RecordState::Done);
         let times = self.lock();
-        let Some(outcome) = times.in_transaction.as_deref() else {
-            return false;
-        };
+        let outcome = times.in_transaction.as_deref();
+        outcome.is_some_and(|outcome| self.has_recorded(found, outcome.as_ref()))
+    }
+
+    /// Whether `found` is the record of this attempt, with this outcome.
+    pub(crate) fn has_recorded(&self, found: &RecordInfo, outcome: Option<&Bytes>) -> bool {
+        let is_over = matches!(found.state, RecordState::Committed | RecordState::Done);
         let is_same = match (&found.outcome, outcome) {
             (Some(found), Some(outcome)) => found.payload == *outcome,
             // The outcome has expired since, or failed to encode.

@@ -176,6 +176,22 @@ async fn p9_a_commit_that_keeps_failing_is_tried_ever_more_seldom_and_given_up_a
     assert!((8..=15).contains(&tries), "{tries} tries");
 }
 
+#[tokio::test(start_paused = true)]
+async fn p9_of_a_commit_that_the_store_has_nobody_says_that_it_is_not_recorded() {
+    let log = Log::default();
+    let _logging = crate::support::events::logging(log.clone());
+    let (builder, faults) = World::memory().faulty().await;
+    let idempotency = builder.lease(LEASE).build();
+    faults.always(Step::Commit, Fault::LoseReply);
+    let call = idempotency.operation("events.unanswered").key("k");
+    call.run(async || Res::Ok(1)).await.unwrap();
+    idempotency.shutdown(LONG).await.unwrap();
+    assert_eq!(
+        log.decisions(),
+        logged(&[(Level::WARN, "commit_delayed"), (Level::DEBUG, "executed")])
+    );
+}
+
 #[test]
 fn p9_a_commit_moves_from_one_ended_tokio_runtime_to_another_eight_times_and_is_given_up_then() {
     let log = Log::default();

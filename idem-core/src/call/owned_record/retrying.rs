@@ -70,6 +70,18 @@ impl OwnedState {
         }
         .start(handle);
     }
+
+    /// Looks whether the store has the outcome, although none of its answers has come.
+    async fn is_recorded(&self) -> bool {
+        let Stage::Committing { outcome, .. } = &self.step else {
+            return false;
+        };
+        let term = &self.enrolled.term;
+        let Ok(Some(found)) = self.runtime.store.inspect(&term.id).await else {
+            return false;
+        };
+        term.has_recorded(&found, outcome.as_ref().map(|outcome| &outcome.payload))
+    }
 }
 
 impl Retrying {
@@ -107,6 +119,11 @@ impl Retrying {
                 Tried::Failed(error) => error,
             };
             if clock::now() >= self.until {
+                let looking = AssertUnwindSafe(state.is_recorded()).catch_unwind();
+                if looking.await.unwrap_or(false) {
+                    state.finish(Ownership::Held);
+                    break;
+                }
                 // The store may be unable to take this outcome, for example because it is large. So
                 // the last try is one without it.
                 if state.leaves_out_outcome() {
