@@ -122,6 +122,11 @@ impl<R, T, E> Witness<R, T, E> {
     }
 }
 
+#[allow(
+    clippy::mismatching_type_param_order,
+    clippy::unused_self,
+    reason = "a method that exists if both types are one"
+)]
 impl<E> Parameter<E, E> {
     /// Requires a policy. This is found before the method of [`OtherParameter`] of the same name,
     /// if the parameter is the error type.
