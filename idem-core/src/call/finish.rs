@@ -103,17 +103,8 @@ impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
                     error,
                 };
             }
-            next => {
-                let made = tries.count();
-                if is_retry && can_retry && made > 1 {
-                    let why = format_args!("after {made} tries");
-                    owner.report(Decision::RetriesExhausted, Some(&why));
-                }
-                match next {
-                    _ if is_retry && !owner.can_replace_retry() => Then::Release,
-                    Next::Retry { then, .. } | Next::Then(then) => then,
-                }
-            }
+            _ if is_retry && !owner.can_replace_retry() => Then::Release,
+            Next::Retry { then, .. } | Next::Then(then) => then,
         };
         let verdict = match then {
             Then::Release => Verdict::GiveUp(give_up),

@@ -34,7 +34,7 @@ impl<R, Body: Future<Output = R>> Ownership<R> for Unguarded<'_, Body> {
     }
 
     fn report(&self, decision: Decision, _: Option<&dyn Display>) {
-        if matches!(decision, Decision::Retried | Decision::RetriesExhausted) {
+        if decision == Decision::Retried {
             Observer::decided_without_key(decision, self.operation);
         }
     }
