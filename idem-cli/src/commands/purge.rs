@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::change::refuse_trail;
 use super::list::{tell_of, tell_of_digests, valid};
-use super::purged_steps::{BATCH, PurgedSteps, is_in_run};
+use super::purged_steps::{PurgedCalls, PurgedSteps, is_in_run};
 use super::steps::{MOST_FLAT, PREFIX};
 use crate::args::{Purge, State};
 use crate::ask;
@@ -22,6 +22,8 @@ use crate::print;
 use crate::progress::Progress;
 use crate::store::{AnyStore, Operator};
 
+/// How many records are listed before they are removed.
+const BATCH: usize = 1000;
 /// How many removals are under way at a time.
 const AT_A_TIME: usize = 16;
 
@@ -84,22 +86,23 @@ fn listings(args: &Purge) -> Result<Vec<Listing>, Failure> {
     Ok(listings)
 }
 
-/// Removes the records of calls, and then those of the steps that no call goes on with.
+/// Removes the records of calls, and then those of steps: a call that is kept needs its steps.
 async fn remove_with_steps(
     store: &AnyStore,
     args: &Purge,
     listings: &[Listing],
     purged: &mut Purged,
 ) -> Result<(), StoreError> {
-    let mut steps = PurgedSteps::look(store, args).await?;
+    let mut steps = PurgedSteps::of(args);
+    steps.look(store, args, listings).await?;
     for listing in listings {
         remove_all(store, args, listing, |id| !is_in_run(id), purged).await?;
     }
-    steps.look_again(store).await?;
+    steps.note(std::mem::take(&mut purged.calls));
     let before = purged.removed;
     let has_digests = purged.has_digests;
-    for listing in steps.listings() {
-        remove_all(store, args, listing, |id| steps.has(id), purged).await?;
+    for listing in steps.listings(store, args, listings).await? {
+        remove_all(store, args, &listing, |id| steps.has(id), purged).await?;
     }
     while let Some((outer, run)) = purged.long.pop() {
         let listing = Listing::all().limit(BATCH).steps_of(outer, run);
@@ -137,7 +140,7 @@ async fn confirm(
     if args.consent.yes && !is_all {
         return Ok(());
     }
-    let mut counted = BTreeMap::new();
+    let mut counted = Counted::default();
     for listing in listings {
         count(store, listing.clone(), args.consent.force, &mut counted).await?;
     }
@@ -175,15 +178,21 @@ fn check(args: &Purge) -> Result<(), Failure> {
 }
 
 /// The question to the operator before records are removed.
-fn question(scope: &str, counted: &BTreeMap<&str, u64>) -> String {
-    let total: u64 = counted.values().sum();
+fn question(scope: &str, counted: &Counted) -> String {
+    let total: u64 = counted.by_state.values().sum();
     let by_state: Vec<String> = counted
+        .by_state
         .iter()
         .map(|(state, count)| format!("{count} {state}"))
         .collect();
+    let steps = if counted.has_runs {
+        " The steps of those that had not ended are removed too."
+    } else {
+        ""
+    };
     format!(
         "{total} records of {scope} will be removed ({}). Their keys are forgotten: the next \
-         call of each runs the body again. Their steps are removed too.",
+         call of each runs the body again.{steps}",
         if by_state.is_empty() {
             "none".to_owned()
         } else {
@@ -203,6 +212,7 @@ struct Purged {
     /// A set, because a listing may repeat a record.
     unreadable: HashSet<RecordId>,
     has_digests: bool,
+    calls: PurgedCalls,
     /// Removed records and their runs, whose steps have a digest in place of the key.
     long: Vec<(RecordId, Owner)>,
 }
@@ -211,6 +221,7 @@ impl Purged {
     fn keep_unreadable(&mut self, id: RecordId, error: &StoreError) {
         if !self.unreadable.contains(&id) {
             tell_of(&id, error);
+            self.calls.unknown.push(id.clone());
             self.unreadable.insert(id);
         }
     }
@@ -238,6 +249,8 @@ async fn remove_all(
             .filter(|listed| is_no_entry(listed) && is_wanted(&listed.id))
             .partition(|listed| listed.info.state == RecordState::InFlight && !args.consent.force);
         purged.kept += u64::try_from(alive.len()).unwrap_or(u64::MAX);
+        let alive = alive.iter().filter_map(|listed| listed.info.run);
+        purged.calls.kept.extend(alive);
         // After a failure no more removals begin, and the running ones are awaited.
         let has_failed = Cell::new(false);
         let removals = stream::iter(batch)
@@ -259,11 +272,15 @@ async fn remove_all(
             match answer {
                 Ok(Intervened::Done { .. }) => {
                     purged.removed += 1;
+                    purged.calls.removed.extend(info.run);
                     let run = info.run.filter(|_| id.key().len() > MOST_FLAT);
                     purged.long.extend(run.map(|run| (id, run)));
                 }
                 Ok(Intervened::Nothing) => {}
-                Ok(_) => purged.kept += 1,
+                Ok(_) => {
+                    purged.kept += 1;
+                    purged.calls.unknown.push(id);
+                }
                 Err(error) if is_unreadable(&error) => purged.keep_unreadable(id, &error),
                 Err(error) => failed = Err(error),
             }
@@ -330,12 +347,19 @@ async fn note(store: &AnyStore, args: &Purge) -> Result<Option<Noted>, Failure> 
         .map_err(without_entry)
 }
 
-/// Counts the records that would be removed, by state.
+/// The records that would be removed.
+#[derive(Default)]
+struct Counted {
+    by_state: BTreeMap<&'static str, u64>,
+    has_runs: bool,
+}
+
+/// Counts them, by state.
 async fn count(
     store: &AnyStore,
     mut listing: Listing,
     force: bool,
-    counted: &mut BTreeMap<&'static str, u64>,
+    counted: &mut Counted,
 ) -> Result<(), Failure> {
     let mut progress = Progress::new();
     loop {
@@ -344,7 +368,8 @@ async fn count(
         for Listed { info, .. } in page.records.into_iter().filter(is_no_entry) {
             if info.state != RecordState::InFlight || force {
                 let state = print::state(info.state);
-                *counted.entry(state).or_default() += 1;
+                *counted.by_state.entry(state).or_default() += 1;
+                counted.has_runs |= info.run.is_some();
             }
         }
         match page.next {

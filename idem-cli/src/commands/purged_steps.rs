@@ -1,11 +1,8 @@
-//! The steps that a purge removes: those of runs that no call goes on with.
-//!
-//! The order decides: first the runs that have steps are listed, then calls are removed, then those
-//! that stay are listed. A run that begins meanwhile is in no list, so its steps stay.
+//! The steps that a purge removes after their calls.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 
-use idem_core::record::{Owner, RecordId};
+use idem_core::record::{Owner, RecordId, is_step};
 use idem_core::store::admin::{KeyFilter, Listed, Listing};
 use idem_core::{Key, StoreError};
 
@@ -14,25 +11,25 @@ use super::steps::{MOST_FLAT, PREFIX, runs_in};
 use crate::args::Purge;
 use crate::store::AnyStore;
 
-/// How many records are listed before they are removed.
-pub(super) const BATCH: usize = 1000;
+/// The runs of the calls that a purge has met.
+#[derive(Default)]
+pub(super) struct PurgedCalls {
+    pub(super) removed: HashSet<Owner>,
+    pub(super) kept: HashSet<Owner>,
+    /// Calls that were kept, of which nobody knows the run.
+    pub(super) unknown: Vec<RecordId>,
+}
 
 /// Which records of steps a purge removes.
 pub(super) struct PurgedSteps {
-    /// Lists calls whose steps these may be, in every state.
-    calls: Vec<Listing>,
-    /// Lists at least these steps.
-    steps: Vec<Listing>,
+    calls: PurgedCalls,
+    /// The runs that had steps before the calls were looked at. A run that began later is not known
+    /// to be over.
+    seen: HashSet<Owner>,
+    /// All those that no kept call needs, or else those of the removed calls alone.
+    is_all: bool,
     /// Only those of calls with one of these keys.
     keys: Option<Vec<Key>>,
-    /// The runs that have steps.
-    seen: HashSet<Owner>,
-    /// The runs inside of steps, behind those that the steps belong to.
-    inside: Vec<(Vec<Owner>, Owner)>,
-    /// The runs that calls go on with.
-    kept: HashSet<Owner>,
-    /// Calls of which nobody knows the run.
-    unreadable: Vec<RecordId>,
 }
 
 /// Returns whether this is the record of a step, or says that the run of steps has ended.
@@ -41,63 +38,94 @@ pub(super) fn is_in_run(id: &RecordId) -> bool {
 }
 
 impl PurgedSteps {
-    /// Looks which runs have steps, before the calls are looked at.
-    pub(super) async fn look(store: &AnyStore, args: &Purge) -> Result<Self, StoreError> {
-        let operations = match &args.operation {
-            Some(operation) => Some(related(store, operation).await?),
-            None => None,
-        };
+    pub(super) fn of(args: &Purge) -> Self {
+        let names_steps = args.operation.as_deref().is_some_and(is_step);
+        // Others may be steps of calls that were not looked at.
+        let is_narrow =
+            args.operation.is_some() || args.state.is_some() || args.older_than.is_some();
         let key = args.keys.key.as_deref().filter(|key| !key.ends_with('*'));
-        let keys = key.map(keys_of);
-        // The key of a step has more parts than that of its call, or begins with a digest.
-        let filters: Vec<_> = match &keys {
-            Some(keys) => keys.iter().map(first_part).collect(),
-            None => vec![args.keys.filter()],
-        };
-        let mut found = Self {
-            calls: listings(operations.as_ref(), &[args.keys.filter()]),
-            steps: listings(operations.as_ref(), &filters),
-            keys,
+        Self {
+            calls: PurgedCalls::default(),
             seen: HashSet::new(),
-            inside: Vec::new(),
-            kept: HashSet::new(),
-            unreadable: Vec::new(),
-        };
-        for listing in &found.steps {
-            let (seen, inside) = (&mut found.seen, &mut found.inside);
-            let look = |Listed { id, info, .. }: Listed| {
-                seen.extend(runs_in(&id));
-                inside.extend(info.run.map(|run| (runs_in(&id).collect(), run)));
-            };
-            each(store, listing, look, |_| {}).await?;
+            is_all: names_steps || !is_narrow,
+            keys: key.filter(|_| !names_steps).map(keys_of),
         }
-        Ok(found)
     }
 
-    /// Looks which calls have stayed, once the others are removed.
-    pub(super) async fn look_again(&mut self, store: &AnyStore) -> Result<(), StoreError> {
-        for listing in &self.calls {
-            let (kept, unreadable) = (&mut self.kept, &mut self.unreadable);
-            let look = |Listed { id, info, .. }: Listed| {
-                kept.extend(info.run.filter(|_| !is_in_run(&id)));
-            };
-            each(store, listing, look, |id| unreadable.push(id)).await?;
+    /// Looks which runs have steps, before the calls are looked at.
+    pub(super) async fn look(
+        &mut self,
+        store: &AnyStore,
+        args: &Purge,
+        listings: &[Listing],
+    ) -> Result<(), StoreError> {
+        if !self.is_all {
+            return Ok(());
         }
-        // A step that stays keeps those inside of it, which may have a digest in place of its key.
-        let mut known = 0;
-        while known < self.kept.len() {
-            known = self.kept.len();
-            for (outer, run) in &self.inside {
-                if outer.iter().any(|outer| self.kept.contains(outer)) {
-                    self.kept.insert(*run);
-                }
+        for listing in self.listings(store, args, listings).await? {
+            let seen = &mut self.seen;
+            each(store, listing, |listed| seen.extend(runs_in(&listed.id))).await?;
+        }
+        // Steps that are purged by themselves: nobody else looks at their calls.
+        let step = args.operation.as_deref().filter(|name| is_step(name));
+        let around = step.and_then(|step| step.strip_prefix(PREFIX)?.rsplit_once('/'));
+        if let Some((call, _)) = around {
+            for operation in [call.to_owned(), [PREFIX, call].concat()] {
+                let kept = &mut self.calls.kept;
+                let listing = Listing::all().operation(operation);
+                each(store, listing, |listed| kept.extend(listed.info.run)).await?;
             }
         }
         Ok(())
     }
 
-    pub(super) fn listings(&self) -> &[Listing] {
-        &self.steps
+    /// Notes which calls were removed, and which were not.
+    pub(super) fn note(&mut self, calls: PurgedCalls) {
+        self.calls.removed.extend(calls.removed);
+        self.calls.kept.extend(calls.kept);
+        self.calls.unknown.extend(calls.unknown);
+    }
+
+    /// Lists at least these steps.
+    pub(super) async fn listings(
+        &self,
+        store: &AnyStore,
+        args: &Purge,
+        listings: &[Listing],
+    ) -> Result<Vec<Listing>, StoreError> {
+        if !self.is_all && self.calls.removed.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut listings = listings.to_vec();
+        if !self.is_all {
+            listings.truncate(1);
+            for listing in &mut listings {
+                listing.state = None;
+                listing.older_than = None;
+            }
+            if let Some(operation) = &args.operation {
+                let names = step_operations(store, operation).await?;
+                let of = |name: String| listings[0].clone().operation(name);
+                listings = names.into_iter().map(of).collect();
+            }
+        }
+        let Some(keys) = &self.keys else {
+            return Ok(listings);
+        };
+        // The key of a step has more parts, or begins with a digest.
+        let filter = |key: &Key| {
+            let is_flat = key.as_str().len() <= MOST_FLAT;
+            let part = key.first_part().filter(|_| is_flat)?;
+            Some(KeyFilter::first_part(&part))
+        };
+        let mut of_keys = Vec::new();
+        for mut listing in listings {
+            for key in keys {
+                listing.key = filter(key);
+                of_keys.push(listing.clone());
+            }
+        }
+        Ok(of_keys)
     }
 
     /// Whether the listings say of too many keys that they are digests.
@@ -107,84 +135,36 @@ impl PurgedSteps {
 
     /// Returns whether a listed record is one of these.
     pub(super) fn has(&self, id: &RecordId) -> bool {
-        let is_of_key = |keys: &Vec<Key>| keys.iter().any(|key| is_of_key(id, key));
-        let is_over = |run| {
-            let may_go_on = |call: &RecordId| id.is_step_of(call, run);
-            self.seen.contains(&run)
-                && !self.kept.contains(&run)
-                && !self.unreadable.iter().any(may_go_on)
-        };
-        is_in_run(id) && self.keys.as_ref().is_none_or(is_of_key) && runs_in(id).all(is_over)
-    }
-}
-
-/// Finds the operations of calls and steps whose names are this one, or begin with it and `/`, or
-/// the other way round: each may be a call of the other's steps.
-async fn related(store: &AnyStore, operation: &str) -> Result<BTreeSet<String>, StoreError> {
-    let name = |operation: &str| {
-        operation
-            .strip_prefix(PREFIX)
-            .unwrap_or(operation)
-            .to_owned()
-    };
-    let is_below = |below: &str, above: &str| {
-        let rest = below.strip_prefix(above);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    let own = name(operation);
-    let mut found = BTreeSet::new();
-    let mut after = None;
-    while let Some(part) = store.count(after.as_ref()).await? {
-        for count in part.counts {
-            let other = name(&count.operation);
-            if is_below(&own, &other) || is_below(&other, &own) {
-                found.insert(String::from(count.operation));
-            }
+        let PurgedCalls {
+            removed,
+            kept,
+            unknown,
+        } = &self.calls;
+        if !is_in_run(id) {
+            return false;
         }
-        after = match part.next {
-            Some(next) => Some(next),
-            None => break,
-        };
+        let is_of_key = |keys: &Vec<Key>| keys.iter().any(|key| is_of_key(id, key));
+        if !self.is_all {
+            return runs_in(id).any(|run| removed.contains(&run));
+        }
+        self.keys.as_ref().is_none_or(is_of_key)
+            && runs_in(id).all(|run| {
+                self.seen.contains(&run)
+                    && !kept.contains(&run)
+                    && !unknown.iter().any(|call| id.is_step_of(call, run))
+            })
     }
-    Ok(found)
-}
-
-fn listings(operations: Option<&BTreeSet<String>>, keys: &[Option<KeyFilter>]) -> Vec<Listing> {
-    let of_key = |key: &Option<KeyFilter>| {
-        let mut listing = Listing::all().limit(BATCH);
-        listing.key.clone_from(key);
-        listing
-    };
-    let all = keys.iter().map(of_key);
-    let Some(operations) = operations else {
-        return all.collect();
-    };
-    all.flat_map(|listing| {
-        operations
-            .iter()
-            .map(move |name| listing.clone().operation(name.as_str()))
-    })
-    .collect()
-}
-
-fn first_part(key: &Key) -> Option<KeyFilter> {
-    let is_flat = key.as_str().len() <= MOST_FLAT;
-    let part = key.first_part().filter(|_| is_flat)?;
-    Some(KeyFilter::first_part(&part))
 }
 
 /// Looks at each record of a listing.
 async fn each(
     store: &AnyStore,
-    listing: &Listing,
-    mut look: impl FnMut(Listed),
-    mut fail: impl FnMut(RecordId),
+    mut listing: Listing,
+    mut look: impl FnMut(&Listed),
 ) -> Result<(), StoreError> {
-    let mut listing = listing.clone();
     loop {
         let page = store.list(&listing).await?;
-        page.records.into_iter().for_each(&mut look);
-        page.unreadable.into_iter().for_each(|found| fail(found.id));
+        page.records.iter().for_each(&mut look);
         match page.next {
             Some(next) => listing = listing.after(next),
             None => return Ok(()),
@@ -202,4 +182,25 @@ fn is_of_key(step: &RecordId, key: &Key) -> bool {
     let end = |run| step.key() == format!("{}:{run}", key.as_str());
     let mut outer = name.match_indices('/').filter_map(|(at, _)| name.get(..at));
     outer.any(is_of) || runs_in(step).any(end)
+}
+
+/// Finds the operations of the steps of an operation's calls, as the store counts them. Those of an
+/// operation whose name begins with this one and `/` are among them.
+async fn step_operations(store: &AnyStore, operation: &str) -> Result<Vec<String>, StoreError> {
+    let own = [PREFIX, operation].concat();
+    let is_step = |name: &str| {
+        let below = name.strip_prefix(&own);
+        below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
+    };
+    let mut names = HashSet::new();
+    let mut after = None;
+    while let Some(part) = store.count(after.as_ref()).await? {
+        let counted = part.counts.into_iter().map(|count| count.operation);
+        names.extend(counted.filter(|name| is_step(name)).map(String::from));
+        after = match part.next {
+            Some(next) => Some(next),
+            None => break,
+        };
+    }
+    Ok(names.into_iter().collect())
 }

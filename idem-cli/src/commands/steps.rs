@@ -111,14 +111,13 @@ fn is_directly_in(step: &RecordId, call: &RecordId) -> bool {
 }
 
 /// Returns the parts of a step's key that may be the id of its run, or of that of a step around it.
-/// The first part is of the key of the call.
 pub(super) fn runs_in(id: &RecordId) -> impl Iterator<Item = Owner> {
     let key = if is_step(id.operation()) {
         id.key()
     } else {
         ""
     };
-    key.split(':').skip(1).filter_map(run_of)
+    key.split(':').filter_map(run_of)
 }
 
 /// Reads a run's id, a UUID of version 7. Other ids of people may have as many characters.

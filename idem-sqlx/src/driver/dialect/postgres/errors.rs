@@ -52,9 +52,11 @@ pub(super) fn classify(error: &dyn DatabaseError) -> ErrorClass {
             StoreErrorKind::Unavailable,
             "; this is a replica: a failover is under way, or the address is wrong",
         ),
-        // "cached plan must not change result type", after an `ALTER TABLE`; a transaction that
-        // failed and was left open.
-        "0A000" | "25P02" => ErrorClass::Stale(StoreErrorKind::Unavailable, ""),
+        // "cached plan must not change result type", after an `ALTER TABLE`.
+        "0A000" => ErrorClass::Stale(StoreErrorKind::Unavailable, ""),
+        // A transaction that failed and was left open, or a body that goes on after an error, which
+        // would do so again.
+        "25P02" => ErrorClass::Stale(StoreErrorKind::Refused, ""),
         "57P03" | "53300" => ErrorClass::Unavailable(""),
         "57014" | "55P03" => ErrorClass::Timeout,
         "53100" => ErrorClass::Full,
