@@ -19,7 +19,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use idem_core::{StoreError, StoreErrorKind};
@@ -72,8 +72,8 @@ pub(crate) struct Executor<D: Dialect> {
     /// The queue of steps that only read, where steps that may write come one at a time.
     reads: StepQueue,
     background: BackgroundTasks,
-    /// Whether the last transaction was on a connection that leads to nothing any more.
-    has_met_stale: AtomicBool,
+    /// How many transactions begin as [`close_stale`](Self::close_stale) says.
+    stale_begins: AtomicU32,
 }
 
 /// The queue in which a step waits until it may run.
@@ -145,7 +145,7 @@ impl<D: Dialect> Executor<D> {
             steps: StepQueue::new(writers),
             reads: StepQueue::new(size.saturating_sub(writers)),
             background: BackgroundTasks::default(),
-            has_met_stale: AtomicBool::new(false),
+            stale_begins: AtomicU32::new(0),
         })
     }
 
@@ -397,20 +397,26 @@ impl<D: Dialect> Executor<D> {
         Ok(())
     }
 
-    /// Notes whether the last claim in a transaction of the application was on a connection that
-    /// leads to nothing.
-    pub(crate) fn note_stale(&self, is_stale: bool) {
-        if is_stale != self.has_met_stale.load(Ordering::Relaxed) {
-            self.has_met_stale.store(is_stale, Ordering::Relaxed);
-        }
+    /// Notes that a transaction of the application was on a connection that leads to nothing. The
+    /// pool may get it back at any time, so more transactions than it has connections begin as
+    /// [`close_stale`](Self::close_stale) says.
+    pub(crate) fn note_stale(&self) {
+        let begins = self.connections.size_limit().saturating_add(1);
+        self.stale_begins.store(begins, Ordering::Relaxed);
     }
 
-    /// Closes the idle connections of the pool where a transaction begins next, if the last one was
-    /// on such a connection.
-    pub(crate) fn close_stale(&self, pool: &Pool<D::Db>) {
-        if self.has_met_stale.load(Ordering::Relaxed) {
+    /// Closes the idle connections of the pool where a transaction begins, if one was met that
+    /// leads to nothing. Returns whether its own is to be closed after it as well.
+    pub(crate) fn close_stale(&self, pool: &Pool<D::Db>) -> bool {
+        let one_less = |begins: u32| begins.checked_sub(1);
+        let (relaxed, begins) = (Ordering::Relaxed, &self.stale_begins);
+        // Nearly every call finds 0, and only reads.
+        let is_suspicious =
+            begins.load(relaxed) > 0 && begins.fetch_update(relaxed, relaxed, one_less).is_ok();
+        if is_suspicious {
             close_idle(pool);
         }
+        is_suspicious
     }
 
     /// Whether the table was found to belong to `idem`.

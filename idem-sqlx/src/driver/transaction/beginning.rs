@@ -36,14 +36,12 @@ pub(crate) async fn begin_for<D: Dialect>(
     pool: &Pool<D::Db>,
     id: &RecordId,
 ) -> Result<Transaction<'static, D::Db>, StoreError> {
-    executor.close_stale(pool);
-    match executor.within.naming(id) {
-        Some(name) => {
-            let text = format!("{name}; START TRANSACTION");
-            begin_by::<D>(pool, Some(composed(text))).await
-        }
-        None => begin::<D>(pool).await,
-    }
+    let is_used_once = executor.close_stale(pool);
+    let statement = match executor.within.naming(id) {
+        Some(name) => Some(composed(format!("{name}; START TRANSACTION"))),
+        None => D::BEGIN_AS_WRITER.map(fixed),
+    };
+    begin_by::<D>(pool, statement, is_used_once).await
 }
 
 /// As [`begin_for`], and claims the key if that is expected to find nothing, and needs no wait.
@@ -57,11 +55,10 @@ pub(crate) async fn begin_claiming<D: Dialect>(
     let Some(first) = expects_nothing(executor, claim) else {
         return Ok((begin_for(executor, pool, &claim.id).await?, None));
     };
-    executor.close_stale(pool);
-    let mut tx = begin::<D>(pool).await?;
+    let is_used_once = executor.close_stale(pool);
+    let mut tx = begin_by::<D>(pool, D::BEGIN_AS_WRITER.map(fixed), is_used_once).await?;
     // An error is left to the claim that follows, which meets it too, or another one.
     if let Ok(Some(claimed)) = claim_at_once(executor, &mut tx, claim, &first).await {
-        executor.note_stale(false);
         return Ok((tx, Some(claimed)));
     }
     let name = executor.within.naming(&claim.id);
@@ -124,7 +121,7 @@ pub(crate) async fn begin_with<D: Dialect>(
     pool: &Pool<D::Db>,
     statement: Option<&'static str>,
 ) -> Result<Transaction<'static, D::Db>, StoreError> {
-    begin_by::<D>(pool, statement.map(fixed)).await
+    begin_by::<D>(pool, statement.map(fixed), false).await
 }
 
 #[allow(
@@ -134,6 +131,7 @@ pub(crate) async fn begin_with<D: Dialect>(
 async fn begin_by<D: Dialect>(
     pool: &Pool<D::Db>,
     statement: Option<Beginning>,
+    is_used_once: bool,
 ) -> Result<Transaction<'static, D::Db>, StoreError> {
     let place = D::place(&pool.connect_options());
     // After a restart of the server, each idle connection of the pool is lost.
@@ -146,6 +144,9 @@ async fn begin_by<D: Dialect>(
         // it.
         if Manager::<D>::get_transaction_depth(&connection) > 0 {
             roll_back_all::<D>(&mut connection).await;
+        }
+        if is_used_once {
+            connection.close_on_drop();
         }
         let asked = Instant::now();
         let beginning = Transaction::begin(connection, statement.clone());

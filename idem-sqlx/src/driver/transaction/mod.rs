@@ -105,10 +105,7 @@ pub(crate) async fn claim_named<D: Dialect>(
         match claim_on(executor, on, claim, &wait).await {
             // MariaDB reports some statements that it has interrupted as locked.
             Ok(Claimed::InFlight { attempt: 0, .. }) => {}
-            Ok(claimed) => {
-                executor.note_stale(false);
-                return Ok(claimed);
-            }
+            Ok(claimed) => return Ok(claimed),
             Err(StepError::Store(error)) => return Err(error),
             Err(StepError::Sql(error) | StepError::Unsent(error))
                 if is_statement_timeout::<D>(&error)
@@ -298,7 +295,7 @@ pub(crate) async fn commit<D: Dialect>(
 /// refuses since the table was altered. If it leads to a server that does not write, the pool has
 /// more of its kind.
 async fn forget_statements<D: Dialect>(executor: &Executor<D>, on: &mut Conn<D>) {
-    executor.note_stale(true);
+    executor.note_stale();
     let _ = on.clear_cached_statements().await;
 }
 
