@@ -1,6 +1,5 @@
 //! The clock of Redis is set while owners live.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -44,14 +43,12 @@ impl Clocked {
             "the C compiler that links Rust programs builds the clock"
         );
         std::fs::write(&set_by, "0").unwrap();
-        let script = format!(
-            "#!/bin/sh\nCLOCK_FASTER_BY={hundredths} CLOCK_SET_BY={} LD_PRELOAD={} exec \
-             redis-server \"$@\"\n",
-            set_by.display(),
-            library.display()
+        std::fs::write(path("faster_by"), hundredths.to_string()).unwrap();
+        let script = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/redis/clock/redis-server.sh"
         );
-        std::fs::write(&program, script).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::os::unix::fs::symlink(script, &program).unwrap();
         let server = RedisServer::builder()
             .program(program)
             .start()
