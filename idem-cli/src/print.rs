@@ -268,8 +268,10 @@ pub(crate) fn record(id: &RecordId, info: &RecordInfo) -> io::Result<()> {
     if let Some(trace) = &info.trace {
         line("trace", trace)?;
     }
-    if let Some(outcome) = &info.outcome {
-        print_outcome(outcome, info, &mut line)?;
+    match (&info.outcome, &info.outcome_type) {
+        (Some(outcome), _) => print_outcome(outcome, info, &mut line)?,
+        (None, Some(name)) => line("type", &shown(name))?,
+        (None, None) => {}
     }
     out.flush()
 }

@@ -78,7 +78,7 @@ fn claim(key: &str) -> Claim {
         take_over_after: None,
         max_attempts: None,
         must_be_issued: false,
-        trace: None,
+        metadata: None,
     }
 }
 
@@ -104,7 +104,7 @@ fn commit(claim: &Claim, attempt: u64) -> Commit {
         ttl: LONG,
         remember: LONG,
         as_claimed,
-        trace: None,
+        metadata: None,
     }
 }
 

@@ -99,11 +99,7 @@ impl Columns {
                     codec: Some(outcome.codec.as_str().to_owned()),
                     payload: Some(outcome.payload.clone()),
                 };
-                let metadata = outcome
-                    .metadata
-                    .as_deref()
-                    .filter(|metadata| !metadata.is_empty());
-                columns.took_over = metadata.map(Metadata::to_text);
+                columns.took_over = metadata_text(outcome.metadata.as_deref());
             }
             Record::Done { .. } => columns.state = "done",
         }
@@ -229,7 +225,7 @@ impl Row {
                     .with_fingerprint(fingerprint)
                     .with_questions(questions)
                     .with_took_over(details.took_over)
-                    .with_trace(details.trace)
+                    .with_metadata(details.metadata)
                     .with_run(details.run);
                 Record::InFlight(in_flight)
             }
@@ -323,23 +319,28 @@ fn count(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Encodes what a record in flight has besides its columns, with spaces between: `t` and its trace,
-/// `r` and its run, and the record that it took over.
+/// Encodes what a record in flight has besides its columns, with spaces between: its metadata, `r`
+/// and its run, and the record that it took over.
 fn in_flight_details(held: &InFlight) -> Option<String> {
-    let trace = held.trace.as_ref().map(|trace| format!("t{trace}"));
+    let metadata = metadata_text(held.metadata.as_deref());
     let run = held.run.map(|run| format!("r{run}"));
     // The encoding has only letters, digits and spaces.
     let encode =
         |held: &InFlight| String::from_utf8(wire::encode(&Record::InFlight(held.clone()))).ok();
     let took_over = held.took_over.as_deref().and_then(encode);
-    let details: Vec<_> = [trace, run, took_over].into_iter().flatten().collect();
+    let details: Vec<_> = [metadata, run, took_over].into_iter().flatten().collect();
     (!details.is_empty()).then(|| details.join(" "))
+}
+
+fn metadata_text(metadata: Option<&Metadata>) -> Option<String> {
+    let said = metadata.filter(|metadata| !metadata.is_empty());
+    said.map(Metadata::to_text)
 }
 
 /// What [`in_flight_details`] has encoded.
 #[derive(Default)]
 struct InFlightDetails {
-    trace: Option<Arc<str>>,
+    metadata: Option<Arc<Metadata>>,
     run: Option<Owner>,
     took_over: Option<Box<InFlight>>,
 }
@@ -355,12 +356,12 @@ fn parse_in_flight_details(text: Option<&str>) -> Option<InFlightDetails> {
         };
         rest = behind;
         match word.as_bytes().first()? {
-            b't' => details.trace = Some(Metadata::parse(word)?.trace?),
             b'r' => details.run = Some(Owner::parse(&word[1..])?),
-            _ => {
+            b'i' => {
                 details.took_over = Some(parse_in_flight(text)?);
                 rest = None;
             }
+            _ => details.metadata = Some(Arc::new(Metadata::parse(word)?)),
         }
     }
     Some(details)

@@ -3,11 +3,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use idem_core::record::{
-    AsClaimed, Claim, Claimed, Commit, Encoded, Issued, Origin, Ownership, RecordId, RecordState,
-    Release, Removed,
+    AsClaimed, Claim, Claimed, Commit, Encoded, Issued, Metadata, Origin, Ownership, RecordId,
+    RecordState, Release, Removed,
 };
 
 use crate::bench::{
@@ -94,7 +95,8 @@ pub(crate) enum With {
     Print(&'static str),
     Lease(Duration),
     Hold(Duration),
-    Trace(&'static str),
+    /// The metadata of a claim, as text.
+    Said(&'static str),
     // Of a commit.
     Outcome(&'static str),
     NoOutcome,
@@ -388,7 +390,7 @@ impl<'a> Scene<'a> {
                 With::Print(text) => claim.fingerprint = print(text)?,
                 With::Lease(lease) => claim.lease = *lease,
                 With::Hold(hold) => claim.hold = *hold,
-                With::Trace(text) => claim.trace = Some((*text).into()),
+                With::Said(text) => claim.metadata = Metadata::parse(text).map(Arc::new),
                 _ => {}
             }
         }

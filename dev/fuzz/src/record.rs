@@ -1,7 +1,9 @@
 //! Records: any text that a store may hold.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use idem_core::record::{Encoded, InFlight, MOST_TAKEN_OVER, Origin, Owner, Record};
+use idem_core::record::{Encoded, InFlight, MOST_TAKEN_OVER, Metadata, Origin, Owner, Record};
 use idem_core::wire::{self, Parsed, WireError};
 use idem_core::{CodecId, Fingerprint};
 
@@ -204,10 +206,14 @@ fn in_flight(input: &mut Input<'_>, room: usize) -> InFlight {
     .with_fingerprint(fingerprint(input))
     .with_questions(few(input))
     .with_took_over((room > 0 && input.below(3) == 0).then(|| Box::new(in_flight(input, room - 1))))
-    .with_trace((input.below(3) == 0).then(|| {
+    .with_metadata((input.below(3) == 0).then(|| {
         let trace = u128::from_be_bytes(input.array());
         let span = u64::from_be_bytes(input.array());
-        format!("00-{trace:032x}-{span:016x}-{:02x}", input.byte()).into()
+        let mut metadata = Metadata::default();
+        metadata.trace =
+            Some(format!("00-{trace:032x}-{span:016x}-{:02x}", input.byte()).into());
+        metadata.type_name = input.flag().then(|| "Receipt".into());
+        Arc::new(metadata)
     }))
     .with_run(named_run(input))
 }

@@ -9,6 +9,7 @@ use idem_core::store::admin::{Intervened, Intervention, Wish};
 use idem_core::store::trail;
 use idem_core::{CodecId, RecordState};
 use serde::de::IgnoredAny;
+use serde_json::Value;
 
 use super::pattern::{self, Wanted};
 use super::steps::Run;
@@ -147,14 +148,10 @@ async fn compare(
              JSON; settle it in a program that has the codec (`Operation::settle`). {consent}"
         )));
     }
-    if patterns.found.is_empty() {
-        let kind = if args.error { "error" } else { "outcome" };
-        print::aside(&format!(
-            "idem: no {kind} of `{operation}` that a function recorded is there to be compared \
-             with: check yourself that its callers can read this one"
-        ));
-    }
     let value = serde_json::from_str(text).unwrap_or_default();
+    if patterns.found.is_empty() {
+        return compare_with_call(store, args, &value, consent).await;
+    }
     let Some(difference) = pattern::difference(&patterns.found, &value) else {
         return Ok(());
     };
@@ -167,6 +164,42 @@ async fn compare(
         "the outcome is not like others of `{operation}`{name}: {difference}; `idem show \
          --pattern` shows one of them. {consent}"
     )))
+}
+
+/// Compares an outcome with the type that the call that was cut off would have returned, as its
+/// record has it.
+async fn compare_with_call(
+    store: &AnyStore,
+    args: &Settle,
+    value: &Value,
+    consent: &str,
+) -> Result<(), Failure> {
+    let Change { operation, key, .. } = &args.change;
+    // What cannot be found is reported when it is to be settled.
+    let call = find(store, operation, key).await.ok();
+    let returns = call
+        .filter(|_| !args.error)
+        .and_then(|(_, info)| info.outcome_type);
+    let returns = returns.as_deref().unwrap_or_default();
+    match pattern::is_read_as(returns, value) {
+        Some(true) => return Ok(()),
+        Some(false) => {
+            return Err(Failure::Refused(format!(
+                "the call would have returned a `{returns}`, and this is not one. {consent}"
+            )));
+        }
+        None => {}
+    }
+    let kind = if args.error { "error" } else { "outcome" };
+    let returns = match returns {
+        "" => String::new(),
+        name => format!(", a `{}`", print::shown(name)),
+    };
+    print::aside(&format!(
+        "idem: no {kind} of `{operation}` that a function recorded is there to be compared with: \
+         check yourself that its callers can read this one{returns}"
+    ));
+    Ok(())
 }
 
 pub(crate) async fn forget(store: &AnyStore, args: &Forget, json: bool) -> Result<(), Failure> {

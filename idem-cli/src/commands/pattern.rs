@@ -3,6 +3,7 @@
 use idem_core::record::{RecordId, RecordInfo};
 use idem_core::store::admin::Listing;
 use idem_core::{CodecId, RecordState};
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -118,6 +119,33 @@ pub(crate) fn difference(patterns: &[Pattern], value: &Value) -> Option<String> 
     }
 }
 
+/// Whether a value is read as a type of this name. `None`: the name does not say.
+pub(crate) fn is_read_as(name: &str, value: &Value) -> Option<bool> {
+    let inside = |wrapper| name.strip_prefix(wrapper)?.strip_suffix('>');
+    if let Some(name) = inside("Option<") {
+        return is_read_as(name, value).map(|is_read| is_read || value.is_null());
+    }
+    if let Some(name) = inside("Vec<") {
+        let Value::Array(values) = value else {
+            return Some(false);
+        };
+        let are_read = values.iter().map(|value| is_read_as(name, value));
+        return are_read.fold(Some(true), |all, is_read| Some(all? && is_read?));
+    }
+    macro_rules! one_of {
+        ($($of:ty),*) => {
+            match name {
+                "()" => Some(value.is_null()),
+                $(stringify!($of) => Some(<$of>::deserialize(value).is_ok()),)*
+                _ => None,
+            }
+        };
+    }
+    one_of!(
+        bool, char, String, f32, f64, i8, i16, i32, i64, isize, u8, u16, u32, u64, usize
+    )
+}
+
 /// How a value differs: in its kind, or in the fields of objects. `null` matches any value.
 fn differs(pattern: &Value, value: &Value, at: &str) -> Option<String> {
     let place = if at.is_empty() {
@@ -176,6 +204,35 @@ fn kind(value: &Value) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_says_what_is_read_as_its_type() {
+        for (name, value, is_read) in [
+            ("String", "\"r-1\"", Some(true)),
+            ("String", "7", Some(false)),
+            ("u32", "7", Some(true)),
+            ("u32", "-7", Some(false)),
+            ("u8", "256", Some(false)),
+            ("u32", "1.5", Some(false)),
+            ("bool", "true", Some(true)),
+            ("()", "null", Some(true)),
+            ("()", "{}", Some(false)),
+            ("Value", "[{}]", None),
+            ("Option<u64>", "null", Some(true)),
+            ("Option<u64>", "\"7\"", Some(false)),
+            ("Option<Receipt>", "null", None),
+            ("Vec<String>", "[\"a\"]", Some(true)),
+            ("Vec<String>", "[\"a\",7]", Some(false)),
+            ("Vec<Receipt>", "{}", Some(false)),
+            ("Vec<Receipt>", "[{}]", None),
+            ("Receipt", "{}", None),
+            ("Vec<a very long name..", "[]", None),
+            ("", "7", None),
+        ] {
+            let value = serde_json::from_str(value).unwrap();
+            assert_eq!(is_read_as(name, &value), is_read, "{name} {value}");
+        }
+    }
 
     #[test]
     fn values_of_one_shape_are_alike_and_others_are_not() {

@@ -1,10 +1,15 @@
 //! The record of `settle`: the version of the outcome, and how long it is kept.
 
-use idem_core::{Abandoned, Begin, Error};
+use std::future::pending;
+
+use idem_core::{Abandoned, Begin, Error, RecordState, Storable};
 use idem_sqlx::sqlx;
 use serde_json::json;
+use tokio::sync::oneshot;
 
-use crate::support::{OPERATION, charge, idem, idem_answering, killed_worker, runtime};
+use crate::support::{
+    LEASE, OPERATION, charge, idem, idem_answering, killed_worker, runtime, until,
+};
 
 /// The operation's type was in euros, and is in cents since version 2.
 pub(crate) async fn an_outcome_of_a_later_version_is_replayed_as_it_is(url: &str) {
@@ -201,6 +206,50 @@ async fn an_outcome_of_another_shape_is_settled_only_with_consent() {
         charge(&idempotency, "other").await.unwrap(),
         json!({ "receipt": 7 })
     );
+}
+
+#[tokio::test]
+async fn the_first_outcome_of_an_operation_is_of_the_type_that_the_call_would_have_returned() {
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Receipt(u64);
+    /// A call that a deployment cuts off.
+    async fn cut_off<T: Storable<Via>, Via>(url: &str, key: &str) {
+        let idempotency = runtime(url).await;
+        let call = idempotency.operation(OPERATION).key(key);
+        let call = call.lease(LEASE).abandoned(Abandoned::Reject);
+        let (claimed, is_claimed) = oneshot::channel();
+        let call = call.run(async || {
+            claimed.send(()).unwrap();
+            pending::<Result<T, Error>>().await
+        });
+        tokio::select! {
+            _ = call => panic!("the body does not end"),
+            claimed = is_claimed => claimed.unwrap(),
+        }
+        let info = async || idempotency.operation(OPERATION).key(key).inspect().await;
+        until("the key is abandoned", async || {
+            info().await.unwrap().unwrap().state == RecordState::Abandoned
+        })
+        .await;
+    }
+
+    let dir = tempfile::tempdir().unwrap();
+    let url = url_in(&dir);
+    cut_off::<Option<u32>, _>(&url, "number").await;
+    let shown = idem(&url, &["show", OPERATION, "number"]).with(0).out;
+    assert!(shown.contains("type         Option<u32>"), "{shown}");
+    let settle = ["settle", OPERATION, "number", "--value", "-", "--yes"];
+    let refused = idem_answering(&url, &settle, "\"7\"").with(4);
+    assert!(
+        refused.err.contains("returned a `Option<u32>`") && refused.err.contains("--other-shape"),
+        "{refused:?}"
+    );
+    let settled = idem_answering(&url, &settle, "7").with(0);
+    assert!(!settled.err.contains("check yourself"), "{settled:?}");
+    cut_off::<Receipt, _>(&url, "receipt").await;
+    let settle = ["settle", OPERATION, "receipt", "--value", "-", "--yes"];
+    let settled = idem_answering(&url, &settle, "8").with(0);
+    assert!(settled.err.contains("a `Receipt`"), "{settled:?}");
 }
 
 #[tokio::test]

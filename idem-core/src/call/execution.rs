@@ -259,6 +259,9 @@ async fn begin<R, T, E, P: Fn(&E) -> ErrorAction>(
     runtime: &Arc<Runtime>,
     request: &Request,
 ) -> Result<CallStart, Error> {
+    if let Some(metadata) = &request.metadata {
+        metadata.returns::<T>();
+    }
     if !request.settings.observes {
         return runtime.begin(request).await;
     }

@@ -191,7 +191,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
             id: &self.request.id,
             attempt,
             label: self.request.type_label(),
-            trace: self.request.trace.as_ref(),
+            metadata: self.request.metadata.as_ref(),
         }
     }
 

@@ -64,7 +64,7 @@ impl OwnedRecord {
             id: &self.term.id,
             attempt: self.term.attempt,
             label: state.details.label,
-            trace: state.details.trace.as_ref(),
+            metadata: state.details.metadata.as_ref(),
         })
     }
 
@@ -121,7 +121,7 @@ impl OwnedRecord {
             ttl: state.details.times.ttl(),
             remember: state.details.times.remember(),
             label: state.details.label,
-            trace: state.details.trace.clone(),
+            metadata: state.details.metadata.clone(),
             observes,
         })
     }
@@ -236,7 +236,7 @@ impl OwnedRecord {
                 outcome.describe(|metadata| metadata.audit = Some(audit));
             }
             state.set_by_hand(by);
-            outcome = traced(state.details.trace.as_ref(), outcome);
+            outcome = traced(state.details.metadata.as_ref(), outcome);
         }
         self.plan(RecordPlan::Commit {
             outcome: Some(outcome),

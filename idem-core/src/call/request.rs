@@ -12,7 +12,7 @@ use crate::outcome::codec::TypeLabel;
 use crate::outcome::versions::Versions;
 use crate::policy::settings::{Abandoned, Duplicate, InFlight, Settings, StoreFailure};
 use crate::record::{Claim, Owner, RecordId};
-use crate::runtime::trace::{self, CallTrace};
+use crate::runtime::trace::{self, CallMetadata};
 use crate::task::waiting;
 use crate::token::Submission;
 
@@ -26,8 +26,8 @@ pub(crate) struct Request {
     pub(crate) settings: Settings,
     /// The versions of the outcome's type. `None`: there is only one.
     pub(crate) versions: Option<Box<Versions>>,
-    /// `None`: the runtime keeps no traces.
-    pub(crate) trace: Option<Arc<CallTrace>>,
+    /// `None`: the record in flight says nothing.
+    pub(crate) metadata: Option<Arc<CallMetadata>>,
 }
 
 impl Request {
@@ -54,7 +54,7 @@ impl Request {
             take_over_after: self.settings.take_over_after(),
             max_attempts: self.settings.max_attempts(),
             must_be_issued: self.submission.is_some(),
-            trace: trace::of(self.trace.as_ref()),
+            metadata: trace::of(self.metadata.as_ref()),
         }
     }
 

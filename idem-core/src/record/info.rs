@@ -80,8 +80,9 @@ pub struct RecordInfo {
     /// ran, where the runtime [keeps traces](crate::Builder::trace_context).
     pub trace: Option<Arc<str>>,
     /// Committed: the Rust type of the outcome or of the error that is kept, without its modules,
-    /// such as `Option<Receipt>`; at most 48 bytes. Operations whose records may wait for a person
-    /// record it: with `abandoned = reject` or `reconcile`, or with `max_attempts`.
+    /// such as `Option<Receipt>`; at most 48 bytes. In flight and abandoned: that of the value
+    /// that the call will return. Operations whose records may wait for a person record it: with
+    /// `abandoned = reject` or `reconcile`, or with `max_attempts`.
     pub outcome_type: Option<Arc<str>>,
     /// In flight and abandoned: the [run](crate::store::record::InFlight::run) that it belongs to,
     /// and released: the run that goes on with the next claim, if it has [steps](crate::step).
@@ -117,16 +118,16 @@ impl RecordInfo {
             _ => None,
         };
         let is_error = outcome.as_ref().is_some_and(|outcome| outcome.is_error);
-        let metadata = outcome
-            .as_ref()
-            .and_then(|outcome| outcome.metadata.as_deref());
+        let metadata = match record {
+            Record::InFlight(held) => held.metadata.as_deref(),
+            _ => outcome
+                .as_ref()
+                .and_then(|outcome| outcome.metadata.as_deref()),
+        };
         let audit_age = metadata
             .and_then(|metadata| metadata.audit.as_ref())
             .map(|audit| audit.kept_for.saturating_sub(left));
-        let trace = match record {
-            Record::InFlight(held) => held.trace.clone(),
-            _ => metadata.and_then(|metadata| metadata.trace.clone()),
-        };
+        let trace = metadata.and_then(|metadata| metadata.trace.clone());
         let outcome_type = metadata.and_then(|metadata| metadata.type_name.clone());
         let run = match record {
             Record::InFlight(held) => Some(held.run()),

@@ -70,7 +70,7 @@ impl Claim {
             take_over_after: None,
             max_attempts: None,
             must_be_issued: false,
-            trace: None,
+            metadata: None,
         }
     }
 }
@@ -94,8 +94,8 @@ setters! { Claim {
     with_max_attempts: max_attempts, Option<u64>;
     /// Sets [`must_be_issued`](Self::must_be_issued). Default: `false`.
     with_must_be_issued: must_be_issued, bool;
-    /// Sets [`trace`](Self::trace). Default: `None`.
-    with_trace: trace, Option<Arc<str>>;
+    /// Sets [`metadata`](Self::metadata). Default: `None`.
+    with_metadata: metadata, Option<Arc<Metadata>>;
 } }
 
 impl Commit {
@@ -141,7 +141,7 @@ impl Commit {
             ttl,
             remember: ttl,
             as_claimed: None,
-            trace: None,
+            claim_metadata: None,
         }
     }
 
@@ -161,7 +161,7 @@ impl Commit {
         } = self
             .as_claimed
             .filter(|claimed| claimed.origin != Origin::Abandoned)?;
-        let trace = self.trace.clone();
+        let metadata = self.claim_metadata.clone();
         Some(InFlight {
             owner,
             attempt,
@@ -171,7 +171,7 @@ impl Commit {
             fingerprint,
             questions: 0,
             took_over: None,
-            trace,
+            metadata,
             run: None,
         })
     }
@@ -211,8 +211,8 @@ setters! { Commit {
     with_remember: remember, Duration;
     /// Sets [`as_claimed`](Self::as_claimed). Default: `None`.
     with_as_claimed: as_claimed, Option<AsClaimed>;
-    /// Sets [`trace`](Self::trace), which should be that of the claim. Default: `None`.
-    with_trace: trace, Option<Arc<str>>;
+    /// Sets [`claim_metadata`](Self::claim_metadata), which should be that of the claim. Default: `None`.
+    with_claim_metadata: claim_metadata, Option<Arc<Metadata>>;
 } }
 
 impl AsClaimed {
@@ -325,7 +325,7 @@ impl InFlight {
     /// Makes a record in flight, for a store that reads one from its own form. A store that carries
     /// out a claim writes what [`Record::on_claim`] says.
     ///
-    /// It has no fingerprint, no trace and no run but its own, counts no questions, and took over no
+    /// It has no fingerprint, no metadata and no run but its own, counts no questions, and took over no
     /// record.
     pub fn new(
         owner: Owner,
@@ -343,7 +343,7 @@ impl InFlight {
             fingerprint: None,
             questions: 0,
             took_over: None,
-            trace: None,
+            metadata: None,
             run: None,
         }
     }
@@ -366,8 +366,8 @@ setters! { InFlight {
     with_questions: questions, u64;
     /// Sets [`took_over`](Self::took_over). Default: `None`.
     with_took_over: took_over, Option<Box<InFlight>>;
-    /// Sets [`trace`](Self::trace). Default: `None`.
-    with_trace: trace, Option<Arc<str>>;
+    /// Sets [`metadata`](Self::metadata). Default: `None`.
+    with_metadata: metadata, Option<Arc<Metadata>>;
     /// Sets [`run`](Self::run). Default: `None`.
     with_run: run, Option<Owner>;
 } }

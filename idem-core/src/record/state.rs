@@ -79,9 +79,10 @@ pub struct InFlight {
     /// restores it. The record that it took over in turn is inside, up to [`MOST_TAKEN_OVER`] in
     /// all. `None` for any other origin, and where an earlier version wrote the record.
     pub took_over: Option<Box<Self>>,
-    /// The W3C trace context (`traceparent`) of the call that claimed it, where the runtime
-    /// [keeps traces](crate::Builder::trace_context).
-    pub trace: Option<Arc<str>>,
+    /// What the claim says of its call: the trace, where the runtime
+    /// [keeps traces](crate::Builder::trace_context), and the type of the outcome, where a person
+    /// may have to settle the record.
+    pub metadata: Option<Arc<Metadata>>,
     /// The run that it belongs to, where [`run`](Self::run) cannot tell it from the owners: after a
     /// release, and after so many take-overs that the first record is not remembered any more.
     pub run: Option<Owner>,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::encoding::fingerprint::Fingerprint;
 use crate::record::ids::{Owner, RecordId};
+use crate::record::metadata::Metadata;
 use crate::record::state::{Encoded, InFlight, Origin};
 
 /// A caller's wish to become the owner of a key.
@@ -32,9 +33,9 @@ pub struct Claim {
     pub max_attempts: Option<u64>,
     /// Whether the key counts only if it was [issued](Issue): without a record, none is written.
     pub must_be_issued: bool,
-    /// The W3C trace context (`traceparent`, version 00) of the caller. The record in flight keeps
-    /// it; it decides nothing.
-    pub trace: Option<Arc<str>>,
+    /// What the record in flight says of the call: its trace, and the type of its outcome. It
+    /// decides nothing.
+    pub metadata: Option<Arc<Metadata>>,
 }
 
 impl Claim {
@@ -48,7 +49,7 @@ impl Claim {
             fingerprint,
             ..
         } = *self;
-        let trace = self.trace.clone();
+        let metadata = self.metadata.clone();
         InFlight {
             owner,
             attempt,
@@ -58,7 +59,7 @@ impl Claim {
             fingerprint,
             questions: 0,
             took_over: None,
-            trace,
+            metadata,
             run: None,
         }
     }
@@ -185,8 +186,9 @@ pub struct Commit {
     /// the claim. With it, a store may replace exactly that record by one comparison of the whole.
     /// It decides nothing. If the record differs, or this is `None`, the store checks its owner.
     pub as_claimed: Option<AsClaimed>,
-    /// The [trace](Claim::trace) that the claim has written, a part of what `as_claimed` describes.
-    pub trace: Option<Arc<str>>,
+    /// The [metadata](Claim::metadata) that the claim has written, a part of what `as_claimed`
+    /// describes.
+    pub claim_metadata: Option<Arc<Metadata>>,
 }
 
 /// The fields that a claim has written into a record in flight, besides the owner, the attempt and

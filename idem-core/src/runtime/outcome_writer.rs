@@ -10,7 +10,7 @@ use crate::observe::Decision;
 use crate::outcome::Storable;
 use crate::outcome::codec::{CodecContext, CodecFailure, TypeLabel};
 use crate::record::{Encoded, RecordId, short_type_name};
-use crate::runtime::trace::{CallTrace, traced};
+use crate::runtime::trace::{CallMetadata, traced};
 use crate::runtime::{Runtime, RuntimeConfig};
 
 /// Encodes the outcome of one attempt.
@@ -20,7 +20,7 @@ pub(crate) struct OutcomeWriter<'a> {
     pub(crate) attempt: u64,
     /// The type of the outcome, as the record has it.
     pub(crate) label: TypeLabel,
-    pub(crate) trace: Option<&'a Arc<CallTrace>>,
+    pub(crate) metadata: Option<&'a Arc<CallMetadata>>,
 }
 
 impl OutcomeWriter<'_> {
@@ -59,7 +59,7 @@ impl OutcomeWriter<'_> {
             let name = short_type_name(std::any::type_name::<T>());
             self.report(Decision::NotReadBack, &format_args!("`{name}`: {why}"));
         }
-        Ok(traced(self.trace, encoded))
+        Ok(traced(self.metadata, encoded))
     }
 
     fn report(&self, decision: Decision, why: &dyn Display) {

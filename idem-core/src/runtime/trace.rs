@@ -1,59 +1,94 @@
-//! The W3C trace context of a call, which its record keeps, and the links of replays to it.
+//! What a record says of its call: its W3C trace context, with the links of replays to it, and the
+//! type of its outcome.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
-use crate::record::{Encoded, is_trace};
+use crate::policy::settings::Settings;
+use crate::record::{Encoded, Metadata, RecordInfo, is_trace, short_type_name};
 
 /// Gives a `traceparent`.
 pub(crate) type TraceContext = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// The trace of one call. It is read once, at the call's first claim, in the call's span.
-pub(crate) struct CallTrace {
-    current: TraceContext,
-    known: OnceLock<Option<Arc<str>>>,
+/// What the record in flight says of one call. It is found out once, at the call's first claim, in
+/// the call's span.
+pub(crate) struct CallMetadata {
+    current: Option<TraceContext>,
+    /// `None`: the record does not name the outcome's type.
+    type_name: Option<OnceLock<&'static str>>,
+    known: OnceLock<Option<Arc<Metadata>>>,
 }
 
-impl CallTrace {
-    pub(crate) fn new(current: &TraceContext) -> Arc<Self> {
-        Arc::new(Self {
-            current: current.clone(),
-            known: OnceLock::new(),
+impl CallMetadata {
+    /// Returns `None` if the record says nothing.
+    pub(crate) fn new(current: Option<&TraceContext>, settings: &Settings) -> Option<Arc<Self>> {
+        let names_type = settings.may_need_a_person();
+        (current.is_some() || names_type).then(|| {
+            Arc::new(Self {
+                current: current.cloned(),
+                type_name: names_type.then(OnceLock::new),
+                known: OnceLock::new(),
+            })
         })
     }
 
-    /// Replaces the trace by that of an earlier call, which this call settles.
-    pub(crate) fn is_that_of(&self, earlier: Option<Arc<str>>) {
-        let _ = self.known.set(earlier);
+    /// Names the type of the value that the call returns. It counts before the first claim.
+    pub(crate) fn returns<T>(&self) {
+        if let Some(name) = &self.type_name {
+            let _ = name.set(std::any::type_name::<T>());
+        }
     }
 
-    pub(crate) fn get(&self) -> Option<Arc<str>> {
-        let current = || {
-            // A panic in the application's tracing must not end the call.
-            let trace = catch_unwind(AssertUnwindSafe(|| (self.current)())).ok()??;
-            is_trace(&trace).then(|| trace.into())
+    /// Replaces it by that of an earlier call, which this call settles.
+    pub(crate) fn is_that_of(&self, earlier: Option<&RecordInfo>) {
+        let said = earlier.map(|info| Metadata {
+            trace: info.trace.clone(),
+            type_name: info.outcome_type.clone(),
+            ..Metadata::default()
+        });
+        let _ = self.known.set(said.map(Arc::new));
+    }
+
+    fn get(&self) -> Option<Arc<Metadata>> {
+        let said = || {
+            let type_name = self.type_name.as_ref().and_then(OnceLock::get);
+            let metadata = Metadata {
+                trace: self.trace(),
+                type_name: type_name.map(|name| short_type_name(name)),
+                ..Metadata::default()
+            };
+            (!metadata.is_empty()).then(|| Arc::new(metadata))
         };
-        self.known.get_or_init(current).clone()
+        self.known.get_or_init(said).clone()
+    }
+
+    fn trace(&self) -> Option<Arc<str>> {
+        let current = self.current.as_ref()?;
+        // A panic in the application's tracing must not end the call.
+        let trace = catch_unwind(AssertUnwindSafe(|| current())).ok()??;
+        is_trace(&trace).then(|| trace.into())
     }
 }
 
-/// The trace of a call, if its runtime keeps traces.
-pub(crate) fn of(call: Option<&Arc<CallTrace>>) -> Option<Arc<str>> {
+/// What the record in flight says of a call.
+pub(crate) fn of(call: Option<&Arc<CallMetadata>>) -> Option<Arc<Metadata>> {
     call.and_then(|call| call.get())
 }
 
 /// Adds the trace of a call to its outcome.
-pub(crate) fn traced(call: Option<&Arc<CallTrace>>, mut outcome: Encoded) -> Encoded {
-    if let Some(trace) = of(call) {
+pub(crate) fn traced(call: Option<&Arc<CallMetadata>>, mut outcome: Encoded) -> Encoded {
+    if let Some(trace) = of(call).and_then(|call| call.trace.clone()) {
         outcome.describe(|metadata| metadata.trace = Some(trace));
     }
     outcome
 }
 
-impl fmt::Debug for CallTrace {
+impl fmt::Debug for CallMetadata {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CallTrace").field(&self.known.get()).finish()
+        f.debug_tuple("CallMetadata")
+            .field(&self.known.get())
+            .finish()
     }
 }
 

@@ -56,9 +56,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use bytes::Bytes;
 
 use crate::encoding::fingerprint::Fingerprint;
-use crate::record::{
-    CodecId, Encoded, InFlight, MOST_TAKEN_OVER, Metadata, Origin, Owner, Record, is_trace,
-};
+use crate::record::{CodecId, Encoded, InFlight, MOST_TAKEN_OVER, Metadata, Origin, Owner, Record};
 
 /// Separates a record in flight from the one that it took over.
 const OVER: u8 = b'<';
@@ -260,7 +258,7 @@ fn version_of(held: &InFlight) -> u8 {
     let records = || std::iter::successors(Some(held), |held| held.took_over.as_deref());
     if records().any(|held| held.run.is_some()) {
         b'4'
-    } else if records().any(|held| held.trace.is_some()) {
+    } else if records().any(|held| described(held).is_some()) {
         b'3'
     } else if held.questions > 0 || held.took_over.is_some() {
         b'2'
@@ -269,8 +267,14 @@ fn version_of(held: &InFlight) -> u8 {
     }
 }
 
-/// Reads a record in flight with its number of questions, its trace and its run, and at most `room`
-/// records that it took over.
+/// What the record says of its call, if it says anything.
+fn described(held: &InFlight) -> Option<&Metadata> {
+    let metadata = held.metadata.as_deref()?;
+    (!metadata.is_empty()).then_some(metadata)
+}
+
+/// Reads a record in flight with its number of questions, its metadata and its run, and at most
+/// `room` records that it took over.
 fn decode_in_flight(text: &[u8], room: usize) -> Option<InFlight> {
     let mut parts = text.splitn(2, |byte| *byte == OVER);
     let mut fields = parts.next()?.split(|byte| *byte == b' ');
@@ -279,9 +283,8 @@ fn decode_in_flight(text: &[u8], room: usize) -> Option<InFlight> {
     for field in fields {
         match field {
             [b'r', run @ ..] if held.run.is_none() => held.run = Some(owner(run)?),
-            trace if held.trace.is_none() && held.run.is_none() => {
-                let trace = std::str::from_utf8(trace).ok();
-                held.trace = Some(trace.filter(|trace| is_trace(trace))?.into());
+            text if held.metadata.is_none() && held.run.is_none() => {
+                held.metadata = Some(Arc::new(metadata(text)?));
             }
             _ => return None,
         }
@@ -305,7 +308,7 @@ fn in_flight_fields<'a>(fields: &mut impl Iterator<Item = &'a [u8]>) -> Option<I
         fingerprint: fingerprint(fields.next()?)?,
         questions: 0,
         took_over: None,
-        trace: None,
+        metadata: None,
         run: None,
     })
 }
@@ -411,9 +414,9 @@ fn in_flight(held: &InFlight) -> Vec<u8> {
             push_in_flight(&mut out, held);
             out.push(b' ');
             push_number(&mut out, held.questions);
-            if let Some(trace) = &held.trace {
+            if let Some(metadata) = described(held) {
                 out.push(b' ');
-                out.extend_from_slice(trace.as_bytes());
+                out.extend_from_slice(metadata.to_text().as_bytes());
             }
             if let Some(run) = held.run {
                 out.extend_from_slice(b" r");

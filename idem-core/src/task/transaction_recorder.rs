@@ -14,7 +14,7 @@ use crate::outcome::codec::TypeLabel;
 use crate::record::{Commit, Encoded, Ownership};
 use crate::runtime::Runtime;
 use crate::runtime::outcome_writer::OutcomeWriter;
-use crate::runtime::trace::CallTrace;
+use crate::runtime::trace::CallMetadata;
 use crate::store::{Store, Transaction};
 
 /// The means of a transaction to record the outcome of an owner.
@@ -26,7 +26,7 @@ pub(crate) struct TransactionRecorder {
     pub(crate) remember: Duration,
     /// The type of the outcome, as the record has it.
     pub(crate) label: TypeLabel,
-    pub(crate) trace: Option<Arc<CallTrace>>,
+    pub(crate) metadata: Option<Arc<CallMetadata>>,
     /// The call is in observe mode: no failure of `idem` may fail its transaction.
     pub(crate) observes: bool,
 }
@@ -52,7 +52,7 @@ impl TransactionRecorder {
             id: &term.id,
             attempt: term.attempt,
             label: self.label,
-            trace: self.trace.as_ref(),
+            metadata: self.metadata.as_ref(),
         };
         let encoded = value.and_then(|value| writer.value(value));
         self.try_commit_in(tx, encoded).await
@@ -86,7 +86,7 @@ impl TransactionRecorder {
             ttl: *ttl,
             remember: *remember,
             as_claimed: None,
-            trace: None,
+            claim_metadata: None,
         };
         if self.observes {
             return self.observe(tx, store, &commit).await;

@@ -15,7 +15,7 @@ use crate::script::Line::{
     Claims, Commits, GetsNoAnswer, Given, GivesUp, HasNoRun, HasRunOf, IsAt, IsGone, NamesRun,
     Releases, Removes, Renews, Undoes,
 };
-use crate::script::With::{Elsewhere, From, Trace};
+use crate::script::With::{Elsewhere, From, Said};
 use crate::script::{A, B, C, D, E, F};
 use crate::trial::{Trial, code, lines};
 
@@ -301,7 +301,7 @@ pub(super) const TRIALS: &[Trial] = &[
     ),
 ];
 
-const TRACE: crate::script::With = Trace("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+const TRACE: crate::script::With = Said("t00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
 
 /// A claim with this hold of a released key whose run is named, and when it was.
 async fn second(t: &Bench, hold: Duration) -> Result<(Claim, Moment), Failure> {

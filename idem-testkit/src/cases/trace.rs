@@ -1,8 +1,8 @@
-//! The trace of the call that claimed stays in the record until the commit, and decides nothing.
+//! What a claim says of its call stays in the record until the commit, and decides nothing.
 
 use std::sync::Arc;
 
-use idem_core::record::{Claim, Origin, Ownership, RecordId, RecordState};
+use idem_core::record::{Claim, Metadata, Origin, Ownership, RecordId, RecordState};
 
 use crate::bench::{Bench, LONG, abandon, claim, commit, print, release, renewal, undo};
 use crate::check::{holds, same};
@@ -18,7 +18,7 @@ pub(super) const TRIALS: &[Trial] = &[
                 same(
                     "the trace of a record in flight",
                     seen(t, &first.id).await?,
-                    Some(trace(1)),
+                    Some(said(1)),
                 )?;
                 for hold in [LONG * 2, LONG * 3] {
                     let kept = t.store.renew(renewal(&first).with_hold(hold)).await?;
@@ -26,7 +26,7 @@ pub(super) const TRIALS: &[Trial] = &[
                     same(
                         "the trace after a renewal",
                         seen(t, &first.id).await?,
-                        Some(trace(1)),
+                        Some(said(1)),
                     )?;
                 }
                 same(
@@ -36,10 +36,11 @@ pub(super) const TRIALS: &[Trial] = &[
                 )?;
                 let info = t.store.inspect(&first.id).await?;
                 let info = info.map(|info| (info.state, info.trace, info.fingerprint));
+                let trace = said(1).trace.clone();
                 same(
                     "the record then",
                     info,
-                    Some((RecordState::Abandoned, Some(trace(1)), first.fingerprint)),
+                    Some((RecordState::Abandoned, trace, first.fingerprint)),
                 )?;
                 // A record without a trace has none.
                 let plain = claim(&t.id()?);
@@ -57,14 +58,14 @@ pub(super) const TRIALS: &[Trial] = &[
         |t| {
             Box::pin(async move {
                 for (one, two) in [
-                    (Some(trace(1)), Some(trace(2))),
-                    (Some(trace(1)), None),
-                    (None, Some(trace(2))),
+                    (Some(said(1)), Some(said(2))),
+                    (Some(said(1)), None),
+                    (None, Some(said(2))),
                 ] {
-                    let first = claim(&t.id()?).with_trace(one.clone());
+                    let first = claim(&t.id()?).with_metadata(one.clone());
                     t.own(&first).await?;
                     t.store.release(&abandon(&first)).await?;
-                    let second = claim(&first.id).with_trace(two.clone());
+                    let second = claim(&first.id).with_metadata(two.clone());
                     t.own(&second).await?;
                     same(
                         "the trace after a take-over",
@@ -90,9 +91,9 @@ pub(super) const TRIALS: &[Trial] = &[
     code("trace::changes_nothing_for_commits_and_releases", |t| {
         Box::pin(async move {
             let first = traced(&t.id()?, 1);
-            for (as_claimed, trace) in [
+            for (as_claimed, metadata) in [
                 (None, None),
-                (Some(Origin::Nothing), first.trace.clone()),
+                (Some(Origin::Nothing), first.metadata.clone()),
                 (Some(Origin::Nothing), None),
             ] {
                 let claim = first.clone().with_id(t.id()?);
@@ -101,7 +102,9 @@ pub(super) const TRIALS: &[Trial] = &[
                     .with_as_claimed(as_claimed.map(|origin| claim.as_claimed(origin)));
                 same(
                     "a commit",
-                    t.store.commit(&commit.with_trace(trace)).await?,
+                    t.store
+                        .commit(&commit.with_claim_metadata(metadata))
+                        .await?,
                     Ownership::Held,
                 )?;
                 same(
@@ -130,20 +133,26 @@ pub(super) const TRIALS: &[Trial] = &[
             same("the next attempt", t.own(&next).await?, 2)?;
             holds(
                 "the record has the trace of the next",
-                seen(t, &first.id).await? == Some(trace(2)),
+                seen(t, &first.id).await? == Some(said(2)),
             )
         })
     }),
 ];
 
-fn trace(number: u8) -> Arc<str> {
-    format!("00-0af7651916cd43dd8448eb211c80319c-b7ad6b71692033{number:02x}-01").into()
+/// The trace of a call and the type `Receipt` of its outcome.
+fn said(number: u8) -> Arc<Metadata> {
+    let trace = format!("t00-0af7651916cd43dd8448eb211c80319c-b7ad6b71692033{number:02x}-01");
+    Arc::new(Metadata::parse(&format!("{trace},nUmVjZWlwdA")).unwrap_or_default())
 }
 
 fn traced(id: &RecordId, number: u8) -> Claim {
-    claim(id).with_trace(Some(trace(number)))
+    claim(id).with_metadata(Some(said(number)))
 }
 
-async fn seen(t: &Bench, id: &RecordId) -> Result<Option<Arc<str>>, crate::check::Failure> {
-    Ok(t.store.inspect(id).await?.and_then(|info| info.trace))
+async fn seen(t: &Bench, id: &RecordId) -> Result<Option<Arc<Metadata>>, crate::check::Failure> {
+    let mut seen = Metadata::default();
+    if let Some(info) = t.store.inspect(id).await? {
+        (seen.trace, seen.type_name) = (info.trace, info.outcome_type);
+    }
+    Ok((!seen.is_empty()).then(|| Arc::new(seen)))
 }

@@ -4,7 +4,9 @@ use futures_util::future::{join, join_all};
 use idem::store::admin::{Intervened, Intervention};
 use idem::store::record::{Encoded, RecordId};
 use idem::store::{AdminStore as _, CodecId, Store as _};
-use idem::{Abandoned, Begin, Error, ErrorAction, Idempotency, Key, Lookup, MemoryStore};
+use idem::{
+    Abandoned, Begin, Error, ErrorAction, Idempotency, Key, Lookup, MemoryStore, RecordState,
+};
 use idem_testkit::FaultStore;
 
 use crate::support::LONG;
@@ -94,16 +96,31 @@ async fn the_type_of_an_outcome_is_named_where_a_person_may_have_to_settle_a_rec
 
     let idempotency = Idempotency::new(MemoryStore::new());
     let call = |key: &'static str| idempotency.operation("settled.named").key(key);
-    let receipts = async || Ok::<_, Error>(vec![Receipt(7)]);
-    call("rerun").run(receipts).await.unwrap();
+    // A person may have to settle the record before there is an outcome.
+    let receipts = async |key, name: Option<&str>| {
+        let info = call(key).inspect().await?.unwrap();
+        assert_eq!(
+            (info.state, info.outcome_type.as_deref()),
+            (RecordState::InFlight, name),
+            "{key}"
+        );
+        Ok::<_, Error>(vec![Receipt(7)])
+    };
+    let named = Some("Vec<Receipt>");
+    call("rerun").run(|| receipts("rerun", None)).await.unwrap();
     call("reject")
         .abandoned(Abandoned::Reject)
-        .run(receipts)
+        .run(|| receipts("reject", named))
+        .await
+        .unwrap();
+    call("reconcile")
+        .reconcile(async || Ok::<_, Error>(None))
+        .run(|| receipts("reconcile", named))
         .await
         .unwrap();
     call("attempts")
         .max_attempts(3)
-        .run(receipts)
+        .run(|| receipts("attempts", named))
         .await
         .unwrap();
     let keeping = call("kept")
@@ -114,6 +131,7 @@ async fn the_type_of_an_outcome_is_named_where_a_person_may_have_to_settle_a_rec
     for (key, name) in [
         ("rerun", None),
         ("reject", Some("Vec<Receipt>")),
+        ("reconcile", Some("Vec<Receipt>")),
         ("attempts", Some("Vec<Receipt>")),
         ("kept", Some("Declined")),
         ("settled", Some("Option<Receipt>")),

@@ -24,7 +24,7 @@ use crate::policy::settings::{MAX_LENGTH, Settings};
 use crate::record::{LOCK_PREFIX, RecordId, is_lock, is_valid_operation};
 use crate::runtime::Runtime;
 use crate::runtime::handle::Idempotency;
-use crate::runtime::trace::CallTrace;
+use crate::runtime::trace::CallMetadata;
 use crate::task::{current, held_locks};
 
 /// A lock that is to be acquired: its name, its keys and its settings. [`Idempotency::lock`] begins
@@ -330,14 +330,14 @@ impl<'a> LockBuilder<'a> {
         // Also after a death the record stays for ten leases.
         let least = settings.lease.saturating_mul(10).min(MAX_LENGTH);
         settings.set_ttl(settings.ttl().max(least));
-        let trace = runtime.config.trace.as_ref().map(CallTrace::new);
+        let metadata = CallMetadata::new(runtime.config.trace.as_ref(), &settings);
         let request = |id| Request {
             id,
             fingerprint: None,
             submission: None,
             settings: settings.clone(),
             versions: None,
-            trace: trace.clone(),
+            metadata: metadata.clone(),
         };
         let missing = || Error::MissingKey {
             operation: operation.as_str().into(),

@@ -16,7 +16,7 @@ use crate::outcome::versions::Versions;
 use crate::policy::settings::{Abandoned, MissingKey, Settings, StoreFailure};
 use crate::record::{RecordId, is_lock, is_step, is_valid_operation};
 use crate::runtime::Runtime;
-use crate::runtime::trace::CallTrace;
+use crate::runtime::trace::CallMetadata;
 use crate::store::trail;
 use crate::task::steps::StepScope;
 use crate::token::Submission;
@@ -234,7 +234,7 @@ impl<'a> Draft<'a> {
                     versions,
                     ..
                 } = self;
-                let trace = runtime.config.trace.as_ref().map(CallTrace::new);
+                let metadata = CallMetadata::new(runtime.config.trace.as_ref(), &settings);
                 Prepared::Guarded(
                     runtime,
                     Request {
@@ -243,7 +243,7 @@ impl<'a> Draft<'a> {
                         submission,
                         settings,
                         versions,
-                        trace,
+                        metadata,
                     },
                 )
             }

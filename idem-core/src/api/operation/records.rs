@@ -329,7 +329,7 @@ impl Operation<'_> {
         encode(&request.id, 1)?;
         request.by_hand();
         let mut found = None;
-        if request.fingerprint.is_none() || request.trace.is_some() || by.is_some() {
+        if request.fingerprint.is_none() || request.metadata.is_some() || by.is_some() {
             found = inspect_to_settle(&runtime, &mut request).await?;
         }
         let noting = Noting::begin(
@@ -409,8 +409,8 @@ async fn inspect_to_settle(
     request.fingerprint = request
         .fingerprint
         .or(found.as_ref().and_then(|info| info.fingerprint));
-    if let Some(trace) = &request.trace {
-        trace.is_that_of(found.as_ref().and_then(|info| info.trace.clone()));
+    if let Some(metadata) = &request.metadata {
+        metadata.is_that_of(found.as_ref());
     }
     Ok(found)
 }

@@ -24,7 +24,7 @@ use crate::record::{
 use crate::runtime::Runtime;
 use crate::runtime::flight::{FlightSeat, SharedAnswer};
 use crate::runtime::local_cache::Sending;
-use crate::runtime::trace::{self, CallTrace};
+use crate::runtime::trace::{self, CallMetadata};
 use crate::store::{AnyStore, StepAnswer};
 
 /// The message for a late owner.
@@ -65,7 +65,7 @@ pub(super) struct RecordDetails {
     /// No record ends before this many seconds.
     least_secs: u32,
     pub(super) label: TypeLabel,
-    pub(super) trace: Option<Arc<CallTrace>>,
+    pub(super) metadata: Option<Arc<CallMetadata>>,
 }
 
 /// Where the outcome comes from.
@@ -159,7 +159,7 @@ impl OwnedState {
                 times: Retention::new(settings.ttl(), settings.remember()),
                 least_secs: settings.times.least_secs,
                 label: request.type_label(),
-                trace: request.trace.clone(),
+                metadata: request.metadata.clone(),
             },
             step: Stage::Running,
             sending: None,
@@ -236,7 +236,7 @@ impl OwnedState {
                         lease: term.length(),
                         hold: term.hold(),
                     }),
-                    trace: trace::of(details.trace.as_ref()),
+                    claim_metadata: trace::of(details.metadata.as_ref()),
                 }))
             }
             Stage::Releasing(how) => Some(StepRequest::Release(Release {

@@ -155,6 +155,6 @@ pub(super) fn commit_of(
         ttl,
         remember,
         as_claimed: None,
-        trace: None,
+        claim_metadata: None,
     }
 }

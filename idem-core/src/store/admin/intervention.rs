@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::policy::settings;
-use crate::record::{Audit, Encoded, Record, RecordId, RecordState};
+use crate::record::{Audit, Encoded, Metadata, Record, RecordId, RecordState};
 
 /// An operator's decision about a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -169,12 +169,12 @@ impl Intervention {
     fn made_by_hand(
         &self,
         outcome: &Encoded,
-        trace: Option<&Arc<str>>,
+        call: Option<&Metadata>,
         kept_for: Duration,
     ) -> Encoded {
         let mut outcome = outcome.clone();
-        if let Some(trace) = trace {
-            outcome.describe(|metadata| metadata.trace = Some(trace.clone()));
+        if let Some(trace) = call.and_then(|call| call.trace.clone()) {
+            outcome.describe(|metadata| metadata.trace = Some(trace));
         }
         if let Some((who, why)) = &self.by {
             // A value in Redis whose expiry was removed by hand has no end.
@@ -298,7 +298,8 @@ impl Record {
             (Self::InFlight(held), Wish::Settle { outcome, ttl }) => {
                 let expires_in = ttl.unwrap_or(held.hold);
                 // A replay links to the call that was cut off.
-                let outcome = intervention.made_by_hand(outcome, held.trace.as_ref(), expires_in);
+                let call = held.metadata.as_deref();
+                let outcome = intervention.made_by_hand(outcome, call, expires_in);
                 let record = Self::Committed {
                     attempt,
                     fingerprint: held.fingerprint,
@@ -336,11 +337,8 @@ impl Record {
                 },
                 Wish::Replace { seen, outcome },
             ) if found == seen && seen.audit().is_some() => {
-                let trace = found
-                    .metadata
-                    .as_ref()
-                    .and_then(|metadata| metadata.trace.as_ref());
-                let mut outcome = intervention.made_by_hand(outcome, trace, left);
+                let call = found.metadata.as_deref();
+                let mut outcome = intervention.made_by_hand(outcome, call, left);
                 if intervention.by.is_none() {
                     outcome.describe(|metadata| metadata.audit = seen.audit().cloned());
                 }

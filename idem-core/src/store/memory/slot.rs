@@ -233,10 +233,7 @@ impl<'a> Packed<'a> {
                 let metadata = if self.tag & HAS_METADATA == 0 {
                     None
                 } else {
-                    std::str::from_utf8(rest.bytes())
-                        .ok()
-                        .and_then(Metadata::parse)
-                        .map(Arc::new)
+                    rest.metadata()
                 };
                 let len = rest.bytes().len();
                 let outcome = Encoded {
@@ -278,7 +275,8 @@ fn write_in_flight(held: &InFlight, out: &mut Vec<u8>) {
     write_time(held.lease, out);
     write_time(held.hold, out);
     write_number(held.questions, out);
-    write_bytes(held.trace.as_deref().unwrap_or_default().as_bytes(), out);
+    let metadata = held.metadata.as_deref().map(Metadata::to_text);
+    write_bytes(metadata.as_deref().unwrap_or_default().as_bytes(), out);
     write_run(held.run, out);
     let Some(over) = &held.took_over else {
         return out.push(ALONE);
@@ -357,6 +355,11 @@ impl<'a> Reader<'a> {
         self.take(len)
     }
 
+    fn metadata(&mut self) -> Option<Arc<Metadata>> {
+        let text = std::str::from_utf8(self.bytes()).ok()?;
+        Metadata::parse(text).map(Arc::new)
+    }
+
     fn run(&mut self) -> Option<Owner> {
         self.bytes().try_into().ok().map(Owner::from_bytes)
     }
@@ -375,10 +378,7 @@ impl<'a> Reader<'a> {
             hold: self.time(),
             fingerprint,
             questions: self.number(),
-            trace: std::str::from_utf8(self.bytes())
-                .ok()
-                .filter(|trace| !trace.is_empty())
-                .map(Arc::from),
+            metadata: self.metadata(),
             run: self.run(),
             took_over: match self.byte() {
                 ALONE => None,
@@ -414,7 +414,10 @@ mod tests {
             let hold = Duration::MAX;
             let owner = Owner::generate();
             let attempt = u64::MAX;
-            let trace = Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into());
+            let metadata = Metadata::parse(
+                "t00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01,nUmVjZWlwdA",
+            )
+            .map(Arc::new);
             InFlight {
                 owner,
                 attempt,
@@ -424,7 +427,7 @@ mod tests {
                 fingerprint,
                 questions: u64::MAX,
                 took_over: None,
-                trace,
+                metadata,
                 run: Some(Owner::NOBODY),
             }
         };
@@ -470,10 +473,12 @@ mod tests {
             Record::InFlight(longest),
             Record::InFlight(InFlight {
                 took_over: Some(Box::new(
-                    held(Origin::Issued, None).with_trace(None).with_run(None),
+                    held(Origin::Issued, None)
+                        .with_metadata(None)
+                        .with_run(None),
                 )),
                 ..held(Origin::Abandoned, fingerprint)
-                    .with_trace(None)
+                    .with_metadata(None)
                     .with_run(None)
             }),
             Record::Released {

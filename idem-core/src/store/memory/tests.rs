@@ -49,7 +49,7 @@ fn claim(key: usize, hold: Duration) -> Claim {
         take_over_after: None,
         max_attempts: None,
         must_be_issued: false,
-        trace: None,
+        metadata: None,
     }
 }
 
@@ -76,7 +76,7 @@ fn commit(claim: &Claim, payload: usize, ttl: Duration, remember: Duration) -> C
         ttl,
         remember,
         as_claimed: None,
-        trace: None,
+        claim_metadata: None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+const TRACE: &str = "t00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
 #[expect(clippy::too_many_lines, reason = "a row for each record")]
 fn samples() -> Vec<Record> {
@@ -16,11 +16,12 @@ fn samples() -> Vec<Record> {
         fingerprint,
         questions: 0,
         took_over: None,
-        trace: None,
+        metadata: None,
         run: None,
     };
     let run = Some(Owner::from_bytes([8; 16]));
-    let traced = |held: InFlight| held.with_trace(Some(TRACE.into()));
+    let said = Metadata::parse(&format!("{TRACE},nUmVjZWlwdA")).map(Arc::new);
+    let traced = |held: InFlight| held.with_metadata(said.clone());
     let over = |questions, over: InFlight| InFlight {
         questions,
         took_over: Some(Box::new(InFlight {

@@ -36,14 +36,14 @@ fn says(parsed: &Parsed) -> String {
                     .count();
             let lease = held.lease.as_millis();
             let hold = held.hold.as_millis();
-            let trace = held
-                .trace
-                .as_deref()
-                .map(|trace| format!(" {trace}"))
+            let metadata = held
+                .metadata
+                .as_ref()
+                .map(|metadata| format!(" {}", metadata.to_text()))
                 .unwrap_or_default();
             let run = run(held.run);
             format!(
-                "in flight {:?} {} {lease} {hold} {print} {} {over}{trace}{run}",
+                "in flight {:?} {} {lease} {hold} {print} {} {over}{metadata}{run}",
                 held.origin, held.attempt, held.questions
             )
         }

@@ -24,8 +24,10 @@ local function written(records)
   if string.find(records, ' r' .. string.rep('[%w_-]', 22)) then
     return 'i4f' .. records .. '.'
   end
-  if string.find(records, ' 00%-' .. string.rep('%x', 32) .. '%-') then
-    return 'i3f' .. records .. '.'
+  for record in string.gmatch(records, '[^<]+') do
+    if string.find(record, '^%S+ %d+ %d+ %d+ %S+ %d+ ') then
+      return 'i3f' .. records .. '.'
+    end
   end
   local plain = string.match(records, '^([^<]+) 0$')
   return plain and 'i1f' .. plain .. '.' or 'i2f' .. records .. '.'
@@ -36,7 +38,7 @@ end
 local function number(sum)
   return string.format('%.0f', sum)
 end
--- Behind the questions: the trace and the run of the record itself, and the record that it took over.
+-- Behind the questions: the metadata and the run of the record itself, and the record that it took over.
 local more, before = string.match(over, '^([^<]*)<?(.*)$')
 -- The letter behind the owner says what the claim found.
 local claimed = string.sub(owner, -1)

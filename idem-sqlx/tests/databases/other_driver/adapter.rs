@@ -467,7 +467,7 @@ fn found(row: &Row) -> Result<(Option<Record>, Duration), StoreError> {
     Ok((Some(record), left))
 }
 
-/// The column `took_over` of a record in flight or released: `t` and a trace, `r` and a run, and the
+/// The column `took_over` of a record in flight or released: metadata, `r` and a run, and the
 /// record that was taken over, with spaces between.
 #[derive(Default)]
 struct Details {
@@ -483,7 +483,7 @@ impl Details {
             let (word, behind) = rest.split_once(' ').unwrap_or((rest, ""));
             if let Some(run) = word.strip_prefix('r') {
                 details.run = Some(Owner::parse(run)?);
-            } else if !word.starts_with('t') {
+            } else if word.starts_with('i') {
                 let text = rest.as_bytes().to_vec();
                 let Parsed::Record(Record::InFlight(held)) = wire::decode(&text.into()).ok()?
                 else {
