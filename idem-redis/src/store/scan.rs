@@ -173,9 +173,9 @@ impl<'a> Scanner<'a> {
         } else if next != START {
             if life.is_empty() {
                 return Err(refused(
-                    "this user may not ask Redis for INFO, so idem cannot tell whether the next \
-                     SCAN reaches the same server, and a listing could miss records (ACL SETUSER \
-                     .. +info)",
+                    "Redis does not say which process answers, so idem cannot tell whether the \
+                     next SCAN reaches the same one, and a listing could miss records: let this \
+                     user ask for INFO (ACL SETUSER .. +info), and let it have a run_id",
                 ));
             }
             (position.life, position.scan) = (life, next);
@@ -261,16 +261,15 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Returns the [life](ServerInfo::life) of the server that answered; empty if this user may not
-/// ask. A replica is refused: it may be about to load the keys of its master.
+/// Returns the [life](ServerInfo::life) of the server that answered; empty if it does not say. A
+/// replica is refused: it may be about to load the keys of its master.
 fn life(
     connection: &StepConnection,
     info: &Result<Value, RedisError>,
 ) -> Result<String, StoreError> {
-    let info = match info {
-        Ok(info) => info,
-        Err(error) if error.code() == Some("NOPERM") => return Ok(String::new()),
-        Err(error) => return Err(failed(connection.server(), error.clone())),
+    // An administrator may have forbidden or renamed it.
+    let Ok(info) = info else {
+        return Ok(String::new());
     };
     let text = server_info::text(info).unwrap_or_default();
     let server = ServerInfo::read(text);
