@@ -299,8 +299,8 @@ fn the_format_is_pinned() {
     assert_eq!(
         texts[18],
         format!(
-            "i3fBwcHBwcHBwcHBwcHBwcHBwa 3 30000 86400000 - 1 {TRACE}<BwcHBwcHBwcHBwcHBwcHBwa 3 0 \
-             86400000 - 0."
+            "i3fBwcHBwcHBwcHBwcHBwcHBwa 3 30000 86400000 - 1 {TRACE},nUmVjZWlwdA\
+             <BwcHBwcHBwcHBwcHBwcHBwa 3 0 86400000 - 0."
         )
     );
 }
