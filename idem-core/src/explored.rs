@@ -24,8 +24,9 @@ use crate::record::{
     ReleaseTo, Removed, Renewal,
 };
 use crate::runtime::background::Background;
-use crate::runtime::flight::{FlightStep, Flights, Joined, SharedAnswer};
+use crate::runtime::flight::{FlightStep, Flights, Joined};
 use crate::runtime::local_cache::LocalCache;
+use crate::runtime::rejected::Rejected;
 use crate::store::{MemoryStore, Store};
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -387,7 +388,7 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                     if !std::mem::replace(&mut first, false) {
                         match seat.turn(None, deadline).await.0 {
                             FlightStep::Ask => {}
-                            FlightStep::Answer(SharedAnswer::Committed { outcome, .. }) => {
+                            FlightStep::Answer(Rejected::Committed { outcome, .. }) => {
                                 let life: u64 = std::str::from_utf8(&outcome.payload)
                                     .unwrap()
                                     .parse()
@@ -419,10 +420,10 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                     if let Some(life) = committed {
                         return seat.claim_answered(
                             None,
-                            SharedAnswer::Committed {
+                            Some(Rejected::Committed {
                                 attempt: 1,
                                 outcome: of_life(life),
-                            },
+                            }),
                         );
                     }
                     seat.become_owner(None, Arc::new(term()));
@@ -439,7 +440,7 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                         (key.committed, key.owned) = (Some(life), false);
                     }
                     thread::yield_now();
-                    return seat.step_answered(Some(SharedAnswer::Committed {
+                    return seat.step_answered(Some(Rejected::Committed {
                         attempt: 1,
                         outcome: of_life(life),
                     }));

@@ -101,9 +101,9 @@ impl Lease {
     }
 
     /// Sets observe mode.
-    pub(crate) fn observing(mut self) -> Self {
+    pub(crate) fn observing(mut self, observes: bool) -> Self {
         if let Some(guarded) = &mut self.guarded {
-            guarded.observes = true;
+            guarded.observes = observes;
         }
         self
     }

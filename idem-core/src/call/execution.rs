@@ -10,12 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tracing::Instrument as _;
 
 use crate::call::finish::Handling;
-use crate::call::owned_record::OwnedRecord;
+use crate::call::owned_record::{ClaimedLease, OwnedRecord};
 use crate::call::ownership::leased::{Leased, RunMode};
 use crate::call::ownership::unguarded::Unguarded;
 use crate::call::prepared::Prepared;
-use crate::call::recorded::Recorded;
-use crate::call::request::Request;
 use crate::call::run::run;
 use crate::call::start::CallStart;
 use crate::error::Error;
@@ -105,12 +103,11 @@ where
             let (span, is_traced) = runtime.observer.span(&request.id);
             // A reference, because this future would contain what moves into that one twice.
             let this = &mut self;
+            request.returns::<T>();
             let guarded = async move {
-                let mut record = match begin(&this.handling, runtime, request).await {
-                    Err(error) => return Err(this.handling.refuse(error)),
-                    Ok(CallStart::Replay(recorded)) => return replay(&this.handling, &recorded),
-                    Ok(CallStart::Unguarded) => None,
-                    Ok(CallStart::Owner(owned)) => Some(OwnedRecord::new(runtime, request, owned)),
+                let mut record = match started(&this.handling, runtime.begin(request).await) {
+                    Ok(owned) => owned.map(|owned| OwnedRecord::new(runtime, request, owned)),
+                    Err(over) => return over,
                 };
                 watch::note(Seen::Executed);
                 match &mut record {
@@ -197,12 +194,11 @@ where
             Prepared::Guarded(runtime, request) => (runtime, request),
         };
         let (span, is_traced) = runtime.observer.span(&request.id);
+        request.returns::<T>();
         async {
-            let record = match begin(&self.handling, runtime, request).await {
-                Err(error) => return Err(self.handling.refuse(error)),
-                Ok(CallStart::Replay(recorded)) => return replay(&self.handling, &recorded),
-                Ok(CallStart::Unguarded) => None,
-                Ok(CallStart::Owner(owned)) => Some(OwnedRecord::new(runtime, request, owned)),
+            let record = match started(&self.handling, runtime.begin(request).await) {
+                Ok(owned) => owned.map(|owned| OwnedRecord::new(runtime, request, owned)),
+                Err(over) => return over,
             };
             watch::note(Seen::Executed);
             let Some(record) = record else {
@@ -252,36 +248,25 @@ where
     }
 }
 
-/// Claims the key, or returns what to do instead. In observe mode, nothing that is returned keeps
-/// the body from running.
-async fn begin<R, T, E, P: Fn(&E) -> ErrorAction>(
+/// Returns the lease of an owner, or none for a body that runs without. `Err`: the call is over.
+fn started<R, T, E, P: Fn(&E) -> ErrorAction>(
     handling: &Handling<R, T, E, P>,
-    runtime: &Arc<Runtime>,
-    request: &Request,
-) -> Result<CallStart, Error> {
-    if let Some(metadata) = &request.metadata {
-        metadata.returns::<T>();
-    }
-    if !request.settings.observes {
-        return runtime.begin(request).await;
-    }
-    match runtime.observe(request).await {
-        CallStart::Replay(recorded) => {
-            // Decodes the outcome only to report one that could not be replayed.
-            observe::catch_user_panic(|| drop(handling.decoded(&recorded)));
-            Ok(CallStart::Unguarded)
+    start: Result<CallStart, Error>,
+) -> Result<Option<ClaimedLease>, Result<Outcome<T>, E>> {
+    match start {
+        Ok(CallStart::Owner(owned)) => Ok(Some(owned)),
+        Ok(CallStart::Unguarded(would)) => {
+            // Decodes an outcome only to report one that could not be replayed.
+            if let Some(recorded) = would {
+                observe::catch_user_panic(|| drop(handling.decoded(&recorded)));
+            }
+            Ok(None)
         }
-        start => Ok(start),
-    }
-}
-
-fn replay<R, T, E, P: Fn(&E) -> ErrorAction>(
-    handling: &Handling<R, T, E, P>,
-    recorded: &Recorded,
-) -> Result<Outcome<T>, E> {
-    match handling.replay(recorded) {
-        Ok(replayed) => replayed.map(Outcome::replayed),
-        Err(error) => Err(handling.refuse(error)),
+        Ok(CallStart::Replay(recorded)) => Err(match handling.replay(&recorded) {
+            Ok(replayed) => replayed.map(Outcome::replayed),
+            Err(error) => Err(handling.refuse(error)),
+        }),
+        Err(error) => Err(Err(handling.refuse(error))),
     }
 }
 

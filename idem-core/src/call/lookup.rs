@@ -6,12 +6,12 @@ use serde::de::DeserializeOwned;
 
 use crate::base::clock;
 use crate::call::recorded::Recorded;
-use crate::call::rejected::Rejected;
 use crate::call::request::Request;
 use crate::error::Error;
 use crate::observe::Decision;
 use crate::record::{RecordInfo, RecordState};
 use crate::runtime::Runtime;
+use crate::runtime::rejected::Rejected;
 use crate::token::Flaw;
 
 /// The result of a call with a key, from [`Operation::lookup`](crate::Operation::lookup).
@@ -86,8 +86,11 @@ impl Runtime {
             match self.admit(request, submission, clock::now()) {
                 Ok(()) => {}
                 // The token was never issued to this subject, so it was never used.
-                Err(Error::UnknownToken { .. }) => return Ok(Undecoded(Lookup::Unknown)),
-                Err(throttled) => return Err(throttled),
+                Err(flaw @ Rejected::Token(_)) => {
+                    self.reject(request, flaw);
+                    return Ok(Undecoded(Lookup::Unknown));
+                }
+                Err(throttled) => return Err(self.reject(request, throttled)),
             }
         }
         let info = self
@@ -98,14 +101,14 @@ impl Runtime {
         let Some(info) = info else {
             if request.submission.is_some() {
                 // Counts against the throttle, so that lookups do not help to guess tokens.
-                let _counted = self.reject(request, &Rejected::Token(Flaw::Unknown));
+                let _counted = self.reject(request, Rejected::Token(Flaw::Unknown));
             }
             return Ok(self.found(request, 0, "nothing", Lookup::Unknown));
         };
         if let (Some(recorded), Some(given)) = (info.fingerprint, request.fingerprint)
             && recorded != given
         {
-            return Err(self.reject(request, &Rejected::Mismatch));
+            return Err(self.reject(request, Rejected::Mismatch));
         }
         Ok(self.found_record(request, info))
     }

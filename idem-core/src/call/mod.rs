@@ -19,7 +19,7 @@ pub(crate) mod plan;
 pub(crate) mod prepared;
 pub(crate) mod reconcile;
 pub(crate) mod recorded;
-pub(crate) mod rejected;
+pub(crate) mod report;
 pub(crate) mod request;
 pub(crate) mod retention;
 pub(crate) mod run;

@@ -10,7 +10,6 @@ use tokio::time::Instant;
 
 use crate::base::clock;
 use crate::call::recorded::Recorded;
-use crate::call::rejected::{ClaimAnswer, Rejected};
 use crate::call::request::Request;
 use crate::call::start::Pause;
 use crate::error::{Error, StoreError, StoreErrorKind};
@@ -19,6 +18,7 @@ use crate::policy::settings::InFlight;
 use crate::record::{Claim, Claimed, Commit, Origin, Owner, Ownership};
 use crate::runtime::Runtime;
 use crate::runtime::outcome_writer::OutcomeWriter;
+use crate::runtime::rejected::{Held, Rejected};
 use crate::store::{KeptErrors, KeptRecord, Store, Transaction, Transactions};
 use crate::task::current;
 use crate::task::steps::StepScope;
@@ -48,43 +48,32 @@ impl CommittedBy {
 pub(crate) enum TransactionClaim {
     Owner(ClaimedRow),
     Replay(Recorded),
-    /// A lease holds the key. The call may wait `until` then, but not in this transaction, whose
+    /// A lease holds the key. The call may wait until then, but not in this transaction, whose
     /// locks the lease's owner may need.
-    Met(HeldLease),
-}
-
-/// A lease that holds the key.
-pub(crate) struct HeldLease {
-    pub(crate) attempt: u64,
-    pub(crate) left: Duration,
-    /// Until when the call may wait for it.
-    pub(crate) until: Instant,
+    Met(Held, Instant),
 }
 
 /// A call that met a lease.
 pub(crate) struct LeaseMet<'p> {
     pub(crate) runtime: &'p Arc<Runtime>,
     pub(crate) request: &'p Request,
-    pub(crate) lease: HeldLease,
+    pub(crate) lease: Held,
+    /// Until when the call may wait for it.
+    pub(crate) until: Instant,
 }
 
 impl LeaseMet<'_> {
     pub(crate) fn reject(&self) -> Error {
         self.runtime
-            .reject(self.request, &Rejected::InFlight(self.lease.left))
+            .reject(self.request, Rejected::InFlight(self.lease))
     }
 
     /// Waits until the lease may have ended. The caller must have ended its transaction and given
     /// the connection back.
     pub(super) async fn wait(&self, pause: &mut Pause) {
-        let HeldLease {
-            attempt,
-            left,
-            until,
-        } = self.lease;
-        pause.before_waiting_again(attempt).await;
+        pause.before_waiting_again(self.lease.attempt).await;
         self.runtime
-            .wait_for(self.request, attempt, until, left)
+            .wait_for(self.request, self.lease, self.until)
             .await;
     }
 }
@@ -137,10 +126,7 @@ pub(crate) async fn begin_claiming<S: Store, B: Transactions<S>>(
 enum ClaimUntil {
     Answered(AnsweredClaim),
     /// A lease holds the key, and this transaction must not wait for it.
-    Met {
-        attempt: u64,
-        left: Duration,
-    },
+    Met(Held),
 }
 
 struct AnsweredClaim {
@@ -231,10 +217,11 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         let request = self.request;
         let began = clock::now();
         if current::is_reentrant(&request.id, runtime.identity()) {
-            return Err(runtime.reject(request, &Rejected::Reentrant));
+            return Err(runtime.reject(request, Rejected::Reentrant));
         }
         if let Some(submission) = &request.submission {
-            runtime.admit(request, submission, began)?;
+            let admitted = runtime.admit(request, submission, began);
+            admitted.map_err(|why| runtime.reject(request, why))?;
         }
         let wait = self.wait();
         let until = until.unwrap_or_else(|| clock::after(began, wait));
@@ -247,13 +234,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         }
         let answered = match self.claim_until(store, &claim, committed_by, until).await? {
             ClaimUntil::Answered(answered) => answered,
-            ClaimUntil::Met { attempt, left } => {
-                return Ok(TransactionClaim::Met(HeldLease {
-                    attempt,
-                    left,
-                    until,
-                }));
-            }
+            ClaimUntil::Met(lease) => return Ok(TransactionClaim::Met(lease, until)),
         };
         let left = answered.left;
         if answered.looks > 0 || (wait > left && !wait.is_zero() && has_waited(began)) {
@@ -297,7 +278,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
                 }) if clock::now() < until => {
                     if !committed_by.is_caller() || X::HOLDS_UP_OWNERS {
                         self.roll_back().await;
-                        return Ok(ClaimUntil::Met { attempt, left });
+                        return Ok(ClaimUntil::Met(Held::new(attempt, left)));
                     }
                     // Nothing tells this transaction of the lease's end, so it looks again.
                     pause.rounds += 1;
@@ -324,8 +305,8 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
     ) -> Result<TransactionClaim, Error> {
         let runtime = self.runtime;
         let request = self.request;
-        let found = match ClaimAnswer::from(claimed) {
-            ClaimAnswer::Owned { attempt, from } => {
+        let why = match Rejected::unless_owned(claimed) {
+            Ok((attempt, from)) => {
                 if from == Origin::Abandoned {
                     runtime.took_over(request, attempt);
                 }
@@ -335,9 +316,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
                     from,
                 }));
             }
-            ClaimAnswer::Committed { attempt, outcome } => Ok((attempt, outcome)),
-            ClaimAnswer::InFlight { lease_left, .. } => Err(Rejected::InFlight(lease_left)),
-            ClaimAnswer::Rejected(why) => Err(why),
+            Err(why) => why,
         };
         self.roll_back().await;
         // On MySQL with `innodb_rollback_on_timeout`, a lock that was waited for in vain ends the
@@ -345,10 +324,8 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         if self.is_rollback_forced {
             return Err(self.lost());
         }
-        match found {
-            Ok(found) => runtime.replay(request, found).map(TransactionClaim::Replay),
-            Err(why) => Err(runtime.reject(request, &why)),
-        }
+        let replayed = runtime.replay_or_reject(request, why);
+        replayed.map(TransactionClaim::Replay)
     }
 
     /// Ends the run of the steps beside this transaction, if there are any.

@@ -42,6 +42,13 @@ impl Request {
         }
     }
 
+    /// Notes the type of the value that the call returns.
+    pub(crate) fn returns<T>(&self) {
+        if let Some(metadata) = &self.metadata {
+            metadata.returns::<T>();
+        }
+    }
+
     /// Returns the claim that an owner sends.
     pub(crate) fn claim(&self, owner: Owner) -> Claim {
         Claim {

@@ -1,4 +1,4 @@
-//! How a call claims its key, waits for another call, or replays its outcome.
+//! How a call claims its key, waits for another call, or learns why it is no owner.
 //!
 //! At each await here the process may die, the future may be dropped, the reply may be lost, or the
 //! lease may expire. If the result of a claim is unknown, the same owner sends the claim once more
@@ -18,16 +18,14 @@ use crate::base::clock;
 use crate::call::owned_record::ClaimedLease;
 use crate::call::pending_claim::PendingClaim;
 use crate::call::recorded::Recorded;
-use crate::call::rejected::{ClaimAnswer, Rejected};
 use crate::call::request::Request;
 use crate::error::{Error, StoreError};
 use crate::lease::term::Term;
-use crate::observe::{self, Decision, catch_user_panic};
-use crate::policy::settings::{Abandoned, Duplicate, InFlight, StoreFailure};
-use crate::record::{Claimed, Encoded, Origin, Owner};
+use crate::observe::Decision;
+use crate::record::{Claimed, Origin, Owner};
 use crate::runtime::Runtime;
-use crate::runtime::flight::{FlightSeat, FlightStep, Joined, SharedAnswer};
-use crate::runtime::trace;
+use crate::runtime::flight::{FlightSeat, FlightStep, Joined};
+use crate::runtime::rejected::{Held, Rejected};
 use crate::task::current;
 
 /// A waiter claims this long after the lease should have expired. Its clock and the store's may
@@ -42,70 +40,30 @@ pub(crate) enum CallStart {
     Owner(ClaimedLease),
     /// Give this outcome.
     Replay(Recorded),
-    /// Run the body, unguarded.
-    Unguarded,
-}
-
-/// The result of a claim.
-enum AfterClaim {
-    /// The call has something to do, or fails.
-    Over(Result<CallStart, Error>),
-    /// Another caller is the owner, for this long unless the lease is renewed.
-    InFlight {
-        attempt: u64,
-        lease_left: Duration,
-        seat: Option<Box<FlightSeat>>,
-    },
+    /// Run the body, unguarded. In observe mode, a guarded call would give this outcome.
+    Unguarded(Option<Recorded>),
 }
 
 impl Runtime {
-    /// Claims the key of a call, waiting and replaying as its settings say.
-    ///
-    /// The future holds only the common path. Waiting has a boxed future of its own, whose type
-    /// ends here: types of nested calls must not be too deep for the compiler.
+    /// Claims the key of a call, waiting and replaying as its settings say. In observe mode, a call
+    /// does not wait and joins no flight, and is never refused.
     pub(crate) async fn begin(self: &Arc<Self>, request: &Request) -> Result<CallStart, Error> {
         let began = clock::now();
-        if let Some(known) = self.without_the_store(request, began)? {
-            return Ok(known);
-        }
-        let seat = if self.store.is_local() {
-            None
-        } else {
-            match self.flights.join(&request.id, request.fingerprint) {
-                Joined::First(seat) => Some(Box::new(seat)),
-                Joined::Behind(seat) => {
-                    return self.share(request, began, Box::new(seat)).boxed().await;
-                }
-            }
+        let answer = match self.check_locally(request, began) {
+            Err(why) => Err(why),
+            Ok(()) => self.claim_or_wait(request, began).await,
         };
-        let owner = self.store.owner(began);
-        let answer = self.claim(request, owner).await;
-        match self.after_claim(request, owner, began, answer, seat) {
-            AfterClaim::Over(answer) => answer,
-            AfterClaim::InFlight {
-                seat: Some(seat), ..
-            } => self.share(request, began, seat).boxed().await,
-            AfterClaim::InFlight {
-                attempt,
-                lease_left,
-                seat: None,
-            } => {
-                self.wait_alone(request, began, (attempt, lease_left))
-                    .boxed()
-                    .await
-            }
+        match answer {
+            Ok(owned) => Ok(CallStart::Owner(owned)),
+            Err(why) => self.instead(request, why),
         }
     }
 
     /// Decides what this process can decide by itself: a call inside its own body, an invalid
     /// token, an outcome in the local cache.
-    fn without_the_store(
-        self: &Arc<Self>,
-        request: &Request,
-        began: Instant,
-    ) -> Result<Option<CallStart>, Error> {
+    fn check_locally(self: &Arc<Self>, request: &Request, began: Instant) -> Result<(), Rejected> {
         if current::is_reentrant(&request.id, self.identity()) {
-            return Err(self.reject(request, &Rejected::Reentrant));
+            return Err(Rejected::Reentrant);
         }
         if let Some(submission) = &request.submission {
             self.admit(request, submission, began)?;
@@ -114,167 +72,96 @@ impl Runtime {
             .cache
             .as_ref()
             .and_then(|cache| cache.find(&request.id, request.fingerprint, began));
-        found
-            .map(|found| self.replay(request, found).map(CallStart::Replay))
-            .transpose()
+        found.map_or(Ok(()), |(attempt, outcome)| {
+            Err(Rejected::Committed { attempt, outcome })
+        })
     }
 
-    /// Claims the key of a call in observe mode. Such a call does not wait, and joins no flight. If
-    /// it does not become the owner, its body runs at once, without a record, and the event says
-    /// what a guarded call would have done.
-    pub(crate) async fn observe(self: &Arc<Self>, request: &Request) -> CallStart {
-        self.try_to_own(request)
-            .boxed()
-            .await
-            .unwrap_or(CallStart::Unguarded)
-    }
-
-    async fn try_to_own(self: &Arc<Self>, request: &Request) -> Result<CallStart, Error> {
-        let began = clock::now();
-        if let Some(known) = self.without_the_store(request, began)? {
-            return Ok(known);
+    /// Claims the key, or waits for its owner.
+    ///
+    /// The future holds only the common path. Waiting has a boxed future of its own, whose type
+    /// ends here: types of nested calls must not be too deep for the compiler.
+    async fn claim_or_wait(
+        self: &Arc<Self>,
+        request: &Request,
+        began: Instant,
+    ) -> Result<ClaimedLease, Rejected> {
+        let observes = request.settings.observes;
+        let mut seat = None;
+        if !observes && !self.store.is_local() {
+            match self.flights.join(&request.id, request.fingerprint) {
+                Joined::First(first) => seat = Some(Box::new(first)),
+                Joined::Behind(behind) => {
+                    let seat = Some(Box::new(behind));
+                    return self.wait(request, began, seat, None).boxed().await;
+                }
+            }
         }
         let owner = self.store.owner(began);
         let answer = self.claim(request, owner).await;
-        match self.after_claim(request, owner, began, answer, None) {
-            AfterClaim::Over(answer) => answer,
-            AfterClaim::InFlight { lease_left, .. }
-                if request.settings.in_flight == InFlight::Reject =>
-            {
-                Err(self.reject(request, &Rejected::InFlight(lease_left)))
+        match self.after_claim(request, owner, began, answer, &mut seat) {
+            Err(Rejected::InFlight(held)) if !observes => {
+                self.wait(request, began, seat, Some(held)).boxed().await
             }
-            AfterClaim::InFlight { attempt, .. } => {
-                self.reporter(request)
-                    .decided(Decision::Waited, &request.id, attempt);
-                Ok(CallStart::Unguarded)
-            }
+            answer => answer,
         }
     }
 
-    /// Shares claims, waits and answers with the other calls of this process that have this key.
-    async fn share(
+    /// Waits for the owner and claims again, until the call has an answer. With a seat it shares
+    /// claims, waits and answers with the other calls of this process that have this key.
+    async fn wait(
         self: &Arc<Self>,
         request: &Request,
         began: Instant,
-        mut seat: Box<FlightSeat>,
-    ) -> Result<CallStart, Error> {
-        let wait_until = request.wait_until(began);
+        mut seat: Option<Box<FlightSeat>>,
+        mut held: Option<Held>,
+    ) -> Result<ClaimedLease, Rejected> {
+        let deadline = request.wait_until(began);
         let mut pause = Pause::default();
         loop {
             let entered = clock::now();
-            let (turn, has_waited) = seat.turn(request.fingerprint, wait_until).await;
-            if has_waited && wait_until.is_some() && !matches!(turn, FlightStep::Mismatch) {
-                self.waited(request, entered);
-            }
-            let shared = match turn {
-                FlightStep::Ask => Some(seat),
-                FlightStep::Alone => {
-                    drop(seat);
-                    None
-                }
-                FlightStep::Wait {
-                    attempt,
-                    until: lease_until,
-                } => {
-                    pause.before_waiting_again(attempt).await;
-                    let lease_left = lease_until.saturating_duration_since(clock::now());
-                    let until = wait_until.unwrap_or(entered);
-                    seat.while_waiting(self.wait_for(request, attempt, until, lease_left))
-                        .await;
-                    seat.wait_ended();
-                    continue;
-                }
-                FlightStep::Answer(answer) => {
-                    if let Some(start) = self.use_shared(request, answer) {
-                        return start;
+            let turn = match (&mut seat, held.take()) {
+                (Some(seat), _) => {
+                    let (turn, has_waited) = seat.turn(request.fingerprint, deadline).await;
+                    let is_mismatch = matches!(turn, FlightStep::Answer(Rejected::Mismatch));
+                    if has_waited && deadline.is_some() && !is_mismatch {
+                        self.waited(request, entered);
                     }
-                    drop(seat);
-                    None
+                    turn
                 }
-                FlightStep::Mismatch => return Err(self.reject(request, &Rejected::Mismatch)),
-                FlightStep::InFlight(left) => {
-                    return Err(self.reject(request, &Rejected::InFlight(left)));
+                (None, Some(held)) if deadline.is_some_and(|deadline| entered < deadline) => {
+                    FlightStep::Wait(held)
                 }
+                (None, Some(held)) => FlightStep::Answer(Rejected::InFlight(held)),
+                (None, None) => FlightStep::Ask,
             };
-            match self.claim_in_flight(request, shared).await {
-                AfterClaim::Over(answer) => return answer,
-                AfterClaim::InFlight {
-                    seat: Some(still), ..
-                } => seat = still,
-                AfterClaim::InFlight {
-                    attempt,
-                    lease_left,
-                    seat: None,
-                } => {
-                    return self.wait_alone(request, began, (attempt, lease_left)).await;
+            match turn {
+                FlightStep::Ask => {}
+                FlightStep::Alone => seat = None,
+                FlightStep::Answer(why) => return Err(why),
+                FlightStep::Wait(held) => {
+                    pause.before_waiting_again(held.attempt).await;
+                    let waiting = self.wait_for(request, held, deadline.unwrap_or(entered));
+                    match &mut seat {
+                        None => waiting.await,
+                        Some(seat) => {
+                            seat.while_waiting(waiting).await;
+                            seat.wait_ended();
+                            continue;
+                        }
+                    }
                 }
             }
-        }
-    }
-
-    /// Applies an answer that another call got. Returns `None` if each call has to ask for itself.
-    fn use_shared(
-        self: &Arc<Self>,
-        request: &Request,
-        answer: SharedAnswer,
-    ) -> Option<Result<CallStart, Error>> {
-        let why = match answer {
-            SharedAnswer::Unshared => return None,
-            SharedAnswer::Committed { attempt, outcome } => {
-                let replay = self.replay(request, (attempt, outcome));
-                return Some(replay.map(CallStart::Replay));
-            }
-            SharedAnswer::Failed(error) => return Some(self.without_store(request, error)),
-            SharedAnswer::Done => Rejected::Done,
-            SharedAnswer::InFlight { until, .. } => {
-                Rejected::InFlight(until.saturating_duration_since(clock::now()))
-            }
-        };
-        Some(Err(self.reject(request, &why)))
-    }
-
-    /// Claims the key for all calls of the flight, or without a seat only for this call.
-    async fn claim_in_flight(
-        self: &Arc<Self>,
-        request: &Request,
-        seat: Option<Box<FlightSeat>>,
-    ) -> AfterClaim {
-        let sent = clock::now();
-        let owner = self.store.owner(sent);
-        let claim = self.claim(request, owner);
-        let answer = match &seat {
-            Some(seat) => seat.while_asking(claim).await,
-            None => claim.await,
-        };
-        self.after_claim(request, owner, sent, answer, seat)
-    }
-
-    /// Waits for the owner and claims again, until the call has an answer. Such a call shares
-    /// nothing with other calls.
-    async fn wait_alone(
-        self: &Arc<Self>,
-        request: &Request,
-        began: Instant,
-        (mut attempt, mut lease_left): (u64, Duration),
-    ) -> Result<CallStart, Error> {
-        let wait_until = request.wait_until(began);
-        let mut pause = Pause::default();
-        loop {
-            let Some(until) = wait_until.filter(|until| !has_passed(*until)) else {
-                return Err(self.reject(request, &Rejected::InFlight(lease_left)));
-            };
-            pause.before_waiting_again(attempt).await;
-            self.wait_for(request, attempt, until, lease_left).await;
             let sent = clock::now();
             let owner = self.store.owner(sent);
-            let answer = self.claim(request, owner).await;
-            match self.after_claim(request, owner, sent, answer, None) {
-                AfterClaim::Over(answer) => return answer,
-                AfterClaim::InFlight {
-                    attempt: now,
-                    lease_left: left,
-                    ..
-                } => (attempt, lease_left) = (now, left),
+            let claim = self.claim(request, owner);
+            let answer = match &seat {
+                Some(seat) => seat.while_asking(claim).await,
+                None => claim.await,
+            };
+            match self.after_claim(request, owner, sent, answer, &mut seat) {
+                Err(Rejected::InFlight(other)) => held = Some(other),
+                answer => return answer,
             }
         }
     }
@@ -286,74 +173,29 @@ impl Runtime {
         owner: Owner,
         sent: Instant,
         answer: Result<Claimed, StoreError>,
-        mut seat: Option<Box<FlightSeat>>,
-    ) -> AfterClaim {
-        let fingerprint = request.fingerprint;
-        let mut tell = |answer| {
-            if let Some(seat) = &mut seat {
-                seat.claim_answered(fingerprint, answer);
-            }
-        };
-        let claimed = match answer {
-            Ok(claimed) => claimed,
-            Err(error) => {
-                tell(SharedAnswer::Failed(error.clone()));
-                return AfterClaim::Over(self.without_store(request, error));
-            }
-        };
-        match ClaimAnswer::from(claimed) {
-            ClaimAnswer::Owned { attempt, from } => AfterClaim::Over(
-                self.own(request, owner, (attempt, from), sent, seat)
-                    .map(CallStart::Owner),
-            ),
-            ClaimAnswer::InFlight {
-                attempt,
-                lease_left,
-            } => {
-                tell(SharedAnswer::InFlight {
-                    attempt,
-                    until: clock::after(clock::now(), lease_left),
-                });
-                AfterClaim::InFlight {
-                    attempt,
-                    lease_left,
-                    seat,
+        seat: &mut Option<Box<FlightSeat>>,
+    ) -> Result<ClaimedLease, Rejected> {
+        let answer = answer.map_err(Rejected::Store);
+        match answer.and_then(Rejected::unless_owned) {
+            Ok(claimed) => self.own(request, owner, claimed, sent, seat.take()),
+            Err(why) => {
+                if let Some(seat) = seat {
+                    let shared = why.is_shared().then(|| why.clone());
+                    seat.claim_answered(request.fingerprint, shared);
                 }
-            }
-            ClaimAnswer::Committed { attempt, outcome } => {
-                tell(SharedAnswer::Committed {
-                    attempt,
-                    outcome: outcome.clone(),
-                });
-                AfterClaim::Over(
-                    self.replay(request, (attempt, outcome))
-                        .map(CallStart::Replay),
-                )
-            }
-            ClaimAnswer::Rejected(why) => {
-                // All other rejections depend on what this call asked for.
-                tell(match why {
-                    Rejected::Done => SharedAnswer::Done,
-                    _ => SharedAnswer::Unshared,
-                });
-                AfterClaim::Over(Err(self.reject(request, &why)))
+                Err(why)
             }
         }
     }
 
     /// Waits until the record may have changed, the lease may have expired, or the call's own time
     /// is up.
-    pub(super) async fn wait_for(
-        &self,
-        request: &Request,
-        attempt: u64,
-        until: Instant,
-        lease_left: Duration,
-    ) {
+    pub(super) async fn wait_for(&self, request: &Request, held: Held, until: Instant) {
         let entered = clock::now();
         let limit = until
             .saturating_duration_since(entered)
-            .min(lease_left + PAST_THE_LEASE);
+            .min(held.left() + PAST_THE_LEASE);
+        let attempt = held.attempt;
         if let Err(error) = self.store.wait(&request.id, attempt, limit).await {
             self.observer
                 .decided_because(Decision::StoreFailed, &request.id, attempt, &error);
@@ -399,7 +241,7 @@ impl Runtime {
         (attempt, from): (u64, Origin),
         sent: Instant,
         seat: Option<Box<FlightSeat>>,
-    ) -> Result<ClaimedLease, Error> {
+    ) -> Result<ClaimedLease, Rejected> {
         let lease = request.settings.lease;
         let term = Term::new(
             request.id.clone(),
@@ -412,7 +254,7 @@ impl Runtime {
         if term.is_lost_at(now) {
             // The answer took as long as the lease, so the key may have another owner by now.
             drop(PendingClaim::new(self, request, owner));
-            return Err(self.reject(request, &Rejected::TooLate(attempt)));
+            return Err(Rejected::TooLate(attempt));
         }
         self.keepers
             .round_trips()
@@ -425,93 +267,6 @@ impl Runtime {
             origin: from,
             seat,
         })
-    }
-
-    /// Reports that this attempt took over the record of one that was cut off.
-    pub(crate) fn took_over(&self, request: &Request, attempt: u64) {
-        self.observer
-            .decided(Decision::TakenOver, &request.id, attempt);
-        if request.settings.abandoned == Abandoned::Reject {
-            let why = format!(
-                "the key was not settled within its `hold`, {:?}: the call runs although attempt \
-                 {} was cut off",
-                request.settings.hold(),
-                attempt.saturating_sub(1)
-            );
-            self.observer
-                .decided_because(Decision::HoldEnded, &request.id, attempt, &why);
-        }
-    }
-
-    fn without_store(&self, request: &Request, error: StoreError) -> Result<CallStart, Error> {
-        match (
-            self.failed(&request.id, error),
-            request.settings.store_failure,
-        ) {
-            (Error::Store { .. }, StoreFailure::Run) => {
-                self.observer
-                    .decided(Decision::RanUnguarded, &request.id, 0);
-                Ok(CallStart::Unguarded)
-            }
-            (error, _) => {
-                if request.settings.observes {
-                    let unreadable = matches!(error, Error::Codec { .. });
-                    let would = if unreadable {
-                        Decision::Unreadable
-                    } else {
-                        Decision::StoreFailed
-                    };
-                    self.reporter(request).decided(would, &request.id, 0);
-                }
-                Err(error)
-            }
-        }
-    }
-
-    pub(crate) fn replay(
-        &self,
-        request: &Request,
-        (attempt, outcome): (u64, Encoded),
-    ) -> Result<Recorded, Error> {
-        match request.settings.duplicate {
-            Duplicate::Reject => Err(self.reject(request, &Rejected::Duplicate)),
-            Duplicate::Replay => {
-                let observer = self.reporter(request);
-                match outcome
-                    .metadata
-                    .as_ref()
-                    .and_then(|metadata| metadata.trace.as_ref())
-                {
-                    Some(trace) => {
-                        if !request.settings.observes {
-                            catch_user_panic(|| trace::link(trace));
-                        }
-                        // `format_args!` stays inside the call: Rust 1.88 cannot bind it to a
-                        // variable.
-                        observer.decided_because(
-                            Decision::Replayed,
-                            &request.id,
-                            0,
-                            &format_args!("the call that ran has the trace {trace}"),
-                        );
-                    }
-                    None => observer.decided(Decision::Replayed, &request.id, 0),
-                }
-                Ok(Recorded {
-                    id: request.id.clone(),
-                    attempt,
-                    outcome,
-                    codec: self.config.codec.clone(),
-                    versions: request.versions.clone(),
-                    observer,
-                })
-            }
-        }
-    }
-
-    pub(crate) fn waited(&self, request: &Request, since: Instant) {
-        self.observer.decided(Decision::Waited, &request.id, 0);
-        observe::wait_took(&request.id, clock::now().saturating_duration_since(since));
     }
 }
 
@@ -537,10 +292,6 @@ impl Pause {
         }
         self.seen = Some((attempt, clock::now()));
     }
-}
-
-fn has_passed(instant: Instant) -> bool {
-    clock::now() >= instant
 }
 
 #[cfg(test)]

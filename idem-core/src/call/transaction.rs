@@ -34,6 +34,7 @@ use crate::policy::errors::{ErrorAction, Then, Tries};
 use crate::policy::step_settings::StepSettings;
 use crate::record::{Claimed, Origin, RecordId};
 use crate::runtime::Runtime;
+use crate::runtime::rejected::Rejected;
 use crate::store::{Store, Transaction, Transactions};
 use crate::task::current::{self, AskMode, Call, NewCall};
 use crate::task::steps::{Holder, StepScope};
@@ -275,7 +276,7 @@ where
         let (span, _) = runtime.observer.span(&request.id);
         let replayed = span.in_scope(|| {
             runtime
-                .replay(request, (attempt, outcome))
+                .replay_or_reject(request, Rejected::Committed { attempt, outcome })
                 .map(|recorded| self.handling.replay(&recorded))
         });
         Some(match replayed.and_then(|handled| handled) {
@@ -327,11 +328,12 @@ where
             let claimed = match open.claim(store, start).await {
                 Ok(TransactionClaim::Owner(claimed)) => claimed,
                 Ok(TransactionClaim::Replay(recorded)) => return self.replay(&recorded),
-                Ok(TransactionClaim::Met(lease)) => {
+                Ok(TransactionClaim::Met(lease, until)) => {
                     return TransactionOutcome::Met(LeaseMet {
                         runtime,
                         request,
                         lease,
+                        until,
                     });
                 }
                 Err(error) => return TransactionOutcome::Refused(error),

@@ -18,10 +18,6 @@ use std::hash::BuildHasher as _;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
-use tokio::time::Instant;
-
 pub(crate) use self::seat::FlightSeat;
 use self::seat::Role;
 pub(crate) use self::state::FlightStep;
@@ -29,8 +25,9 @@ use self::state::State;
 use crate::base::clock;
 use crate::base::sync::{Mutex, MutexGuard, Notify};
 use crate::encoding::fingerprint::Fingerprint;
-use crate::error::StoreError;
-use crate::record::{Encoded, RecordId};
+use crate::record::RecordId;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 
 const SHARDS: usize = 32;
 /// How long the others wait for a call that asks the store, waits there or sends a commit, before
@@ -58,38 +55,6 @@ struct Flight {
     hash: u64,
     state: Mutex<State>,
     changed: Notify,
-}
-
-/// The answer to a message.
-#[derive(Clone)]
-pub(crate) enum SharedAnswer {
-    /// The outcome is recorded.
-    Committed {
-        /// The attempt that succeeded.
-        attempt: u64,
-        /// Its outcome.
-        outcome: Encoded,
-    },
-    /// The key had an outcome, which is not kept any more.
-    Done,
-    /// Another owner holds the key.
-    InFlight {
-        /// Its attempt.
-        attempt: u64,
-        /// When its lease ends unless it is renewed.
-        until: Instant,
-    },
-    /// The store could not answer.
-    Failed(StoreError),
-    /// The answer depends on the settings of the call that asked: each of the others asks for
-    /// itself.
-    Unshared,
-}
-
-impl SharedAnswer {
-    fn is_in_flight(&self) -> bool {
-        matches!(self, Self::InFlight { .. })
-    }
 }
 
 /// The state that a call finds in its own process.

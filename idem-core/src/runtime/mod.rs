@@ -6,15 +6,16 @@ pub(crate) mod flight;
 pub(crate) mod handle;
 pub(crate) mod local_cache;
 pub(crate) mod outcome_writer;
+pub(crate) mod rejected;
 pub(crate) mod steps;
 pub(crate) mod trace;
 pub(crate) mod undoing;
 
 use std::sync::Arc;
 
-use crate::error::{ConfigError, Error, StoreError, StoreErrorKind};
+use crate::error::{ConfigError, Error, StoreError};
 use crate::lease::keeper::LeaseKeepers;
-use crate::observe::{Decision, Observer};
+use crate::observe::Observer;
 use crate::outcome::codec::AnyCodec;
 use crate::policy::errors::Then;
 use crate::policy::settings::Settings;
@@ -22,6 +23,7 @@ use crate::record::{Owner, RecordId, RecordState, is_step};
 use crate::runtime::background::Background;
 use crate::runtime::flight::Flights;
 use crate::runtime::local_cache::LocalCache;
+use crate::runtime::rejected::{Rejected, of_failure};
 use crate::runtime::trace::TraceContext;
 use crate::runtime::undoing::Undoing;
 use crate::store::AnyStore;
@@ -61,30 +63,9 @@ pub(crate) struct RuntimeConfig {
 impl Runtime {
     /// Reports what the store failed with, and says it to the caller.
     pub(crate) fn failed(&self, id: &RecordId, error: StoreError) -> Error {
-        let operation = id.name().into();
-        let key = id.digest();
-        if error.kind() == StoreErrorKind::Unreadable {
-            self.observer
-                .decided_because(Decision::Unreadable, id, 0, &error);
-            return Error::Codec {
-                operation,
-                key,
-                reason: error.to_string().into(),
-                is_message: false,
-            };
-        }
-        let met_another = error.kind() == StoreErrorKind::Conflict;
-        let decision = if met_another {
-            Decision::Conflict
-        } else {
-            Decision::StoreFailed
-        };
-        self.observer.decided_because(decision, id, 0, &error);
-        Error::Store {
-            operation,
-            key,
-            source: error,
-        }
+        self.observer
+            .decided_because(of_failure(&error), id, 0, &error);
+        Rejected::Store(error).error(id)
     }
 
     /// Looks up the run that goes on at a key, and whose steps a next attempt would see: in its

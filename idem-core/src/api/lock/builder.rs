@@ -15,15 +15,15 @@ use crate::base::printable::shown_name;
 use crate::call::body::{self, BodyExit};
 use crate::call::owned_record::OwnedRecord;
 use crate::call::prepared::Prepared;
-use crate::call::rejected::Rejected;
 use crate::call::request::Request;
 use crate::call::start::CallStart;
 use crate::encoding::key::KeyPart;
 use crate::error::Error;
-use crate::policy::settings::{MAX_LENGTH, Settings};
+use crate::policy::settings::{Duplicate, MAX_LENGTH, Settings};
 use crate::record::{LOCK_PREFIX, RecordId, is_lock, is_valid_operation};
 use crate::runtime::Runtime;
 use crate::runtime::handle::Idempotency;
+use crate::runtime::rejected::Rejected;
 use crate::runtime::trace::CallMetadata;
 use crate::task::{current, held_locks};
 
@@ -327,6 +327,8 @@ impl<'a> LockBuilder<'a> {
         };
         let mut settings = self.settings;
         settings.check().map_err(|reason| config(reason.0))?;
+        // A record that somebody has settled by hand is no lock.
+        settings.duplicate = Duplicate::Reject;
         // Also after a death the record stays for ten leases.
         let least = settings.lease.saturating_mul(10).min(MAX_LENGTH);
         settings.set_ttl(settings.ttl().max(least));
@@ -386,7 +388,7 @@ impl Wanted {
     /// Refuses a key whose lock's body this is: it would wait for itself.
     fn check_reentry(&self, request: &Request) -> Result<(), Error> {
         if held_locks::is_inside(&request.id, self.runtime.identity()) {
-            return Err(self.runtime.reject(request, &Rejected::Reentrant));
+            return Err(self.runtime.reject(request, Rejected::Reentrant));
         }
         Ok(())
     }
@@ -398,9 +400,7 @@ impl Wanted {
                 let owned = OwnedRecord::new(&self.runtime, request, owned);
                 Ok(Lock::new(Lease::new(owned, &self.runtime)))
             }
-            // Somebody has settled the record by hand.
-            CallStart::Replay(_) => Err(self.runtime.reject(request, &Rejected::Duplicate)),
-            CallStart::Unguarded => Ok(Lock::new(Lease::unguarded())),
+            CallStart::Replay(_) | CallStart::Unguarded(_) => Ok(Lock::new(Lease::unguarded())),
         }
     }
 

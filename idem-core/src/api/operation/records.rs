@@ -170,7 +170,7 @@ impl Operation<'_> {
                 .await
                 .map(|()| true),
             // This does not happen: duplicates and store failures are rejected above.
-            Ok(CallStart::Replay(_) | CallStart::Unguarded) => Ok(false),
+            Ok(CallStart::Replay(_) | CallStart::Unguarded(_)) => Ok(false),
             Err(error) => Err(error),
         };
         noting.end(released.as_ref().copied()).await;
@@ -349,7 +349,7 @@ impl Operation<'_> {
                     .await
             }
             // This does not happen: duplicates and store failures are rejected above.
-            Ok(CallStart::Replay(_) | CallStart::Unguarded) => Ok(()),
+            Ok(CallStart::Replay(_) | CallStart::Unguarded(_)) => Ok(()),
             Err(error) => Err(error),
         };
         noting.end(settled.as_ref().map(|()| true)).await;

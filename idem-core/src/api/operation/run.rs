@@ -265,30 +265,27 @@ impl Operation<'_> {
     }
 
     async fn try_begin(mut self) -> Result<Begin, Error> {
-        if self.draft.observes() {
+        let described = if self.draft.observes() {
             let prepared = self.draft.prepare();
             prepared.announce();
-            let Prepared::Guarded(runtime, request) = prepared else {
-                return Ok(Begin::Execute(Lease::unguarded()));
-            };
-            return Ok(Begin::Execute(match runtime.observe(&request).await {
-                CallStart::Owner(owned) => {
-                    Lease::new(OwnedRecord::new(&runtime, &request, owned), &runtime).observing()
-                }
-                CallStart::Replay(_) | CallStart::Unguarded => Lease::unguarded(),
-            }));
-        }
-        self.draft.check_profile();
-        let Some((runtime, request)) = self.draft.prepare_by_hand().await? else {
+            match prepared {
+                Prepared::Guarded(runtime, request) => Some((runtime, request)),
+                _ => None,
+            }
+        } else {
+            self.draft.check_profile();
+            self.draft.prepare_by_hand().await?
+        };
+        let Some((runtime, request)) = described else {
             return Ok(Begin::Execute(Lease::unguarded()));
         };
         Ok(match runtime.begin(&request).await? {
-            CallStart::Owner(owned) => Begin::Execute(Lease::new(
-                OwnedRecord::new(&runtime, &request, owned),
-                &runtime,
-            )),
+            CallStart::Owner(owned) => {
+                let lease = Lease::new(OwnedRecord::new(&runtime, &request, owned), &runtime);
+                Begin::Execute(lease.observing(request.settings.observes))
+            }
             CallStart::Replay(recorded) => Begin::Replay(recorded),
-            CallStart::Unguarded => Begin::Execute(Lease::unguarded()),
+            CallStart::Unguarded(_) => Begin::Execute(Lease::unguarded()),
         })
     }
 }

@@ -22,8 +22,9 @@ use crate::record::{
     is_step,
 };
 use crate::runtime::Runtime;
-use crate::runtime::flight::{FlightSeat, SharedAnswer};
+use crate::runtime::flight::FlightSeat;
 use crate::runtime::local_cache::Sending;
+use crate::runtime::rejected::Rejected;
 use crate::runtime::trace::{self, CallMetadata};
 use crate::store::{AnyStore, StepAnswer};
 
@@ -126,7 +127,7 @@ impl StepRequest {
 /// What the other calls and the operator learn from the end of a step.
 struct StepEnd {
     decision: Decision,
-    shared: Option<SharedAnswer>,
+    shared: Option<Rejected>,
 }
 
 impl StepEnd {
@@ -392,8 +393,9 @@ impl OwnedState {
                     _ => Decision::Executed,
                 };
                 let attempt = self.enrolled.term.attempt;
-                let shared = outcome.map_or(SharedAnswer::Done, |outcome| {
-                    SharedAnswer::Committed { attempt, outcome }
+                let shared = outcome.map_or(Rejected::Done, |outcome| Rejected::Committed {
+                    attempt,
+                    outcome,
                 });
                 return Some(StepEnd {
                     decision,

@@ -12,12 +12,12 @@ use crate::call::ownership::Ownership;
 use crate::call::ownership::in_transaction::{commit_of, decision_on, run_in};
 use crate::call::plan::{RecordPlan, TryEnd, Verdict};
 use crate::call::recorded::Recorded;
-use crate::call::rejected::Rejected;
 use crate::call::transaction_body::Body;
 use crate::error::Error;
 use crate::observe::{Decision, catch_user_panic};
 use crate::record::Owner;
 use crate::runtime::outcome_writer::OutcomeWriter;
+use crate::runtime::rejected::Rejected;
 use crate::store::{Store, Transaction};
 use crate::task::current::Call;
 
@@ -159,8 +159,8 @@ impl<X: Transaction<S>, S: Store, B, D: Fn(&Recorded)> ObservedInTransaction<'_,
                 attempt: claimed.attempt,
                 owner: claimed.owner,
             },
-            Ok(TransactionClaim::Met(lease)) => {
-                ClaimAfterBody::Failed(runtime.reject(request, &Rejected::InFlight(lease.left)))
+            Ok(TransactionClaim::Met(lease, _)) => {
+                ClaimAfterBody::Failed(runtime.reject(request, Rejected::InFlight(lease)))
             }
             Ok(TransactionClaim::Replay(recorded)) => {
                 catch_user_panic(|| (self.decode)(&recorded));

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use tokio::time::{Instant, sleep_until};
 
 use super::state::{Answered, FlightOwner, FlightStep, Patience, SentStep, State, applies};
-use super::{Flight, PATIENCE, SharedAnswer};
+use super::{Flight, PATIENCE};
 use crate::base::clock;
 use crate::base::race::first;
 use crate::encoding::fingerprint::Fingerprint;
 use crate::lease::term::Term;
+use crate::runtime::rejected::Rejected;
 
 /// A call's place in a flight. If it is dropped, another call takes over what this call was doing
 /// for the others.
@@ -74,9 +75,10 @@ impl FlightSeat {
         let mut state = self.flight.lock();
         if let Some(answer) = &state.answer
             && answer.serves(self.joined, fingerprint)
-            && !(deadline.is_some() && answer.shared.is_in_flight())
+            && !(deadline.is_some() && answer.held().is_some())
         {
-            return Ok(FlightStep::Answer(answer.shared.clone()));
+            let shared = answer.shared.clone();
+            return Ok(shared.map_or(FlightStep::Alone, FlightStep::Answer));
         }
         if let Some(step) = state.behind_owner(self.joined, fingerprint, deadline, now) {
             return step;
@@ -109,7 +111,7 @@ impl FlightSeat {
     pub(crate) fn claim_answered(
         &mut self,
         fingerprint: Option<Fingerprint>,
-        answer: SharedAnswer,
+        shared: Option<Rejected>,
     ) {
         let mut state = self.flight.lock();
         state
@@ -118,7 +120,7 @@ impl FlightSeat {
         state.record(Answered {
             message: self.message,
             fingerprint,
-            shared: answer,
+            shared,
         });
         drop(state);
         self.role = Role::None;
@@ -172,7 +174,7 @@ impl FlightSeat {
             .as_ref()
             .and_then(|waiting| waiting.fingerprint);
         state.answer.as_ref().is_some_and(|answer| {
-            answer.serves(self.joined, fingerprint) && !answer.shared.is_in_flight()
+            answer.serves(self.joined, fingerprint) && answer.held().is_none()
         })
     }
 
@@ -204,7 +206,7 @@ impl FlightSeat {
             .take_if(|waiting| waiting.message == self.message)
             .is_some()
         {
-            state.answer.take_if(|answer| answer.shared.is_in_flight());
+            state.answer.take_if(|answer| answer.held().is_some());
         }
         self.role = Role::None;
     }
@@ -248,7 +250,7 @@ impl FlightSeat {
     }
 
     /// Shares the answer to the owner's commit or release, and leaves the flight.
-    pub(crate) fn step_answered(self, answer: Option<SharedAnswer>) {
+    pub(crate) fn step_answered(self, answer: Option<Rejected>) {
         let mut state = self.flight.lock();
         let owned = state.owned.take_if(|owned| owned.claim == self.message);
         if let (
@@ -263,7 +265,7 @@ impl FlightSeat {
             state.record(Answered {
                 message: step.latest,
                 fingerprint,
-                shared: answer,
+                shared: Some(answer),
             });
         }
         drop(state);

@@ -6,30 +6,23 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{MAX_DOUBLINGS, PATIENCE, SharedAnswer};
+use super::{MAX_DOUBLINGS, PATIENCE};
 use crate::base::clock;
 use crate::encoding::fingerprint::Fingerprint;
 use crate::lease::term::Term;
+use crate::runtime::rejected::{Held, Rejected};
 
 /// The next step of a call.
 pub(crate) enum FlightStep {
     /// Asks the store, for all calls that are here.
     Ask,
-    /// Asks the store for itself: the answer to the claim under way would not apply to it.
+    /// Asks the store for itself: an answer that another call got, or asks for, does not apply to
+    /// it.
     Alone,
     /// Waits at the store, for all calls that wait.
-    Wait {
-        /// For the end of this attempt.
-        attempt: u64,
-        /// When its lease ends unless it is renewed.
-        until: Instant,
-    },
-    /// Uses this answer.
-    Answer(SharedAnswer),
-    /// Fails: a call of this process is the owner, with another fingerprint.
-    Mismatch,
-    /// Fails: a call of this process is the owner, with so much of its lease left.
-    InFlight(Duration),
+    Wait(Held),
+    /// Uses this answer, of the store or of a call of this process that is the owner.
+    Answer(Rejected),
 }
 
 /// The end of a call's wait for other calls of its process.
@@ -117,13 +110,22 @@ pub(super) struct SentStep {
 pub(super) struct Answered {
     pub(super) message: u64,
     pub(super) fingerprint: Option<Fingerprint>,
-    pub(super) shared: SharedAnswer,
+    /// `None`: it holds for the call that asked alone. Each of the others asks for itself.
+    pub(super) shared: Option<Rejected>,
 }
 
 impl Answered {
     /// Whether a call that joined at message `joined` may use this answer.
     pub(super) fn serves(&self, joined: u64, fingerprint: Option<Fingerprint>) -> bool {
         self.message > joined && applies(self.fingerprint, fingerprint)
+    }
+
+    /// The lease of another owner, if that is the answer.
+    pub(super) fn held(&self) -> Option<Held> {
+        match self.shared {
+            Some(Rejected::InFlight(held)) => Some(held),
+            _ => None,
+        }
     }
 }
 
@@ -190,10 +192,13 @@ impl State {
         let owned = self.owned.as_ref()?;
         let until = owned.serves_until(joined, now)?;
         if matches!((owned.fingerprint, fingerprint), (Some(one), Some(two)) if one != two) {
-            return Some(Ok(FlightStep::Mismatch));
+            return Some(Ok(FlightStep::Answer(Rejected::Mismatch)));
         }
         Some(match deadline {
-            None => Ok(FlightStep::InFlight(owned.term.left())),
+            None => {
+                let held = Held::new(owned.term.attempt, owned.term.left());
+                Ok(FlightStep::Answer(Rejected::InFlight(held)))
+            }
             Some(deadline) => Err(Patience {
                 term: Some(owned.term.clone()),
                 until: until.min(deadline),
@@ -218,16 +223,8 @@ impl State {
 
     /// The wait of a call at the store, if the last answer was that another owner holds the key.
     pub(super) fn wait_at_store(&self, fingerprint: Option<Fingerprint>) -> Option<FlightStep> {
-        match &self.answer {
-            Some(Answered {
-                shared: SharedAnswer::InFlight { attempt, until },
-                fingerprint: answered,
-                ..
-            }) if applies(*answered, fingerprint) => Some(FlightStep::Wait {
-                attempt: *attempt,
-                until: *until,
-            }),
-            _ => None,
-        }
+        let answer = self.answer.as_ref()?;
+        let held = answer.held()?;
+        applies(answer.fingerprint, fingerprint).then_some(FlightStep::Wait(held))
     }
 }

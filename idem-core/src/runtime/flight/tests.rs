@@ -9,6 +9,7 @@ use super::*;
 use crate::encoding::key::Key;
 use crate::lease::term::Term;
 use crate::record::Owner;
+use crate::runtime::rejected::{Held, Rejected};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -84,27 +85,20 @@ async fn an_owner_whose_commit_was_sent_speaks_for_a_moment_and_only_for_calls_t
 async fn a_call_that_waits_goes_on_for_an_answer_that_was_asked_for_after_it_came_and_for_no_older_one()
  {
     let flights = Arc::new(Flights::new());
-    let now = clock::now();
     let deadline = Some(clock::after(clock::now(), HOUR));
     let mut asks = seat(&flights, 1);
-    asks.claim_answered(
-        None,
-        SharedAnswer::InFlight {
-            attempt: 1,
-            until: clock::after(now, HOUR),
-        },
-    );
+    asks.claim_answered(None, Some(Rejected::InFlight(Held::new(1, HOUR))));
     let mut waits = seat(&flights, 1);
     assert!(matches!(
         waits.look(None, deadline),
-        Ok(FlightStep::Wait { attempt: 1, .. })
+        Ok(FlightStep::Wait(Held { attempt: 1, .. }))
     ));
     assert!(!waits.has_answer());
     for (message, is_new) in [(waits.joined, false), (waits.joined + 1, true)] {
         waits.flight.lock().answer = Some(Answered {
             message,
             fingerprint: None,
-            shared: SharedAnswer::Done,
+            shared: Some(Rejected::Done),
         });
         assert_eq!(waits.has_answer(), is_new);
     }
@@ -123,17 +117,8 @@ async fn what_a_call_did_for_the_others_is_taken_over_at_once_when_it_goes_away(
                 Arc::new(Term::new(id(1), Owner::generate(), 1, (HOUR, HOUR), now)),
             ),
             Role::Waits => {
-                one.claim_answered(
-                    None,
-                    SharedAnswer::InFlight {
-                        attempt: 1,
-                        until: clock::after(now, HOUR),
-                    },
-                );
-                assert!(matches!(
-                    one.look(None, deadline),
-                    Ok(FlightStep::Wait { .. })
-                ));
+                one.claim_answered(None, Some(Rejected::InFlight(Held::new(1, HOUR))));
+                assert!(matches!(one.look(None, deadline), Ok(FlightStep::Wait(_))));
             }
             Role::Asks | Role::None => {}
         }
@@ -143,7 +128,7 @@ async fn what_a_call_did_for_the_others_is_taken_over_at_once_when_it_goes_away(
             assert!(turn.as_mut().now_or_never().is_none());
             drop(one);
             let (turn, has_waited) = turn.await;
-            assert!(has_waited && matches!(turn, FlightStep::Ask | FlightStep::Wait { .. }));
+            assert!(has_waited && matches!(turn, FlightStep::Ask | FlightStep::Wait(_)));
         }
         assert_eq!(clock::now(), now, "nothing was waited for");
     }

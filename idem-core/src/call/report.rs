@@ -1,0 +1,157 @@
+//! What is reported of a call that does not become the owner of its key.
+
+use tokio::time::Instant;
+
+use crate::base::clock;
+use crate::call::recorded::Recorded;
+use crate::call::request::Request;
+use crate::call::start::CallStart;
+use crate::error::Error;
+use crate::observe::{self, Decision, Observer, catch_user_panic};
+use crate::policy::settings::{Abandoned, Duplicate};
+use crate::record::Encoded;
+use crate::runtime::rejected::Rejected;
+use crate::runtime::{Runtime, trace};
+use crate::token::Submission;
+
+impl Runtime {
+    /// Returns the observer for decisions that end a guarded call. In observe mode it reports them
+    /// as hypothetical.
+    pub(crate) fn reporter(&self, request: &Request) -> Observer {
+        self.observer.observing(request.settings.observes)
+    }
+
+    /// Refuses a submission whose token is malformed, or whose subject has sent too many invalid
+    /// tokens.
+    pub(crate) fn admit(
+        &self,
+        request: &Request,
+        submission: &Submission,
+        now: Instant,
+    ) -> Result<(), Rejected> {
+        if let Some(throttle) = self.throttle.as_ref().filter(|_| !submission.settles)
+            && let Some(retry_after) = throttle.check(request.id.name(), submission.subject, now)
+        {
+            return Err(Rejected::Throttled(retry_after));
+        }
+        submission
+            .flaw
+            .map_or(Ok(()), |flaw| Err(Rejected::Token(flaw)))
+    }
+
+    /// Reports why the call is no owner, and decides what it does instead. In observe mode, nothing
+    /// keeps its body from running.
+    pub(crate) fn instead(&self, request: &Request, why: Rejected) -> Result<CallStart, Error> {
+        let observes = request.settings.observes;
+        let runs_unguarded = why.runs_unguarded(&request.settings);
+        match self.replay_or_reject(request, why) {
+            Ok(recorded) if observes => Ok(CallStart::Unguarded(Some(recorded))),
+            Ok(recorded) => Ok(CallStart::Replay(recorded)),
+            Err(_) if observes || runs_unguarded => Ok(CallStart::Unguarded(None)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reports why the call is no owner. Returns what it replays, or its error.
+    pub(crate) fn replay_or_reject(
+        &self,
+        request: &Request,
+        why: Rejected,
+    ) -> Result<Recorded, Error> {
+        match why {
+            Rejected::Committed { attempt, outcome }
+                if request.settings.duplicate == Duplicate::Replay =>
+            {
+                Ok(self.replay(request, attempt, outcome))
+            }
+            why => Err(self.reject(request, why)),
+        }
+    }
+
+    fn replay(&self, request: &Request, attempt: u64, outcome: Encoded) -> Recorded {
+        let observer = self.reporter(request);
+        let metadata = outcome.metadata.as_ref();
+        match metadata.and_then(|metadata| metadata.trace.as_ref()) {
+            Some(trace) => {
+                if !request.settings.observes {
+                    catch_user_panic(|| trace::link(trace));
+                }
+                // `format_args!` stays inside the call: Rust 1.88 cannot bind it to a variable.
+                observer.decided_because(
+                    Decision::Replayed,
+                    &request.id,
+                    0,
+                    &format_args!("the call that ran has the trace {trace}"),
+                );
+            }
+            None => observer.decided(Decision::Replayed, &request.id, 0),
+        }
+        Recorded {
+            id: request.id.clone(),
+            attempt,
+            outcome,
+            codec: self.config.codec.clone(),
+            versions: request.versions.clone(),
+            observer,
+        }
+    }
+
+    /// Reports why the call does not run, and returns its error.
+    pub(crate) fn reject(&self, request: &Request, why: Rejected) -> Error {
+        let Request {
+            id,
+            settings,
+            submission,
+            ..
+        } = request;
+        if let Rejected::Token(flaw) = why
+            && flaw.may_be_guess()
+            && let (Some(throttle), Some(submission)) = (&self.throttle, submission)
+            && !submission.settles
+        {
+            throttle.failed(id.name(), submission.subject, clock::now());
+        }
+        let (decision, attempt) = why.decision(settings);
+        let observer = self.reporter(request);
+        match (&why, submission) {
+            (Rejected::Store(error), _) => {
+                self.observer.decided_because(decision, id, 0, error);
+                if why.runs_unguarded(settings) {
+                    self.observer.decided(Decision::RanUnguarded, id, 0);
+                } else if settings.observes {
+                    let would = match decision {
+                        Decision::Unreadable => Decision::Unreadable,
+                        _ => Decision::StoreFailed,
+                    };
+                    observer.decided(would, id, 0);
+                }
+            }
+            (_, Some(submission)) => {
+                observer.decided_because(decision, id, attempt, submission);
+            }
+            (_, None) => observer.decided(decision, id, attempt),
+        }
+        why.error(id)
+    }
+
+    pub(crate) fn waited(&self, request: &Request, since: Instant) {
+        self.observer.decided(Decision::Waited, &request.id, 0);
+        observe::wait_took(&request.id, clock::now().saturating_duration_since(since));
+    }
+
+    /// Reports that this attempt took over the record of one that was cut off.
+    pub(crate) fn took_over(&self, request: &Request, attempt: u64) {
+        self.observer
+            .decided(Decision::TakenOver, &request.id, attempt);
+        if request.settings.abandoned == Abandoned::Reject {
+            let why = format!(
+                "the key was not settled within its `hold`, {:?}: the call runs although attempt \
+                 {} was cut off",
+                request.settings.hold(),
+                attempt.saturating_sub(1)
+            );
+            self.observer
+                .decided_because(Decision::HoldEnded, &request.id, attempt, &why);
+        }
+    }
+}
