@@ -22,7 +22,7 @@ use std::pin::Pin;
 
 use crate::api::operation::Operation;
 use crate::call::execution::{Execution, Once};
-use crate::call::finish::Handling;
+use crate::call::judge::Handling;
 pub use crate::call::part::BodyPart;
 use crate::call::witness::outcome_of;
 pub use crate::encoding::key::NeverMissing;

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
+use crate::call::judge::{GiveUp, RecordPlan};
 use crate::call::keeping::Keepable;
 use crate::call::owned_record::OwnedRecord;
-use crate::call::plan::{GiveUp, RecordPlan};
 use crate::call::recorded::Recorded;
 use crate::error::Error;
 use crate::lease::term::Term;

@@ -1,6 +1,7 @@
 //! The flow of every guarded call, annotated or by hand: claim the key, then run the body or replay
 //! its outcome.
 
+use std::fmt::Display;
 use std::future::{Future, pending};
 use std::marker::PhantomData;
 use std::panic::resume_unwind;
@@ -9,19 +10,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tracing::Instrument as _;
 
-use crate::call::finish::Handling;
+use crate::call::judge::{Handling, RecordPlan, Reruns, Ruling, give};
 use crate::call::owned_record::{ClaimedLease, OwnedRecord};
-use crate::call::ownership::leased::{Leased, RunMode};
-use crate::call::ownership::unguarded::Unguarded;
 use crate::call::prepared::Prepared;
-use crate::call::run::run;
+use crate::call::run::{Holder, Leased, RunMode};
 use crate::call::start::CallStart;
 use crate::error::Error;
 use crate::observe;
 use crate::outcome::Outcome;
-use crate::policy::errors::{ErrorAction, Tries};
+use crate::policy::errors::{ErrorAction, Then, Tries};
 use crate::record::RecordId;
 use crate::runtime::Runtime;
+use crate::task::current::Call;
 use crate::task::inherited::Inherited;
 use crate::task::watch::{self, Seen};
 
@@ -96,7 +96,11 @@ where
                     return answer(Err(self.handling.refuse(error.clone())));
                 }
                 Prepared::Unguarded(operation, _) | Prepared::Observed(operation, _) => {
-                    return answer(self.unguarded(operation, None).await);
+                    let holder = Holder::Nobody {
+                        operation,
+                        id: None,
+                    };
+                    return answer(self.carry_out(holder, Then::Release).await);
                 }
                 Prepared::Guarded(runtime, request) => (runtime, request),
             };
@@ -110,60 +114,70 @@ where
                     Err(over) => return over,
                 };
                 watch::note(Seen::Executed);
-                match &mut record {
+                let (holder, unlisted) = match &mut record {
                     None => {
-                        // In a box: few calls come here, and the future of each would have room
-                        // for it.
                         let id = &request.id;
-                        Box::pin(this.unguarded(id.name(), Some(id))).await
+                        let holder = Holder::Nobody {
+                            operation: id.name(),
+                            id: Some(id),
+                        };
+                        (holder, Then::Release)
                     }
                     Some(record) => {
                         if is_traced {
                             observe::span_has_attempt(record.term().attempt);
                         }
-                        this.own(runtime, RunMode::of(&request.settings), record)
-                            .await
+                        let mode = RunMode::of(&request.settings);
+                        let leased = Leased::new(runtime, mode, record);
+                        (Holder::Lease(leased), runtime.config.unlisted)
                     }
-                }
+                };
+                this.carry_out(holder, unlisted).await
             };
             answer(guarded.instrument(span).await)
         }
     }
 
-    /// Runs the body as the owner, and records its outcome.
-    async fn own(
-        &mut self,
-        runtime: &Arc<Runtime>,
-        mode: RunMode,
-        record: &mut OwnedRecord,
-    ) -> Result<Outcome<T>, E> {
+    /// Runs the body, once more if its policy says so, and records its outcome. A body that can run
+    /// only once has no next try.
+    async fn carry_out(&mut self, mut holder: Holder<'_>, unlisted: Then) -> Result<Outcome<T>, E> {
         let Self { handling, bodies } = self;
-        let mut body = bodies.next();
-        let owner = Leased::new(runtime, mode, record, Pin::new(&mut body));
-        let begin_next_try = B::REPEATS.then_some(|owner: &mut Leased<'_, B::Body>| {
-            owner.begin_next_try(bodies.next());
-        });
-        let tries = Tries::new(runtime.config.unlisted);
-        run(&mut *handling, owner, tries, begin_next_try)
-            .await
-            .give()
-    }
-
-    /// Runs the body without a record.
-    async fn unguarded(&mut self, operation: &str, id: Option<&RecordId>) -> Result<Outcome<T>, E> {
-        let Self { handling, bodies } = self;
-        let mut body = bodies.next();
-        let owner = Unguarded {
-            operation,
-            id,
-            body: Pin::new(&mut body),
+        let reruns = if B::REPEATS {
+            Reruns::Can
+        } else {
+            Reruns::Never
         };
-        let begin_next_try = B::REPEATS.then_some(|owner: &mut Unguarded<'_, B::Body>| {
-            owner.body.set(bodies.next());
-        });
-        run(&mut *handling, owner, Tries::default(), begin_next_try)
-            .await
-            .give()
+        let mut tries = Tries::new(unlisted);
+        let mut body = bodies.next();
+        let answer = loop {
+            let end = holder.run_body(Pin::new(&mut body)).await;
+            let (ruling, answer) = {
+                let report = |decision, why: Option<&dyn Display>| holder.report(decision, why);
+                handling.judge(holder.call(), reruns, &mut tries, end, &report)
+            };
+            match ruling {
+                Ruling::Over(ending) => {
+                    holder.end(handling, ending, &answer);
+                    break answer;
+                }
+                Ruling::Retry { pause, give_up } => {
+                    // Boxed, because few calls come here, and the future of every call would be
+                    // larger.
+                    let goes_on = Box::pin(holder.pause(pause, RecordPlan::GiveUp(give_up)));
+                    if !goes_on.await {
+                        break answer;
+                    }
+                    drop(answer);
+                    body = bodies.next();
+                }
+            }
+        };
+        holder.settle().await;
+        if let (Ok(Err(_)), Some(call)) = (&answer, holder.call()) {
+            // The error goes to the body around this call.
+            Call::pass_on_taint(call);
+        }
+        give(answer).map(Outcome::executed)
     }
 }
 
@@ -220,7 +234,8 @@ where
                 // `shutdown` always sees one of the two.
                 let _counted = counted;
                 let mut record = record;
-                self.own(&runtime, mode, &mut record).await
+                let holder = Holder::Lease(Leased::new(&runtime, mode, &mut record));
+                self.carry_out(holder, runtime.config.unlisted).await
             };
             // Only a tokio runtime that shuts down stops the task.
             detached(owning).await.unwrap_or_else(|| Err(fail(lost)))
@@ -238,7 +253,11 @@ where
         let counted = runtime.map(|runtime| runtime.background.body());
         let running = async move {
             let _counted = counted;
-            self.unguarded(&operation, id.as_ref()).await
+            let holder = Holder::Nobody {
+                operation: &operation,
+                id: id.as_ref(),
+            };
+            self.carry_out(holder, Then::Release).await
         };
         match detached(running).await {
             Some(returned) => returned,

@@ -1,21 +1,20 @@
 //! One guarded call: describe, start, run, finish.
 //!
-//! `prepared` and `request` describe it, `start` claims its key, `run` runs its body, and `finish`
-//! decides what the body's end means. `ownership` has the kinds of calls: with a lease, in a
-//! transaction, without a record. `execution` and `transaction` are the entries.
+//! `prepared` and `request` describe it, `start` claims its key, `execution` runs its body under a
+//! lease or without a record (`run`), and `judge` decides what the body's end means. `transaction`
+//! is the entry of calls in a transaction.
 
 pub(crate) mod audit;
 pub(crate) mod body;
 pub(crate) mod execution;
-pub(crate) mod finish;
+pub(crate) mod in_transaction;
+pub(crate) mod judge;
 pub(crate) mod keeping;
 pub(crate) mod lookup;
 pub(crate) mod open_transaction;
 pub(crate) mod owned_record;
-pub(crate) mod ownership;
 pub(crate) mod part;
 pub(crate) mod pending_claim;
-pub(crate) mod plan;
 pub(crate) mod prepared;
 pub(crate) mod reconcile;
 pub(crate) mod recorded;

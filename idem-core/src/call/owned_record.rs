@@ -15,7 +15,7 @@ use std::sync::Arc;
 use self::state::{OwnedState, Stage, Tried};
 use crate::base::clock;
 use crate::call::audit::By;
-use crate::call::plan::{GiveUp, RecordPlan};
+use crate::call::judge::{GiveUp, RecordPlan};
 use crate::call::request::Request;
 use crate::error::Error;
 use crate::lease::keeper::Enrolled;
@@ -80,8 +80,7 @@ impl OwnedRecord {
     pub(crate) fn plan(&mut self, plan: RecordPlan) {
         let Some(state) = &mut self.state else { return };
         state.step = match plan {
-            RecordPlan::Nothing => Stage::Over,
-            RecordPlan::RecordedInTransaction => return self.mark_recorded_in_transaction(),
+            RecordPlan::RecordedByBody => return self.mark_recorded_in_transaction(),
             RecordPlan::Commit { outcome, kept_for } => Stage::Committing {
                 outcome,
                 own: kept_for.map(keep_for),

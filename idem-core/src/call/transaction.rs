@@ -4,7 +4,9 @@
 //! lease, and nothing outside the transaction may replay an outcome that is not committed yet.
 
 use std::error::Error as StdError;
+use std::fmt::Display;
 use std::marker::PhantomData;
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::future::FutureExt as _;
@@ -12,25 +14,23 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::base::clock;
-use crate::call::finish::Handling;
+use crate::call::body;
+use crate::call::in_transaction::ClaimAfterBody;
+use crate::call::judge::{Answer, Ending, Handling, RecordPlan, give};
 use crate::call::open_transaction::{
     Backoff, BegunClaim, ClaimedRow, CommittedBy, LeaseMet, OpenTransaction, TransactionClaim,
     TransactionStart, begin_claiming,
 };
-use crate::call::ownership::in_transaction::ClaimedInTransaction;
-use crate::call::ownership::observed_in_transaction::ObservedInTransaction;
-use crate::call::ownership::unguarded::UnguardedInTransaction;
-use crate::call::plan::RecordPlan;
 use crate::call::prepared::Prepared;
 use crate::call::recorded::Recorded;
 use crate::call::request::Request;
-use crate::call::run::{Finished, run};
+use crate::call::run::unstopped;
 use crate::call::start::Pause;
 use crate::call::transaction_body::Body;
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::observe::{self, Decision, Observer};
 use crate::outcome::Outcome;
-use crate::policy::errors::{ErrorAction, Then, Tries};
+use crate::policy::errors::{ErrorAction, Then};
 use crate::policy::step_settings::StepSettings;
 use crate::record::{Claimed, Origin, RecordId};
 use crate::runtime::Runtime;
@@ -38,6 +38,7 @@ use crate::runtime::rejected::Rejected;
 use crate::store::{Store, Transaction, Transactions};
 use crate::task::current::{self, AskMode, Call, NewCall};
 use crate::task::steps::{Holder, StepScope};
+use crate::task::unguarded::unguarded;
 use crate::task::watch::{self, Seen};
 
 /// How often a transaction with a conflict is run again.
@@ -69,16 +70,24 @@ enum TransactionOutcome<'p, T, E> {
 }
 
 impl<T, E> TransactionOutcome<'_, T, E> {
-    /// The result of a body that has run. If it panicked, so does this.
-    fn of(finished: Finished<T, E>, steps: Vec<RecordId>) -> Self {
-        match (finished.answer.give(), finished.carried_out) {
+    /// The result of a body that has run. If it panicked, so does this. Whether its error is
+    /// recorded was `carried_out`.
+    fn of(answer: Answer<T, E>, carried_out: Result<bool, Error>, call: Option<&Call>) -> Self {
+        if let (Ok(Err(_)), Some(call)) = (&answer, call) {
+            // The error goes to the body around this call.
+            Call::pass_on_taint(call);
+        }
+        match (give(answer), carried_out) {
             (_, Err(error)) => Self::Refused(error),
-            (Ok(value), Ok(())) => Self::Done {
+            (Ok(value), Ok(_)) => Self::Done {
                 outcome: Outcome::executed(value),
-                steps,
+                steps: call
+                    .and_then(Call::steps)
+                    .map(StepScope::take)
+                    .unwrap_or_default(),
             },
-            (Err(error), Ok(())) if finished.is_error_kept => Self::Kept(error),
-            (Err(error), Ok(())) => Self::Failed(error),
+            (Err(error), Ok(true)) => Self::Kept(error),
+            (Err(error), Ok(false)) => Self::Failed(error),
         }
     }
 }
@@ -385,25 +394,19 @@ where
             ),
         );
         let call = Self::call(&open, claimed.attempt, is_rerun, Some(steps));
-        let steps_of = call.clone();
-        let owner = ClaimedInTransaction {
-            call,
-            open,
-            store,
-            body,
-            owner: claimed.owner,
-            plan: RecordPlan::Nothing,
-            is_error_kept: false,
+        let end = open.run_body(&call, body).await;
+        let (answer, plan) = {
+            let attempt = claimed.attempt;
+            let handling = &self.handling;
+            let report = |decision, why: Option<&dyn Display>| open.report(decision, attempt, why);
+            let unlisted = runtime.config.unlisted;
+            let (ending, answer) = handling.judge_once(Some(&call), unlisted, end, &report);
+            let writer = open.writer(attempt);
+            let plan = handling.encode(&call, &writer, ending, &answer, &report);
+            (answer, plan)
         };
-        let finished = run(
-            &self.handling,
-            owner,
-            Tries::new(runtime.config.unlisted),
-            None::<fn(&mut _)>,
-        )
-        .await;
-        let steps = steps_of.steps().map(StepScope::take);
-        TransactionOutcome::of(finished, steps.unwrap_or_default())
+        let carried_out = open.carry_out(store, &call, claimed.owner, plan).await;
+        TransactionOutcome::of(answer, carried_out, Some(&call))
     }
 
     /// Runs the body whatever the record says, and then says what a guarded call would have done.
@@ -430,24 +433,33 @@ where
         let runtime = open.runtime;
         // Nothing is recorded of its steps either.
         let call = Self::call(&open, 0, false, None);
-        let owner = ObservedInTransaction {
-            call,
-            open,
-            store,
-            body,
-            decode: |recorded: &Recorded| drop(self.handling.decoded(recorded)),
-            claimed: None,
-            plan: RecordPlan::Nothing,
-            is_error_kept: false,
+        let end = open.run_body(&call, body).await;
+        let (ending, answer) = {
+            let report = |decision, why: Option<&dyn Display>| open.report(decision, 0, why);
+            let unlisted = runtime.config.unlisted;
+            self.handling
+                .judge_once(Some(&call), unlisted, end, &report)
         };
-        let finished = run(
-            &self.handling,
-            owner,
-            Tries::new(runtime.config.unlisted),
-            None::<fn(&mut _)>,
-        )
-        .await;
-        TransactionOutcome::of(finished, Vec::new())
+        let mut is_error_kept = matches!(ending, Ending::KeepError { .. });
+        // A body that panicked may have left any state, so nothing is claimed after it.
+        let mut claimed = None;
+        if answer.is_ok() {
+            let decode = |recorded: &Recorded| drop(self.handling.decoded(recorded));
+            claimed = Some(open.claim_after_body(store, is_error_kept, decode).await);
+        }
+        let plan = match claimed {
+            Some(ClaimAfterBody::Owned { attempt, .. }) => {
+                let report =
+                    |decision, why: Option<&dyn Display>| open.report(decision, attempt, why);
+                let writer = open.writer(attempt);
+                self.handling
+                    .encode(&call, &writer, ending, &answer, &report)
+            }
+            _ => None,
+        };
+        is_error_kept &= !matches!(plan, Some(RecordPlan::GiveUp(_)));
+        let carried_out = open.carry_out_observed(store, claimed, plan).await;
+        TransactionOutcome::of(answer, carried_out.map(|()| is_error_kept), Some(&call))
     }
 
     /// Runs the body alone, without a record.
@@ -456,15 +468,13 @@ where
         tx: &mut X,
         body: &mut B,
     ) -> TransactionOutcome<'_, T, E> {
-        let owner = UnguardedInTransaction { tx, body };
-        let finished = run(
-            &self.handling,
-            owner,
-            Tries::new(Then::Release),
-            None::<fn(&mut _)>,
-        )
-        .await;
-        TransactionOutcome::of(finished, Vec::new())
+        let end = {
+            let mut running = pin!(Some(body.run(&mut *tx)));
+            unstopped(unguarded(None, body::run(None, running.as_mut())).await).await
+        };
+        let report = |_, _: Option<&dyn Display>| {};
+        let (_, answer) = self.handling.judge_once(None, Then::Release, end, &report);
+        TransactionOutcome::of(answer, Ok(false), None)
     }
 
     fn call<X: Transaction<S>>(

@@ -8,7 +8,7 @@ use futures_util::future::FutureExt as _;
 
 pub use crate::api::operation::Operation;
 use crate::call::execution::{Again, Bodies, Execution, Once, Repeated};
-use crate::call::finish::Handling;
+use crate::call::judge::Handling;
 pub use crate::call::keeping::{ErrorCodec, Keepable, KeepsErrors, Opaque, Policy};
 use crate::call::prepared::Prepared;
 use crate::call::transaction::InTransaction;

@@ -9,7 +9,7 @@ use futures_util::future::FutureExt as _;
 use super::{Errors, Operation};
 use crate::api::lease::{Begin, Lease};
 use crate::call::execution::{Again, Execution, Once, Repeated};
-use crate::call::finish::Handling;
+use crate::call::judge::Handling;
 use crate::call::keeping::Policy;
 use crate::call::owned_record::OwnedRecord;
 use crate::call::prepared::Prepared;

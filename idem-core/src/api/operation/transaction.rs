@@ -5,7 +5,7 @@ use std::future::Future;
 use std::marker::PhantomData;
 
 use super::{Errors, Operation};
-use crate::call::finish::Handling;
+use crate::call::judge::Handling;
 use crate::call::keeping::Policy;
 use crate::call::transaction::{InTransaction, sources};
 use crate::call::transaction_body::{

@@ -8,7 +8,7 @@ use futures_util::future::FutureExt as _;
 
 use super::ClaimedLease;
 use crate::call::audit::By;
-use crate::call::plan::GiveUp;
+use crate::call::judge::GiveUp;
 use crate::call::request::Request;
 use crate::call::retention::Retention;
 use crate::encoding::fingerprint::Fingerprint;

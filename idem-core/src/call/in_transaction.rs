@@ -1,0 +1,212 @@
+//! A body in a transaction, and what is done to its record when it has ended. The database's locks
+//! replace the lease. So the body is not stopped, is not retried in the same transaction, and
+//! cannot be abandoned.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use crate::call::body;
+use crate::call::judge::{RecordPlan, TryEnd};
+use crate::call::open_transaction::{OpenTransaction, TransactionClaim, TransactionStart};
+use crate::call::recorded::Recorded;
+use crate::call::request::Request;
+use crate::call::run::unstopped;
+use crate::call::transaction_body::Body;
+use crate::error::Error;
+use crate::observe::{BodyWatch, Decision, catch_user_panic};
+use crate::policy::settings::{keep_for, seconds};
+use crate::record::{Commit, Encoded, Owner};
+use crate::runtime::rejected::Rejected;
+use crate::store::{Store, Transaction};
+use crate::task::current::Call;
+
+/// The claim of a record after the body, in observe mode.
+pub(super) enum ClaimAfterBody {
+    Owned {
+        attempt: u64,
+        owner: Owner,
+    },
+    /// Another call owns the record, which was reported.
+    Other,
+    Failed(Error),
+}
+
+impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
+    /// Runs the body in the transaction. If the future is dropped, the event reports a call that was
+    /// dropped in its body.
+    pub(super) async fn run_body<R, B: Body<X, R>>(
+        &mut self,
+        call: &Call,
+        body: &mut B,
+    ) -> TryEnd<R> {
+        self.attempt = Some(call.attempt());
+        let watch = BodyWatch::start();
+        let exit = {
+            let mut running = pin!(Some(body.run(&mut *self.tx)));
+            call.around(body::run(None, running.as_mut())).await
+        };
+        watch.stop(&self.request.id);
+        self.attempt = None;
+        unstopped(exit).await
+    }
+
+    /// Does what is left to do to the record. Returns whether the body's error is recorded.
+    pub(super) async fn carry_out(
+        &mut self,
+        store: &S,
+        call: &Call,
+        owner: Owner,
+        plan: Option<RecordPlan>,
+    ) -> Result<bool, Error> {
+        let attempt = call.attempt();
+        match plan {
+            Some(RecordPlan::Commit { outcome, kept_for }) => {
+                let is_error = outcome.as_ref().is_some_and(|outcome| outcome.is_error);
+                if is_error {
+                    self.roll_back_body().await?;
+                }
+                let commit = commit_of(self.request, owner, attempt, outcome, kept_for);
+                if let Some(steps) = call.steps() {
+                    self.end_steps(store, steps).await?;
+                }
+                self.commit(store, &commit).await?;
+                if is_error {
+                    self.note_kept_error(commit);
+                }
+                self.report(decision_on(is_error), attempt, None);
+                Ok(is_error)
+            }
+            Some(RecordPlan::GiveUp(_)) => {
+                self.roll_back().await;
+                self.report(Decision::Released, attempt, None);
+                Ok(false)
+            }
+            // A body in a transaction has no `commit_in`.
+            Some(RecordPlan::RecordedByBody) | None => Ok(false),
+        }
+    }
+
+    /// Claims the key after the body, without a wait (observe mode). Whoever ends the transaction
+    /// decides about the body's rows, except that those of a kept error are rolled back.
+    pub(super) async fn claim_after_body(
+        &mut self,
+        store: &S,
+        keeps_error: bool,
+        decode: impl Fn(&Recorded),
+    ) -> ClaimAfterBody {
+        let prepared = if keeps_error && self.depth > 0 {
+            self.roll_back_body().await
+        } else {
+            self.release_all().await
+        };
+        if let Err(error) = prepared {
+            return ClaimAfterBody::Failed(error);
+        }
+        let runtime = self.runtime;
+        let request = self.request;
+        match self.claim(store, TransactionStart::OF_CALLER).await {
+            Ok(TransactionClaim::Owner(claimed)) => ClaimAfterBody::Owned {
+                attempt: claimed.attempt,
+                owner: claimed.owner,
+            },
+            Ok(TransactionClaim::Met(lease, _)) => {
+                ClaimAfterBody::Failed(runtime.reject(request, Rejected::InFlight(lease)))
+            }
+            Ok(TransactionClaim::Replay(recorded)) => {
+                catch_user_panic(|| decode(&recorded));
+                ClaimAfterBody::Other
+            }
+            Err(error) => {
+                let would = match error {
+                    Error::Store { .. } => Some(Decision::StoreFailed),
+                    Error::Codec { .. } => Some(Decision::Unreadable),
+                    // It was reported already.
+                    _ => None,
+                };
+                if let Some(would) = would {
+                    runtime.reporter(request).decided(would, &request.id, 0);
+                }
+                ClaimAfterBody::Failed(error)
+            }
+        }
+    }
+
+    /// Does to a record that was claimed after the body what a guarded call would have done.
+    pub(super) async fn carry_out_observed(
+        &mut self,
+        store: &S,
+        claimed: Option<ClaimAfterBody>,
+        plan: Option<RecordPlan>,
+    ) -> Result<(), Error> {
+        let result = match (claimed, plan) {
+            (
+                Some(ClaimAfterBody::Owned { attempt, owner }),
+                Some(RecordPlan::Commit { outcome, kept_for }),
+            ) => {
+                let is_error = outcome.as_ref().is_some_and(|outcome| outcome.is_error);
+                let commit = commit_of(self.request, owner, attempt, outcome, kept_for);
+                let committed = self.commit(store, &commit).await;
+                let decision = match &committed {
+                    Ok(()) => decision_on(is_error),
+                    Err(_) => Decision::NotRecorded,
+                };
+                self.report(decision, attempt, None);
+                committed
+            }
+            (Some(ClaimAfterBody::Owned { attempt, .. }), _) => {
+                self.roll_back().await;
+                self.report(Decision::Released, attempt, None);
+                Ok(())
+            }
+            (Some(ClaimAfterBody::Failed(error)), _) => Err(error),
+            (Some(ClaimAfterBody::Other) | None, _) => Ok(()),
+        };
+        // If the transaction is lost, its caller must not believe that it was committed. Any other
+        // failure of `idem` changes nothing in observe mode.
+        if !self.is_rollback_forced {
+            return Ok(());
+        }
+        match result {
+            Err(error @ Error::Store { .. }) => Err(error),
+            _ => Err(self.lost()),
+        }
+    }
+}
+
+fn decision_on(is_error: bool) -> Decision {
+    if is_error {
+        Decision::ErrorKept
+    } else {
+        Decision::Executed
+    }
+}
+
+/// Makes the commit of an attempt. A kept error may have a retention of its own.
+fn commit_of(
+    request: &Request,
+    owner: Owner,
+    attempt: u64,
+    outcome: Option<Encoded>,
+    kept_for: Option<Duration>,
+) -> Commit {
+    let settings = &request.settings;
+    let mut ttl = settings.ttl();
+    let mut remember = settings.remember();
+    if let Some(kept_for) = kept_for {
+        // The outcome is then remembered for as long as it is kept, but at least for as long as a
+        // token is valid.
+        ttl = keep_for(kept_for);
+        remember = ttl.max(seconds(settings.times.least_secs));
+    }
+    Commit {
+        id: request.id.clone(),
+        owner,
+        attempt,
+        fingerprint: request.fingerprint,
+        outcome,
+        ttl,
+        remember,
+        as_claimed: None,
+        claim_metadata: None,
+    }
+}
