@@ -28,6 +28,9 @@ pub(crate) struct Request {
     pub(crate) versions: Option<Box<Versions>>,
     /// `None`: the runtime keeps no traces.
     pub(crate) trace: Option<Arc<CallTrace>>,
+    /// The error if the transaction finds an outcome, for a step that this try of the body has
+    /// begun before.
+    pub(crate) again: Option<Error>,
 }
 
 impl Request {
