@@ -14,7 +14,7 @@ use serde_json::json;
 use super::change::refuse_trail;
 use super::list::{tell_of, tell_of_digests, valid};
 use super::purged_steps::{PurgedCalls, PurgedSteps, is_in_run};
-use super::steps::{MOST_FLAT, PREFIX};
+use super::steps::PREFIX;
 use crate::args::{Purge, State};
 use crate::ask;
 use crate::failure::{Failure, without_entry};
@@ -255,10 +255,9 @@ async fn remove_all(
             purged.keep_unreadable(id, &error);
         }
         // A step inside of these has a digest of the key, so it is removed after its outer step only.
-        let long = page
-            .records
-            .iter()
-            .filter(|listed| is_in_run(&listed.id) && listed.id.key().len() > MOST_FLAT);
+        let long = page.records.iter().filter(|listed| {
+            is_in_run(&listed.id) && listed.id.key().len() > RecordId::MAX_KEY_IN_STEPS
+        });
         purged
             .calls
             .kept
@@ -294,7 +293,9 @@ async fn remove_all(
                     purged.removed += 1;
                     let removed = info.run.map(|run| (run, id.clone()));
                     purged.calls.removed.extend(removed);
-                    let run = info.run.filter(|_| id.key().len() > MOST_FLAT);
+                    let run = info
+                        .run
+                        .filter(|_| id.key().len() > RecordId::MAX_KEY_IN_STEPS);
                     purged.long.extend(run.map(|run| (id, run)));
                 }
                 Ok(Intervened::Nothing) => {}

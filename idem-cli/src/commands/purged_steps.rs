@@ -8,7 +8,7 @@ use idem_core::store::admin::{KeyFilter, Listing, Page};
 use idem_core::{Key, StoreError};
 
 use super::keys_of;
-use super::steps::{MOST_FLAT, PREFIX, runs_in};
+use super::steps::{PREFIX, runs_in};
 use crate::args::Purge;
 use crate::store::AnyStore;
 
@@ -130,7 +130,7 @@ impl PurgedSteps {
         };
         // The key of a step has more parts, or begins with a digest.
         let filter = |key: &Key| {
-            let is_flat = key.as_str().len() <= MOST_FLAT;
+            let is_flat = key.as_str().len() <= RecordId::MAX_KEY_IN_STEPS;
             let part = key.first_part().filter(|_| is_flat)?;
             Some(KeyFilter::first_part(&part))
         };
