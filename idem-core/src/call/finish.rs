@@ -92,8 +92,8 @@ impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
         };
         let is_retry = matches!(action, ErrorAction::Retry(_));
         let then = match tries.next(action) {
-            Next::Retry { pause, then } if can_retry => {
-                let why = format_args!("try {} in {pause:.0?}", tries.count());
+            Next::Retry { pause, then, most } if can_retry => {
+                let why = format_args!("try {} of {most} in {pause:.0?}", tries.count());
                 owner.report(Decision::Retried, Some(&why));
                 return AfterTry::Retry {
                     pause,

@@ -345,6 +345,12 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         if self.is_rollback_forced {
             return Err(self.lost());
         }
+        let is_recorded = matches!(found, Ok(_) | Err(Rejected::Done));
+        if let Some(again) = request.again.as_ref().filter(|_| is_recorded) {
+            let observer = runtime.observer;
+            observer.decided(Decision::Misconfigured, &request.id, 0);
+            return Err((**again).clone());
+        }
         match found {
             Ok(found) => runtime.replay(request, found).map(TransactionClaim::Replay),
             Err(why) => Err(runtime.reject(request, &why)),
