@@ -28,7 +28,8 @@ macro_rules! over {
     (
         $module:ident, $Server:ty, $Store:ident, $Pool:ident, $PoolOptions:ident,
         others: $others:literal, ends: $ends:expr,
-        note: $note:literal, trigger: $trigger:expr, refusals: $refusals:expr
+        note: $note:literal, trigger: $trigger:expr, refusals: $refusals:expr,
+        tries: $tries:expr, ends_of_tries: $ends_of_tries:expr
     ) => {
         mod $module {
             use super::*;
@@ -141,6 +142,23 @@ macro_rules! over {
                     );
                 }
             }
+
+            /// A trigger fails each first try in one way, and the second one in another.
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn a_claim_whose_answer_was_lost_is_unknown_whatever_its_next_try_says() {
+                let server = <$Server>::empty().await;
+                let store = server.store().await;
+                for (first, then, is_unknown) in $ends_of_tries {
+                    for statement in $tries {
+                        let statement = statement.replace("FIRST", first).replace("THEN_", then);
+                        server.execute(&statement).await;
+                    }
+                    let key = id(&format!("{first}, {then}"));
+                    let claim = Claim::new(key, Owner::generate(), LONG, LONG);
+                    let error = store.claim(&claim).await.unwrap_err();
+                    assert_eq!(error.is_unknown(), is_unknown, "{first}, {then}: {error}");
+                }
+            }
         }
     };
 }
@@ -246,6 +264,25 @@ stale!(
     [("SET SESSION TRANSACTION READ ONLY", "SELECT 1")]
 );
 
+/// Counts in a table without transactions.
+const MYSQL_TRIES: [&str; 4] = [
+    "CREATE TABLE IF NOT EXISTS tries (number BIGINT) ENGINE = MyISAM",
+    "INSERT INTO tries SELECT 0 FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM tries)",
+    "DROP TRIGGER IF EXISTS refuse",
+    "CREATE TRIGGER refuse BEFORE INSERT ON idem_records FOR EACH ROW BEGIN \
+       UPDATE tries SET number = number + 1; \
+       IF (SELECT number FROM tries) % 2 = 1 \
+       THEN SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = FIRST; \
+       ELSE SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = THEN_; END IF; END",
+];
+const MYSQL_ENDS: [(&str, &str, bool); 5] = [
+    ("2013", "1205", true),
+    ("2013", "1142", true),
+    ("2013", "1114", true),
+    ("4031", "1205", false),
+    ("4031", "1142", false),
+];
+
 over!(
     on_postgres, PostgresServer, PostgresStore, PgPool, PgPoolOptions,
     others: "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid \
@@ -266,6 +303,21 @@ over!(
     ],
     refusals: [
         "57P05", "57P01", "57P02", "57P04", "25P04", "25006", "0A000", "26000", "42P05", "25P02",
+    ],
+    tries: [
+        "CREATE SEQUENCE IF NOT EXISTS tries",
+        "CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+           IF nextval('tries') % 2 = 1 THEN RAISE EXCEPTION 'first' USING ERRCODE = 'FIRST'; END IF; \
+           RAISE EXCEPTION 'then' USING ERRCODE = 'THEN_'; END $$",
+        "CREATE OR REPLACE TRIGGER refuse BEFORE INSERT ON idem_records FOR EACH ROW EXECUTE \
+         FUNCTION refuse()",
+    ],
+    ends_of_tries: [
+        ("57P01", "55P03", true),
+        ("57P01", "42501", true),
+        ("57P01", "53100", true),
+        ("57P05", "55P03", false),
+        ("57P05", "42501", false),
     ]
 );
 over!(
@@ -284,7 +336,8 @@ over!(
     refusals: [
         "1047", "1053", "1412", "1927", "2006", "2013", "3101", "3169", "4031", "1290", "1792",
         "1836", "1243", "1615",
-    ]
+    ],
+    tries: MYSQL_TRIES, ends_of_tries: MYSQL_ENDS
 );
 over!(
     real_mysql, MySqlServer, MySqlStore, MySqlPool, MySqlPoolOptions,
@@ -302,5 +355,6 @@ over!(
     refusals: [
         "1047", "1053", "1412", "1927", "2006", "2013", "3101", "3169", "4031", "1290", "1792",
         "1836", "1243", "1615",
-    ]
+    ],
+    tries: MYSQL_TRIES, ends_of_tries: MYSQL_ENDS
 );

@@ -11,6 +11,7 @@ pub(crate) mod errors;
 mod idle;
 mod pool;
 mod queue;
+mod retries;
 mod settings;
 pub(crate) mod sweep;
 pub(crate) mod table_check;
@@ -34,6 +35,8 @@ use self::errors::{StepError, classify, failed};
 pub(crate) use self::pool::close_idle;
 use self::pool::{ConnectionPool, PooledConnection};
 use self::queue::{StepPermit, StepQueue};
+pub(crate) use self::retries::Resend;
+use self::retries::{Retries, Retry};
 pub(crate) use self::settings::{Settings, TIME_LIMIT};
 use self::sqlx::Pool;
 use self::sweep::Sweep;
@@ -47,8 +50,6 @@ use crate::waiters::LocalWaiters;
 pub(crate) const CONNECT_WAIT: Duration = Duration::from_millis(1800);
 /// How much longer the caller waits for the runtime that carries the step out.
 const GRACE: Duration = Duration::from_millis(100);
-/// How often a step is sent again after a conflict with another transaction.
-const CONFLICTS: u32 = 20;
 
 /// The rest of a method, boxed in this crate so that programs that call it need not compile all of
 /// it again.
@@ -81,14 +82,6 @@ pub(crate) struct Executor<D: Dialect> {
 enum Queue {
     Steps,
     Reads,
-}
-
-/// Whether work may be sent again if its result is unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Resend {
-    /// A second time changes nothing.
-    Harmless,
-    Never,
 }
 
 /// How a step is carried out.
@@ -184,7 +177,7 @@ impl<D: Dialect> Executor<D> {
         self.keep_swept();
         let options = StepOptions {
             queue: Queue::Reads,
-            ..StepOptions::new(Resend::Harmless)
+            ..StepOptions::new(Resend::Reads)
         };
         self.run_queued(options, work).await
     }
@@ -330,10 +323,10 @@ impl<D: Dialect> Executor<D> {
                 Err(StepError::Store(error)) => {
                     self.queue(options).note_answer();
                     connection.return_to_pool();
-                    return Err(error);
+                    return Err(retries.settle(error));
                 }
                 Err(StepError::Sql(error)) => (error, options.resend),
-                Err(StepError::Unsent(error)) => (error, Resend::Harmless),
+                Err(StepError::Unsent(error)) => (error, Resend::Reads),
             };
             match retries.decide(classify::<D>(&error), resend) {
                 Retry::After(pause) => {
@@ -342,7 +335,10 @@ impl<D: Dialect> Executor<D> {
                 }
                 Retry::OnAnotherConnection => {}
                 Retry::OnNewConnection => self.connections.close_idle(),
-                Retry::Never => return Err(self.final_error(options, error, connection).await),
+                Retry::Never => {
+                    let error = self.final_error(options, error, connection).await;
+                    return Err(retries.settle(error));
+                }
             }
         }
     }
@@ -499,55 +495,6 @@ impl<D: Dialect> Executor<D> {
     #[allow(dead_code, reason = "used with one version of sqlx alone")]
     pub(crate) fn answers(&self) -> u64 {
         self.steps.answers()
-    }
-}
-
-/// Counts how often one step was sent again.
-struct Retries {
-    conflicts: u32,
-    losses: u32,
-    most_losses: u32,
-    was_stale: bool,
-}
-
-/// Whether a step is sent again.
-enum Retry {
-    After(Duration),
-    OnAnotherConnection,
-    /// Not on one that is idle now.
-    OnNewConnection,
-    Never,
-}
-
-impl Retries {
-    /// After a restart of the server, each idle connection of the pool is lost.
-    fn new(connections: u32) -> Self {
-        Self {
-            conflicts: 0,
-            losses: 0,
-            most_losses: connections.saturating_add(1),
-            was_stale: false,
-        }
-    }
-
-    fn decide(&mut self, error: ErrorClass, resend: Resend) -> Retry {
-        match error {
-            ErrorClass::Conflict if self.conflicts < CONFLICTS => {
-                self.conflicts += 1;
-                let longest = 1000 * u64::from(self.conflicts);
-                Retry::After(Duration::from_micros(fastrand::u64(..longest)))
-            }
-            ErrorClass::Stale(..) if !self.was_stale => {
-                self.was_stale = true;
-                Retry::OnNewConnection
-            }
-            ErrorClass::Lost if resend == Resend::Never => Retry::Never,
-            ErrorClass::Lost | ErrorClass::Ended(_) if self.losses < self.most_losses => {
-                self.losses += 1;
-                Retry::OnAnotherConnection
-            }
-            _ => Retry::Never,
-        }
     }
 }
 
