@@ -163,6 +163,84 @@ macro_rules! over {
     };
 }
 
+/// Transactions of the application that write nothing by its own doing: its connections are as good
+/// as before.
+macro_rules! own_doing {
+    ($name:ident, $Server:ty, $Store:ident, $PoolOptions:ident, $id:literal, $begins:expr) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            let database = <$Server>::empty().await;
+            let options = $PoolOptions::new().max_connections(CONNECTIONS);
+            let options = options.test_before_acquire(false);
+            let pool = options.connect(&database.url()).await.unwrap();
+            let store = $Store::new(pool.clone());
+            store.migrate().await.unwrap();
+            let idempotency = runtime(store);
+            let operation = |key| idempotency.operation("orders").key(key);
+            let connections = async || {
+                let (mut all, mut ids) = (Vec::new(), Vec::new());
+                for _ in 0..CONNECTIONS {
+                    let mut on = pool.acquire().await.unwrap();
+                    let id = sqlx::query_scalar::<_, i64>($id);
+                    ids.push(id.fetch_one(&mut *on).await.unwrap());
+                    all.push(on);
+                }
+                for mut on in all {
+                    on.return_to_pool().await;
+                }
+                ids.sort_unstable();
+                ids
+            };
+            let before = connections().await;
+            for begin in $begins {
+                let mut tx = pool.begin_with(begin).await.unwrap();
+                let refused = operation("refused").run_in(&mut tx, async |_| Ok::<_, Failed>(1));
+                assert!(refused.await.is_err(), "{begin}");
+                tx.rollback().await.unwrap();
+            }
+            // The body goes on after an error, as only some databases let it.
+            let _ = operation("swallowed")
+                .transaction(&pool, async |tx| {
+                    let wrong = "SELECT no_column FROM idem_records";
+                    let _ = sqlx::raw_sql(wrong).execute(&mut **tx).await;
+                    Ok::<_, Failed>(1)
+                })
+                .await;
+            for key in 0..2 * CONNECTIONS {
+                let operation = idempotency.operation("orders").key(&key);
+                let call = operation.transaction(&pool, async |_| Ok::<_, Failed>(1));
+                call.await.unwrap();
+            }
+            assert_eq!(connections().await, before);
+        }
+    };
+}
+
+own_doing!(
+    postgres_keeps_connections_whose_transaction_is_read_only_or_has_failed,
+    PostgresServer,
+    PostgresStore,
+    PgPoolOptions,
+    "SELECT pg_backend_pid()::bigint",
+    ["BEGIN READ ONLY", "BEGIN; SET TRANSACTION READ ONLY"]
+);
+own_doing!(
+    mariadb_keeps_connections_whose_transaction_is_read_only_or_has_failed,
+    MariaDbServer,
+    MySqlStore,
+    MySqlPoolOptions,
+    "SELECT CAST(CONNECTION_ID() AS SIGNED)",
+    ["START TRANSACTION READ ONLY"]
+);
+own_doing!(
+    real_mysql_keeps_connections_whose_transaction_is_read_only_or_has_failed,
+    MySqlServer,
+    MySqlStore,
+    MySqlPoolOptions,
+    "SELECT CAST(CONNECTION_ID() AS SIGNED)",
+    ["START TRANSACTION READ ONLY"]
+);
+
 /// What a connection is left with that then never takes a statement again, and what it does to it.
 macro_rules! stale {
     ($name:ident, $Server:ty, $Store:ident, $PoolOptions:ident, $leaves:expr) => {
