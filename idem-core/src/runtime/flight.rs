@@ -3,7 +3,8 @@
 //! At any time one call asks the store and one call waits there; the others wait for these two. An
 //! answer serves only the calls that had joined before its message was sent: an older answer may
 //! describe a record that was forgotten since. So of many duplicates, the first asks for itself,
-//! and the second for all others.
+//! and the second for all others. If the store gives a call no answer, all calls that are here by
+//! then fail with it: one after the other, they would take that time again and again.
 //!
 //! The call that asks or waits may be alive and not polled. After [`PATIENCE`] another call takes
 //! over.
@@ -29,7 +30,7 @@ use self::state::State;
 use crate::base::clock;
 use crate::base::sync::{Mutex, MutexGuard, Notify};
 use crate::encoding::fingerprint::Fingerprint;
-use crate::error::StoreError;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{Encoded, RecordId};
 
 const SHARDS: usize = 32;
@@ -89,6 +90,15 @@ pub(crate) enum SharedAnswer {
 impl SharedAnswer {
     fn is_in_flight(&self) -> bool {
         matches!(self, Self::InFlight { .. })
+    }
+
+    /// The error of a store that gave no answer.
+    fn outage(&self) -> Option<&StoreError> {
+        use StoreErrorKind::{Timeout, Unavailable};
+        match self {
+            Self::Failed(error) if matches!(error.kind(), Timeout | Unavailable) => Some(error),
+            _ => None,
+        }
     }
 }
 

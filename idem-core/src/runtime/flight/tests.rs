@@ -111,6 +111,25 @@ async fn a_call_that_waits_goes_on_for_an_answer_that_was_asked_for_after_it_cam
 }
 
 #[tokio::test(start_paused = true)]
+async fn that_the_store_gave_no_answer_is_for_all_that_are_here_and_for_none_that_come_later() {
+    use StoreErrorKind::{Refused, Timeout, Unavailable};
+    for (kind, is_for_all) in [(Timeout, true), (Unavailable, true), (Refused, false)] {
+        let flights = Arc::new(Flights::new());
+        let mut asks = seat(&flights, 1);
+        let mut here = seat(&flights, 1);
+        asks.claim_answered(None, SharedAnswer::Failed(StoreError::new(kind, "")));
+        let mut later = seat(&flights, 1);
+        assert!(matches!(later.look(None, None), Ok(FlightStep::Ask)));
+        drop(later);
+        assert_eq!(
+            matches!(here.look(None, None), Ok(FlightStep::Answer(_))),
+            is_for_all,
+            "{kind:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_call_did_for_the_others_is_taken_over_at_once_when_it_goes_away() {
     let now = clock::now();
     let deadline = Some(clock::after(clock::now(), HOUR));
