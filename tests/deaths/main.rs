@@ -13,6 +13,8 @@
 )]
 
 mod bad_input;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod beside;
 mod dropped;
 mod keeper;
 mod killed;

@@ -1,11 +1,5 @@
 //! The servers under test, each with the store on it.
 
-use std::time::Duration;
-
-#[cfg(feature = "mysql")]
-use idem::sqlx::mysql::MySqlPoolOptions;
-#[cfg(feature = "postgres")]
-use idem::sqlx::postgres::PgPoolOptions;
 use idem::store::{Store as _, StoreHandle};
 use idem::{Idempotency, StoreError};
 use idem_redis::RedisStore;
@@ -16,10 +10,7 @@ use idem_testkit::{MariaDbServer, MySqlServer};
 use idem_testkit::{Proxy, RedisServer};
 use tokio::sync::OnceCell;
 
-use crate::support::eventually;
-
-/// How long a step may take where its limit does not matter: a machine may be busy.
-const PATIENT: Duration = Duration::from_secs(15);
+use crate::support::{eventually, patient_store};
 
 /// The kind of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,36 +137,6 @@ pub(crate) async fn process(url: &str) -> Idempotency {
 /// Returns a process whose store waits 15 s for each step, so that no step fails on a busy machine.
 pub(crate) async fn patient(url: &str) -> Idempotency {
     after_its_first_step(Idempotency::new(patient_store(url).await)).await
-}
-
-pub(crate) async fn patient_store(url: &str) -> StoreHandle {
-    match url.split("://").next() {
-        #[cfg(feature = "postgres")]
-        Some("postgres") => {
-            let pool = PgPoolOptions::new().test_before_acquire(false);
-            let pool = pool.connect(url).await.unwrap();
-            let store = idem::PostgresStore::builder(pool).time_limit(PATIENT);
-            store.build().into_handle()
-        }
-        #[cfg(feature = "mysql")]
-        Some("mysql") => {
-            let pool = MySqlPoolOptions::new().test_before_acquire(false);
-            let pool = pool.connect(url).await.unwrap();
-            let store = idem::MySqlStore::builder(pool).time_limit(PATIENT);
-            store.build().into_handle()
-        }
-        #[cfg(feature = "sqlite")]
-        Some("sqlite") => {
-            let pool = idem::sqlx::SqlitePool::connect(url).await.unwrap();
-            let store = idem::SqliteStore::builder(pool).time_limit(PATIENT);
-            store.build().into_handle()
-        }
-        _ => {
-            let store = RedisStore::builder().url(url).time_limit(PATIENT);
-            let store = store.connect_time_limit(PATIENT).connect();
-            store.await.unwrap().into_handle()
-        }
-    }
 }
 
 /// Has it connect, and look at the table: on a busy machine that takes longer than a lease of these

@@ -23,8 +23,7 @@ use tokio::process::Command;
 
 use crate::matrix::PLACES;
 use crate::owner::end_with_parent;
-use crate::server::patient_store;
-use crate::support::{LONG, World};
+use crate::support::{LONG, World, patient_store};
 use crate::wire::Leg;
 
 const PLACE: &str = "deaths.steps";
@@ -300,8 +299,5 @@ async fn p5_postgres_after_a_kill_at_any_message_the_next_call_goes_on_at_the_ri
 #[cfg(feature = "sqlite")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p5_sqlite_after_a_kill_at_any_message_the_next_call_goes_on_at_the_right_step() {
-    let world = World::sqlite();
-    // Makes the file.
-    drop(world.process().await);
-    all(world).await;
+    all(World::sqlite().await).await;
 }

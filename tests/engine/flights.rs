@@ -8,10 +8,12 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use idem::{Begin, Error, Idempotency, InFlight, MemoryStore, Operation, Outcome};
+use crate::edges::Down;
+use idem::{Begin, Error, Idempotency, InFlight, MemoryStore, Operation, Outcome, StoreErrorKind};
 use idem_testkit::{Fault, FaultStore, Faults, Gate, Step};
 use tokio::time::Instant;
 
@@ -271,6 +273,39 @@ async fn p11_a_claim_whose_caller_is_not_polled_costs_a_moment_also_after_others
     let began = Instant::now();
     assert_eq!(gives(world.call(), 3).await.unwrap(), (true, 1));
     assert!(began.elapsed() < MOMENT, "{:?}", began.elapsed());
+}
+
+/// The time limit of a step, as stores have it.
+const LIMIT: Duration = Duration::from_millis(900);
+
+#[tokio::test(start_paused = true)]
+async fn p4_each_duplicate_of_a_store_that_gives_no_answer_fails_within_two_seconds() {
+    // Every other call goes away by itself, so long after it has begun.
+    for leaves in [None, Some(1), Some(100), Some(300), Some(1700)] {
+        for pause in [0, 13, 60, 240, 260, 700] {
+            let idempotency = Idempotency::new(Down {
+                asked: Arc::default(),
+                takes: LIMIT,
+                kind: StoreErrorKind::Timeout,
+            });
+            let calls = (0..20_u64).map(|number| {
+                let operation = idempotency.operation("flights").key("k").wait(WAIT);
+                let leaves = leaves.filter(|_| number % 2 == 0);
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(pause * number)).await;
+                    let began = Instant::now();
+                    let leaves = leaves.map_or(WAIT, Duration::from_millis);
+                    let answer = tokio::time::timeout(leaves, gives(operation, 1)).await;
+                    assert!(!matches!(answer, Ok(Ok(_))));
+                    began.elapsed()
+                })
+            });
+            for call in calls.collect::<Vec<_>>() {
+                let took = call.await.unwrap();
+                assert!(took < 2 * MOMENT, "{leaves:?}, {pause}: {took:?}");
+            }
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,6 +13,11 @@ use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+#[cfg(feature = "mysql")]
+use idem::sqlx::mysql::MySqlPoolOptions;
+#[cfg(feature = "postgres")]
+use idem::sqlx::postgres::PgPoolOptions;
+use idem::store::{Store as _, StoreHandle};
 use idem::{Builder, Idempotency, MemoryStore};
 use idem_redis::RedisStore;
 use idem_testkit::{FaultStore, Faults, RedisServer};
@@ -60,7 +65,7 @@ impl World {
     }
 
     #[cfg(feature = "sqlite")]
-    pub(crate) fn sqlite() -> Self {
+    pub(crate) async fn sqlite() -> Self {
         static FILES: AtomicU32 = AtomicU32::new(0);
         let process = std::process::id();
         let file = FILES.fetch_add(1, Ordering::Relaxed);
@@ -68,6 +73,7 @@ impl World {
             .join(format!("records-{process}-{file}.db"));
         let file = SqliteFile(file);
         drop(SqliteFile(file.0.clone()));
+        idem::SqliteStore::connect(file.url()).await.unwrap();
         Self::Sqlite(file)
     }
 
@@ -126,17 +132,7 @@ impl World {
     pub(crate) async fn builder(&self) -> Builder {
         match self {
             Self::Memory(store) => Idempotency::builder(store.clone()),
-            Self::Redis(url) => Idempotency::builder(RedisStore::connect(url).await.unwrap()),
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(file) => {
-                Idempotency::builder(idem::SqliteStore::connect(file.url()).await.unwrap())
-            }
-            #[cfg(feature = "postgres")]
-            Self::Postgres(url) => {
-                Idempotency::builder(idem::PostgresStore::connect(url).await.unwrap())
-            }
-            #[cfg(feature = "mysql")]
-            Self::MySql(url) => Idempotency::builder(idem::MySqlStore::connect(url).await.unwrap()),
+            _ => Idempotency::builder(patient_store(&self.url()).await),
         }
     }
 
@@ -144,19 +140,40 @@ impl World {
     pub(crate) async fn faulty(&self) -> (Builder, Faults) {
         match self {
             Self::Memory(store) => faulty(FaultStore::new(store.clone())),
-            Self::Redis(url) => faulty(FaultStore::new(RedisStore::connect(url).await.unwrap())),
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(file) => faulty(FaultStore::new(
-                idem::SqliteStore::connect(file.url()).await.unwrap(),
-            )),
-            #[cfg(feature = "postgres")]
-            Self::Postgres(url) => faulty(FaultStore::new(
-                idem::PostgresStore::connect(url).await.unwrap(),
-            )),
-            #[cfg(feature = "mysql")]
-            Self::MySql(url) => faulty(FaultStore::new(
-                idem::MySqlStore::connect(url).await.unwrap(),
-            )),
+            _ => faulty(FaultStore::new(patient_store(&self.url()).await)),
+        }
+    }
+}
+
+/// How long a step may take where its limit does not matter: a machine may be busy.
+const PATIENT: Duration = Duration::from_secs(15);
+
+pub(crate) async fn patient_store(url: &str) -> StoreHandle {
+    match url.split("://").next() {
+        #[cfg(feature = "postgres")]
+        Some("postgres") => {
+            let pool = PgPoolOptions::new().test_before_acquire(false);
+            let pool = pool.connect(url).await.unwrap();
+            let store = idem::PostgresStore::builder(pool).time_limit(PATIENT);
+            store.build().into_handle()
+        }
+        #[cfg(feature = "mysql")]
+        Some("mysql") => {
+            let pool = MySqlPoolOptions::new().test_before_acquire(false);
+            let pool = pool.connect(url).await.unwrap();
+            let store = idem::MySqlStore::builder(pool).time_limit(PATIENT);
+            store.build().into_handle()
+        }
+        #[cfg(feature = "sqlite")]
+        Some("sqlite") => {
+            let pool = idem::sqlx::SqlitePool::connect(url).await.unwrap();
+            let store = idem::SqliteStore::builder(pool).time_limit(PATIENT);
+            store.build().into_handle()
+        }
+        _ => {
+            let store = RedisStore::builder().url(url).time_limit(PATIENT);
+            let store = store.connect_time_limit(PATIENT).connect();
+            store.await.unwrap().into_handle()
         }
     }
 }
@@ -204,7 +221,7 @@ macro_rules! over_all_stores {
         mod sqlite {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                super::$name(super::World::sqlite()).await;
+                super::$name(super::World::sqlite().await).await;
             })*
         }
 

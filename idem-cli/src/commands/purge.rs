@@ -14,7 +14,7 @@ use serde_json::json;
 use super::change::refuse_trail;
 use super::list::{tell_of, tell_of_digests, valid};
 use super::purged_steps::{PurgedCalls, PurgedSteps, is_in_run};
-use super::steps::{MOST_FLAT, PREFIX};
+use super::steps::PREFIX;
 use crate::args::{Purge, State};
 use crate::ask;
 use crate::failure::{Failure, without_entry};
@@ -54,17 +54,25 @@ pub(crate) async fn run(store: &AnyStore, args: &Purge, json: bool) -> Result<()
     tell_of_digests(purged.has_digests);
     let kept = purged.kept + u64::try_from(purged.unreadable.len()).unwrap_or(u64::MAX);
     if json {
-        return Ok(print::json(
-            &json!({ "operation": args.operation, "removed": removed, "kept": kept, "who": ask::who() }),
-        )?);
+        return Ok(print::json(&json!({
+            "operation": args.operation,
+            "removed": removed,
+            "kept": kept,
+            "steps_left": purged.steps_left,
+            "who": ask::who(),
+        }))?);
     }
     let of_steps = match purged.steps {
         0 => String::new(),
         steps => format!(" ({steps} of them of steps)"),
     };
+    let left = match purged.steps_left {
+        0 => String::new(),
+        left => format!("; {left} steps of other calls are left"),
+    };
     Ok(print::line(&format!(
         "{removed} records of {scope} removed{of_steps}, {kept} kept because they are alive, have \
-         changed or cannot be read"
+         changed or cannot be read{left}"
     ))?)
 }
 
@@ -109,6 +117,7 @@ async fn remove_with_steps(
         remove_all(store, args, &listing, |_| true, purged).await?;
     }
     purged.steps = purged.removed - before;
+    purged.steps_left = steps.left.get();
     if steps.knows_keys() {
         purged.has_digests = has_digests;
     }
@@ -207,6 +216,8 @@ struct Purged {
     removed: u64,
     /// How many of them were steps.
     steps: u64,
+    /// How many steps of other calls were met, which may go on.
+    steps_left: u64,
     /// Records that are alive or have changed.
     kept: u64,
     /// A set, because a listing may repeat a record.
@@ -243,6 +254,14 @@ async fn remove_all(
         for Unreadable { id, error, .. } in page.unreadable {
             purged.keep_unreadable(id, &error);
         }
+        // A step inside of these has a digest of the key, so it is removed after its outer step only.
+        let long = page.records.iter().filter(|listed| {
+            is_in_run(&listed.id) && listed.id.key().len() > RecordId::MAX_KEY_IN_STEPS
+        });
+        purged
+            .calls
+            .kept
+            .extend(long.filter_map(|step| step.info.run));
         let (alive, batch): (Vec<Listed>, Vec<Listed>) = page
             .records
             .into_iter()
@@ -272,8 +291,11 @@ async fn remove_all(
             match answer {
                 Ok(Intervened::Done { .. }) => {
                     purged.removed += 1;
-                    purged.calls.removed.extend(info.run);
-                    let run = info.run.filter(|_| id.key().len() > MOST_FLAT);
+                    let removed = info.run.map(|run| (run, id.clone()));
+                    purged.calls.removed.extend(removed);
+                    let run = info
+                        .run
+                        .filter(|_| id.key().len() > RecordId::MAX_KEY_IN_STEPS);
                     purged.long.extend(run.map(|run| (id, run)));
                 }
                 Ok(Intervened::Nothing) => {}

@@ -1,20 +1,21 @@
 //! The steps that a purge removes after their calls.
 
-use std::collections::HashSet;
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
 
 use idem_core::record::{Owner, RecordId, is_step};
-use idem_core::store::admin::{KeyFilter, Listed, Listing};
+use idem_core::store::admin::{KeyFilter, Listing, Page};
 use idem_core::{Key, StoreError};
 
 use super::keys_of;
-use super::steps::{MOST_FLAT, PREFIX, runs_in};
+use super::steps::{PREFIX, runs_in};
 use crate::args::Purge;
 use crate::store::AnyStore;
 
 /// The runs of the calls that a purge has met.
 #[derive(Default)]
 pub(super) struct PurgedCalls {
-    pub(super) removed: HashSet<Owner>,
+    pub(super) removed: HashMap<Owner, RecordId>,
     pub(super) kept: HashSet<Owner>,
     /// Calls that were kept, of which nobody knows the run.
     pub(super) unknown: Vec<RecordId>,
@@ -30,6 +31,8 @@ pub(super) struct PurgedSteps {
     is_all: bool,
     /// Only those of calls with one of these keys.
     keys: Option<Vec<Key>>,
+    /// How many steps were met that are not removed.
+    pub(super) left: Cell<u64>,
 }
 
 /// Returns whether this is the record of a step, or says that the run of steps has ended.
@@ -49,6 +52,7 @@ impl PurgedSteps {
             seen: HashSet::new(),
             is_all: names_steps || !is_narrow,
             keys: key.filter(|_| !names_steps).map(keys_of),
+            left: Cell::default(),
         }
     }
 
@@ -64,16 +68,23 @@ impl PurgedSteps {
         }
         for listing in self.listings(store, args, listings).await? {
             let seen = &mut self.seen;
-            each(store, listing, |listed| seen.extend(runs_in(&listed.id))).await?;
+            each(store, listing, |page| {
+                seen.extend(page.records.iter().flat_map(|step| runs_in(&step.id)));
+            })
+            .await?;
         }
         // Steps that are purged by themselves: nobody else looks at their calls.
         let step = args.operation.as_deref().filter(|name| is_step(name));
         let around = step.and_then(|step| step.strip_prefix(PREFIX)?.rsplit_once('/'));
         if let Some((call, _)) = around {
             for operation in [call.to_owned(), [PREFIX, call].concat()] {
-                let kept = &mut self.calls.kept;
+                let PurgedCalls { kept, unknown, .. } = &mut self.calls;
                 let listing = Listing::all().operation(operation);
-                each(store, listing, |listed| kept.extend(listed.info.run)).await?;
+                each(store, listing, |page| {
+                    kept.extend(page.records.iter().filter_map(|call| call.info.run));
+                    unknown.extend(page.unreadable.iter().map(|call| call.id.clone()));
+                })
+                .await?;
             }
         }
         Ok(())
@@ -93,7 +104,12 @@ impl PurgedSteps {
         args: &Purge,
         listings: &[Listing],
     ) -> Result<Vec<Listing>, StoreError> {
-        if !self.is_all && self.calls.removed.is_empty() {
+        let PurgedCalls {
+            removed,
+            kept,
+            unknown,
+        } = &self.calls;
+        if !self.is_all && removed.is_empty() && kept.is_empty() && unknown.is_empty() {
             return Ok(Vec::new());
         }
         let mut listings = listings.to_vec();
@@ -114,7 +130,7 @@ impl PurgedSteps {
         };
         // The key of a step has more parts, or begins with a digest.
         let filter = |key: &Key| {
-            let is_flat = key.as_str().len() <= MOST_FLAT;
+            let is_flat = key.as_str().len() <= RecordId::MAX_KEY_IN_STEPS;
             let part = key.first_part().filter(|_| is_flat)?;
             Some(KeyFilter::first_part(&part))
         };
@@ -133,8 +149,15 @@ impl PurgedSteps {
         self.keys.is_some()
     }
 
-    /// Returns whether a listed record is one of these.
+    /// Returns whether a listed record is one of these, and counts it if it is another step.
     pub(super) fn has(&self, id: &RecordId) -> bool {
+        let has = self.is_removed(id);
+        self.left
+            .set(self.left.get() + u64::from(!has && is_in_run(id)));
+        has
+    }
+
+    fn is_removed(&self, id: &RecordId) -> bool {
         let PurgedCalls {
             removed,
             kept,
@@ -145,7 +168,10 @@ impl PurgedSteps {
         }
         let is_of_key = |keys: &Vec<Key>| keys.iter().any(|key| is_of_key(id, key));
         if !self.is_all {
-            return runs_in(id).any(|run| removed.contains(&run));
+            // A run may also be in the key of another call, if a client has sent that.
+            let is_of =
+                |call: &RecordId, run| id.is_step_of(call, run) || *id == call.beside().end_of(run);
+            return runs_in(id).any(|run| removed.get(&run).is_some_and(|call| is_of(call, run)));
         }
         self.keys.as_ref().is_none_or(is_of_key)
             && runs_in(id).all(|run| {
@@ -156,15 +182,15 @@ impl PurgedSteps {
     }
 }
 
-/// Looks at each record of a listing.
+/// Looks at each page of a listing.
 async fn each(
     store: &AnyStore,
     mut listing: Listing,
-    mut look: impl FnMut(&Listed),
+    mut look: impl FnMut(&Page),
 ) -> Result<(), StoreError> {
     loop {
         let page = store.list(&listing).await?;
-        page.records.iter().for_each(&mut look);
+        look(&page);
         match page.next {
             Some(next) => listing = listing.after(next),
             None => return Ok(()),

@@ -13,8 +13,6 @@ use crate::store::AnyStore;
 
 /// How the operations of the records of steps begin.
 pub(super) const PREFIX: &str = "idem.step/";
-/// In the key of a step, a longer key of its call is a digest.
-pub(super) const MOST_FLAT: usize = 188;
 /// How many steps a question names.
 const MOST_NAMED: usize = 10;
 
@@ -66,7 +64,7 @@ pub(super) async fn find(
     let mut unfinished = vec![(call.clone(), run)];
     while let Some((outer, run)) = unfinished.pop() {
         // The listing of the call has the others already.
-        if outer == *call || outer.key().len() > MOST_FLAT {
+        if outer == *call || outer.key().len() > RecordId::MAX_KEY_IN_STEPS {
             let inside = Listing::all().steps_of(outer.clone(), run);
             list(store, inside, &mut listed).await?;
         }

@@ -340,15 +340,8 @@ impl<N: StepName + Send, P: Send> Step<N, (), P> {
         E: From<Error> + Send,
     {
         async move {
-            let (operation, again) = self.begin_in(tx).await;
-            let outcome = operation.run_in(tx, body).await?;
-            match again.filter(|_| outcome.is_replayed()) {
-                Some(error) => {
-                    current::taint();
-                    Err(error.into())
-                }
-                None => Ok(outcome.into_inner()),
-            }
+            let outcome = self.begin_in(tx).await.run_in(tx, body).await;
+            outcome.map(Outcome::into_inner)
         }
     }
 
@@ -454,24 +447,23 @@ impl<N: StepName, Q, P> Step<N, Q, P> {
             Some(scope) if scope.must_be_inside() => Err(placed.config(MUST_BE_INSIDE)),
             Some(scope) => scope.run(false).await,
         };
-        let (mut operation, again) = placed.of_run(run);
-        if let Some(error) = again {
-            operation.draft.refuse(error);
+        let mut operation = placed.of_run(run);
+        if let Some(error) = operation.draft.again.take() {
+            operation.draft.refuse(*error);
         }
         operation
     }
 
     /// As [`begin`](Self::begin), of a step in a transaction of the caller's. Begun again in this
-    /// try of the body, it may run if the transaction before was rolled back. It may not replay,
-    /// and this is the error then.
-    async fn begin_in<X, S>(self, tx: &mut X) -> (Operation<'static, Q, P>, Option<Error>)
+    /// try of the body, it may run if the transaction before was rolled back, but not replay.
+    async fn begin_in<X, S>(self, tx: &mut X) -> Operation<'static, Q, P>
     where
         X: Transaction<S>,
         S: Store,
     {
         let placed = self.placed();
         let run = match placed.scope() {
-            None => return (placed.operation, None),
+            None => return placed.operation,
             Some(scope) if scope.is_in(tx) => scope.run_inside(tx).await,
             Some(scope) if scope.must_be_inside() => Err(placed.config(MUST_BE_INSIDE)),
             Some(scope) => scope.run(true).await,
@@ -530,21 +522,19 @@ impl<N: StepName, Q, P> Placed<N, Q, P> {
         Error::config(&shown(&format!("{call}/{}", self.name.text())), reason)
     }
 
-    /// The operation with the record of the step, and the error if this try of the body has begun
-    /// it before.
-    fn of_run(mut self, run: Result<Owner, Error>) -> (Operation<'static, Q, P>, Option<Error>) {
-        let mut again = None;
+    /// The operation with the record of the step, noted if this try of the body has begun it before.
+    fn of_run(mut self, run: Result<Owner, Error>) -> Operation<'static, Q, P> {
         match run.and_then(|run| self.id_of(run)) {
             Ok(id) => {
                 if !self.scope().is_none_or(|scope| scope.begin(&id)) {
-                    again = Some(self.config(BEGUN_BEFORE));
+                    self.operation.draft.again = Some(Box::new(self.config(BEGUN_BEFORE)));
                 }
                 self.operation.draft.identify(id);
             }
             Err(error) if self.operation.draft.goes_on_without(&error) => {}
             Err(error) => self.operation.draft.refuse(error),
         }
-        (self.operation, again)
+        self.operation
     }
 
     fn id_of(&self, run: Owner) -> Result<RecordId, Error> {

@@ -160,7 +160,7 @@ where
                     holder.end(handling, ending, &answer);
                     break answer;
                 }
-                Ruling::Retry { pause, give_up } => {
+                Ruling::Retry { pause, give_up, .. } => {
                     // Boxed, because few calls come here, and the future of every call would be
                     // larger.
                     let goes_on = Box::pin(holder.pause(pause, RecordPlan::GiveUp(give_up)));

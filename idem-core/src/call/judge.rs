@@ -43,6 +43,8 @@ pub(crate) enum Ruling {
     Retry {
         pause: Duration,
         give_up: GiveUp,
+        /// The tries in all.
+        most: u32,
     },
 }
 
@@ -159,12 +161,16 @@ fn rule(facts: Facts, tries: &mut Tries, end: End) -> Ruling {
         End::Error(action) => {
             let is_retry = matches!(action, ErrorAction::Retry(_));
             let then = match tries.next(action) {
-                Next::Retry { pause, then } if facts.reruns == Reruns::Can => {
+                Next::Retry { pause, then, most } if facts.reruns == Reruns::Can => {
                     let give_up = match then {
                         Then::Abandon => GiveUp::Abandon,
                         _ => give_up,
                     };
-                    return Ruling::Retry { pause, give_up };
+                    return Ruling::Retry {
+                        pause,
+                        give_up,
+                        most,
+                    };
                 }
                 _ if is_retry && facts.reruns == Reruns::InTransaction => Then::Release,
                 Next::Retry { then, .. } | Next::Then(then) => then,
@@ -256,8 +262,8 @@ impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
             End::Value | End::Error(_) => {}
         }
         let ruling = rule(facts, tries, end);
-        if let Ruling::Retry { pause, .. } = ruling {
-            let why = format_args!("try {} in {pause:.0?}", tries.count());
+        if let Ruling::Retry { pause, most, .. } = ruling {
+            let why = format_args!("try {} of {most} in {pause:.0?}", tries.count());
             report(Decision::Retried, Some(&why));
         }
         (ruling, answer)

@@ -324,6 +324,12 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         if self.is_rollback_forced {
             return Err(self.lost());
         }
+        let is_recorded = matches!(why, Rejected::Committed { .. } | Rejected::Done);
+        if let Some(again) = request.again.as_ref().filter(|_| is_recorded) {
+            let observer = runtime.observer;
+            observer.decided(Decision::Misconfigured, &request.id, 0);
+            return Err((**again).clone());
+        }
         let replayed = runtime.replay_or_reject(request, why);
         replayed.map(TransactionClaim::Replay)
     }

@@ -28,6 +28,9 @@ pub(crate) struct Request {
     pub(crate) versions: Option<Box<Versions>>,
     /// `None`: the record in flight says nothing.
     pub(crate) metadata: Option<Arc<CallMetadata>>,
+    /// The error if the transaction finds an outcome, for a step that this try of the body has
+    /// begun before.
+    pub(crate) again: Option<Box<Error>>,
 }
 
 impl Request {

@@ -31,6 +31,9 @@ use crate::task::current;
 /// A waiter claims this long after the lease should have expired. Its clock and the store's may
 /// differ a little, and a claim just before the end would only have to be repeated.
 const PAST_THE_LEASE: Duration = Duration::from_millis(5);
+/// A call whose claim got no answer sends it once more if it is younger than this. The stores' time
+/// limits are shorter, so that a call fails within two seconds.
+const RESENT_WITHIN: Duration = Duration::from_secs(1);
 /// How long a waiter that cannot wait at the store sleeps before it asks again.
 const WAIT_WITHOUT_STORE: Duration = Duration::from_millis(100);
 
@@ -98,7 +101,7 @@ impl Runtime {
             }
         }
         let owner = self.store.owner(began);
-        let answer = self.claim(request, owner).await;
+        let answer = self.claim(request, owner, began).await;
         match self.after_claim(request, owner, began, answer, &mut seat) {
             Err(Rejected::InFlight(held)) if !observes => {
                 self.wait(request, began, seat, Some(held)).boxed().await
@@ -120,6 +123,7 @@ impl Runtime {
         let mut pause = Pause::default();
         loop {
             let entered = clock::now();
+            let mut since = entered;
             let turn = match (&mut seat, held.take()) {
                 (Some(seat), _) => {
                     let (turn, has_waited) = seat.turn(request.fingerprint, deadline).await;
@@ -143,7 +147,10 @@ impl Runtime {
                     pause.before_waiting_again(held.attempt).await;
                     let waiting = self.wait_for(request, held, deadline.unwrap_or(entered));
                     match &mut seat {
-                        None => waiting.await,
+                        None => {
+                            waiting.await;
+                            since = clock::now();
+                        }
                         Some(seat) => {
                             seat.while_waiting(waiting).await;
                             seat.wait_ended();
@@ -154,7 +161,7 @@ impl Runtime {
             }
             let sent = clock::now();
             let owner = self.store.owner(sent);
-            let claim = self.claim(request, owner);
+            let claim = self.claim(request, owner, since);
             let answer = match &seat {
                 Some(seat) => seat.while_asking(claim).await,
                 None => claim.await,
@@ -205,27 +212,36 @@ impl Runtime {
     }
 
     /// Sends a claim. If its result is unknown, sends it once more; the store recognises the owner.
+    /// Not if the call has taken a second by then, since `began`: with the wait for other claims
+    /// of its process, it is to fail in time.
     async fn claim(
         self: &Arc<Self>,
         request: &Request,
         owner: Owner,
+        began: Instant,
     ) -> Result<Claimed, StoreError> {
         // If this future ends without a clear answer, or is dropped, what may have been claimed is
         // undone.
         let mut claim = PendingClaim::new(self, request, owner);
-        let mut is_resent = false;
+        let mut is_unknown = false;
         loop {
-            match self.store.claim(request.claim(owner)).await {
-                Err(error) if error.is_unknown() && !is_resent => {
+            let answer = self.store.claim(request.claim(owner)).await;
+            let is_resent = is_unknown;
+            is_unknown |= answer.as_ref().is_err_and(StoreError::is_unknown);
+            match answer {
+                Err(error)
+                    if is_unknown
+                        && !is_resent
+                        && clock::now().saturating_duration_since(began) < RESENT_WITHIN =>
+                {
                     self.observer
                         .decided_because(Decision::ClaimResent, &request.id, 0, &error);
-                    is_resent = true;
                 }
                 answer => {
                     // Sent twice, and one of the two owns the key: the other one, if it comes late,
                     // finds that record or a later one. With any other answer, the first message
                     // may arrive after this call has ended, and claim the key then.
-                    if !is_resent || matches!(answer, Ok(Claimed::Owned { .. })) {
+                    if !is_unknown || matches!(answer, Ok(Claimed::Owned { .. })) {
                         claim.answered();
                     }
                     return answer;

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
 
 use crate::encoding::key::{DIGEST_LEN, KeyPart, KeyWriter, MAX_KEY_LEN, digest_after};
+use crate::record::RecordId;
 
 /// The name of a [`step`](crate::step): a text, or a tuple of a text and up to seven key parts.
 ///
@@ -93,7 +94,7 @@ tuples! {
 }
 
 /// How much of a step's key the run and a digest of the parts take, with what separates them.
-const RUN_AND_DIGEST: usize = 1 + 22 + 1 + DIGEST_LEN;
+pub(crate) const RUN_AND_DIGEST: usize = 1 + 22 + 1 + DIGEST_LEN;
 
 /// Writes the beginning of the keys of all steps of one run: the encoded key of their call, or its
 /// digest where it is long, and the run.
@@ -104,7 +105,7 @@ const RUN_AND_DIGEST: usize = 1 + 22 + 1 + DIGEST_LEN;
 pub(crate) fn write_run_after(text: &mut String, call: &str, run: impl Display) {
     let start = text.len();
     text.push_str(call);
-    if call.len() > MAX_KEY_LEN - RUN_AND_DIGEST {
+    if call.len() > RecordId::MAX_KEY_IN_STEPS {
         digest_after(text, start);
     }
     // Writing to a `String` cannot fail.

@@ -40,7 +40,7 @@ use crate::encoding::key::KeyDigest;
 /// assert_eq!((status, retry_after), (409, Some(1)));
 /// assert!(body.starts_with("in_flight: "));
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum Error {
     /// Another call owns the key, and its lease is alive: it did not end within `wait`, or
@@ -273,6 +273,32 @@ impl Error {
             | Self::NotInstalled { operation, .. }
             | Self::Config { operation, .. } => operation,
         }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct(&format!("{:?}", self.kind()));
+        shown.field("operation", &self.operation());
+        if let Some(key) = self.key() {
+            shown.field("key", &key);
+        }
+        if let Some(retry_after) = self.retry_after() {
+            shown.field("retry_after", &retry_after);
+        }
+        match self {
+            Self::InFlight { lease_left, .. } => shown.field("lease_left", lease_left),
+            Self::Abandoned { attempt, .. } | Self::LeaseLost { attempt, .. } => {
+                shown.field("attempt", attempt)
+            }
+            Self::AttemptsExhausted { attempts, .. } => shown.field("attempts", attempts),
+            Self::Store { source, .. } => shown.field("source", source),
+            Self::Codec { reason, .. } | Self::Config { reason, .. } => {
+                shown.field("reason", reason)
+            }
+            _ => &mut shown,
+        };
+        shown.finish()
     }
 }
 

@@ -206,7 +206,12 @@ pub(crate) struct Tries {
 /// The step after an action, given the number of tries.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    Retry { pause: Duration, then: Then },
+    /// There are `most` tries, including the first.
+    Retry {
+        pause: Duration,
+        then: Then,
+        most: u32,
+    },
     Then(Then),
 }
 
@@ -248,6 +253,7 @@ impl Tries {
                 Next::Retry {
                     pause: pause + jitter,
                     then: retry.then,
+                    most: retry.max.saturating_add(1),
                 }
             }
             ErrorAction::Retry(retry) => Next::Then(retry.then),

@@ -14,7 +14,7 @@ use uuid::{NoContext, Timestamp, Uuid};
 
 use crate::base::clock;
 use crate::encoding::key::{self, Key, KeyDigest, KeyPart};
-use crate::encoding::step_name::{StepName, write_parts_after, write_run_after};
+use crate::encoding::step_name::{RUN_AND_DIGEST, StepName, write_parts_after, write_run_after};
 
 /// The id of a record: the operation's name and the key, as `operation:key`.
 ///
@@ -39,6 +39,10 @@ impl Hash for RecordId {
 }
 
 impl RecordId {
+    /// The longest key that the keys of the [steps](crate::step) of a call begin with, in bytes. A
+    /// longer one is a digest there.
+    pub const MAX_KEY_IN_STEPS: usize = key::MAX_KEY_LEN - RUN_AND_DIGEST;
+
     /// Joins an operation's name and a key; `None` unless [`is_valid_operation`], without the prefix
     /// of [steps](is_step).
     pub fn new(operation: &str, key: &Key) -> Option<Self> {
@@ -143,8 +147,8 @@ impl RecordId {
     /// Returns whether this is the id of a step of the call with that id, in that
     /// [run](crate::store::record::InFlight::run), or of a step inside of one.
     ///
-    /// A step inside of another is not recognised if the key of the outer step is longer than 188
-    /// bytes.
+    /// A step inside of another is not recognised if the key of the outer step is longer than
+    /// [`MAX_KEY_IN_STEPS`](Self::MAX_KEY_IN_STEPS).
     pub fn is_step_of(&self, call: &Self, run: Owner) -> bool {
         let name = self.operation().strip_prefix(STEP_PREFIX);
         let name = name.and_then(|name| name.strip_prefix(call.name()));

@@ -3,7 +3,8 @@
 //! At any time one call asks the store and one call waits there; the others wait for these two. An
 //! answer serves only the calls that had joined before its message was sent: an older answer may
 //! describe a record that was forgotten since. So of many duplicates, the first asks for itself,
-//! and the second for all others.
+//! and the second for all others. If the store gives a call no answer, all calls that are here by
+//! then fail with it: one after the other, they would take that time again and again.
 //!
 //! The call that asks or waits may be alive and not polled. After [`PATIENCE`] another call takes
 //! over.
@@ -18,6 +19,9 @@ use std::hash::BuildHasher as _;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+
 pub(crate) use self::seat::FlightSeat;
 use self::seat::Role;
 pub(crate) use self::state::FlightStep;
@@ -26,8 +30,6 @@ use crate::base::clock;
 use crate::base::sync::{Mutex, MutexGuard, Notify};
 use crate::encoding::fingerprint::Fingerprint;
 use crate::record::RecordId;
-use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
 
 const SHARDS: usize = 32;
 /// How long the others wait for a call that asks the store, waits there or sends a commit, before

@@ -75,6 +75,15 @@ impl Rejected {
         )
     }
 
+    /// The error of a store that gave no answer.
+    pub(crate) fn outage(&self) -> Option<&StoreError> {
+        use StoreErrorKind::{Timeout, Unavailable};
+        match self {
+            Self::Store(error) if matches!(error.kind(), Timeout | Unavailable) => Some(error),
+            _ => None,
+        }
+    }
+
     /// Whether the body runs all the same, without a record.
     pub(crate) fn runs_unguarded(&self, settings: &Settings) -> bool {
         matches!(self, Self::Store(error) if error.kind() != StoreErrorKind::Unreadable)

@@ -99,4 +99,9 @@ fn an_error_in_flight_has_its_lease_under_both_names() {
     assert_eq!(lease_left, Duration::from_secs(30));
     assert_eq!(retry_after, lease_left);
     assert_eq!(error.retry_after(), Some(Duration::from_secs(1)));
+    let shown = format!("{error:?}");
+    assert!(
+        shown.contains("retry_after: 1s") && shown.contains("lease_left: 30s"),
+        "{shown}"
+    );
 }

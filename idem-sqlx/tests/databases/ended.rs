@@ -28,7 +28,8 @@ macro_rules! over {
     (
         $module:ident, $Server:ty, $Store:ident, $Pool:ident, $PoolOptions:ident,
         others: $others:literal, ends: $ends:expr,
-        note: $note:literal, trigger: $trigger:expr, refusals: $refusals:expr
+        note: $note:literal, trigger: $trigger:expr, refusals: $refusals:expr,
+        tries: $tries:expr, ends_of_tries: $ends_of_tries:expr
     ) => {
         mod $module {
             use super::*;
@@ -141,9 +142,104 @@ macro_rules! over {
                     );
                 }
             }
+
+            /// A trigger fails each first try in one way, and the second one in another.
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn a_claim_whose_answer_was_lost_is_unknown_whatever_its_next_try_says() {
+                let server = <$Server>::empty().await;
+                let store = server.store().await;
+                for (first, then, is_unknown) in $ends_of_tries {
+                    for statement in $tries {
+                        let statement = statement.replace("FIRST", first).replace("THEN_", then);
+                        server.execute(&statement).await;
+                    }
+                    let key = id(&format!("{first}, {then}"));
+                    let claim = Claim::new(key, Owner::generate(), LONG, LONG);
+                    let error = store.claim(&claim).await.unwrap_err();
+                    assert_eq!(error.is_unknown(), is_unknown, "{first}, {then}: {error}");
+                }
+            }
         }
     };
 }
+
+/// Transactions of the application that write nothing by its own doing: its connections are as good
+/// as before.
+macro_rules! own_doing {
+    ($name:ident, $Server:ty, $Store:ident, $PoolOptions:ident, $id:literal, $begins:expr) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            let database = <$Server>::empty().await;
+            let options = $PoolOptions::new().max_connections(CONNECTIONS);
+            let options = options.test_before_acquire(false);
+            let pool = options.connect(&database.url()).await.unwrap();
+            let store = $Store::new(pool.clone());
+            store.migrate().await.unwrap();
+            let idempotency = runtime(store);
+            let operation = |key| idempotency.operation("orders").key(key);
+            let connections = async || {
+                let (mut all, mut ids) = (Vec::new(), Vec::new());
+                for _ in 0..CONNECTIONS {
+                    let mut on = pool.acquire().await.unwrap();
+                    let id = sqlx::query_scalar::<_, i64>($id);
+                    ids.push(id.fetch_one(&mut *on).await.unwrap());
+                    all.push(on);
+                }
+                for mut on in all {
+                    on.return_to_pool().await;
+                }
+                ids.sort_unstable();
+                ids
+            };
+            let before = connections().await;
+            for begin in $begins {
+                let mut tx = pool.begin_with(begin).await.unwrap();
+                let refused = operation("refused").run_in(&mut tx, async |_| Ok::<_, Failed>(1));
+                assert!(refused.await.is_err(), "{begin}");
+                tx.rollback().await.unwrap();
+            }
+            // The body goes on after an error, as only some databases let it.
+            let _ = operation("swallowed")
+                .transaction(&pool, async |tx| {
+                    let wrong = "SELECT no_column FROM idem_records";
+                    let _ = sqlx::raw_sql(wrong).execute(&mut **tx).await;
+                    Ok::<_, Failed>(1)
+                })
+                .await;
+            for key in 0..2 * CONNECTIONS {
+                let operation = idempotency.operation("orders").key(&key);
+                let call = operation.transaction(&pool, async |_| Ok::<_, Failed>(1));
+                call.await.unwrap();
+            }
+            assert_eq!(connections().await, before);
+        }
+    };
+}
+
+own_doing!(
+    postgres_keeps_connections_whose_transaction_is_read_only_or_has_failed,
+    PostgresServer,
+    PostgresStore,
+    PgPoolOptions,
+    "SELECT pg_backend_pid()::bigint",
+    ["BEGIN READ ONLY", "BEGIN; SET TRANSACTION READ ONLY"]
+);
+own_doing!(
+    mariadb_keeps_connections_whose_transaction_is_read_only_or_has_failed,
+    MariaDbServer,
+    MySqlStore,
+    MySqlPoolOptions,
+    "SELECT CAST(CONNECTION_ID() AS SIGNED)",
+    ["START TRANSACTION READ ONLY"]
+);
+own_doing!(
+    real_mysql_keeps_connections_whose_transaction_is_read_only_or_has_failed,
+    MySqlServer,
+    MySqlStore,
+    MySqlPoolOptions,
+    "SELECT CAST(CONNECTION_ID() AS SIGNED)",
+    ["START TRANSACTION READ ONLY"]
+);
 
 /// What a connection is left with that then never takes a statement again, and what it does to it.
 macro_rules! stale {
@@ -246,6 +342,25 @@ stale!(
     [("SET SESSION TRANSACTION READ ONLY", "SELECT 1")]
 );
 
+/// Counts in a table without transactions.
+const MYSQL_TRIES: [&str; 4] = [
+    "CREATE TABLE IF NOT EXISTS tries (number BIGINT) ENGINE = MyISAM",
+    "INSERT INTO tries SELECT 0 FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM tries)",
+    "DROP TRIGGER IF EXISTS refuse",
+    "CREATE TRIGGER refuse BEFORE INSERT ON idem_records FOR EACH ROW BEGIN \
+       UPDATE tries SET number = number + 1; \
+       IF (SELECT number FROM tries) % 2 = 1 \
+       THEN SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = FIRST; \
+       ELSE SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = THEN_; END IF; END",
+];
+const MYSQL_ENDS: [(&str, &str, bool); 5] = [
+    ("2013", "1205", true),
+    ("2013", "1142", true),
+    ("2013", "1114", true),
+    ("4031", "1205", false),
+    ("4031", "1142", false),
+];
+
 over!(
     on_postgres, PostgresServer, PostgresStore, PgPool, PgPoolOptions,
     others: "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid \
@@ -266,6 +381,21 @@ over!(
     ],
     refusals: [
         "57P05", "57P01", "57P02", "57P04", "25P04", "25006", "0A000", "26000", "42P05", "25P02",
+    ],
+    tries: [
+        "CREATE SEQUENCE IF NOT EXISTS tries",
+        "CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+           IF nextval('tries') % 2 = 1 THEN RAISE EXCEPTION 'first' USING ERRCODE = 'FIRST'; END IF; \
+           RAISE EXCEPTION 'then' USING ERRCODE = 'THEN_'; END $$",
+        "CREATE OR REPLACE TRIGGER refuse BEFORE INSERT ON idem_records FOR EACH ROW EXECUTE \
+         FUNCTION refuse()",
+    ],
+    ends_of_tries: [
+        ("57P01", "55P03", true),
+        ("57P01", "42501", true),
+        ("57P01", "53100", true),
+        ("57P05", "55P03", false),
+        ("57P05", "42501", false),
     ]
 );
 over!(
@@ -284,7 +414,8 @@ over!(
     refusals: [
         "1047", "1053", "1412", "1927", "2006", "2013", "3101", "3169", "4031", "1290", "1792",
         "1836", "1243", "1615",
-    ]
+    ],
+    tries: MYSQL_TRIES, ends_of_tries: MYSQL_ENDS
 );
 over!(
     real_mysql, MySqlServer, MySqlStore, MySqlPool, MySqlPoolOptions,
@@ -302,5 +433,6 @@ over!(
     refusals: [
         "1047", "1053", "1412", "1927", "2006", "2013", "3101", "3169", "4031", "1290", "1792",
         "1836", "1243", "1615",
-    ]
+    ],
+    tries: MYSQL_TRIES, ends_of_tries: MYSQL_ENDS
 );

@@ -32,7 +32,8 @@ async fn is_seen(others: &impl Store, name: &str, claimed: &Claimed) -> bool {
 }
 
 macro_rules! on {
-    ($($database:ident: $Store:ident, $begin:literal, $limits:expr;)+) => {
+    ($($database:ident: $Store:ident, $begin:literal, $limits:expr, $stray:literal,
+        $read_only:literal;)+) => {
         $(
             mod $database {
                 use super::*;
@@ -126,6 +127,37 @@ macro_rules! on {
                     );
                 }
 
+                /// Its pool has a connection that came back with an open transaction.
+                #[tokio::test]
+                async fn a_replay_without_a_transaction_is_not_of_an_older_snapshot() {
+                    let (pool, store) = super::$database().await;
+                    let idempotency = Idempotency::new(store);
+                    let options = pool.options().clone().max_connections(1);
+                    let options = options.test_before_acquire(false);
+                    let one = options.connect_with((*pool.connect_options()).clone());
+                    let one = one.await.unwrap();
+                    let run = async |key: &'static str| {
+                        let operation = idempotency.operation("found").key(key);
+                        let answer = operation.transaction(&one, async |_| Ok::<_, Failed>(7_u32));
+                        answer.await.unwrap().is_replayed()
+                    };
+                    for (key, is_forgotten) in [("stays", false), ("goes", true)] {
+                        assert!(!run(key).await);
+                        assert!(run(key).await);
+                        // sqlx does not count it.
+                        sqlx::raw_sql($stray).fetch_all(&one).await.unwrap();
+                        if is_forgotten {
+                            let operation = idempotency.operation("found").key(key);
+                            assert!(operation.forget().await.unwrap());
+                        }
+                        assert_eq!(run(key).await, !is_forgotten, "{key}");
+                        assert!(run(key).await);
+                    }
+                    // A claim would be refused.
+                    sqlx::raw_sql($read_only).execute(&one).await.unwrap();
+                    assert!(run("goes").await);
+                }
+
                 #[tokio::test]
                 async fn a_replay_without_a_transaction_is_reported_as_any_other() {
                     let log = Log::with("none");
@@ -172,10 +204,15 @@ macro_rules! on {
 }
 
 on! {
-    postgres: PostgresStore, "BEGIN", "SELECT current_setting('lock_timeout')";
-    mariadb: MySqlStore, "BEGIN", MYSQL_LIMITS;
-    real_mysql: MySqlStore, "BEGIN", MYSQL_LIMITS;
-    sqlite: SqliteStore, "BEGIN", "SELECT CAST(timeout AS TEXT) FROM pragma_busy_timeout";
+    postgres: PostgresStore, "BEGIN", "SELECT current_setting('lock_timeout')",
+        "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM idem_records",
+        "SET default_transaction_read_only = on";
+    mariadb: MySqlStore, "BEGIN", MYSQL_LIMITS, "BEGIN; SELECT count(*) FROM idem_records",
+        "SET SESSION TRANSACTION READ ONLY";
+    real_mysql: MySqlStore, "BEGIN", MYSQL_LIMITS, "BEGIN; SELECT count(*) FROM idem_records",
+        "SET SESSION TRANSACTION READ ONLY";
+    sqlite: SqliteStore, "BEGIN", "SELECT CAST(timeout AS TEXT) FROM pragma_busy_timeout",
+        "BEGIN; SELECT count(*) FROM idem_records", "PRAGMA query_only = 1";
 }
 
 /// The limit for locks, and who holds the server's lock of the last claim.

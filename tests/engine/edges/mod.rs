@@ -246,7 +246,11 @@ async fn p11_a_lease_that_was_lost_and_is_still_in_hand_hides_nothing_from_its_o
 #[tokio::test(start_paused = true)]
 async fn p4_all_duplicates_learn_at_once_that_the_store_is_down_and_each_acts_as_it_was_told() {
     let asked = Arc::new(AtomicU32::new(0));
-    let idempotency = Idempotency::new(Down(asked.clone()));
+    let idempotency = Idempotency::new(Down {
+        asked: asked.clone(),
+        takes: Duration::from_secs(1),
+        kind: StoreErrorKind::Refused,
+    });
     let calls: Vec<_> = (0..20)
         .map(|call| {
             let policy = if call % 2 == 0 {
@@ -275,18 +279,23 @@ async fn p4_all_duplicates_learn_at_once_that_the_store_is_down_and_each_acts_as
 }
 
 /// A store that takes its time to fail.
-struct Down(Arc<AtomicU32>);
+pub(crate) struct Down {
+    /// How many claims it was sent.
+    pub(crate) asked: Arc<AtomicU32>,
+    pub(crate) takes: Duration,
+    pub(crate) kind: StoreErrorKind,
+}
 
 impl Down {
     async fn fail<T>(&self) -> Result<T, StoreError> {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        Err(StoreError::new(StoreErrorKind::Refused, "down"))
+        tokio::time::sleep(self.takes).await;
+        Err(StoreError::new(self.kind, "down"))
     }
 }
 
 impl Store for Down {
     async fn claim(&self, _: &Claim) -> Result<Claimed, StoreError> {
-        self.0.fetch_add(1, SeqCst);
+        self.asked.fetch_add(1, SeqCst);
         self.fail().await
     }
     async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {

@@ -2,6 +2,8 @@
 
 #![allow(clippy::needless_pass_by_value, reason = "tests")]
 
+#[cfg(feature = "sqlite")]
+mod again;
 mod kinds;
 mod runs;
 mod stores;

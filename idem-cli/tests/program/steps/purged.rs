@@ -4,7 +4,7 @@ use idem_core::{Error, Idempotency, UnkeptAction};
 use idem_testkit::RedisServer;
 use serde_json::json;
 
-use super::{ALL, PLACE, in_dir, released, stored, yes};
+use super::{ALL, BESIDE, CHARGE, PLACE, abandoned, in_dir, released, shown, stored, yes};
 use crate::support::{idem, idem_answering, runtime};
 
 /// What a purge of calls does with their steps.
@@ -138,14 +138,89 @@ async fn only_steps_of_their_calls_are_purged(url: &str, idempotency: &Idempoten
     }
 }
 
+/// A call that goes on keeps its steps, however its key looks, and the purge says that it left them.
+async fn steps_of_kept_calls_are_left(url: &str) {
+    let idempotency = runtime(url).await;
+    let left = "steps of other calls are left";
+    // A client may send the id of another call's run as its key.
+    assert_eq!(released(&idempotency, "o-1").await, ALL);
+    let run = shown(url, PLACE, "o-1")["run"].clone();
+    let key: &'static str = run.as_str().unwrap().to_owned().leak();
+    assert_eq!(abandoned(&idempotency, key).await, ALL);
+    let purge = ["purge", "--operation", PLACE, "--state"];
+    for state in ["committed", "released"] {
+        let purged = yes(url, &[&purge[..], &[state]].concat()).with(0);
+        let removed = if state == "released" { "6 " } else { "0 " };
+        assert!(purged.out.starts_with(removed), "{purged:?}");
+        assert_eq!(purged.out.contains(left), state == "released", "{purged:?}");
+    }
+    yes(url, &["release", PLACE, key]).with(0);
+    assert_eq!(released(&idempotency, key).await, [""; 0]);
+
+    // By their own name, while the call is alive.
+    let order = idempotency.operation(PLACE).key(key).fingerprint(&7);
+    let idem_core::Begin::Execute(lease) = order.begin().await.unwrap() else {
+        panic!("it is not free")
+    };
+    let purge = ["purge", "--operation", CHARGE, "--json"];
+    let purged = yes(url, &purge).with(0).json();
+    assert_eq!(
+        (&purged["removed"], &purged["steps_left"]),
+        (&json!(0), &json!(1))
+    );
+    lease.release().await.unwrap();
+
+    // Inside of a step whose own key is a digest in theirs.
+    let ran = std::sync::atomic::AtomicU32::new(0);
+    let ship = async |purges: bool| {
+        let long = idempotency.operation("orders.long").key("o-1");
+        let long = long.errors(|_: &Error| UnkeptAction::Release);
+        let shipped = long.run(|| async {
+            let ship = idem_core::step(("ship", "x".repeat(200)), async || {
+                idem_core::step("label", async || {
+                    ran.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    Ok::<_, Error>(())
+                })
+                .await?;
+                Err::<(), _>(Error::config(PLACE, "no ship"))
+            });
+            assert!(ship.await.is_err());
+            if purges {
+                let purged = idem_answering(url, &["purge", "--key", "*"], "yes\n").with(0);
+                assert!(purged.out.contains(left), "{purged:?}");
+            }
+            Err::<(), _>(Error::config(PLACE, "it fails"))
+        });
+        shipped.await.unwrap_err();
+    };
+    ship(true).await;
+    ship(false).await;
+    assert_eq!(ran.into_inner(), 1);
+}
+
 #[tokio::test]
 async fn steps_in_redis_are_purged_with_their_calls() {
     let server = RedisServer::start().await.unwrap();
     are_purged(&server.url()).await;
+    steps_of_kept_calls_are_left(&server.url()).await;
+    // A call whose record cannot be read, as in a rollout of a later version.
+    let idempotency = runtime(&server.url()).await;
+    assert_eq!(released(&idempotency, "o-5").await, ALL);
+    let record = "idem:orders.place:o-5";
+    let cli = async |args: &[&str]| server.cli(args).await.unwrap();
+    cli(&["RENAME", record, "aside"]).await;
+    cli(&["SET", record, "of a later version"]).await;
+    for operation in [CHARGE, BESIDE, PLACE] {
+        let purged = yes(&server.url(), &["purge", "--operation", operation]).with(0);
+        assert!(purged.out.starts_with("0 records"), "{purged:?}");
+    }
+    cli(&["RENAME", "aside", record]).await;
+    assert_eq!(released(&idempotency, "o-5").await, [""; 0]);
 }
 
 #[tokio::test]
 async fn steps_in_sqlite_are_purged_with_their_calls() {
     let dir = tempfile::tempdir().unwrap();
     are_purged(&in_dir(&dir)).await;
+    steps_of_kept_calls_are_left(&in_dir(&dir)).await;
 }

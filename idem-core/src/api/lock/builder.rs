@@ -340,6 +340,7 @@ impl<'a> LockBuilder<'a> {
             settings: settings.clone(),
             versions: None,
             metadata: metadata.clone(),
+            again: None,
         };
         let missing = || Error::MissingKey {
             operation: operation.as_str().into(),

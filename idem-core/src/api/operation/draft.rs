@@ -42,6 +42,8 @@ pub(crate) struct Draft<'a> {
     /// The step of the call that is meant, and the steps around it before that. In their ids, the
     /// place of each run holds nobody's: the records of the call and of the steps around tell it.
     pub(super) steps: Vec<RecordId>,
+    /// As [`Request::again`].
+    pub(crate) again: Option<Box<Error>>,
     /// The first mistake in the description. The call fails with it.
     pub(super) problem: Option<Error>,
 }
@@ -232,6 +234,7 @@ impl<'a> Draft<'a> {
                     submission,
                     settings,
                     versions,
+                    again,
                     ..
                 } = self;
                 let metadata = CallMetadata::new(runtime.config.trace.as_ref(), &settings);
@@ -244,6 +247,7 @@ impl<'a> Draft<'a> {
                         settings,
                         versions,
                         metadata,
+                        again,
                     },
                 )
             }

@@ -192,6 +192,7 @@ impl<'a> Operation<'a> {
             versions: None,
             audit: None,
             steps: Vec::new(),
+            again: None,
             problem: None,
         };
         if let Some(problem) = draft

@@ -11,6 +11,7 @@ use super::{Flight, PATIENCE};
 use crate::base::clock;
 use crate::base::race::first;
 use crate::encoding::fingerprint::Fingerprint;
+use crate::error::StoreError;
 use crate::lease::term::Term;
 use crate::runtime::rejected::Rejected;
 
@@ -117,8 +118,15 @@ impl FlightSeat {
         state
             .asking
             .take_if(|asking| asking.message == self.message);
+        // That the store gives no answer is as new as the moment in which it is known.
+        let outage = shared.as_ref().and_then(Rejected::outage);
+        let message = if outage.is_some() {
+            state.next_message()
+        } else {
+            self.message
+        };
         state.record(Answered {
-            message: self.message,
+            message,
             fingerprint,
             shared,
         });
@@ -128,21 +136,37 @@ impl FlightSeat {
     }
 
     /// Asks the store. If the others wait for longer than [`PATIENCE`], the asker notes at
-    /// intervals that it is polled.
-    pub(crate) async fn while_asking<T>(&self, asks: impl Future<Output = T>) -> T {
+    /// intervals that it is polled. One that asks beside a slow one ends with it if the store gives
+    /// that one no answer.
+    pub(crate) async fn while_asking<T>(
+        &self,
+        asks: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
         let mut asks = pin!(asks);
         if self.flight.lock().takeovers == 0 {
             return asks.await;
         }
         loop {
+            let changed = self.flight.changed.notified();
+            if let Some(error) = self.outage() {
+                return Err(error);
+            }
             let mut answer = None;
             let asked = async { answer = Some(asks.as_mut().await) };
-            first(asked, tokio::time::sleep(PATIENCE / 2)).await;
+            first(asked, first(changed, tokio::time::sleep(PATIENCE / 2))).await;
             if let Some(answer) = answer {
                 return answer;
             }
             self.note_polled();
         }
+    }
+
+    /// The error of another call to which the store gave no answer since this one asks.
+    fn outage(&self) -> Option<StoreError> {
+        let state = self.flight.lock();
+        let answer = state.answer.as_ref();
+        let answer = answer.filter(|answer| answer.message > self.message)?;
+        answer.shared.as_ref()?.outage().cloned()
     }
 
     /// Waits at the store, and notes at intervals that it is polled. Ends early if another call

@@ -7,6 +7,7 @@ use futures_util::FutureExt as _;
 use super::state::Answered;
 use super::*;
 use crate::encoding::key::Key;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::lease::term::Term;
 use crate::record::Owner;
 use crate::runtime::rejected::{Held, Rejected};
@@ -101,6 +102,25 @@ async fn a_call_that_waits_goes_on_for_an_answer_that_was_asked_for_after_it_cam
             shared: Some(Rejected::Done),
         });
         assert_eq!(waits.has_answer(), is_new);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_the_store_gave_no_answer_is_for_all_that_are_here_and_for_none_that_come_later() {
+    use StoreErrorKind::{Refused, Timeout, Unavailable};
+    for (kind, is_for_all) in [(Timeout, true), (Unavailable, true), (Refused, false)] {
+        let flights = Arc::new(Flights::new());
+        let mut asks = seat(&flights, 1);
+        let mut here = seat(&flights, 1);
+        asks.claim_answered(None, Some(Rejected::Store(StoreError::new(kind, ""))));
+        let mut later = seat(&flights, 1);
+        assert!(matches!(later.look(None, None), Ok(FlightStep::Ask)));
+        drop(later);
+        assert_eq!(
+            matches!(here.look(None, None), Ok(FlightStep::Answer(_))),
+            is_for_all,
+            "{kind:?}"
+        );
     }
 }
 

@@ -357,15 +357,13 @@ pub(crate) trait Dialect: Send + Sync + Sized + 'static {
     fn classify(error: &dyn DatabaseError) -> ErrorClass;
 
     /// Reads a row outside of any transaction, on a connection of the caller's pool, unless that
-    /// connection may see what is not committed, or would leave a transaction open. Its future may
-    /// be dropped at any poll.
+    /// connection may see what is not committed, or what was, or would leave a transaction open.
+    /// A transaction may be open that sqlx does not count. Its future may be dropped at any poll.
     fn find(
         &self,
         on: &mut Conn<Self>,
         id: &RecordId,
-    ) -> impl Future<Output = Result<Option<Row>, sqlx::Error>> + Send {
-        self.read(on, id)
-    }
+    ) -> impl Future<Output = Result<Option<Row>, sqlx::Error>> + Send;
 
     /// Returns the statement of [`name_key`](Self::name_key). `None`: there is none.
     fn naming(&self, id: &RecordId) -> Option<String> {

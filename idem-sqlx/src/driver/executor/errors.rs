@@ -158,6 +158,22 @@ pub(crate) fn timed_out<D: Dialect>(place: &str, limit: Duration) -> StoreError 
     )
 }
 
+/// Returns the error of a step that was sent again because an answer was lost, and whose last
+/// attempt failed with this one. Some errors are about the row or the outcome, so that no attempt
+/// can have been carried out.
+pub(crate) fn after_loss(last: StoreError) -> StoreError {
+    if last.is_unknown()
+        || matches!(
+            last.kind(),
+            StoreErrorKind::TooLarge | StoreErrorKind::Unreadable
+        )
+    {
+        return last;
+    }
+    let message = format!("an answer was lost, and when the step was sent again: {last}");
+    StoreError::new(StoreErrorKind::Unavailable, message).with_source(last)
+}
+
 /// Returns the error of a step whose runtime has ended, or that panicked there.
 pub(crate) fn runtime_ended<D: Dialect>(place: &str) -> StoreError {
     StoreError::new(

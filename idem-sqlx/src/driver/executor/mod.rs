@@ -11,6 +11,7 @@ pub(crate) mod errors;
 mod idle;
 mod pool;
 mod queue;
+mod retries;
 mod settings;
 pub(crate) mod sweep;
 pub(crate) mod table_check;
@@ -34,6 +35,8 @@ use self::errors::{StepError, classify, failed};
 pub(crate) use self::pool::close_idle;
 use self::pool::{ConnectionPool, PooledConnection};
 use self::queue::{StepPermit, StepQueue};
+pub(crate) use self::retries::Resend;
+use self::retries::{Retries, Retry};
 pub(crate) use self::settings::{Settings, TIME_LIMIT};
 use self::sqlx::Pool;
 use self::sweep::Sweep;
@@ -47,8 +50,6 @@ use crate::waiters::LocalWaiters;
 pub(crate) const CONNECT_WAIT: Duration = Duration::from_millis(1800);
 /// How much longer the caller waits for the runtime that carries the step out.
 const GRACE: Duration = Duration::from_millis(100);
-/// How often a step is sent again after a conflict with another transaction.
-const CONFLICTS: u32 = 20;
 
 /// The rest of a method, boxed in this crate so that programs that call it need not compile all of
 /// it again.
@@ -83,14 +84,6 @@ enum Queue {
     Reads,
 }
 
-/// Whether work may be sent again if its result is unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Resend {
-    /// A second time changes nothing.
-    Harmless,
-    Never,
-}
-
 /// How a step is carried out.
 #[derive(Debug, Clone, Copy)]
 struct StepOptions {
@@ -98,16 +91,7 @@ struct StepOptions {
     /// Whether the step needs the table of `idem`.
     checks_table: bool,
     resend: Resend,
-}
-
-impl StepOptions {
-    fn new(resend: Resend) -> Self {
-        Self {
-            queue: Queue::Steps,
-            checks_table: true,
-            resend,
-        }
-    }
+    limit: Duration,
 }
 
 impl<D: Dialect> Executor<D> {
@@ -149,6 +133,15 @@ impl<D: Dialect> Executor<D> {
         })
     }
 
+    fn options(&self, resend: Resend) -> StepOptions {
+        StepOptions {
+            queue: Queue::Steps,
+            checks_table: true,
+            resend,
+            limit: self.limit,
+        }
+    }
+
     /// Carries out a step.
     pub(crate) async fn step<T: Send + 'static>(
         self: &Arc<Self>,
@@ -156,7 +149,7 @@ impl<D: Dialect> Executor<D> {
         work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
     ) -> Result<T, StoreError> {
         self.keep_swept();
-        self.run_queued(StepOptions::new(resend), work).await
+        self.run_queued(self.options(resend), work).await
     }
 
     /// Carries out a step before all others, because it must not wait behind a burst.
@@ -165,8 +158,7 @@ impl<D: Dialect> Executor<D> {
         work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
     ) -> Result<T, StoreError> {
         self.keep_swept();
-        self.run(StepOptions::new(Resend::Harmless), None, work)
-            .await
+        self.run(self.options(Resend::Harmless), None, work).await
     }
 
     /// Whether a claim should look in a step that only reads, before it waits for those that may
@@ -184,7 +176,7 @@ impl<D: Dialect> Executor<D> {
         self.keep_swept();
         let options = StepOptions {
             queue: Queue::Reads,
-            ..StepOptions::new(Resend::Harmless)
+            ..self.options(Resend::Reads)
         };
         self.run_queued(options, work).await
     }
@@ -195,7 +187,7 @@ impl<D: Dialect> Executor<D> {
         work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
     ) -> Result<T, StoreError> {
         let queue = self.queue(options);
-        if let Some(permit) = queue.try_acquire(self.limit) {
+        if let Some(permit) = queue.try_acquire(options.limit) {
             return self.run(options, Some(permit), work).await;
         }
         // In a task: if the caller stops polling this future, a permit that arrives meanwhile would
@@ -206,7 +198,7 @@ impl<D: Dialect> Executor<D> {
             .runtime()
             .spawn(async move { executor.run_when_permitted(options, starts, &work).await });
         // A little longer than the task itself, whose runtime may be blocked.
-        let patience = self.limit.saturating_add(GRACE);
+        let patience = options.limit.saturating_add(GRACE);
         let waited = queue.wait_while_answered(patience, &mut started).await;
         let limit = if let Some(waited) = waited {
             // A task that drops the channel without a limit has ended.
@@ -214,7 +206,7 @@ impl<D: Dialect> Executor<D> {
         } else {
             // From here on the task cannot start the work.
             started.close();
-            let no_permit = |_| errors::no_permit::<D>(self.place(), self.limit);
+            let no_permit = |_| errors::no_permit::<D>(self.place(), options.limit);
             started.try_recv().map_err(no_permit)?
         };
         self.wait_for_result(limit, step).await
@@ -230,9 +222,9 @@ impl<D: Dialect> Executor<D> {
         let permit = tokio::select! {
             biased;
             () = starts.closed() => None,
-            permit = self.queue(options).acquire(self.limit) => permit,
+            permit = self.queue(options).acquire(options.limit) => permit,
         };
-        let no_permit = || errors::no_permit::<D>(self.place(), self.limit);
+        let no_permit = || errors::no_permit::<D>(self.place(), options.limit);
         let permit = permit.ok_or_else(no_permit)?;
         // If this fails, the caller has already answered that the step was not carried out.
         starts.send(permit.limit).map_err(|_| no_permit())?;
@@ -253,7 +245,7 @@ impl<D: Dialect> Executor<D> {
         work: impl for<'c> Fn(&'c D, &'c mut Conn<D>) -> Work<'c, T> + Send + Sync + 'static,
     ) -> Result<T, StoreError> {
         let executor = self.clone();
-        let limit = permit.as_ref().map_or(self.limit, |permit| permit.limit);
+        let limit = permit.as_ref().map_or(options.limit, |permit| permit.limit);
         let step = self.runtime().spawn(async move {
             let _permit = permit;
             executor.run_in_limit(options, limit, &work).await
@@ -273,7 +265,7 @@ impl<D: Dialect> Executor<D> {
         let result = match timeout(limit, self.run_attempts(options, &sent, work)).await {
             Ok(result) => result,
             Err(_) if sent.load(Ordering::Relaxed) => {
-                Err(errors::timed_out::<D>(self.place(), self.limit))
+                Err(errors::timed_out::<D>(self.place(), options.limit))
             }
             Err(_) => Err(self.connections.unconnected_in_time().unsent()),
         };
@@ -330,10 +322,10 @@ impl<D: Dialect> Executor<D> {
                 Err(StepError::Store(error)) => {
                     self.queue(options).note_answer();
                     connection.return_to_pool();
-                    return Err(error);
+                    return Err(retries.settle(error));
                 }
                 Err(StepError::Sql(error)) => (error, options.resend),
-                Err(StepError::Unsent(error)) => (error, Resend::Harmless),
+                Err(StepError::Unsent(error)) => (error, Resend::Reads),
             };
             match retries.decide(classify::<D>(&error), resend) {
                 Retry::After(pause) => {
@@ -342,7 +334,10 @@ impl<D: Dialect> Executor<D> {
                 }
                 Retry::OnAnotherConnection => {}
                 Retry::OnNewConnection => self.connections.close_idle(),
-                Retry::Never => return Err(self.final_error(options, error, connection).await),
+                Retry::Never => {
+                    let error = self.final_error(options, error, connection).await;
+                    return Err(retries.settle(error));
+                }
             }
         }
     }
@@ -437,9 +432,11 @@ impl<D: Dialect> Executor<D> {
 
     /// Creates the table if it does not exist, and checks whether it can be used.
     pub(crate) async fn migrate(self: &Arc<Self>) -> Result<(), StoreError> {
-        let checked = StepOptions::new(Resend::Harmless);
+        let checked = self.options(Resend::Harmless);
+        // A process does it once, when it starts, and a table takes longer to create than a row.
         let unchecked = StepOptions {
             checks_table: false,
+            limit: self.limit.saturating_mul(2),
             ..checked
         };
         self.run_queued(unchecked, |dialect, on| {
@@ -502,55 +499,6 @@ impl<D: Dialect> Executor<D> {
     }
 }
 
-/// Counts how often one step was sent again.
-struct Retries {
-    conflicts: u32,
-    losses: u32,
-    most_losses: u32,
-    was_stale: bool,
-}
-
-/// Whether a step is sent again.
-enum Retry {
-    After(Duration),
-    OnAnotherConnection,
-    /// Not on one that is idle now.
-    OnNewConnection,
-    Never,
-}
-
-impl Retries {
-    /// After a restart of the server, each idle connection of the pool is lost.
-    fn new(connections: u32) -> Self {
-        Self {
-            conflicts: 0,
-            losses: 0,
-            most_losses: connections.saturating_add(1),
-            was_stale: false,
-        }
-    }
-
-    fn decide(&mut self, error: ErrorClass, resend: Resend) -> Retry {
-        match error {
-            ErrorClass::Conflict if self.conflicts < CONFLICTS => {
-                self.conflicts += 1;
-                let longest = 1000 * u64::from(self.conflicts);
-                Retry::After(Duration::from_micros(fastrand::u64(..longest)))
-            }
-            ErrorClass::Stale(..) if !self.was_stale => {
-                self.was_stale = true;
-                Retry::OnNewConnection
-            }
-            ErrorClass::Lost if resend == Resend::Never => Retry::Never,
-            ErrorClass::Lost | ErrorClass::Ended(_) if self.losses < self.most_losses => {
-                self.losses += 1;
-                Retry::OnAnotherConnection
-            }
-            _ => Retry::Never,
-        }
-    }
-}
-
 impl<D: Dialect> Sweep for Executor<D> {
     const ONE_WRITER: bool = D::ONE_WRITER;
 
@@ -561,7 +509,7 @@ impl<D: Dialect> Sweep for Executor<D> {
     async fn sweep_batch(self: &Arc<Self>, limit: i64) -> Result<(u64, Duration), StoreError> {
         self.connections.return_idle();
         let clock = self.clock.clone();
-        self.run_queued(StepOptions::new(Resend::Harmless), move |dialect, on| {
+        self.run_queued(self.options(Resend::Harmless), move |dialect, on| {
             let clock = clock.clone();
             Box::pin(async move {
                 clock.observe(dialect, on).await?;

@@ -92,7 +92,7 @@ async fn read_window<D: Dialect>(
     let scope = scope.clone();
     let from = from.clone();
     let limit = count(rows);
-    let read = executor.step(Resend::Harmless, move |dialect, on| {
+    let read = executor.step(Resend::Reads, move |dialect, on| {
         let scope = scope.clone();
         let from = from.clone();
         Box::pin(async move {
@@ -133,7 +133,7 @@ async fn list_scope<D: Dialect>(
     };
     // The rows of an operation are sorted for each page. For many rows, the index of all is faster.
     let name = operation.clone();
-    let has_more = executor.step(Resend::Harmless, move |dialect, on| {
+    let has_more = executor.step(Resend::Reads, move |dialect, on| {
         let name = name.clone();
         Box::pin(async move { Ok(dialect.has_more(on, &name, count(FEW)).await?) })
     });
@@ -174,7 +174,7 @@ async fn list_ids<D: Dialect>(
     }
     for _ in 0..WINDOWS {
         let from = position.clone();
-        let ids = executor.step(Resend::Harmless, move |dialect, on| {
+        let ids = executor.step(Resend::Reads, move |dialect, on| {
             let from = from.clone();
             Box::pin(async move { Ok(dialect.ids(on, &from, count(IDS)).await?) })
         });
@@ -197,7 +197,7 @@ async fn list_ids<D: Dialect>(
                 continue;
             };
             let to_read = id.clone();
-            let row = executor.step(Resend::Harmless, move |dialect, on| {
+            let row = executor.step(Resend::Reads, move |dialect, on| {
                 let id = to_read.clone();
                 Box::pin(async move { Ok(dialect.read(on, &id).await?) })
             });

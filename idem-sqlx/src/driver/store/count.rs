@@ -19,7 +19,7 @@ pub(crate) async fn count<D: Dialect>(
     after: Option<&Cursor>,
 ) -> Result<Counts, StoreError> {
     let from = after.map_or_else(|| Ok(Position::default()), Position::read)?;
-    let read = executor.step(Resend::Harmless, move |dialect, on| {
+    let read = executor.step(Resend::Reads, move |dialect, on| {
         let from = from.clone();
         Box::pin(async move {
             let end = dialect.window_end(on, &from, limit(PART)).await?;

@@ -105,7 +105,7 @@ impl<D: Dialect> KeyScan<'_, D> {
             key: char::MAX.to_string().repeat(MAX_KEY_LEN),
             ..Position::default()
         };
-        let ids = self.executor.step(Resend::Harmless, move |dialect, on| {
+        let ids = self.executor.step(Resend::Reads, move |dialect, on| {
             let from = from.clone();
             Box::pin(async move { Ok(dialect.ids(on, &from, 1).await?) })
         });
@@ -114,7 +114,7 @@ impl<D: Dialect> KeyScan<'_, D> {
 
     async fn read(&self, keys: KeyRange, limit: usize) -> Result<Vec<ListedRow>, StoreError> {
         let operation: Arc<str> = self.position.operation.as_str().into();
-        let rows = self.executor.step(Resend::Harmless, move |dialect, on| {
+        let rows = self.executor.step(Resend::Reads, move |dialect, on| {
             let operation = operation.clone();
             let keys = keys.clone();
             Box::pin(async move {

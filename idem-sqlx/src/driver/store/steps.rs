@@ -526,7 +526,7 @@ pub(crate) async fn inspect<D: Dialect>(
 ) -> Result<Option<RecordInfo>, StoreError> {
     let id = id.clone();
     executor
-        .step(Resend::Harmless, move |dialect, on| {
+        .step(Resend::Reads, move |dialect, on| {
             let id = id.clone();
             Box::pin(async move {
                 let Some(row) = dialect.read(on, &id).await? else {

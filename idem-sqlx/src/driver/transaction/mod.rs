@@ -42,7 +42,27 @@ pub(crate) async fn claim<D: Dialect>(
     executor.validate_table_name()?;
     let named = executor.within.name_key(on, &claim.id).await;
     named.map_err(|error| failed(executor, error))?;
-    claim_named(executor, on, claim, wait).await
+    let claimed = claim_named(executor, on, claim, wait).await;
+    claimed.map_err(|error| stopped(executor, error))
+}
+
+/// As [`claim`], in a transaction that the library has begun, and that has
+/// [named](Dialect::name_key) the key.
+pub(crate) async fn claim_begun<D: Dialect>(
+    executor: &Arc<Executor<D>>,
+    on: &mut Conn<D>,
+    claim: &Claim,
+    wait: Duration,
+) -> Result<Claimed, StoreError> {
+    executor.validate_table_name()?;
+    let claimed = claim_named(executor, on, claim, wait).await;
+    // A transaction of the application may be read-only, or have failed, by itself.
+    if let Err(StepError::Sql(error)) = &claimed
+        && is_stale::<D>(error)
+    {
+        executor.note_stale();
+    }
+    claimed.map_err(|error| stopped(executor, error))
 }
 
 /// What a claim writes that is expected to find nothing, if the database has an insert for that
@@ -84,43 +104,30 @@ async fn claim_at_once<D: Dialect>(
 }
 
 /// Claims a key that the transaction has [named](Dialect::name_key).
-pub(crate) async fn claim_named<D: Dialect>(
+async fn claim_named<D: Dialect>(
     executor: &Arc<Executor<D>>,
     on: &mut Conn<D>,
     claim: &Claim,
     wait: Duration,
-) -> Result<Claimed, StoreError> {
-    executor.validate_table_name()?;
+) -> Result<Claimed, StepError> {
     executor.keep_swept();
-    executor
-        .check_table_within(on)
-        .await
-        .map_err(|stopped| match stopped {
-            StepError::Store(error) => error,
-            StepError::Sql(error) | StepError::Unsent(error) => failed(executor, error),
-        })?;
+    executor.check_table_within(on).await?;
     let wait = LockWait::new(wait);
     let mut was_stale = false;
     loop {
         match claim_on(executor, on, claim, &wait).await {
             // MariaDB reports some statements that it has interrupted as locked.
             Ok(Claimed::InFlight { attempt: 0, .. }) => {}
-            Ok(claimed) => return Ok(claimed),
-            Err(StepError::Store(error)) => return Err(error),
-            Err(StepError::Sql(error) | StepError::Unsent(error))
+            Err(StepError::Sql(error))
                 if is_statement_timeout::<D>(&error)
                     || is_lock_timeout::<D>(&error) && !wait.is_refused::<D>() => {}
-            Err(StepError::Sql(error) | StepError::Unsent(error))
-                if is_stale::<D>(&error) && !was_stale =>
-            {
+            Err(StepError::Sql(error)) if is_stale::<D>(&error) && !was_stale => {
                 was_stale = true;
-                forget_statements(executor, on).await;
+                let _ = on.clear_cached_statements().await;
                 undo_statement::<D>(on).await.map_err(ended::<D>)?;
                 continue;
             }
-            Err(StepError::Sql(error) | StepError::Unsent(error)) => {
-                return Err(failed(executor, error));
-            }
+            claimed => return claimed,
         }
         // A statement may be given less time than the wait.
         if wait.left().is_zero() {
@@ -279,24 +286,20 @@ pub(crate) async fn commit<D: Dialect>(
     guard: Guard,
 ) -> Result<Ownership, StoreError> {
     executor.validate_table_name()?;
-    match commit_on(&executor.within, on, commit, guard).await {
-        Ok(ownership) => Ok(ownership),
-        Err(StepError::Store(error)) => Err(error),
-        Err(StepError::Sql(error) | StepError::Unsent(error)) => {
-            if is_stale::<D>(&error) {
-                forget_statements(executor, on).await;
-            }
-            Err(failed(executor, error))
-        }
+    let committed = commit_on(&executor.within, on, commit, guard).await;
+    if let Err(StepError::Sql(error)) = &committed
+        && is_stale::<D>(error)
+    {
+        let _ = on.clear_cached_statements().await;
     }
+    committed.map_err(|error| stopped(executor, error))
 }
 
-/// Has the statements of this connection prepared anew, which its server does not know any more, or
-/// refuses since the table was altered. If it leads to a server that does not write, the pool has
-/// more of its kind.
-async fn forget_statements<D: Dialect>(executor: &Executor<D>, on: &mut Conn<D>) {
-    executor.note_stale();
-    let _ = on.clear_cached_statements().await;
+fn stopped<D: Dialect>(executor: &Executor<D>, error: StepError) -> StoreError {
+    match error {
+        StepError::Store(error) => error,
+        StepError::Sql(error) | StepError::Unsent(error) => failed(executor, error),
+    }
 }
 
 pub(crate) async fn savepoint<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError> {
@@ -466,7 +469,7 @@ macro_rules! transaction {
                 claim: &idem_core::store::record::Claim,
                 wait: std::time::Duration,
             ) -> Result<idem_core::store::record::Claimed, idem_core::StoreError> {
-                self::claim_named(&store.0, &mut **self, claim, wait).await
+                self::claim_begun(&store.0, &mut **self, claim, wait).await
             }
 
             async fn inspect(

@@ -41,7 +41,8 @@ pub(super) fn classify(error: &dyn DatabaseError) -> ErrorClass {
         1146 | 1054 => ErrorClass::Schema,
         1290 | 1792 | 1836 | 1874 => ErrorClass::Stale(
             StoreErrorKind::Unavailable,
-            "; this server is read-only: a failover is under way, or the address is wrong",
+            "; this server is read-only (a failover is under way, or the address is wrong), or the \
+             transaction is READ ONLY",
         ),
         // Prepared statements that the server no longer knows (behind a proxy), that it must
         // prepare again, or of which it has too many.

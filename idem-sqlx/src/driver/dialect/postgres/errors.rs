@@ -50,7 +50,8 @@ pub(super) fn classify(error: &dyn DatabaseError) -> ErrorClass {
         "42P01" | "42703" | "3F000" => ErrorClass::Schema,
         "25006" => ErrorClass::Stale(
             StoreErrorKind::Unavailable,
-            "; this is a replica: a failover is under way, or the address is wrong",
+            "; this is a replica (a failover is under way, or the address is wrong), or the \
+             transaction is READ ONLY",
         ),
         // "cached plan must not change result type", after an `ALTER TABLE`.
         "0A000" => ErrorClass::Stale(StoreErrorKind::Unavailable, ""),

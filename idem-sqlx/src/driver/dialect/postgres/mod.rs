@@ -150,14 +150,11 @@ impl Dialect for Postgresql {
     }
 
     async fn read(&self, on: &mut PgConnection, id: &RecordId) -> Result<Option<Row>, sqlx::Error> {
-        let query = sqlx::query(sql(&self.statements.read))
-            .bind(id.operation())
-            .bind(id.key());
-        query
-            .fetch_optional(on)
-            .await?
-            .map(|row| super::read_row!(row))
-            .transpose()
+        read_by(&self.statements.read, on, id).await
+    }
+
+    async fn find(&self, on: &mut PgConnection, id: &RecordId) -> Result<Option<Row>, sqlx::Error> {
+        read_by(&self.statements.find, on, id).await
     }
 
     super::listing::reads!(
@@ -473,6 +470,21 @@ impl Postgresql {
             .await?
             .is_some())
     }
+}
+
+async fn read_by(
+    statement: &Arc<str>,
+    on: &mut PgConnection,
+    id: &RecordId,
+) -> Result<Option<Row>, sqlx::Error> {
+    let query = sqlx::query(sql(statement))
+        .bind(id.operation())
+        .bind(id.key());
+    query
+        .fetch_optional(on)
+        .await?
+        .map(|row| super::read_row!(row))
+        .transpose()
 }
 
 /// `$1` to `$15`.

@@ -18,6 +18,7 @@ pub(super) struct Statements {
     pub(super) table_name: String,
     pub(super) inserts: InsertStatements,
     pub(super) read: Arc<str>,
+    pub(super) find: Arc<str>,
     pub(super) writes: WriteStatements,
     pub(super) renew: Arc<str>,
     pub(super) mark: Arc<str>,
@@ -100,10 +101,14 @@ impl Statements {
             format!("set_config('lock_timeout', '{limit}', true) IS NOT NULL")
         });
         let held_now = held_now("");
+        let read = format!("SELECT {ROW} FROM {t} WHERE {AT}");
         Self {
             table_name: t.clone(),
             inserts: inserts(t, &limited),
-            read: format!("SELECT {ROW} FROM {t} WHERE {AT}").into(),
+            // At other levels, a transaction that sqlx does not count may have an older snapshot.
+            find: format!("{read} AND current_setting('transaction_isolation') = 'read committed'")
+                .into(),
+            read: read.into(),
             writes: writes(t, if_owned, &limited),
             renew: renew(t),
             mark: format!(
@@ -375,6 +380,7 @@ impl Statements {
             &mut self.inserts.insert_within,
             &mut self.inserts.insert_all,
             &mut self.read,
+            &mut self.find,
             &mut self.renew,
             &mut self.mark,
         ];

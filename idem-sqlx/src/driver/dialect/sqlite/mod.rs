@@ -12,10 +12,10 @@ use idem_core::store::admin::KeyRange;
 use idem_core::store::record::RecordId;
 
 use self::sqlx::error::DatabaseError;
-use self::sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use self::sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteTransactionManager};
 use self::sqlx::{Executor as _, Row as _, Sqlite};
 use self::statements::Statements;
-use super::super::super::{sql, sqlx};
+use super::super::super::{TransactionManager as _, fixed, sql, sqlx};
 use super::lock_limit::LockLimit;
 use super::statements::WriteStatements;
 use super::{Dialect, ErrorClass, Guard, InsertResult, LeaseRenewal, Position, Schema};
@@ -357,11 +357,18 @@ impl Dialect for SqliteFile {
         let query = sqlx::query(sql(&self.statements.find))
             .bind(id.operation())
             .bind(id.key());
-        query
-            .fetch_optional(on)
-            .await?
-            .map(|row| super::read_row!(row))
-            .transpose()
+        let Some(row) = query.fetch_optional(&mut *on).await? else {
+            return Ok(None);
+        };
+        // After this statement, sqlx only says whether a transaction is open.
+        match SqliteTransactionManager::begin(on, Some(fixed("SELECT 1"))).await {
+            Err(sqlx::Error::BeginFailed) => super::read_row!(row).map(Some),
+            begun => {
+                begun?;
+                SqliteTransactionManager::rollback(on).await?;
+                Ok(None)
+            }
+        }
     }
 
     async fn insert_new_within(

@@ -122,12 +122,13 @@ impl Statements {
         text
     }
 
-    /// Reads a row that is committed. In no transaction: without `autocommit` this would begin one.
+    /// Reads a row that is committed now. Fails in a transaction, whose snapshot may be older; the
+    /// mode that is set there is the usual one. Without `autocommit`, this would begin one.
     pub(in super::super) fn find(&self, id: &RecordId) -> Arc<str> {
         // It has the key in it, so it waits for no table for longer than a statement that is slow.
         let hint = "SELECT /*+ MAX_EXECUTION_TIME(100) */";
         let mut text = format!(
-            "/*M! SET STATEMENT lock_wait_timeout = 0 FOR */ {}",
+            "SET TRANSACTION READ WRITE; /*M! SET STATEMENT lock_wait_timeout = 0 FOR */ {}",
             self.then_read.replacen("SELECT", hint, 1)
         );
         push_id(&mut text, id);
