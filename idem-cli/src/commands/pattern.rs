@@ -129,8 +129,9 @@ pub(crate) fn is_read_as(name: &str, value: &Value) -> Option<bool> {
         let Value::Array(values) = value else {
             return Some(false);
         };
-        let are_read = values.iter().map(|value| is_read_as(name, value));
-        return are_read.fold(Some(true), |all, is_read| Some(all? && is_read?));
+        return values
+            .iter()
+            .try_fold(true, |all, value| Some(all & is_read_as(name, value)?));
     }
     macro_rules! one_of {
         ($($of:ty),*) => {

@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
 
 use crate::encoding::key::{DIGEST_LEN, KeyPart, KeyWriter, MAX_KEY_LEN, digest_after};
-use crate::record::RecordId;
 
 /// The name of a [`step`](crate::step): a text, or a tuple of a text and up to seven key parts.
 ///
@@ -94,7 +93,9 @@ tuples! {
 }
 
 /// How much of a step's key the run and a digest of the parts take, with what separates them.
-pub(crate) const RUN_AND_DIGEST: usize = 1 + 22 + 1 + DIGEST_LEN;
+const RUN_AND_DIGEST: usize = 1 + 22 + 1 + DIGEST_LEN;
+/// The longest key of a call that is whole in the keys of its steps.
+pub(crate) const MAX_KEY_IN_STEPS: usize = MAX_KEY_LEN - RUN_AND_DIGEST;
 
 /// Writes the beginning of the keys of all steps of one run: the encoded key of their call, or its
 /// digest where it is long, and the run.
@@ -105,7 +106,7 @@ pub(crate) const RUN_AND_DIGEST: usize = 1 + 22 + 1 + DIGEST_LEN;
 pub(crate) fn write_run_after(text: &mut String, call: &str, run: impl Display) {
     let start = text.len();
     text.push_str(call);
-    if call.len() > RecordId::MAX_KEY_IN_STEPS {
+    if call.len() > MAX_KEY_IN_STEPS {
         digest_after(text, start);
     }
     // Writing to a `String` cannot fail.

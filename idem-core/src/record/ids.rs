@@ -14,7 +14,7 @@ use uuid::{NoContext, Timestamp, Uuid};
 
 use crate::base::clock;
 use crate::encoding::key::{self, Key, KeyDigest, KeyPart};
-use crate::encoding::step_name::{RUN_AND_DIGEST, StepName, write_parts_after, write_run_after};
+use crate::encoding::step_name::{MAX_KEY_IN_STEPS, StepName, write_parts_after, write_run_after};
 
 /// The id of a record: the operation's name and the key, as `operation:key`.
 ///
@@ -41,7 +41,7 @@ impl Hash for RecordId {
 impl RecordId {
     /// The longest key that the keys of the [steps](crate::step) of a call begin with, in bytes. A
     /// longer one is a digest there.
-    pub const MAX_KEY_IN_STEPS: usize = key::MAX_KEY_LEN - RUN_AND_DIGEST;
+    pub const MAX_KEY_IN_STEPS: usize = MAX_KEY_IN_STEPS;
 
     /// Joins an operation's name and a key; `None` unless [`is_valid_operation`], without the prefix
     /// of [steps](is_step).
