@@ -178,6 +178,8 @@ pub(crate) struct Observer {
     pub(crate) plain_keys: bool,
     /// Set in observe mode: a decision is only what a guarded call would have come to.
     pub(crate) observes: bool,
+    /// Each decision is shown to who sees `retried`.
+    pub(crate) after_retries: bool,
 }
 
 impl Observer {
@@ -218,6 +220,9 @@ impl Observer {
         if let Some(would) = would {
             count_observed(id.name(), would);
             (name, level) = (OBSERVED, level.min(Level::INFO));
+        }
+        if self.after_retries {
+            level = level.min(Level::INFO);
         }
         // The level of an event is part of its static description, so there is one event for each.
         macro_rules! event {

@@ -157,6 +157,7 @@ impl OwnedRecord {
     pub(crate) fn goes_on(&mut self) {
         if let Some(state) = &mut self.state {
             state.step = Stage::Running;
+            state.has_retried = true;
         }
     }
 

@@ -14,7 +14,7 @@ use crate::call::retention::Retention;
 use crate::encoding::fingerprint::Fingerprint;
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::lease::keeper::Enrolled;
-use crate::observe::Decision;
+use crate::observe::{Decision, Observer};
 use crate::outcome::codec::TypeLabel;
 use crate::policy::settings::{keep_released, seconds};
 use crate::record::{
@@ -51,6 +51,8 @@ pub(super) struct OwnedState {
     pub(super) source: OutcomeSource,
     /// The body has begun steps.
     pub(super) has_steps: bool,
+    /// The body has run more than once.
+    pub(super) has_retried: bool,
     committed: bool,
     /// A release may have been carried out, although none was answered.
     may_be_released: bool,
@@ -166,6 +168,7 @@ impl OwnedState {
             sending: None,
             source: OutcomeSource::Body { steps: Vec::new() },
             has_steps: false,
+            has_retried: false,
             committed: false,
             may_be_released: false,
             why_refused: NOT_THE_OWNER,
@@ -416,7 +419,10 @@ impl OwnedState {
     }
 
     fn report_end(&self, decision: Decision) {
-        let observer = self.runtime.observer;
+        let observer = Observer {
+            after_retries: self.has_retried,
+            ..self.runtime.observer
+        };
         let term = &self.enrolled.term;
         let because = |why: &dyn Display| {
             observer.decided_because(decision, &term.id, term.attempt, why);
