@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
-use crate::call::judge::{GiveUp, RecordPlan};
+use crate::call::judge::{GiveUp, Pending};
 use crate::call::keeping::Keepable;
-use crate::call::owned_record::OwnedRecord;
+use crate::call::owned::Owned;
 use crate::call::recorded::Recorded;
 use crate::error::Error;
 use crate::lease::term::Term;
@@ -71,7 +71,7 @@ struct Guard {
     term: Arc<Term>,
     runtime: Arc<Runtime>,
     /// One step at a time, even if two tasks share the lease.
-    held: Mutex<OwnedRecord>,
+    held: Mutex<Owned>,
     /// Observe mode: the work continues even if the lease is lost.
     observes: bool,
 }
@@ -87,7 +87,7 @@ impl Guard {
 }
 
 impl Lease {
-    pub(crate) fn new(held: OwnedRecord, runtime: &Arc<Runtime>) -> Self {
+    pub(crate) fn new(held: Owned, runtime: &Arc<Runtime>) -> Self {
         let term = held.term().clone();
         let runtime = runtime.clone();
         Self {
@@ -129,7 +129,7 @@ impl Lease {
     /// Has the key released once the lease is dropped, unless the lease has ended.
     pub(crate) fn release_when_dropped(&mut self) {
         if let Some(guarded) = &mut self.guarded {
-            guarded.held.get_mut().plan_release();
+            guarded.held.get_mut().pend_release();
         }
     }
 
@@ -188,12 +188,12 @@ impl Lease {
         match &self.guarded {
             Some(guarded) => {
                 let mut held = guarded.held.lock().await;
-                let outcome = held.writer().and_then(|writer| writer.value(value));
-                held.plan(RecordPlan::Commit {
+                let outcome = held.writer().value(value);
+                held.pend(Pending::Commit {
                     outcome,
                     kept_for: None,
                 });
-                guarded.answered(held.try_out().await)
+                guarded.answered(held.settle_by_hand().await)
             }
             None => Ok(()),
         }
@@ -221,20 +221,16 @@ impl Lease {
             return Ok(());
         };
         let mut held = guarded.held.lock().await;
-        let encoded = held
-            .writer()
-            .map(|writer| writer.error(error))
-            .transpose()
-            .map_err(|failure| Error::Config {
-                operation: guarded.term.id.name().into(),
-                reason: format!("the error to keep cannot be written: {failure}").into(),
-            });
+        let encoded = held.writer().error(error).map_err(|failure| Error::Config {
+            operation: guarded.term.id.name().into(),
+            reason: format!("the error to keep cannot be written: {failure}").into(),
+        });
         let outcome = encoded.inspect_err(|_| current::taint())?;
-        held.plan(RecordPlan::Commit {
-            outcome,
+        held.pend(Pending::Commit {
+            outcome: Some(outcome),
             kept_for: ttl,
         });
-        guarded.answered(held.try_out().await)
+        guarded.answered(held.settle_by_hand().await)
     }
 
     /// Records the outcome in the caller's transaction, together with its rows. The caller then
@@ -262,15 +258,13 @@ impl Lease {
             return Ok(());
         };
         let mut held = guarded.held.lock().await;
-        let Some(recorder) = held.recorder(guarded.observes) else {
-            return Ok(());
-        };
+        let recorder = held.recorder(guarded.observes);
         if recorder
             .commit_in(tx, Some(value))
             .await
             .inspect_err(|_| current::taint())?
         {
-            held.mark_recorded_in_transaction();
+            held.recorded_in_transaction();
             return Ok(());
         }
         let Guard { term, runtime, .. } = &**guarded;
@@ -291,8 +285,8 @@ impl Lease {
         if held.is_over() {
             return Ok(());
         }
-        held.plan(RecordPlan::GiveUp(GiveUp::Release));
-        guarded.answered(held.try_out().await)
+        held.pend(Pending::GiveUp(GiveUp::Release));
+        guarded.answered(held.settle_by_hand().await)
     }
 
     /// Releases the key, so that a later call does the work.
@@ -308,8 +302,8 @@ impl Lease {
         match &self.guarded {
             Some(guarded) => {
                 let mut held = guarded.held.lock().await;
-                held.plan(RecordPlan::GiveUp(GiveUp::Release));
-                guarded.answered(held.try_out().await)
+                held.pend(Pending::GiveUp(GiveUp::Release));
+                guarded.answered(held.settle_by_hand().await)
             }
             None => Ok(()),
         }

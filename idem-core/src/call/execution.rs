@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tracing::Instrument as _;
 
-use crate::call::judge::{Handling, RecordPlan, Reruns, Ruling, give};
-use crate::call::owned_record::{ClaimedLease, OwnedRecord};
+use crate::call::judge::{Handling, Reruns, Ruling, give};
+use crate::call::owned::{ClaimedLease, Owned};
 use crate::call::prepared::Prepared;
 use crate::call::run::{Holder, Leased, RunMode};
 use crate::call::start::CallStart;
@@ -110,7 +110,7 @@ where
             request.returns::<T>();
             let guarded = async move {
                 let mut record = match started(&this.handling, runtime.begin(request).await) {
-                    Ok(owned) => owned.map(|owned| OwnedRecord::new(runtime, request, owned)),
+                    Ok(owned) => owned.map(|owned| Owned::new(runtime, request, owned)),
                     Err(over) => return over,
                 };
                 watch::note(Seen::Executed);
@@ -163,7 +163,7 @@ where
                 Ruling::Retry { pause, give_up, .. } => {
                     // Boxed, because few calls come here, and the future of every call would be
                     // larger.
-                    let goes_on = Box::pin(holder.pause(pause, RecordPlan::GiveUp(give_up)));
+                    let goes_on = Box::pin(holder.pause(pause, give_up));
                     if !goes_on.await {
                         break answer;
                     }
@@ -211,7 +211,7 @@ where
         request.returns::<T>();
         async {
             let record = match started(&self.handling, runtime.begin(request).await) {
-                Ok(owned) => owned.map(|owned| OwnedRecord::new(runtime, request, owned)),
+                Ok(owned) => owned.map(|owned| Owned::new(runtime, request, owned)),
                 Err(over) => return over,
             };
             watch::note(Seen::Executed);

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use crate::call::body;
-use crate::call::judge::{RecordPlan, TryEnd};
+use crate::call::judge::{Pending, TryEnd};
 use crate::call::open_transaction::{OpenTransaction, TransactionClaim, TransactionStart};
 use crate::call::recorded::Recorded;
 use crate::call::request::Request;
@@ -56,11 +56,11 @@ impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
         store: &S,
         call: &Call,
         owner: Owner,
-        plan: Option<RecordPlan>,
+        pending: Option<Pending>,
     ) -> Result<bool, Error> {
         let attempt = call.attempt();
-        match plan {
-            Some(RecordPlan::Commit { outcome, kept_for }) => {
+        match pending {
+            Some(Pending::Commit { outcome, kept_for }) => {
                 let is_error = outcome.as_ref().is_some_and(|outcome| outcome.is_error);
                 if is_error {
                     self.roll_back_body().await?;
@@ -76,13 +76,12 @@ impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
                 self.report(decision_on(is_error), attempt, None);
                 Ok(is_error)
             }
-            Some(RecordPlan::GiveUp(_)) => {
+            Some(Pending::GiveUp(_)) => {
                 self.roll_back().await;
                 self.report(Decision::Released, attempt, None);
                 Ok(false)
             }
-            // A body in a transaction has no `commit_in`.
-            Some(RecordPlan::RecordedByBody) | None => Ok(false),
+            Some(Pending::Running | Pending::Over) | None => Ok(false),
         }
     }
 
@@ -136,12 +135,12 @@ impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
         &mut self,
         store: &S,
         claimed: Option<ClaimAfterBody>,
-        plan: Option<RecordPlan>,
+        pending: Option<Pending>,
     ) -> Result<(), Error> {
-        let result = match (claimed, plan) {
+        let result = match (claimed, pending) {
             (
                 Some(ClaimAfterBody::Owned { attempt, owner }),
-                Some(RecordPlan::Commit { outcome, kept_for }),
+                Some(Pending::Commit { outcome, kept_for }),
             ) => {
                 let is_error = outcome.as_ref().is_some_and(|outcome| outcome.is_error);
                 let commit = commit_of(self.request, owner, attempt, outcome, kept_for);

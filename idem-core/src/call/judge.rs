@@ -69,16 +69,20 @@ pub(crate) enum Ending {
 }
 
 /// What is left to do to the record.
-pub(crate) enum RecordPlan {
-    /// Nothing: a transaction of the body has recorded the outcome.
-    RecordedByBody,
-    /// Records the call, without an outcome if `outcome` is `None`. With `kept_for`, the outcome is
-    /// kept and remembered for that long.
+pub(crate) enum Pending {
+    /// The body has not ended.
+    Running,
+    /// The outcome is to be recorded.
     Commit {
+        /// `None` if it is left out: it failed to encode, is too large, or the body asked for that.
         outcome: Option<Encoded>,
+        /// The outcome is kept and remembered for that long, and not as the operation says.
         kept_for: Option<Duration>,
     },
+    /// The key is to be given up.
     GiveUp(GiveUp),
+    /// Nothing.
+    Over,
 }
 
 /// How a key is given up.
@@ -293,32 +297,31 @@ impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
         ending: Ending,
         answer: &Answer<T, E>,
         report: Report<'_>,
-    ) -> Option<RecordPlan> {
+    ) -> Option<Pending> {
         Some(match (ending, answer) {
-            (Ending::Nothing, _) => return None,
-            (Ending::RecordedByBody, _) => RecordPlan::RecordedByBody,
-            (Ending::CommitValue, Ok(Ok(value))) => RecordPlan::Commit {
+            (Ending::Nothing | Ending::RecordedByBody, _) => return None,
+            (Ending::CommitValue, Ok(Ok(value))) => Pending::Commit {
                 outcome: (self.witness.encode)(writer, value),
                 kept_for: None,
             },
-            (Ending::CommitValue | Ending::CommitWithoutValue, _) => RecordPlan::Commit {
+            (Ending::CommitValue | Ending::CommitWithoutValue, _) => Pending::Commit {
                 outcome: None,
                 kept_for: None,
             },
             (Ending::KeepError { kept_for, or_else }, Ok(Err(error))) => {
                 match self.encoded_error(call, writer, error) {
-                    Ok(encoded) => RecordPlan::Commit {
+                    Ok(encoded) => Pending::Commit {
                         outcome: Some(encoded),
                         kept_for,
                     },
                     Err(failure) => {
                         report(Decision::ErrorNotKept, Some(&failure));
-                        RecordPlan::GiveUp(or_else)
+                        Pending::GiveUp(or_else)
                     }
                 }
             }
-            (Ending::KeepError { or_else, .. }, _) => RecordPlan::GiveUp(or_else),
-            (Ending::GiveUp(give_up), _) => RecordPlan::GiveUp(give_up),
+            (Ending::KeepError { or_else, .. }, _) => Pending::GiveUp(or_else),
+            (Ending::GiveUp(give_up), _) => Pending::GiveUp(give_up),
         })
     }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::base::race::first;
 use crate::call::body::{self, BodyExit};
-use crate::call::judge::{Answer, Ending, Handling, RecordPlan, TryEnd};
-use crate::call::owned_record::OwnedRecord;
+use crate::call::judge::{Answer, Ending, GiveUp, Handling, Pending, TryEnd};
+use crate::call::owned::Owned;
 use crate::lease::term::Term;
 use crate::observe::{BodyWatch, Decision, Observer};
 use crate::policy::errors::ErrorAction;
@@ -60,7 +60,7 @@ pub(crate) enum Holder<'a> {
 
 /// A record that is owned by a lease.
 pub(crate) struct Leased<'a> {
-    record: &'a mut OwnedRecord,
+    record: &'a mut Owned,
     call: Call,
     observer: Observer,
     observes: bool,
@@ -107,16 +107,16 @@ impl Holder<'_> {
         }
     }
 
-    /// Waits for the next try. No body runs between two tries, so a call that ends here does as
-    /// planned. Returns `false` if there is no next try, because the lease was lost.
-    pub(crate) async fn pause(&mut self, pause: Duration, plan: RecordPlan) -> bool {
+    /// Waits for the next try. No body runs between two tries, so a call that ends here gives its
+    /// key up. Returns `false` if there is no next try, because the lease was lost.
+    pub(crate) async fn pause(&mut self, pause: Duration, give_up: GiveUp) -> bool {
         match self {
             Self::Nobody { .. } => {
                 tokio::time::sleep(pause).await;
                 true
             }
             Self::Lease(leased) => {
-                leased.plan(plan);
+                leased.pend(Pending::GiveUp(give_up));
                 let goes_on = leased.wait_for_next_try(pause).await;
                 if goes_on {
                     leased.record.goes_on();
@@ -135,12 +135,13 @@ impl Holder<'_> {
         answer: &Answer<T, E>,
     ) {
         let Self::Lease(leased) = self else { return };
-        let Some(writer) = leased.record.writer() else {
-            return;
-        };
+        if ending == Ending::RecordedByBody {
+            return leased.record.recorded_in_transaction();
+        }
+        let writer = leased.record.writer();
         let report = |decision, why: Option<&dyn Display>| leased.report(decision, why);
-        if let Some(plan) = handling.encode(&leased.call, &writer, ending, answer, &report) {
-            leased.plan(plan);
+        if let Some(pending) = handling.encode(&leased.call, &writer, ending, answer, &report) {
+            leased.pend(pending);
         }
     }
 
@@ -150,14 +151,14 @@ impl Holder<'_> {
         if leased.observes && leased.record.term().is_lost() {
             leased.report_lost(leased.observer.observing(true));
         }
-        if !leased.record.carry_out().await {
+        if !leased.record.settle().await {
             watch::note(Seen::Unrecorded);
         }
     }
 }
 
 impl<'a> Leased<'a> {
-    pub(crate) fn new(runtime: &Arc<Runtime>, mode: RunMode, record: &'a mut OwnedRecord) -> Self {
+    pub(crate) fn new(runtime: &Arc<Runtime>, mode: RunMode, record: &'a mut Owned) -> Self {
         let RunMode {
             asks,
             observes,
@@ -170,8 +171,8 @@ impl<'a> Leased<'a> {
             after_abandoned: record.after_abandoned(),
             asks,
             runtime: runtime.identity(),
-            recorder: record.recorder(observes),
-            steps: Some(record.step_scope(runtime, steps)),
+            recorder: Some(record.recorder(observes)),
+            steps: Some(record.step_scope(steps)),
         });
         Self {
             observer: runtime.observer,
@@ -190,14 +191,11 @@ impl<'a> Leased<'a> {
         report(observer, term, Decision::LeaseLost, Some(&term.why_lost()));
     }
 
-    fn plan(&mut self, plan: RecordPlan) {
+    fn pend(&mut self, pending: Pending) {
+        self.record.pend(pending);
         if let Some(steps) = self.call.steps() {
-            self.record.set_has_steps(steps.has_begun());
-            if let RecordPlan::Commit { .. } = plan {
-                self.record.set_steps_to_remove(steps.take());
-            }
+            self.record.set_steps(steps);
         }
-        self.record.plan(plan);
     }
 
     async fn wait_for_next_try(&mut self, pause: Duration) -> bool {

@@ -3,7 +3,7 @@
 //! At each await here the process may die, the future may be dropped, the reply may be lost, or the
 //! lease may expire. If the result of a claim is unknown, the same owner sends the claim once more
 //! and, if that fails too, undoes it. The lease counts from before the claim was sent.
-//! [`OwnedRecord`](crate::call::owned_record::OwnedRecord) takes the steps after the claim.
+//! [`Owned`](crate::call::owned::Owned) takes the steps after the claim.
 
 // `sent` and `seat` are the words that the flights use.
 #![allow(clippy::similar_names)]
@@ -15,7 +15,7 @@ use futures_util::future::FutureExt as _;
 use tokio::time::Instant;
 
 use crate::base::clock;
-use crate::call::owned_record::ClaimedLease;
+use crate::call::owned::ClaimedLease;
 use crate::call::pending_claim::PendingClaim;
 use crate::call::recorded::Recorded;
 use crate::call::request::Request;

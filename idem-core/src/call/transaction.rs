@@ -16,7 +16,7 @@ use tracing::Instrument as _;
 use crate::base::clock;
 use crate::call::body;
 use crate::call::in_transaction::ClaimAfterBody;
-use crate::call::judge::{Answer, Ending, Handling, RecordPlan, give};
+use crate::call::judge::{Answer, Ending, Handling, Pending, give};
 use crate::call::open_transaction::{
     Backoff, BegunClaim, ClaimedRow, CommittedBy, LeaseMet, OpenTransaction, TransactionClaim,
     TransactionStart, begin_claiming,
@@ -457,7 +457,7 @@ where
             }
             _ => None,
         };
-        is_error_kept &= !matches!(plan, Some(RecordPlan::GiveUp(_)));
+        is_error_kept &= !matches!(plan, Some(Pending::GiveUp(_)));
         let carried_out = open.carry_out_observed(store, claimed, plan).await;
         TransactionOutcome::of(answer, carried_out.map(|()| is_error_kept), Some(&call))
     }

@@ -229,6 +229,15 @@ impl Drop for LeaseKeepers {
 }
 
 impl Enrolled {
+    /// Takes the place with the keeper, which stays.
+    pub(crate) fn take(&mut self) -> Self {
+        Self {
+            keeper: self.keeper.take(),
+            place: self.place.take(),
+            term: self.term.clone(),
+        }
+    }
+
     /// Ends the renewal: the lease expires.
     pub(crate) fn stop(&mut self) {
         if let (Some(keeper), Some(place)) = (&self.keeper, self.place.take()) {

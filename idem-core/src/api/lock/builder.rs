@@ -13,7 +13,7 @@ use crate::base::clock;
 use crate::base::duration::IntoDuration;
 use crate::base::printable::shown_name;
 use crate::call::body::{self, BodyExit};
-use crate::call::owned_record::OwnedRecord;
+use crate::call::owned::Owned;
 use crate::call::prepared::Prepared;
 use crate::call::request::Request;
 use crate::call::start::CallStart;
@@ -398,7 +398,7 @@ impl Wanted {
         self.check_reentry(request)?;
         match self.runtime.begin(request).await? {
             CallStart::Owner(owned) => {
-                let owned = OwnedRecord::new(&self.runtime, request, owned);
+                let owned = Owned::new(&self.runtime, request, owned);
                 Ok(Lock::new(Lease::new(owned, &self.runtime)))
             }
             CallStart::Replay(_) | CallStart::Unguarded(_) => Ok(Lock::new(Lease::unguarded())),

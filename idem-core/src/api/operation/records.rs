@@ -6,7 +6,7 @@ use super::Operation;
 use crate::call::audit::{By, Noting};
 use crate::call::keeping::Keepable;
 use crate::call::lookup::Lookup;
-use crate::call::owned_record::OwnedRecord;
+use crate::call::owned::Owned;
 use crate::call::request::Request;
 use crate::call::start::CallStart;
 use crate::error::{Error, StoreError};
@@ -165,7 +165,7 @@ impl Operation<'_> {
         request.by_hand();
         forget_here(&runtime, &request.id);
         let released = match runtime.begin(&request).await {
-            Ok(CallStart::Owner(owned)) => OwnedRecord::new(&runtime, &request, owned)
+            Ok(CallStart::Owner(owned)) => Owned::new(&runtime, &request, owned)
                 .give_back(by)
                 .await
                 .map(|()| true),
@@ -344,8 +344,8 @@ impl Operation<'_> {
         let settled = match runtime.begin(&request).await {
             Ok(CallStart::Owner(owned)) => {
                 let outcome = encode(&request.id, owned.enrolled.term.attempt);
-                OwnedRecord::new(&runtime, &request, owned)
-                    .settle(outcome, by)
+                Owned::new(&runtime, &request, owned)
+                    .record_by_hand(outcome, by)
                     .await
             }
             // This does not happen: duplicates and store failures are rejected above.

@@ -11,7 +11,7 @@ use crate::api::lease::{Begin, Lease};
 use crate::call::execution::{Again, Execution, Once, Repeated};
 use crate::call::judge::Handling;
 use crate::call::keeping::Policy;
-use crate::call::owned_record::OwnedRecord;
+use crate::call::owned::Owned;
 use crate::call::prepared::Prepared;
 use crate::call::reconcile::{Question, asked};
 use crate::call::start::CallStart;
@@ -281,7 +281,7 @@ impl Operation<'_> {
         };
         Ok(match runtime.begin(&request).await? {
             CallStart::Owner(owned) => {
-                let lease = Lease::new(OwnedRecord::new(&runtime, &request, owned), &runtime);
+                let lease = Lease::new(Owned::new(&runtime, &request, owned), &runtime);
                 Begin::Execute(lease.observing(request.settings.observes))
             }
             CallStart::Replay(recorded) => Begin::Replay(recorded),

@@ -1,4 +1,4 @@
-//! Steps that are tried again in the background.
+//! Commits and releases that are sent again in the background.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -7,24 +7,26 @@ use futures_util::FutureExt as _;
 use tokio::runtime::{Handle, Id};
 use tokio::time::Instant;
 
-use super::state::{OwnedState, Stage, Tried};
 use crate::base::clock;
 use crate::base::jitter::jittered;
+use crate::call::judge::Pending;
+use crate::call::owned::{Owned, Tried};
 use crate::error::StoreError;
 use crate::record::Ownership;
-use crate::runtime::background;
+use crate::runtime::background::CountedStep;
 
-/// The first pause before a commit or release is tried again; it doubles up to [`MAX_PAUSE`].
+/// The first pause before a commit or release is sent again; it doubles up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// How often a step moves to another tokio runtime.
 const MOVES: u8 = 8;
 
-/// A step that is tried again in the background until the store carries it out or its time is up.
-/// If its tokio runtime ends, the step moves to another one.
-struct Retrying {
-    state: Option<OwnedState>,
-    counted: Option<background::CountedStep>,
+/// A step that is sent again in the background until the store carries it out or its time is up. If
+/// its tokio runtime ends, the step moves to another one.
+struct Resending {
+    owned: Owned,
+    /// `None` once the step has moved.
+    counted: Option<CountedStep>,
     /// Its tokio runtime.
     on: Option<Id>,
     moves: u8,
@@ -34,15 +36,15 @@ struct Retrying {
     left_out: Option<StoreError>,
 }
 
-impl OwnedState {
+impl Owned {
     /// Continues the step in the background.
-    pub(super) fn carry_on(mut self) {
-        let bytes = match &self.step {
-            Stage::Committing {
-                outcome: Some(outcome),
-                ..
-            } => outcome.payload.len(),
-            _ => 0,
+    pub(super) fn resend(mut self) {
+        let (bytes, commits) = match &self.pending {
+            Pending::Commit { outcome, .. } => {
+                let bytes = outcome.as_ref().map(|outcome| outcome.payload.len());
+                (bytes.unwrap_or_default(), true)
+            }
+            _ => (0, false),
         };
         let Some(counted) = self.runtime.background.step(bytes) else {
             return self
@@ -51,17 +53,18 @@ impl OwnedState {
         // The store accepts a commit from the last owner even after its lease expired, so a commit
         // is worth trying for longer than a lease. A release only shortens the lease, so after a
         // lease it is worth nothing.
-        let length = self.enrolled.term.length();
-        let patience = match self.step {
-            Stage::Committing { .. } => length.saturating_mul(10),
-            _ => length,
+        let length = self.term().length();
+        let patience = if commits {
+            length.saturating_mul(10)
+        } else {
+            length
         };
         let until = clock::after(clock::now(), patience);
         let handle = Handle::try_current()
             .ok()
             .or_else(|| self.runtime.keepers.known().another(None));
-        Retrying {
-            state: Some(self),
+        Resending {
+            owned: self,
             counted: Some(counted),
             on: None,
             moves: 0,
@@ -73,10 +76,10 @@ impl OwnedState {
 
     /// Looks whether the store has the outcome, although none of its answers has come.
     async fn is_recorded(&self) -> bool {
-        let Stage::Committing { outcome, .. } = &self.step else {
+        let Pending::Commit { outcome, .. } = &self.pending else {
             return false;
         };
-        let term = &self.enrolled.term;
+        let term = self.term();
         let Ok(Some(found)) = self.runtime.store.inspect(&term.id).await else {
             return false;
         };
@@ -84,7 +87,7 @@ impl OwnedState {
     }
 }
 
-impl Retrying {
+impl Resending {
     fn start(mut self, handle: Option<Handle>) {
         match handle {
             Some(handle) => {
@@ -96,83 +99,72 @@ impl Retrying {
     }
 
     async fn run(mut self) {
-        let Some(state) = &mut self.state else { return };
-        if !matches!(state.step, Stage::Committing { .. }) {
-            state.enrolled.stop();
+        let owned = &mut self.owned;
+        if !matches!(owned.pending, Pending::Commit { .. }) {
+            owned.enrolled.stop();
         }
         let mut pause = FIRST_PAUSE;
         loop {
             // A panic of the store counts as no answer.
-            let tried = AssertUnwindSafe(state.try_step()).catch_unwind().await;
+            let tried = AssertUnwindSafe(owned.send()).catch_unwind().await;
             let error = match tried.unwrap_or_else(|_| Tried::Failed(StoreError::panicked())) {
                 Tried::Over(ownership) => {
                     if let (Ownership::Held, Some(why)) = (ownership, &self.left_out) {
-                        state.not_encoded(why);
+                        owned.not_encoded(why);
                     }
-                    state.finish(ownership);
-                    break;
+                    return owned.finish(ownership);
                 }
-                Tried::Hopeless(error) => {
-                    state.give_up(&error);
-                    break;
-                }
+                Tried::Hopeless(error) => return owned.give_up(&error),
                 Tried::Failed(error) => error,
             };
             if clock::now() >= self.until {
-                let looking = AssertUnwindSafe(state.is_recorded()).catch_unwind();
+                let looking = AssertUnwindSafe(owned.is_recorded()).catch_unwind();
                 if looking.await.unwrap_or(false) {
-                    state.finish(Ownership::Held);
-                    break;
+                    return owned.finish(Ownership::Held);
                 }
                 // The store may be unable to take this outcome, for example because it is large. So
                 // the last try is one without it.
-                if state.leaves_out_outcome() {
+                if owned.leaves_out_outcome() {
                     self.left_out = Some(error);
                     continue;
                 }
-                state.give_up(&error);
-                break;
+                return owned.give_up(&error);
             }
             tokio::time::sleep(jittered(pause)).await;
             pause = (pause * 2).min(MAX_PAUSE);
         }
-        self.state = None;
     }
 
     fn give_up(&mut self) {
-        if let Some(mut state) = self.state.take() {
-            state.give_up(
-                &"its tokio runtime was shut down first, and there is no other to try it on",
-            );
-        }
+        self.owned
+            .give_up(&"its tokio runtime was shut down first, and there is no other to try it on");
     }
 }
 
-impl Drop for Retrying {
+impl Drop for Resending {
     fn drop(&mut self) {
-        let Some(mut state) = self
-            .state
-            .take_if(|_| self.moves < MOVES && !std::thread::panicking())
-        else {
-            return self.give_up();
-        };
-        let Some(handle) = state.runtime.keepers.known().another(self.on) else {
-            self.state = Some(state);
-            return self.give_up();
-        };
-        if matches!(state.step, Stage::Committing { .. }) {
-            // The keeper ended with its tokio runtime, so the lease needs a new one.
-            let term = state.enrolled.term.clone();
-            term.not_renewed();
-            state.enrolled = state.runtime.keepers.enrol_on(&handle, term);
+        if self.owned.is_over() {
+            return;
         }
-        let counted = self.counted.take();
-        let moves = self.moves + 1;
+        let known = self.owned.runtime.keepers.known();
+        let another = known
+            .another(self.on)
+            .filter(|_| self.moves < MOVES && !std::thread::panicking());
+        let Some(handle) = another else {
+            return self.give_up();
+        };
+        let mut owned = self.owned.hand_over();
+        if matches!(owned.pending, Pending::Commit { .. }) {
+            // The keeper ended with its tokio runtime, so the lease needs a new one.
+            let term = owned.term().clone();
+            term.not_renewed();
+            owned.enrolled = owned.runtime.keepers.enrol_on(&handle, term);
+        }
         Self {
-            state: Some(state),
-            counted,
+            owned,
+            counted: self.counted.take(),
             on: None,
-            moves,
+            moves: self.moves + 1,
             until: self.until,
             left_out: self.left_out.take(),
         }

@@ -1,0 +1,609 @@
+//! A key that a call of this process owns, from the claim to the commit or release.
+//!
+//! A call may be dropped at any time. While the body runs, a drop leaves the record as it is:
+//! nobody knows how far the body came, so its lease has to expire. During a commit or release, a
+//! drop continues the step in the background, because the body is over and its outcome must not be
+//! lost. A step that the store did not accept continues there too. Between two tries no body runs,
+//! so a drop releases the key.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::FutureExt as _;
+
+use crate::base::clock;
+use crate::call::audit::By;
+use crate::call::judge::{GiveUp, Pending};
+use crate::call::request::Request;
+use crate::call::retention::Retention;
+use crate::encoding::fingerprint::Fingerprint;
+use crate::error::{Error, StoreError, StoreErrorKind};
+use crate::lease::keeper::Enrolled;
+use crate::lease::term::Term;
+use crate::observe::{Decision, Observer};
+use crate::outcome::codec::TypeLabel;
+use crate::policy::settings::{keep_for, keep_released, seconds};
+use crate::policy::step_settings::StepSettings;
+use crate::record::{
+    AsClaimed, Audit, Commit, Encoded, Origin, Ownership, RecordId, RecordState, Release,
+    ReleaseTo, is_step,
+};
+use crate::runtime::Runtime;
+use crate::runtime::flight::FlightSeat;
+use crate::runtime::local_cache::Sending;
+use crate::runtime::outcome_writer::OutcomeWriter;
+use crate::runtime::rejected::Rejected;
+use crate::runtime::trace::{self, CallMetadata, traced};
+use crate::task::steps::{Holder, StepScope};
+use crate::task::transaction_recorder::TransactionRecorder;
+
+/// The message for a late owner.
+const NOT_THE_OWNER: &str = "nothing was recorded: another caller has claimed the key since, or \
+    the store has forgotten this claim (restarted without its data, evicted, failed over)";
+
+/// The message for an owner whose body fails after it has succeeded.
+const RECORDED: &str = "nothing was released: the transaction of the body's `commit_in` has \
+    recorded its outcome, which duplicates get, although the body returned an error after it";
+
+/// A successful claim. It is small; [`Owned`] adds what is needed once the body starts.
+pub(crate) struct ClaimedLease {
+    pub(crate) enrolled: Enrolled,
+    pub(crate) origin: Origin,
+    pub(crate) seat: Option<Box<FlightSeat>>,
+}
+
+/// The owner's end of a record in flight.
+pub(crate) struct Owned {
+    // Dropped before the runtime: its keepers end when the runtime is dropped, and by then no lease
+    // may be left.
+    pub(super) enrolled: Enrolled,
+    pub(super) runtime: Arc<Runtime>,
+    seat: Option<Box<FlightSeat>>,
+    details: RecordDetails,
+    pub(super) pending: Pending,
+    /// The time when the first try of a commit was sent. If its reply was lost, the outcome's
+    /// retention may have begun then.
+    sending: Option<Sending>,
+    /// The operator's or the application's step, made by hand.
+    is_by_hand: bool,
+    /// Who made it and why, if they said so.
+    audit: Option<Box<By>>,
+    /// The steps of the body, which are removed once the outcome is recorded.
+    steps: Vec<RecordId>,
+    /// The body has begun steps.
+    has_steps: bool,
+    /// The body has run more than once.
+    has_retried: bool,
+    is_committed: bool,
+    /// A release may have been carried out, although none was answered.
+    may_be_released: bool,
+    /// The reason to report if the store refuses a step.
+    why_refused: &'static str,
+}
+
+/// What the claim fixed about the record.
+#[derive(Clone)]
+struct RecordDetails {
+    origin: Origin,
+    fingerprint: Option<Fingerprint>,
+    times: Retention,
+    /// No record ends before this many seconds.
+    least_secs: u32,
+    label: TypeLabel,
+    metadata: Option<Arc<CallMetadata>>,
+}
+
+/// The result of a step at the store.
+pub(super) enum Tried {
+    /// The store carried it out, or refused it.
+    Over(Ownership),
+    /// It may be tried again.
+    Failed(StoreError),
+    /// The store would refuse it each time, such as for foreign data at the key.
+    Hopeless(StoreError),
+}
+
+impl Owned {
+    pub(crate) fn new(runtime: &Arc<Runtime>, request: &Request, owned: ClaimedLease) -> Self {
+        let ClaimedLease {
+            enrolled,
+            origin,
+            mut seat,
+        } = owned;
+        if let Some(seat) = &mut seat {
+            seat.become_owner(request.fingerprint, enrolled.term.clone());
+        }
+        let settings = &request.settings;
+        Self {
+            runtime: runtime.clone(),
+            enrolled,
+            seat,
+            details: RecordDetails {
+                origin,
+                fingerprint: request.fingerprint,
+                times: Retention::new(settings.ttl(), settings.remember()),
+                least_secs: settings.times.least_secs,
+                label: request.type_label(),
+                metadata: request.metadata.clone(),
+            },
+            pending: Pending::Running,
+            sending: None,
+            is_by_hand: false,
+            audit: None,
+            steps: Vec::new(),
+            has_steps: false,
+            has_retried: false,
+            is_committed: false,
+            may_be_released: false,
+            why_refused: NOT_THE_OWNER,
+        }
+    }
+
+    /// Takes what is left to do, with all that it needs. Nothing is left here.
+    pub(super) fn hand_over(&mut self) -> Self {
+        Self {
+            enrolled: self.enrolled.take(),
+            runtime: self.runtime.clone(),
+            seat: self.seat.take(),
+            details: self.details.clone(),
+            pending: std::mem::replace(&mut self.pending, Pending::Over),
+            audit: self.audit.take(),
+            steps: std::mem::take(&mut self.steps),
+            ..*self
+        }
+    }
+
+    pub(crate) fn term(&self) -> &Arc<Term> {
+        &self.enrolled.term
+    }
+
+    /// Returns what encodes the outcome.
+    pub(crate) fn writer(&self) -> OutcomeWriter<'_> {
+        let term = &self.enrolled.term;
+        OutcomeWriter {
+            runtime: &self.runtime,
+            id: &term.id,
+            attempt: term.attempt,
+            label: self.details.label,
+            metadata: self.details.metadata.as_ref(),
+        }
+    }
+
+    /// Whether the previous attempt was cut off.
+    pub(crate) fn after_abandoned(&self) -> bool {
+        self.details.origin == Origin::Abandoned
+    }
+
+    /// Returns what the steps of the body need.
+    pub(crate) fn step_scope(&self, settings: StepSettings) -> StepScope {
+        let term = self.term();
+        StepScope::new(
+            self.runtime.clone(),
+            settings,
+            term.length(),
+            self.details.fingerprint,
+            (Holder::Lease(term.clone()), self.details.origin),
+        )
+    }
+
+    /// Returns the state that a transaction needs to record the outcome.
+    pub(crate) fn recorder(&self, observes: bool) -> TransactionRecorder {
+        let details = &self.details;
+        TransactionRecorder {
+            runtime: self.runtime.clone(),
+            term: self.term().clone(),
+            fingerprint: details.fingerprint,
+            ttl: details.times.ttl(),
+            remember: details.times.remember(),
+            label: details.label,
+            metadata: details.metadata.clone(),
+            observes,
+        }
+    }
+
+    /// Sets what is left to do once the body has ended, or while it pauses before its next try.
+    pub(crate) fn pend(&mut self, pending: Pending) {
+        self.pending = pending;
+    }
+
+    /// Sets the steps that the body has begun.
+    pub(crate) fn set_steps(&mut self, scope: &StepScope) {
+        self.has_steps = scope.has_begun();
+        if let Pending::Commit { .. } = self.pending {
+            self.steps = scope.take();
+        }
+    }
+
+    /// Whether nothing is left to do.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.pending, Pending::Over)
+    }
+
+    /// Has the key of a holder that is gone released, unless it was. If the lease is lost, there is
+    /// nothing to release.
+    pub(crate) fn pend_release(&mut self) {
+        if !matches!(self.pending, Pending::Running) {
+            return;
+        }
+        if self.term().is_lost() {
+            self.lost();
+        } else {
+            self.pending = Pending::GiveUp(GiveUp::Release);
+        }
+    }
+
+    /// Leaves nothing to do: a transaction of the body recorded the outcome. If it was rolled back,
+    /// the lease expires.
+    pub(crate) fn recorded_in_transaction(&mut self) {
+        self.pending = Pending::Over;
+        self.report(Decision::Executed, None);
+    }
+
+    /// Asks the store, by a renewal, whether the record is still in flight. Reading the record
+    /// would miss a commit that is under way. Without an answer this returns `false`.
+    pub(crate) async fn is_in_flight(&self) -> bool {
+        let term = self.term();
+        let sent = clock::now();
+        let answers = self.runtime.store.renew(&[term.renewal()]).await;
+        let is_held = matches!(answers.first(), Some(Ok(Ownership::Held)));
+        if is_held {
+            term.renewed(sent);
+        }
+        is_held
+    }
+
+    /// Starts the body's next try.
+    pub(crate) fn goes_on(&mut self) {
+        self.pending = Pending::Running;
+        self.has_retried = true;
+    }
+
+    /// Tries the step once. If that fails, or this future is dropped, the step continues in the
+    /// background. Returns `false` if the step was a commit and is not recorded yet.
+    pub(crate) async fn settle(&mut self) -> bool {
+        let commits = matches!(self.pending, Pending::Commit { .. });
+        let tried = self.send().await;
+        let is_recorded = !commits || matches!(tried, Tried::Over(Ownership::Held));
+        match tried {
+            Tried::Over(ownership) => self.finish(ownership),
+            // The step stays set, so that dropping this continues it.
+            Tried::Failed(error) => self.delayed(&error),
+            Tried::Hopeless(error) => self.give_up(&error),
+        }
+        is_recorded
+    }
+
+    /// Tries the step once, for leases that the application holds by hand. The caller gets the
+    /// failure, and may try again.
+    pub(crate) async fn settle_by_hand(&mut self) -> Result<(), Error> {
+        let error = match self.send().await {
+            Tried::Over(ownership) => {
+                self.finish(ownership);
+                return match ownership {
+                    Ownership::Held => Ok(()),
+                    Ownership::Lost => Err(self.term().lost_error()),
+                };
+            }
+            Tried::Failed(error) => {
+                self.delayed(&error);
+                error
+            }
+            Tried::Hopeless(error) => {
+                self.give_up(&error);
+                error
+            }
+        };
+        Err(Rejected::Store(error).error(&self.term().id))
+    }
+
+    /// Reports that the body was stopped because the lease was lost, and returns that error.
+    pub(crate) fn lost(&mut self) -> Error {
+        self.pending = Pending::Over;
+        let term = self.term();
+        self.report(Decision::LeaseLost, Some(&term.why_lost()));
+        term.lost_error()
+    }
+
+    /// Releases the key by hand, without a body.
+    pub(crate) async fn give_back(mut self, by: Option<Box<By>>) -> Result<(), Error> {
+        (self.is_by_hand, self.audit) = (true, by);
+        self.pend(Pending::GiveUp(GiveUp::Release));
+        self.settle_by_hand().await
+    }
+
+    /// Records an outcome by hand, without a body. If it failed to encode, the record stays
+    /// abandoned.
+    pub(crate) async fn record_by_hand(
+        mut self,
+        outcome: Result<Encoded, Error>,
+        by: Option<Box<By>>,
+    ) -> Result<(), Error> {
+        let mut outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                self.pend(Pending::GiveUp(GiveUp::Unanswered));
+                self.settle().await;
+                return Err(error);
+            }
+        };
+        let ttl = self.details.times.ttl();
+        let audit = by.as_ref().and_then(|by| Audit::new(&by.who, &by.why, ttl));
+        if let Some(audit) = audit {
+            outcome.describe(|metadata| metadata.audit = Some(audit));
+        }
+        (self.is_by_hand, self.audit) = (true, by);
+        let outcome = Some(traced(self.details.metadata.as_ref(), outcome));
+        self.pend(Pending::Commit {
+            outcome,
+            kept_for: None,
+        });
+        self.settle_by_hand().await
+    }
+
+    /// Sends what is left to do to the store once.
+    pub(super) async fn send(&mut self) -> Tried {
+        // A local cache would not notice that another process removed a step.
+        if self.sending.is_none() && !is_step(self.term().id.operation()) {
+            let id = &self.enrolled.term.id;
+            self.sending = self.runtime.cache.as_ref().map(|cache| cache.sending(id));
+        }
+        if let Some(seat) = &self.seat {
+            seat.sending_step();
+        }
+        let store = &self.runtime.store;
+        // The store takes the request whole: a part of it that stayed in this future would have
+        // room there while the store answers.
+        let (answer, releases) = match &self.pending {
+            Pending::Commit { outcome, kept_for } => {
+                (store.commit(self.commit(outcome.clone(), *kept_for)), false)
+            }
+            Pending::GiveUp(how) => (store.release(self.release(*how)), true),
+            Pending::Running | Pending::Over => return Tried::Over(Ownership::Held),
+        };
+        // Set before the await: this future may be dropped there.
+        let was_before = self.may_be_released;
+        self.may_be_released |= releases;
+        let answer = answer.await;
+        let is_unknown = answer.as_ref().is_err_and(StoreError::is_unknown);
+        self.may_be_released = was_before || (releases && is_unknown);
+        match answer {
+            Ok(Ownership::Held) => {
+                self.cache();
+                Tried::Over(Ownership::Held)
+            }
+            Ok(Ownership::Lost) => Tried::Over(self.after_refusal().boxed().await),
+            Err(error) if error.kind() == StoreErrorKind::TooLarge && self.leaves_out_outcome() => {
+                self.not_encoded(&error);
+                Box::pin(self.send()).await
+            }
+            Err(error) if self.is_hopeless(&error) => Tried::Hopeless(error),
+            Err(error) => Tried::Failed(error),
+        }
+    }
+
+    fn commit(&self, outcome: Option<Encoded>, kept_for: Option<Duration>) -> Commit {
+        let term = self.term();
+        let details = &self.details;
+        let times = self.times_with(kept_for);
+        Commit {
+            id: term.id.clone(),
+            owner: term.owner,
+            attempt: term.attempt,
+            fingerprint: details.fingerprint,
+            outcome,
+            ttl: times.ttl(),
+            remember: times.remember(),
+            as_claimed: Some(AsClaimed {
+                origin: details.origin,
+                lease: term.length(),
+                hold: term.hold(),
+            }),
+            claim_metadata: trace::of(details.metadata.as_ref()),
+        }
+    }
+
+    fn release(&self, how: GiveUp) -> Release {
+        let term = self.term();
+        let RecordDetails {
+            times, least_secs, ..
+        } = self.details;
+        Release {
+            id: term.id.clone(),
+            owner: term.owner,
+            to: match how {
+                GiveUp::Abandon => ReleaseTo::Abandoned,
+                GiveUp::Unanswered => ReleaseTo::Unanswered,
+                GiveUp::Release => ReleaseTo::Released {
+                    keep: keep_released(times.ttl(), term.length(), least_secs),
+                },
+            },
+            names_run: self.has_steps,
+        }
+    }
+
+    /// Whether the store would refuse the step each time. A commit without an outcome is not too
+    /// large in itself: the store is short of something, which may change.
+    fn is_hopeless(&self, error: &StoreError) -> bool {
+        match error.kind() {
+            StoreErrorKind::Unreadable => true,
+            StoreErrorKind::TooLarge => self.is_by_hand,
+            _ => false,
+        }
+    }
+
+    /// Leaves the outcome out of its commit, because a lost outcome is better than a second run of
+    /// the body. Returns `false` if there is none to leave out.
+    pub(super) fn leaves_out_outcome(&mut self) -> bool {
+        match &mut self.pending {
+            // Duplicates must get the outcome that an operator settled.
+            Pending::Commit { outcome, .. } if !self.is_by_hand => outcome.take().is_some(),
+            _ => false,
+        }
+    }
+
+    pub(super) fn not_encoded(&self, why: &dyn Display) {
+        self.report(Decision::NotEncoded, Some(why));
+    }
+
+    /// Looks why the store refused a step. A store that repeats a release by itself may find
+    /// nothing left to release, although its first try succeeded.
+    async fn after_refusal(&mut self) -> Ownership {
+        let term = &self.enrolled.term;
+        let releases = matches!(self.pending, Pending::GiveUp(GiveUp::Release));
+        if self.may_be_released || !(releases || term.may_be_recorded()) {
+            return Ownership::Lost;
+        }
+        let Ok(Some(found)) = self.runtime.store.inspect(&term.id).await else {
+            return Ownership::Lost;
+        };
+        if term.recorded(&found) {
+            self.why_refused = RECORDED;
+        }
+        let is_released = found.state == RecordState::Released && found.attempt == term.attempt;
+        if releases && is_released {
+            Ownership::Held
+        } else {
+            Ownership::Lost
+        }
+    }
+
+    /// Returns how long the outcome is kept and remembered: both are its own retention, if it has
+    /// one.
+    fn times_with(&self, kept_for: Option<Duration>) -> Retention {
+        kept_for.map(keep_for).map_or(self.details.times, |own| {
+            Retention::new(own, own.max(seconds(self.details.least_secs)))
+        })
+    }
+
+    /// Keeps a committed outcome in the local cache.
+    fn cache(&self) {
+        if let (
+            Some(cache),
+            Some(sending),
+            Pending::Commit {
+                outcome: Some(outcome),
+                kept_for,
+            },
+        ) = (&self.runtime.cache, self.sending, &self.pending)
+        {
+            let term = &self.enrolled.term;
+            let kept = (term.attempt, outcome);
+            let ttl = self.times_with(*kept_for).ttl();
+            cache.committed(sending, &term.id, self.details.fingerprint, kept, ttl);
+        }
+    }
+
+    /// Reports what the store said of the step, and tells the other calls.
+    pub(super) fn finish(&mut self, ownership: Ownership) {
+        let mut shared = None;
+        let decision = match (&mut self.pending, ownership) {
+            (Pending::Commit { .. }, Ownership::Held) if self.is_committed => {
+                self.pending = Pending::Over;
+                return;
+            }
+            (Pending::Commit { outcome, .. }, Ownership::Held) => {
+                self.is_committed = true;
+                let attempt = self.enrolled.term.attempt;
+                let outcome = outcome.take();
+                let is_error = outcome.as_ref().is_some_and(|outcome| outcome.is_error);
+                shared = Some(
+                    outcome.map_or(Rejected::Done, |outcome| Rejected::Committed {
+                        attempt,
+                        outcome,
+                    }),
+                );
+                match is_error {
+                    _ if self.is_by_hand => Decision::Settled,
+                    true => Decision::ErrorKept,
+                    false => Decision::Executed,
+                }
+            }
+            (Pending::Commit { .. }, Ownership::Lost) => Decision::CommitRefused,
+            (Pending::GiveUp(_), Ownership::Lost) if !self.may_be_released => {
+                Decision::ReleaseRefused
+            }
+            // Held, or the store released the record earlier and its reply was lost.
+            (Pending::GiveUp(GiveUp::Release), _) if self.is_by_hand => Decision::ReleasedByHand,
+            (Pending::GiveUp(GiveUp::Release), _) => Decision::Released,
+            (Pending::GiveUp(GiveUp::Abandon | GiveUp::Unanswered), _) => Decision::Abandoned,
+            (Pending::Running | Pending::Over, _) => {
+                self.pending = Pending::Over;
+                return;
+            }
+        };
+        self.pending = Pending::Over;
+        self.enrolled.term.end();
+        self.enrolled.stop();
+        if shared.is_some() {
+            let steps = std::mem::take(&mut self.steps);
+            let term = self.term();
+            self.runtime.remove_steps(&term.id, term.attempt, steps);
+        }
+        self.report_end(decision);
+        if let Some(seat) = self.seat.take() {
+            seat.step_answered(shared);
+        }
+    }
+
+    fn report_end(&self, decision: Decision) {
+        let is_first = self.details.origin == Origin::Nothing;
+        let no_record = (decision == Decision::Settled && is_first)
+            .then_some("there was no record of this key");
+        match decision {
+            Decision::CommitRefused | Decision::ReleaseRefused => {
+                self.report(decision, Some(&self.why_refused));
+            }
+            Decision::Settled | Decision::ReleasedByHand => match (&self.audit, no_record) {
+                (Some(by), Some(no_record)) => {
+                    self.report(decision, Some(&format_args!("{by}; {no_record}")));
+                }
+                (Some(by), None) => self.report(decision, Some(by)),
+                (None, Some(no_record)) => self.report(decision, Some(&no_record)),
+                (None, None) => self.report(decision, None),
+            },
+            _ => self.report(decision, None),
+        }
+    }
+
+    fn report(&self, decision: Decision, why: Option<&dyn Display>) {
+        let observer = Observer {
+            after_retries: self.has_retried,
+            ..self.runtime.observer
+        };
+        let term = self.term();
+        match why {
+            Some(why) => observer.decided_because(decision, &term.id, term.attempt, &why),
+            None => observer.decided(decision, &term.id, term.attempt),
+        }
+    }
+
+    fn delayed(&self, error: &StoreError) {
+        let decision = if let Pending::Commit { .. } = self.pending {
+            Decision::CommitDelayed
+        } else {
+            Decision::ReleaseDelayed
+        };
+        self.report(decision, Some(error));
+    }
+
+    /// Gives the step up, and reports it.
+    pub(super) fn give_up(&mut self, why: &dyn Display) {
+        let decision = match std::mem::replace(&mut self.pending, Pending::Over) {
+            Pending::Commit { .. } => Decision::NotRecorded,
+            Pending::GiveUp(_) => Decision::NotReleased,
+            Pending::Running | Pending::Over => return,
+        };
+        self.report(decision, Some(why));
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        match self.pending {
+            Pending::Over => {}
+            Pending::Running => self.report(Decision::CallerDropped, None),
+            Pending::Commit { .. } | Pending::GiveUp(_) => self.hand_over().resend(),
+        }
+    }
+}
