@@ -31,9 +31,9 @@ use crate::task::current;
 /// A waiter claims this long after the lease should have expired. Its clock and the store's may
 /// differ a little, and a claim just before the end would only have to be repeated.
 const PAST_THE_LEASE: Duration = Duration::from_millis(5);
-/// A call whose claim got no answer sends it once more if it is younger than this. The stores' time
-/// limits are shorter, so that a call fails within two seconds.
-const RESENT_WITHIN: Duration = Duration::from_secs(1);
+/// A call that waited for longer than this for claims of other calls of its process does not send
+/// its own twice. The time limits of stores are below a second, so every call fails within two.
+const RESENDS_WITHIN: Duration = Duration::from_millis(100);
 /// How long a waiter that cannot wait at the store sleeps before it asks again.
 const WAIT_WITHOUT_STORE: Duration = Duration::from_millis(100);
 
@@ -212,8 +212,8 @@ impl Runtime {
     }
 
     /// Sends a claim. If its result is unknown, sends it once more; the store recognises the owner.
-    /// Not if the call has taken a second by then, since `began`: with the wait for other claims
-    /// of its process, it is to fail in time.
+    /// Not if the call has waited for other claims of its process since `began`, because it is to
+    /// fail in time.
     async fn claim(
         self: &Arc<Self>,
         request: &Request,
@@ -223,19 +223,16 @@ impl Runtime {
         // If this future ends without a clear answer, or is dropped, what may have been claimed is
         // undone.
         let mut claim = PendingClaim::new(self, request, owner);
+        let mut may_resend = clock::now().saturating_duration_since(began) < RESENDS_WITHIN;
         let mut is_unknown = false;
         loop {
             let answer = self.store.claim(request.claim(owner)).await;
-            let is_resent = is_unknown;
             is_unknown |= answer.as_ref().is_err_and(StoreError::is_unknown);
             match answer {
-                Err(error)
-                    if is_unknown
-                        && !is_resent
-                        && clock::now().saturating_duration_since(began) < RESENT_WITHIN =>
-                {
+                Err(error) if is_unknown && may_resend => {
                     self.observer
                         .decided_because(Decision::ClaimResent, &request.id, 0, &error);
+                    may_resend = false;
                 }
                 answer => {
                     // Sent twice, and one of the two owns the key: the other one, if it comes late,

@@ -167,7 +167,7 @@ where
                 }
                 TransactionEnd::Met(met) => {
                     met.wait(&mut waits).await;
-                    until = Some(met.lease.until);
+                    until = Some(met.until);
                     // A wait is no conflict, so it does not count.
                     pause.rounds -= 1;
                     continue;

@@ -32,18 +32,18 @@ pub(crate) enum Rejected {
 pub(crate) struct Held {
     pub(crate) attempt: u64,
     /// When it ends unless it is renewed.
-    pub(crate) until: Instant,
+    pub(crate) ends: Instant,
 }
 
 impl Held {
     /// A lease of which so much is left now.
     pub(crate) fn new(attempt: u64, left: Duration) -> Self {
-        let until = clock::after(clock::now(), left);
-        Self { attempt, until }
+        let ends = clock::after(clock::now(), left);
+        Self { attempt, ends }
     }
 
     pub(crate) fn left(self) -> Duration {
-        self.until.saturating_duration_since(clock::now())
+        self.ends.saturating_duration_since(clock::now())
     }
 }
 
