@@ -6,6 +6,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod body;
+mod by_hand;
 pub(crate) mod execution;
 pub(crate) mod in_transaction;
 pub(crate) mod judge;

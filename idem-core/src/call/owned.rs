@@ -26,15 +26,15 @@ use crate::outcome::codec::TypeLabel;
 use crate::policy::settings::{keep_for, keep_released, seconds};
 use crate::policy::step_settings::StepSettings;
 use crate::record::{
-    AsClaimed, Audit, Commit, Encoded, Origin, Ownership, RecordId, RecordState, Release,
-    ReleaseTo, is_step,
+    AsClaimed, Commit, Encoded, Origin, Ownership, RecordId, RecordState, Release, ReleaseTo,
+    is_step,
 };
 use crate::runtime::Runtime;
 use crate::runtime::flight::FlightSeat;
 use crate::runtime::local_cache::Sending;
 use crate::runtime::outcome_writer::OutcomeWriter;
 use crate::runtime::rejected::Rejected;
-use crate::runtime::trace::{self, CallMetadata, traced};
+use crate::runtime::trace::{self, CallMetadata};
 use crate::task::steps::{Holder, StepScope};
 use crate::task::transaction_recorder::TransactionRecorder;
 
@@ -54,27 +54,27 @@ pub(crate) struct ClaimedLease {
 }
 
 /// The owner's end of a record in flight.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact by itself")]
 pub(crate) struct Owned {
     // Dropped before the runtime: its keepers end when the runtime is dropped, and by then no lease
     // may be left.
     pub(super) enrolled: Enrolled,
     pub(super) runtime: Arc<Runtime>,
+    observer: Observer,
     seat: Option<Box<FlightSeat>>,
-    details: RecordDetails,
+    pub(super) details: RecordDetails,
     pub(super) pending: Pending,
     /// The time when the first try of a commit was sent. If its reply was lost, the outcome's
     /// retention may have begun then.
     sending: Option<Sending>,
     /// The operator's or the application's step, made by hand.
-    is_by_hand: bool,
+    pub(super) is_by_hand: bool,
     /// Who made it and why, if they said so.
-    audit: Option<Box<By>>,
+    pub(super) audit: Option<Box<By>>,
     /// The steps of the body, which are removed once the outcome is recorded.
     steps: Vec<RecordId>,
     /// The body has begun steps.
     has_steps: bool,
-    /// The body has run more than once.
-    has_retried: bool,
     is_committed: bool,
     /// A release may have been carried out, although none was answered.
     may_be_released: bool,
@@ -84,14 +84,14 @@ pub(crate) struct Owned {
 
 /// What the claim fixed about the record.
 #[derive(Clone)]
-struct RecordDetails {
+pub(super) struct RecordDetails {
     origin: Origin,
     fingerprint: Option<Fingerprint>,
-    times: Retention,
+    pub(super) times: Retention,
     /// No record ends before this many seconds.
     least_secs: u32,
     label: TypeLabel,
-    metadata: Option<Arc<CallMetadata>>,
+    pub(super) metadata: Option<Arc<CallMetadata>>,
 }
 
 /// The result of a step at the store.
@@ -117,6 +117,7 @@ impl Owned {
         let settings = &request.settings;
         Self {
             runtime: runtime.clone(),
+            observer: runtime.observer,
             enrolled,
             seat,
             details: RecordDetails {
@@ -133,7 +134,6 @@ impl Owned {
             audit: None,
             steps: Vec::new(),
             has_steps: false,
-            has_retried: false,
             is_committed: false,
             may_be_released: false,
             why_refused: NOT_THE_OWNER,
@@ -256,7 +256,7 @@ impl Owned {
     /// Starts the body's next try.
     pub(crate) fn goes_on(&mut self) {
         self.pending = Pending::Running;
-        self.has_retried = true;
+        self.observer.after_retries = true;
     }
 
     /// Tries the step once. If that fails, or this future is dropped, the step continues in the
@@ -303,42 +303,6 @@ impl Owned {
         let term = self.term();
         self.report(Decision::LeaseLost, Some(&term.why_lost()));
         term.lost_error()
-    }
-
-    /// Releases the key by hand, without a body.
-    pub(crate) async fn give_back(mut self, by: Option<Box<By>>) -> Result<(), Error> {
-        (self.is_by_hand, self.audit) = (true, by);
-        self.pend(Pending::GiveUp(GiveUp::Release));
-        self.settle_by_hand().await
-    }
-
-    /// Records an outcome by hand, without a body. If it failed to encode, the record stays
-    /// abandoned.
-    pub(crate) async fn record_by_hand(
-        mut self,
-        outcome: Result<Encoded, Error>,
-        by: Option<Box<By>>,
-    ) -> Result<(), Error> {
-        let mut outcome = match outcome {
-            Ok(outcome) => outcome,
-            Err(error) => {
-                self.pend(Pending::GiveUp(GiveUp::Unanswered));
-                self.settle().await;
-                return Err(error);
-            }
-        };
-        let ttl = self.details.times.ttl();
-        let audit = by.as_ref().and_then(|by| Audit::new(&by.who, &by.why, ttl));
-        if let Some(audit) = audit {
-            outcome.describe(|metadata| metadata.audit = Some(audit));
-        }
-        (self.is_by_hand, self.audit) = (true, by);
-        let outcome = Some(traced(self.details.metadata.as_ref(), outcome));
-        self.pend(Pending::Commit {
-            outcome,
-            kept_for: None,
-        });
-        self.settle_by_hand().await
     }
 
     /// Sends what is left to do to the store once.
@@ -567,11 +531,8 @@ impl Owned {
     }
 
     fn report(&self, decision: Decision, why: Option<&dyn Display>) {
-        let observer = Observer {
-            after_retries: self.has_retried,
-            ..self.runtime.observer
-        };
         let term = self.term();
+        let observer = self.observer;
         match why {
             Some(why) => observer.decided_because(decision, &term.id, term.attempt, &why),
             None => observer.decided(decision, &term.id, term.attempt),

@@ -1,0 +1,46 @@
+//! Changes of a record by hand, by its owner without a body.
+
+use crate::call::audit::By;
+use crate::call::judge::{GiveUp, Pending};
+use crate::call::owned::Owned;
+use crate::error::Error;
+use crate::record::{Audit, Encoded};
+use crate::runtime::trace::traced;
+
+impl Owned {
+    /// Releases the key by hand, without a body.
+    pub(crate) async fn give_back(mut self, by: Option<Box<By>>) -> Result<(), Error> {
+        (self.is_by_hand, self.audit) = (true, by);
+        self.pend(Pending::GiveUp(GiveUp::Release));
+        self.settle_by_hand().await
+    }
+
+    /// Records an outcome by hand, without a body. If it failed to encode, the record stays
+    /// abandoned.
+    pub(crate) async fn record_by_hand(
+        mut self,
+        outcome: Result<Encoded, Error>,
+        by: Option<Box<By>>,
+    ) -> Result<(), Error> {
+        let mut outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                self.pend(Pending::GiveUp(GiveUp::Unanswered));
+                self.settle().await;
+                return Err(error);
+            }
+        };
+        let ttl = self.details.times.ttl();
+        let audit = by.as_ref().and_then(|by| Audit::new(&by.who, &by.why, ttl));
+        if let Some(audit) = audit {
+            outcome.describe(|metadata| metadata.audit = Some(audit));
+        }
+        (self.is_by_hand, self.audit) = (true, by);
+        let outcome = Some(traced(self.details.metadata.as_ref(), outcome));
+        self.pend(Pending::Commit {
+            outcome,
+            kept_for: None,
+        });
+        self.settle_by_hand().await
+    }
+}
