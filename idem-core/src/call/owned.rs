@@ -277,24 +277,29 @@ impl Owned {
     /// Tries the step once, for leases that the application holds by hand. The caller gets the
     /// failure, and may try again.
     pub(crate) async fn settle_by_hand(&mut self) -> Result<(), Error> {
-        let error = match self.send().await {
+        match self.send().await {
             Tried::Over(ownership) => {
                 self.finish(ownership);
-                return match ownership {
+                match ownership {
                     Ownership::Held => Ok(()),
                     Ownership::Lost => Err(self.term().lost_error()),
-                };
+                }
             }
             Tried::Failed(error) => {
                 self.delayed(&error);
-                error
+                Err(Rejected::Store(error).error(&self.term().id))
             }
             Tried::Hopeless(error) => {
                 self.give_up(&error);
-                error
+                let id = &self.term().id;
+                Err(Error::Codec {
+                    operation: id.name().into(),
+                    key: id.digest(),
+                    reason: error.to_string().into(),
+                    is_message: false,
+                })
             }
-        };
-        Err(Rejected::Store(error).error(&self.term().id))
+        }
     }
 
     /// Reports that the body was stopped because the lease was lost, and returns that error.
