@@ -126,7 +126,9 @@ impl Runtime {
             let mut since = entered;
             let turn = match (&mut seat, held.take()) {
                 (Some(seat), _) => {
-                    let (turn, has_waited) = seat.turn(request.fingerprint, deadline).await;
+                    let (turn, has_waited, since_claims) =
+                        seat.turn(request.fingerprint, deadline).await;
+                    since = since_claims;
                     let is_mismatch = matches!(turn, FlightStep::Answer(Rejected::Mismatch));
                     if has_waited && deadline.is_some() && !is_mismatch {
                         self.waited(request, entered);

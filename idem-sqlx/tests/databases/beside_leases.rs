@@ -56,6 +56,31 @@ macro_rules! over {
             }
 
             #[tokio::test]
+            async fn p4_a_transaction_of_the_librarys_waits_no_longer_than_it_was_told() {
+                let (pool, store) = $setup().await;
+                let idempotency = Idempotency::new(store);
+                let operation = || idempotency.operation("beside.short").key("k").lease(LONG);
+                let (begun, has_begun) = oneshot::channel();
+                let (rejected, is_rejected) = oneshot::channel::<()>();
+                let owner = operation().run(async || {
+                    let _ = begun.send(());
+                    let _ = is_rejected.await;
+                    Ok::<_, Failed>(1_u32)
+                });
+                let duplicate = async {
+                    has_begun.await.unwrap();
+                    let short = operation().wait(LEASE / 4);
+                    let body = async |_: &mut $Transaction<'_>| Ok::<_, Failed>(2_u32);
+                    let ended = tokio::time::timeout(LONG / 2, short.transaction(&pool, body));
+                    let error = ended.await.expect("it ends long before the lease").unwrap_err();
+                    drop(rejected);
+                    assert!(matches!(error, Failed::Idem(Error::InFlight { .. })), "{error}");
+                };
+                let (owner, ()) = tokio::join!(owner, duplicate);
+                assert_eq!(owner.unwrap().into_inner(), 1);
+            }
+
+            #[tokio::test]
             async fn p11_a_callers_transaction_waits_for_a_lease_only_if_its_owner_can_write_meanwhile()
              {
                 let (pool, store) = $setup().await;

@@ -19,7 +19,7 @@ use crate::call::request::Request;
 use crate::call::start::CallStart;
 use crate::encoding::key::KeyPart;
 use crate::error::Error;
-use crate::policy::settings::{Duplicate, MAX_LENGTH, Settings};
+use crate::policy::settings::{MAX_LENGTH, Settings};
 use crate::record::{LOCK_PREFIX, RecordId, is_lock, is_valid_operation};
 use crate::runtime::Runtime;
 use crate::runtime::handle::Idempotency;
@@ -327,8 +327,6 @@ impl<'a> LockBuilder<'a> {
         };
         let mut settings = self.settings;
         settings.check().map_err(|reason| config(reason.0))?;
-        // A record that somebody has settled by hand is no lock.
-        settings.duplicate = Duplicate::Reject;
         // Also after a death the record stays for ten leases.
         let least = settings.lease.saturating_mul(10).min(MAX_LENGTH);
         settings.set_ttl(settings.ttl().max(least));
@@ -401,7 +399,13 @@ impl Wanted {
                 let owned = Owned::new(&self.runtime, request, owned);
                 Ok(Lock::new(Lease::new(owned, &self.runtime)))
             }
-            CallStart::Replay(_) | CallStart::Unguarded(_) => Ok(Lock::new(Lease::unguarded())),
+            // Somebody has settled the record by hand.
+            CallStart::Replay(recorded) => Err(Rejected::Committed {
+                attempt: recorded.attempt,
+                outcome: recorded.outcome,
+            }
+            .error(&request.id)),
+            CallStart::Unguarded(_) => Ok(Lock::new(Lease::unguarded())),
         }
     }
 

@@ -36,22 +36,27 @@ pub(super) enum Role {
 
 impl FlightSeat {
     /// Waits until this call has something to do, at most until `deadline`; without one, it does
-    /// not wait. Returns whether it waited.
+    /// not wait. Returns whether it waited, and since when only for claims of other calls.
     ///
     /// Cancel safe.
     pub(crate) async fn turn(
         &mut self,
         fingerprint: Option<Fingerprint>,
         deadline: Option<Instant>,
-    ) -> (FlightStep, bool) {
+    ) -> (FlightStep, bool, Instant) {
         let mut waited = false;
+        let mut since = clock::now();
         let flight = self.flight.clone();
         loop {
             // Subscribes before it looks at the state: a change right after the look still wakes
             // this call, although nothing has polled the future yet.
             let changed = flight.changed.notified();
-            let Patience { term, until } = match self.look(fingerprint, deadline) {
-                Ok(turn) => return (turn, waited),
+            let Patience {
+                term,
+                until,
+                is_for_claim,
+            } = match self.look(fingerprint, deadline) {
+                Ok(turn) => return (turn, waited, since),
                 Err(patience) => patience,
             };
             waited = true;
@@ -62,6 +67,9 @@ impl FlightSeat {
                 }
             };
             first(changed, first(lost, sleep_until(until))).await;
+            if !is_for_claim {
+                since = clock::now();
+            }
         }
     }
 
@@ -91,6 +99,7 @@ impl FlightSeat {
             return Err(Patience {
                 term: None,
                 until: asking.until(),
+                is_for_claim: true,
             });
         }
         if let Some(deadline) = deadline {

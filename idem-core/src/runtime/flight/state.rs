@@ -30,6 +30,8 @@ pub(super) struct Patience {
     /// The owner's term: if it goes silent, the wait is over.
     pub(super) term: Option<Arc<Term>>,
     pub(super) until: Instant,
+    /// Whether the wait is for a claim that is under way, and not for an owner.
+    pub(super) is_for_claim: bool,
 }
 
 #[derive(Default)]
@@ -202,6 +204,7 @@ impl State {
             Some(deadline) => Err(Patience {
                 term: Some(owned.term.clone()),
                 until: until.min(deadline),
+                is_for_claim: false,
             }),
         })
     }
@@ -218,6 +221,7 @@ impl State {
         (now < until && applies(waiting.fingerprint, fingerprint)).then(|| Patience {
             term: None,
             until: until.min(deadline),
+            is_for_claim: false,
         })
     }
 

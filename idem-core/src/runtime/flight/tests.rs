@@ -147,7 +147,7 @@ async fn what_a_call_did_for_the_others_is_taken_over_at_once_when_it_goes_away(
             let mut turn = pin!(other.turn(None, deadline));
             assert!(turn.as_mut().now_or_never().is_none());
             drop(one);
-            let (turn, has_waited) = turn.await;
+            let (turn, has_waited, _) = turn.await;
             assert!(has_waited && matches!(turn, FlightStep::Ask | FlightStep::Wait(_)));
         }
         assert_eq!(clock::now(), now, "nothing was waited for");
