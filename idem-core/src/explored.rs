@@ -105,7 +105,7 @@ fn commit(claim: &Claim, attempt: u64) -> Commit {
         ttl: LONG,
         remember: LONG,
         as_claimed,
-        metadata: None,
+        claim_metadata: None,
     }
 }
 
