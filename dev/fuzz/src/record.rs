@@ -210,8 +210,7 @@ fn in_flight(input: &mut Input<'_>, room: usize) -> InFlight {
         let trace = u128::from_be_bytes(input.array());
         let span = u64::from_be_bytes(input.array());
         let mut metadata = Metadata::default();
-        metadata.trace =
-            Some(format!("00-{trace:032x}-{span:016x}-{:02x}", input.byte()).into());
+        metadata.trace = Some(format!("00-{trace:032x}-{span:016x}-{:02x}", input.byte()).into());
         metadata.type_name = input.flag().then(|| "Receipt".into());
         Arc::new(metadata)
     }))
