@@ -178,7 +178,7 @@ pub(crate) struct Observer {
     pub(crate) plain_keys: bool,
     /// Set in observe mode: a decision is only what a guarded call would have come to.
     pub(crate) observes: bool,
-    /// Each decision is shown to who sees `retried`.
+    /// The body was to run again: what becomes of its record is shown to who sees `retried`.
     pub(crate) after_retries: bool,
 }
 

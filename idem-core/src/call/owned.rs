@@ -253,10 +253,14 @@ impl Owned {
         is_held
     }
 
+    /// Notes that `retried` was reported.
+    pub(crate) fn retries(&mut self) {
+        self.observer.after_retries = true;
+    }
+
     /// Starts the body's next try.
     pub(crate) fn goes_on(&mut self) {
         self.pending = Pending::Running;
-        self.observer.after_retries = true;
     }
 
     /// Tries the step once. If that fails, or this future is dropped, the step continues in the

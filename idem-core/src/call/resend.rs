@@ -146,11 +146,11 @@ impl Drop for Resending {
         if self.owned.is_over() {
             return;
         }
+        if self.moves >= MOVES || std::thread::panicking() {
+            return self.give_up();
+        }
         let known = self.owned.runtime.keepers.known();
-        let another = known
-            .another(self.on)
-            .filter(|_| self.moves < MOVES && !std::thread::panicking());
-        let Some(handle) = another else {
+        let Some(handle) = known.another(self.on) else {
             return self.give_up();
         };
         let mut owned = self.owned.hand_over();

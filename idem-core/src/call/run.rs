@@ -116,6 +116,7 @@ impl Holder<'_> {
                 true
             }
             Self::Lease(leased) => {
+                leased.record.retries();
                 leased.pend(Pending::GiveUp(give_up));
                 let goes_on = leased.wait_for_next_try(pause).await;
                 if goes_on {

@@ -31,9 +31,11 @@ use crate::task::current;
 /// A waiter claims this long after the lease should have expired. Its clock and the store's may
 /// differ a little, and a claim just before the end would only have to be repeated.
 const PAST_THE_LEASE: Duration = Duration::from_millis(5);
-/// A call that waited for longer than this for claims of other calls of its process does not send
-/// its own twice. The time limits of stores are below a second, so every call fails within two.
-const RESENDS_WITHIN: Duration = Duration::from_millis(100);
+/// A call that waited for longer than this for claims of other calls of its process sends its own
+/// twice only if the first one failed [within a second](FAILS_SOON) of that wait's beginning. The
+/// time limits of stores are below a second by default, so such a call fails within two.
+const WAITED: Duration = Duration::from_millis(100);
+const FAILS_SOON: Duration = Duration::from_secs(1);
 /// How long a waiter that cannot wait at the store sleeps before it asks again.
 const WAIT_WITHOUT_STORE: Duration = Duration::from_millis(100);
 
@@ -101,7 +103,7 @@ impl Runtime {
             }
         }
         let owner = self.store.owner(began);
-        let answer = self.claim(request, owner, began).await;
+        let answer = self.claim(request, owner, None).await;
         match self.after_claim(request, owner, began, answer, &mut seat) {
             Err(Rejected::InFlight(held)) if !observes => {
                 self.wait(request, began, seat, Some(held)).boxed().await
@@ -163,7 +165,10 @@ impl Runtime {
             }
             let sent = clock::now();
             let owner = self.store.owner(sent);
-            let claim = self.claim(request, owner, since);
+            // Else its age says nothing: the process may have been stopped.
+            let has_waited = sent.saturating_duration_since(since) >= WAITED;
+            let resends_until = has_waited.then(|| clock::after(since, FAILS_SOON));
+            let claim = self.claim(request, owner, resends_until);
             let answer = match &seat {
                 Some(seat) => seat.while_asking(claim).await,
                 None => claim.await,
@@ -214,24 +219,27 @@ impl Runtime {
     }
 
     /// Sends a claim. If its result is unknown, sends it once more; the store recognises the owner.
-    /// Not if the call has waited for other claims of its process since `began`, because it is to
-    /// fail in time.
+    /// With `resends_until`, not after that.
     async fn claim(
         self: &Arc<Self>,
         request: &Request,
         owner: Owner,
-        began: Instant,
+        resends_until: Option<Instant>,
     ) -> Result<Claimed, StoreError> {
         // If this future ends without a clear answer, or is dropped, what may have been claimed is
         // undone.
         let mut claim = PendingClaim::new(self, request, owner);
-        let mut may_resend = clock::now().saturating_duration_since(began) < RESENDS_WITHIN;
+        let mut may_resend = true;
         let mut is_unknown = false;
         loop {
             let answer = self.store.claim(request.claim(owner)).await;
             is_unknown |= answer.as_ref().is_err_and(StoreError::is_unknown);
             match answer {
-                Err(error) if is_unknown && may_resend => {
+                Err(error)
+                    if is_unknown
+                        && may_resend
+                        && resends_until.is_none_or(|until| clock::now() < until) =>
+                {
                     self.observer
                         .decided_because(Decision::ClaimResent, &request.id, 0, &error);
                     may_resend = false;

@@ -7,8 +7,8 @@
 //! | issued | `i1i.`, or `i1i <grace ms>.` |
 //! | in flight | `i1f<owner><origin> <attempt> <lease ms> <hold ms> <fingerprint>.` and, with waiters, `w` |
 //! | the same, with more to remember | `i2f`, the same fields, ` <questions>`, for each record that was taken over `<` and all these fields of it, `.` |
-//! | the same, with traces | `i3f`, the same fields, and ` <trace>` behind the questions of each record that has one |
-//! | the same, with a run that the owners do not tell | `i4f`, the same fields, and ` r<run>` behind the questions and the trace of each record that has one |
+//! | the same, with more to say of the call | `i3f`, the same fields, and ` <metadata>` behind the questions of each record that has one |
+//! | the same, with a run that the owners do not tell | `i4f`, the same fields, and ` r<run>` behind the questions and the metadata of each record that has one |
 //! | released | `i1r <attempt>.` |
 //! | the same, where some attempts only asked | `i2r <attempt> <questions>.` |
 //! | the same, with a run that goes on | `i4r <attempt> <questions> r<run>.` |
@@ -19,12 +19,11 @@
 //! | done | `i1d <attempt> <fingerprint>.` |
 //!
 //! `i1` to `i4` are the format and its version. The metadata is one word, without spaces
-//! ([`Metadata::to_text`](crate::record::Metadata::to_text)). The trace is a `traceparent`. Owner,
-//! run and fingerprint are 22 characters of base64url, `-` stands for no fingerprint. The origin is
-//! what the claim found: `n` nothing, `i` issued, `r` released, `a` abandoned. The owner comes
-//! first and has a fixed width, so that a script checks it by comparing a prefix. Every header has
-//! an end of its own, and the check covers header and outcome: what was cut short or changed is an
-//! error, never another record.
+//! ([`Metadata::to_text`](crate::record::Metadata::to_text)). Owner, run and fingerprint are 22
+//! characters of base64url, `-` stands for no fingerprint. The origin is what the claim found: `n`
+//! nothing, `i` issued, `r` released, `a` abandoned. The owner comes first and has a fixed width, so
+//! that a script checks it by comparing a prefix. Every header has an end of its own, and the check
+//! covers header and outcome: what was cut short or changed is an error, never another record.
 //!
 //! Times are in whole milliseconds, and parts of one are cut off. The text has no expiry: the store
 //! keeps it beside the text. In milliseconds, it is rounded up: the age of a lease is `hold` less
@@ -35,9 +34,9 @@
 //! - A version reads every record that an earlier one wrote.
 //! - A record is written in the lowest version that can express it. So a rolling deployment in
 //!   which both versions run shares all records but those that need the addition: keys whose
-//!   abandoned record was taken over, or whose question stayed without an answer (2), outcomes with
-//!   metadata (from operations with `abandoned = reject` or `reconcile` or with `max_attempts`, all
-//!   of them), and records in flight with a trace (3); keys that were released after their body had
+//!   abandoned record was taken over, or whose question stayed without an answer (2), outcomes and
+//!   records in flight with metadata (of operations with `abandoned = reject` or `reconcile` or with
+//!   `max_attempts`, all of them) (3); keys that were released after their body had
 //!   begun steps, or after a take-over (4).
 //! - A record of a later version is an error ([`WireError::Version`]), from every step, and is left
 //!   untouched. The caller gets [`Error::Codec`](crate::Error::Codec), and no body runs. Upgrade

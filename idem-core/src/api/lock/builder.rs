@@ -15,6 +15,7 @@ use crate::base::printable::shown_name;
 use crate::call::body::{self, BodyExit};
 use crate::call::owned::Owned;
 use crate::call::prepared::Prepared;
+use crate::call::recorded::Recorded;
 use crate::call::request::Request;
 use crate::call::start::CallStart;
 use crate::encoding::key::KeyPart;
@@ -400,11 +401,12 @@ impl Wanted {
                 Ok(Lock::new(Lease::new(owned, &self.runtime)))
             }
             // Somebody has settled the record by hand.
-            CallStart::Replay(recorded) => Err(Rejected::Committed {
-                attempt: recorded.attempt,
-                outcome: recorded.outcome,
+            CallStart::Replay(Recorded {
+                attempt, outcome, ..
+            }) => {
+                let why = Rejected::Committed { attempt, outcome };
+                Err(self.runtime.reject(request, why))
             }
-            .error(&request.id)),
             CallStart::Unguarded(_) => Ok(Lock::new(Lease::unguarded())),
         }
     }
