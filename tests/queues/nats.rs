@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use idem::nats::async_nats::jetstream::consumer::{PullConsumer, pull};
+use idem::nats::async_nats::jetstream::consumer::{self, PullConsumer, pull};
 use idem::nats::async_nats::jetstream::message::PublishMessage;
 use idem::nats::async_nats::jetstream::{Context, stream};
 use idem::nats::{Consumer, Delivery, Error, Publisher, REASON, async_nats};
@@ -34,6 +34,14 @@ pub(crate) async fn make_streams(context: &Context) {
             ..stream::Config::default()
         };
         context.create_stream(config).await.unwrap();
+    }
+}
+
+impl Nats {
+    async fn info(&self) -> consumer::Info {
+        let stream = self.context.get_stream("ORDERS").await.unwrap();
+        let consumer: PullConsumer = stream.get_consumer("workers").await.unwrap();
+        consumer.cached_info().clone()
     }
 }
 
@@ -109,16 +117,12 @@ impl World for Nats {
     }
 
     async fn left(&self) -> u64 {
-        let consumer: PullConsumer = self
-            .context
-            .get_stream("ORDERS")
-            .await
-            .unwrap()
-            .get_consumer("workers")
-            .await
-            .unwrap();
-        let info = consumer.cached_info();
+        let info = self.info().await;
         info.num_pending + info.num_ack_pending as u64
+    }
+
+    async fn consumers(&self) -> usize {
+        self.info().await.num_waiting
     }
 }
 

@@ -11,7 +11,8 @@ use idem::amqp::lapin::options::{
 };
 use idem::amqp::lapin::types::{AMQPValue, FieldTable};
 use idem::amqp::lapin::{
-    BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind,
+    self, BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind,
+    Queue,
 };
 use idem::amqp::{Consumer, Delivery, Error, Publisher, REASON};
 use idem::{Idempotency, MemoryStore};
@@ -146,6 +147,18 @@ impl RabbitMq {
         in_time("a channel of the restarted RabbitMQ", opening).await;
         open.1.clone()
     }
+
+    /// What the broker says of a queue.
+    async fn queue(&self, name: &str) -> lapin::Result<Queue> {
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..QueueDeclareOptions::default()
+        };
+        self.channel()
+            .await
+            .queue_declare(name.into(), options, FieldTable::default())
+            .await
+    }
 }
 
 impl World for RabbitMq {
@@ -187,19 +200,14 @@ impl World for RabbitMq {
     async fn left(&self) -> u64 {
         let mut left = 0;
         for queue in ["orders", "orders.retry.1s", "orders.retry.10s"] {
-            let channel = self.channel().await;
-            let options = QueueDeclareOptions {
-                passive: true,
-                ..QueueDeclareOptions::default()
-            };
-            if let Ok(queue) = channel
-                .queue_declare(queue.into(), options, FieldTable::default())
-                .await
-            {
-                left += u64::from(queue.message_count());
-            }
+            let queue = self.queue(queue).await;
+            left += queue.map_or(0, |queue| u64::from(queue.message_count()));
         }
         left
+    }
+
+    async fn consumers(&self) -> usize {
+        self.queue("orders").await.unwrap().consumer_count() as usize
     }
 }
 

@@ -21,6 +21,8 @@ pub(crate) trait World {
     async fn dead_letters(&self) -> Vec<(Mail, String)>;
     /// How many messages the broker still has, but for dead letters.
     async fn left(&self) -> u64;
+    /// How many consumers the broker has.
+    async fn consumers(&self) -> usize;
 }
 
 /// How long the broker may be away: it is restarted, and the machine may be busy.
@@ -31,6 +33,16 @@ pub(crate) async fn in_time<T>(what: &str, waiting: impl Future<Output = T>) -> 
     tokio::time::timeout(AWAY, waiting)
         .await
         .unwrap_or_else(|_| panic!("{what}: not within {AWAY:?}"))
+}
+
+/// Waits until the broker has so many consumers.
+async fn consumers(world: &impl World, number: usize) {
+    let waiting = async {
+        while world.consumers().await != number {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    in_time("the consumers of the test, and no others", waiting).await;
 }
 
 /// The lines of the consumers so far.
@@ -114,13 +126,17 @@ pub(crate) async fn storm(world: &impl World, usual: u32) {
     heard.until("committed 1").await;
     victim.kill().await;
 
+    // A consumer that finds no broker at its start fails, so both consume before the harm begins.
+    consumers(world, 0).await;
+    let workers = [start(32), start(32)];
+    consumers(world, workers.len()).await;
+
     let count = messages(usual);
     let kind = |number: u32| match number {
         number if number % 100 == 50 => Kind::Unreadable,
         number if number % 100 == 51 => Kind::Fails,
         _ => Kind::Plain,
     };
-    let workers = [start(32), start(32)];
     let publishing = async {
         for number in 2..count {
             let mail = Mail {

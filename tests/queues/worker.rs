@@ -143,6 +143,7 @@ impl Worker {
             .env("QUEUES_CONCURRENCY", concurrency.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
             .unwrap();
@@ -165,10 +166,9 @@ impl Worker {
     /// Has it end as a service is ended, and waits for that.
     pub(crate) async fn shut_down(mut self) {
         drop(self.child.stdin.take());
-        assert!(
-            self.child.wait().await.unwrap().success(),
-            "the consumer failed"
-        );
+        let ended = self.child.wait_with_output().await.unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "the consumer failed: {said}");
     }
 }
 

@@ -29,23 +29,35 @@ free() {
     of_postgres="$dir/data/postmaster.pid"
     [ -f "$of_postgres" ] && ipcrm -m $(sed -n '7s/.* //p' "$of_postgres")
 }
+# A signal is sent to a process, and its other threads run on until one of them has taken it.
+stopped() {
+    for process; do
+        while grep -q '^State:[[:space:]][^TZX]' "/proc/$process/task/"*/status; do sleep 0.01; done
+    done
+}
 (
     while read -r signal <&3; do
         case $signal in
             KILL)
                 # Its end is the end of this, and children that are alive then answer once more. So
                 # they go first, and a server that is stopped starts none.
-                kill -STOP "$server" && { free; kill -KILL $(cat "/proc/$server/task/"*/children); kill -KILL "$server"; }
+                kill -STOP "$server" && { stopped "$server"; free; kill -KILL $(cat "/proc/$server/task/"*/children); kill -KILL "$server"; }
                 ;;
             *)
-                children=$(cat "/proc/$server/task/"*/children)
-                kill "-$signal" "$server" && { kill "-$signal" $children $(cat "/proc/$server/task/"*/children); echo sent; }
+                kill "-$signal" "$server" && {
+                    [ "$signal" = STOP ] && stopped "$server"
+                    children=$(cat "/proc/$server/task/"*/children)
+                    kill "-$signal" $children
+                    [ "$signal" = STOP ] && stopped $children
+                    echo sent
+                }
                 ;;
         esac
     done
     # Stopped first, so that it writes no file into a directory that is being removed.
     children=$(cat "/proc/$server/task/"*/children)
     kill -STOP "$server" $children
+    stopped "$server" $children
     free
     rm -rf -- "$dir"
     # The server last: its end is the end of this, and children that are stopped would stay so.
@@ -117,7 +129,7 @@ impl Process {
         })
     }
 
-    /// Sends the server a signal. It was sent when this returns.
+    /// Sends the server a signal. It was sent when this returns, and after `STOP` all stands still.
     pub(super) fn signal(&mut self, signal: &str) -> io::Result<()> {
         if let Some(orders) = &mut self.orders {
             writeln!(orders, "{signal}")?;

@@ -1,7 +1,7 @@
-//! The shared memory of a private PostgreSQL.
+//! A private PostgreSQL: what it leaves behind, and its pauses.
 
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use idem_testkit::PostgresServer;
 
@@ -61,4 +61,41 @@ async fn a_postgres_that_is_killed_or_dropped_leaves_no_shared_memory() {
     let dropped = segment(&server);
     drop(server);
     until_it_is_gone(&dropped).await;
+}
+
+/// Not only soon: what a test sends at once must find nobody.
+#[tokio::test]
+async fn a_paused_postgres_stands_still_when_the_pause_returns() {
+    let server = PostgresServer::start().await.unwrap();
+    let busy = "DO 'BEGIN LOOP END LOOP; END'";
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        let mut client = Command::new("psql");
+        client.args([&server.url(), "--no-psqlrc", "-tAc", busy]);
+        clients.push(
+            client
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap(),
+        );
+    }
+    let working = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active'";
+    until("all work", || ask(&server.url(), working) == "5").await;
+    let file = fs::read_to_string(server.dir().join("data/postmaster.pid")).unwrap();
+    let first = file.lines().next().unwrap();
+    let children = fs::read_to_string(format!("/proc/{first}/task/{first}/children")).unwrap();
+    for _ in 0..20 {
+        server.pause().unwrap();
+        for process in children.split_whitespace().chain([first]) {
+            // One that served a client of the test may have ended.
+            let status = fs::read_to_string(format!("/proc/{process}/status"));
+            assert!(!status.unwrap_or_default().contains("(running)"));
+        }
+        server.resume().unwrap();
+    }
+    drop(server);
+    for mut client in clients {
+        client.wait().unwrap();
+    }
 }
