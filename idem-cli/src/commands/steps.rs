@@ -33,7 +33,8 @@ pub(super) async fn current_run(
     if let Some(id) = info.and_then(|info| info.run) {
         return Ok(Some(Run { id, beside: None }));
     }
-    let may_be_beside = info.is_none_or(|info| info.state == RecordState::Released);
+    let may_be_beside =
+        info.is_none_or(|info| matches!(info.state, RecordState::Released | RecordState::Issued));
     if !may_be_beside || is_step(call.operation()) {
         return Ok(None);
     }

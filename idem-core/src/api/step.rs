@@ -466,7 +466,7 @@ impl<N: StepName, Q, P> Step<N, Q, P> {
             None => return placed.operation,
             Some(scope) if scope.is_in(tx) => scope.run_inside(tx).await,
             Some(scope) if scope.must_be_inside() => Err(placed.config(MUST_BE_INSIDE)),
-            Some(scope) => scope.run(true).await,
+            Some(scope) => scope.run_in(tx).await,
         };
         placed.of_run(run)
     }

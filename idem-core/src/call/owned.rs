@@ -381,15 +381,18 @@ impl Owned {
         let RecordDetails {
             times, least_secs, ..
         } = self.details;
+        let mut keep = keep_released(times.ttl(), term.length(), least_secs);
+        if self.has_steps {
+            // The store may not know yet how long the record of the run must stay.
+            keep = keep.max(term.hold());
+        }
         Release {
             id: term.id.clone(),
             owner: term.owner,
             to: match how {
                 GiveUp::Abandon => ReleaseTo::Abandoned,
                 GiveUp::Unanswered => ReleaseTo::Unanswered,
-                GiveUp::Release => ReleaseTo::Released {
-                    keep: keep_released(times.ttl(), term.length(), least_secs),
-                },
+                GiveUp::Release => ReleaseTo::Released { keep },
             },
             names_run: self.has_steps,
         }

@@ -22,8 +22,13 @@ pub(crate) struct StepSettings {
 
 impl StepSettings {
     pub(crate) fn of(settings: &Settings) -> Self {
+        let mut hold = settings.hold();
+        if settings.reconciles {
+            // The call asks at any age. Its steps do not, and would run again blindly.
+            hold = hold.max(STEPS_KEPT);
+        }
         Self {
-            hold_millis: u64::try_from(settings.hold().as_millis()).unwrap_or(u64::MAX),
+            hold_millis: u64::try_from(hold.as_millis()).unwrap_or(u64::MAX),
             protects: settings.abandoned == Abandoned::Reject || settings.reconciles,
             runs_without_store: settings.store_failure == StoreFailure::Run,
             observes: settings.observes,
@@ -116,7 +121,12 @@ mod tests {
         assert_eq!(step_of(&settings).lease, Duration::from_secs(90));
         assert_eq!(step_of(&settings).abandoned, Abandoned::Rerun);
         settings.reconciles = true;
-        assert_eq!(step_of(&settings).abandoned, Abandoned::Reject);
+        settings.set_hold(Duration::from_secs(300));
+        let step = step_of(&settings);
+        assert_eq!(
+            (step.abandoned, step.take_over_after()),
+            (Abandoned::Reject, Some(STEPS_KEPT))
+        );
         settings.reconciles = false;
         settings.abandoned = Abandoned::Reject;
         settings.set_max_attempts(Some(3));

@@ -75,7 +75,7 @@ impl Runtime {
         let found = self.store.inspect(id).await.map_err(failed)?;
         let may_be_beside = found
             .as_ref()
-            .is_none_or(|found| found.state == RecordState::Released);
+            .is_none_or(|found| matches!(found.state, RecordState::Released | RecordState::Issued));
         match found.and_then(|found| found.run) {
             None if may_be_beside && !is_step(id.operation()) => {
                 let beside = id.beside();

@@ -8,13 +8,22 @@ use crate::record::RecordId;
 
 tokio::task_local! {
     /// The innermost lock whose body is running.
-    static INSIDE: Arc<Inside>;
+    static INSIDE: Inside;
 }
 
-/// A lock whose body is running.
-struct Inside {
-    lock: HeldLock,
-    outer: Option<Arc<Inside>>,
+/// The locks whose bodies are running here, the innermost first.
+#[derive(Clone, Default)]
+pub(crate) struct Inside(Option<Arc<(HeldLock, Inside)>>);
+
+impl Inside {
+    pub(crate) fn here() -> Self {
+        INSIDE.try_with(Clone::clone).unwrap_or_default()
+    }
+
+    /// Runs a future in another task as if it were here.
+    pub(crate) fn around<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
+        INSIDE.scope(self, future)
+    }
 }
 
 /// A lock that is held in this process.
@@ -32,15 +41,15 @@ impl HeldLock {
 
 /// Runs the body of a lock.
 pub(crate) fn inside<F: Future>(lock: HeldLock, body: F) -> impl Future<Output = F::Output> {
-    let outer = INSIDE.try_with(Clone::clone).ok();
-    INSIDE.scope(Arc::new(Inside { lock, outer }), body)
+    let outer = Inside::here();
+    Inside(Some(Arc::new((lock, outer)))).around(body)
 }
 
 /// Whether this code runs in the body of a lock with this key, and would wait for itself.
 pub(crate) fn is_inside(id: &RecordId, runtime: usize) -> bool {
-    let is_inside = |innermost: &Arc<Inside>| {
-        std::iter::successors(Some(innermost), |inside| inside.outer.as_ref())
-            .any(|inside| inside.lock.is_held(id, runtime))
+    let is_inside = |innermost: &Inside| {
+        std::iter::successors(innermost.0.as_ref(), |inside| inside.1.0.as_ref())
+            .any(|inside| inside.0.is_held(id, runtime))
     };
     INSIDE.try_with(is_inside).unwrap_or(false)
 }

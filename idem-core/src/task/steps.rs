@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::FutureExt as _;
-use tokio::sync::OnceCell;
+use futures_util::future::{BoxFuture, FutureExt as _, Shared};
 
 use crate::base::clock;
 use crate::encoding::fingerprint::Fingerprint;
@@ -17,7 +16,8 @@ use crate::observe::Decision;
 use crate::policy::settings::Settings;
 use crate::policy::step_settings::StepSettings;
 use crate::record::{
-    Claim, Claimed, Commit, Origin, Owner, Ownership, RecordId, Release, ReleaseTo, is_step,
+    Claim, Claimed, Commit, Origin, Owner, Ownership, RecordId, RecordInfo, Release, ReleaseTo,
+    is_step,
 };
 use crate::runtime::Runtime;
 use crate::store::{Store, Transaction};
@@ -56,8 +56,9 @@ struct BegunSteps {
     names: Mutex<BegunNames>,
     /// The run that they belong to.
     run: OnceLock<Owner>,
-    /// The run of those beside the transaction of the call, while it is looked for.
-    beside: OnceCell<Owner>,
+    /// The look for the run of those beside the transaction of the call: one for all, because each
+    /// would begin a run. Whoever waits for it polls it, so no step waits for one that is not polled.
+    beside: Mutex<Option<Shared<BoxFuture<'static, Result<Owner, Error>>>>>,
     /// The run of those in the transaction of the call.
     run_inside: OnceLock<Owner>,
     /// The record of the run is known to stay as long as the steps.
@@ -201,14 +202,33 @@ impl StepScope {
                 found.boxed().await?
             }
             (_, Holder::Transaction { .. }) => {
-                // One after the other: each would begin a run.
-                let found = begun.beside.get_or_try_init(|| self.run_beside());
-                let run = *found.boxed().await?;
+                let run = self.look_beside(begun).await?;
                 begun.stays.store(true, Ordering::Relaxed);
                 *begun.run.get_or_init(|| run)
             }
         };
         self.checked(run)
+    }
+
+    /// As [`run`](Self::run), of a step in a transaction of the body, which may have the only
+    /// connection that there is.
+    pub(crate) async fn run_in<X, S>(&self, tx: &mut X) -> Result<Owner, Error>
+    where
+        X: Transaction<S>,
+        S: Store,
+    {
+        let begun = self.begun();
+        if let Holder::Lease(term) = &self.holder
+            && self.goes_on
+            && begun.run.get().is_none()
+            && let Some(store) = self.runtime.store.of::<S>()
+        {
+            let found = tx.inspect(store, self.id()).boxed().await;
+            let found = found.map_err(|error| self.runtime.failed(self.id(), error))?;
+            // A transaction that began before the claim does not see it.
+            self.found(begun, term, found);
+        }
+        self.run(true).await
     }
 
     /// As [`run`](Self::run), of a step in the transaction that has the record of the call, with
@@ -260,24 +280,25 @@ impl StepScope {
         let store = &self.runtime.store;
         let failed = |error| self.runtime.failed(self.id(), error);
         let kept = self.settings.kept();
-        // Before the look at the run: after that is known, it may have been raised.
-        let claimed = term.hold();
-        let run = if let Some(run) = begun.run.get() {
-            *run
-        } else {
-            let (run, hold) = if self.goes_on {
+        if term.may_be_recorded() {
+            let found = store.inspect(self.id()).await.map_err(failed)?;
+            if found.is_some_and(|found| term.recorded(&found)) {
+                // No later attempt goes on with what is begun now.
+                return Ok(*begun.run.get_or_init(|| term.owner));
+            }
+        }
+        let run = match begun.run.get() {
+            Some(run) => *run,
+            None if self.goes_on => {
                 let found = store.inspect(self.id()).await.map_err(failed)?;
-                let found = found.filter(|found| found.attempt == term.attempt);
-                let seen = found.and_then(|found| {
-                    let whole = found.lease_age?.saturating_add(found.expires_in);
-                    Some((found.run?, whole))
-                });
-                seen.ok_or_else(|| term.lost_error())?
-            } else {
-                (term.owner, claimed)
-            };
-            begun.stays.fetch_or(hold >= kept, Ordering::Relaxed);
-            *begun.run.get_or_init(|| run)
+                let run = self.found(begun, term, found);
+                run.ok_or_else(|| term.lost_error())?
+            }
+            None => {
+                // Before the run is known: after that, it may have been raised.
+                begun.stays.fetch_or(term.hold() >= kept, Ordering::Relaxed);
+                *begun.run.get_or_init(|| term.owner)
+            }
         };
         if begun.stays.load(Ordering::Relaxed) {
             return Ok(run);
@@ -295,54 +316,37 @@ impl StepScope {
         Ok(run)
     }
 
-    /// The run of a call whose record is a row of a transaction: of the record that is there without
-    /// this transaction, or else of a record beside it, which a rollback leaves as it is.
-    async fn run_beside(&self) -> Result<Owner, Error> {
-        let store = &self.runtime.store;
-        let failed = |error| self.runtime.failed(self.id(), error);
-        if self.goes_on {
-            let found = store.inspect(self.id()).await.map_err(failed)?;
-            if let Some(run) = found.and_then(|found| found.run) {
-                return Ok(run);
-            }
-        }
-        let id = self.id().beside();
-        let kept = self.settings.kept();
-        // The first round may find a run that has ended.
-        for _ in 0..2 {
-            // Nobody else owns the row of the call, so this needs no lease.
-            let owner = store.owner(clock::now());
-            let claim = Claim::new(id.clone(), owner, Duration::ZERO, kept);
-            let Claimed::Owned { from, .. } = store.claim(claim).await.map_err(failed)? else {
-                break;
-            };
-            let run = if from == Origin::Nothing {
-                Some(owner)
-            } else {
-                let found = store.inspect(&id).await.map_err(failed)?;
-                found.and_then(|found| found.run)
-            };
-            let keep = ReleaseTo::Released { keep: kept };
-            let release = Release::new(id.clone(), owner, keep).with_run(true);
-            let released = store.release(release).await.map_err(failed)?;
-            let (Some(run), Ownership::Held) = (run, released) else {
-                break;
-            };
-            if from == Origin::Nothing {
-                return Ok(run);
-            }
-            let end = store.inspect(&id.end_of(run)).await.map_err(failed)?;
-            if end.is_none() {
-                return Ok(run);
-            }
-            store.remove(&id).await.map_err(failed)?;
-        }
-        Err(failed(StoreError::new(
-            StoreErrorKind::Conflict,
-            "another transaction has the record of this call: this one has ended; begin it again",
-        )))
+    /// Takes the run from the record of this attempt, if that was found.
+    fn found(&self, begun: &BegunSteps, term: &Term, found: Option<RecordInfo>) -> Option<Owner> {
+        let found = found.filter(|found| found.attempt == term.attempt)?;
+        let whole = found.lease_age?.saturating_add(found.expires_in);
+        let run = found.run?;
+        let stays = whole >= self.settings.kept();
+        begun.stays.fetch_or(stays, Ordering::Relaxed);
+        Some(*begun.run.get_or_init(|| run))
     }
 
+    async fn look_beside(&self, begun: &BegunSteps) -> Result<Owner, Error> {
+        let beside = || begun.beside.lock().unwrap_or_else(PoisonError::into_inner);
+        let looking = beside()
+            .get_or_insert_with(|| {
+                let runtime = Arc::clone(&self.runtime);
+                run_beside(
+                    runtime,
+                    self.id().clone(),
+                    self.goes_on,
+                    self.settings.kept(),
+                )
+                .boxed()
+                .shared()
+            })
+            .clone();
+        let found = looking.clone().await;
+        if found.is_err() {
+            beside().take_if(|other| other.ptr_eq(&looking));
+        }
+        found
+    }
     /// Returns the owner of the row of a transaction that has steps beside it, and their run.
     pub(crate) fn beside(&self) -> Option<(Owner, Owner)> {
         let run = self.begun.get().and_then(|begun| begun.run.get());
@@ -403,4 +407,56 @@ impl StepScope {
             attempt: 0,
         })
     }
+}
+
+/// The run of a call whose record is a row of a transaction: of the record that is there without
+/// this transaction, or else of a record beside it, which a rollback leaves as it is.
+async fn run_beside(
+    runtime: Arc<Runtime>,
+    id: RecordId,
+    goes_on: bool,
+    kept: Duration,
+) -> Result<Owner, Error> {
+    let store = &runtime.store;
+    let failed = |error| runtime.failed(&id, error);
+    if goes_on {
+        let found = store.inspect(&id).await.map_err(failed)?;
+        if let Some(run) = found.and_then(|found| found.run) {
+            return Ok(run);
+        }
+    }
+    let id = id.beside();
+    // The first round may find a run that has ended.
+    for _ in 0..2 {
+        // Nobody else owns the row of the call, so this needs no lease.
+        let owner = store.owner(clock::now());
+        let claim = Claim::new(id.clone(), owner, Duration::ZERO, kept);
+        let Claimed::Owned { from, .. } = store.claim(claim).await.map_err(failed)? else {
+            break;
+        };
+        let run = if from == Origin::Nothing {
+            Some(owner)
+        } else {
+            let found = store.inspect(&id).await.map_err(failed)?;
+            found.and_then(|found| found.run)
+        };
+        let keep = ReleaseTo::Released { keep: kept };
+        let release = Release::new(id.clone(), owner, keep).with_run(true);
+        let released = store.release(release).await.map_err(failed)?;
+        let (Some(run), Ownership::Held) = (run, released) else {
+            break;
+        };
+        if from == Origin::Nothing {
+            return Ok(run);
+        }
+        let end = store.inspect(&id.end_of(run)).await.map_err(failed)?;
+        if end.is_none() {
+            return Ok(run);
+        }
+        store.remove(&id).await.map_err(failed)?;
+    }
+    Err(failed(StoreError::new(
+        StoreErrorKind::Conflict,
+        "another transaction has the record of this call: this one has ended; begin it again",
+    )))
 }

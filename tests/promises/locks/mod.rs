@@ -107,6 +107,13 @@ crate::over_all_stores! {
                 let task = lock(&one, "locks.reentry").wait(BRIEF).acquire();
                 let task = tokio::spawn(task).await.unwrap();
                 assert!(matches!(task, Err(Error::InFlight { .. })), "{task:?}");
+                // That of a detached call inside of it is not.
+                let here = one.clone();
+                let detached = one.operation("locks.reentry").key("k").run_detached(async move || {
+                    let inner = lock(&here, "locks.reentry").acquire().await;
+                    Res::Ok(matches!(inner, Err(Error::Reentrant { .. })))
+                });
+                assert!(detached.await.unwrap().into_inner());
                 Res::Ok(outer.fencing_number())
             })
             .await;

@@ -71,7 +71,7 @@ over_all_stores! {
             })
         });
         tokio::select! {
-            _ = cut => panic!("a body that never ends has ended"),
+            ended = cut => panic!("a body that never ends has ended: {ended:?}"),
             () = begun.notified() => {}
         }
         let again = order(&two, "steps.cut").run(|| {
@@ -95,7 +95,7 @@ over_all_stores! {
             })
         });
         tokio::select! {
-            _ = cut => panic!("a body that never ends has ended"),
+            ended = cut => panic!("a body that never ends has ended: {ended:?}"),
             () = begun.notified() => {}
         }
         eventually("the lease ends", async || {

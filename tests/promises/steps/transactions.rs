@@ -1,6 +1,7 @@
 //! Steps beside transactions, and in them.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use idem::sqlx::{self, SqlitePool, SqliteTransaction};
 use idem::{Error, Idempotency, SqliteStore};
@@ -84,12 +85,18 @@ async fn a_step_with_a_transaction_of_its_own_writes_its_rows_once() {
     }
 }
 
+/// Its call may have the only connection, in each attempt, and its record stays as long as the step.
 #[tokio::test]
 async fn a_first_step_may_be_in_a_transaction_that_writes_already() {
     let shop = Shop::open().await;
+    let pool = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1);
+    let pool = pool.connect_with((*shop.pool.connect_options()).clone());
+    let pool = pool.await.unwrap();
+    let idempotency = Idempotency::new(SqliteStore::new(pool.clone()));
+    let order = || idempotency.operation("shop.order").key("o-1").ttl("5m");
     for fails in [true, false] {
-        let placed = shop.order().ttl("5m").run(|| async {
-            let mut tx = shop.pool.begin().await?;
+        let placed = order().run(|| async {
+            let mut tx = pool.begin().await?;
             insert(&mut tx, "pen").await?;
             idem::step_with("rows")
                 .run_in(&mut tx, async |tx| insert(tx, "ink").await)
@@ -102,9 +109,39 @@ async fn a_first_step_may_be_in_a_transaction_that_writes_already() {
             }
         });
         assert_eq!(placed.await.is_err(), fails);
+        let info = order().inspect().await.unwrap().unwrap();
+        let month = Duration::from_secs(29 * 86_400);
+        assert_eq!(info.expires_in > month, fails, "{info:?}");
     }
     // Twice the pen, which is in no step.
     assert_eq!(shop.orders().await, 3);
+}
+
+#[tokio::test]
+async fn after_a_transaction_has_recorded_the_outcome_a_body_may_begin_its_first_step() {
+    let shop = Shop::open().await;
+    let mails = AtomicU32::new(0);
+    for (key, attempts) in [("one", 1), ("two", 2)] {
+        for attempt in 1..=attempts {
+            let placed = shop.order().key(key).ttl("5m").run(|| async {
+                if attempt < attempts {
+                    return Err(OrderError::Declined);
+                }
+                let mut tx = shop.pool.begin().await?;
+                let call = idem::current().expect("a body");
+                call.commit_in(&mut tx, &7_u32).await?;
+                tx.commit().await?;
+                let mail = idem::step("mail", async || {
+                    mails.fetch_add(1, Ordering::SeqCst);
+                    Ok::<_, OrderError>(())
+                });
+                mail.await?;
+                Ok(7_u32)
+            });
+            assert_eq!(placed.await.is_ok(), attempt == attempts);
+        }
+    }
+    assert_eq!(mails.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test]
@@ -256,7 +293,7 @@ async fn a_step_in_the_transaction_of_its_call_goes_on_with_the_run_of_an_earlie
         charge().await?;
         std::future::pending::<Result<u32, OrderError>>().await
     });
-    let cut = tokio::time::timeout(std::time::Duration::from_millis(100), cut).await;
+    let cut = tokio::time::timeout(Duration::from_millis(100), cut).await;
     assert!(cut.is_err(), "{cut:?}");
     for fails in [true, false] {
         let placed = shop.order().transaction(&shop.pool, async |tx| {
@@ -375,7 +412,7 @@ macro_rules! over {
                 async fn is_free(&self) {
                     let found = async || self.order().inspect().await.unwrap();
                     while found().await.is_some() {
-                        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                        tokio::time::sleep(Duration::from_millis(50)).await;
                     }
                 }
             }
@@ -453,11 +490,32 @@ macro_rules! over {
             #[tokio::test]
             async fn a_key_that_is_forgotten_after_a_rollback_begins_a_new_run() {
                 let bank = Bank::open("steps.beside.forgotten").await;
-                bank.place(false).await;
-                assert!(bank.order().forget().await.unwrap());
-                assert!(!bank.order().forget().await.unwrap());
+                let forget = async |noted: bool| {
+                    let order = bank.order();
+                    let order = if noted { order.audit("jane", "a test") } else { order };
+                    order.forget().await.unwrap()
+                };
+                for (round, noted) in [(1, false), (2, true)] {
+                    bank.place(false).await;
+                    assert_eq!(bank.charges(), round);
+                    assert!(forget(noted).await);
+                    assert!(!forget(noted).await);
+                }
                 bank.place(true).await;
-                assert_eq!(bank.charges(), 2);
+                assert_eq!(bank.charges(), 3);
+            }
+
+            #[tokio::test]
+            async fn a_first_step_beside_a_transaction_that_is_not_polled_holds_up_no_other() {
+                let bank = Bank::open("steps.beside.parked").await;
+                let placed = bank.order().transaction(&bank.pool, async |_| {
+                    let mut one = std::pin::pin!(idem::step("one", async || Ok::<_, Error>(1)));
+                    assert!(futures_util::poll!(&mut one).is_pending());
+                    let two = idem::step("two", async || Ok::<_, Error>(2));
+                    let two = tokio::time::timeout(LONG, two).await.expect("not held up")?;
+                    Ok::<_, OrderError>(two + one.await?)
+                });
+                assert_eq!(placed.await.unwrap().into_inner(), 3);
             }
 
             #[tokio::test]

@@ -91,7 +91,7 @@ impl Operation<'_> {
             }
             None => None,
         };
-        if by.is_some() && found.is_none() {
+        if by.is_some() && found.is_none() && runtime.run_of(&request.id).await?.is_none() {
             return Ok(false);
         }
         let noting = Noting::begin(
