@@ -34,15 +34,14 @@ const LEASE: Duration = Duration::from_secs(3);
 /// The attempts in which a process is killed.
 const ATTEMPTS: [u64; 3] = [1, 2, 5];
 
-/// The messages of the call, in their order: its claim and commit, the look at its run in a later
-/// attempt, those of each step, and the removals of the steps. They are named, so that one that is
-/// sent again is still the same.
+/// The messages of the call, in their order: its claim, the renewal by which the record stays as
+/// long as the steps, or the look at its run in a later attempt, those of each step, the end, and
+/// the removals of the steps. They are named, so that one that is sent again is still the same.
 fn messages(attempt: u64) -> Vec<String> {
     let step = |kind: &str, step: &str| format!("{kind} {PLACE}/{step}");
     let mut messages = vec![format!("claim {PLACE}")];
-    if attempt > 1 {
-        messages.push(format!("inspect {PLACE}"));
-    }
+    let before_steps = if attempt == 1 { "renew" } else { "inspect" };
+    messages.push(format!("{before_steps} {PLACE}"));
     for name in STEPS {
         messages.push(step("claim", name));
         // A later attempt replays the first step.
@@ -50,10 +49,13 @@ fn messages(attempt: u64) -> Vec<String> {
             messages.push(step("commit", name));
         }
     }
-    messages.push(last_commit());
+    messages.extend([last_commit(), RELEASE.to_owned()]);
     messages.extend(STEPS.map(|name| step("remove", name)));
     messages
 }
+
+/// The release of the call, which fails then after its last step.
+const RELEASE: &str = "release deaths.steps";
 
 /// The commit of the call.
 fn last_commit() -> String {
@@ -108,7 +110,8 @@ impl Store for Dying {
     }
 
     async fn release(&self, release: &Release) -> Result<Ownership, StoreError> {
-        self.store.release(release).await
+        self.send("release", &release.id, self.store.release(release))
+            .await
     }
 
     async fn issue(&self, issues: &[Issue]) -> Vec<Result<Issued, StoreError>> {
@@ -116,7 +119,11 @@ impl Store for Dying {
     }
 
     async fn renew(&self, renewals: &[Renewal]) -> Vec<Result<Ownership, StoreError>> {
-        self.store.renew(renewals).await
+        let renewing = async { Ok(self.store.renew(renewals).await) };
+        match renewals.first() {
+            Some(first) => self.send("renew", &first.id, renewing).await.unwrap(),
+            None => Vec::new(),
+        }
     }
 
     async fn wait(&self, id: &RecordId, attempt: u64, limit: Duration) -> Result<(), StoreError> {
@@ -161,11 +168,12 @@ async fn process() {
     } else {
         Leg::Reply
     };
+    let message = variable("MESSAGE");
     let idempotency = Idempotency::new(Dying {
         // A commit that a busy machine delays would be sent again in the background, and the
         // process would die before that.
         store: patient_store(&variable("URL")).await,
-        message: variable("MESSAGE"),
+        message: message.clone(),
         leg,
     });
     let effects = PathBuf::from(variable("EFFECTS"));
@@ -173,7 +181,13 @@ async fn process() {
     // On a busy machine a call may fail. The next one goes on where it stopped.
     while order(&idempotency, &key)
         .lease(LEASE)
-        .run(|| place(&effects))
+        .run(async || {
+            let placed = place(&effects).await?;
+            if message == RELEASE {
+                return Err(cut_off());
+            }
+            Ok(placed)
+        })
         .await
         .is_err()
     {}
@@ -219,16 +233,23 @@ async fn kill_at(url: &str, key: &str, message: &str, leg: Leg, effects: &Path) 
     child.kill().await.unwrap();
 }
 
-/// Makes attempts before that one, each of which is abandoned after its first step.
+fn cut_off() -> Error {
+    Error::in_flight("the body", "is cut off", Duration::ZERO)
+}
+
+/// Makes attempts before that one, which are abandoned or released after their first step.
 async fn cut_before(attempt: u64, url: &str, key: &str, effects: &Path) {
     let idempotency = Idempotency::new(patient_store(url).await);
     for before in 1..attempt {
         let abandoned = order(&idempotency, key)
-            .errors(|_: &Error| UnkeptAction::Abandon)
+            .errors(move |_: &Error| match before % 2 {
+                0 => UnkeptAction::Release,
+                _ => UnkeptAction::Abandon,
+            })
             .run(|| async {
                 assert_eq!(idem::current().unwrap().attempt(), before);
                 step(STEPS[0], before, effects).await?;
-                Err::<u64, _>(Error::in_flight("the body", "is cut off", Duration::ZERO))
+                Err::<u64, _>(cut_off())
             });
         assert!(abandoned.await.is_err());
     }
@@ -294,6 +315,12 @@ async fn p5_redis_after_a_kill_at_any_message_the_next_call_goes_on_at_the_right
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p5_postgres_after_a_kill_at_any_message_the_next_call_goes_on_at_the_right_step() {
     all(World::postgres().await).await;
+}
+
+#[cfg(feature = "mysql")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p5_mariadb_after_a_kill_at_any_message_the_next_call_goes_on_at_the_right_step() {
+    all(World::mariadb().await).await;
 }
 
 #[cfg(feature = "sqlite")]
