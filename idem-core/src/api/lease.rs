@@ -87,9 +87,9 @@ impl Guard {
 }
 
 impl Lease {
-    pub(crate) fn new(held: Owned, runtime: &Arc<Runtime>) -> Self {
+    pub(crate) fn new(held: Owned) -> Self {
         let term = held.term().clone();
-        let runtime = runtime.clone();
+        let runtime = held.runtime().clone();
         Self {
             guarded: Some(Box::new(Guard {
                 term,
@@ -188,7 +188,7 @@ impl Lease {
         match &self.guarded {
             Some(guarded) => {
                 let mut held = guarded.held.lock().await;
-                let outcome = held.writer().value(value);
+                let outcome = held.call().guarded().writer().value(value);
                 held.pend(Pending::Commit {
                     outcome,
                     kept_for: None,
@@ -221,10 +221,15 @@ impl Lease {
             return Ok(());
         };
         let mut held = guarded.held.lock().await;
-        let encoded = held.writer().error(error).map_err(|failure| Error::Config {
-            operation: guarded.term.id.name().into(),
-            reason: format!("the error to keep cannot be written: {failure}").into(),
-        });
+        let encoded = held
+            .call()
+            .guarded()
+            .writer()
+            .error(error)
+            .map_err(|failure| Error::Config {
+                operation: guarded.term.id.name().into(),
+                reason: format!("the error to keep cannot be written: {failure}").into(),
+            });
         let outcome = encoded.inspect_err(|_| current::taint())?;
         held.pend(Pending::Commit {
             outcome: Some(outcome),
@@ -258,9 +263,9 @@ impl Lease {
             return Ok(());
         };
         let mut held = guarded.held.lock().await;
-        let recorder = held.recorder(guarded.observes);
-        if recorder
-            .commit_in(tx, Some(value))
+        let call = held.call().guarded();
+        if call
+            .commit_in(&guarded.term, tx, Some(value))
             .await
             .inspect_err(|_| current::taint())?
         {

@@ -19,9 +19,8 @@ use crate::record::{Owner, RecordId, is_valid_operation};
 use crate::runtime::handle::Idempotency;
 use crate::store::{Store, Transaction, Transactions};
 use crate::task::current::{self, Call};
+use crate::task::guarded::Guarded;
 use crate::task::scope::is_disabled_by_default;
-use crate::task::steps::StepScope;
-use crate::task::unguarded::is_unguarded;
 
 /// Runs a step of the body of a guarded call, or returns its recorded value if an earlier attempt
 /// has finished it.
@@ -408,7 +407,7 @@ const BEGUN_BEFORE: &str = "this run of the body has begun a step of the same na
     be tried again has `step_with(..).errors(..)`";
 
 /// The call that a step belongs to.
-enum Around {
+enum Place {
     Guarded(Call),
     /// Nothing is recorded of the body.
     Unguarded,
@@ -416,17 +415,17 @@ enum Around {
     Nothing,
 }
 
-fn around(call: Option<Call>) -> Around {
+fn around(call: Option<Call>) -> Place {
     let call = match call {
-        Some(call) if !call.is_around() && call.steps().is_some() => return Around::Nothing,
+        Some(call) if !call.is_around() && call.steps().is_some() => return Place::Nothing,
         Some(call) => Some(call),
-        None => current::innermost(),
+        None => current::current(),
     };
     match call {
-        Some(call) if call.steps().is_some() => Around::Guarded(call),
-        Some(_) => Around::Unguarded,
-        None if is_unguarded() || is_disabled_by_default() => Around::Unguarded,
-        None => Around::Nothing,
+        Some(call) if call.steps().is_some() => Place::Guarded(call),
+        Some(_) => Place::Unguarded,
+        None if current::Around::here().keyless > 0 || is_disabled_by_default() => Place::Unguarded,
+        None => Place::Nothing,
     }
 }
 
@@ -445,7 +444,7 @@ impl<N: StepName, Q, P> Step<N, Q, P> {
         let run = match placed.scope() {
             None => return placed.operation,
             Some(scope) if scope.must_be_inside() => Err(placed.config(MUST_BE_INSIDE)),
-            Some(scope) => scope.run(false).await,
+            Some(scope) => scope.run_of_steps(false).await,
         };
         let mut operation = placed.of_run(run);
         if let Some(error) = operation.draft.again.take() {
@@ -485,9 +484,9 @@ impl<N: StepName, Q, P> Step<N, Q, P> {
             operation,
         };
         match around(call) {
-            Around::Guarded(call) => placed.call = Some(call),
-            Around::Unguarded => return placed,
-            Around::Nothing => {
+            Place::Guarded(call) => placed.call = Some(call),
+            Place::Unguarded => return placed,
+            Place::Nothing => {
                 let name = shown(placed.name.text());
                 placed.operation.draft.refuse(Error::config(&name, NO_BODY));
                 return placed;
@@ -507,7 +506,7 @@ impl<N: StepName, Q, P> Step<N, Q, P> {
 }
 
 impl<N: StepName, Q, P> Placed<N, Q, P> {
-    fn scope(&self) -> Option<&StepScope> {
+    fn scope(&self) -> Option<&Guarded> {
         self.call.as_ref().and_then(Call::steps)
     }
 
@@ -526,7 +525,7 @@ impl<N: StepName, Q, P> Placed<N, Q, P> {
     fn of_run(mut self, run: Result<Owner, Error>) -> Operation<'static, Q, P> {
         match run.and_then(|run| self.id_of(run)) {
             Ok(id) => {
-                if !self.scope().is_none_or(|scope| scope.begin(&id)) {
+                if !self.scope().is_none_or(|scope| scope.begin_step(&id)) {
                     self.operation.draft.again = Some(Box::new(self.config(BEGUN_BEFORE)));
                 }
                 self.operation.draft.identify(id);

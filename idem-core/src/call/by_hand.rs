@@ -30,13 +30,14 @@ impl Owned {
                 return Err(error);
             }
         };
-        let ttl = self.details.times.ttl();
+        let request = &self.call.guarded().request;
+        let ttl = request.settings.ttl();
         let audit = by.as_ref().and_then(|by| Audit::new(&by.who, &by.why, ttl));
         if let Some(audit) = audit {
             outcome.describe(|metadata| metadata.audit = Some(audit));
         }
+        let outcome = Some(traced(request.metadata.as_ref(), outcome));
         (self.is_by_hand, self.audit) = (true, by);
-        let outcome = Some(traced(self.details.metadata.as_ref(), outcome));
         self.pend(Pending::Commit {
             outcome,
             kept_for: None,

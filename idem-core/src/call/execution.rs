@@ -13,15 +13,15 @@ use tracing::Instrument as _;
 use crate::call::judge::{Handling, Reruns, Ruling, give};
 use crate::call::owned::{ClaimedLease, Owned};
 use crate::call::prepared::Prepared;
-use crate::call::run::{Holder, Leased, RunMode};
+use crate::call::run::Holder;
 use crate::call::start::CallStart;
 use crate::error::Error;
 use crate::observe;
 use crate::outcome::Outcome;
 use crate::policy::errors::{ErrorAction, Then, Tries};
-use crate::record::RecordId;
 use crate::runtime::Runtime;
 use crate::task::current::Call;
+use crate::task::guarded::{Guarded, HeldBy};
 use crate::task::inherited::Inherited;
 use crate::task::watch::{self, Seen};
 
@@ -98,7 +98,7 @@ where
                 Prepared::Unguarded(operation, _) | Prepared::Observed(operation, _) => {
                     let holder = Holder::Nobody {
                         operation,
-                        id: None,
+                        call: None,
                     };
                     return answer(self.carry_out(holder, Then::Release).await);
                 }
@@ -115,21 +115,12 @@ where
                 };
                 watch::note(Seen::Executed);
                 let (holder, unlisted) = match &mut record {
-                    None => {
-                        let id = &request.id;
-                        let holder = Holder::Nobody {
-                            operation: id.name(),
-                            id: Some(id),
-                        };
-                        (holder, Then::Release)
-                    }
+                    None => (Holder::without_record(runtime, request), Then::Release),
                     Some(record) => {
                         if is_traced {
                             observe::span_has_attempt(record.term().attempt);
                         }
-                        let mode = RunMode::of(&request.settings);
-                        let leased = Leased::new(runtime, mode, record);
-                        (Holder::Lease(leased), runtime.config.unlisted)
+                        (Holder::Lease(record), runtime.config.unlisted)
                     }
                 };
                 this.carry_out(holder, unlisted).await
@@ -217,25 +208,23 @@ where
             watch::note(Seen::Executed);
             let Some(record) = record else {
                 let operation = request.id.name().to_owned();
-                let id = request.id.clone();
+                let call = Call::new(Guarded::new(runtime, request, HeldBy::Nobody));
                 return self
-                    .unguarded_and_detached(operation, Some(id), Some(runtime))
+                    .unguarded_and_detached(operation, Some(call), Some(runtime))
                     .await;
             };
             if is_traced {
                 observe::span_has_attempt(record.term().attempt);
             }
             let lost = record.term().lost_error();
-            let mode = RunMode::of(&request.settings);
-            let runtime = runtime.clone();
+            let unlisted = runtime.config.unlisted;
             let counted = runtime.background.body();
             let owning = async move {
                 // Dropped after the record, whose step may continue in the background, so that
                 // `shutdown` always sees one of the two.
                 let _counted = counted;
                 let mut record = record;
-                let holder = Holder::Lease(Leased::new(&runtime, mode, &mut record));
-                self.carry_out(holder, runtime.config.unlisted).await
+                self.carry_out(Holder::Lease(&mut record), unlisted).await
             };
             // Only a tokio runtime that shuts down stops the task.
             detached(owning).await.unwrap_or_else(|| Err(fail(lost)))
@@ -247,7 +236,7 @@ where
     async fn unguarded_and_detached(
         mut self,
         operation: String,
-        id: Option<RecordId>,
+        call: Option<Call>,
         runtime: Option<&Arc<Runtime>>,
     ) -> Result<Outcome<T>, E> {
         let counted = runtime.map(|runtime| runtime.background.body());
@@ -255,7 +244,7 @@ where
             let _counted = counted;
             let holder = Holder::Nobody {
                 operation: &operation,
-                id: id.as_ref(),
+                call,
             };
             self.carry_out(holder, Then::Release).await
         };

@@ -3,19 +3,16 @@
 //! cannot be abandoned.
 
 use std::pin::pin;
-use std::time::Duration;
 
 use crate::call::body;
 use crate::call::judge::{Pending, TryEnd};
 use crate::call::open_transaction::{OpenTransaction, TransactionClaim, TransactionStart};
 use crate::call::recorded::Recorded;
-use crate::call::request::Request;
 use crate::call::run::unstopped;
 use crate::call::transaction_body::Body;
 use crate::error::Error;
 use crate::observe::{BodyWatch, Decision, catch_user_panic};
-use crate::policy::settings::{keep_for, seconds};
-use crate::record::{Commit, Encoded, Owner};
+use crate::record::Owner;
 use crate::runtime::rejected::Rejected;
 use crate::store::{Store, Transaction};
 use crate::task::current::Call;
@@ -65,7 +62,7 @@ impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
                 if is_error {
                     self.roll_back_body().await?;
                 }
-                let commit = commit_of(self.request, owner, attempt, outcome, kept_for);
+                let commit = self.request.commit(owner, attempt, outcome, kept_for);
                 if let Some(steps) = call.steps() {
                     self.end_steps(store, steps).await?;
                 }
@@ -143,7 +140,7 @@ impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
                 Some(Pending::Commit { outcome, kept_for }),
             ) => {
                 let is_error = outcome.as_ref().is_some_and(|outcome| outcome.is_error);
-                let commit = commit_of(self.request, owner, attempt, outcome, kept_for);
+                let commit = self.request.commit(owner, attempt, outcome, kept_for);
                 let committed = self.commit(store, &commit).await;
                 let decision = match &committed {
                     Ok(()) => decision_on(is_error),
@@ -177,35 +174,5 @@ fn decision_on(is_error: bool) -> Decision {
         Decision::ErrorKept
     } else {
         Decision::Executed
-    }
-}
-
-/// Makes the commit of an attempt. A kept error may have a retention of its own.
-fn commit_of(
-    request: &Request,
-    owner: Owner,
-    attempt: u64,
-    outcome: Option<Encoded>,
-    kept_for: Option<Duration>,
-) -> Commit {
-    let settings = &request.settings;
-    let mut ttl = settings.ttl();
-    let mut remember = settings.remember();
-    if let Some(kept_for) = kept_for {
-        // The outcome is then remembered for as long as it is kept, but at least for as long as a
-        // token is valid.
-        ttl = keep_for(kept_for);
-        remember = ttl.max(seconds(settings.times.least_secs));
-    }
-    Commit {
-        id: request.id.clone(),
-        owner,
-        attempt,
-        fingerprint: request.fingerprint,
-        outcome,
-        ttl,
-        remember,
-        as_claimed: None,
-        claim_metadata: None,
     }
 }

@@ -13,8 +13,8 @@ use crate::observe::Decision;
 use crate::outcome::codec::{CodecFailure, caught};
 use crate::policy::errors::{ErrorAction, Next, Then, Tries};
 use crate::record::Encoded;
-use crate::runtime::outcome_writer::OutcomeWriter;
 use crate::task::current::{self, Call};
+use crate::task::outcome_writer::OutcomeWriter;
 use crate::task::watch::{self, Seen};
 
 /// How a try of a body ended.

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::outcome::codec::CodecFailure;
 use crate::policy::errors::{ErrorAction, Never, Sometimes};
 use crate::record::Encoded;
-use crate::runtime::outcome_writer::OutcomeWriter;
+use crate::task::outcome_writer::OutcomeWriter;
 
 /// An error that can be recorded.
 #[diagnostic::on_unimplemented(

@@ -6,12 +6,12 @@ use serde::de::DeserializeOwned;
 
 use crate::base::clock;
 use crate::call::recorded::Recorded;
-use crate::call::request::Request;
 use crate::error::Error;
 use crate::observe::Decision;
 use crate::record::{RecordInfo, RecordState};
 use crate::runtime::Runtime;
 use crate::runtime::rejected::Rejected;
+use crate::task::request::Request;
 use crate::token::Flaw;
 
 /// The result of a call with a key, from [`Operation::lookup`](crate::Operation::lookup).

@@ -10,18 +10,18 @@ use tokio::time::Instant;
 
 use crate::base::clock;
 use crate::call::recorded::Recorded;
-use crate::call::request::Request;
 use crate::call::start::Pause;
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::observe::Decision;
 use crate::policy::settings::InFlight;
 use crate::record::{Claim, Claimed, Commit, Origin, Owner, Ownership};
 use crate::runtime::Runtime;
-use crate::runtime::outcome_writer::OutcomeWriter;
 use crate::runtime::rejected::{Held, Rejected};
 use crate::store::{KeptErrors, KeptRecord, Store, Transaction, Transactions};
 use crate::task::current;
-use crate::task::steps::StepScope;
+use crate::task::guarded::Guarded;
+use crate::task::outcome_writer::OutcomeWriter;
+use crate::task::request::Request;
 
 /// The longest pause before a transaction is run again, and between two looks at a key that a lease
 /// holds.
@@ -174,10 +174,8 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
     pub(crate) fn writer(&self, attempt: u64) -> OutcomeWriter<'_> {
         OutcomeWriter {
             runtime: self.runtime,
-            id: &self.request.id,
+            request: self.request,
             attempt,
-            label: self.request.type_label(),
-            metadata: self.request.metadata.as_ref(),
         }
     }
 
@@ -335,7 +333,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
     }
 
     /// Ends the run of the steps beside this transaction, if there are any.
-    pub(crate) async fn end_steps(&mut self, store: &S, steps: &StepScope) -> Result<(), Error> {
+    pub(crate) async fn end_steps(&mut self, store: &S, steps: &Guarded) -> Result<(), Error> {
         let Some(beside) = steps.beside() else {
             return Ok(());
         };

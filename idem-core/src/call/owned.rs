@@ -15,28 +15,22 @@ use futures_util::future::FutureExt as _;
 use crate::base::clock;
 use crate::call::audit::By;
 use crate::call::judge::{GiveUp, Pending};
-use crate::call::request::Request;
-use crate::call::retention::Retention;
-use crate::encoding::fingerprint::Fingerprint;
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::lease::keeper::Enrolled;
 use crate::lease::term::Term;
 use crate::observe::{Decision, Observer};
-use crate::outcome::codec::TypeLabel;
-use crate::policy::settings::{keep_for, keep_released, seconds};
-use crate::policy::step_settings::StepSettings;
+use crate::policy::settings::{keep_for, keep_released};
 use crate::record::{
-    AsClaimed, Commit, Encoded, Origin, Ownership, RecordId, RecordState, Release, ReleaseTo,
-    is_step,
+    AsClaimed, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo, is_step,
 };
 use crate::runtime::Runtime;
 use crate::runtime::flight::FlightSeat;
 use crate::runtime::local_cache::Sending;
-use crate::runtime::outcome_writer::OutcomeWriter;
 use crate::runtime::rejected::Rejected;
-use crate::runtime::trace::{self, CallMetadata};
-use crate::task::steps::{Holder, StepScope};
-use crate::task::transaction_recorder::TransactionRecorder;
+use crate::runtime::trace;
+use crate::task::current::Call;
+use crate::task::guarded::{Guarded, HeldBy};
+use crate::task::request::Request;
 
 /// The message for a late owner.
 const NOT_THE_OWNER: &str = "nothing was recorded: another caller has claimed the key since, or \
@@ -59,10 +53,9 @@ pub(crate) struct Owned {
     // Dropped before the runtime: its keepers end when the runtime is dropped, and by then no lease
     // may be left.
     pub(super) enrolled: Enrolled,
-    pub(super) runtime: Arc<Runtime>,
+    pub(super) call: Call,
     observer: Observer,
     seat: Option<Box<FlightSeat>>,
-    pub(super) details: RecordDetails,
     pub(super) pending: Pending,
     /// The time when the first try of a commit was sent. If its reply was lost, the outcome's
     /// retention may have begun then.
@@ -71,27 +64,11 @@ pub(crate) struct Owned {
     pub(super) is_by_hand: bool,
     /// Who made it and why, if they said so.
     pub(super) audit: Option<Box<By>>,
-    /// The steps of the body, which are removed once the outcome is recorded.
-    steps: Vec<RecordId>,
-    /// The body has begun steps.
-    has_steps: bool,
     is_committed: bool,
     /// A release may have been carried out, although none was answered.
     may_be_released: bool,
     /// The reason to report if the store refuses a step.
     why_refused: &'static str,
-}
-
-/// What the claim fixed about the record.
-#[derive(Clone)]
-pub(super) struct RecordDetails {
-    origin: Origin,
-    fingerprint: Option<Fingerprint>,
-    pub(super) times: Retention,
-    /// No record ends before this many seconds.
-    least_secs: u32,
-    label: TypeLabel,
-    pub(super) metadata: Option<Arc<CallMetadata>>,
 }
 
 /// The result of a step at the store.
@@ -114,26 +91,17 @@ impl Owned {
         if let Some(seat) = &mut seat {
             seat.become_owner(request.fingerprint, enrolled.term.clone());
         }
-        let settings = &request.settings;
+        let term = enrolled.term.clone();
+        let held_by = HeldBy::Lease { term, origin };
         Self {
-            runtime: runtime.clone(),
-            observer: runtime.observer,
             enrolled,
+            call: Call::new(Guarded::new(runtime, request, held_by)),
+            observer: runtime.observer,
             seat,
-            details: RecordDetails {
-                origin,
-                fingerprint: request.fingerprint,
-                times: Retention::new(settings.ttl(), settings.remember()),
-                least_secs: settings.times.least_secs,
-                label: request.type_label(),
-                metadata: request.metadata.clone(),
-            },
             pending: Pending::Running,
             sending: None,
             is_by_hand: false,
             audit: None,
-            steps: Vec::new(),
-            has_steps: false,
             is_committed: false,
             may_be_released: false,
             why_refused: NOT_THE_OWNER,
@@ -144,75 +112,34 @@ impl Owned {
     pub(super) fn hand_over(&mut self) -> Self {
         Self {
             enrolled: self.enrolled.take(),
-            runtime: self.runtime.clone(),
+            call: self.call.clone(),
             seat: self.seat.take(),
-            details: self.details.clone(),
             pending: std::mem::replace(&mut self.pending, Pending::Over),
             audit: self.audit.take(),
-            steps: std::mem::take(&mut self.steps),
             ..*self
         }
+    }
+
+    /// The call that the body sees.
+    pub(crate) fn call(&self) -> &Call {
+        &self.call
+    }
+
+    pub(crate) fn runtime(&self) -> &Arc<Runtime> {
+        &self.call.guarded().runtime
+    }
+
+    fn request(&self) -> &Request {
+        &self.call.guarded().request
     }
 
     pub(crate) fn term(&self) -> &Arc<Term> {
         &self.enrolled.term
     }
 
-    /// Returns what encodes the outcome.
-    pub(crate) fn writer(&self) -> OutcomeWriter<'_> {
-        let term = &self.enrolled.term;
-        OutcomeWriter {
-            runtime: &self.runtime,
-            id: &term.id,
-            attempt: term.attempt,
-            label: self.details.label,
-            metadata: self.details.metadata.as_ref(),
-        }
-    }
-
-    /// Whether the previous attempt was cut off.
-    pub(crate) fn after_abandoned(&self) -> bool {
-        self.details.origin == Origin::Abandoned
-    }
-
-    /// Returns what the steps of the body need.
-    pub(crate) fn step_scope(&self, settings: StepSettings) -> StepScope {
-        let term = self.term();
-        StepScope::new(
-            self.runtime.clone(),
-            settings,
-            term.length(),
-            self.details.fingerprint,
-            (Holder::Lease(term.clone()), self.details.origin),
-        )
-    }
-
-    /// Returns the state that a transaction needs to record the outcome.
-    pub(crate) fn recorder(&self, observes: bool) -> TransactionRecorder {
-        let details = &self.details;
-        TransactionRecorder {
-            runtime: self.runtime.clone(),
-            term: self.term().clone(),
-            fingerprint: details.fingerprint,
-            ttl: details.times.ttl(),
-            remember: details.times.remember(),
-            label: details.label,
-            metadata: details.metadata.clone(),
-            observes,
-        }
-    }
-
     /// Sets what is left to do once the body has ended, or while it pauses before its next try.
     pub(crate) fn pend(&mut self, pending: Pending) {
         self.pending = pending;
-    }
-
-    /// Sets the steps that the body has begun.
-    pub(crate) fn set_steps(&mut self, scope: &StepScope) {
-        self.has_steps = scope.has_begun();
-        if let Pending::Commit { .. } = self.pending {
-            self.steps = scope.take();
-        }
     }
 
     /// Whether nothing is left to do.
@@ -245,7 +172,7 @@ impl Owned {
     pub(crate) async fn is_in_flight(&self) -> bool {
         let term = self.term();
         let sent = clock::now();
-        let answers = self.runtime.store.renew(&[term.renewal()]).await;
+        let answers = self.runtime().store.renew(&[term.renewal()]).await;
         let is_held = matches!(answers.first(), Some(Ok(Ownership::Held)));
         if is_held {
             term.renewed(sent);
@@ -256,11 +183,6 @@ impl Owned {
     /// Notes that `retried` was reported.
     pub(crate) fn retries(&mut self) {
         self.observer.after_retries = true;
-    }
-
-    /// Starts the body's next try.
-    pub(crate) fn goes_on(&mut self) {
-        self.pending = Pending::Running;
     }
 
     /// Tries the step once. If that fails, or this future is dropped, the step continues in the
@@ -319,12 +241,13 @@ impl Owned {
         // A local cache would not notice that another process removed a step.
         if self.sending.is_none() && !is_step(self.term().id.operation()) {
             let id = &self.enrolled.term.id;
-            self.sending = self.runtime.cache.as_ref().map(|cache| cache.sending(id));
+            let cache = self.runtime().cache.as_ref();
+            self.sending = cache.map(|cache| cache.sending(id));
         }
         if let Some(seat) = &self.seat {
             seat.sending_step();
         }
-        let store = &self.runtime.store;
+        let store = &self.call.guarded().runtime.store;
         // The store takes the request whole: a part of it that stayed in this future would have
         // room there while the store answers.
         let (answer, releases) = match &self.pending {
@@ -357,32 +280,24 @@ impl Owned {
 
     fn commit(&self, outcome: Option<Encoded>, kept_for: Option<Duration>) -> Commit {
         let term = self.term();
-        let details = &self.details;
-        let times = self.times_with(kept_for);
+        let request = self.request();
         Commit {
-            id: term.id.clone(),
-            owner: term.owner,
-            attempt: term.attempt,
-            fingerprint: details.fingerprint,
-            outcome,
-            ttl: times.ttl(),
-            remember: times.remember(),
             as_claimed: Some(AsClaimed {
-                origin: details.origin,
+                origin: self.call.guarded().origin(),
                 lease: term.length(),
                 hold: term.hold(),
             }),
-            claim_metadata: trace::of(details.metadata.as_ref()),
+            claim_metadata: trace::of(request.metadata.as_ref()),
+            ..request.commit(term.owner, term.attempt, outcome, kept_for)
         }
     }
 
     fn release(&self, how: GiveUp) -> Release {
         let term = self.term();
-        let RecordDetails {
-            times, least_secs, ..
-        } = self.details;
-        let mut keep = keep_released(times.ttl(), term.length(), least_secs);
-        if self.has_steps {
+        let settings = &self.request().settings;
+        let mut keep = keep_released(settings.ttl(), term.length(), settings.times.least_secs);
+        let names_run = self.call.guarded().has_steps();
+        if names_run {
             // The store may not know yet how long the record of the run must stay.
             keep = keep.max(term.hold());
         }
@@ -394,7 +309,7 @@ impl Owned {
                 GiveUp::Unanswered => ReleaseTo::Unanswered,
                 GiveUp::Release => ReleaseTo::Released { keep },
             },
-            names_run: self.has_steps,
+            names_run,
         }
     }
 
@@ -430,7 +345,7 @@ impl Owned {
         if self.may_be_released || !(releases || term.may_be_recorded()) {
             return Ownership::Lost;
         }
-        let Ok(Some(found)) = self.runtime.store.inspect(&term.id).await else {
+        let Ok(Some(found)) = self.runtime().store.inspect(&term.id).await else {
             return Ownership::Lost;
         };
         if term.recorded(&found) {
@@ -444,14 +359,6 @@ impl Owned {
         }
     }
 
-    /// Returns how long the outcome is kept and remembered: both are its own retention, if it has
-    /// one.
-    fn times_with(&self, kept_for: Option<Duration>) -> Retention {
-        kept_for.map(keep_for).map_or(self.details.times, |own| {
-            Retention::new(own, own.max(seconds(self.details.least_secs)))
-        })
-    }
-
     /// Keeps a committed outcome in the local cache.
     fn cache(&self) {
         if let (
@@ -461,12 +368,13 @@ impl Owned {
                 outcome: Some(outcome),
                 kept_for,
             },
-        ) = (&self.runtime.cache, self.sending, &self.pending)
+        ) = (&self.runtime().cache, self.sending, &self.pending)
         {
             let term = &self.enrolled.term;
             let kept = (term.attempt, outcome);
-            let ttl = self.times_with(*kept_for).ttl();
-            cache.committed(sending, &term.id, self.details.fingerprint, kept, ttl);
+            let request = self.request();
+            let ttl = kept_for.map_or(request.settings.ttl(), keep_for);
+            cache.committed(sending, &term.id, request.fingerprint, kept, ttl);
         }
     }
 
@@ -512,9 +420,9 @@ impl Owned {
         self.enrolled.term.end();
         self.enrolled.stop();
         if shared.is_some() {
-            let steps = std::mem::take(&mut self.steps);
+            let steps = self.call.guarded().take_steps();
             let term = self.term();
-            self.runtime.remove_steps(&term.id, term.attempt, steps);
+            self.runtime().remove_steps(&term.id, term.attempt, steps);
         }
         self.report_end(decision);
         if let Some(seat) = self.seat.take() {
@@ -523,7 +431,7 @@ impl Owned {
     }
 
     fn report_end(&self, decision: Decision) {
-        let is_first = self.details.origin == Origin::Nothing;
+        let is_first = self.call.guarded().origin() == Origin::Nothing;
         let no_record = (decision == Decision::Settled && is_first)
             .then_some("there was no record of this key");
         match decision {

@@ -26,7 +26,7 @@ impl BodyPart {
     pub fn here() -> Self {
         Self {
             inherited: Inherited::here(),
-            term: current::innermost().and_then(|call| call.stops_with()),
+            term: current::current().and_then(|call| call.stops_with().cloned()),
         }
     }
 

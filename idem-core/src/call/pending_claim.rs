@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::base::clock;
-use crate::call::request::Request;
 use crate::record::Owner;
 use crate::runtime::Runtime;
 use crate::runtime::undoing::UnansweredClaim;
+use crate::task::request::Request;
 
 /// A claim without a clear answer yet. If it is dropped before [`answered`](Self::answered), what
 /// may have been claimed is undone.

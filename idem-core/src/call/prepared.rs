@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::call::request::Request;
 use crate::error::Error;
 use crate::observe::{Decision, Observer};
 use crate::runtime::Runtime;
+use crate::task::request::Request;
 use crate::task::watch::{self, Seen};
 
 /// A call that is ready to be carried out, or is refused.

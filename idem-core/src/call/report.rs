@@ -4,7 +4,6 @@ use tokio::time::Instant;
 
 use crate::base::clock;
 use crate::call::recorded::Recorded;
-use crate::call::request::Request;
 use crate::call::start::CallStart;
 use crate::error::Error;
 use crate::observe::{self, Decision, Observer, catch_user_panic};
@@ -12,6 +11,7 @@ use crate::policy::settings::{Abandoned, Duplicate};
 use crate::record::Encoded;
 use crate::runtime::rejected::Rejected;
 use crate::runtime::{Runtime, trace};
+use crate::task::request::Request;
 use crate::token::Submission;
 
 impl Runtime {

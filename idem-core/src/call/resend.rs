@@ -46,7 +46,7 @@ impl Owned {
             }
             _ => (0, false),
         };
-        let Some(counted) = self.runtime.background.step(bytes) else {
+        let Some(counted) = self.runtime().background.step(bytes) else {
             return self
                 .give_up(&"too many others are being tried again (10,000, or 64 MiB of outcomes)");
         };
@@ -62,7 +62,7 @@ impl Owned {
         let until = clock::after(clock::now(), patience);
         let handle = Handle::try_current()
             .ok()
-            .or_else(|| self.runtime.keepers.known().another(None));
+            .or_else(|| self.runtime().keepers.known().another(None));
         Resending {
             owned: self,
             counted: Some(counted),
@@ -80,7 +80,7 @@ impl Owned {
             return false;
         };
         let term = self.term();
-        let Ok(Some(found)) = self.runtime.store.inspect(&term.id).await else {
+        let Ok(Some(found)) = self.runtime().store.inspect(&term.id).await else {
             return false;
         };
         term.has_recorded(&found, outcome.as_ref().map(|outcome| &outcome.payload))
@@ -149,7 +149,7 @@ impl Drop for Resending {
         if self.moves >= MOVES || std::thread::panicking() {
             return self.give_up();
         }
-        let known = self.owned.runtime.keepers.known();
+        let known = self.owned.runtime().keepers.known();
         let Some(handle) = known.another(self.on) else {
             return self.give_up();
         };
@@ -158,7 +158,7 @@ impl Drop for Resending {
             // The keeper ended with its tokio runtime, so the lease needs a new one.
             let term = owned.term().clone();
             term.not_renewed();
-            owned.enrolled = owned.runtime.keepers.enrol_on(&handle, term);
+            owned.enrolled = owned.runtime().keepers.enrol_on(&handle, term);
         }
         Self {
             owned,

@@ -10,75 +10,46 @@ use crate::base::race::first;
 use crate::call::body::{self, BodyExit};
 use crate::call::judge::{Answer, Ending, GiveUp, Handling, Pending, TryEnd};
 use crate::call::owned::Owned;
-use crate::lease::term::Term;
 use crate::observe::{BodyWatch, Decision, Observer};
 use crate::policy::errors::ErrorAction;
-use crate::policy::settings::Settings;
-use crate::policy::step_settings::StepSettings;
-use crate::record::RecordId;
 use crate::runtime::Runtime;
-use crate::task::current::{AskMode, Call, NewCall};
-use crate::task::unguarded::unguarded;
+use crate::task::current::{Around, Call};
+use crate::task::guarded::{Guarded, HeldBy};
+use crate::task::request::Request;
 use crate::task::watch::{self, Seen};
-
-/// How an owner runs its body.
-#[derive(Clone, Copy)]
-pub(crate) struct RunMode {
-    asks: AskMode,
-    /// The body runs to its end even if the lease is lost.
-    observes: bool,
-    /// What its steps have of the call.
-    steps: StepSettings,
-}
-
-impl RunMode {
-    pub(crate) fn of(settings: &Settings) -> Self {
-        let observes = settings.observes;
-        let asks = match (settings.reconciles, observes) {
-            (false, _) => AskMode::Nothing,
-            (true, false) => AskMode::First,
-            (true, true) => AskMode::Skips,
-        };
-        Self {
-            asks,
-            observes,
-            steps: StepSettings::of(settings),
-        }
-    }
-}
 
 /// Who has the record while a body runs.
 pub(crate) enum Holder<'a> {
     /// Nobody: nothing is encoded, kept or given up. Errors can be retried.
     Nobody {
         operation: &'a str,
-        /// The key, if it is known.
-        id: Option<&'a RecordId>,
+        /// The call that the body sees, if its key is known.
+        call: Option<Call>,
     },
-    Lease(Leased<'a>),
+    Lease(&'a mut Owned),
 }
 
-/// A record that is owned by a lease.
-pub(crate) struct Leased<'a> {
-    record: &'a mut Owned,
-    call: Call,
-    observer: Observer,
-    observes: bool,
-}
+impl<'a> Holder<'a> {
+    /// For a call with a key that runs without a record.
+    pub(crate) fn without_record(runtime: &Arc<Runtime>, request: &'a Request) -> Self {
+        Self::Nobody {
+            operation: request.id.name(),
+            call: Some(Call::new(Guarded::new(runtime, request, HeldBy::Nobody))),
+        }
+    }
 
-impl Holder<'_> {
-    /// The call that the body sees. `None` without a record.
+    /// The call whose record is held.
     pub(crate) fn call(&self) -> Option<&Call> {
         match self {
             Self::Nobody { .. } => None,
-            Self::Lease(leased) => Some(&leased.call),
+            Self::Lease(owned) => Some(owned.call()),
         }
     }
 
     /// Reports a decision about the call.
     pub(crate) fn report(&self, decision: Decision, why: Option<&dyn Display>) {
         match self {
-            Self::Lease(leased) => leased.report(decision, why),
+            Self::Lease(owned) => owned.report_of_body(decision, why),
             Self::Nobody { operation, .. } if decision == Decision::Retried => {
                 Observer::decided_without_key(decision, operation);
             }
@@ -92,16 +63,20 @@ impl Holder<'_> {
         Body: Future<Output = R>,
     {
         match self {
-            Self::Nobody { id, .. } => unstopped(unguarded(*id, body::run(None, body)).await).await,
-            Self::Lease(leased) => {
+            Self::Nobody { call, .. } => {
+                let around = call.clone().map_or_else(Around::keyless, Around::of);
+                unstopped(around.run(body::run(None, body)).await).await
+            }
+            Self::Lease(owned) => {
                 let watch = BodyWatch::start();
-                let stops_with = (!leased.observes).then(|| &**leased.record.term());
-                let end = leased.call.around(body::run(stops_with, body)).await;
-                watch.stop(&leased.record.term().id);
+                let call = owned.call();
+                let stops_with = call.stops_with().map(|term| &**term);
+                let end = call.around(body::run(stops_with, body)).await;
+                watch.stop(call.id());
                 match end {
                     BodyExit::Returned(returned) => TryEnd::Returned(returned),
                     BodyExit::Panicked(panic) => TryEnd::Panicked(panic),
-                    BodyExit::Lost => TryEnd::Stopped(leased.record.lost()),
+                    BodyExit::Lost => TryEnd::Stopped(owned.lost()),
                 }
             }
         }
@@ -115,12 +90,12 @@ impl Holder<'_> {
                 tokio::time::sleep(pause).await;
                 true
             }
-            Self::Lease(leased) => {
-                leased.record.retries();
-                leased.pend(Pending::GiveUp(give_up));
-                let goes_on = leased.wait_for_next_try(pause).await;
+            Self::Lease(owned) => {
+                owned.retries();
+                owned.pend(Pending::GiveUp(give_up));
+                let goes_on = owned.wait_for_next_try(pause).await;
                 if goes_on {
-                    leased.record.goes_on();
+                    owned.pend(Pending::Running);
                 }
                 goes_on
             }
@@ -135,96 +110,69 @@ impl Holder<'_> {
         ending: Ending,
         answer: &Answer<T, E>,
     ) {
-        let Self::Lease(leased) = self else { return };
+        let Self::Lease(owned) = self else { return };
         if ending == Ending::RecordedByBody {
-            return leased.record.recorded_in_transaction();
+            return owned.recorded_in_transaction();
         }
-        let writer = leased.record.writer();
-        let report = |decision, why: Option<&dyn Display>| leased.report(decision, why);
-        if let Some(pending) = handling.encode(&leased.call, &writer, ending, answer, &report) {
-            leased.pend(pending);
+        let call = owned.call();
+        let writer = call.guarded().writer();
+        let report = |decision, why: Option<&dyn Display>| owned.report_of_body(decision, why);
+        if let Some(pending) = handling.encode(call, &writer, ending, answer, &report) {
+            owned.pend(pending);
         }
     }
 
     /// Does what is left to do to the record.
     pub(crate) async fn settle(&mut self) {
-        let Self::Lease(leased) = self else { return };
-        if leased.observes && leased.record.term().is_lost() {
-            leased.report_lost(leased.observer.observing(true));
+        let Self::Lease(owned) = self else { return };
+        if owned.call().guarded().observes() && owned.term().is_lost() {
+            owned.would_be_lost();
         }
-        if !leased.record.settle().await {
+        if !owned.settle().await {
             watch::note(Seen::Unrecorded);
         }
     }
 }
 
-impl<'a> Leased<'a> {
-    pub(crate) fn new(runtime: &Arc<Runtime>, mode: RunMode, record: &'a mut Owned) -> Self {
-        let RunMode {
-            asks,
-            observes,
-            steps,
-        } = mode;
-        let term = record.term();
-        let call = Call::new(NewCall {
-            id: term.id.clone(),
-            attempt: term.attempt,
-            after_abandoned: record.after_abandoned(),
-            asks,
-            runtime: runtime.identity(),
-            recorder: Some(record.recorder(observes)),
-            steps: Some(record.step_scope(steps)),
-        });
-        Self {
-            observer: runtime.observer,
-            record,
-            call,
-            observes,
-        }
-    }
-
-    fn report(&self, decision: Decision, why: Option<&dyn Display>) {
-        report(self.observer, self.record.term(), decision, why);
-    }
-
-    fn report_lost(&self, observer: Observer) {
-        let term = self.record.term();
-        report(observer, term, Decision::LeaseLost, Some(&term.why_lost()));
-    }
-
-    fn pend(&mut self, pending: Pending) {
-        self.record.pend(pending);
-        if let Some(steps) = self.call.steps() {
-            self.record.set_steps(steps);
-        }
-    }
-
-    async fn wait_for_next_try(&mut self, pause: Duration) -> bool {
-        if self.observes {
+impl Owned {
+    /// Waits for the next try. Returns `false` if the lease was lost meanwhile.
+    async fn wait_for_next_try(&self, pause: Duration) -> bool {
+        let call = self.call();
+        let Some(term) = call.stops_with() else {
             tokio::time::sleep(pause).await;
             return true;
-        }
+        };
         // If a transaction of this try recorded the outcome, no body runs again, and the store
         // refuses the next step.
-        if self.call.is_recorded() && !self.record.is_in_flight().await {
+        if call.is_recorded() && !self.is_in_flight().await {
             return false;
         }
-        let term = self.record.term();
         first(term.lost(), tokio::time::sleep(pause)).await;
         if term.is_lost() {
             // No body runs now. The store refuses the remaining step if another caller is the
             // owner.
-            self.report_lost(self.observer);
+            self.report_of_body(Decision::LeaseLost, Some(&term.why_lost()));
             return false;
         }
         true
     }
-}
 
-fn report(observer: Observer, term: &Term, decision: Decision, why: Option<&dyn Display>) {
-    match why {
-        Some(why) => observer.decided_because(decision, &term.id, term.attempt, &why),
-        None => observer.decided(decision, &term.id, term.attempt),
+    /// In observe mode: reports that the body would have been stopped.
+    fn would_be_lost(&self) {
+        let term = self.term();
+        let observer = self.runtime().observer.observing(true);
+        let why = term.why_lost();
+        observer.decided_because(Decision::LeaseLost, &term.id, term.attempt, &why);
+    }
+
+    /// Reports what the body did, whether it was retried or not.
+    fn report_of_body(&self, decision: Decision, why: Option<&dyn Display>) {
+        let term = self.term();
+        let observer = self.runtime().observer;
+        match why {
+            Some(why) => observer.decided_because(decision, &term.id, term.attempt, &why),
+            None => observer.decided(decision, &term.id, term.attempt),
+        }
     }
 }
 

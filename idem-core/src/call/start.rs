@@ -18,15 +18,16 @@ use crate::base::clock;
 use crate::call::owned::ClaimedLease;
 use crate::call::pending_claim::PendingClaim;
 use crate::call::recorded::Recorded;
-use crate::call::request::Request;
 use crate::error::{Error, StoreError};
 use crate::lease::term::Term;
 use crate::observe::Decision;
+use crate::policy::settings::InFlight;
 use crate::record::{Claimed, Origin, Owner};
 use crate::runtime::Runtime;
 use crate::runtime::flight::{FlightSeat, FlightStep, Joined};
 use crate::runtime::rejected::{Held, Rejected};
-use crate::task::current;
+use crate::task::request::Request;
+use crate::task::{current, waiting};
 
 /// A waiter claims this long after the lease should have expired. Its clock and the store's may
 /// differ a little, and a claim just before the end would only have to be repeated.
@@ -121,7 +122,13 @@ impl Runtime {
         mut seat: Option<Box<FlightSeat>>,
         mut held: Option<Held>,
     ) -> Result<ClaimedLease, Rejected> {
-        let deadline = request.wait_until(began);
+        let deadline = match request.settings.in_flight {
+            InFlight::Wait => {
+                let wait = waiting::bounded_wait(request.settings.wait());
+                Some(clock::after(began, wait))
+            }
+            InFlight::Reject => None,
+        };
         let mut pause = Pause::default();
         loop {
             let entered = clock::now();

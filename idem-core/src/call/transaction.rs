@@ -23,7 +23,6 @@ use crate::call::open_transaction::{
 };
 use crate::call::prepared::Prepared;
 use crate::call::recorded::Recorded;
-use crate::call::request::Request;
 use crate::call::run::unstopped;
 use crate::call::start::Pause;
 use crate::call::transaction_body::Body;
@@ -31,14 +30,13 @@ use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::observe::{self, Decision, Observer};
 use crate::outcome::Outcome;
 use crate::policy::errors::{ErrorAction, Then};
-use crate::policy::step_settings::StepSettings;
-use crate::record::{Claimed, Origin, RecordId};
+use crate::record::{Claimed, RecordId};
 use crate::runtime::Runtime;
 use crate::runtime::rejected::Rejected;
 use crate::store::{Store, Transaction, Transactions};
-use crate::task::current::{self, AskMode, Call, NewCall};
-use crate::task::steps::{Holder, StepScope};
-use crate::task::unguarded::unguarded;
+use crate::task::current::{self, Around, Call};
+use crate::task::guarded::{Guarded, HeldBy};
+use crate::task::request::Request;
 use crate::task::watch::{self, Seen};
 
 /// How often a transaction with a conflict is run again.
@@ -83,7 +81,7 @@ impl<T, E> TransactionOutcome<'_, T, E> {
                 outcome: Outcome::executed(value),
                 steps: call
                     .and_then(Call::steps)
-                    .map(StepScope::take)
+                    .map(Guarded::take_steps)
                     .unwrap_or_default(),
             },
             (Err(error), Ok(true)) => Self::Kept(error),
@@ -375,25 +373,14 @@ where
             return TransactionOutcome::Refused(open.failed(error).await);
         }
         let runtime = open.runtime;
-        let is_rerun = claimed.from == Origin::Abandoned;
-        let settings = &open.request.settings;
-        let steps = StepScope::new(
-            Arc::clone(runtime),
-            StepSettings::of(settings).in_transaction(),
-            settings.lease,
-            open.request.fingerprint,
-            (
-                Holder::Transaction {
-                    id: open.request.id.clone(),
-                    attempt: claimed.attempt,
-                    owner: claimed.owner,
-                    address: std::ptr::from_ref(&*open.tx).addr(),
-                    is_only_writer: X::ONE_WRITER,
-                },
-                claimed.from,
-            ),
-        );
-        let call = Self::call(&open, claimed.attempt, is_rerun, Some(steps));
+        let held_by = HeldBy::Row {
+            attempt: claimed.attempt,
+            owner: claimed.owner,
+            origin: claimed.from,
+            address: std::ptr::from_ref(&*open.tx).addr(),
+            is_only_writer: X::ONE_WRITER,
+        };
+        let call = Call::new(Guarded::new(runtime, open.request, held_by));
         let end = open.run_body(&call, body).await;
         let (answer, plan) = {
             let attempt = claimed.attempt;
@@ -431,8 +418,7 @@ where
             return TransactionOutcome::Refused(open.failed(error).await);
         }
         let runtime = open.runtime;
-        // Nothing is recorded of its steps either.
-        let call = Self::call(&open, 0, false, None);
+        let call = Call::new(Guarded::new(runtime, open.request, HeldBy::Unclaimed));
         let end = open.run_body(&call, body).await;
         let (ending, answer) = {
             let report = |decision, why: Option<&dyn Display>| open.report(decision, 0, why);
@@ -470,31 +456,12 @@ where
     ) -> TransactionOutcome<'_, T, E> {
         let end = {
             let mut running = pin!(Some(body.run(&mut *tx)));
-            unstopped(unguarded(None, body::run(None, running.as_mut())).await).await
+            let running = Around::keyless().run(body::run(None, running.as_mut()));
+            unstopped(running.await).await
         };
         let report = |_, _: Option<&dyn Display>| {};
         let (_, answer) = self.handling.judge_once(None, Then::Release, end, &report);
         TransactionOutcome::of(answer, Ok(false), None)
-    }
-
-    fn call<X: Transaction<S>>(
-        open: &OpenTransaction<'_, X, S>,
-        attempt: u64,
-        after: bool,
-        steps: Option<StepScope>,
-    ) -> Call {
-        let OpenTransaction {
-            runtime, request, ..
-        } = open;
-        Call::new(NewCall {
-            id: request.id.clone(),
-            attempt,
-            after_abandoned: after,
-            asks: AskMode::Nothing,
-            runtime: runtime.identity(),
-            recorder: None,
-            steps,
-        })
     }
 
     fn replay(&self, recorded: &Recorded) -> TransactionOutcome<'_, T, E> {

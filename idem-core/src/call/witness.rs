@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::outcome::Storable;
 use crate::policy::errors::{ErrorAction, ErrorPolicy, HasErrorPolicy, RunsOnce};
 use crate::record::Encoded;
-use crate::runtime::outcome_writer::OutcomeWriter;
+use crate::task::outcome_writer::OutcomeWriter;
 
 /// The return type of a guarded function: a `Result`.
 #[diagnostic::on_unimplemented(

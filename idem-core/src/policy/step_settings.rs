@@ -2,65 +2,32 @@
 
 use std::time::Duration;
 
-use crate::policy::settings::{Abandoned, Duplicate, InFlight, MAX_LENGTH, Settings, StoreFailure};
+use crate::policy::settings::{Abandoned, Duplicate, InFlight, MAX_LENGTH, Settings};
 use crate::record::STEPS_KEPT;
 
 /// How much longer than a lease a step waits, for one whose owner was cut off: its renewal may be
 /// as old as that.
 const PAST_THE_LEASE: Duration = Duration::from_secs(5);
 
-/// The settings of a call that its steps have as well. Short, since they are in the future of every
-/// call; the rest is known from its lease.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct StepSettings {
-    hold_millis: u64,
-    /// An abandoned call is not simply run again, and neither is a step of it.
-    protects: bool,
-    runs_without_store: bool,
-    observes: bool,
-}
-
-impl StepSettings {
-    pub(crate) fn of(settings: &Settings) -> Self {
-        let mut hold = settings.hold();
-        if settings.reconciles {
-            // The call asks at any age. Its steps do not, and would run again blindly.
-            hold = hold.max(STEPS_KEPT);
-        }
-        Self {
-            hold_millis: u64::try_from(hold.as_millis()).unwrap_or(u64::MAX),
-            protects: settings.abandoned == Abandoned::Reject || settings.reconciles,
-            runs_without_store: settings.store_failure == StoreFailure::Run,
-            observes: settings.observes,
-        }
-    }
-
-    /// Those of steps beside a transaction, which needs the store in any case.
-    pub(crate) fn in_transaction(self) -> Self {
-        Self {
-            runs_without_store: false,
-            ..self
-        }
-    }
-
+impl Settings {
     /// How long the steps of a call are kept, and the record of its run: a shorter `hold` or `ttl`
     /// does not shorten it, because a body may run, and be tried again, for longer than that.
-    pub(crate) fn kept(self) -> Duration {
-        let hold = Duration::from_millis(self.hold_millis);
-        STEPS_KEPT.max(hold).min(MAX_LENGTH)
+    pub(crate) fn steps_kept(&self) -> Duration {
+        STEPS_KEPT.max(self.hold()).min(MAX_LENGTH)
     }
 
     /// The settings of a step with this lease, from the defaults of its runtime.
     ///
     /// It waits for the lease of an attempt that was cut off in it: two bodies of one step never run
     /// at once.
-    pub(crate) fn of_step(self, defaults: &Settings, lease: Duration) -> Settings {
-        let hold = Duration::from_millis(self.hold_millis);
-        let kept = self.kept();
+    pub(crate) fn of_step(&self, defaults: &Self, lease: Duration) -> Self {
+        let kept = self.steps_kept();
         let mut settings = defaults.clone();
         settings.set_ttl(kept);
         settings.set_remember(kept);
-        settings.set_hold(hold);
+        // A call that asks what became of an attempt asks at any age. Its steps do not, and would
+        // run again blindly.
+        settings.set_hold(if self.reconciles { kept } else { self.hold() });
         settings.set_lease(lease);
         settings.set_max_attempts(None);
         let wait = settings
@@ -69,16 +36,13 @@ impl StepSettings {
         settings.set_wait(wait.min(MAX_LENGTH));
         settings.in_flight = InFlight::Wait;
         settings.duplicate = Duplicate::Replay;
-        settings.abandoned = if self.protects {
+        // An abandoned call is not simply run again, and neither is a step of it.
+        settings.abandoned = if self.reconciles {
             Abandoned::Reject
         } else {
-            Abandoned::Rerun
+            self.abandoned
         };
-        settings.store_failure = if self.runs_without_store {
-            StoreFailure::Run
-        } else {
-            StoreFailure::Reject
-        };
+        settings.store_failure = self.store_failure;
         settings.reconciles = false;
         settings.observes = self.observes;
         settings.times.least_secs = 0;
@@ -91,7 +55,7 @@ mod tests {
     use super::*;
 
     fn step_of(settings: &Settings) -> Settings {
-        StepSettings::of(settings).of_step(&Settings::DEFAULT, settings.lease)
+        settings.of_step(&Settings::DEFAULT, settings.lease)
     }
 
     #[test]

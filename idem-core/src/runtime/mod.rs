@@ -5,7 +5,6 @@ pub(crate) mod builder;
 pub(crate) mod flight;
 pub(crate) mod handle;
 pub(crate) mod local_cache;
-pub(crate) mod outcome_writer;
 pub(crate) mod rejected;
 pub(crate) mod steps;
 pub(crate) mod trace;

@@ -14,14 +14,56 @@ use uuid::Uuid;
 use crate::error::Error;
 use crate::lease::term::Term;
 use crate::outcome::Storable;
-use crate::record::RecordId;
+use crate::record::{Origin, RecordId};
 use crate::store::{Store, Transaction};
-use crate::task::steps::StepScope;
-use crate::task::transaction_recorder::TransactionRecorder;
+use crate::task::guarded::{Guarded, HeldBy};
 
 tokio::task_local! {
-    /// The call whose body is running.
-    pub(super) static CALL: Call;
+    /// Where the code that is running is.
+    static AROUND: Around;
+}
+
+/// The bodies around the code that is running.
+#[derive(Clone, Default)]
+pub(crate) struct Around {
+    /// The innermost call with a key.
+    pub(crate) call: Option<Call>,
+    /// How many bodies without a key are inside of that.
+    pub(crate) keyless: u32,
+}
+
+impl Around {
+    pub(crate) fn here() -> Self {
+        AROUND.try_with(Clone::clone).unwrap_or_default()
+    }
+
+    /// That of the body of a call without a key.
+    pub(crate) fn keyless() -> Self {
+        let here = Self::here();
+        Self {
+            keyless: here.keyless + 1,
+            ..here
+        }
+    }
+
+    pub(crate) fn of(call: Call) -> Self {
+        let call = Some(call);
+        Self { call, keyless: 0 }
+    }
+
+    /// Runs a future there.
+    pub(crate) fn run<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
+        AROUND.scope(self, future)
+    }
+
+    /// Whether both are in the same body.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        let is_same_call = match (&self.call, &other.call) {
+            (Some(one), Some(other)) => one.is(other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        is_same_call && self.keyless == other.keyless
+    }
 }
 
 /// Returns the call whose body is running. `None` outside a body, in a task that a body spawned,
@@ -49,7 +91,8 @@ tokio::task_local! {
 /// # }
 /// ```
 pub fn current() -> Option<Call> {
-    innermost().filter(|call| !call.0.hidden)
+    let Around { call, keyless } = Around::here();
+    call.filter(|_| keyless == 0)
 }
 
 /// Marks the body around a guarded call that fails with an error of `idem`. An error of that body
@@ -60,14 +103,16 @@ pub(crate) fn taint() {
     }
 }
 
-/// Whether a body is running.
+/// Whether the body of a call with a key is running.
 pub(crate) fn is_inside() -> bool {
-    CALL.try_with(|_| ()).is_ok()
+    AROUND
+        .try_with(|around| around.call.is_some())
+        .unwrap_or_default()
 }
 
-/// The call whose body is running, or the mark of an unguarded body inside one.
-pub(crate) fn innermost() -> Option<Call> {
-    CALL.try_with(Clone::clone).ok()
+/// The innermost call with a key whose body is running.
+fn innermost() -> Option<Call> {
+    Around::here().call
 }
 
 /// The call whose body is running: see [`current`].
@@ -75,36 +120,11 @@ pub(crate) fn innermost() -> Option<Call> {
 pub struct Call(Arc<CallState>);
 
 struct CallState {
-    id: RecordId,
-    attempt: u64,
-    after_abandoned: bool,
+    guarded: Guarded,
     /// The body asks first what became of an earlier attempt.
     asks: bool,
     progress: BodyProgress,
-    /// The means of a transaction to record the outcome. `None` if no lease holds the record.
-    recorder: Option<TransactionRecorder>,
-    /// The scope of the body's steps; `None` if the body is not recorded.
-    steps: Option<StepScope>,
-    /// The mark of an unguarded body whose key is not known: [`current`] does not return it.
-    hidden: bool,
-    /// The address of the runtime. Equal keys of two runtimes are different calls.
-    runtime: usize,
     outer: Option<Call>,
-}
-
-/// A call whose body begins. It is built in one piece: each part that is added to a call behind its
-/// pointer costs three atomic operations.
-pub(crate) struct NewCall {
-    pub(crate) id: RecordId,
-    pub(crate) attempt: u64,
-    pub(crate) after_abandoned: bool,
-    pub(crate) asks: AskMode,
-    /// The address of the runtime.
-    pub(crate) runtime: usize,
-    /// What a transaction needs to record the outcome. `None` if no lease holds the record.
-    pub(crate) recorder: Option<TransactionRecorder>,
-    /// What the steps of the body need; `None` if nothing is recorded of them.
-    pub(crate) steps: Option<StepScope>,
 }
 
 /// What has happened in the body so far.
@@ -122,17 +142,6 @@ struct BodyProgress {
     over: AtomicBool,
 }
 
-/// Whether a body asks what became of an attempt that was cut off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AskMode {
-    /// There is nothing to ask.
-    Nothing,
-    /// It asks before anything else.
-    First,
-    /// It would ask, but runs without asking (observe mode).
-    Skips,
-}
-
 /// No answer. If the body fails or panics in this state, there will be none.
 const NOT_ASKED: u8 = 0;
 const ASKED: u8 = 1;
@@ -140,64 +149,44 @@ const UNKNOWN: u8 = 2;
 const FOUND: u8 = 3;
 
 impl Call {
-    pub(crate) fn new(new: NewCall) -> Self {
-        let NewCall {
-            id,
-            attempt,
-            after_abandoned,
-            asks,
-            runtime,
-            recorder,
-            steps,
-        } = new;
-        let question = if asks == AskMode::Skips {
+    /// Makes the call that a body sees. It is built in one piece: each part that is added to a call
+    /// behind its pointer costs three atomic operations.
+    pub(crate) fn new(guarded: Guarded) -> Self {
+        let reconciles = guarded.request.settings.reconciles && guarded.lease().is_some();
+        // In observe mode it would ask, but runs without asking.
+        let question = if reconciles && guarded.observes() {
             UNKNOWN
         } else {
             NOT_ASKED
         };
+        let is_over = matches!(guarded.held_by, HeldBy::Nobody);
         Self(Arc::new(CallState {
-            id,
-            attempt,
-            after_abandoned,
-            asks: after_abandoned && asks == AskMode::First,
+            asks: reconciles && !guarded.observes() && guarded.origin() == Origin::Abandoned,
+            guarded,
             progress: BodyProgress {
                 question: AtomicU8::new(question),
+                over: AtomicBool::new(is_over),
                 ..BodyProgress::default()
             },
-            recorder,
-            steps,
-            hidden: false,
-            runtime,
             outer: innermost(),
         }))
     }
 
-    /// Makes the call of an unguarded body.
-    pub(super) fn unguarded(id: RecordId, hidden: bool, outer: Option<Self>) -> Self {
-        Self(Arc::new(CallState {
-            id,
-            hidden,
-            attempt: 0,
-            after_abandoned: false,
-            asks: false,
-            progress: BodyProgress {
-                over: AtomicBool::new(true),
-                ..BodyProgress::default()
-            },
-            recorder: None,
-            steps: None,
-            runtime: 0,
-            outer,
-        }))
+    pub(crate) fn id(&self) -> &RecordId {
+        self.guarded().id()
     }
 
-    pub(crate) fn id(&self) -> &RecordId {
-        &self.0.id
+    /// What the call has of its record.
+    pub(crate) fn guarded(&self) -> &Guarded {
+        &self.0.guarded
     }
 
     /// What the steps of the body need; `None` if nothing is recorded of it.
-    pub(crate) fn steps(&self) -> Option<&StepScope> {
-        self.0.steps.as_ref()
+    pub(crate) fn steps(&self) -> Option<&Guarded> {
+        let is_held = |guarded: &&Guarded| {
+            matches!(guarded.held_by, HeldBy::Lease { .. } | HeldBy::Row { .. })
+        };
+        Some(self.guarded()).filter(is_held)
     }
 
     /// Whether this is a call around the body that is being polled, and is not over itself.
@@ -208,11 +197,9 @@ impl Call {
     }
 
     /// The lease whose loss stops the body. In observe mode nothing stops it.
-    pub(crate) fn stops_with(&self) -> Option<Arc<Term>> {
-        let recorder = self.0.recorder.as_ref();
-        recorder
-            .filter(|recorder| !recorder.observes)
-            .map(|recorder| recorder.term.clone())
+    pub(crate) fn stops_with(&self) -> Option<&Arc<Term>> {
+        let guarded = self.guarded();
+        guarded.lease().filter(|_| !guarded.observes())
     }
 
     /// Whether both are the same call.
@@ -222,20 +209,20 @@ impl Call {
 
     /// The operation's name.
     pub fn operation(&self) -> &str {
-        self.0.id.name()
+        self.id().name()
     }
 
     /// Returns the attempt: 1 for the first claim of this key, one more for each later claim. It is
     /// also a fencing number, which a downstream system can compare. 0 if the body runs without a
     /// record: after a failure of the store (`store_failure = run`), or in observe mode.
     pub fn attempt(&self) -> u64 {
-        self.0.attempt
+        self.guarded().attempt()
     }
 
     /// Returns whether the attempt before this one was cut off, so that the result of its work is
     /// unknown.
     pub fn after_abandoned(&self) -> bool {
-        self.0.after_abandoned
+        self.guarded().origin() == Origin::Abandoned
     }
 
     /// Returns a key for a call to another service, which accepts it as an idempotency key. It is
@@ -250,7 +237,7 @@ impl Call {
     pub fn child_key(&self, name: &str) -> String {
         let mut digest = [0; 16];
         blake3::Hasher::new_derive_key("idem 2026 child key")
-            .update(self.0.id.as_str().as_bytes())
+            .update(self.id().as_str().as_bytes())
             .update(b" ")
             .update(name.as_bytes())
             .finalize_xof()
@@ -337,10 +324,10 @@ impl Call {
         S: Store,
         T: Storable<Via>,
     {
-        let Some(recorder) = &self.0.recorder else {
-            if self.0.attempt == 0 {
-                return Ok(());
-            }
+        let Some(guarded) = self.steps() else {
+            return Ok(());
+        };
+        let Some(term) = guarded.lease() else {
             let why = "the call is in a transaction already, which records its outcome; leave \
                 `commit_in` out";
             taint();
@@ -349,8 +336,8 @@ impl Call {
         // If a transaction of a call in observe mode has written nothing, the outcome is committed
         // like any other.
         let value = Some(value).filter(|_| !self.omits_outcome());
-        let is_written = recorder
-            .commit_in(tx, value)
+        let is_written = guarded
+            .commit_in(term, tx, value)
             .await
             .inspect_err(|_| taint())?;
         self.0
@@ -374,7 +361,7 @@ impl Call {
     /// does not ask again.
     pub(crate) fn asks(&self) -> bool {
         let question = &self.0.progress.question;
-        self.0.after_abandoned
+        self.after_abandoned()
             && question
                 .compare_exchange(NOT_ASKED, ASKED, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
@@ -418,7 +405,7 @@ impl Call {
     /// Marks the nearest call that may keep its error: an unguarded one keeps nothing.
     fn taint(&self) {
         let mut calls = std::iter::successors(Some(self), |call| call.0.outer.as_ref());
-        if let Some(call) = calls.find(|call| call.0.runtime != 0) {
+        if let Some(call) = calls.find(|call| !matches!(call.guarded().held_by, HeldBy::Nobody)) {
             call.0.progress.tainted.store(true, Ordering::Relaxed);
         }
     }
@@ -441,7 +428,7 @@ impl Call {
         }
         let over = Over(self);
         // An `async` block would hold the body's future twice.
-        CALL.scope(self.clone(), body).map(move |output| {
+        Around::of(self.clone()).run(body).map(move |output| {
             drop(over);
             output
         })
@@ -451,7 +438,7 @@ impl Call {
 impl fmt::Debug for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Call")
-            .field("id", &self.0.id)
+            .field("id", self.id())
             .field("attempt", &self.attempt())
             .finish_non_exhaustive()
     }
@@ -459,12 +446,12 @@ impl fmt::Debug for Call {
 
 /// Whether a call with this key, in this runtime, would wait for itself.
 pub(crate) fn is_reentrant(id: &RecordId, runtime: usize) -> bool {
-    let is_reentrant = |call: &Call| {
-        std::iter::successors(Some(call), |call| call.0.outer.as_ref()).any(|Call(inner)| {
-            !inner.progress.over.load(Ordering::Relaxed)
-                && inner.runtime == runtime
-                && inner.id == *id
+    let is_reentrant = |around: &Around| {
+        std::iter::successors(around.call.as_ref(), |call| call.0.outer.as_ref()).any(|call| {
+            !call.0.progress.over.load(Ordering::Relaxed)
+                && call.guarded().runtime.identity() == runtime
+                && call.id() == id
         })
     };
-    CALL.try_with(is_reentrant).unwrap_or(false)
+    AROUND.try_with(is_reentrant).unwrap_or(false)
 }

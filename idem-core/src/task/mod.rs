@@ -1,12 +1,16 @@
 //! State that follows a task: the runtime of a scope, the call whose body runs, watches.
 
+pub(crate) mod begun_steps;
 pub(crate) mod carried;
+pub(crate) mod commit_in;
 pub(crate) mod current;
+pub(crate) mod guarded;
 pub(crate) mod held_locks;
 pub(crate) mod inherited;
+pub(crate) mod outcome_writer;
+pub(crate) mod request;
 pub(crate) mod scope;
 pub(crate) mod steps;
-pub(crate) mod transaction_recorder;
-pub(crate) mod unguarded;
+
 pub(crate) mod waiting;
 pub(crate) mod watch;

@@ -1,152 +1,65 @@
 //! The steps that a body has begun, and what they need of its call.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt as _, Shared};
+use futures_util::future::FutureExt as _;
 
 use crate::base::clock;
-use crate::encoding::fingerprint::Fingerprint;
-use crate::encoding::key::KeyDigest;
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::lease::term::Term;
 use crate::observe::Decision;
-use crate::policy::settings::Settings;
-use crate::policy::step_settings::StepSettings;
+use crate::policy::settings::{Settings, StoreFailure};
 use crate::record::{
     Claim, Claimed, Commit, Origin, Owner, Ownership, RecordId, RecordInfo, Release, ReleaseTo,
     is_step,
 };
 use crate::runtime::Runtime;
 use crate::store::{Store, Transaction};
-
-/// The part of a call that the steps of its body need.
-pub(crate) struct StepScope {
-    runtime: Arc<Runtime>,
-    settings: StepSettings,
-    lease: Duration,
-    fingerprint: Option<Fingerprint>,
-    /// The claim found a record of an earlier attempt.
-    goes_on: bool,
-    holder: Holder,
-    /// Empty until there is a step: most calls have none.
-    begun: OnceLock<Box<BegunSteps>>,
-}
-
-/// What holds the record of a call while its body runs.
-pub(crate) enum Holder {
-    Lease(Arc<Term>),
-    /// It is a row of a transaction, which may be rolled back.
-    Transaction {
-        id: RecordId,
-        attempt: u64,
-        owner: Owner,
-        /// The address of the transaction.
-        address: usize,
-        /// Nobody else can write while it is open.
-        is_only_writer: bool,
-    },
-}
-
-/// The steps that a body has begun.
-#[derive(Default)]
-struct BegunSteps {
-    names: Mutex<BegunNames>,
-    /// The run that they belong to.
-    run: OnceLock<Owner>,
-    /// The look for the run of those beside the transaction of the call: one for all, because each
-    /// would begin a run. Whoever waits for it polls it, so no step waits for one that is not polled.
-    beside: Mutex<Option<Shared<BoxFuture<'static, Result<Owner, Error>>>>>,
-    /// The run of those in the transaction of the call.
-    run_inside: OnceLock<Owner>,
-    /// The record of the run is known to stay as long as the steps.
-    stays: AtomicBool,
-}
-
-#[derive(Default)]
-struct BegunNames {
-    /// Counts how often the body was begun.
-    tries: u32,
-    /// The last try that began this step.
-    steps: HashMap<KeyDigest, u32>,
-    /// Those that are removed after the outcome.
-    ids: Vec<RecordId>,
-}
+use crate::task::begun_steps::BegunSteps;
+use crate::task::guarded::{Guarded, HeldBy};
 
 /// How many steps of a call are removed after its outcome. What is left expires.
 const MOST_REMOVED: usize = 1000;
 /// How long the end of a run waits for a lock. Nobody else writes it, but ranges may be locked.
 const END_WAIT: Duration = Duration::from_secs(1);
 
-impl BegunSteps {
-    fn names(&self) -> MutexGuard<'_, BegunNames> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// The event of a step that could not be replayed any more.
 const TOO_OLD: &str = "nine tenths of the time have passed for which the steps of a call are kept \
     (30 days, or `hold` if that is longer), so none of them is begun or replayed any more: settle \
     the key of the call, or forget it, which begins a new run";
 
-impl StepScope {
-    pub(crate) fn new(
-        runtime: Arc<Runtime>,
-        settings: StepSettings,
-        lease: Duration,
-        fingerprint: Option<Fingerprint>,
-        (holder, origin): (Holder, Origin),
-    ) -> Self {
-        Self {
-            runtime,
-            settings,
-            lease,
-            fingerprint,
-            goes_on: matches!(origin, Origin::Released | Origin::Abandoned),
-            holder,
-            begun: OnceLock::new(),
-        }
-    }
-
-    pub(crate) fn runtime(&self) -> &Arc<Runtime> {
-        &self.runtime
-    }
-
-    /// The record of the call.
-    fn id(&self) -> &RecordId {
-        match &self.holder {
-            Holder::Lease(term) => &term.id,
-            Holder::Transaction { id, .. } => id,
-        }
-    }
-
-    /// A step is for the request of its call, and for no other.
-    pub(crate) fn fingerprint(&self) -> Option<Fingerprint> {
-        self.fingerprint
+impl Guarded {
+    /// The claim found a record of an earlier attempt.
+    fn goes_on(&self) -> bool {
+        matches!(self.origin(), Origin::Released | Origin::Abandoned)
     }
 
     /// Whether nothing can be recorded beside the transaction of the body: nobody else can write, or
     /// the row is that of a step, which has no record beside it.
     pub(crate) fn must_be_inside(&self) -> bool {
-        match &self.holder {
-            Holder::Lease(_) => false,
-            Holder::Transaction {
-                id, is_only_writer, ..
-            } => *is_only_writer || is_step(id.operation()),
+        match self.held_by {
+            HeldBy::Row { is_only_writer, .. } => is_only_writer || is_step(self.id().operation()),
+            _ => false,
         }
     }
 
     /// Whether this is the transaction that has the record of the call.
     pub(crate) fn is_in<X>(&self, tx: &X) -> bool {
         let here = std::ptr::from_ref(tx).addr();
-        matches!(self.holder, Holder::Transaction { address, .. } if address == here)
+        matches!(self.held_by, HeldBy::Row { address, .. } if address == here)
     }
 
-    pub(crate) fn settings(&self, lease: Option<Duration>) -> Settings {
-        self.settings
-            .of_step(&self.runtime.settings, lease.unwrap_or(self.lease))
+    /// Returns the settings of a step of the body.
+    pub(crate) fn settings_of_step(&self, lease: Option<Duration>) -> Settings {
+        let call = &self.request.settings;
+        let mut settings = call.of_step(&self.runtime.settings, lease.unwrap_or(call.lease));
+        if self.lease().is_none() {
+            // The transaction needs the store in any case.
+            settings.store_failure = StoreFailure::Reject;
+        }
+        settings
     }
 
     fn begun(&self) -> &BegunSteps {
@@ -161,7 +74,7 @@ impl StepScope {
     }
 
     /// Begins a step. `false`: this try of the body has begun it before.
-    pub(crate) fn begin(&self, step: &RecordId) -> bool {
+    pub(crate) fn begin_step(&self, step: &RecordId) -> bool {
         let mut names = self.begun().names();
         let tries = names.tries;
         let before = names.steps.insert(step.digest(), tries);
@@ -172,14 +85,14 @@ impl StepScope {
     }
 
     /// Whether the run of the call may have steps, as far as this attempt knows.
-    pub(crate) fn has_begun(&self) -> bool {
+    pub(crate) fn has_steps(&self) -> bool {
         self.begun
             .get()
             .is_some_and(|begun| begun.run.get().is_some())
     }
 
     /// Takes the steps of all tries, which are of no use once the outcome of the call is recorded.
-    pub(crate) fn take(&self) -> Vec<RecordId> {
+    pub(crate) fn take_steps(&self) -> Vec<RecordId> {
         let begun = self.begun.get().map(|begun| begun.names());
         begun.map_or_else(Vec::new, |mut begun| std::mem::take(&mut begun.ids))
     }
@@ -191,17 +104,17 @@ impl StepScope {
     /// # Errors
     ///
     /// The store did not answer, another caller owns the record, or the run is too old.
-    pub(crate) async fn run(&self, in_transaction: bool) -> Result<Owner, Error> {
+    pub(crate) async fn run_of_steps(&self, in_transaction: bool) -> Result<Owner, Error> {
         let begun = self.begun();
         let stays = in_transaction || begun.stays.load(Ordering::Relaxed);
-        let run = match (begun.run.get(), &self.holder) {
+        let run = match (begun.run.get(), self.lease()) {
             (Some(run), _) if stays => *run,
             // In a box, so that the future of each step has no room for it.
-            (_, Holder::Lease(term)) => {
+            (_, Some(term)) => {
                 let found = self.run_of_lease(begun, term, in_transaction);
                 found.boxed().await?
             }
-            (_, Holder::Transaction { .. }) => {
+            (_, None) => {
                 let run = self.look_beside(begun).await?;
                 begun.stays.store(true, Ordering::Relaxed);
                 *begun.run.get_or_init(|| run)
@@ -210,7 +123,7 @@ impl StepScope {
         self.checked(run)
     }
 
-    /// As [`run`](Self::run), of a step in a transaction of the body, which may have the only
+    /// As [`run_of_steps`](Self::run_of_steps), of a step in a transaction of the body, which may have the only
     /// connection that there is.
     pub(crate) async fn run_in<X, S>(&self, tx: &mut X) -> Result<Owner, Error>
     where
@@ -218,8 +131,8 @@ impl StepScope {
         S: Store,
     {
         let begun = self.begun();
-        if let Holder::Lease(term) = &self.holder
-            && self.goes_on
+        if let Some(term) = self.lease()
+            && self.goes_on()
             && begun.run.get().is_none()
             && let Some(store) = self.runtime.store.of::<S>()
         {
@@ -228,18 +141,18 @@ impl StepScope {
             // A transaction that began before the claim does not see it.
             self.found(begun, term, found);
         }
-        self.run(true).await
+        self.run_of_steps(true).await
     }
 
-    /// As [`run`](Self::run), of a step in the transaction that has the record of the call, with
+    /// As [`run_of_steps`](Self::run_of_steps), of a step in the transaction that has the record of the call, with
     /// which the step is rolled back.
     pub(crate) async fn run_inside<X, S>(&self, tx: &mut X) -> Result<Owner, Error>
     where
         X: Transaction<S>,
         S: Store,
     {
-        let found = match self.holder {
-            Holder::Transaction { owner, .. } if !self.goes_on => return Ok(owner),
+        let found = match self.held_by {
+            HeldBy::Row { owner, .. } if !self.goes_on() => return Ok(owner),
             _ => self.begun().run_inside.get(),
         };
         match found {
@@ -279,7 +192,7 @@ impl StepScope {
     ) -> Result<Owner, Error> {
         let store = &self.runtime.store;
         let failed = |error| self.runtime.failed(self.id(), error);
-        let kept = self.settings.kept();
+        let kept = self.request.settings.steps_kept();
         if term.may_be_recorded() {
             let found = store.inspect(self.id()).await.map_err(failed)?;
             if found.is_some_and(|found| term.recorded(&found)) {
@@ -289,7 +202,7 @@ impl StepScope {
         }
         let run = match begun.run.get() {
             Some(run) => *run,
-            None if self.goes_on => {
+            None if self.goes_on() => {
                 let found = store.inspect(self.id()).await.map_err(failed)?;
                 let run = self.found(begun, term, found);
                 run.ok_or_else(|| term.lost_error())?
@@ -321,7 +234,7 @@ impl StepScope {
         let found = found.filter(|found| found.attempt == term.attempt)?;
         let whole = found.lease_age?.saturating_add(found.expires_in);
         let run = found.run?;
-        let stays = whole >= self.settings.kept();
+        let stays = whole >= self.request.settings.steps_kept();
         begun.stays.fetch_or(stays, Ordering::Relaxed);
         Some(*begun.run.get_or_init(|| run))
     }
@@ -334,8 +247,8 @@ impl StepScope {
                 run_beside(
                     runtime,
                     self.id().clone(),
-                    self.goes_on,
-                    self.settings.kept(),
+                    self.goes_on(),
+                    self.request.settings.steps_kept(),
                 )
                 .boxed()
                 .shared()
@@ -350,8 +263,8 @@ impl StepScope {
     /// Returns the owner of the row of a transaction that has steps beside it, and their run.
     pub(crate) fn beside(&self) -> Option<(Owner, Owner)> {
         let run = self.begun.get().and_then(|begun| begun.run.get());
-        match (&self.holder, run) {
-            (Holder::Transaction { owner, .. }, Some(run)) => Some((*owner, *run)),
+        match (&self.held_by, run) {
+            (HeldBy::Row { owner, .. }, Some(run)) => Some((*owner, *run)),
             _ => None,
         }
     }
@@ -369,7 +282,7 @@ impl StepScope {
         S: Store,
     {
         let id = self.id().beside().end_of(run);
-        let kept = self.settings.kept().saturating_mul(2);
+        let kept = self.request.settings.steps_kept().saturating_mul(2);
         let claim = Claim::new(id.clone(), owner, Duration::ZERO, kept);
         match tx.claim(store, &claim, END_WAIT).await? {
             Claimed::Owned { attempt, .. } => {
@@ -388,18 +301,17 @@ impl StepScope {
     }
 
     fn checked(&self, run: Owner) -> Result<Owner, Error> {
-        let most = self.settings.kept() / 10 * 9;
+        let most = self.request.settings.steps_kept() / 10 * 9;
         if run.age().is_none_or(|age| age < most) {
             return Ok(run);
         }
         let id = self.id();
-        let attempt = match self.holder {
-            Holder::Lease(ref term) => term.attempt,
-            Holder::Transaction { attempt, .. } => attempt,
-        };
-        self.runtime
-            .observer
-            .decided_because(Decision::RejectedAbandoned, id, attempt, &TOO_OLD);
+        self.runtime.observer.decided_because(
+            Decision::RejectedAbandoned,
+            id,
+            self.attempt(),
+            &TOO_OLD,
+        );
         Err(Error::Abandoned {
             operation: id.name().into(),
             key: id.digest(),

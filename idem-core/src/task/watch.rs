@@ -1,12 +1,12 @@
 //! Whether the guarded calls of a future ran their bodies or replayed.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::encoding::key::KeyDigest;
 use crate::record::RecordId;
-use crate::task::current::{self, Call};
+use crate::task::current::Around;
 
 tokio::task_local! {
     static WATCH: Arc<Watch>;
@@ -50,9 +50,8 @@ tokio::task_local! {
 /// ```
 pub async fn watch<F: Future>(future: F) -> (F::Output, Report) {
     let watch = Arc::new(Watch {
-        around: current::innermost(),
+        around: Around::here(),
         outer: current(),
-        unguarded: AtomicUsize::new(0),
         counts: Default::default(),
         last: Mutex::new(None),
     });
@@ -118,11 +117,9 @@ pub(crate) enum Seen {
 }
 
 struct Watch {
-    /// The call whose body the watch is in.
-    around: Option<Call>,
+    /// The body that the watch is in. It counts the calls of no other.
+    around: Around,
     outer: Option<Arc<Watch>>,
-    /// How many bodies without a record run inside. The watch does not count their calls.
-    unguarded: AtomicUsize,
     counts: [AtomicU32; 4],
     /// The record of the last call.
     last: Mutex<Option<RecordId>>,
@@ -143,16 +140,6 @@ impl Watch {
             unrecorded,
             key,
         }
-    }
-
-    /// Whether the watch covers the calls of this body.
-    fn is_about(&self, here: Option<&Call>) -> bool {
-        let same = match (&self.around, here) {
-            (None, None) => true,
-            (Some(around), Some(here)) => around.is(here),
-            _ => false,
-        };
-        same && self.unguarded.load(Ordering::Relaxed) == 0
     }
 }
 
@@ -176,8 +163,8 @@ fn current() -> Option<Arc<Watch>> {
 pub(crate) fn note(seen: Seen) {
     // Most processes have no watch, and this costs them one look.
     let _ = WATCH.try_with(|watch| {
-        let here = current::innermost();
-        for watch in chain(watch).filter(|watch| watch.is_about(here.as_ref())) {
+        let here = Around::here();
+        for watch in chain(watch).filter(|watch| watch.around.is(&here)) {
             watch.counts[seen as usize].fetch_add(1, Ordering::Relaxed);
         }
     });
@@ -186,8 +173,8 @@ pub(crate) fn note(seen: Seen) {
 /// Reports the record that a call is about.
 pub(crate) fn note_record(id: &RecordId) {
     let _ = WATCH.try_with(|watch| {
-        let here = current::innermost();
-        for watch in chain(watch).filter(|watch| watch.is_about(here.as_ref())) {
+        let here = Around::here();
+        for watch in chain(watch).filter(|watch| watch.around.is(&here)) {
             *watch.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.clone());
         }
     });
@@ -195,28 +182,4 @@ pub(crate) fn note_record(id: &RecordId) {
 
 fn chain(watch: &Arc<Watch>) -> impl Iterator<Item = &Watch> {
     std::iter::successors(Some(&**watch), |watch| watch.outer.as_deref())
-}
-
-/// The time in which a body runs without a record. The watch does not count the calls inside.
-pub(crate) struct Uncounted(Option<Arc<Watch>>);
-
-impl Uncounted {
-    pub(crate) fn begin() -> Self {
-        let uncounted = Self(current());
-        uncounted.add(1);
-        uncounted
-    }
-
-    fn add(&self, number: usize) {
-        for watch in self.0.iter().flat_map(chain) {
-            watch.unguarded.fetch_add(number, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Drop for Uncounted {
-    fn drop(&mut self) {
-        // Subtracts one: the sum wraps around.
-        self.add(usize::MAX);
-    }
 }

@@ -16,7 +16,6 @@ use crate::call::body::{self, BodyExit};
 use crate::call::owned::Owned;
 use crate::call::prepared::Prepared;
 use crate::call::recorded::Recorded;
-use crate::call::request::Request;
 use crate::call::start::CallStart;
 use crate::encoding::key::KeyPart;
 use crate::error::Error;
@@ -26,6 +25,7 @@ use crate::runtime::Runtime;
 use crate::runtime::handle::Idempotency;
 use crate::runtime::rejected::Rejected;
 use crate::runtime::trace::CallMetadata;
+use crate::task::request::Request;
 use crate::task::{current, held_locks};
 
 /// A lock that is to be acquired: its name, its keys and its settings. [`Idempotency::lock`] begins
@@ -398,7 +398,7 @@ impl Wanted {
         match self.runtime.begin(request).await? {
             CallStart::Owner(owned) => {
                 let owned = Owned::new(&self.runtime, request, owned);
-                Ok(Lock::new(Lease::new(owned, &self.runtime)))
+                Ok(Lock::new(Lease::new(owned)))
             }
             // Somebody has settled the record by hand.
             CallStart::Replay(Recorded {

@@ -9,7 +9,6 @@ use super::Operation;
 use crate::base::printable::shown_name;
 use crate::call::audit::By;
 use crate::call::prepared::Prepared;
-use crate::call::request::Request;
 use crate::encoding::fingerprint::Fingerprint;
 use crate::error::Error;
 use crate::outcome::versions::Versions;
@@ -18,7 +17,8 @@ use crate::record::{RecordId, is_lock, is_step, is_valid_operation};
 use crate::runtime::Runtime;
 use crate::runtime::trace::CallMetadata;
 use crate::store::trail;
-use crate::task::steps::StepScope;
+use crate::task::guarded::Guarded;
+use crate::task::request::Request;
 use crate::token::Submission;
 
 /// The message for a step of a call that has no run.
@@ -107,15 +107,15 @@ impl<'a> Draft<'a> {
     }
 
     /// Makes it a step of the call with this scope.
-    pub(crate) fn become_step(&mut self, scope: &StepScope, lease: Option<Duration>) {
+    pub(crate) fn become_step(&mut self, call: &Guarded, lease: Option<Duration>) {
         let asks_first = self.settings.reconciles;
-        self.runtime = Some(scope.runtime().clone());
-        self.settings = scope.settings(lease);
+        self.runtime = Some(call.runtime.clone());
+        self.settings = call.settings_of_step(lease);
         if asks_first {
             self.settings.abandoned = Abandoned::Rerun;
             self.settings.reconciles = true;
         }
-        self.fingerprint = scope.fingerprint();
+        self.fingerprint = call.request.fingerprint;
         self.has_no_fingerprint = true;
     }
 

@@ -7,7 +7,6 @@ use crate::call::audit::{By, Noting};
 use crate::call::keeping::Keepable;
 use crate::call::lookup::Lookup;
 use crate::call::owned::Owned;
-use crate::call::request::Request;
 use crate::call::start::CallStart;
 use crate::error::{Error, StoreError};
 use crate::observe::Decision;
@@ -16,6 +15,7 @@ use crate::outcome::codec::{AnyCodec, CodecContext, CodecFailure, TypeLabel};
 use crate::record::{Encoded, RecordId, RecordInfo, RecordState, Removed, is_step};
 use crate::runtime::Runtime;
 use crate::task::current;
+use crate::task::request::Request;
 
 /// # The record: who changes it
 impl<Q, P> Operation<'_, Q, P> {

@@ -281,7 +281,7 @@ impl Operation<'_> {
         };
         Ok(match runtime.begin(&request).await? {
             CallStart::Owner(owned) => {
-                let lease = Lease::new(Owned::new(&runtime, &request, owned), &runtime);
+                let lease = Lease::new(Owned::new(&runtime, &request, owned));
                 Begin::Execute(lease.observing(request.settings.observes))
             }
             CallStart::Replay(recorded) => Begin::Replay(recorded),

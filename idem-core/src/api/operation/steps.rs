@@ -2,7 +2,6 @@
 
 use super::Operation;
 use crate::encoding::step_name::StepName;
-use crate::policy::step_settings::StepSettings;
 use crate::record::Owner;
 
 impl<Q, P> Operation<'_, Q, P> {
@@ -44,7 +43,7 @@ impl<Q, P> Operation<'_, Q, P> {
         };
         match outer.of_step(Owner::NOBODY, &name) {
             Ok(step) => {
-                let kept = StepSettings::of(&draft.settings).kept();
+                let kept = draft.settings.steps_kept();
                 draft.settings.set_ttl(kept);
                 draft.settings.set_remember(kept);
                 draft.submission = None;

@@ -3,17 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
-use crate::base::clock;
 use crate::encoding::fingerprint::Fingerprint;
 use crate::error::Error;
 use crate::outcome::codec::TypeLabel;
 use crate::outcome::versions::Versions;
-use crate::policy::settings::{Abandoned, Duplicate, InFlight, Settings, StoreFailure};
-use crate::record::{Claim, Owner, RecordId};
+use crate::policy::settings::{
+    Abandoned, Duplicate, InFlight, Settings, StoreFailure, keep_for, seconds,
+};
+use crate::record::{Claim, Commit, Encoded, Owner, RecordId};
 use crate::runtime::trace::{self, CallMetadata};
-use crate::task::waiting;
 use crate::token::Submission;
 
 /// One call: what is claimed, and how.
@@ -68,15 +66,30 @@ impl Request {
         }
     }
 
-    /// The instant until which a call that began at `began` waits for another. `None` if it does
-    /// not wait.
-    pub(super) fn wait_until(&self, began: Instant) -> Option<Instant> {
-        match self.settings.in_flight {
-            InFlight::Wait => Some(clock::after(
-                began,
-                waiting::bounded_wait(self.settings.wait()),
-            )),
-            InFlight::Reject => None,
+    /// Returns the commit of an outcome. Both its times are its own, if it has one.
+    pub(crate) fn commit(
+        &self,
+        owner: Owner,
+        attempt: u64,
+        outcome: Option<Encoded>,
+        kept_for: Option<Duration>,
+    ) -> Commit {
+        let settings = &self.settings;
+        let (ttl, remember) = match kept_for.map(keep_for) {
+            None => (settings.ttl(), settings.remember()),
+            // A token is valid until then.
+            Some(own) => (own, own.max(seconds(settings.times.least_secs))),
+        };
+        Commit {
+            id: self.id.clone(),
+            owner,
+            attempt,
+            fingerprint: self.fingerprint,
+            outcome,
+            ttl,
+            remember,
+            as_claimed: None,
+            claim_metadata: None,
         }
     }
 

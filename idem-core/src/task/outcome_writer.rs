@@ -1,32 +1,30 @@
 //! Encodes what is recorded, for every kind of call.
 
 use std::fmt::Display;
-use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::observe::Decision;
 use crate::outcome::Storable;
-use crate::outcome::codec::{CodecContext, CodecFailure, TypeLabel};
-use crate::record::{Encoded, RecordId, short_type_name};
-use crate::runtime::trace::{CallMetadata, traced};
+use crate::outcome::codec::{CodecContext, CodecFailure};
+use crate::record::{Encoded, short_type_name};
+use crate::runtime::trace::traced;
 use crate::runtime::{Runtime, RuntimeConfig};
+use crate::task::request::Request;
 
 /// Encodes the outcome of one attempt.
 pub(crate) struct OutcomeWriter<'a> {
     pub(crate) runtime: &'a Runtime,
-    pub(crate) id: &'a RecordId,
+    pub(crate) request: &'a Request,
     pub(crate) attempt: u64,
-    /// The type of the outcome, as the record has it.
-    pub(crate) label: TypeLabel,
-    pub(crate) metadata: Option<&'a Arc<CallMetadata>>,
 }
 
 impl OutcomeWriter<'_> {
     /// Encodes a value. If that fails, which is reported, the call is recorded without its outcome.
     pub(crate) fn value<T: Storable<Via>, Via>(&self, value: &T) -> Option<Encoded> {
-        let context = CodecContext::of_value(self.id, self.attempt, self.label);
+        let context =
+            CodecContext::of_value(&self.request.id, self.attempt, self.request.type_label());
         self.encode(context, value)
             .inspect_err(|failure| self.report(Decision::NotEncoded, failure))
             .ok()
@@ -37,7 +35,8 @@ impl OutcomeWriter<'_> {
     where
         E: Serialize + DeserializeOwned,
     {
-        let context = CodecContext::of_error(self.id, self.attempt, self.label);
+        let context =
+            CodecContext::of_error(&self.request.id, self.attempt, self.request.type_label());
         self.encode(context, error)
     }
 
@@ -54,16 +53,16 @@ impl OutcomeWriter<'_> {
         let encoded = codec.encode(context, &value.to_stored())?;
         // The body has run, so the outcome stays as it is.
         if *checks_outcomes
-            && let Err(why) = codec.read_back((self.id, self.attempt), &encoded, value)
+            && let Err(why) = codec.read_back((&self.request.id, self.attempt), &encoded, value)
         {
             let name = short_type_name(std::any::type_name::<T>());
             self.report(Decision::NotReadBack, &format_args!("`{name}`: {why}"));
         }
-        Ok(traced(self.metadata, encoded))
+        Ok(traced(self.request.metadata.as_ref(), encoded))
     }
 
     fn report(&self, decision: Decision, why: &dyn Display) {
         let observer = self.runtime.observer;
-        observer.decided_because(decision, self.id, self.attempt, why);
+        observer.decided_because(decision, &self.request.id, self.attempt, why);
     }
 }

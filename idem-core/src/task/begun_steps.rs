@@ -1,0 +1,42 @@
+//! The steps that a body has begun.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use futures_util::future::{BoxFuture, Shared};
+
+use crate::encoding::key::KeyDigest;
+use crate::error::Error;
+use crate::record::{Owner, RecordId};
+
+/// The steps that a body has begun.
+#[derive(Default)]
+pub(super) struct BegunSteps {
+    pub(super) names: Mutex<BegunNames>,
+    /// The run that they belong to.
+    pub(super) run: OnceLock<Owner>,
+    /// The look for the run of those beside the transaction of the call: one for all, because each
+    /// would begin a run. Whoever waits for it polls it, so no step waits for one that is not polled.
+    pub(super) beside: Mutex<Option<Shared<BoxFuture<'static, Result<Owner, Error>>>>>,
+    /// The run of those in the transaction of the call.
+    pub(super) run_inside: OnceLock<Owner>,
+    /// The record of the run is known to stay as long as the steps.
+    pub(super) stays: AtomicBool,
+}
+
+#[derive(Default)]
+pub(super) struct BegunNames {
+    /// Counts how often the body was begun.
+    pub(super) tries: u32,
+    /// The last try that began this step.
+    pub(super) steps: HashMap<KeyDigest, u32>,
+    /// Those that are removed after the outcome.
+    pub(super) ids: Vec<RecordId>,
+}
+
+impl BegunSteps {
+    pub(super) fn names(&self) -> MutexGuard<'_, BegunNames> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
