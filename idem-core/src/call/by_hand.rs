@@ -5,7 +5,6 @@ use crate::call::judge::{GiveUp, Pending};
 use crate::call::owned::Owned;
 use crate::error::Error;
 use crate::record::{Audit, Encoded};
-use crate::runtime::trace::traced;
 
 impl Owned {
     /// Releases the key by hand, without a body.
@@ -36,9 +35,8 @@ impl Owned {
             outcome.describe(|metadata| metadata.audit = Some(audit));
         }
         (self.is_by_hand, self.audit) = (true, by);
-        let outcome = Some(traced(self.details.metadata.as_ref(), outcome));
         self.pend(Pending::Commit {
-            outcome,
+            outcome: Some(outcome),
             kept_for: None,
         });
         self.settle_by_hand().await

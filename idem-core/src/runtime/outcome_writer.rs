@@ -26,8 +26,7 @@ pub(crate) struct OutcomeWriter<'a> {
 impl OutcomeWriter<'_> {
     /// Encodes a value. If that fails, which is reported, the call is recorded without its outcome.
     pub(crate) fn value<T: Storable<Via>, Via>(&self, value: &T) -> Option<Encoded> {
-        let context = CodecContext::of_value(self.id, self.attempt, self.label);
-        self.encode(context, value)
+        self.encode(value, false)
             .inspect_err(|failure| self.report(Decision::NotEncoded, failure))
             .ok()
     }
@@ -37,20 +36,21 @@ impl OutcomeWriter<'_> {
     where
         E: Serialize + DeserializeOwned,
     {
-        let context = CodecContext::of_error(self.id, self.attempt, self.label);
-        self.encode(context, error)
+        self.encode(error, true)
     }
 
-    fn encode<T: Storable<Via>, Via>(
+    /// Encodes a value, or an error that is kept, and reports it if it is not read back as it is.
+    pub(crate) fn encode<T: Storable<Via>, Via>(
         &self,
-        context: CodecContext<'_>,
         value: &T,
+        is_error: bool,
     ) -> Result<Encoded, CodecFailure> {
         let RuntimeConfig {
             codec,
             checks_outcomes,
             ..
         } = &self.runtime.config;
+        let context = CodecContext::of(is_error, self.id, self.attempt, self.label);
         let encoded = codec.encode(context, &value.to_stored())?;
         // The body has run, so the outcome stays as it is.
         if *checks_outcomes
