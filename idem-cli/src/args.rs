@@ -232,7 +232,7 @@ pub(crate) struct Consent {
     #[arg(long)]
     pub(crate) yes: bool,
     /// Why, for the audit trail: up to 512 bytes
-    #[arg(long, value_name = "TEXT", value_parser = reason)]
+    #[arg(long, value_name = "TEXT", value_parser = reason, allow_hyphen_values = true)]
     pub(crate) reason: Option<String>,
     /// Changes the record even if it is in flight and its lease is alive: its body continues until
     /// its owner notices

@@ -41,17 +41,17 @@ pub(crate) fn length(length: Duration) -> String {
     parts.join(" ")
 }
 
-/// Escapes characters of foreign text that could control a terminal. [`typed`] reads it back.
+/// Escapes characters of foreign text that could control a terminal, and the backslash of what
+/// [`typed`], which reads it back, would take for such an escape.
 pub(crate) fn shown(text: &str) -> Cow<'_, str> {
-    if text
-        .bytes()
-        .all(|byte| byte.is_ascii_graphic() || byte == b' ')
-    {
+    let is_plain = |byte: u8| byte.is_ascii_graphic() || byte == b' ';
+    if text.bytes().all(is_plain) && !text.contains("\\u{") {
         return Cow::Borrowed(text);
     }
     let mut out = String::new();
-    for c in text.chars() {
+    for (at, c) in text.char_indices() {
         match c {
+            '\\' if escape(&text[at..]).is_some() => out.extend(c.escape_unicode()),
             '\'' | '"' | '\\' => out.push(c),
             c => out.extend(c.escape_debug()),
         }
@@ -62,22 +62,24 @@ pub(crate) fn shown(text: &str) -> Cow<'_, str> {
 /// Reads a key as [`shown`] prints it: a key has no other escapes than `\u{200b}`. What `shown`
 /// would not print so stands for itself.
 pub(crate) fn typed(text: &str) -> String {
-    let mut parts = text.split("\\u{");
-    let mut out = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let escape = part.split_once('}').and_then(|(hex, rest)| {
-            let c = char::from_u32(u32::from_str_radix(hex, 16).ok()?)?;
-            (c.escape_debug().to_string() == format!("\\u{{{hex}}}")).then_some((c, rest))
-        });
-        if let Some((c, rest)) = escape {
-            out.push(c);
-            out.push_str(rest);
-        } else {
-            out.push_str("\\u{");
-            out.push_str(part);
-        }
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        out.push_str(&rest[..at]);
+        let (c, after) = escape(&rest[at..]).unwrap_or(('\\', &rest[at + 1..]));
+        out.push(c);
+        rest = after;
     }
-    out
+    out + rest
+}
+
+/// Reads an escape at the beginning of a text, and what follows it.
+fn escape(text: &str) -> Option<(char, &str)> {
+    let (hex, rest) = text.strip_prefix("\\u{")?.split_once('}')?;
+    let c = char::from_u32(u32::from_str_radix(hex, 16).ok()?)?;
+    let is_shown = c == '\\' || c.escape_debug().eq(c.escape_unicode());
+    let is_this_one = c.escape_unicode().eq(format!("\\u{{{hex}}}").chars());
+    (is_shown && is_this_one).then_some((c, rest))
 }
 
 /// A record as one object.
@@ -540,9 +542,18 @@ mod tests {
             "\u{e0041}x\u{feff}",
             "o-1:a'b",
             "Zo\u{eb}",
+            "\\",
+            "\\\\server\\u",
+            "\\u{200b}",
+            "\\\\u{200b}",
+            "\\u{200b}\u{200b}",
+            "\\u{5c}u{200b}",
+            "\\u{5c}\\u{5c}",
+            "\\u{41}\\u{\u{202e}",
         ] {
             assert_eq!(typed(&shown(key)), key);
         }
+        assert_eq!(shown("\\u{200b}"), "\\u{5c}u{200b}");
         // What `shown` does not print stands for itself.
         for text in [
             "a\\u{41}",
@@ -552,9 +563,12 @@ mod tests {
             "\\u{200b",
             "\\u{110000}",
             "\\u200b",
+            "\\u{+5c}",
+            "\\u{5C}",
             "\\n",
         ] {
             assert_eq!(typed(text), text);
+            assert_eq!(shown(text), text);
         }
     }
 

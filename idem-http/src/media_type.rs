@@ -18,6 +18,11 @@ pub(crate) fn is_json(essence: &str) -> bool {
     essence == "application/json" || essence.ends_with("+json")
 }
 
+/// Whether the content type is that of an HTML form in one text.
+pub(crate) fn is_form(essence: &str) -> bool {
+    essence == "application/x-www-form-urlencoded"
+}
+
 /// Whether the content type is that of gRPC. gRPC-Web sends its trailers in the body, so its status
 /// cannot be read in a header.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
@@ -31,7 +36,8 @@ pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
 /// type, subtype, names of parameters and the charset in lower case, parameters by their names,
 /// quotation marks only where a value needs them. One that is malformed is returned as it is.
 ///
-/// JSON has no charset (RFC 8259), so it is left out there.
+/// JSON has no charset (RFC 8259), so it is left out there. A form is UTF-8, so that one is left out
+/// of it.
 pub(crate) fn canonical(content_type: &[u8]) -> Cow<'_, [u8]> {
     let content_type = content_type.trim_ascii();
     let is_plain = |byte: u8| is_token(byte) && !byte.is_ascii_uppercase() || byte == b'/';
@@ -44,9 +50,8 @@ pub(crate) fn canonical(content_type: &[u8]) -> Cow<'_, [u8]> {
 fn respelled(content_type: &[u8]) -> Option<Vec<u8>> {
     let (essence, rest) = split(content_type)?;
     let mut parameters = parameters(rest)?;
-    if is_json(&essence) {
-        parameters.retain(|(name, _)| name != "charset");
-    }
+    let (json, form) = (is_json(&essence), is_form(&essence));
+    parameters.retain(|(name, value)| !(name == "charset" && (json || form && value == b"utf-8")));
     // Stable: of two with one name, readers may take the first.
     parameters.sort_by(|(one, _), (other, _)| one.cmp(other));
     let mut text = essence.into_bytes();
@@ -141,6 +146,8 @@ fn is_token(byte: u8) -> bool {
 
 /// Returns a path, with its query, in the one spelling that all equal ones share (RFC 3986, section
 /// 6.2.2): hexadecimal digits in upper case, and no escapes of letters, digits, `-`, `.`, `_`, `~`.
+///
+/// Dot segments stay: routers and stores of files take them for names.
 pub(crate) fn canonical_path(path: &str) -> Cow<'_, str> {
     if !path.contains('%') {
         return Cow::Borrowed(path);
@@ -203,6 +210,18 @@ mod tests {
                 &["Text/Plain;Format=flowed;charset=UTF-8"],
             ),
             (
+                "application/x-www-form-urlencoded",
+                &[
+                    "application/x-www-form-urlencoded;charset=UTF-8",
+                    "application/x-www-form-urlencoded; Charset=\"utf-8\"",
+                    "Application/X-WWW-Form-URLencoded; charset=utf-8;",
+                ],
+            ),
+            (
+                "application/x-www-form-urlencoded; a=1",
+                &["application/x-www-form-urlencoded; charset=utf-8; a=1"],
+            ),
+            (
                 "multipart/form-data; boundary=AbC",
                 &["multipart/form-data;boundary=\"AbC\""],
             ),
@@ -227,6 +246,9 @@ mod tests {
             "text/plain",
             "text/plain; charset=utf-8",
             "text/plain; charset=latin1",
+            "application/x-www-form-urlencoded",
+            "application/x-www-form-urlencoded; charset=latin1",
+            "multipart/form-data; charset=utf-8",
             "text/plain; format=flowed",
             "text/plain; format=Flowed",
             "text/plain; a=1; a=2",
@@ -270,6 +292,10 @@ mod tests {
             // Only once.
             ("/%2541", "/%2541"),
             ("/%é1", "/%é1"),
+            // Segments that a router, or a store of files, may take for names.
+            ("/a/./b", "/a/./b"),
+            ("/x/../b", "/x/../b"),
+            ("/x/%2e%2E/b/.", "/x/../b/."),
         ] {
             assert_eq!(canonical_path(path), wanted);
             assert_eq!(canonical_path(wanted), wanted);

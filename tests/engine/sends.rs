@@ -35,6 +35,7 @@ fn calls(idempotency: &'static Idempotency, call: &Call, lease: &'static Lease) 
     spawns(operation().settle(&1));
     spawns(operation().settle_error(&1));
     spawns(operation().issue("subject", "1h"));
+    spawns(operation().issue_many(["subject"], "1h"));
     spawns(idempotency.shutdown(Duration::ZERO));
     spawns(idem::scope(idempotency.clone(), body()));
     spawns(idem::watch(body()));
@@ -71,6 +72,7 @@ fn locks(idempotency: &'static Idempotency, lock: &Lock, locks: &Locks) {
 #[cfg(feature = "sqlite")]
 #[allow(dead_code)]
 mod in_transactions {
+    use idem::guard::{Rows, States, Versions};
     use idem::sqlx::{SqlitePool, SqliteTransaction};
     use idem::{MySqlStore, PostgresStore, SqliteStore};
 
@@ -83,6 +85,7 @@ mod in_transactions {
         pool: &'static SqlitePool,
         tx: &mut Tx<'static>,
         (call, lease): (&Call, &Lease),
+        (states, versions, rows): (&States, &Versions, &Rows),
     ) {
         let operation = || idempotency.operation("a").key("k");
         let body = async |_: &mut Tx<'_>| Ok::<_, Error>(1);
@@ -96,6 +99,10 @@ mod in_transactions {
         sends(operation().run_in(tx, body));
         sends(call.commit_in(tx, &1));
         sends(lease.commit_in(tx, &1));
+        sends(states.advance(tx, 1_i64, &["open"], "paid"));
+        sends(states.take::<_, i64>(tx, "open", 1));
+        sends(versions.advance(tx, 1_i64, 1, "k"));
+        sends(rows.lock(tx, 1_i64, Duration::ZERO));
         sends(idem::guard::transaction(pool, async |_: &mut Tx<'_>| {
             Ok::<_, Failed>(1)
         }));
@@ -148,11 +155,105 @@ fn queues(
     spawns(nats_publisher.publish_json("a", "b", &1));
 }
 
+#[cfg(feature = "http")]
+#[allow(dead_code)]
+fn http(
+    response: idem::http::ResponseFuture<Error>,
+    marked: idem::http::MarkedFuture<String, Error>,
+    lookup: idem::http::LookupFuture,
+) {
+    spawns(response);
+    spawns(marked);
+    spawns(lookup);
+}
+
+/// The servers, proxies and faults of the test kit.
+#[allow(dead_code)]
+mod in_the_kit {
+    use idem_testkit::{
+        Gate, MariaDbServer, MySqlServer, NatsServer, Passing, PgBouncerServer, PostgresServer,
+        Proxy, RabbitMqServer, RedisCluster, RedisClusterBuilder, RedisSentinels,
+        RedisSentinelsBuilder, RedisServer, RedisServerBuilder, Step,
+    };
+
+    use super::*;
+
+    fn redis(
+        server: &'static RedisServer,
+        cluster: &'static RedisCluster,
+        sentinels: &'static RedisSentinels,
+        builders: (
+            RedisServerBuilder,
+            RedisClusterBuilder,
+            RedisSentinelsBuilder,
+        ),
+    ) {
+        spawns(RedisServer::start());
+        spawns(RedisServer::shared());
+        spawns(server.restart());
+        spawns(server.cli(&["PING"]));
+        spawns(RedisCluster::start());
+        spawns(RedisCluster::shared());
+        spawns(cluster.master_of("k"));
+        spawns(cluster.failed_over("k", 0));
+        spawns(cluster.settled());
+        spawns(RedisSentinels::start());
+        spawns(RedisSentinels::shared());
+        spawns(sentinels.master());
+        spawns(sentinels.failed_over(0));
+        spawns(sentinels.settled());
+        spawns(builders.0.start());
+        spawns(builders.1.start());
+        spawns(builders.2.start());
+    }
+
+    fn databases(
+        postgres: &'static PostgresServer,
+        pgbouncer: &'static PgBouncerServer,
+        mariadb: &'static MariaDbServer,
+        mysql: &'static MySqlServer,
+    ) {
+        spawns(PostgresServer::start());
+        spawns(PostgresServer::start_with(&[]));
+        spawns(PostgresServer::shared());
+        spawns(postgres.restart());
+        spawns(postgres.start_standby(&[]));
+        spawns(postgres.promote());
+        spawns(PgBouncerServer::start(postgres));
+        spawns(PgBouncerServer::start_with(postgres, &[]));
+        spawns(pgbouncer.restart());
+        spawns(MariaDbServer::start());
+        spawns(mariadb.restart());
+        spawns(MySqlServer::start());
+        spawns(mysql.restart());
+    }
+
+    fn others(
+        nats: &'static NatsServer,
+        rabbitmq: &'static RabbitMqServer,
+        (gate, passing): (&'static Gate, &'static Passing),
+        faults: &'static idem_testkit::Faults,
+    ) {
+        spawns(NatsServer::start());
+        spawns(NatsServer::shared());
+        spawns(nats.restart());
+        spawns(RabbitMqServer::start());
+        spawns(RabbitMqServer::shared());
+        spawns(rabbitmq.restart());
+        spawns(Proxy::start("a"));
+        spawns(Proxy::start_opaque("a"));
+        spawns(gate.reached());
+        spawns(passing.reached(1));
+        spawns(faults.reached(Step::Claim, 1));
+    }
+}
+
 /// Futures of this name are not in the list: of adapters and operators' programs, and those that
 /// take a body as it is.
 const LEFT_OUT: &[&str] = &[
     // The glue of generated code, in `tests/macros/attribute/nested.rs`.
     "run_again",
+    "run_detached_again",
     "question",
     // For adapters: what they await is `Send` by its bounds.
     "run_boxed",
@@ -166,6 +267,12 @@ const LEFT_OUT: &[&str] = &[
     "of_operation",
     "entry",
     "intervene",
+    // For one thread: their bodies need not be `Send`.
+    "run_in_local",
+    "transaction_local",
+    // For test programs, which block on them: the conformance suite.
+    "run_all",
+    "run_all_admin",
     // For drivers: inside of `transaction`, which is in the list.
     "collect_kept_errors",
     "write_in",
@@ -176,17 +283,18 @@ const LEFT_OUT: &[&str] = &[
 fn the_list_has_every_public_future() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let list = include_str!("sends.rs");
-    let crates = ["core", "queue", "amqp", "nats", "redis"];
+    let crates = [
+        "core", "queue", "amqp", "nats", "redis", "http", "actix", "sqlx", "testkit",
+    ];
     let mut missing = Vec::new();
     for name in crates {
         for file in files(&root.join(format!("idem-{name}/src"))) {
             let text = std::fs::read_to_string(file).unwrap();
-            for function in text.lines().filter_map(|line| {
-                line.trim_start()
-                    .strip_prefix("pub async fn ")?
-                    .split(['(', '<'])
-                    .next()
-            }) {
+            let items = text.match_indices('\n').filter_map(|(end, _)| {
+                let line = text[end + 1..].trim_start_matches(' ');
+                line.strip_prefix("pub ")
+            });
+            for function in items.filter_map(returns_a_future) {
                 let is_called = [".", "::"].iter().any(|dot| {
                     ["(", "::<"]
                         .iter()
@@ -199,6 +307,16 @@ fn the_list_has_every_public_future() {
         }
     }
     assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// The name of a function that is declared at the beginning of a text, if it returns a future.
+fn returns_a_future(text: &str) -> Option<&str> {
+    let head = text.split(['{', ';']).next()?;
+    let plain = head
+        .strip_prefix("fn ")
+        .filter(|head| head.contains("-> impl Future"));
+    let name = plain.or_else(|| head.strip_prefix("async fn "))?;
+    name.split(['(', '<']).next()
 }
 
 fn files(folder: &Path) -> Vec<std::path::PathBuf> {

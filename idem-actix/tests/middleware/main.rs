@@ -6,6 +6,7 @@
     reason = "tests"
 )]
 
+mod events;
 mod extensions;
 mod hostile;
 

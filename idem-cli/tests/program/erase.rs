@@ -251,8 +251,26 @@ async fn a_key_is_typed_as_it_is_shown_and_json_hides_none_of_it() {
             assert_eq!(count(&url, &["--key", shown]), 1, "{shown}");
             assert_eq!(count(&url, &["--first-part", shown]), 1, "{shown}");
         }
-        let forget = ["forget", "--yes", "orders.create", "--", shown];
-        idem(&url, &forget).with(0);
+        let reason = ["forget", "--reason", "-5 refunds", "--yes"];
+        idem(
+            &url,
+            &[&reason[..], &["orders.create", "--", shown]].concat(),
+        )
+        .with(0);
+    }
+    // Two keys: a character, and the text that stands for it.
+    for key in ["\u{200b}", "\\u{200b}"] {
+        done(&idempotency, "orders.create", key).await;
+    }
+    for typed in ["\\u{5c}u{200b}", "\\u{200b}"] {
+        assert_eq!(count(&url, &["--key", typed]), 1, "{typed}");
+        let unconfirmed = idem(&url, &["purge", "--key", typed]).with(4);
+        assert!(
+            unconfirmed.err.contains(&format!("`{typed}`")),
+            "{unconfirmed:?}"
+        );
+        idem(&url, &["forget", "--yes", "orders.create", typed]).with(0);
+        assert_eq!(count(&url, &["--key", typed]), 0, "{typed}");
     }
     for mistyped in [
         &["show", "orders.create", "k", "--jsn"][..],

@@ -5,7 +5,6 @@ use crate::call::judge::{GiveUp, Pending};
 use crate::call::owned::Owned;
 use crate::error::Error;
 use crate::record::{Audit, Encoded};
-use crate::runtime::trace::traced;
 
 impl Owned {
     /// Releases the key by hand, without a body.
@@ -30,16 +29,14 @@ impl Owned {
                 return Err(error);
             }
         };
-        let request = &self.call.guarded().request;
-        let ttl = request.settings.ttl();
+        let ttl = self.call.guarded().request.settings.ttl();
         let audit = by.as_ref().and_then(|by| Audit::new(&by.who, &by.why, ttl));
         if let Some(audit) = audit {
             outcome.describe(|metadata| metadata.audit = Some(audit));
         }
-        let outcome = Some(traced(request.metadata.as_ref(), outcome));
         (self.is_by_hand, self.audit) = (true, by);
         self.pend(Pending::Commit {
-            outcome,
+            outcome: Some(outcome),
             kept_for: None,
         });
         self.settle_by_hand().await

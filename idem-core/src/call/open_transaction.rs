@@ -176,6 +176,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
             runtime: self.runtime,
             request: self.request,
             attempt,
+            label: self.request.type_label(),
         }
     }
 

@@ -57,6 +57,9 @@ pub(crate) struct Owned {
     observer: Observer,
     seat: Option<Box<FlightSeat>>,
     pub(super) pending: Pending,
+    /// The outcome of the commit that was left out of it since, and why. It may be recorded, if the
+    /// replies to the earlier tries were lost.
+    pub(super) left_out: Option<Box<(Encoded, StoreError)>>,
     /// The time when the first try of a commit was sent. If its reply was lost, the outcome's
     /// retention may have begun then.
     sending: Option<Sending>,
@@ -99,6 +102,7 @@ impl Owned {
             observer: runtime.observer,
             seat,
             pending: Pending::Running,
+            left_out: None,
             sending: None,
             is_by_hand: false,
             audit: None,
@@ -115,6 +119,7 @@ impl Owned {
             call: self.call.clone(),
             seat: self.seat.take(),
             pending: std::mem::replace(&mut self.pending, Pending::Over),
+            left_out: self.left_out.take(),
             audit: self.audit.take(),
             ..*self
         }
@@ -269,8 +274,9 @@ impl Owned {
                 Tried::Over(Ownership::Held)
             }
             Ok(Ownership::Lost) => Tried::Over(self.after_refusal().boxed().await),
-            Err(error) if error.kind() == StoreErrorKind::TooLarge && self.leaves_out_outcome() => {
-                self.not_encoded(&error);
+            Err(error)
+                if error.kind() == StoreErrorKind::TooLarge && self.leaves_out_outcome(&error) =>
+            {
                 Box::pin(self.send()).await
             }
             Err(error) if self.is_hopeless(&error) => Tried::Hopeless(error),
@@ -325,21 +331,27 @@ impl Owned {
 
     /// Leaves the outcome out of its commit, because a lost outcome is better than a second run of
     /// the body. Returns `false` if there is none to leave out.
-    pub(super) fn leaves_out_outcome(&mut self) -> bool {
+    pub(super) fn leaves_out_outcome(&mut self, why: &StoreError) -> bool {
         match &mut self.pending {
             // Duplicates must get the outcome that an operator settled.
-            Pending::Commit { outcome, .. } if !self.is_by_hand => outcome.take().is_some(),
+            Pending::Commit { outcome, .. } if !self.is_by_hand => {
+                let Some(outcome) = outcome.take() else {
+                    return false;
+                };
+                self.left_out = Some(Box::new((outcome, why.clone())));
+                true
+            }
             _ => false,
         }
     }
 
-    pub(super) fn not_encoded(&self, why: &dyn Display) {
-        self.report(Decision::NotEncoded, Some(why));
-    }
-
     /// Looks why the store refused a step. A store that repeats a release by itself may find
-    /// nothing left to release, although its first try succeeded.
+    /// nothing left to release, although its first try succeeded. A commit that left its outcome
+    /// out may find that outcome recorded.
     async fn after_refusal(&mut self) -> Ownership {
+        if self.left_out.is_some() && self.is_recorded().await {
+            return Ownership::Held;
+        }
         let term = &self.enrolled.term;
         let releases = matches!(self.pending, Pending::GiveUp(GiveUp::Release));
         if self.may_be_released || !(releases || term.may_be_recorded()) {
@@ -380,6 +392,11 @@ impl Owned {
 
     /// Reports what the store said of the step, and tells the other calls.
     pub(super) fn finish(&mut self, ownership: Ownership) {
+        if let (Pending::Commit { outcome: None, .. }, Ownership::Held) = (&self.pending, ownership)
+            && let Some(left_out) = self.left_out.take()
+        {
+            self.report(Decision::NotEncoded, Some(&left_out.1));
+        }
         let mut shared = None;
         let decision = match (&mut self.pending, ownership) {
             (Pending::Commit { .. }, Ownership::Held) if self.is_committed => {

@@ -32,8 +32,6 @@ struct Resending {
     moves: u8,
     /// When its time is up, on whatever runtime it is then.
     until: Instant,
-    /// Why the outcome was left out, if it was.
-    left_out: Option<StoreError>,
 }
 
 impl Owned {
@@ -69,21 +67,28 @@ impl Owned {
             on: None,
             moves: 0,
             until,
-            left_out: None,
         }
         .start(handle);
     }
 
     /// Looks whether the store has the outcome, although none of its answers has come.
-    async fn is_recorded(&self) -> bool {
-        let Pending::Commit { outcome, .. } = &self.pending else {
+    pub(super) async fn is_recorded(&mut self) -> bool {
+        let Pending::Commit { outcome, .. } = &mut self.pending else {
             return false;
         };
-        let term = self.term();
-        let Ok(Some(found)) = self.runtime().store.inspect(&term.id).await else {
+        let term = &self.enrolled.term;
+        let Ok(Some(found)) = self.call.guarded().runtime.store.inspect(&term.id).await else {
             return false;
         };
-        term.has_recorded(&found, outcome.as_ref().map(|outcome| &outcome.payload))
+        let left_out = self.left_out.as_deref();
+        let sent = outcome.as_ref().or(left_out.map(|(outcome, _)| outcome));
+        let is_recorded = term.has_recorded(&found, sent.map(|outcome| &outcome.payload));
+        if is_recorded && found.outcome.is_some() {
+            *outcome = outcome
+                .take()
+                .or(self.left_out.take().map(|left_out| left_out.0));
+        }
+        is_recorded
     }
 }
 
@@ -108,12 +113,7 @@ impl Resending {
             // A panic of the store counts as no answer.
             let tried = AssertUnwindSafe(owned.send()).catch_unwind().await;
             let error = match tried.unwrap_or_else(|_| Tried::Failed(StoreError::panicked())) {
-                Tried::Over(ownership) => {
-                    if let (Ownership::Held, Some(why)) = (ownership, &self.left_out) {
-                        owned.not_encoded(why);
-                    }
-                    return owned.finish(ownership);
-                }
+                Tried::Over(ownership) => return owned.finish(ownership),
                 Tried::Hopeless(error) => return owned.give_up(&error),
                 Tried::Failed(error) => error,
             };
@@ -124,8 +124,7 @@ impl Resending {
                 }
                 // The store may be unable to take this outcome, for example because it is large. So
                 // the last try is one without it.
-                if owned.leaves_out_outcome() {
-                    self.left_out = Some(error);
+                if owned.leaves_out_outcome(&error) {
                     continue;
                 }
                 return owned.give_up(&error);
@@ -166,7 +165,6 @@ impl Drop for Resending {
             on: None,
             moves: self.moves + 1,
             until: self.until,
-            left_out: self.left_out.take(),
         }
         .start(Some(handle));
     }

@@ -53,24 +53,17 @@ impl Default for TypeLabel {
 
 impl<'a> CodecContext<'a> {
     pub(crate) fn of_value(id: &'a RecordId, attempt: u64, label: TypeLabel) -> Self {
-        Self {
-            id,
-            attempt,
-            is_error: false,
-            label,
-        }
+        Self::of(false, id, attempt, label)
     }
 
     /// Errors have no versions.
-    pub(crate) fn of_error(id: &'a RecordId, attempt: u64, label: TypeLabel) -> Self {
+    pub(crate) fn of(is_error: bool, id: &'a RecordId, attempt: u64, label: TypeLabel) -> Self {
+        let version = if is_error { 1 } else { label.version };
         Self {
             id,
             attempt,
-            is_error: true,
-            label: TypeLabel {
-                version: 1,
-                ..label
-            },
+            is_error,
+            label: TypeLabel { version, ..label },
         }
     }
 
@@ -80,11 +73,7 @@ impl<'a> CodecContext<'a> {
             version: outcome.version(),
             ..TypeLabel::default()
         };
-        if outcome.is_error {
-            Self::of_error(id, attempt, label)
-        } else {
-            Self::of_value(id, attempt, label)
-        }
+        Self::of(outcome.is_error, id, attempt, label)
     }
 
     /// Returns what the record says of an outcome of this type, which is nothing for most types.

@@ -88,6 +88,7 @@ impl Guarded {
             runtime: &self.runtime,
             request: &self.request,
             attempt: self.attempt(),
+            label: self.request.type_label(),
         }
     }
 }

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::observe::Decision;
 use crate::outcome::Storable;
-use crate::outcome::codec::{CodecContext, CodecFailure};
+use crate::outcome::codec::{CodecContext, CodecFailure, TypeLabel};
 use crate::record::{Encoded, short_type_name};
 use crate::runtime::trace::traced;
 use crate::runtime::{Runtime, RuntimeConfig};
@@ -18,14 +18,14 @@ pub(crate) struct OutcomeWriter<'a> {
     pub(crate) runtime: &'a Runtime,
     pub(crate) request: &'a Request,
     pub(crate) attempt: u64,
+    /// The type of the outcome, as the record has it.
+    pub(crate) label: TypeLabel,
 }
 
 impl OutcomeWriter<'_> {
     /// Encodes a value. If that fails, which is reported, the call is recorded without its outcome.
     pub(crate) fn value<T: Storable<Via>, Via>(&self, value: &T) -> Option<Encoded> {
-        let context =
-            CodecContext::of_value(&self.request.id, self.attempt, self.request.type_label());
-        self.encode(context, value)
+        self.encode(value, false)
             .inspect_err(|failure| self.report(Decision::NotEncoded, failure))
             .ok()
     }
@@ -35,21 +35,21 @@ impl OutcomeWriter<'_> {
     where
         E: Serialize + DeserializeOwned,
     {
-        let context =
-            CodecContext::of_error(&self.request.id, self.attempt, self.request.type_label());
-        self.encode(context, error)
+        self.encode(error, true)
     }
 
-    fn encode<T: Storable<Via>, Via>(
+    /// Encodes a value, or an error that is kept, and reports it if it is not read back as it is.
+    pub(crate) fn encode<T: Storable<Via>, Via>(
         &self,
-        context: CodecContext<'_>,
         value: &T,
+        is_error: bool,
     ) -> Result<Encoded, CodecFailure> {
         let RuntimeConfig {
             codec,
             checks_outcomes,
             ..
         } = &self.runtime.config;
+        let context = CodecContext::of(is_error, &self.request.id, self.attempt, self.label);
         let encoded = codec.encode(context, &value.to_stored())?;
         // The body has run, so the outcome stays as it is.
         if *checks_outcomes

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
+use idem_core::adapter::without_byte_order_mark;
 
 use super::pause::suggested;
 
@@ -45,14 +46,17 @@ impl Verdict {
         if is(headers, "idempotent-replayed", "true") {
             return Self::new(false, Effect::Answer);
         }
-        let problem = Problem::of(headers, body);
+        let code = body.and_then(idempotency_error);
         let (retry, effect) = match status.as_u16() {
             425 | 429 => (true, Effect::None),
-            409 => match problem.code() {
+            409 => match code.as_deref() {
                 Some("already_done" | "duplicate") => (false, Effect::Answer),
                 Some("abandoned" | "attempts_exhausted") => (false, Effect::Possible),
                 Some(_) => (true, Effect::Possible),
-                None if headers.contains_key(RETRY_AFTER) => (true, Effect::Possible),
+                // A body that was not read may have any code.
+                None if body.is_none() || headers.contains_key(RETRY_AFTER) => {
+                    (true, Effect::Possible)
+                }
                 None => (true, Effect::None),
             },
             401 | 403 => (false, Effect::None),
@@ -90,40 +94,19 @@ fn is(headers: &HeaderMap, name: &str, value: &str) -> bool {
         .is_some_and(|found| found.as_bytes().eq_ignore_ascii_case(value.as_bytes()))
 }
 
-/// The error in a response's body: a problem+json of `idem`, or one of Stripe's.
-struct Problem {
-    code: Option<String>,
-}
-
-impl Problem {
-    fn of(headers: &HeaderMap, body: Option<&[u8]>) -> Self {
-        let is_json = headers
-            .get(CONTENT_TYPE)
-            .is_some_and(|value| value.to_str().is_ok_and(|text| text.contains("json")));
-        let value = body
-            .filter(|_| is_json)
-            .and_then(|body| serde_json::from_slice::<serde_json::Value>(body).ok());
-        let error = value.as_ref().and_then(|value| value.get("error"));
-        let error = error.filter(|error| {
-            error
-                .get("type")
-                .is_some_and(|kind| kind == "idempotency_error")
-        });
-        let code = error.map(|error| {
-            error
-                .get("code")
-                .and_then(|code| code.as_str())
-                .unwrap_or_default()
-                .to_owned()
-        });
-        Self { code }
-    }
-
-    /// The code of an `idempotency_error`, empty if it has none; `None` if the response is
-    /// something else.
-    fn code(&self) -> Option<&str> {
-        self.code.as_deref()
-    }
+/// Returns the code of the `idempotency_error` in a body, a problem+json of `idem` or an error of
+/// Stripe's: empty if it has none, and `None` if the body is something else.
+///
+/// The content type is not asked: proxies change or drop it, and a missed code loses a payment.
+fn idempotency_error(body: &[u8]) -> Option<String> {
+    let value: serde_json::Value = serde_json::from_slice(without_byte_order_mark(body)).ok()?;
+    let error = value.get("error").filter(|error| {
+        error
+            .get("type")
+            .is_some_and(|kind| kind == "idempotency_error")
+    })?;
+    let code = error.get("code").and_then(serde_json::Value::as_str);
+    Some(code.unwrap_or_default().to_owned())
 }
 
 #[cfg(test)]
@@ -196,6 +179,30 @@ mod tests {
             (true, Not)
         );
         assert_eq!(judge(409, &json, "{"), (true, Not));
+        // Proxies spell the content type anew, or drop it, and some servers write a byte order mark.
+        for (code, verdict) in [
+            ("in_flight", (true, Possible)),
+            ("already_done", (false, Answer)),
+            ("duplicate", (false, Answer)),
+            ("abandoned", (false, Possible)),
+            ("attempts_exhausted", (false, Possible)),
+        ] {
+            let body = problem(code);
+            for content_type in [
+                "application/problem+json",
+                "Application/Problem+JSON",
+                "APPLICATION/JSON; CHARSET=UTF-8",
+                "text/plain",
+            ] {
+                let headers = [("content-type", content_type)];
+                assert_eq!(judge(409, &headers, &body), verdict, "{content_type}");
+                let marked = format!("\u{feff}{body}");
+                assert_eq!(judge(409, &headers, &marked), verdict, "{content_type}");
+            }
+            assert_eq!(judge(409, &[], &body), verdict, "{code}");
+        }
+        let unread = Verdict::of_response(StatusCode::CONFLICT, &HeaderMap::new(), None);
+        assert_eq!((unread.retry, unread.effect), (true, Possible));
         assert_eq!(judge(503, &json, &problem("store")), (true, Possible));
         assert_eq!(judge(503, &json, &problem("lease_lost")), (true, Possible));
     }

@@ -9,7 +9,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 
 use crate::key::IdempotencyKey;
 use crate::key_rules::KeyRules;
-use crate::media_type::{essence, is_json};
+use crate::media_type::{essence, is_form, is_json};
 use crate::problem::Problem;
 
 /// The key in a field of the body, `None` if there is none.
@@ -23,7 +23,7 @@ pub(super) fn in_body(
     rules: Option<KeyRules>,
 ) -> Result<Option<String>, Problem> {
     let content_type = essence(headers).unwrap_or_default();
-    let found = if content_type == "application/x-www-form-urlencoded" {
+    let found = if is_form(&content_type) {
         in_form(body, pointer.trim_start_matches('/'))
     } else {
         match in_json(body, pointer) {

@@ -293,10 +293,21 @@ enum ServiceOutcome {
 
 impl Serialize for ServiceOutcome {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // A replay is never recorded, and the outcome of a streaming response is omitted.
-        let Self::Live { response, settings } = self else {
-            return serializer.serialize_none();
+        let (response, settings) = match self {
+            Self::Live { response, settings } => (response, settings),
+            // Not recorded again: it is compared with the response that it was read back from.
+            Self::Replayed(stored) => {
+                return ResponseRecord {
+                    status: stored.status,
+                    headers: &stored.headers,
+                    is_recorded: |_: &HeaderName| true,
+                    body: &stored.body,
+                    trailers: Some(&stored.trailers),
+                }
+                .serialize(serializer);
+            }
         };
+        // The outcome of a streaming response is omitted.
         let Some(Whole { data, trailers }) = response.body().as_whole() else {
             return serializer.serialize_none();
         };

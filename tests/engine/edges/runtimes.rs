@@ -13,7 +13,7 @@ use idem::{
     Error, Idempotency, InFlight, MemoryStore, RecordInfo, RecordState, Store, StoreError,
     StoreErrorKind,
 };
-use idem_testkit::{Fault, Step};
+use idem_testkit::{Fault, FaultStore, Step};
 use tokio::sync::Notify;
 use tracing::field::{Field, Visit};
 
@@ -222,6 +222,45 @@ fn p12_an_outcome_that_was_left_out_on_a_tokio_runtime_that_has_ended_is_reporte
     assert_eq!(left_out.count(), 1, "{decisions:?}");
 }
 
+/// Left out is what was sent for ten leases without an answer: it may have arrived.
+#[tokio::test(start_paused = true)]
+async fn p12_an_outcome_that_was_recorded_although_no_answer_came_is_found_after_it_was_left_out() {
+    let lost = || Fault::LoseReply;
+    let too_large = || Fault::Fail(StoreErrorKind::TooLarge);
+    for (name, takes, commits, looks) in [
+        ("a look", Takes::AllSilently, vec![], vec![]),
+        ("a refusal", Takes::OutcomeSilently, vec![], vec![lost()]),
+        ("a second look", Takes::AllSilently, vec![], vec![lost()]),
+        ("too large", Takes::All, vec![lost(), too_large()], vec![]),
+    ] {
+        let store = Commits::default();
+        store.take(takes);
+        let faulty = FaultStore::new(store);
+        for fault in commits {
+            faulty.faults().next(Step::Commit, fault);
+        }
+        for fault in looks {
+            faulty.faults().next(Step::Inspect, fault);
+        }
+        let idempotency = Idempotency::new(faulty);
+        let decisions: Arc<Mutex<Vec<String>>> = Arc::default();
+        let seen = decisions.clone();
+        let _logging = logging(AtEachEvent::new(move |event| {
+            event.record(&mut Decisions(&seen));
+        }));
+        let call = || idempotency.operation("op").key("k").lease(LEASE);
+        call().run(async || Res::Ok(1)).await.unwrap();
+        idempotency.shutdown(LONG).await.unwrap();
+        assert_eq!(
+            *decisions.lock().unwrap(),
+            ["commit_delayed", "executed"],
+            "{name}"
+        );
+        let again = call().run(async || Res::Ok(2)).await.unwrap();
+        assert_eq!(again.into_inner(), 1, "{name}");
+    }
+}
+
 /// A store that does not take all commits.
 #[derive(Clone, Default)]
 struct Commits {
@@ -239,6 +278,10 @@ enum Takes {
     NoOutcome,
     NoOutcomeAndHangs,
     Nothing,
+    /// The replies get lost.
+    AllSilently,
+    /// The replies to commits with an outcome get lost.
+    OutcomeSilently,
 }
 
 impl Commits {
@@ -257,7 +300,13 @@ impl Store for Commits {
                 pending().await
             }
             Takes::All => self.store.commit(commit).await,
-            Takes::NoOutcome if commit.outcome.is_none() => self.store.commit(commit).await,
+            Takes::NoOutcome | Takes::OutcomeSilently if commit.outcome.is_none() => {
+                self.store.commit(commit).await
+            }
+            Takes::AllSilently | Takes::OutcomeSilently => {
+                self.store.commit(commit).await?;
+                Err(StoreError::new(StoreErrorKind::Unavailable, "lost"))
+            }
             _ => Err(StoreError::new(StoreErrorKind::Unavailable, "not now")),
         }
     }

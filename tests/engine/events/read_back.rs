@@ -120,6 +120,14 @@ where
         Ok::<_, Error>(())
     });
     stepped.await.unwrap();
+    operation("settled").settle(&make()).await.unwrap();
+    said("settled");
+    let value = make();
+    operation("settled error")
+        .settle_error(&value)
+        .await
+        .unwrap();
+    said("a settled error");
     // A replay says nothing more of it than before.
     drop(operation("run").run(body).await);
     let decisions = log.decisions();

@@ -11,10 +11,11 @@ use crate::call::start::CallStart;
 use crate::error::{Error, StoreError};
 use crate::observe::Decision;
 use crate::outcome::Storable;
-use crate::outcome::codec::{AnyCodec, CodecContext, CodecFailure, TypeLabel};
-use crate::record::{Encoded, RecordId, RecordInfo, RecordState, Removed, is_step};
+use crate::outcome::codec::{CodecContext, CodecFailure, TypeLabel};
+use crate::record::{RecordId, RecordInfo, RecordState, Removed, is_step};
 use crate::runtime::Runtime;
 use crate::task::current;
+use crate::task::outcome_writer::OutcomeWriter;
 use crate::task::request::Request;
 
 /// # The record: who changes it
@@ -276,14 +277,7 @@ impl Operation<'_> {
     /// Dropped between its two steps, it leaves the record abandoned, one attempt later, after a
     /// lease.
     pub async fn settle<T: Storable<Via>, Via>(self, value: &T) -> Result<(), Error> {
-        let settled = self
-            .settle_with(|codec, id, attempt, label| {
-                codec.encode(
-                    CodecContext::of_value(id, attempt, label),
-                    &value.to_stored(),
-                )
-            })
-            .await;
+        let settled = self.settle_with(value, false).await;
         settled.inspect_err(|_| current::taint())
     }
 
@@ -298,17 +292,14 @@ impl Operation<'_> {
     ///
     /// As [`settle`](Self::settle).
     pub async fn settle_error<E: Keepable>(self, error: &E) -> Result<(), Error> {
-        let settled = self
-            .settle_with(|codec, id, attempt, label| {
-                codec.encode(CodecContext::of_error(id, attempt, label), error)
-            })
-            .await;
+        let settled = self.settle_with(error, true).await;
         settled.inspect_err(|_| current::taint())
     }
 
-    async fn settle_with(
+    async fn settle_with<T: Storable<Via>, Via>(
         mut self,
-        encode: impl Fn(&AnyCodec, &RecordId, u64, TypeLabel) -> Result<Encoded, CodecFailure>,
+        value: &T,
+        is_error: bool,
     ) -> Result<(), Error> {
         let by = self.draft.audit.take();
         let Some((runtime, mut request)) = self.draft.prepare_by_hand().await? else {
@@ -318,15 +309,11 @@ impl Operation<'_> {
             records_type_name: true,
             ..request.type_label()
         };
-        let encode = |id: &RecordId, attempt| {
-            encode(&runtime.config.codec, id, attempt, label).map_err(|error| Error::Config {
-                operation: id.name().into(),
-                reason: format!("the value to settle with cannot be written: {error}").into(),
-            })
-        };
         // A value that fails to encode is refused before anything is changed. Its attempt is known
         // only after the claim.
-        encode(&request.id, 1)?;
+        let context = CodecContext::of(is_error, &request.id, 1, label);
+        let encoded = runtime.config.codec.encode(context, &value.to_stored());
+        encoded.map_err(|why| unwritable(&request.id, &why))?;
         request.by_hand();
         let mut found = None;
         if request.fingerprint.is_none() || request.metadata.is_some() || by.is_some() {
@@ -343,7 +330,15 @@ impl Operation<'_> {
         forget_here(&runtime, &request.id);
         let settled = match runtime.begin(&request).await {
             Ok(CallStart::Owner(owned)) => {
-                let outcome = encode(&request.id, owned.enrolled.term.attempt);
+                let writer = OutcomeWriter {
+                    runtime: &runtime,
+                    request: &request,
+                    attempt: owned.enrolled.term.attempt,
+                    label,
+                };
+                let outcome = writer
+                    .encode(value, is_error)
+                    .map_err(|why| unwritable(&request.id, &why));
                 Owned::new(&runtime, &request, owned)
                     .record_by_hand(outcome, by)
                     .await
@@ -365,6 +360,14 @@ impl Operation<'_> {
             );
         }
         Ok(())
+    }
+}
+
+/// The error of a value to settle with that fails to encode.
+fn unwritable(id: &RecordId, why: &CodecFailure) -> Error {
+    Error::Config {
+        operation: id.name().into(),
+        reason: format!("the value to settle with cannot be written: {why}").into(),
     }
 }
 

@@ -26,10 +26,10 @@ const GZIP: [&[u8]; 2] = [
 
 /// What was logged.
 #[derive(Clone, Default)]
-struct Logs(Arc<Mutex<Vec<u8>>>);
+pub(super) struct Logs(Arc<Mutex<Vec<u8>>>);
 
 impl Logs {
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }
@@ -49,7 +49,7 @@ impl std::io::Write for Logs {
 static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::default()));
 
 /// Logs until the guard is dropped, without the time, whose digits can be any.
-fn logged(most: tracing::Level) -> (Logs, tracing::subscriber::DefaultGuard) {
+pub(super) fn logged(most: tracing::Level) -> (Logs, tracing::subscriber::DefaultGuard) {
     let logs = Logs::default();
     let writer = logs.clone();
     let subscriber = tracing_subscriber::fmt()

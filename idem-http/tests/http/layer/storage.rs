@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::{HeaderMap, HeaderName, StatusCode};
-use axum::response::IntoResponse;
+use axum::response::{AppendHeaders, IntoResponse, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use idem_core::store::{Codec, CodecContext, CodecFailure, CodecId};
@@ -15,6 +15,7 @@ use idem_core::{Idempotency, MemoryStore, erased_serde};
 use idem_http::header;
 use tower::ServiceExt as _;
 
+use super::rows::logged;
 use crate::support::{Site, layer, request, send};
 
 /// JSON, through the objects that other codecs than the default are given.
@@ -100,6 +101,60 @@ async fn a_codec_of_the_author_replays_bytes_headers_and_trailers() {
         assert_eq!(&body.to_bytes()[..], b"\x00\0\0\0\x01\xff");
     }
     assert_eq!(site.runs.load(SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_response_is_read_back_as_it_was_recorded() {
+    let frames = |ends: Vec<Frame<Bytes>>| {
+        let frames = ends.into_iter().map(Ok::<_, std::io::Error>);
+        Body::new(StreamBody::new(futures::stream::iter(frames)))
+    };
+    let message = || Frame::data(Bytes::from_static(b"\x00\0\0\0\x01\xff"));
+    let status = |code: &'static str| {
+        HeaderMap::from_iter([(
+            HeaderName::from_static("grpc-status"),
+            HeaderValue::from_static(code),
+        )])
+    };
+    let grpc = || [(CONTENT_TYPE, "application/grpc")];
+    let headers = AppendHeaders([("link", "</b>"), ("link", "</a>"), ("x-raw", "a\tb")]);
+    let responses: [Box<dyn Fn() -> Response + Send + Sync>; 9] = [
+        Box::new(|| ().into_response()),
+        Box::new(|| "text".into_response()),
+        Box::new(move || (StatusCode::CREATED, headers, "[2,1]").into_response()),
+        Box::new(|| vec![0, 0xff].into_response()),
+        Box::new(|| (StatusCode::NOT_IMPLEMENTED, "kept").into_response()),
+        Box::new(|| "x".repeat(2000).into_response()),
+        Box::new(move || frames(vec![message()]).into_response()),
+        Box::new(move || {
+            let trailers = Frame::trailers(status("0"));
+            (grpc(), frames(vec![message(), trailers])).into_response()
+        }),
+        Box::new(move || (grpc(), status("0")).into_response()),
+    ];
+    let responses = Arc::new(responses);
+    let site = Site::over(
+        Idempotency::builder(MemoryStore::new())
+            .check_outcomes()
+            .build(),
+    );
+    let layer = layer(&site.idempotency).max_body(1000).keep(|_| true);
+    let count = responses.len();
+    let app = site.router_of(layer, move |run| responses[run - 1]());
+    let (logs, _logging) = logged(tracing::Level::DEBUG);
+    for key in (0..count).map(|index| index.to_string()) {
+        for _ in 0..2 {
+            send(&app, request(&key).body(Body::empty()).unwrap()).await;
+        }
+    }
+    let text = logs.text();
+    assert_eq!(site.runs.load(SeqCst), count);
+    assert_eq!(
+        text.matches("decision=\"executed\"").count(),
+        count,
+        "{text}"
+    );
+    assert!(!text.contains("WARN"), "{text}");
 }
 
 #[test]
