@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use idem_core::store::AdminStore as _;
+use idem_core::store::AdminStore;
 use idem_core::store::admin::Listing;
 use idem_core::{Begin, Idempotency, Lookup, StoreError, StoreErrorKind};
 use idem_sqlx::sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
-use idem_sqlx::sqlx::postgres::PgPoolOptions;
-use idem_sqlx::sqlx::{self, AssertSqlSafe, Executor as _};
+use idem_sqlx::sqlx::postgres::{PgPool, PgPoolOptions};
+use idem_sqlx::sqlx::{self, Executor as _};
 use idem_sqlx::{MySqlStore, PostgresStore};
 use idem_testkit::PostgresServer;
 
@@ -33,52 +33,61 @@ async fn with(url: &str, set: &'static str) -> MySqlPool {
 
 /// Makes the calls that each write a record in a way of their own, and each of them twice: through
 /// one store, and then through another one.
-async fn runs_each_body_once(
-    name: &str,
-    [(one_pool, one), (other_pool, other)]: [(&MySqlPool, MySqlStore); 2],
-) {
-    let stores = [(one_pool, runtime(one)), (other_pool, runtime(other))];
-    for key in KEYS {
-        let name = format!("{name}: {key}");
-        let bodies = AtomicU32::new(0);
-        let body = async || Ok::<u32, Failed>(bodies.fetch_add(1, Ordering::Relaxed));
-        for (pool, idempotency) in [0, 1, 0].map(|index: usize| &stores[index]) {
-            let pool: &MySqlPool = pool;
-            let operation = |way| idempotency.operation(way).key(key);
-            let called = operation("names.é").run(body).await;
-            assert_eq!(called.unwrap().into_inner(), 0, "{name}");
-            let called = operation("begun").transaction(pool, async |_| body().await);
-            assert_eq!(called.await.unwrap().into_inner(), 1, "{name}");
-            let mut tx = pool.begin().await.unwrap();
-            let called = operation("within").run_in(&mut tx, async |_| body().await);
-            assert_eq!(called.await.unwrap().into_inner(), 2, "{name}");
-            tx.commit().await.unwrap();
-            if let Begin::Execute(lease) = operation("leased").begin().await.unwrap() {
-                let mut tx = pool.begin().await.unwrap();
-                lease
-                    .commit_in(&mut tx, &body().await.unwrap())
-                    .await
-                    .unwrap();
-                tx.commit().await.unwrap();
+macro_rules! runs_each_body_once {
+    ($name:ident, $Pool:ty, $Store:ty) => {
+        async fn $name(name: &str, [(one_pool, one), (other_pool, other)]: [(&$Pool, $Store); 2]) {
+            let stores = [(one_pool, runtime(one)), (other_pool, runtime(other))];
+            for key in KEYS {
+                let name = format!("{name}: {key}");
+                let bodies = AtomicU32::new(0);
+                let body = async || Ok::<u32, Failed>(bodies.fetch_add(1, Ordering::Relaxed));
+                for (pool, idempotency) in [0, 1, 0].map(|index: usize| &stores[index]) {
+                    let pool: &$Pool = pool;
+                    let operation = |way| idempotency.operation(way).key(key);
+                    let called = operation("names.é").run(body).await;
+                    assert_eq!(called.unwrap().into_inner(), 0, "{name}");
+                    let called = operation("begun").transaction(pool, async |_| body().await);
+                    assert_eq!(called.await.unwrap().into_inner(), 1, "{name}");
+                    let mut tx = pool.begin().await.unwrap();
+                    let called = operation("within").run_in(&mut tx, async |_| body().await);
+                    assert_eq!(called.await.unwrap().into_inner(), 2, "{name}");
+                    tx.commit().await.unwrap();
+                    if let Begin::Execute(lease) = operation("leased").begin().await.unwrap() {
+                        let mut tx = pool.begin().await.unwrap();
+                        lease
+                            .commit_in(&mut tx, &body().await.unwrap())
+                            .await
+                            .unwrap();
+                        tx.commit().await.unwrap();
+                    }
+                    let looked = operation("leased").lookup::<u32>().await.unwrap();
+                    assert!(matches!(looked, Lookup::Outcome(3)), "{name}: {looked:?}");
+                    assert_eq!(bodies.load(Ordering::Relaxed), 4, "{name}");
+                }
+                let [(_, one), (_, other)] = &stores;
+                // Written by one, and ended by the other.
+                let failed = one.operation("released").key(key);
+                let failed = failed.run(async || Err::<u32, _>(Failed::Down));
+                failed.await.unwrap_err();
+                let again = other.operation("released").key(key).run(body).await;
+                assert_eq!(again.unwrap().into_inner(), 4, "{name}");
+                assert!(one.operation("released").key(key).forget().await.unwrap());
+                let looked = other.operation("released").key(key).lookup::<u32>().await;
+                assert!(matches!(looked.unwrap(), Lookup::Unknown), "{name}");
+                let token = one.operation("token").issue(key, LONG).await.unwrap();
+                let submitted = other.operation("token").token(&token, key).run(body).await;
+                assert_eq!(submitted.unwrap().into_inner(), 5, "{name}");
             }
-            let looked = operation("leased").lookup::<u32>().await.unwrap();
-            assert!(matches!(looked, Lookup::Outcome(3)), "{name}: {looked:?}");
-            assert_eq!(bodies.load(Ordering::Relaxed), 4, "{name}");
         }
-        let [(_, one), (_, other)] = &stores;
-        // Written by one, and ended by the other.
-        let failed = one.operation("released").key(key);
-        let failed = failed.run(async || Err::<u32, _>(Failed::Down));
-        failed.await.unwrap_err();
-        let again = other.operation("released").key(key).run(body).await;
-        assert_eq!(again.unwrap().into_inner(), 4, "{name}");
-        assert!(one.operation("released").key(key).forget().await.unwrap());
-        let looked = other.operation("released").key(key).lookup::<u32>().await;
-        assert!(matches!(looked.unwrap(), Lookup::Unknown), "{name}");
-        let token = one.operation("token").issue(key, LONG).await.unwrap();
-        let submitted = other.operation("token").token(&token, key).run(body).await;
-        assert_eq!(submitted.unwrap().into_inner(), 5, "{name}");
-    }
+    };
+}
+runs_each_body_once!(runs_each_body_once, MySqlPool, MySqlStore);
+runs_each_body_once!(runs_each_body_of_postgres_once, PgPool, PostgresStore);
+
+async fn listed(store: &impl AdminStore) -> Vec<String> {
+    let page = store.list(&Listing::all().limit(100)).await.unwrap();
+    let listed = page.records.iter();
+    listed.map(|listed| listed.id.as_str().to_owned()).collect()
 }
 
 async fn a_key_is_one_whatever_a_session_speaks(url: &str) {
@@ -111,14 +120,6 @@ async fn a_key_is_one_whatever_a_session_speaks(url: &str) {
             .unwrap_or_else(|error| panic!("{set}: {error}"));
         let two = [(&pool, store.clone()), (&plain.0, plain.1.clone())];
         runs_each_body_once(set, two).await;
-        let listed = async |store: &MySqlStore| {
-            let page = store.list(&Listing::all().limit(100)).await.unwrap();
-            let ids = page
-                .records
-                .iter()
-                .map(|listed| listed.id.as_str().to_owned());
-            ids.collect::<Vec<_>>()
-        };
         let all = listed(&plain.1).await;
         assert_eq!(all.len(), 5 * KEYS.len(), "{set}");
         assert_eq!(listed(&store).await, all, "{set}");
@@ -210,17 +211,35 @@ async fn a_database_of_postgres_that_cannot_store_each_key_is_refused() {
     );
     pool.close().await;
     PostgresServer::execute_at(&server.url(), "DROP DATABASE in_latin1").await;
+}
 
-    let database = PostgresServer::empty().await;
-    database.store().await;
-    let options = PgPoolOptions::new().after_connect(|on, _| {
-        let set = AssertSqlSafe("SET client_encoding = 'LATIN1'");
-        Box::pin(async move { on.execute(sqlx::raw_sql(set)).await.map(drop) })
-    });
-    let pool = options.connect(&database.url()).await.unwrap();
-    let idempotency = runtime(PostgresStore::new(pool));
-    let error = order(&idempotency, "é", 1).await.unwrap_err();
-    assert!(error.to_string().contains("`client_encoding`"), "{error}");
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_of_postgres_is_one_whatever_a_session_speaks() {
+    let server = PostgresServer::empty().await;
+    let store = server.store().await;
+    let plain = PgPool::connect(&server.url()).await.unwrap();
+    for set in [
+        "SET client_encoding = 'LATIN1'",
+        "SET client_encoding = 'WIN1251'",
+        "SET client_encoding = 'SJIS'",
+        "SET client_encoding = 'SQL_ASCII'",
+    ] {
+        let options = PgPoolOptions::new().max_connections(4);
+        let options = options.after_connect(move |on, _| {
+            Box::pin(async move { on.execute(sqlx::raw_sql(set)).await.map(drop) })
+        });
+        let pool = options.connect(&server.url()).await.unwrap();
+        // Its own connections, and those of the application with its own store.
+        for other in [store.clone(), PostgresStore::new(pool.clone())] {
+            let truncate = "TRUNCATE idem_records";
+            sqlx::raw_sql(truncate).execute(&plain).await.unwrap();
+            let two = [(&pool, other.clone()), (&plain, store.clone())];
+            runs_each_body_of_postgres_once(set, two).await;
+            let all = listed(&store).await;
+            assert_eq!(all.len(), 5 * KEYS.len(), "{set}");
+            assert_eq!(listed(&other).await, all, "{set}");
+        }
+    }
 }
 
 #[tokio::test]
