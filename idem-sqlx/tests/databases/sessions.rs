@@ -2,8 +2,10 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use idem_core::Store as _;
 use idem_core::store::AdminStore;
 use idem_core::store::admin::Listing;
+use idem_core::store::record::{Claim, Owner, Ownership, Renewal};
 use idem_core::{Begin, Idempotency, Lookup, StoreError, StoreErrorKind};
 use idem_sqlx::sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
 use idem_sqlx::sqlx::postgres::{PgPool, PgPoolOptions};
@@ -12,12 +14,14 @@ use idem_sqlx::{MySqlStore, PostgresStore};
 use idem_testkit::PostgresServer;
 
 use crate::failed::Failed;
-use crate::pools::{mysql_at, over_both_servers};
-use crate::{LONG, Server as _, order, runtime};
+use crate::pools::{mysql_at, over_both_servers, postgres_at};
+use crate::{LONG, Server as _, id, order, runtime, until};
 
 over_both_servers! {
     a_key_is_one_whatever_a_session_speaks;
     what_would_change_the_statements_is_refused;
+    a_later_setting_is_refused_too;
+    a_store_records_where_it_has_claimed;
 }
 
 const KEYS: [&str; 6] = ["plain", "é", "Ключ", "日本", "🦀", "[{|}~\\"];
@@ -84,6 +88,38 @@ macro_rules! runs_each_body_once {
 runs_each_body_once!(runs_each_body_once, MySqlPool, MySqlStore);
 runs_each_body_once!(runs_each_body_of_postgres_once, PgPool, PostgresStore);
 
+/// Renews leases, and deletes rows that have expired.
+async fn renews_and_sweeps(set: &str, store: &MySqlStore, pool: &MySqlPool) {
+    let mut leases = Vec::new();
+    for key in ["a", "b"] {
+        let claim = Claim::new(id(key), Owner::generate(), LONG, LONG * 2);
+        store.claim(&claim).await.unwrap();
+        leases.push(Renewal::new(claim.id, claim.owner, LONG * 3));
+    }
+    for renewed in store.renew(&leases).await {
+        assert_eq!(renewed.unwrap(), Ownership::Held, "{set}");
+    }
+    for lease in leases {
+        let expire = "UPDATE idem_records SET expires_at = '2001-01-01', sweep_at = '2001-01-01' \
+                      WHERE operation = 'orders' AND `key` = ?";
+        sqlx::query(expire)
+            .bind(lease.id.key())
+            .execute(pool)
+            .await
+            .unwrap();
+    }
+    until("what has expired is swept", async || {
+        store.sweep().await.unwrap();
+        let left = "SELECT count(*) FROM idem_records WHERE operation = 'orders'";
+        sqlx::query_scalar::<_, i64>(left)
+            .fetch_one(pool)
+            .await
+            .unwrap()
+            == 0
+    })
+    .await;
+}
+
 async fn listed(store: &impl AdminStore) -> Vec<String> {
     let page = store.list(&Listing::all().limit(100)).await.unwrap();
     let listed = page.records.iter();
@@ -106,6 +142,7 @@ async fn a_key_is_one_whatever_a_session_speaks(url: &str) {
         "SET collation_connection = ucs2_general_ci",
         "SET sql_mode = CONCAT(@@sql_mode, ',ANSI_QUOTES,NO_BACKSLASH_ESCAPES,HIGH_NOT_PRECEDENCE')",
         "SET sql_mode = ''",
+        "SET sql_safe_updates = 1",
         "SET time_zone = '+13:00'",
     ] {
         sqlx::raw_sql("DELETE FROM idem_records")
@@ -120,6 +157,7 @@ async fn a_key_is_one_whatever_a_session_speaks(url: &str) {
             .unwrap_or_else(|error| panic!("{set}: {error}"));
         let two = [(&pool, store.clone()), (&plain.0, plain.1.clone())];
         runs_each_body_once(set, two).await;
+        renews_and_sweeps(set, &store, &plain.0).await;
         let all = listed(&plain.1).await;
         assert_eq!(all.len(), 5 * KEYS.len(), "{set}");
         assert_eq!(listed(&store).await, all, "{set}");
@@ -154,7 +192,15 @@ async fn is_refused(store: impl Fn() -> MySqlStore, because: &str) {
 }
 
 async fn what_would_change_the_statements_is_refused(url: &str) {
-    let (pool, _) = mysql_at(url).await;
+    let (pool, store) = mysql_at(url).await;
+    let looked_at = runtime(store);
+    for n in 0..9 {
+        // After so many, a claim expects to find nothing.
+        let claimed = looked_at.operation("begun").key(&n);
+        let called = claimed.transaction(&pool, async |_| Ok::<_, Failed>(1));
+        called.await.unwrap();
+        order(&looked_at, &format!("{n}"), 1).await.unwrap();
+    }
     for (set, because) in [
         ("SET autocommit = 0", "`autocommit`"),
         ("SET completion_type = CHAIN", "`completion_type`"),
@@ -170,20 +216,140 @@ async fn what_would_change_the_statements_is_refused(url: &str) {
         if because == "`sql_mode`" && !server.contains("MariaDB") {
             continue;
         }
-        let pool = with(url, set).await;
-        is_refused(|| MySqlStore::new(pool.clone()), because).await;
+        let bad = with(url, set).await;
+        is_refused(|| MySqlStore::new(bad.clone()), because).await;
         // The first is no matter in a transaction, and the other has no `BEGIN`.
         if ["SET autocommit = 0", "SET sql_mode = 'ORACLE'"].contains(&set) {
             continue;
         }
         // Where the transaction is what looks first.
-        let called = Idempotency::new(MySqlStore::new(pool.clone()));
-        let mut tx = pool.begin().await.unwrap();
+        let called = Idempotency::new(MySqlStore::new(bad.clone()));
+        let mut tx = bad.begin().await.unwrap();
         let called = called.operation("tx").key("k");
         let error = called.run_in(&mut tx, async |_| Ok::<_, Failed>(1)).await;
         let error = error.unwrap_err();
         assert!(error.to_string().contains(because), "{error}");
+        // Where a store has looked at other connections.
+        for operation in ["begun", "new"] {
+            let called = looked_at.operation(operation).key(set);
+            let called = called.transaction(&bad, async |_| Err::<u32, _>(Failed::Down));
+            let error = called.await.unwrap_err();
+            assert!(error.to_string().contains(because), "{error}");
+        }
+        let mut tx = bad.begin().await.unwrap();
+        let called = looked_at.operation("begun").key(set);
+        let called = called.run_in(&mut tx, async |_| Err::<u32, _>(Failed::Down));
+        let error = called.await.unwrap_err();
+        assert!(error.to_string().contains(because), "{error}");
+        drop(tx);
+        let Begin::Execute(lease) = looked_at
+            .operation("leased")
+            .key(set)
+            .begin()
+            .await
+            .unwrap()
+        else {
+            panic!("{set}: the key is taken")
+        };
+        let mut tx = bad.begin().await.unwrap();
+        let error = lease.commit_in(&mut tx, &1).await.unwrap_err();
+        assert!(error.to_string().contains(because), "{error}");
     }
+}
+
+/// The one connection of a pool gets a setting after it was looked at.
+async fn a_later_setting_is_refused_too(url: &str) {
+    let (plain, _) = mysql_at(url).await;
+    for (set, because) in [
+        ("SET autocommit = 0", "`autocommit`"),
+        ("SET completion_type = CHAIN", "`completion_type`"),
+        ("SET sql_select_limit = 1", "`sql_select_limit`"),
+        ("SET timestamp = 1700000000", "`timestamp`"),
+        ("SET timestamp = 2000000000", "`timestamp`"),
+    ] {
+        let pool = MySqlPoolOptions::new().max_connections(1);
+        let pool = pool.connect(url).await.unwrap();
+        let store = MySqlStore::new(pool.clone());
+        let idempotency = runtime(store.clone());
+        order(&idempotency, "looked at", 1).await.unwrap();
+        let held = Claim::new(id(set), Owner::generate(), LONG, LONG * 2);
+        store.claim(&held).await.unwrap();
+        sqlx::raw_sql(set).execute(&pool).await.unwrap();
+        let error = order(&idempotency, &format!("{set}, new"), 1)
+            .await
+            .unwrap_err();
+        assert!(error.to_string().contains(because), "{set}: {error}");
+        let renewal = Renewal::new(held.id, held.owner, LONG * 2);
+        let renewed = store.renew(&[renewal]).await.remove(0);
+        let error = renewed.unwrap_err();
+        assert!(error.to_string().contains(because), "{set}: {error}");
+        let error = store.sweep().await.unwrap_err();
+        assert!(error.to_string().contains(because), "{set}: {error}");
+    }
+    let all = "SELECT count(*) FROM idem_records WHERE operation = 'orders'";
+    let all: i64 = sqlx::query_scalar(all).fetch_one(&plain).await.unwrap();
+    assert_eq!(all, 1 + 5);
+}
+
+/// The connection that records the outcome would find another table by the name.
+macro_rules! records_where_it_has_claimed {
+    ($name:ident, $Pool:ident, $PoolOptions:ident, $Store:ident, $elsewhere:literal) => {
+        async fn $name(plain: &$Pool, create: &'static str) {
+            sqlx::raw_sql(create).execute(plain).await.unwrap();
+            let elsewhere = $Store::builder(plain.clone()).table("elsewhere.idem_records");
+            elsewhere.build().migrate().await.unwrap();
+            let options = (*plain.connect_options()).clone();
+            let pool = $PoolOptions::new().max_connections(1);
+            let pool = pool.connect_with(options).await.unwrap();
+            let idempotency = runtime($Store::new(pool.clone()));
+            for key in ["a", "b"] {
+                let bodies = AtomicU32::new(0);
+                for _ in 0..2 {
+                    let body = async || {
+                        sqlx::raw_sql($elsewhere).execute(&pool).await?;
+                        Ok::<u32, Failed>(bodies.fetch_add(1, Ordering::Relaxed))
+                    };
+                    let called = idempotency.operation("moved").key(key).run(body).await;
+                    assert_eq!(called.unwrap().into_inner(), 0);
+                }
+                let operation = || idempotency.operation("leased").key(key);
+                let Begin::Execute(lease) = operation().begin().await.unwrap() else {
+                    panic!("{key} is taken")
+                };
+                let mut tx = pool.begin().await.unwrap();
+                lease.commit_in(&mut tx, &7).await.unwrap();
+                tx.commit().await.unwrap();
+                let looked = operation().lookup::<u32>().await.unwrap();
+                assert!(matches!(looked, Lookup::Outcome(7)), "{looked:?}");
+            }
+        }
+    };
+}
+records_where_it_has_claimed!(
+    postgres_records_where_it_has_claimed,
+    PgPool,
+    PgPoolOptions,
+    PostgresStore,
+    "SET search_path = elsewhere"
+);
+records_where_it_has_claimed!(
+    mysql_records_where_it_has_claimed,
+    MySqlPool,
+    MySqlPoolOptions,
+    MySqlStore,
+    "USE elsewhere"
+);
+
+async fn a_store_records_where_it_has_claimed(url: &str) {
+    let (plain, _) = mysql_at(url).await;
+    let create = "CREATE DATABASE IF NOT EXISTS elsewhere";
+    mysql_records_where_it_has_claimed(&plain, create).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_of_postgres_records_where_it_has_claimed() {
+    let (plain, _) = postgres_at(&PostgresServer::empty().await.url()).await;
+    postgres_records_where_it_has_claimed(&plain, "CREATE SCHEMA elsewhere").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

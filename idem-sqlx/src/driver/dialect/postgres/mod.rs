@@ -290,9 +290,10 @@ impl Dialect for Postgresql {
         if !row.try_get::<bool, _>(0)? {
             return Ok(Schema::Missing);
         }
-        Ok(Schema::Marked(
-            row.try_get::<Option<String>, _>(1)?.unwrap_or_default(),
-        ))
+        Ok(Schema::Marked {
+            mark: row.try_get::<Option<String>, _>(1)?.unwrap_or_default(),
+            schema: row.try_get_unchecked(3)?,
+        })
     }
 
     async fn create(&self, on: &mut PgConnection) -> Result<(), sqlx::Error> {

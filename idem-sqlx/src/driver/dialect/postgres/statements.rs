@@ -131,7 +131,10 @@ impl Statements {
             table: TableStatements {
                 schema: format!(
                     "SELECT to_regclass($1) IS NOT NULL, \
-                     obj_description(to_regclass($1), 'pg_class'), {TAKES_ANY_TEXT}"
+                     obj_description(to_regclass($1), 'pg_class'), {TAKES_ANY_TEXT}, \
+                     (SELECT convert_to(nspname::text, 'UTF8') FROM pg_catalog.pg_class AS c \
+                     JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
+                     WHERE c.oid = to_regclass($1) AND c.relpersistence <> 't')"
                 )
                 .into(),
                 create: create(table).into(),
