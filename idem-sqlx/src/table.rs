@@ -29,6 +29,19 @@ impl Table {
         })
     }
 
+    /// Returns the same table with the schema in which a connection has found it, unless one was
+    /// given, or this one is not of plain characters.
+    pub(crate) fn found_in(&self, schema: Option<String>) -> Self {
+        let is_plain = |text: &String| {
+            text.chars()
+                .all(|c| c.is_ascii_alphanumeric() || "_-$".contains(c))
+        };
+        Self {
+            schema: self.schema.clone().or(schema.filter(is_plain)),
+            name: self.name.clone(),
+        }
+    }
+
     #[cfg(any(feature = "mysql", feature = "sqlite"))]
     pub(crate) fn schema(&self) -> Option<&str> {
         self.schema.as_deref()

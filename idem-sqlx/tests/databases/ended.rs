@@ -3,6 +3,7 @@
 
 use idem_core::store::record::{Claim, Owner, Ownership, Removed, Renewal};
 use idem_core::{Error, Store as _};
+use idem_sqlx::guard;
 use idem_sqlx::sqlx;
 use idem_sqlx::sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use idem_sqlx::sqlx::postgres::{PgPool, PgPoolOptions};
@@ -306,6 +307,27 @@ macro_rules! stale {
                 }
                 assert!(failures <= CONNECTIONS, "{name}: {failures}");
                 assert!(!transaction(&key(3000)).await.unwrap(), "{name}");
+                // As does a transaction around a guarded call, or around the application's rows.
+                for guarded in [true, false] {
+                    all(leaves).await;
+                    database.execute(alter).await;
+                    let mut failures = 0;
+                    for n in 0..3 * CONNECTIONS {
+                        let key = key(4000 + n);
+                        let called = guard::transaction(&pool, async |tx| {
+                            if guarded {
+                                let call = idempotency.operation("guarded").key(&key);
+                                call.run_in(tx, async |_| Ok::<u32, Failed>(4)).await?;
+                            } else {
+                                let write = "DELETE FROM idem_records WHERE operation = 'none'";
+                                sqlx::raw_sql(write).execute(&mut **tx).await?;
+                            }
+                            Ok::<_, Failed>(())
+                        });
+                        failures += u32::from(called.await.is_err());
+                    }
+                    assert!(failures <= CONNECTIONS, "{name}: {failures}");
+                }
                 pool.close().await;
             }
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use idem_core::store::Transaction as _;
 use idem_core::store::record::{Claim, Claimed};
-use idem_core::{Error, Idempotency, InFlight, Store};
+use idem_core::{Error, Idempotency, InFlight, Lookup, Store};
 use idem_sqlx::sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use idem_sqlx::sqlx::postgres::PgPool;
 use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
@@ -334,8 +334,21 @@ async fn a_connection_to_a_shared_cache_that_reads_what_is_not_committed_replays
         .run_in(&mut owner, async |_| Ok::<_, Failed>(7_u32))
         .await
         .unwrap();
+    let looked = operation().lookup::<u32>().await;
+    assert!(!matches!(looked, Ok(Lookup::Outcome(_))), "{looked:?}");
+    let separate = operation().run(async || Ok::<_, Failed>(8_u32)).await;
+    separate.unwrap_err();
+    // The owner's own transaction sees its row.
+    let again = operation().run_in(&mut owner, async |_| Ok::<_, Failed>(8_u32));
+    assert!(again.await.unwrap().is_replayed());
     let duplicate = operation().transaction(&pool, async |_| Ok::<_, Failed>(8_u32));
     let answer = tokio::time::timeout(WAIT, duplicate).await;
     assert!(!matches!(answer, Ok(Ok(_))), "{answer:?}");
     owner.rollback().await.unwrap();
+    for replays in [false, true, true] {
+        let separate = operation().run(async || Ok::<_, Failed>(8_u32)).await;
+        assert_eq!(separate.unwrap().is_replayed(), replays);
+    }
+    let looked = operation().lookup::<u32>().await;
+    assert!(matches!(looked, Ok(Lookup::Outcome(8))), "{looked:?}");
 }

@@ -36,6 +36,7 @@ mod mysql;
 mod observing;
 mod other_driver;
 mod own;
+mod passing;
 mod pools;
 mod postgres;
 mod proxied;

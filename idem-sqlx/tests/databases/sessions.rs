@@ -2,22 +2,26 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use idem_core::store::AdminStore as _;
+use idem_core::Store as _;
+use idem_core::store::AdminStore;
 use idem_core::store::admin::Listing;
+use idem_core::store::record::{Claim, Owner, Ownership, Renewal};
 use idem_core::{Begin, Idempotency, Lookup, StoreError, StoreErrorKind};
 use idem_sqlx::sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
-use idem_sqlx::sqlx::postgres::PgPoolOptions;
-use idem_sqlx::sqlx::{self, AssertSqlSafe, Executor as _};
+use idem_sqlx::sqlx::postgres::{PgPool, PgPoolOptions};
+use idem_sqlx::sqlx::{self, Executor as _};
 use idem_sqlx::{MySqlStore, PostgresStore};
 use idem_testkit::PostgresServer;
 
 use crate::failed::Failed;
-use crate::pools::{mysql_at, over_both_servers};
-use crate::{LONG, Server as _, order, runtime};
+use crate::pools::{mysql_at, over_both_servers, postgres_at};
+use crate::{LONG, Server as _, id, order, runtime, until};
 
 over_both_servers! {
     a_key_is_one_whatever_a_session_speaks;
     what_would_change_the_statements_is_refused;
+    a_later_setting_is_refused_too;
+    a_store_records_where_it_has_claimed;
 }
 
 const KEYS: [&str; 6] = ["plain", "é", "Ключ", "日本", "🦀", "[{|}~\\"];
@@ -33,52 +37,93 @@ async fn with(url: &str, set: &'static str) -> MySqlPool {
 
 /// Makes the calls that each write a record in a way of their own, and each of them twice: through
 /// one store, and then through another one.
-async fn runs_each_body_once(
-    name: &str,
-    [(one_pool, one), (other_pool, other)]: [(&MySqlPool, MySqlStore); 2],
-) {
-    let stores = [(one_pool, runtime(one)), (other_pool, runtime(other))];
-    for key in KEYS {
-        let name = format!("{name}: {key}");
-        let bodies = AtomicU32::new(0);
-        let body = async || Ok::<u32, Failed>(bodies.fetch_add(1, Ordering::Relaxed));
-        for (pool, idempotency) in [0, 1, 0].map(|index: usize| &stores[index]) {
-            let pool: &MySqlPool = pool;
-            let operation = |way| idempotency.operation(way).key(key);
-            let called = operation("names.é").run(body).await;
-            assert_eq!(called.unwrap().into_inner(), 0, "{name}");
-            let called = operation("begun").transaction(pool, async |_| body().await);
-            assert_eq!(called.await.unwrap().into_inner(), 1, "{name}");
-            let mut tx = pool.begin().await.unwrap();
-            let called = operation("within").run_in(&mut tx, async |_| body().await);
-            assert_eq!(called.await.unwrap().into_inner(), 2, "{name}");
-            tx.commit().await.unwrap();
-            if let Begin::Execute(lease) = operation("leased").begin().await.unwrap() {
-                let mut tx = pool.begin().await.unwrap();
-                lease
-                    .commit_in(&mut tx, &body().await.unwrap())
-                    .await
-                    .unwrap();
-                tx.commit().await.unwrap();
+macro_rules! runs_each_body_once {
+    ($name:ident, $Pool:ty, $Store:ty) => {
+        async fn $name(name: &str, [(one_pool, one), (other_pool, other)]: [(&$Pool, $Store); 2]) {
+            let stores = [(one_pool, runtime(one)), (other_pool, runtime(other))];
+            for key in KEYS {
+                let name = format!("{name}: {key}");
+                let bodies = AtomicU32::new(0);
+                let body = async || Ok::<u32, Failed>(bodies.fetch_add(1, Ordering::Relaxed));
+                for (pool, idempotency) in [0, 1, 0].map(|index: usize| &stores[index]) {
+                    let pool: &$Pool = pool;
+                    let operation = |way| idempotency.operation(way).key(key);
+                    let called = operation("names.é").run(body).await;
+                    assert_eq!(called.unwrap().into_inner(), 0, "{name}");
+                    let called = operation("begun").transaction(pool, async |_| body().await);
+                    assert_eq!(called.await.unwrap().into_inner(), 1, "{name}");
+                    let mut tx = pool.begin().await.unwrap();
+                    let called = operation("within").run_in(&mut tx, async |_| body().await);
+                    assert_eq!(called.await.unwrap().into_inner(), 2, "{name}");
+                    tx.commit().await.unwrap();
+                    if let Begin::Execute(lease) = operation("leased").begin().await.unwrap() {
+                        let mut tx = pool.begin().await.unwrap();
+                        lease
+                            .commit_in(&mut tx, &body().await.unwrap())
+                            .await
+                            .unwrap();
+                        tx.commit().await.unwrap();
+                    }
+                    let looked = operation("leased").lookup::<u32>().await.unwrap();
+                    assert!(matches!(looked, Lookup::Outcome(3)), "{name}: {looked:?}");
+                    assert_eq!(bodies.load(Ordering::Relaxed), 4, "{name}");
+                }
+                let [(_, one), (_, other)] = &stores;
+                // Written by one, and ended by the other.
+                let failed = one.operation("released").key(key);
+                let failed = failed.run(async || Err::<u32, _>(Failed::Down));
+                failed.await.unwrap_err();
+                let again = other.operation("released").key(key).run(body).await;
+                assert_eq!(again.unwrap().into_inner(), 4, "{name}");
+                assert!(one.operation("released").key(key).forget().await.unwrap());
+                let looked = other.operation("released").key(key).lookup::<u32>().await;
+                assert!(matches!(looked.unwrap(), Lookup::Unknown), "{name}");
+                let token = one.operation("token").issue(key, LONG).await.unwrap();
+                let submitted = other.operation("token").token(&token, key).run(body).await;
+                assert_eq!(submitted.unwrap().into_inner(), 5, "{name}");
             }
-            let looked = operation("leased").lookup::<u32>().await.unwrap();
-            assert!(matches!(looked, Lookup::Outcome(3)), "{name}: {looked:?}");
-            assert_eq!(bodies.load(Ordering::Relaxed), 4, "{name}");
         }
-        let [(_, one), (_, other)] = &stores;
-        // Written by one, and ended by the other.
-        let failed = one.operation("released").key(key);
-        let failed = failed.run(async || Err::<u32, _>(Failed::Down));
-        failed.await.unwrap_err();
-        let again = other.operation("released").key(key).run(body).await;
-        assert_eq!(again.unwrap().into_inner(), 4, "{name}");
-        assert!(one.operation("released").key(key).forget().await.unwrap());
-        let looked = other.operation("released").key(key).lookup::<u32>().await;
-        assert!(matches!(looked.unwrap(), Lookup::Unknown), "{name}");
-        let token = one.operation("token").issue(key, LONG).await.unwrap();
-        let submitted = other.operation("token").token(&token, key).run(body).await;
-        assert_eq!(submitted.unwrap().into_inner(), 5, "{name}");
+    };
+}
+runs_each_body_once!(runs_each_body_once, MySqlPool, MySqlStore);
+runs_each_body_once!(runs_each_body_of_postgres_once, PgPool, PostgresStore);
+
+/// Renews leases, and deletes rows that have expired.
+async fn renews_and_sweeps(set: &str, store: &MySqlStore, pool: &MySqlPool) {
+    let mut leases = Vec::new();
+    for key in ["a", "b"] {
+        let claim = Claim::new(id(key), Owner::generate(), LONG, LONG * 2);
+        store.claim(&claim).await.unwrap();
+        leases.push(Renewal::new(claim.id, claim.owner, LONG * 3));
     }
+    for renewed in store.renew(&leases).await {
+        assert_eq!(renewed.unwrap(), Ownership::Held, "{set}");
+    }
+    for lease in leases {
+        let expire = "UPDATE idem_records SET expires_at = '2001-01-01', sweep_at = '2001-01-01' \
+                      WHERE operation = 'orders' AND `key` = ?";
+        sqlx::query(expire)
+            .bind(lease.id.key())
+            .execute(pool)
+            .await
+            .unwrap();
+    }
+    until("what has expired is swept", async || {
+        store.sweep().await.unwrap();
+        let left = "SELECT count(*) FROM idem_records WHERE operation = 'orders'";
+        sqlx::query_scalar::<_, i64>(left)
+            .fetch_one(pool)
+            .await
+            .unwrap()
+            == 0
+    })
+    .await;
+}
+
+async fn listed(store: &impl AdminStore) -> Vec<String> {
+    let page = store.list(&Listing::all().limit(100)).await.unwrap();
+    let listed = page.records.iter();
+    listed.map(|listed| listed.id.as_str().to_owned()).collect()
 }
 
 async fn a_key_is_one_whatever_a_session_speaks(url: &str) {
@@ -97,6 +142,7 @@ async fn a_key_is_one_whatever_a_session_speaks(url: &str) {
         "SET collation_connection = ucs2_general_ci",
         "SET sql_mode = CONCAT(@@sql_mode, ',ANSI_QUOTES,NO_BACKSLASH_ESCAPES,HIGH_NOT_PRECEDENCE')",
         "SET sql_mode = ''",
+        "SET sql_safe_updates = 1",
         "SET time_zone = '+13:00'",
     ] {
         sqlx::raw_sql("DELETE FROM idem_records")
@@ -111,14 +157,7 @@ async fn a_key_is_one_whatever_a_session_speaks(url: &str) {
             .unwrap_or_else(|error| panic!("{set}: {error}"));
         let two = [(&pool, store.clone()), (&plain.0, plain.1.clone())];
         runs_each_body_once(set, two).await;
-        let listed = async |store: &MySqlStore| {
-            let page = store.list(&Listing::all().limit(100)).await.unwrap();
-            let ids = page
-                .records
-                .iter()
-                .map(|listed| listed.id.as_str().to_owned());
-            ids.collect::<Vec<_>>()
-        };
+        renews_and_sweeps(set, &store, &plain.0).await;
         let all = listed(&plain.1).await;
         assert_eq!(all.len(), 5 * KEYS.len(), "{set}");
         assert_eq!(listed(&store).await, all, "{set}");
@@ -153,7 +192,15 @@ async fn is_refused(store: impl Fn() -> MySqlStore, because: &str) {
 }
 
 async fn what_would_change_the_statements_is_refused(url: &str) {
-    let (pool, _) = mysql_at(url).await;
+    let (pool, store) = mysql_at(url).await;
+    let looked_at = runtime(store);
+    for n in 0..9 {
+        // After so many, a claim expects to find nothing.
+        let claimed = looked_at.operation("begun").key(&n);
+        let called = claimed.transaction(&pool, async |_| Ok::<_, Failed>(1));
+        called.await.unwrap();
+        order(&looked_at, &format!("{n}"), 1).await.unwrap();
+    }
     for (set, because) in [
         ("SET autocommit = 0", "`autocommit`"),
         ("SET completion_type = CHAIN", "`completion_type`"),
@@ -169,20 +216,140 @@ async fn what_would_change_the_statements_is_refused(url: &str) {
         if because == "`sql_mode`" && !server.contains("MariaDB") {
             continue;
         }
-        let pool = with(url, set).await;
-        is_refused(|| MySqlStore::new(pool.clone()), because).await;
+        let bad = with(url, set).await;
+        is_refused(|| MySqlStore::new(bad.clone()), because).await;
         // The first is no matter in a transaction, and the other has no `BEGIN`.
         if ["SET autocommit = 0", "SET sql_mode = 'ORACLE'"].contains(&set) {
             continue;
         }
         // Where the transaction is what looks first.
-        let called = Idempotency::new(MySqlStore::new(pool.clone()));
-        let mut tx = pool.begin().await.unwrap();
+        let called = Idempotency::new(MySqlStore::new(bad.clone()));
+        let mut tx = bad.begin().await.unwrap();
         let called = called.operation("tx").key("k");
         let error = called.run_in(&mut tx, async |_| Ok::<_, Failed>(1)).await;
         let error = error.unwrap_err();
         assert!(error.to_string().contains(because), "{error}");
+        // Where a store has looked at other connections.
+        for operation in ["begun", "new"] {
+            let called = looked_at.operation(operation).key(set);
+            let called = called.transaction(&bad, async |_| Err::<u32, _>(Failed::Down));
+            let error = called.await.unwrap_err();
+            assert!(error.to_string().contains(because), "{error}");
+        }
+        let mut tx = bad.begin().await.unwrap();
+        let called = looked_at.operation("begun").key(set);
+        let called = called.run_in(&mut tx, async |_| Err::<u32, _>(Failed::Down));
+        let error = called.await.unwrap_err();
+        assert!(error.to_string().contains(because), "{error}");
+        drop(tx);
+        let Begin::Execute(lease) = looked_at
+            .operation("leased")
+            .key(set)
+            .begin()
+            .await
+            .unwrap()
+        else {
+            panic!("{set}: the key is taken")
+        };
+        let mut tx = bad.begin().await.unwrap();
+        let error = lease.commit_in(&mut tx, &1).await.unwrap_err();
+        assert!(error.to_string().contains(because), "{error}");
     }
+}
+
+/// The one connection of a pool gets a setting after it was looked at.
+async fn a_later_setting_is_refused_too(url: &str) {
+    let (plain, _) = mysql_at(url).await;
+    for (set, because) in [
+        ("SET autocommit = 0", "`autocommit`"),
+        ("SET completion_type = CHAIN", "`completion_type`"),
+        ("SET sql_select_limit = 1", "`sql_select_limit`"),
+        ("SET timestamp = 1700000000", "`timestamp`"),
+        ("SET timestamp = 2000000000", "`timestamp`"),
+    ] {
+        let pool = MySqlPoolOptions::new().max_connections(1);
+        let pool = pool.connect(url).await.unwrap();
+        let store = MySqlStore::new(pool.clone());
+        let idempotency = runtime(store.clone());
+        order(&idempotency, "looked at", 1).await.unwrap();
+        let held = Claim::new(id(set), Owner::generate(), LONG, LONG * 2);
+        store.claim(&held).await.unwrap();
+        sqlx::raw_sql(set).execute(&pool).await.unwrap();
+        let error = order(&idempotency, &format!("{set}, new"), 1)
+            .await
+            .unwrap_err();
+        assert!(error.to_string().contains(because), "{set}: {error}");
+        let renewal = Renewal::new(held.id, held.owner, LONG * 2);
+        let renewed = store.renew(&[renewal]).await.remove(0);
+        let error = renewed.unwrap_err();
+        assert!(error.to_string().contains(because), "{set}: {error}");
+        let error = store.sweep().await.unwrap_err();
+        assert!(error.to_string().contains(because), "{set}: {error}");
+    }
+    let all = "SELECT count(*) FROM idem_records WHERE operation = 'orders'";
+    let all: i64 = sqlx::query_scalar(all).fetch_one(&plain).await.unwrap();
+    assert_eq!(all, 1 + 5);
+}
+
+/// The connection that records the outcome would find another table by the name.
+macro_rules! records_where_it_has_claimed {
+    ($name:ident, $Pool:ident, $PoolOptions:ident, $Store:ident, $elsewhere:literal) => {
+        async fn $name(plain: &$Pool, create: &'static str) {
+            sqlx::raw_sql(create).execute(plain).await.unwrap();
+            let elsewhere = $Store::builder(plain.clone()).table("elsewhere.idem_records");
+            elsewhere.build().migrate().await.unwrap();
+            let options = (*plain.connect_options()).clone();
+            let pool = $PoolOptions::new().max_connections(1);
+            let pool = pool.connect_with(options).await.unwrap();
+            let idempotency = runtime($Store::new(pool.clone()));
+            for key in ["a", "b"] {
+                let bodies = AtomicU32::new(0);
+                for _ in 0..2 {
+                    let body = async || {
+                        sqlx::raw_sql($elsewhere).execute(&pool).await?;
+                        Ok::<u32, Failed>(bodies.fetch_add(1, Ordering::Relaxed))
+                    };
+                    let called = idempotency.operation("moved").key(key).run(body).await;
+                    assert_eq!(called.unwrap().into_inner(), 0);
+                }
+                let operation = || idempotency.operation("leased").key(key);
+                let Begin::Execute(lease) = operation().begin().await.unwrap() else {
+                    panic!("{key} is taken")
+                };
+                let mut tx = pool.begin().await.unwrap();
+                lease.commit_in(&mut tx, &7).await.unwrap();
+                tx.commit().await.unwrap();
+                let looked = operation().lookup::<u32>().await.unwrap();
+                assert!(matches!(looked, Lookup::Outcome(7)), "{looked:?}");
+            }
+        }
+    };
+}
+records_where_it_has_claimed!(
+    postgres_records_where_it_has_claimed,
+    PgPool,
+    PgPoolOptions,
+    PostgresStore,
+    "SET search_path = elsewhere"
+);
+records_where_it_has_claimed!(
+    mysql_records_where_it_has_claimed,
+    MySqlPool,
+    MySqlPoolOptions,
+    MySqlStore,
+    "USE elsewhere"
+);
+
+async fn a_store_records_where_it_has_claimed(url: &str) {
+    let (plain, _) = mysql_at(url).await;
+    let create = "CREATE DATABASE IF NOT EXISTS elsewhere";
+    mysql_records_where_it_has_claimed(&plain, create).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_of_postgres_records_where_it_has_claimed() {
+    let (plain, _) = postgres_at(&PostgresServer::empty().await.url()).await;
+    postgres_records_where_it_has_claimed(&plain, "CREATE SCHEMA elsewhere").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -210,17 +377,35 @@ async fn a_database_of_postgres_that_cannot_store_each_key_is_refused() {
     );
     pool.close().await;
     PostgresServer::execute_at(&server.url(), "DROP DATABASE in_latin1").await;
+}
 
-    let database = PostgresServer::empty().await;
-    database.store().await;
-    let options = PgPoolOptions::new().after_connect(|on, _| {
-        let set = AssertSqlSafe("SET client_encoding = 'LATIN1'");
-        Box::pin(async move { on.execute(sqlx::raw_sql(set)).await.map(drop) })
-    });
-    let pool = options.connect(&database.url()).await.unwrap();
-    let idempotency = runtime(PostgresStore::new(pool));
-    let error = order(&idempotency, "é", 1).await.unwrap_err();
-    assert!(error.to_string().contains("`client_encoding`"), "{error}");
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_of_postgres_is_one_whatever_a_session_speaks() {
+    let server = PostgresServer::empty().await;
+    let store = server.store().await;
+    let plain = PgPool::connect(&server.url()).await.unwrap();
+    for set in [
+        "SET client_encoding = 'LATIN1'",
+        "SET client_encoding = 'WIN1251'",
+        "SET client_encoding = 'SJIS'",
+        "SET client_encoding = 'SQL_ASCII'",
+    ] {
+        let options = PgPoolOptions::new().max_connections(4);
+        let options = options.after_connect(move |on, _| {
+            Box::pin(async move { on.execute(sqlx::raw_sql(set)).await.map(drop) })
+        });
+        let pool = options.connect(&server.url()).await.unwrap();
+        // Its own connections, and those of the application with its own store.
+        for other in [store.clone(), PostgresStore::new(pool.clone())] {
+            let truncate = "TRUNCATE idem_records";
+            sqlx::raw_sql(truncate).execute(&plain).await.unwrap();
+            let two = [(&pool, other.clone()), (&plain, store.clone())];
+            runs_each_body_of_postgres_once(set, two).await;
+            let all = listed(&store).await;
+            assert_eq!(all.len(), 5 * KEYS.len(), "{set}");
+            assert_eq!(listed(&other).await, all, "{set}");
+        }
+    }
 }
 
 #[tokio::test]

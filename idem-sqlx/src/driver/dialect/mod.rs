@@ -57,8 +57,12 @@ pub(crate) enum Guard {
 #[cfg_attr(not(feature = "mysql"), allow(dead_code))]
 pub(crate) enum Schema {
     Missing,
-    /// Its mark: see [`VERSION`](crate::table::VERSION).
-    Marked(String),
+    Marked {
+        /// See [`VERSION`](crate::table::VERSION).
+        mark: String,
+        /// The schema in which the connection found it, if another one may find it elsewhere.
+        schema: Option<String>,
+    },
     /// Something about the connection makes the table unusable, for this reason.
     Unusable(&'static str),
 }

@@ -19,8 +19,8 @@ pub(crate) mod table_check;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use idem_core::{StoreError, StoreErrorKind};
@@ -60,8 +60,15 @@ pub(crate) type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T, StepError>> 
 
 /// The pool, the statements and the background tasks of one store.
 pub(crate) struct Executor<D: Dialect> {
-    pub(crate) dialect: D,
-    /// The dialect of steps in a caller's transaction.
+    /// The dialect of separate steps, until they have [`found`](Self::found) the table.
+    unqualified: D,
+    /// The dialects of separate steps, and of their outcomes in a caller's transaction, for the
+    /// schema in which the first step has found the table: other connections of the pool may look
+    /// for it in another one.
+    found: OnceLock<[D; 2]>,
+    make: Box<dyn Fn(&Table) -> D + Send + Sync>,
+    /// The dialect of steps in a caller's transaction, which is about the table that its connection
+    /// leads to.
     pub(crate) within: D,
     pub(crate) waiters: Arc<LocalWaiters>,
     pub(crate) clock: Arc<DatabaseClock>,
@@ -69,6 +76,7 @@ pub(crate) struct Executor<D: Dialect> {
     pub(crate) limit: Duration,
     pub(crate) connections: ConnectionPool<D>,
     table: TableCheck,
+    parsed: Table,
     steps: StepQueue,
     /// The queue of steps that only read, where steps that may write come one at a time.
     reads: StepQueue,
@@ -103,7 +111,7 @@ impl<D: Dialect> Executor<D> {
     pub(crate) fn with_dialect(
         pool: Pool<D::Db>,
         settings: &Settings,
-        change: impl FnOnce(&mut D),
+        change: impl Fn(&mut D) + Send + Sync + 'static,
     ) -> Arc<Self> {
         let parsed = Table::parse(&settings.table);
         let check = TableCheck::new(&settings.table, parsed.as_ref());
@@ -112,13 +120,18 @@ impl<D: Dialect> Executor<D> {
         // Shorter than the step's own limit, so that the database can still answer that the step
         // was not carried out.
         let lock_limit = (!settings.is_limited).then_some(settings.limit / 4 * 3);
-        let mut dialect = D::new(&table, lock_limit);
-        change(&mut dialect);
+        let make = move |table: &Table| {
+            let mut dialect = D::new(table, lock_limit);
+            change(&mut dialect);
+            dialect
+        };
         let connections = ConnectionPool::new(pool, settings);
         let size = connections.size_limit();
         let writers = if D::ONE_WRITER { 1 } else { size };
         Arc::new(Self {
-            dialect,
+            unqualified: make(&table),
+            found: OnceLock::new(),
+            make: Box::new(make),
             within: D::within_transactions(&table),
             waiters: Arc::default(),
             clock: Arc::new(DatabaseClock::new(connections.place().to_owned())),
@@ -126,6 +139,7 @@ impl<D: Dialect> Executor<D> {
             limit: settings.limit,
             connections,
             table: check,
+            parsed: table,
             steps: StepQueue::new(writers),
             reads: StepQueue::new(size.saturating_sub(writers)),
             background: BackgroundTasks::default(),
@@ -309,7 +323,7 @@ impl<D: Dialect> Executor<D> {
             let done = match self.check_table(options, &mut connection).await {
                 Ok(()) => {
                     sent.store(true, Ordering::Relaxed);
-                    work(&self.dialect, connection.get()?).await
+                    work(self.dialect(), connection.get()?).await
                 }
                 Err(error) => Err(error),
             };
@@ -374,18 +388,22 @@ impl<D: Dialect> Executor<D> {
         options: StepOptions,
         connection: &mut PooledConnection<D>,
     ) -> Result<(), StepError> {
-        if !options.checks_table || self.table.has_passed() {
+        if !options.checks_table || self.found.get().is_some() && self.table.has_passed() {
             return Ok(());
         }
         let schema = self
-            .dialect
+            .dialect()
             .schema(connection.get()?)
             .await
             .map_err(StepError::Unsent)?;
-        self.table.check::<D>(self.place(), schema)?;
+        let schema = self.table.check::<D>(self.place(), schema)?;
+        self.found.get_or_init(|| {
+            let table = self.parsed.found_in(schema);
+            [(self.make)(&table), D::within_transactions(&table)]
+        });
         // The first step also compares the clocks for the first time.
         self.clock
-            .observe(&self.dialect, connection.get()?)
+            .observe(self.dialect(), connection.get()?)
             .await
             .map_err(StepError::Unsent)?;
         self.table.pass();
@@ -412,6 +430,18 @@ impl<D: Dialect> Executor<D> {
             close_idle(pool);
         }
         is_suspicious
+    }
+
+    /// The dialect of separate steps.
+    pub(crate) fn dialect(&self) -> &D {
+        let found = self.found.get();
+        found.map_or(&self.unqualified, |[steps, _]| steps)
+    }
+
+    /// The dialect of outcomes that a caller's transaction writes for a separate step's claim, once
+    /// a step has found its table.
+    pub(crate) fn of_leases(&self) -> Option<&D> {
+        self.found.get().map(|[_, within]| within)
     }
 
     /// Whether the table was found to belong to `idem`.
@@ -472,7 +502,7 @@ impl<D: Dialect> Executor<D> {
     pub(crate) fn messages(&self) -> Option<&watch::Receiver<bool>> {
         self.background.messages(|| {
             let _runtime = self.runtime().enter();
-            self.dialect
+            self.dialect()
                 .listen(&self.connections.pool, self.waiters.clone())
         })
     }

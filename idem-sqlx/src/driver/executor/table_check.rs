@@ -51,21 +51,26 @@ impl TableCheck {
         self.has_passed.store(false, Ordering::Relaxed);
     }
 
-    /// Refuses a table that is missing, another program's, or of another version.
-    pub(crate) fn check<D: Dialect>(&self, place: &str, schema: Schema) -> Result<(), StoreError> {
+    /// Refuses a table that is missing, another program's, or of another version. Returns the schema
+    /// in which it was found.
+    pub(crate) fn check<D: Dialect>(
+        &self,
+        place: &str,
+        schema: Schema,
+    ) -> Result<Option<String>, StoreError> {
         let database = D::NAME;
         let table = &self.name;
         let why = match schema {
-            Schema::Marked(mark) if mark == VERSION => return Ok(()),
+            Schema::Marked { mark, schema } if mark == VERSION => return Ok(schema),
             Schema::Missing => format!(
                 "there is no table `{table}`; call `migrate()` once at start-up, or run the \
                  statements of `SCHEMA`"
             ),
-            Schema::Marked(mark) if mark.starts_with(MARK) => format!(
+            Schema::Marked { mark, .. } if mark.starts_with(MARK) => format!(
                 "the table `{table}` is marked `{mark}`, and this version of idem needs \
                  `{VERSION}`; use the version of idem that made the table, or another table"
             ),
-            Schema::Marked(_) => format!(
+            Schema::Marked { .. } => format!(
                 "the table `{table}` is not marked as one of idem (`{VERSION}`, in its comment): \
                  it is another program's, or has lost its comment; name another table, or restore \
                  the comment"

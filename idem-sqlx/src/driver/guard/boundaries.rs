@@ -5,12 +5,14 @@ use std::fmt;
 use std::io;
 
 use idem_core::StoreError;
+use idem_core::StoreErrorKind::Unavailable;
 
 use self::sqlx::{Error, Pool, Transaction};
 use super::super::super::sqlx;
-use super::super::dialect::Dialect;
+use super::super::dialect::{Dialect, ErrorClass};
 use super::super::executor::errors::breaks_connection;
-use super::super::transaction::{begin_with, roll_back_all};
+use super::super::transaction::{begin_with, of_database, roll_back_all};
+use super::conflict::sources;
 
 /// The isolation level of a transaction.
 ///
@@ -41,6 +43,13 @@ fn unbegun(error: StoreError) -> Error {
 /// Passes the error of a step on. The sources of the store's error are kept.
 pub(super) fn failed(error: StoreError) -> Error {
     Error::Io(io::Error::other(error))
+}
+
+/// Whether an error says that the connection of its transaction leads to a server that has become
+/// read-only, or never takes its statements again.
+pub(super) fn is_stale<D: Dialect>(error: &(dyn StdError + 'static)) -> bool {
+    let is_one = |error| matches!(D::classify(error), ErrorClass::Stale(Unavailable, _));
+    sources(error).any(|error| of_database(error).is_some_and(is_one))
 }
 
 pub(super) async fn roll_back<D: Dialect>(mut tx: Transaction<'static, D::Db>) {

@@ -30,9 +30,14 @@ const LONGEST: usize = 100;
 /// assert!(!guard::is_conflict(&error));
 /// ```
 pub fn is_conflict(error: &(dyn Error + 'static)) -> bool {
-    std::iter::successors(Some(error), |error| (*error).source())
-        .take(LONGEST)
-        .any(|error| error.is::<KeyTaken>() || of_database(error).is_some_and(is_one))
+    sources(error).any(|error| error.is::<KeyTaken>() || of_database(error).is_some_and(is_one))
+}
+
+/// This error, and its sources.
+pub(super) fn sources<'e>(
+    error: &'e (dyn Error + 'static),
+) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |error| (*error).source()).take(LONGEST)
 }
 
 /// Each database has codes of its own, so the error's type decides which of them are meant.

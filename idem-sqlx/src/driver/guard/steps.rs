@@ -1,5 +1,6 @@
 //! The statements of the guards, for each database.
 
+use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -98,6 +99,13 @@ pub trait Supported: Database + Sized {
     /// Commits.
     fn commit(tx: Transaction<'static, Self>) -> impl Future<Output = Result<(), Error>> + Send;
 
+    /// Whether a transaction failed because its connection leads to a server that does not write
+    /// any more.
+    fn is_stale(error: &(dyn StdError + 'static)) -> bool;
+
+    /// Ends the session of such a transaction.
+    fn end_session(on: &mut Self::Connection) -> impl Future<Output = ()> + Send;
+
     /// Rolls all of it back.
     fn roll_back(tx: Transaction<'static, Self>) -> impl Future<Output = ()> + Send;
 }
@@ -111,6 +119,8 @@ struct BeginStatements {
     serializable: &'static str,
     /// The statement that succeeds only in an open transaction. `None`: `COMMIT` itself does.
     check: Option<&'static str>,
+    /// The statement with which the server ends the session.
+    end_session: &'static str,
 }
 
 impl BeginStatements {
@@ -285,6 +295,15 @@ macro_rules! supported {
                 boundaries::commit::<$Dialect>(tx).await
             }
 
+            fn is_stale(error: &(dyn StdError + 'static)) -> bool {
+                boundaries::is_stale::<$Dialect>(error)
+            }
+
+            async fn end_session(on: &mut Self::Connection) {
+                // An error says that it has ended.
+                let _ = on.execute(sqlx::raw_sql($begin.end_session)).await;
+            }
+
             async fn roll_back(tx: Transaction<'static, Self>) {
                 boundaries::roll_back::<$Dialect>(tx).await;
             }
@@ -317,6 +336,7 @@ supported!(
         serializable: "BEGIN ISOLATION LEVEL SERIALIZABLE",
         // After an error, `COMMIT` rolls back, and does not say so.
         check: Some("SELECT 1"),
+        end_session: "ROLLBACK; SELECT pg_terminate_backend(pg_backend_pid())",
     }
 );
 #[cfg(feature = "mysql")]
@@ -338,6 +358,7 @@ supported!(
         serializable: "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; BEGIN; SAVEPOINT idem_begin",
         // A deadlock ends the transaction with its savepoints, and `COMMIT` succeeds all the same.
         check: Some("RELEASE SAVEPOINT idem_begin"),
+        end_session: "KILL CONNECTION_ID()",
     }
 );
 #[cfg(feature = "sqlite")]
@@ -354,5 +375,7 @@ supported!(
         repeatable_read: "BEGIN IMMEDIATE",
         serializable: "BEGIN IMMEDIATE",
         check: None,
+        // A connection to a file has no server.
+        end_session: "ROLLBACK",
     }
 );

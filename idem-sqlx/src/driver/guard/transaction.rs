@@ -9,6 +9,7 @@ use idem_core::{RunsAgain, TransactionBody};
 
 use self::sqlx::{Error, Pool, Transaction};
 use super::super::super::sqlx;
+use super::super::executor::close_idle;
 use super::boundaries::Isolation;
 use super::conflict::is_conflict;
 use super::kept;
@@ -267,6 +268,11 @@ where
         }
         Err(error) => error,
     };
+    if DB::is_stale(&error) {
+        // The other connections lead there too. sqlx closes this one when it gets it back.
+        close_idle(pool);
+        DB::end_session(&mut tx).await;
+    }
     DB::roll_back(tx).await;
     // After a conflict the calls run again, and so may keep other errors.
     if kept.is_empty() || is_conflict(&error) {

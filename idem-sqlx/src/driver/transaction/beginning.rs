@@ -14,8 +14,9 @@ use tokio::time::{Instant, timeout};
 use self::sqlx::pool::PoolConnection;
 use self::sqlx::{Pool, Transaction};
 use super::super::super::{Beginning, TransactionManager, composed, fixed, sqlx};
-use super::super::dialect::Dialect;
+use super::super::dialect::{Dialect, ErrorClass};
 use super::super::executor::duplicates::Expected;
+use super::super::executor::errors::classify;
 use super::super::executor::{CONNECT_WAIT, Executor, close_idle, errors};
 use super::super::store::steps::{ClaimStep, claim_step};
 use super::{
@@ -57,9 +58,13 @@ pub(crate) async fn begin_claiming<D: Dialect>(
     };
     let is_used_once = executor.close_stale(pool);
     let mut tx = begin_by::<D>(pool, D::BEGIN_AS_WRITER.map(fixed), is_used_once).await?;
-    // An error is left to the claim that follows, which meets it too, or another one.
-    if let Ok(Some(claimed)) = claim_at_once(executor, &mut tx, claim, &first).await {
-        return Ok((tx, Some(claimed)));
+    match claim_at_once(executor, &mut tx, claim, &first).await {
+        Ok(Some(claimed)) => return Ok((tx, Some(claimed))),
+        Err(error) if matches!(classify::<D>(&error), ErrorClass::Refused(_)) => {
+            return Err(failed(executor, error));
+        }
+        // Another error is left to the claim that follows, which meets it too, or another one.
+        _ => {}
     }
     let name = executor.within.naming(&claim.id);
     D::restart(&mut tx, name.as_deref().unwrap_or("SELECT 1"))

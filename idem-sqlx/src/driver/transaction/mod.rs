@@ -286,7 +286,13 @@ pub(crate) async fn commit<D: Dialect>(
     guard: Guard,
 ) -> Result<Ownership, StoreError> {
     executor.validate_table_name()?;
-    let committed = commit_on(&executor.within, on, commit, guard).await;
+    let mut committed = commit_on(&executor.within, on, commit, guard).await;
+    // The claim of a lease was a separate step, perhaps in another schema than this connection's.
+    if let (Guard::Owner(_), Ok(Ownership::Lost), Some(of_leases)) =
+        (guard, &committed, executor.of_leases())
+    {
+        committed = commit_on(of_leases, on, commit, guard).await;
+    }
     if let Err(StepError::Sql(error)) = &committed
         && is_stale::<D>(error)
     {

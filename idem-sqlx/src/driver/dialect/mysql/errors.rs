@@ -47,7 +47,19 @@ pub(super) fn classify(error: &dyn DatabaseError) -> ErrorClass {
         // Prepared statements that the server no longer knows (behind a proxy), that it must
         // prepare again, or of which it has too many.
         1243 | 1461 | 1615 => ErrorClass::Stale(StoreErrorKind::Unavailable, ""),
-        1040 | 1203 | 1226 => ErrorClass::Unavailable("; the server takes no more connections"),
+        // The engine failed during COMMIT, before or after it took effect.
+        1180 => ErrorClass::Lost,
+        // No thread for another one, a limit of the user, or a proxy that reaches no server.
+        1040 | 1135 | 1203 | 1226 | 9001 => {
+            ErrorClass::Unavailable("; the server takes no more connections")
+        }
+        1129 => ErrorClass::Unavailable(
+            "; the server blocks this host after many connections that failed, until `FLUSH HOSTS`",
+        ),
+        // Memory in general, for sorting or for locks, and slots for transactions.
+        1037 | 1038 | 1041 | 1206 | 1637 => {
+            ErrorClass::Unavailable("; the server has not enough memory, or too much to do, now")
+        }
         3032 => ErrorClass::Unavailable("; this server is offline for its administrator"),
         3100 => ErrorClass::Unavailable(
             "; this member of the replication group takes no transactions now",
@@ -59,6 +71,13 @@ pub(super) fn classify(error: &dyn DatabaseError) -> ErrorClass {
         1142 | 1143 => {
             ErrorClass::Refused("; the user needs SELECT, INSERT, UPDATE and DELETE on the table")
         }
+        // Only `USABLE` adds two numbers that are too large together.
+        1690 => ErrorClass::Refused(
+            "; the connection has a setting that changes what statements mean: `autocommit` is \
+             off, or it has a `completion_type`, a `sql_select_limit`, a `timestamp`, or `ORACLE` \
+             or `EMPTY_STRING_IS_NULL` in its `sql_mode`; give the store, and transactions, \
+             connections without it",
+        ),
         1153 => {
             ErrorClass::TooLarge("; the outcome is larger than `max_allowed_packet` of the server")
         }

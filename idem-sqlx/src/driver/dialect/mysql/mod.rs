@@ -39,18 +39,6 @@ pub(crate) struct Mysql {
 /// The column after those of `Row`: whether the session reads what is not committed.
 const READS_UNCOMMITTED: usize = 15;
 
-/// Why a session is refused, in the order of the columns that say so.
-const UNUSABLE: [&str; 4] = [
-    "the connection has a `completion_type` with which a COMMIT begins another transaction, or ends \
-     the connection; give the store connections with `NO_CHAIN`",
-    "the connection has `ORACLE` or `EMPTY_STRING_IS_NULL` in its `sql_mode`, which change what \
-     statements mean; give the store connections without them",
-    "the connection has a `sql_select_limit`, so that reads would leave rows out; give the store \
-     connections without it",
-    "the connection has a `timestamp` of its own, so that leases and records would end at wrong \
-     times; give the store connections without it",
-];
-
 impl Dialect for Mysql {
     type Db = MySql;
 
@@ -293,21 +281,13 @@ impl Dialect for Mysql {
         let row = on
             .fetch_one(sqlx::raw_sql(sql(&self.statements.table.schema)))
             .await?;
-        // The caller commits a caller's transaction.
-        if !self.in_text && row.try_get::<i64, _>(0)? == 0 {
-            return Ok(Schema::Unusable(
-                "the connection has `autocommit` switched off, so that no step would ever be \
-                 committed; give the store connections with `autocommit`",
-            ));
-        }
-        for (index, why) in (2..).zip(UNUSABLE) {
-            if row.try_get::<Option<i64>, _>(index)?.unwrap_or_default() > 0 {
-                return Ok(Schema::Unusable(why));
-            }
-        }
-        Ok(row
-            .try_get_unchecked::<Option<String>, _>(1)?
-            .map_or(Schema::Missing, Schema::Marked))
+        let Some(mark) = row.try_get_unchecked(0)? else {
+            return Ok(Schema::Missing);
+        };
+        Ok(Schema::Marked {
+            mark,
+            schema: row.try_get_unchecked(1)?,
+        })
     }
 
     async fn create(&self, on: &mut MySqlConnection) -> Result<(), sqlx::Error> {

@@ -116,12 +116,12 @@ impl Dialect for Postgresql {
         let written = sqlx::query(sql(&self.statements.inserts.insert_all))
             .bind(
                 rows.iter()
-                    .map(|(id, _)| id.operation().to_owned())
+                    .map(|(id, _)| id.operation().as_bytes().to_vec())
                     .collect::<Vec<_>>(),
             )
             .bind(
                 rows.iter()
-                    .map(|(id, _)| id.key().to_owned())
+                    .map(|(id, _)| id.key().as_bytes().to_vec())
                     .collect::<Vec<_>>(),
             )
             .bind(
@@ -158,10 +158,10 @@ impl Dialect for Postgresql {
     }
 
     super::listing::reads!(
-        |text| text,
+        |text| text.as_bytes(),
         |at| at.sweep_at,
-        at.operation.as_str(),
-        at.key.as_str()
+        at.operation.as_bytes(),
+        at.key.as_bytes()
     );
 
     async fn ids(
@@ -172,14 +172,17 @@ impl Dialect for Postgresql {
     ) -> Result<Vec<(String, String)>, sqlx::Error> {
         let query = sqlx::query(sql(&self.statements.listing.ids));
         let query = query
-            .bind(after.operation.as_str())
-            .bind(after.key.as_str())
+            .bind(after.operation.as_bytes())
+            .bind(after.key.as_bytes())
             .bind(limit);
         let row = query.fetch_one(on).await?;
-        let operations: Option<Vec<String>> = row.try_get(0)?;
-        let keys: Option<Vec<String>> = row.try_get(1)?;
-        let operations = operations.into_iter().flatten();
-        Ok(operations.zip(keys.into_iter().flatten()).collect())
+        let texts = |index| -> Result<Vec<String>, sqlx::Error> {
+            let texts: Option<Vec<Vec<u8>>> = row.try_get(index)?;
+            let texts = texts.into_iter().flatten().map(String::from_utf8);
+            let decoded = texts.collect::<Result<_, _>>();
+            decoded.map_err(|error| sqlx::Error::Decode(Box::new(error)))
+        };
+        Ok(texts(0)?.into_iter().zip(texts(1)?).collect())
     }
 
     async fn put(
@@ -231,13 +234,13 @@ impl Dialect for Postgresql {
             .bind(
                 leases
                     .iter()
-                    .map(|lease| lease.id.operation().to_owned())
+                    .map(|lease| lease.id.operation().as_bytes().to_vec())
                     .collect::<Vec<_>>(),
             )
             .bind(
                 leases
                     .iter()
-                    .map(|lease| lease.id.key().to_owned())
+                    .map(|lease| lease.id.key().as_bytes().to_vec())
                     .collect::<Vec<_>>(),
             )
             .bind(owners.clone())
@@ -287,9 +290,10 @@ impl Dialect for Postgresql {
         if !row.try_get::<bool, _>(0)? {
             return Ok(Schema::Missing);
         }
-        Ok(Schema::Marked(
-            row.try_get::<Option<String>, _>(1)?.unwrap_or_default(),
-        ))
+        Ok(Schema::Marked {
+            mark: row.try_get::<Option<String>, _>(1)?.unwrap_or_default(),
+            schema: row.try_get_unchecked(3)?,
+        })
     }
 
     async fn create(&self, on: &mut PgConnection) -> Result<(), sqlx::Error> {
@@ -404,8 +408,8 @@ impl Dialect for Postgresql {
         attempt: i64,
     ) -> Result<(), sqlx::Error> {
         let query = sqlx::query(sql(&self.statements.mark))
-            .bind(id.operation())
-            .bind(id.key())
+            .bind(id.operation().as_bytes())
+            .bind(id.key().as_bytes())
             .bind(attempt);
         query.execute(on).await.map(drop)
     }
@@ -446,7 +450,7 @@ impl Postgresql {
         };
         Ok(query
             .bind(channel)
-            .bind(id.as_str())
+            .bind(id.as_str().as_bytes())
             .fetch_optional(on)
             .await?
             .is_some())
@@ -460,12 +464,12 @@ impl Postgresql {
         channel: &str,
     ) -> Result<bool, sqlx::Error> {
         let query = sqlx::query(sql(&self.statements.writes.remove))
-            .bind(id.operation())
-            .bind(id.key())
+            .bind(id.operation().as_bytes())
+            .bind(id.key().as_bytes())
             .bind(revision);
         Ok(query
             .bind(channel)
-            .bind(id.as_str())
+            .bind(id.as_str().as_bytes())
             .fetch_optional(on)
             .await?
             .is_some())
@@ -478,8 +482,8 @@ async fn read_by(
     id: &RecordId,
 ) -> Result<Option<Row>, sqlx::Error> {
     let query = sqlx::query(sql(statement))
-        .bind(id.operation())
-        .bind(id.key());
+        .bind(id.operation().as_bytes())
+        .bind(id.key().as_bytes());
     query
         .fetch_optional(on)
         .await?
@@ -494,8 +498,8 @@ fn bind<'q>(
     columns: &'q Columns,
 ) -> Query<'q, Postgres, PgArguments> {
     query
-        .bind(id.operation())
-        .bind(id.key())
+        .bind(id.operation().as_bytes())
+        .bind(id.key().as_bytes())
         .bind(columns.state)
         .bind(columns.attempt)
         .bind(columns.lease.owner.map(|owner| owner.to_vec()))

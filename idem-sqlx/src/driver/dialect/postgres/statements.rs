@@ -46,7 +46,17 @@ const ROW: &str = "state, attempt, owner, origin, \
 
 const MS: &str = "interval '1 millisecond'";
 
-const AT: &str = "operation = $1 AND key = $2";
+/// Texts that need not be ASCII are bytes in both directions: the server would take a text for one
+/// in the `client_encoding` of the session.
+const AT: &str = "operation = convert_from($1, 'UTF8') AND key = convert_from($2, 'UTF8')";
+
+/// A parameter, or a column, of such bytes as a text.
+fn text(bytes: &str) -> String {
+    format!("convert_from({bytes}, 'UTF8')")
+}
+
+/// The operation and the key of a row, as bytes.
+const ID: &str = "convert_to(operation, 'UTF8'), convert_to(key, 'UTF8')";
 
 /// The columns of time.
 const TIMES: &str = "leased_at, lease_until, valid_until, expires_at";
@@ -64,21 +74,20 @@ fn held_now(table: &str) -> String {
 /// Wakes the waiters for a row, unless the queue of messages is nearly full: then the statement, or
 /// the caller's COMMIT, would fail. Waiters also poll.
 fn notify(channel: &str, id: &str) -> String {
+    let id = text(id);
     format!(
         "CASE WHEN waited AND {channel} <> '' AND pg_notification_queue_usage() < 0.9 \
          THEN pg_notify({channel}, {id})::text END"
     )
 }
 
-/// Whether the database stores any text as it is sent, and the session converts none.
-pub(crate) const TAKES_ANY_TEXT: &str = "current_setting('server_encoding') = 'SQL_ASCII' \
-    OR current_setting('server_encoding') = 'UTF8' \
-    AND current_setting('client_encoding') IN ('UTF8', 'SQL_ASCII')";
+/// Whether the database stores any text.
+pub(crate) const TAKES_ANY_TEXT: &str =
+    "current_setting('server_encoding') IN ('UTF8', 'SQL_ASCII')";
 
-/// Why a database or a session is refused that does not.
-pub(crate) const CONVERTS_TEXT: &str = "the database or the connection has another encoding than \
-    UTF8, so keys would be refused or changed; give the store a database that was created with \
-    `ENCODING 'UTF8'`, and connections without another `client_encoding`";
+/// Why a database is refused that does not.
+pub(crate) const CONVERTS_TEXT: &str = "the database has another encoding than UTF8, so keys would \
+    be refused; give the store a database that was created with `ENCODING 'UTF8'`";
 
 impl Statements {
     /// Creates the statements of separate steps. A claim waits for locks no longer than `limit`,
@@ -122,7 +131,10 @@ impl Statements {
             table: TableStatements {
                 schema: format!(
                     "SELECT to_regclass($1) IS NOT NULL, \
-                     obj_description(to_regclass($1), 'pg_class'), {TAKES_ANY_TEXT}"
+                     obj_description(to_regclass($1), 'pg_class'), {TAKES_ANY_TEXT}, \
+                     (SELECT convert_to(nspname::text, 'UTF8') FROM pg_catalog.pg_class AS c \
+                     JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
+                     WHERE c.oid = to_regclass($1) AND c.relpersistence <> 't')"
                 )
                 .into(),
                 create: create(table).into(),
@@ -154,7 +166,9 @@ fn inserts(t: &str, limited: &str) -> InsertStatements {
          fingerprint, is_error, codec, outcome, questions, took_over, revision, sweep_at)"
     );
     let values = format!(
-        "$1, $2, $3, $4, $5, $6, {}, $11, $12, $13, $14, $15, $16, $17, {}",
+        "{}, {}, $3, $4, $5, $6, {}, $11, $12, $13, $14, $15, $16, $17, {}",
+        text("$1"),
+        text("$2"),
         times(&format!("(statement_timestamp() + $9::bigint * {MS})")),
         from_now(WRITTEN_CHORE, SLACK)
     );
@@ -193,11 +207,13 @@ fn inserts(t: &str, limited: &str) -> InsertStatements {
         insert_all: format!(
             "INSERT INTO {t} (operation, key, state, attempt, valid_until, expires_at, revision, \
              sweep_at) \
-             SELECT operation, key, state, 0, statement_timestamp() + (length - fade) * {MS}, \
+             SELECT {}, {}, state, 0, statement_timestamp() + (length - fade) * {MS}, \
              statement_timestamp() + length * {MS}, revision, {} \
-             FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], \
+             FROM unnest($1::bytea[], $2::bytea[], $3::text[], $4::bigint[], $5::bigint[], \
              $6::bigint[]) AS r (operation, key, state, length, fade, revision) \
              ON CONFLICT (operation, key) DO NOTHING RETURNING revision",
+            text("operation"),
+            text("key"),
             from_now("length", SLACK)
         )
         .into(),
@@ -236,12 +252,13 @@ fn writes(t: &str, if_owned: &str, limited: &str) -> WriteStatements {
 fn renew(t: &str) -> Arc<str> {
     let held_now = held_now("r.");
     let sweep_at = sweep_at("r.sweep_at", |slack| from_now("free.hold", slack));
+    let [operation, key] = ["renewed.operation", "renewed.key"].map(text);
     Arc::from(format!(
         "WITH free AS MATERIALIZED (SELECT r.operation, r.key, greatest(renewed.hold, \
          round(extract(epoch FROM r.expires_at - r.leased_at) * 1000)::bigint) AS hold \
-         FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[]) \
+         FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[]) \
          AS renewed (operation, key, owner, hold), {t} AS r \
-         WHERE r.operation = renewed.operation AND r.key = renewed.key \
+         WHERE r.operation = {operation} AND r.key = {key} \
          AND r.owner = renewed.owner AND {held_now} FOR NO KEY UPDATE OF r SKIP LOCKED) \
          UPDATE {t} AS r SET leased_at = statement_timestamp(), \
          lease_until = statement_timestamp() + (r.lease_until - r.leased_at), \
@@ -255,18 +272,23 @@ fn listing(t: &str) -> ListStatements {
     ListStatements {
         window: window(t, "sweep_at", "", "$4"),
         // Only the index of the key fits this expression.
-        window_of_operation: window(t, "(sweep_at + interval '0')", "AND operation = $4 ", "$5"),
+        window_of_operation: window(
+            t,
+            "(sweep_at + interval '0')",
+            &format!("AND operation = {} ", text("$4")),
+            "$5",
+        ),
         window_of_keys: window_of_keys(t),
         // The expression would be computed for each row that is passed by.
         window_end: format!(
-            "SELECT {SWEEP_AT}, operation, key FROM \
+            "SELECT {SWEEP_AT}, {ID} FROM \
              (SELECT sweep_at, operation, key FROM {t} WHERE {} \
              ORDER BY sweep_at, operation, key LIMIT 1 OFFSET $4) AS last",
             after("sweep_at")
         )
         .into(),
         window_in_states: format!(
-            "SELECT {}, operation, key, {SWEEP_AT} FROM {t} WHERE {} AND {} \
+            "SELECT {}, {ID}, {SWEEP_AT} FROM {t} WHERE {} AND {} \
              ORDER BY sweep_at, operation, key",
             row_without_outcome(),
             between(),
@@ -274,19 +296,25 @@ fn listing(t: &str) -> ListStatements {
         )
         .into(),
         count: format!(
-            "SELECT operation, {}, count(*), \
+            "SELECT convert_to(operation, 'UTF8'), {}, count(*), \
              (extract(epoch FROM statement_timestamp() - min(leased_at)) * 1000)::bigint \
              FROM {t} WHERE {} GROUP BY 1, 2",
             state_now("statement_timestamp()"),
             between()
         )
         .into(),
-        has_more: format!("SELECT 1 FROM {t} WHERE operation = $1 LIMIT 1 OFFSET $2").into(),
+        has_more: format!(
+            "SELECT 1 FROM {t} WHERE operation = {} LIMIT 1 OFFSET $2",
+            text("$1")
+        )
+        .into(),
         // In one row: the client takes longer to read a row than the server to find it.
         ids: format!(
-            "SELECT array_agg(operation), array_agg(key) FROM \
-             (SELECT operation, key FROM {t} WHERE (operation, key) > ($1, $2) \
-             ORDER BY operation, key LIMIT $3) AS ids"
+            "SELECT array_agg(convert_to(operation, 'UTF8')), array_agg(convert_to(key, 'UTF8')) \
+             FROM (SELECT operation, key FROM {t} WHERE (operation, key) > ({}, {}) \
+             ORDER BY operation, key LIMIT $3) AS ids",
+            text("$1"),
+            text("$2")
         )
         .into(),
     }
@@ -336,14 +364,16 @@ fn time(parameter: &str) -> String {
 /// Matches rows after a position, in the order of this expression.
 fn after(sweep_at: &str) -> String {
     let from = time("$1");
-    format!("{sweep_at} >= {from} AND ({sweep_at}, operation, key) > ({from}, $2, $3)")
+    let [operation, key] = ["$2", "$3"].map(text);
+    format!("{sweep_at} >= {from} AND ({sweep_at}, operation, key) > ({from}, {operation}, {key})")
 }
 
 /// Matches rows between two positions, the last one included, that have not expired.
 fn between() -> String {
     let to = time("$4");
+    let [operation, key] = ["$5", "$6"].map(text);
     format!(
-        "{} AND sweep_at <= {to} AND (sweep_at, operation, key) <= ({to}, $5, $6) \
+        "{} AND sweep_at <= {to} AND (sweep_at, operation, key) <= ({to}, {operation}, {key}) \
          AND expires_at > statement_timestamp()",
         after("sweep_at")
     )
@@ -354,7 +384,7 @@ fn window(table: &str, sweep_at: &str, only: &str, limit: &str) -> Arc<str> {
     let row = row_without_outcome();
     let after = after(sweep_at);
     Arc::from(format!(
-        "SELECT {row}, operation, key, {SWEEP_AT} FROM {table} WHERE {after} {only}\
+        "SELECT {row}, {ID}, {SWEEP_AT} FROM {table} WHERE {after} {only}\
          ORDER BY {sweep_at}, operation, key LIMIT {limit}"
     ))
 }
@@ -362,9 +392,10 @@ fn window(table: &str, sweep_at: &str, only: &str, limit: &str) -> Arc<str> {
 /// Reads rows of an operation in a range of keys. Only the index of the key fits this.
 fn window_of_keys(table: &str) -> Arc<str> {
     let row = row_without_outcome();
+    let [operation, from, before] = ["$1", "$2", "$3"].map(text);
     Arc::from(format!(
-        "SELECT {row}, operation, key, {SWEEP_AT} FROM {table} \
-         WHERE operation = $1 AND key >= $2 AND key < $3 \
+        "SELECT {row}, {ID}, {SWEEP_AT} FROM {table} \
+         WHERE operation = {operation} AND key >= {from} AND key < {before} \
          AND expires_at > statement_timestamp() ORDER BY key LIMIT $4"
     ))
 }

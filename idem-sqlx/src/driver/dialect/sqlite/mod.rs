@@ -12,7 +12,9 @@ use idem_core::store::admin::KeyRange;
 use idem_core::store::record::RecordId;
 
 use self::sqlx::error::DatabaseError;
-use self::sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteTransactionManager};
+use self::sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteRow, SqliteTransactionManager,
+};
 use self::sqlx::{Executor as _, Row as _, Sqlite};
 use self::statements::Statements;
 use super::super::super::{TransactionManager as _, fixed, sql, sqlx};
@@ -93,7 +95,12 @@ pub(crate) struct SqliteFile {
     name: String,
     /// The schema of an attached file.
     attached: Option<String>,
+    in_transaction: bool,
 }
+
+/// The column after those of `Row`: whether the connection sees what is not committed, if it shares
+/// its cache.
+const READS_UNCOMMITTED: usize = 15;
 
 const NOT_ATOMIC: &str = "the table is in an attached file, and SQLite commits the two files of a \
     transaction one after the other, because one of them has no rollback journal (WAL has none): \
@@ -122,12 +129,14 @@ impl Dialect for SqliteFile {
             statements: Statements::new(table),
             name: table.name().to_owned(),
             attached: attached.map(str::to_owned),
+            in_transaction: false,
         }
     }
 
     fn within_transactions(table: &Table) -> Self {
         Self {
             statements: Statements::within_transactions(table),
+            in_transaction: true,
             ..Self::new(table, None)
         }
     }
@@ -147,11 +156,16 @@ impl Dialect for SqliteFile {
         columns: &Columns,
     ) -> Result<Option<Row>, sqlx::Error> {
         let query = bind!(sqlx::query(sql(&self.statements.insert)), id, columns);
-        query
-            .fetch_optional(on)
-            .await?
-            .map(|row| super::read_row!(row))
-            .transpose()
+        let Some(read) = query.fetch_optional(&mut *on).await? else {
+            return Ok(None);
+        };
+        let is_uncommitted = read.try_get(READS_UNCOMMITTED)?;
+        let row = super::read_row!(read)?;
+        // In a transaction, the insert has made it the writer.
+        if is_uncommitted && !self.in_transaction && row.revision != columns.revision {
+            return self.read(on, id).await;
+        }
+        Ok(Some(row))
     }
 
     async fn insert_new(
@@ -186,14 +200,24 @@ impl Dialect for SqliteFile {
         on: &mut SqliteConnection,
         id: &RecordId,
     ) -> Result<Option<Row>, sqlx::Error> {
-        let query = sqlx::query(sql(&self.statements.read))
-            .bind(id.operation())
-            .bind(id.key());
-        query
-            .fetch_optional(on)
-            .await?
-            .map(|row| super::read_row!(row))
-            .transpose()
+        let Some(read) = self.read_anything(on, id).await? else {
+            return Ok(None);
+        };
+        if !read.try_get(READS_UNCOMMITTED)? {
+            return super::read_row!(read).map(Some);
+        }
+        // The writer sees nobody's changes but its own.
+        let read = if self.in_transaction {
+            on.execute(sqlx::raw_sql(sql(&self.statements.lock)))
+                .await?;
+            self.read_anything(on, id).await?
+        } else {
+            SqliteTransactionManager::begin(on, Self::BEGIN_AS_WRITER.map(fixed)).await?;
+            let read = self.read_anything(on, id).await;
+            SqliteTransactionManager::rollback(on).await?;
+            read?
+        };
+        read.map(|row| super::read_row!(row)).transpose()
     }
 
     super::listing::reads!(
@@ -334,7 +358,10 @@ impl Dialect for SqliteFile {
             return Ok(Schema::Missing);
         };
         let text: String = row.try_get(0)?;
-        Ok(Schema::Marked(statements::mark(&text)))
+        Ok(Schema::Marked {
+            mark: statements::mark(&text),
+            schema: None,
+        })
     }
 
     async fn create(&self, on: &mut SqliteConnection) -> Result<(), sqlx::Error> {
@@ -354,10 +381,9 @@ impl Dialect for SqliteFile {
         on: &mut SqliteConnection,
         id: &RecordId,
     ) -> Result<Option<Row>, sqlx::Error> {
-        let query = sqlx::query(sql(&self.statements.find))
-            .bind(id.operation())
-            .bind(id.key());
-        let Some(row) = query.fetch_optional(&mut *on).await? else {
+        let row = self.read_anything(on, id).await?;
+        let Some(row) = row.filter(|row| matches!(row.try_get(READS_UNCOMMITTED), Ok(false)))
+        else {
             return Ok(None);
         };
         // After this statement, sqlx only says whether a transaction is open.
@@ -480,18 +506,36 @@ impl Dialect for SqliteFile {
             3 | 14 | 23 => ErrorClass::Refused(
                 "; check the path, and the rights to the file and to its directory",
             ),
-            5 | 6 => ErrorClass::Timeout,
+            // `SQLITE_INTERRUPT`, after the busy ones: the application has ended the statement.
+            5 | 6 | 9 => ErrorClass::Timeout,
             // `SQLITE_READONLY_DBMOVED`: another file is in the place of the one that is open.
             8 if code == 1032 => {
                 ErrorClass::Stale(StoreErrorKind::Unavailable, "; the file has been replaced")
             }
             8 => ErrorClass::Refused("; the file, its directory or the database is read-only"),
+            7 => ErrorClass::Unavailable("; there is not enough memory"),
             10 => ErrorClass::Unavailable("; reading or writing the file failed"),
+            // `SQLITE_PROTOCOL`: others were first at the locks of the WAL, again and again.
+            15 => ErrorClass::Unavailable("; too many connections open the file at once"),
             11 | 26 => ErrorClass::Refused("; the file is damaged, or no SQLite database"),
             13 => ErrorClass::Full,
             18 => ErrorClass::TooLarge("; the outcome is larger than SQLite's limit for a row"),
             _ => ErrorClass::Refused(""),
         }
+    }
+}
+
+impl SqliteFile {
+    /// Reads a row, which may not be committed.
+    async fn read_anything(
+        &self,
+        on: &mut SqliteConnection,
+        id: &RecordId,
+    ) -> Result<Option<SqliteRow>, sqlx::Error> {
+        let query = sqlx::query(sql(&self.statements.read))
+            .bind(id.operation())
+            .bind(id.key());
+        query.fetch_optional(on).await
     }
 }
 

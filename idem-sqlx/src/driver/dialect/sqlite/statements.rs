@@ -14,7 +14,8 @@ pub(super) struct Statements {
     pub(super) insert: Arc<str>,
     pub(super) insert_only: Arc<str>,
     pub(super) read: Arc<str>,
-    pub(super) find: Arc<str>,
+    /// Makes the transaction the writer.
+    pub(super) lock: Arc<str>,
     pub(super) writes: WriteStatements,
     /// Its leases are rows of `given`, which the caller writes: see [`given`].
     renew: Arc<str>,
@@ -67,13 +68,14 @@ impl Statements {
              ON CONFLICT (operation, key) DO NOTHING",
             from_now(WRITTEN_CHORE, SLACK)
         );
-        let read = format!("SELECT {} FROM {t} WHERE {AT}", row("outcome"));
+        let read = format!(
+            "SELECT {}, (SELECT read_uncommitted FROM pragma_read_uncommitted) FROM {t} WHERE {AT}",
+            row("outcome")
+        );
         Self {
             insert: format!("{insert}; {read}").into(),
             insert_only: insert.into(),
-            // With a shared cache, such a connection sees what is not committed.
-            find: format!("{read} AND NOT (SELECT read_uncommitted FROM pragma_read_uncommitted)")
-                .into(),
+            lock: format!("UPDATE {t} SET revision = revision WHERE false").into(),
             read: read.into(),
             writes: writes(t, if_owned),
             renew: format!(
@@ -267,7 +269,6 @@ impl Statements {
             &mut self.insert,
             &mut self.insert_only,
             &mut self.read,
-            &mut self.find,
             &mut self.renew,
             &mut self.insert_all,
         ];

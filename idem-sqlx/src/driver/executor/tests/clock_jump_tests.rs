@@ -39,8 +39,9 @@ const TABLE: [&str; 2] = [
 
 /// A store of whose clock this is the time.
 fn executor<D: Dialect>(pool: sqlx::Pool<D::Db>, now: &str, set: &str) -> Arc<Executor<D>> {
-    Executor::with_dialect(pool, &Settings::default(), |dialect: &mut D| {
-        dialect.rewrite(&|text| text.replace(now, set));
+    let [now, set] = [now, set].map(str::to_owned);
+    Executor::with_dialect(pool, &Settings::default(), move |dialect: &mut D| {
+        dialect.rewrite(&|text| text.replace(&now, &set));
     })
 }
 

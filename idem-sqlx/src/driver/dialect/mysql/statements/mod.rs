@@ -23,6 +23,8 @@ use crate::table::Table;
 pub(super) struct Statements {
     /// The table's quoted name.
     table_name: String,
+    /// Sets a variable that only a usable session can compute.
+    usable: Arc<str>,
     inserts: InsertParts,
     then_read: Arc<str>,
     then_read_revisions: Arc<str>,
@@ -68,6 +70,20 @@ const ID: &str = "CAST(operation AS BINARY), CAST(`key` AS BINARY)";
 /// A parameter of bytes as a text of these columns.
 const TEXT: &str = "CONVERT(? USING utf8mb4) COLLATE utf8mb4_bin";
 
+/// Fails in a session whose settings change what statements mean: the sum is too large a number.
+///
+/// Each connection may have settings of its own, so each message that claims, renews or sweeps has
+/// it. It is not in the statement that writes: where statements are replicated, a replica would
+/// compare the time of the statement with its own clock.
+const USABLE: &str = "9223372036854775807 + (@@completion_type <> 'NO_CHAIN' \
+    OR FIND_IN_SET('ORACLE', @@sql_mode) OR FIND_IN_SET('EMPTY_STRING_IS_NULL', @@sql_mode) \
+    OR @@sql_select_limit < 18446744073709551615 \
+    OR ABS(TIMESTAMPDIFF(SECOND, NOW(6), SYSDATE(6))) > 60";
+
+/// Takes `sql_safe_updates` from the statement that follows: because of its derived table, MariaDB
+/// would refuse it.
+const UNGUARDED: &str = "/*M! SET STATEMENT sql_safe_updates = 0 FOR */";
+
 /// The isolation level of the session, for each of the two servers.
 const LEVEL: &str = "/*M! @@tx_isolation */ /*!80000 @@transaction_isolation */";
 
@@ -93,19 +109,23 @@ impl Statements {
         Self::of(
             table,
             "owner = ? AND state = 'in_flight' AND expires_at > UTC_TIMESTAMP(6)",
+            // Without it, no step would ever be committed.
+            " OR @@autocommit = 0",
         )
     }
 
     /// Of steps in a caller's transaction. Nobody else sees a claim there, so that it has not
     /// expired, however long the transaction takes.
     pub(super) fn within_transactions(table: &Table) -> Self {
-        Self::of(table, "owner = ? AND state = 'in_flight'")
+        Self::of(table, "owner = ? AND state = 'in_flight'", "")
     }
 
-    fn of(table: &Table, if_owned: &str) -> Self {
+    fn of(table: &Table, if_owned: &str, or_unusable: &str) -> Self {
         let t = &table.quoted('`');
+        let usable = &format!("{USABLE}{or_unusable})");
         Self {
             table_name: t.clone(),
+            usable: format!("SET @idem_usable = {usable}").into(),
             inserts: InsertParts {
                 insert: format!("INSERT INTO {t} ({COLUMNS}) VALUES ").into(),
                 insert_ignoring: format!("INSERT IGNORE INTO {t} ({COLUMNS}) SELECT ").into(),
@@ -116,9 +136,9 @@ impl Statements {
             writes: writes(t, if_owned),
             renewal: renewal(t),
             listing: listing(t),
-            upkeep: upkeep(t),
+            upkeep: upkeep(t, usable),
             table: TableStatements {
-                schema: schema(table).into(),
+                schema: schema(table, usable).into(),
                 create: create_statements(table).into(),
             },
         }
@@ -134,6 +154,7 @@ impl Statements {
         lock_limit: Option<Duration>,
     ) -> Arc<str> {
         let mut text = String::with_capacity(2048);
+        let _ = write!(text, "{}; ", self.usable);
         if let Some(wait) = lock_limit {
             let _ = write!(text, "{}; ", limit(wait));
         }
@@ -158,6 +179,7 @@ impl Statements {
         lock_limit: Option<Duration>,
     ) -> Arc<str> {
         let mut text = String::with_capacity(1024);
+        let _ = write!(text, "{}; ", self.usable);
         if let Some(wait) = lock_limit {
             let _ = write!(text, "{}; ", limit(wait));
         }
@@ -182,7 +204,8 @@ impl Statements {
         let mut outcome = String::new();
         push_bytes(&mut outcome, columns.outcome.payload.as_deref());
         let put = self.put_in_text(id, guard, columns, [key, outcome]);
-        format!("{}; {put}; {UNLIMIT}", limit(wait)).into()
+        let usable = &self.usable;
+        format!("{usable}; {}; {put}; {UNLIMIT}", limit(wait)).into()
     }
 
     /// Reads what is committed, at the isolation level that sees more. The level is that of the
@@ -198,7 +221,7 @@ impl Statements {
 
     /// Writes each row that does not exist, and reads the revisions that are there then.
     pub(super) fn insert_all(&self, rows: &[(RecordId, Columns)]) -> Arc<str> {
-        let mut text = self.inserts.insert.to_string();
+        let mut text = format!("{}; {}", self.usable, self.inserts.insert);
         for (index, (id, columns)) in rows.iter().enumerate() {
             if index > 0 {
                 text.push_str(", ");
@@ -332,7 +355,7 @@ fn listing(t: &str) -> ListStatements {
 
 /// A sweep takes the rows that are due and not locked. A condition on other columns beside the
 /// limit would lock each row that it passes by.
-fn upkeep(t: &str) -> UpkeepStatements {
+fn upkeep(t: &str, usable: &str) -> UpkeepStatements {
     let due = format!(
         "(SELECT operation, `key` FROM {t} WHERE sweep_at <= UTC_TIMESTAMP(6) \
          ORDER BY sweep_at LIMIT ? FOR UPDATE SKIP LOCKED) AS due \
@@ -340,38 +363,39 @@ fn upkeep(t: &str) -> UpkeepStatements {
          ON r.operation = due.operation AND r.`key` = due.`key`"
     );
     UpkeepStatements {
-        sweep: format!("DELETE r FROM {due} WHERE expires_at <= UTC_TIMESTAMP(6)").into(),
+        sweep: format!("{UNGUARDED} DELETE r FROM {due} WHERE expires_at <= UTC_TIMESTAMP(6)")
+            .into(),
         sweep_outcomes: format!(
-            "UPDATE {due} SET state = 'done', valid_until = NULL, is_error = false, codec = NULL, \
-             outcome = NULL, took_over = NULL, revision = ?, sweep_at = expires_at \
+            "{UNGUARDED} UPDATE {due} SET state = 'done', valid_until = NULL, is_error = false, \
+             codec = NULL, outcome = NULL, took_over = NULL, revision = ?, sweep_at = expires_at \
              WHERE state = 'committed' AND valid_until <= UTC_TIMESTAMP(6)"
         )
         .into(),
         postpone: format!(
-            "UPDATE {due} SET sweep_at = {CHORE} \
+            "{UNGUARDED} UPDATE {due} SET sweep_at = {CHORE} \
              WHERE {CHORE} > UTC_TIMESTAMP(6) AND expires_at > UTC_TIMESTAMP(6)"
         )
         .into(),
-        time: "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))".into(),
+        // A sweep asks for the time first.
+        time: format!(
+            "SELECT LEAST({usable}, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))"
+        )
+        .into(),
     }
 }
 
-/// Reads whether the session has a setting that would change what the statements do, and the mark of
-/// the table. As text, also where a step prepares its statements: see `Mysql::in_text`.
-fn schema(table: &Table) -> String {
+/// Reads the mark of the table, in a usable session. As text, also where a step prepares its
+/// statements: see `Mysql::in_text`.
+fn schema(table: &Table, usable: &str) -> String {
     let name = table.name();
     let schema = table
         .schema()
         .map_or_else(|| "NULL".to_owned(), |schema| format!("'{schema}'"));
     format!(
-        "SELECT CAST(@@autocommit AS SIGNED), \
-         (SELECT CAST(CONVERT(table_comment USING utf8mb4) AS BINARY) FROM information_schema.tables \
+        "SELECT (SELECT CAST(CONVERT(table_comment USING utf8mb4) AS BINARY) \
+         FROM information_schema.tables \
          WHERE table_schema = COALESCE({schema}, DATABASE()) AND table_name = '{name}'), \
-         CAST(@@completion_type <> 'NO_CHAIN' AS SIGNED), \
-         CAST(FIND_IN_SET('ORACLE', @@sql_mode) + FIND_IN_SET('EMPTY_STRING_IS_NULL', @@sql_mode) \
-         AS SIGNED), \
-         CAST(@@sql_select_limit < 18446744073709551615 AS SIGNED), \
-         CAST(ABS(TIMESTAMPDIFF(SECOND, NOW(6), SYSDATE(6))) > 60 AS SIGNED)"
+         CAST(CONVERT(DATABASE() USING utf8mb4) AS BINARY), {usable}"
     )
 }
 
@@ -469,7 +493,10 @@ impl Statements {
     /// Renews the leases whose rows are not locked. In one statement, because each statement waits
     /// for the disk.
     pub(super) fn renew(&self, leases: &[&LeaseRenewal], revision: i64) -> Arc<str> {
-        let mut text = "UPDATE (SELECT operation, `key`, GREATEST(CASE owner".to_owned();
+        let mut text = format!(
+            "{}; {UNGUARDED} UPDATE (SELECT operation, `key`, GREATEST(CASE owner",
+            self.usable
+        );
         for lease in leases {
             text.push_str(" WHEN ");
             push_bytes(&mut text, Some(&lease.owner.to_bytes()));

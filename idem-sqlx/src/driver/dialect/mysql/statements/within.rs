@@ -109,7 +109,7 @@ impl Statements {
     /// characters. They are made of bytes, because a name of a database and a key need not have a
     /// character set in common.
     pub(in super::super) fn name_key(&self, id: &RecordId) -> String {
-        let mut text = "SET @idem_key = ".to_owned();
+        let mut text = format!("{}, @idem_key = ", self.usable);
         push_text(&mut text, Some(id.key().as_bytes()));
         text.push_str(
             " COLLATE utf8mb4_bin, @idem_lock = CONCAT('idem.', \
@@ -146,7 +146,7 @@ impl Statements {
         let mut row = String::with_capacity(1024);
         push_cells(&mut row, id, columns);
         let insert = &self.inserts.insert;
-        format!("{AT_ONCE} {insert}({row})").into()
+        format!("{}; {AT_ONCE} {insert}({row})", self.usable).into()
     }
 
     /// Writes a row where there is none, and reads the one that stands there then, whatever this

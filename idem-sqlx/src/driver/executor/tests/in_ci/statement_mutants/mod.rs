@@ -191,7 +191,7 @@ async fn renews_past_a_lock<D: Dialect>(
     let held = InFlight::new(locked.owner, 1, Origin::Nothing, LIMIT, LIMIT * 2);
     assert!(
         executor
-            .dialect
+            .dialect()
             .put(
                 &mut on,
                 &locked.id,
@@ -287,7 +287,7 @@ fn settings(table: &str) -> Settings {
 
 /// Returns an executor whose statements have the mistake.
 fn executor<D: Dialect>(pool: sqlx::Pool<D::Db>, table: &str, mutant: Mutant) -> Arc<Executor<D>> {
-    let executor = Executor::with_dialect(pool, &settings(table), |dialect: &mut D| {
+    let executor = Executor::with_dialect(pool, &settings(table), move |dialect: &mut D| {
         if !mutant.from.is_empty() {
             mutant.apply(dialect);
         }

@@ -51,8 +51,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "a key is that of each operation",
-        "WHERE operation = $1 AND key = $2",
-        "WHERE $1::text IS NOT NULL AND key = $2",
+        "WHERE operation = convert_from($1, 'UTF8') AND key",
+        "WHERE $1::bytea IS NOT NULL AND key",
         "claim::keys_of_two_operations_do_not_collide",
     ),
     mutant(
@@ -81,8 +81,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "a removal of what has changed since",
-        "$2 AND revision = $3",
-        "$2 AND $3::bigint IS NOT NULL",
+        "'UTF8') AND revision = $3",
+        "'UTF8') AND $3::bigint IS NOT NULL",
         GUARDS,
     ),
     mutant(
