@@ -48,7 +48,6 @@ pub(crate) struct ClaimedLease {
 }
 
 /// The owner's end of a record in flight.
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact by itself")]
 pub(crate) struct Owned {
     // Dropped before the runtime: its keepers end when the runtime is dropped, and by then no lease
     // may be left.
