@@ -11,8 +11,7 @@ use self::sqlx::{Error, Pool, Transaction};
 use super::super::super::sqlx;
 use super::super::dialect::{Dialect, ErrorClass};
 use super::super::executor::errors::breaks_connection;
-use super::super::transaction::{begin_with, of_database, roll_back_all};
-use super::conflict::sources;
+use super::super::transaction::{begin_with, of_database, roll_back_all, sources};
 
 /// The isolation level of a transaction.
 ///

@@ -5,11 +5,8 @@ use std::error::Error;
 use self::sqlx::error::DatabaseError;
 use super::super::super::sqlx;
 use super::super::dialect::Dialect as _;
-use super::super::transaction::of_database;
+use super::super::transaction::{of_database, sources};
 use super::kept::KeyTaken;
-
-/// No chain of sources is longer, but for one that is a circle.
-const LONGEST: usize = 100;
 
 /// Returns whether this error, or one of its sources, says that the transaction met another one: a
 /// serialization failure, a deadlock or a busy database. Then roll back, and run the whole
@@ -31,13 +28,6 @@ const LONGEST: usize = 100;
 /// ```
 pub fn is_conflict(error: &(dyn Error + 'static)) -> bool {
     sources(error).any(|error| error.is::<KeyTaken>() || of_database(error).is_some_and(is_one))
-}
-
-/// This error, and its sources.
-pub(super) fn sources<'e>(
-    error: &'e (dyn Error + 'static),
-) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
-    std::iter::successors(Some(error), |error| (*error).source()).take(LONGEST)
 }
 
 /// Each database has codes of its own, so the error's type decides which of them are meant.

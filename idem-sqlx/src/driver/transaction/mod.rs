@@ -362,6 +362,15 @@ pub(crate) fn is_conflict<D: Dialect>(error: &(dyn StdError + 'static)) -> bool 
     of_database(error).is_some_and(D::is_conflict)
 }
 
+/// This error, and its sources.
+pub(super) fn sources<'e>(
+    error: &'e (dyn StdError + 'static),
+) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
+    /// No chain of sources is longer, but for one that is a circle.
+    const LONGEST: usize = 100;
+    std::iter::successors(Some(error), |error| (*error).source()).take(LONGEST)
+}
+
 /// Returns the database's error, if this is one. With `#[error(transparent)]`, the source of an
 /// error is the database's error without the `sqlx::Error` around it.
 pub(super) fn of_database<'e>(
