@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use futures_util::future::{BoxFuture, Shared};
+use futures_util::future::{BoxFuture, WeakShared};
 
 use crate::encoding::key::KeyDigest;
 use crate::error::Error;
 use crate::record::{Owner, RecordId};
 
 /// The look for a run in the store.
-type LookForRun = BoxFuture<'static, Result<Owner, Error>>;
+pub(super) type LookForRun = BoxFuture<'static, Result<Owner, Error>>;
 
 /// The steps that a body has begun.
 #[derive(Default)]
@@ -21,7 +21,7 @@ pub(super) struct BegunSteps {
     pub(super) run: OnceLock<Owner>,
     /// The look for the run of those beside the transaction of the call: one for all, because each
     /// would begin a run. Whoever waits for it polls it, so no step waits for one that is not polled.
-    pub(super) beside: Mutex<Option<Shared<LookForRun>>>,
+    pub(super) beside: Mutex<Option<WeakShared<LookForRun>>>,
     /// The run of those in the transaction of the call.
     pub(super) run_inside: OnceLock<Owner>,
     /// The record of the run is known to stay as long as the steps.

@@ -1,10 +1,11 @@
 //! The steps that a body has begun, and what they need of its call.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::FutureExt as _;
+use futures_util::future::{FutureExt as _, Shared, WeakShared};
 
 use crate::base::clock;
 use crate::error::{Error, StoreError, StoreErrorKind};
@@ -17,7 +18,7 @@ use crate::record::{
 };
 use crate::runtime::Runtime;
 use crate::store::{Store, Transaction};
-use crate::task::begun_steps::BegunSteps;
+use crate::task::begun_steps::{BegunSteps, LookForRun};
 use crate::task::guarded::{Guarded, HeldBy};
 
 /// How many steps of a call are removed after its outcome. What is left expires.
@@ -123,25 +124,27 @@ impl Guarded {
         self.checked(run)
     }
 
-    /// As [`run_of_steps`](Self::run_of_steps), of a step in a transaction of the body, which may have the only
-    /// connection that there is.
+    /// As [`run_of_steps`](Self::run_of_steps), of a step in a transaction of the body. If that has
+    /// the only connection that there is, the run is read in it. That is the second choice: it may
+    /// lock the record, or keep the transaction from becoming the writer.
     pub(crate) async fn run_in<X, S>(&self, tx: &mut X) -> Result<Owner, Error>
     where
         X: Transaction<S>,
         S: Store,
     {
+        let found = self.run_of_steps(true).await;
         let begun = self.begun();
-        if let Some(term) = self.lease()
-            && self.goes_on()
+        if let (Err(Error::Store { .. }), Some(term)) = (&found, self.lease())
             && begun.run.get().is_none()
             && let Some(store) = self.runtime.store.of::<S>()
         {
-            let found = tx.inspect(store, self.id()).boxed().await;
-            let found = found.map_err(|error| self.runtime.failed(self.id(), error))?;
-            // A transaction that began before the claim does not see it.
-            self.found(begun, term, found);
+            let inside = tx.inspect(store, self.id()).boxed().await;
+            let inside = inside.map_err(|error| self.runtime.failed(self.id(), error))?;
+            if let Some(run) = self.found(begun, term, inside) {
+                return self.checked(run);
+            }
         }
-        self.run_of_steps(true).await
+        found
     }
 
     /// As [`run_of_steps`](Self::run_of_steps), of a step in the transaction that has the record of the call, with
@@ -193,10 +196,14 @@ impl Guarded {
         let store = &self.runtime.store;
         let failed = |error| self.runtime.failed(self.id(), error);
         let kept = self.request.settings.steps_kept();
-        if term.may_be_recorded() {
+        // In a later attempt, an earlier one may have begun the same step, and what has recorded
+        // the outcome has ended its run.
+        let is_known = begun.run.get().is_some() || !self.goes_on();
+        if is_known && !in_transaction && term.may_be_recorded() {
             let found = store.inspect(self.id()).await.map_err(failed)?;
             if found.is_some_and(|found| term.recorded(&found)) {
                 // No later attempt goes on with what is begun now.
+                begun.stays.store(true, Ordering::Relaxed);
                 return Ok(*begun.run.get_or_init(|| term.owner));
             }
         }
@@ -234,29 +241,39 @@ impl Guarded {
         let found = found.filter(|found| found.attempt == term.attempt)?;
         let whole = found.lease_age?.saturating_add(found.expires_in);
         let run = found.run?;
-        let stays = whole >= self.request.settings.steps_kept();
-        begun.stays.fetch_or(stays, Ordering::Relaxed);
+        let kept = self.request.settings.steps_kept();
+        begun.stays.fetch_or(whole >= kept, Ordering::Relaxed);
+        // The next renewal carries it, or a release.
+        term.raise_hold(kept);
         Some(*begun.run.get_or_init(|| run))
     }
 
-    async fn look_beside(&self, begun: &BegunSteps) -> Result<Owner, Error> {
-        let beside = || begun.beside.lock().unwrap_or_else(PoisonError::into_inner);
-        let looking = beside()
-            .get_or_insert_with(|| {
-                let runtime = Arc::clone(&self.runtime);
-                run_beside(
-                    runtime,
-                    self.id().clone(),
-                    self.goes_on(),
-                    self.request.settings.steps_kept(),
-                )
-                .boxed()
-                .shared()
+    fn look_for_run_beside(&self) -> Shared<LookForRun> {
+        let runtime = Arc::clone(&self.runtime);
+        let id = self.id().clone();
+        let kept = self.request.settings.steps_kept();
+        let looking = run_beside(runtime.clone(), id.clone(), self.goes_on(), kept);
+        // A panic of the store counts as no answer, for all that wait.
+        AssertUnwindSafe(looking)
+            .catch_unwind()
+            .map(move |found| {
+                found.unwrap_or_else(|_| Err(runtime.failed(&id, StoreError::panicked())))
             })
-            .clone();
-        let found = looking.clone().await;
+            .boxed()
+            .shared()
+    }
+
+    async fn look_beside(&self, begun: &BegunSteps) -> Result<Owner, Error> {
+        let looking = {
+            let mut beside = begun.beside.lock().unwrap_or_else(PoisonError::into_inner);
+            let looking = beside.as_ref().and_then(WeakShared::upgrade);
+            let looking = looking.unwrap_or_else(|| self.look_for_run_beside());
+            *beside = looking.downgrade();
+            looking
+        };
+        let found = looking.await;
         if found.is_err() {
-            beside().take_if(|other| other.ptr_eq(&looking));
+            *begun.beside.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
         found
     }

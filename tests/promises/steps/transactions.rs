@@ -94,7 +94,10 @@ async fn a_first_step_may_be_in_a_transaction_that_writes_already() {
     let pool = pool.await.unwrap();
     let idempotency = Idempotency::new(SqliteStore::new(pool.clone()));
     let order = || idempotency.operation("shop.order").key("o-1").ttl("5m");
-    for fails in [true, false] {
+    // In an attempt that has found a record, too, whose run has no steps.
+    let failed = order().run(async || Err::<(), _>(OrderError::Declined));
+    failed.await.unwrap_err();
+    for fails in [true, true, false] {
         let placed = order().run(|| async {
             let mut tx = pool.begin().await?;
             insert(&mut tx, "pen").await?;
@@ -113,35 +116,42 @@ async fn a_first_step_may_be_in_a_transaction_that_writes_already() {
         let month = Duration::from_secs(29 * 86_400);
         assert_eq!(info.expires_in > month, fails, "{info:?}");
     }
-    // Twice the pen, which is in no step.
-    assert_eq!(shop.orders().await, 3);
+    // Three times the pen, which is in no step.
+    assert_eq!(shop.orders().await, 4);
 }
 
 #[tokio::test]
 async fn after_a_transaction_has_recorded_the_outcome_a_body_may_begin_its_first_step() {
     let shop = Shop::open().await;
     let mails = AtomicU32::new(0);
-    for (key, attempts) in [("one", 1), ("two", 2)] {
-        for attempt in 1..=attempts {
-            let placed = shop.order().key(key).ttl("5m").run(|| async {
-                if attempt < attempts {
-                    return Err(OrderError::Declined);
-                }
-                let mut tx = shop.pool.begin().await?;
-                let call = idem::current().expect("a body");
-                call.commit_in(&mut tx, &7_u32).await?;
-                tx.commit().await?;
-                let mail = idem::step("mail", async || {
-                    mails.fetch_add(1, Ordering::SeqCst);
-                    Ok::<_, OrderError>(())
-                });
-                mail.await?;
-                Ok(7_u32)
+    let place = async |key: &'static str, fails: bool| {
+        let placed = shop.order().key(key).ttl("5m").run(|| async {
+            if fails {
+                return Err(OrderError::Declined);
+            }
+            let mut tx = shop.pool.begin().await?;
+            let call = idem::current().expect("a body");
+            call.commit_in(&mut tx, &7_u32).await?;
+            tx.commit().await?;
+            let mail = idem::step("mail", async || {
+                mails.fetch_add(1, Ordering::SeqCst);
+                Ok::<_, OrderError>(())
             });
-            assert_eq!(placed.await.is_ok(), attempt == attempts);
-        }
-    }
-    assert_eq!(mails.load(Ordering::SeqCst), 2);
+            mail.await?;
+            Ok(7_u32)
+        });
+        placed.await.map(idem::Outcome::into_inner)
+    };
+    assert_eq!(place("one", false).await.unwrap(), 7);
+    assert_eq!(mails.load(Ordering::SeqCst), 1);
+    // In a later attempt, an earlier one may have sent the mail.
+    place("two", true).await.unwrap_err();
+    let refused = place("two", false).await.unwrap_err();
+    assert!(
+        matches!(refused, OrderError::Idempotency(Error::LeaseLost { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(mails.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
