@@ -288,7 +288,7 @@ impl Bodies {
 }
 
 /// Short enough for a test to wait for its end, long enough for a busy machine to renew it.
-pub(crate) const LEASE: Duration = Duration::from_secs(3);
+pub(crate) const LEASE: Duration = Duration::from_secs(1);
 /// Longer than anything here takes: a test that comes here hangs.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
 

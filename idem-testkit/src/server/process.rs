@@ -29,10 +29,15 @@ free() {
     of_postgres="$dir/data/postmaster.pid"
     [ -f "$of_postgres" ] && ipcrm -m $(sed -n '7s/.* //p' "$of_postgres")
 }
-# A signal is sent to a process, and its other threads run on until one of them has taken it.
+# A signal is sent to a process, and its other threads run on until one of them has taken it. This
+# waits for that, for a second at most.
 stopped() {
+    tries=100
     for process; do
-        while grep -q '^State:[[:space:]][^TZX]' "/proc/$process/task/"*/status; do sleep 0.01; done
+        while [ "$tries" -gt 0 ] && grep -q '^State:[[:space:]][^TZX]' "/proc/$process/task/"*/status; do
+            tries=$((tries - 1))
+            sleep 0.01
+        done
     done
 }
 (
@@ -41,7 +46,7 @@ stopped() {
             KILL)
                 # Its end is the end of this, and children that are alive then answer once more. So
                 # they go first, and a server that is stopped starts none.
-                kill -STOP "$server" && { stopped "$server"; free; kill -KILL $(cat "/proc/$server/task/"*/children); kill -KILL "$server"; }
+                kill -STOP "$server" && { free; kill -KILL $(cat "/proc/$server/task/"*/children); kill -KILL "$server"; }
                 ;;
             *)
                 kill "-$signal" "$server" && {
@@ -57,7 +62,6 @@ stopped() {
     # Stopped first, so that it writes no file into a directory that is being removed.
     children=$(cat "/proc/$server/task/"*/children)
     kill -STOP "$server" $children
-    stopped "$server" $children
     free
     rm -rf -- "$dir"
     # The server last: its end is the end of this, and children that are stopped would stay so.

@@ -13,9 +13,6 @@ use tracing::Level;
 use super::{Log, logged};
 use crate::support::{Failure, LEASE, LONG, World, eventually};
 
-/// Ten of them are shorter than `LONG`.
-const BRIEF: Duration = Duration::from_secs(1);
-
 type Res = Result<u32, Error>;
 
 async fn owning(operation: Operation<'_>) -> Lease {
@@ -159,7 +156,7 @@ async fn p9_a_commit_that_keeps_failing_is_tried_ever_more_seldom_and_given_up_a
     // The pauses are random. With short ones in each place, there would be one try more.
     fastrand::seed(7);
     let (builder, faults) = World::memory().faulty().await;
-    let idempotency = builder.lease(BRIEF).build();
+    let idempotency = builder.lease(LEASE).build();
     faults.always(Step::Commit, Fault::LoseRequest);
     let began = tokio::time::Instant::now();
     idempotency
@@ -169,7 +166,7 @@ async fn p9_a_commit_that_keeps_failing_is_tried_ever_more_seldom_and_given_up_a
         .await
         .unwrap();
     idempotency.shutdown(LONG).await.unwrap();
-    assert!(began.elapsed() >= BRIEF * 10, "{:?}", began.elapsed());
+    assert!(began.elapsed() >= LEASE * 10, "{:?}", began.elapsed());
     assert!(
         log.decisions()
             .contains(&(Level::WARN, "not_recorded".to_owned()))
@@ -184,7 +181,7 @@ async fn p9_of_a_commit_that_the_store_has_nobody_says_that_it_is_not_recorded()
     let log = Log::default();
     let _logging = crate::support::events::logging(log.clone());
     let (builder, faults) = World::memory().faulty().await;
-    let idempotency = builder.lease(BRIEF).build();
+    let idempotency = builder.lease(LEASE).build();
     faults.always(Step::Commit, Fault::LoseReply);
     let call = idempotency.operation("events.unanswered").key("k");
     call.run(async || Res::Ok(1)).await.unwrap();

@@ -16,7 +16,8 @@ fn order(idempotency: &Idempotency, name: &'static str) -> Operation<'static> {
         .operation(name)
         .key("o-1")
         .fingerprint("two pens")
-        .lease(LEASE)
+        // Its owner is alive until it is cut off, on a busy machine too.
+        .lease(LEASE * 3)
         .wait(LONG)
 }
 
