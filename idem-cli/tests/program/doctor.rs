@@ -1,6 +1,7 @@
 //! The doctor finds each defect, and nothing on a healthy store.
 
 use idem_sqlx::sqlx::mysql::MySqlPoolOptions;
+use idem_sqlx::sqlx::postgres::PgPoolOptions;
 use idem_testkit::RedisServer;
 
 use crate::support::{idem, runtime, until};
@@ -62,7 +63,12 @@ async fn a_user_without_rights_and_a_replica_are_found() {
 }
 
 pub(crate) async fn finds_a_postgres_that_forgets_or_has_no_table(url: &str) {
-    let pool = idem_sqlx::sqlx::PgPool::connect(url).await.unwrap();
+    // One connection, which stays as it is when settings for new ones change.
+    let pool = PgPoolOptions::new()
+        .max_connections(1)
+        .connect(url)
+        .await
+        .unwrap();
     let alter = async |statement: &'static str| {
         idem_sqlx::sqlx::query(statement)
             .execute(&pool)
@@ -131,7 +137,6 @@ pub(crate) async fn finds_a_postgres_that_forgets_or_has_no_table(url: &str) {
 }
 
 pub(crate) async fn finds_a_mariadb_that_forgets_or_has_no_table(url: &str) {
-    // One connection, which stays as it is when settings for new ones change.
     let pool = MySqlPoolOptions::new()
         .max_connections(1)
         .connect(url)
