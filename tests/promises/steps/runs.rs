@@ -7,14 +7,14 @@ use idem_testkit::{Fault, Gate, Step};
 
 use super::{EFFECTS, Failure, Shop};
 use crate::over_all_stores;
-use crate::support::{LEASE, LONG, World};
+use crate::support::{LONG, World};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// An order that may be forgotten after a second.
 fn order(idempotency: &Idempotency, name: &'static str) -> Operation<'static> {
     let order = idempotency.operation(name).key("o-1");
-    order.ttl("1s").hold("1s").lease(LEASE).wait(LONG)
+    order.ttl("1s").hold("1s").lease(LONG).wait(LONG)
 }
 
 /// Places an order with a body that runs, once the outcome before it is no longer valid.
