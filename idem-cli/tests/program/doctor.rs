@@ -137,6 +137,7 @@ pub(crate) async fn finds_a_postgres_that_forgets_or_has_no_table(url: &str) {
 }
 
 pub(crate) async fn finds_a_mariadb_that_forgets_or_has_no_table(url: &str) {
+    // One connection, which stays as it is when settings for new ones change.
     let pool = MySqlPoolOptions::new()
         .max_connections(1)
         .connect(url)
