@@ -24,7 +24,7 @@ use crate::record::{
     ReleaseTo, Removed, Renewal,
 };
 use crate::runtime::background::Background;
-use crate::runtime::flight::{FlightStep, Flights, Joined};
+use crate::runtime::flight::{Flights, Question, Turn};
 use crate::runtime::local_cache::LocalCache;
 use crate::runtime::rejected::Rejected;
 use crate::store::{MemoryStore, Store};
@@ -380,15 +380,13 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                 // This call must not get the outcome of a life that is over now.
                 let begun = key.lock().unwrap().lives;
                 let deadline = Some(clock::after(clock::now(), LONG));
-                let (mut seat, mut first) = match flights.join(&id("k"), None) {
-                    Joined::First(seat) => (seat, true),
-                    Joined::Behind(seat) => (seat, false),
-                };
+                let mut seat = flights.join(question());
+                let mut first = seat.is_first();
                 loop {
                     if !std::mem::replace(&mut first, false) {
-                        match seat.turn(None, deadline).await.0 {
-                            FlightStep::Ask => {}
-                            FlightStep::Answer(Rejected::Committed { outcome, .. }) => {
+                        match seat.turn(deadline).await.0 {
+                            Turn::Ask => {}
+                            Turn::Answer(Rejected::Committed { outcome, .. }) => {
                                 let life: u64 = std::str::from_utf8(&outcome.payload)
                                     .unwrap()
                                     .parse()
@@ -418,15 +416,12 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                     thread::yield_now();
                     asking.fetch_sub(1, Ordering::SeqCst);
                     if let Some(life) = committed {
-                        return seat.claim_answered(
-                            None,
-                            Some(Rejected::Committed {
-                                attempt: 1,
-                                outcome: of_life(life),
-                            }),
-                        );
+                        return seat.share(Rejected::Committed {
+                            attempt: 1,
+                            outcome: of_life(life),
+                        });
                     }
-                    seat.become_owner(None, Arc::new(term()));
+                    seat.become_owner(Arc::new(term()));
                     thread::yield_now();
                     if gives_up {
                         key.lock().unwrap().owned = false;
@@ -440,10 +435,10 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                         (key.committed, key.owned) = (Some(life), false);
                     }
                     thread::yield_now();
-                    return seat.step_answered(Some(Rejected::Committed {
+                    return seat.share(Rejected::Committed {
                         attempt: 1,
                         outcome: of_life(life),
-                    }));
+                    });
                 }
             }
         };
@@ -464,10 +459,21 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
         ];
         at_once(futures);
         assert!(
-            matches!(flights.join(&id("k"), None), Joined::First(_)),
+            flights.join(question()).is_first(),
             "a flight was left behind"
         );
     });
+}
+
+fn question() -> Question {
+    Question {
+        id: id("k"),
+        fingerprint: None,
+        take_over: true,
+        take_over_after: None,
+        max_attempts: None,
+        must_be_issued: false,
+    }
 }
 
 fn of_life(life: u64) -> Encoded {

@@ -247,18 +247,11 @@ async fn p11_a_claim_whose_caller_is_not_polled_costs_a_moment_also_after_others
         .faults
         .always(Step::Claim, Fault::HangReply(gate.clone()));
     let call = || gives(world.call().wait(WAIT * 100), 2);
-    // Each asks after the one before has got no answer, later each time.
+    // Each asks after the one before has got no answer.
     let mut slow = Vec::new();
     for number in 1..=5 {
-        let began = Instant::now();
         slow.push(tokio::spawn(call()));
         world.faults.reached(Step::Claim, number).await;
-        // One that is polled is given its time.
-        assert!(
-            number < 5 || began.elapsed() > MOMENT,
-            "{:?}",
-            began.elapsed()
-        );
     }
     let mut unpolled = pin!(call());
     tokio::select! {

@@ -88,10 +88,10 @@ impl Owned {
         let ClaimedLease {
             enrolled,
             origin,
-            mut seat,
+            seat,
         } = owned;
-        if let Some(seat) = &mut seat {
-            seat.become_owner(request.fingerprint, enrolled.term.clone());
+        if let Some(seat) = &seat {
+            seat.become_owner(enrolled.term.clone());
         }
         let term = enrolled.term.clone();
         let held_by = HeldBy::Lease { term, origin };
@@ -248,7 +248,7 @@ impl Owned {
             let cache = self.runtime().cache.as_ref();
             self.sending = cache.map(|cache| cache.sending(id));
         }
-        if let Some(seat) = &self.seat {
+        if let Some(seat) = &mut self.seat {
             seat.sending_step();
         }
         let store = &self.call.guarded().runtime.store;
@@ -441,8 +441,9 @@ impl Owned {
             self.runtime().remove_steps(&term.id, term.attempt, steps);
         }
         self.report_end(decision);
-        if let Some(seat) = self.seat.take() {
-            seat.step_answered(shared);
+        // The others go on, with the answer if there is one.
+        if let (Some(seat), Some(why)) = (self.seat.take(), shared) {
+            seat.share(why);
         }
     }
 

@@ -24,7 +24,7 @@ use crate::observe::Decision;
 use crate::policy::settings::InFlight;
 use crate::record::{Claimed, Origin, Owner};
 use crate::runtime::Runtime;
-use crate::runtime::flight::{FlightSeat, FlightStep, Joined};
+use crate::runtime::flight::{FlightSeat, Turn};
 use crate::runtime::rejected::{Held, Rejected};
 use crate::task::request::Request;
 use crate::task::{current, waiting};
@@ -95,13 +95,12 @@ impl Runtime {
         let observes = request.settings.observes;
         let mut seat = None;
         if !observes && !self.store.is_local() {
-            match self.flights.join(&request.id, request.fingerprint) {
-                Joined::First(first) => seat = Some(Box::new(first)),
-                Joined::Behind(behind) => {
-                    let seat = Some(Box::new(behind));
-                    return self.wait(request, began, seat, None).boxed().await;
-                }
+            let joined = Box::new(self.flights.join(request.question()));
+            if !joined.is_first() {
+                let seat = Some(joined);
+                return self.wait(request, began, seat, None).boxed().await;
             }
+            seat = Some(joined);
         }
         let owner = self.store.owner(began);
         let answer = self.claim(request, owner, None).await;
@@ -132,52 +131,43 @@ impl Runtime {
         let mut pause = Pause::default();
         loop {
             let entered = clock::now();
-            let mut since = entered;
             let turn = match (&mut seat, held.take()) {
                 (Some(seat), _) => {
-                    let (turn, has_waited, since_claims) =
-                        seat.turn(request.fingerprint, deadline).await;
-                    since = since_claims;
-                    let is_mismatch = matches!(turn, FlightStep::Answer(Rejected::Mismatch));
-                    if has_waited && deadline.is_some() && !is_mismatch {
+                    let (turn, has_waited) = seat.turn(deadline).await;
+                    if has_waited && deadline.is_some() {
                         self.waited(request, entered);
                     }
                     turn
                 }
                 (None, Some(held)) if deadline.is_some_and(|deadline| entered < deadline) => {
-                    FlightStep::Wait(held)
+                    Turn::Wait(held)
                 }
-                (None, Some(held)) => FlightStep::Answer(Rejected::InFlight(held)),
-                (None, None) => FlightStep::Ask,
+                (None, Some(held)) => Turn::Answer(Rejected::InFlight(held)),
+                (None, None) => Turn::Ask,
             };
             match turn {
-                FlightStep::Ask => {}
-                FlightStep::Alone => seat = None,
-                FlightStep::Answer(why) => return Err(why),
-                FlightStep::Wait(held) => {
+                Turn::Ask => {}
+                Turn::Answer(why) => return Err(why),
+                Turn::Wait(held) => {
                     pause.before_waiting_again(held.attempt).await;
                     let waiting = self.wait_for(request, held, deadline.unwrap_or(entered));
-                    match &mut seat {
-                        None => {
-                            waiting.await;
-                            since = clock::now();
-                        }
-                        Some(seat) => {
-                            seat.while_waiting(waiting).await;
-                            seat.wait_ended();
-                            continue;
-                        }
+                    match &seat {
+                        Some(seat) => seat.while_waiting(waiting).await,
+                        None => waiting.await,
                     }
+                    continue;
                 }
             }
             let sent = clock::now();
             let owner = self.store.owner(sent);
             // Else its age says nothing: the process may have been stopped.
-            let has_waited = sent.saturating_duration_since(since) >= WAITED;
-            let resends_until = has_waited.then(|| clock::after(since, FAILS_SOON));
+            let since = seat.as_ref().and_then(|seat| seat.behind_claims_since);
+            let resends_until = since
+                .filter(|since| sent.saturating_duration_since(*since) >= WAITED)
+                .map(|since| clock::after(since, FAILS_SOON));
             let claim = self.claim(request, owner, resends_until);
             let answer = match &seat {
-                Some(seat) => seat.while_asking(claim).await,
+                Some(seat) => seat.while_asking(claim).await?,
                 None => claim.await,
             };
             match self.after_claim(request, owner, sent, answer, &mut seat) {
@@ -201,8 +191,7 @@ impl Runtime {
             Ok(claimed) => self.own(request, owner, claimed, sent, seat.take()),
             Err(why) => {
                 if let Some(seat) = seat {
-                    let shared = why.is_shared().then(|| why.clone());
-                    seat.claim_answered(request.fingerprint, shared);
+                    seat.share(why.clone());
                 }
                 Err(why)
             }

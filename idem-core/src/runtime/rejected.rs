@@ -66,15 +66,6 @@ impl Rejected {
         })
     }
 
-    /// Whether it holds for every call with the key and the fingerprint. All other reasons depend
-    /// on what the call asked for.
-    pub(crate) fn is_shared(&self) -> bool {
-        matches!(
-            self,
-            Self::InFlight(_) | Self::Committed { .. } | Self::Done | Self::Store(_)
-        )
-    }
-
     /// The error of a store that gave no answer.
     pub(crate) fn outage(&self) -> Option<&StoreError> {
         use StoreErrorKind::{Timeout, Unavailable};
@@ -90,7 +81,7 @@ impl Rejected {
             && settings.store_failure == StoreFailure::Run
     }
 
-    /// What is decided of the call, and the attempt that it is about, or 0.
+    /// Returns the decision about the call, and the attempt that it is about, or 0.
     pub(crate) fn decision(&self, settings: &Settings) -> (Decision, u64) {
         let decision = match self {
             Self::InFlight(held) if settings.observes && settings.in_flight == InFlight::Wait => {

@@ -11,6 +11,7 @@ use crate::policy::settings::{
     Abandoned, Duplicate, InFlight, Settings, StoreFailure, keep_for, seconds,
 };
 use crate::record::{Claim, Commit, Encoded, Owner, RecordId};
+use crate::runtime::flight::Question;
 use crate::runtime::trace::{self, CallMetadata};
 use crate::token::Submission;
 
@@ -32,7 +33,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// What the record says of the outcome's type.
+    /// Returns the version of the outcome's type, and whether the record names it.
     pub(crate) fn type_label(&self) -> TypeLabel {
         TypeLabel {
             version: self
@@ -50,18 +51,38 @@ impl Request {
         }
     }
 
-    /// Returns the claim that an owner sends.
-    pub(crate) fn claim(&self, owner: Owner) -> Claim {
-        Claim {
+    /// Returns the content of the claim without its owner.
+    pub(crate) fn question(&self) -> Question {
+        Question {
             id: self.id.clone(),
-            owner,
-            lease: self.settings.lease,
-            hold: self.settings.in_flight_expiry(),
             fingerprint: self.fingerprint,
             take_over: self.settings.abandoned == Abandoned::Rerun,
             take_over_after: self.settings.take_over_after(),
             max_attempts: self.settings.max_attempts(),
             must_be_issued: self.submission.is_some(),
+        }
+    }
+
+    /// Returns the claim that an owner sends.
+    pub(crate) fn claim(&self, owner: Owner) -> Claim {
+        let Question {
+            id,
+            fingerprint,
+            take_over,
+            take_over_after,
+            max_attempts,
+            must_be_issued,
+        } = self.question();
+        Claim {
+            id,
+            owner,
+            lease: self.settings.lease,
+            hold: self.settings.in_flight_expiry(),
+            fingerprint,
+            take_over,
+            take_over_after,
+            max_attempts,
+            must_be_issued,
             metadata: trace::of(self.metadata.as_ref()),
         }
     }

@@ -4,13 +4,10 @@ use std::pin::pin;
 
 use futures_util::FutureExt as _;
 
-use super::state::Answered;
 use super::*;
 use crate::encoding::key::Key;
 use crate::error::{StoreError, StoreErrorKind};
-use crate::lease::term::Term;
 use crate::record::Owner;
-use crate::runtime::rejected::{Held, Rejected};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -18,10 +15,19 @@ fn id(key: u64) -> RecordId {
     RecordId::new("orders", &Key::encode(&key).unwrap()).unwrap()
 }
 
-fn seat(flights: &Arc<Flights>, key: u64) -> FlightSeat {
-    match flights.join(&id(key), None) {
-        Joined::First(seat) | Joined::Behind(seat) => seat,
+fn question(key: u64) -> Question {
+    Question {
+        id: id(key),
+        fingerprint: None,
+        take_over: true,
+        take_over_after: None,
+        max_attempts: None,
+        must_be_issued: false,
     }
+}
+
+fn seat(flights: &Arc<Flights>, key: u64) -> FlightSeat {
+    flights.join(question(key))
 }
 
 fn counts(flights: &Flights) -> Vec<usize> {
@@ -45,7 +51,7 @@ async fn a_flight_is_there_until_the_last_of_its_calls_leaves() {
         0,
         "a key that nobody is busy with takes no memory"
     );
-    assert!(matches!(flights.join(&id(1), None), Joined::First(_)));
+    assert!(seat(&flights, 1).is_first());
 }
 
 #[tokio::test]
@@ -59,27 +65,127 @@ async fn keys_are_spread_over_the_locks() {
     assert!(used > SHARDS / 2, "{used} of {SHARDS}");
 }
 
+#[tokio::test]
+async fn calls_share_a_flight_if_they_would_ask_the_store_the_same() {
+    let flights = Arc::new(Flights::new());
+    let first = seat(&flights, 1);
+    assert!(first.is_first() && !seat(&flights, 1).is_first());
+    let one = question(1);
+    for other in [
+        question(2),
+        Question {
+            fingerprint: Some(Fingerprint::of(&1).unwrap()),
+            ..one.clone()
+        },
+        Question {
+            take_over: false,
+            ..one.clone()
+        },
+        Question {
+            take_over_after: Some(HOUR),
+            ..one.clone()
+        },
+        Question {
+            max_attempts: Some(1),
+            ..one.clone()
+        },
+        Question {
+            must_be_issued: true,
+            ..one.clone()
+        },
+    ] {
+        assert!(flights.join(other.clone()).is_first(), "{other:?}");
+    }
+}
+
+fn term() -> Arc<Term> {
+    let times = (HOUR, HOUR);
+    Arc::new(Term::new(id(1), Owner::generate(), 1, times, clock::now()))
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_owner_whose_commit_was_sent_speaks_for_a_moment_and_only_for_calls_that_came_before() {
     let flights = Arc::new(Flights::new());
     let now = clock::now();
-    let deadline = Some(clock::after(clock::now(), HOUR));
+    let deadline = Some(clock::after(now, HOUR));
     let mut owner = seat(&flights, 1);
-    owner.become_owner(
-        None,
-        Arc::new(Term::new(id(1), Owner::generate(), 1, (HOUR, HOUR), now)),
-    );
+    owner.become_owner(term());
     let mut before = seat(&flights, 1);
+    assert_eq!(before.look(deadline).err().unwrap().until, now + HOUR);
     owner.sending_step();
-    let Err(patience) = before.look(None, deadline) else {
-        panic!("the answer is on its way")
-    };
-    assert_eq!(patience.until, now + PATIENCE);
+    assert_eq!(before.look(deadline).err().unwrap().until, now + PATIENCE);
+    let soon = clock::after(now, PATIENCE / 2);
+    assert_eq!(before.look(Some(soon)).err().unwrap().until, soon);
+    assert!(matches!(
+        before.look(None),
+        Ok(Turn::Answer(Rejected::InFlight(_)))
+    ));
     let mut after = seat(&flights, 1);
-    assert!(matches!(after.look(None, deadline), Ok(FlightStep::Ask)));
+    assert!(matches!(after.look(deadline), Ok(Turn::Ask)));
     drop(after);
     tokio::time::advance(PATIENCE).await;
-    assert!(matches!(before.look(None, deadline), Ok(FlightStep::Ask)));
+    assert!(matches!(before.look(deadline), Ok(Turn::Ask)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_cannot_tell_what_becomes_of_the_record_is_not_waited_for_whatever_it_sends()
+{
+    for sends in [false, true] {
+        for is_recorded in [false, true] {
+            let flights = Arc::new(Flights::new());
+            let deadline = Some(clock::after(clock::now(), HOUR));
+            let mut owner = seat(&flights, 1);
+            let lease = term();
+            owner.become_owner(lease.clone());
+            let mut asks = seat(&flights, 1);
+            let mut waits = seat(&flights, 1);
+            if is_recorded {
+                lease.note_recorded_in_transaction(None);
+            } else {
+                lease.mark_lost();
+            }
+            assert!(matches!(asks.look(deadline), Ok(Turn::Ask)));
+            let until = waits.look(deadline).err().unwrap().until;
+            tokio::time::advance(PATIENCE / 2).await;
+            if sends {
+                owner.sending_step();
+            }
+            assert_eq!(waits.look(deadline).err().unwrap().until, until);
+            drop(owner);
+            assert_eq!(waits.look(deadline).err().unwrap().until, until);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_another_call_got_no_answer_ends_a_claim_and_is_no_news_of_that_claim() {
+    let flights = Arc::new(Flights::new());
+    let slow = seat(&flights, 1);
+    let mut other = seat(&flights, 1);
+    let asks = slow.while_asking(pending::<()>());
+    tokio::time::advance(PATIENCE).await;
+    assert!(matches!(other.look(None), Ok(Turn::Ask)));
+    let outage = StoreError::new(StoreErrorKind::Timeout, "");
+    other.share(Rejected::Store(outage));
+    let sent = slow.flight.lock().sent;
+    assert!(matches!(asks.await, Err(Rejected::Store(_))));
+    assert_eq!(slow.flight.lock().sent, sent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_for_an_owner_hears_at_once_that_it_sends_its_commit() {
+    let flights = Arc::new(Flights::new());
+    let deadline = Some(clock::after(clock::now(), HOUR));
+    let mut owner = seat(&flights, 1);
+    owner.become_owner(term());
+    let mut before = seat(&flights, 1);
+    let mut turn = pin!(before.turn(deadline));
+    assert!(turn.as_mut().now_or_never().is_none());
+    owner.sending_step();
+    let began = clock::now();
+    // The owner is not polled from here on.
+    assert!(matches!(turn.await, (Turn::Ask, true)));
+    assert_eq!(clock::now(), began + PATIENCE);
 }
 
 #[tokio::test(start_paused = true)]
@@ -87,21 +193,19 @@ async fn a_call_that_waits_goes_on_for_an_answer_that_was_asked_for_after_it_cam
  {
     let flights = Arc::new(Flights::new());
     let deadline = Some(clock::after(clock::now(), HOUR));
-    let mut asks = seat(&flights, 1);
-    asks.claim_answered(None, Some(Rejected::InFlight(Held::new(1, HOUR))));
     let mut waits = seat(&flights, 1);
+    waits.share(Rejected::InFlight(Held::new(1, HOUR)));
+    // One that comes later asks first: the answer is older than that call.
+    assert!(matches!(seat(&flights, 1).look(deadline), Ok(Turn::Ask)));
     assert!(matches!(
-        waits.look(None, deadline),
-        Ok(FlightStep::Wait(Held { attempt: 1, .. }))
+        waits.look(deadline),
+        Ok(Turn::Wait(Held { attempt: 1, .. }))
     ));
-    assert!(!waits.has_answer());
+    assert!(waits.goes_on_waiting());
     for (message, is_new) in [(waits.joined, false), (waits.joined + 1, true)] {
-        waits.flight.lock().answer = Some(Answered {
-            message,
-            fingerprint: None,
-            shared: Some(Rejected::Done),
-        });
-        assert_eq!(waits.has_answer(), is_new);
+        let why = Rejected::Done;
+        waits.flight.lock().answer = Some(Answered { message, why });
+        assert_eq!(!waits.goes_on_waiting(), is_new);
     }
 }
 
@@ -110,14 +214,14 @@ async fn that_the_store_gave_no_answer_is_for_all_that_are_here_and_for_none_tha
     use StoreErrorKind::{Refused, Timeout, Unavailable};
     for (kind, is_for_all) in [(Timeout, true), (Unavailable, true), (Refused, false)] {
         let flights = Arc::new(Flights::new());
-        let mut asks = seat(&flights, 1);
+        let asks = seat(&flights, 1);
         let mut here = seat(&flights, 1);
-        asks.claim_answered(None, Some(Rejected::Store(StoreError::new(kind, ""))));
+        asks.share(Rejected::Store(StoreError::new(kind, "")));
         let mut later = seat(&flights, 1);
-        assert!(matches!(later.look(None, None), Ok(FlightStep::Ask)));
+        assert!(matches!(later.look(None), Ok(Turn::Ask)));
         drop(later);
         assert_eq!(
-            matches!(here.look(None, None), Ok(FlightStep::Answer(_))),
+            matches!(here.look(None), Ok(Turn::Answer(_))),
             is_for_all,
             "{kind:?}"
         );
@@ -125,31 +229,53 @@ async fn that_the_store_gave_no_answer_is_for_all_that_are_here_and_for_none_tha
 }
 
 #[tokio::test(start_paused = true)]
+async fn that_the_store_gave_no_answer_is_no_news_after_a_later_answer_or_a_long_stop() {
+    let outage = || Rejected::Store(StoreError::new(StoreErrorKind::Timeout, ""));
+    let deadline = Some(clock::after(clock::now(), HOUR));
+    for stops in [false, true] {
+        let flights = Arc::new(Flights::new());
+        let slow = seat(&flights, 1);
+        let mut owner = seat(&flights, 1);
+        let mut waits = seat(&flights, 1);
+        tokio::time::advance(PATIENCE).await;
+        assert!(matches!(owner.look(None), Ok(Turn::Ask)));
+        if stops {
+            tokio::time::advance(NEWS).await;
+        } else {
+            owner.become_owner(term());
+        }
+        slow.share(outage());
+        assert!(matches!(waits.look(deadline), Err(_) | Ok(Turn::Ask)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_call_did_for_the_others_is_taken_over_at_once_when_it_goes_away() {
     let now = clock::now();
-    let deadline = Some(clock::after(clock::now(), HOUR));
-    for role in [Role::Asks, Role::Waits, Role::Owns] {
+    let deadline = Some(clock::after(now, HOUR));
+    for does in ["asks", "waits", "owns", "commits"] {
         let flights = Arc::new(Flights::new());
         let mut one = seat(&flights, 1);
-        match role {
-            Role::Owns => one.become_owner(
-                None,
-                Arc::new(Term::new(id(1), Owner::generate(), 1, (HOUR, HOUR), now)),
-            ),
-            Role::Waits => {
-                one.claim_answered(None, Some(Rejected::InFlight(Held::new(1, HOUR))));
-                assert!(matches!(one.look(None, deadline), Ok(FlightStep::Wait(_))));
-            }
-            Role::Asks | Role::None => {}
-        }
         let mut other = seat(&flights, 1);
-        {
-            let mut turn = pin!(other.turn(None, deadline));
-            assert!(turn.as_mut().now_or_never().is_none());
-            drop(one);
-            let (turn, has_waited, _) = turn.await;
-            assert!(has_waited && matches!(turn, FlightStep::Ask | FlightStep::Wait(_)));
+        match does {
+            "waits" => {
+                one.share(Rejected::InFlight(Held::new(1, HOUR)));
+                assert!(matches!(one.look(deadline), Ok(Turn::Wait(_))));
+            }
+            "owns" => one.become_owner(term()),
+            "commits" => {
+                one.become_owner(term());
+                one.sending_step();
+            }
+            _ => {}
         }
-        assert_eq!(clock::now(), now, "nothing was waited for");
+        {
+            let mut turn = pin!(other.turn(deadline));
+            assert!(turn.as_mut().now_or_never().is_none(), "{does}");
+            drop(one);
+            let (turn, has_waited) = turn.await;
+            assert!(has_waited && matches!(turn, Turn::Ask | Turn::Wait(_)));
+        }
+        assert_eq!(clock::now(), now, "{does}: nothing was waited for");
     }
 }
