@@ -21,7 +21,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 
 use crate::api::operation::Operation;
-use crate::call::execution::{Execution, Once};
+use crate::call::bodies::Once;
 use crate::call::judge::Handling;
 pub use crate::call::part::BodyPart;
 use crate::call::witness::outcome_of;
@@ -64,12 +64,10 @@ where
     let witness = outcome_of::<Result<T, E>, Via>();
     let policy = witness.errors(errors);
     let prepared = operation.draft.prepare();
-    let execution = Execution {
-        handling: Handling { witness, policy },
-        bodies: Once(Some(|| body)),
-    };
+    let handling = Handling { witness, policy };
+    let bodies = Once(Some(|| body));
     let answer = |outcome: Result<Outcome<T>, E>| outcome.map(Outcome::into_inner);
-    async move { Box::pin(execution.run(&prepared, answer, &mut PhantomData::<Body>)).await }
+    async move { Box::pin(handling.run(&prepared, bodies, answer, &mut PhantomData::<Body>)).await }
 }
 
 /// Reports a request of an operation that did not become a call, as an event and in the metrics.

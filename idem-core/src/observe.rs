@@ -204,7 +204,8 @@ impl Observer {
         Self { observes, ..self }
     }
 
-    fn report(
+    /// Reports a decision about a record, and why, if there is a reason to tell.
+    pub(crate) fn report(
         self,
         decision: Decision,
         id: &RecordId,

@@ -18,8 +18,7 @@ use crate::policy::errors::{Action, ErrorPolicy};
 use crate::record::{Owner, RecordId, is_valid_operation};
 use crate::runtime::handle::Idempotency;
 use crate::store::{Store, Transaction, Transactions};
-use crate::task::current::{self, Call};
-use crate::task::guarded::Guarded;
+use crate::task::current::{self, Call, Guarded};
 use crate::task::scope::is_disabled_by_default;
 
 /// Runs a step of the body of a guarded call, or returns its recorded value if an earlier attempt

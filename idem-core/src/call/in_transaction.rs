@@ -5,10 +5,10 @@
 use std::pin::pin;
 
 use crate::call::body;
+use crate::call::holder::unstopped;
 use crate::call::judge::{Pending, TryEnd};
 use crate::call::open_transaction::{OpenTransaction, TransactionClaim, TransactionStart};
 use crate::call::recorded::Recorded;
-use crate::call::run::unstopped;
 use crate::call::transaction_body::Body;
 use crate::error::Error;
 use crate::observe::{BodyWatch, Decision, catch_user_panic};

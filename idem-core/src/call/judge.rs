@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use crate::call::keeping::Policy;
 use crate::call::recorded::Recorded;
-use crate::call::witness::Witness;
+use crate::call::witness::{Witness, outcome_of};
 use crate::error::Error;
 use crate::observe::Decision;
+use crate::outcome::Storable;
 use crate::outcome::codec::{CodecFailure, caught};
 use crate::policy::errors::{ErrorAction, Next, Then, Tries};
 use crate::record::Encoded;
@@ -35,7 +36,7 @@ pub(crate) fn give<T, E>(answer: Answer<T, E>) -> Result<T, E> {
     answer.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// What the end of a try means.
+/// The meaning of a try's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ruling {
     Over(Ending),
@@ -48,7 +49,7 @@ pub(crate) enum Ruling {
     },
 }
 
-/// What becomes of the record, before anything is encoded.
+/// The fate of the record, before anything is encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// Nothing: there is no record, or another call owns it.
@@ -68,7 +69,7 @@ pub(crate) enum Ending {
     GiveUp(GiveUp),
 }
 
-/// What is left to do to the record.
+/// The step that is left to do to the record.
 pub(crate) enum Pending {
     /// The body has not ended.
     Running,
@@ -102,7 +103,7 @@ pub(crate) enum Reruns {
     Can,
     /// The body runs once. An error that asks for a retry is treated as after the last one.
     Never,
-    /// As `Never`, but such an error releases the key: who has the transaction may run it again.
+    /// Like `Never`, but such an error releases the key: the transaction's owner may run it again.
     InTransaction,
 }
 
@@ -202,6 +203,16 @@ pub(crate) struct Handling<R, T, E, P> {
     pub(crate) policy: Policy<P, E>,
 }
 
+impl<T, E: From<Error>, P> Handling<Result<T, E>, T, E, P> {
+    pub(crate) fn of<Via>(policy: Policy<P, E>) -> Self
+    where
+        T: Storable<Via>,
+    {
+        let witness = outcome_of::<Result<T, E>, Via>();
+        Self { witness, policy }
+    }
+}
+
 impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
     /// Converts an error of `idem` into the body's error type. The body around this call may pass
     /// it on, so that body is marked as tainted.
@@ -273,7 +284,7 @@ impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
         (ruling, answer)
     }
 
-    /// As [`judge`](Self::judge), of a body that runs once.
+    /// Decides like [`judge`](Self::judge), for a body that runs once.
     pub(crate) fn judge_once(
         &self,
         call: Option<&Call>,

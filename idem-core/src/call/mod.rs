@@ -1,13 +1,14 @@
 //! One guarded call: describe, start, run, finish.
 //!
-//! `prepared` and `request` describe it, `start` claims its key, `execution` runs its body under a
-//! lease or without a record (`run`), and `judge` decides what the body's end means. `transaction`
-//! is the entry of calls in a transaction.
+//! `prepared` describes it, `start` claims its key, `run` runs its body, under a lease or without a
+//! record (`holder`), and `judge` decides what the body's end means. `transaction` is the entry of
+//! calls in a transaction.
 
 pub(crate) mod audit;
+pub(crate) mod bodies;
 pub(crate) mod body;
 mod by_hand;
-pub(crate) mod execution;
+pub(crate) mod holder;
 pub(crate) mod in_transaction;
 pub(crate) mod judge;
 pub(crate) mod keeping;

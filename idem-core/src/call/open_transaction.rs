@@ -19,7 +19,7 @@ use crate::runtime::Runtime;
 use crate::runtime::rejected::{Held, Rejected};
 use crate::store::{KeptErrors, KeptRecord, Store, Transaction, Transactions};
 use crate::task::current;
-use crate::task::guarded::Guarded;
+use crate::task::current::Guarded;
 use crate::task::outcome_writer::OutcomeWriter;
 use crate::task::request::Request;
 
@@ -182,10 +182,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
 
     pub(crate) fn report(&self, decision: Decision, attempt: u64, why: Option<&dyn Display>) {
         let observer = self.runtime.observer;
-        match why {
-            Some(why) => observer.decided_because(decision, &self.request.id, attempt, &why),
-            None => observer.decided(decision, &self.request.id, attempt),
-        }
+        observer.report(decision, &self.request.id, attempt, why);
     }
 
     pub(crate) async fn savepoint(&mut self) -> Result<(), StoreError> {

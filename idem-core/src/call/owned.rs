@@ -6,7 +6,6 @@
 //! lost. A step that the store did not accept continues there too. Between two tries no body runs,
 //! so a drop releases the key.
 
-use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,8 +27,7 @@ use crate::runtime::flight::FlightSeat;
 use crate::runtime::local_cache::Sending;
 use crate::runtime::rejected::Rejected;
 use crate::runtime::trace;
-use crate::task::current::Call;
-use crate::task::guarded::{Guarded, HeldBy};
+use crate::task::current::{Call, HeldBy};
 use crate::task::request::Request;
 
 /// The message for a late owner.
@@ -53,7 +51,7 @@ pub(crate) struct Owned {
     // may be left.
     pub(super) enrolled: Enrolled,
     pub(super) call: Call,
-    observer: Observer,
+    pub(super) observer: Observer,
     seat: Option<Box<FlightSeat>>,
     pub(super) pending: Pending,
     /// The outcome of the commit that was left out of it since, and why. It may be recorded, if the
@@ -64,13 +62,13 @@ pub(crate) struct Owned {
     sending: Option<Sending>,
     /// The operator's or the application's step, made by hand.
     pub(super) is_by_hand: bool,
-    /// Who made it and why, if they said so.
+    /// The operator and the reason, if they were given.
     pub(super) audit: Option<Box<By>>,
     is_committed: bool,
     /// A release may have been carried out, although none was answered.
     may_be_released: bool,
     /// The reason to report if the store refuses a step.
-    why_refused: &'static str,
+    pub(super) why_refused: &'static str,
 }
 
 /// The result of a step at the store.
@@ -97,7 +95,7 @@ impl Owned {
         let held_by = HeldBy::Lease { term, origin };
         Self {
             enrolled,
-            call: Call::new(Guarded::new(runtime, request, held_by)),
+            call: Call::new(runtime, request, held_by),
             observer: runtime.observer,
             seat,
             pending: Pending::Running,
@@ -445,54 +443,6 @@ impl Owned {
         if let (Some(seat), Some(why)) = (self.seat.take(), shared) {
             seat.share(why);
         }
-    }
-
-    fn report_end(&self, decision: Decision) {
-        let is_first = self.call.guarded().origin() == Origin::Nothing;
-        let no_record = (decision == Decision::Settled && is_first)
-            .then_some("there was no record of this key");
-        match decision {
-            Decision::CommitRefused | Decision::ReleaseRefused => {
-                self.report(decision, Some(&self.why_refused));
-            }
-            Decision::Settled | Decision::ReleasedByHand => match (&self.audit, no_record) {
-                (Some(by), Some(no_record)) => {
-                    self.report(decision, Some(&format_args!("{by}; {no_record}")));
-                }
-                (Some(by), None) => self.report(decision, Some(by)),
-                (None, Some(no_record)) => self.report(decision, Some(&no_record)),
-                (None, None) => self.report(decision, None),
-            },
-            _ => self.report(decision, None),
-        }
-    }
-
-    fn report(&self, decision: Decision, why: Option<&dyn Display>) {
-        let term = self.term();
-        let observer = self.observer;
-        match why {
-            Some(why) => observer.decided_because(decision, &term.id, term.attempt, &why),
-            None => observer.decided(decision, &term.id, term.attempt),
-        }
-    }
-
-    fn delayed(&self, error: &StoreError) {
-        let decision = if let Pending::Commit { .. } = self.pending {
-            Decision::CommitDelayed
-        } else {
-            Decision::ReleaseDelayed
-        };
-        self.report(decision, Some(error));
-    }
-
-    /// Gives the step up, and reports it.
-    pub(super) fn give_up(&mut self, why: &dyn Display) {
-        let decision = match std::mem::replace(&mut self.pending, Pending::Over) {
-            Pending::Commit { .. } => Decision::NotRecorded,
-            Pending::GiveUp(_) => Decision::NotReleased,
-            Pending::Running | Pending::Over => return,
-        };
-        self.report(decision, Some(why));
     }
 }
 

@@ -1,14 +1,18 @@
-//! What is reported of a call that does not become the owner of its key.
+//! Events of a call: the reason why it is not the owner of its key, or the fate of its record.
+
+use std::fmt::Display;
 
 use tokio::time::Instant;
 
 use crate::base::clock;
+use crate::call::judge::Pending;
+use crate::call::owned::Owned;
 use crate::call::recorded::Recorded;
 use crate::call::start::CallStart;
-use crate::error::Error;
+use crate::error::{Error, StoreError};
 use crate::observe::{self, Decision, Observer, catch_user_panic};
 use crate::policy::settings::{Abandoned, Duplicate};
-use crate::record::Encoded;
+use crate::record::{Encoded, Origin};
 use crate::runtime::rejected::Rejected;
 use crate::runtime::{Runtime, trace};
 use crate::task::request::Request;
@@ -153,5 +157,63 @@ impl Runtime {
             self.observer
                 .decided_because(Decision::HoldEnded, &request.id, attempt, &why);
         }
+    }
+}
+
+impl Owned {
+    /// Reports what became of the record.
+    pub(super) fn report_end(&self, decision: Decision) {
+        let why = match decision {
+            Decision::CommitRefused | Decision::ReleaseRefused => Some(self.why_refused.to_owned()),
+            Decision::Settled | Decision::ReleasedByHand => {
+                let is_first = self.call.guarded().origin() == Origin::Nothing;
+                let no_record = (decision == Decision::Settled && is_first)
+                    .then(|| "there was no record of this key".to_owned());
+                let by = self.audit.as_ref().map(ToString::to_string);
+                let known = by.into_iter().chain(no_record);
+                known.reduce(|by, no_record| format!("{by}; {no_record}"))
+            }
+            _ => None,
+        };
+        self.report(decision, why.as_ref().map(|why| why as &dyn Display));
+    }
+
+    pub(super) fn report(&self, decision: Decision, why: Option<&dyn Display>) {
+        let term = self.term();
+        self.observer.report(decision, &term.id, term.attempt, why);
+    }
+
+    pub(super) fn delayed(&self, error: &StoreError) {
+        let decision = if let Pending::Commit { .. } = self.pending {
+            Decision::CommitDelayed
+        } else {
+            Decision::ReleaseDelayed
+        };
+        self.report(decision, Some(error));
+    }
+
+    /// Gives the step up, and reports it.
+    pub(super) fn give_up(&mut self, why: &dyn Display) {
+        let decision = match std::mem::replace(&mut self.pending, Pending::Over) {
+            Pending::Commit { .. } => Decision::NotRecorded,
+            Pending::GiveUp(_) => Decision::NotReleased,
+            Pending::Running | Pending::Over => return,
+        };
+        self.report(decision, Some(why));
+    }
+
+    /// In observe mode: reports that the body would have been stopped.
+    pub(super) fn would_be_lost(&self) {
+        let term = self.term();
+        let observer = self.runtime().observer.observing(true);
+        let why = term.why_lost();
+        observer.decided_because(Decision::LeaseLost, &term.id, term.attempt, &why);
+    }
+
+    /// Reports what the body did, whether it was retried or not.
+    pub(super) fn report_of_body(&self, decision: Decision, why: Option<&dyn Display>) {
+        let term = self.term();
+        let observer = self.runtime().observer;
+        observer.report(decision, &term.id, term.attempt, why);
     }
 }

@@ -1,187 +1,245 @@
-//! Who has the record while a body runs, and what is done to it when the body has ended.
+//! The flow of every guarded call, annotated or by hand: claim the key, then run the body or replay
+//! its outcome.
 
 use std::fmt::Display;
 use std::future::{Future, pending};
+use std::marker::PhantomData;
+use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::base::race::first;
-use crate::call::body::{self, BodyExit};
-use crate::call::judge::{Answer, Ending, GiveUp, Handling, Pending, TryEnd};
+use tracing::Instrument as _;
+
+use crate::call::bodies::Bodies;
+use crate::call::holder::Holder;
+use crate::call::judge::{Handling, Reruns, Ruling, give};
 use crate::call::owned::Owned;
-use crate::observe::{BodyWatch, Decision, Observer};
-use crate::policy::errors::ErrorAction;
+use crate::call::prepared::Prepared;
+use crate::call::start::CallStart;
+use crate::error::Error;
+use crate::observe;
+use crate::outcome::Outcome;
+use crate::policy::errors::{ErrorAction, Tries};
 use crate::runtime::Runtime;
-use crate::task::current::{Around, Call};
-use crate::task::guarded::{Guarded, HeldBy};
+use crate::task::current::Call;
+use crate::task::inherited::Inherited;
 use crate::task::request::Request;
 use crate::task::watch::{self, Seen};
 
-/// Who has the record while a body runs.
-pub(crate) enum Holder<'a> {
-    /// Nobody: nothing is encoded, kept or given up. Errors can be retried.
-    Nobody {
-        operation: &'a str,
-        /// The call that the body sees, if its key is known.
-        call: Option<Call>,
-    },
-    Lease(&'a mut Owned),
-}
-
-impl<'a> Holder<'a> {
-    /// For a call with a key that runs without a record.
-    pub(crate) fn without_record(runtime: &Arc<Runtime>, request: &'a Request) -> Self {
-        Self::Nobody {
-            operation: request.id.name(),
-            call: Some(Call::new(Guarded::new(runtime, request, HeldBy::Nobody))),
-        }
-    }
-
-    /// The call whose record is held.
-    pub(crate) fn call(&self) -> Option<&Call> {
-        match self {
-            Self::Nobody { .. } => None,
-            Self::Lease(owned) => Some(owned.call()),
-        }
-    }
-
-    /// Reports a decision about the call.
-    pub(crate) fn report(&self, decision: Decision, why: Option<&dyn Display>) {
-        match self {
-            Self::Lease(owned) => owned.report_of_body(decision, why),
-            Self::Nobody { operation, .. } if decision == Decision::Retried => {
-                Observer::decided_without_key(decision, operation);
-            }
-            Self::Nobody { .. } => {}
-        }
-    }
-
-    /// Runs the body once, and stops it if the lease is lost.
-    pub(crate) async fn run_body<R, Body>(&mut self, body: Pin<&mut Option<Body>>) -> TryEnd<R>
+impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
+    /// Runs the call. The body is dropped as soon as it has ended or must stop.
+    ///
+    /// `answer` converts the result here, because each future around this one is one level more
+    /// for the compiler. `_body` is the type of the body, and is held by the future around this
+    /// one. The compiler looks at the types that a future holds in their order, and remembers the
+    /// answers. So it finds the body by that path, which is shorter than the one through here.
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "the future of an `async fn` holds its arguments twice"
+    )]
+    pub(crate) fn run<'a, O, A: FnOnce(Result<Outcome<T>, E>) -> O, B, Body>(
+        mut self,
+        prepared: &'a Prepared<'a>,
+        mut bodies: B,
+        answer: A,
+        _body: &'a mut PhantomData<Body>,
+    ) -> impl Future<Output = O> + use<'a, R, T, E, P, O, A, B, Body>
     where
-        Body: Future<Output = R>,
+        B: Bodies<Body: Future<Output = R>>,
     {
-        match self {
-            Self::Nobody { call, .. } => {
-                let around = call.clone().map_or_else(Around::keyless, Around::of);
-                unstopped(around.run(body::run(None, body)).await).await
-            }
-            Self::Lease(owned) => {
-                let watch = BodyWatch::start();
-                let call = owned.call();
-                let stops_with = call.stops_with().map(|term| &**term);
-                let end = call.around(body::run(stops_with, body)).await;
-                watch.stop(call.id());
-                match end {
-                    BodyExit::Returned(returned) => TryEnd::Returned(returned),
-                    BodyExit::Panicked(panic) => TryEnd::Panicked(panic),
-                    BodyExit::Lost => TryEnd::Stopped(owned.lost()),
+        async move {
+            prepared.announce();
+            let (runtime, request) = match prepared {
+                Prepared::Refused(error) => return answer(Err(self.refuse(error.clone()))),
+                Prepared::Unguarded(operation, _) | Prepared::Observed(operation, _) => {
+                    let mut holder = Holder::keyless(operation);
+                    return answer(self.carry_out(&mut holder, &mut bodies).await);
                 }
-            }
+                Prepared::Guarded(runtime, request) => (runtime, request),
+            };
+            let (span, is_traced) = runtime.observer.span(&request.id);
+            request.returns::<T>();
+            // References, because this future would contain what moves into that one twice.
+            let (this, bodies) = (&mut self, &mut bodies);
+            let guarded = async move {
+                let start = runtime.begin(request).await;
+                let mut holder = match this.started(runtime, request, start) {
+                    Ok(holder) => holder,
+                    Err(over) => return over,
+                };
+                holder.trace(is_traced);
+                this.carry_out(&mut holder, bodies).await
+            };
+            answer(guarded.instrument(span).await)
         }
     }
 
-    /// Waits for the next try. No body runs between two tries, so a call that ends here gives its
-    /// key up. Returns `false` if there is no next try, because the lease was lost.
-    pub(crate) async fn pause(&mut self, pause: Duration, give_up: GiveUp) -> bool {
-        match self {
-            Self::Nobody { .. } => {
-                tokio::time::sleep(pause).await;
-                true
-            }
-            Self::Lease(owned) => {
-                owned.retries();
-                owned.pend(Pending::GiveUp(give_up));
-                let goes_on = owned.wait_for_next_try(pause).await;
-                if goes_on {
-                    owned.pend(Pending::Running);
+    /// Makes the holder of a call whose body runs. `Err`: the call is over.
+    fn started<'a>(
+        &self,
+        runtime: &Arc<Runtime>,
+        request: &'a Request,
+        start: Result<CallStart, Error>,
+    ) -> Result<Holder<'a>, Result<Outcome<T>, E>> {
+        let holder = match start {
+            Ok(CallStart::Owner(owned)) => Holder::Lease(Owned::new(runtime, request, owned)),
+            Ok(CallStart::Unguarded(would)) => {
+                // Decodes an outcome only to report one that could not be replayed.
+                if let Some(recorded) = would {
+                    observe::catch_user_panic(|| drop(self.decoded(&recorded)));
                 }
-                goes_on
+                Holder::without_record(runtime, request)
             }
-        }
-    }
-
-    /// Sets what is left to do to the record. If the call is dropped before
-    /// [`settle`](Self::settle) has ended, that is continued in the background.
-    pub(crate) fn end<R, T, E, P: Fn(&E) -> ErrorAction>(
-        &mut self,
-        handling: &Handling<R, T, E, P>,
-        ending: Ending,
-        answer: &Answer<T, E>,
-    ) {
-        let Self::Lease(owned) = self else { return };
-        if ending == Ending::RecordedByBody {
-            return owned.recorded_in_transaction();
-        }
-        let call = owned.call();
-        let writer = call.guarded().writer();
-        let report = |decision, why: Option<&dyn Display>| owned.report_of_body(decision, why);
-        if let Some(pending) = handling.encode(call, &writer, ending, answer, &report) {
-            owned.pend(pending);
-        }
-    }
-
-    /// Does what is left to do to the record.
-    pub(crate) async fn settle(&mut self) {
-        let Self::Lease(owned) = self else { return };
-        if owned.call().guarded().observes() && owned.term().is_lost() {
-            owned.would_be_lost();
-        }
-        if !owned.settle().await {
-            watch::note(Seen::Unrecorded);
-        }
-    }
-}
-
-impl Owned {
-    /// Waits for the next try. Returns `false` if the lease was lost meanwhile.
-    async fn wait_for_next_try(&self, pause: Duration) -> bool {
-        let call = self.call();
-        let Some(term) = call.stops_with() else {
-            tokio::time::sleep(pause).await;
-            return true;
+            Ok(CallStart::Replay(recorded)) => {
+                return Err(match self.replay(&recorded) {
+                    Ok(replayed) => replayed.map(Outcome::replayed),
+                    Err(error) => Err(self.refuse(error)),
+                });
+            }
+            Err(error) => return Err(Err(self.refuse(error))),
         };
-        // If a transaction of this try recorded the outcome, no body runs again, and the store
-        // refuses the next step.
-        if call.is_recorded() && !self.is_in_flight().await {
-            return false;
-        }
-        first(term.lost(), tokio::time::sleep(pause)).await;
-        if term.is_lost() {
-            // No body runs now. The store refuses the remaining step if another caller is the
-            // owner.
-            self.report_of_body(Decision::LeaseLost, Some(&term.why_lost()));
-            return false;
-        }
-        true
+        watch::note(Seen::Executed);
+        Ok(holder)
     }
 
-    /// In observe mode: reports that the body would have been stopped.
-    fn would_be_lost(&self) {
-        let term = self.term();
-        let observer = self.runtime().observer.observing(true);
-        let why = term.why_lost();
-        observer.decided_because(Decision::LeaseLost, &term.id, term.attempt, &why);
+    /// Runs the body, once more if its policy says so, and records its outcome. A body that can run
+    /// only once has no next try.
+    async fn carry_out<B: Bodies<Body: Future<Output = R>>>(
+        &mut self,
+        holder: &mut Holder<'_>,
+        bodies: &mut B,
+    ) -> Result<Outcome<T>, E> {
+        let reruns = if B::REPEATS {
+            Reruns::Can
+        } else {
+            Reruns::Never
+        };
+        let mut tries = Tries::new(holder.unlisted());
+        let mut body = bodies.next();
+        let answer = loop {
+            let end = holder.run_body(Pin::new(&mut body)).await;
+            let (ruling, answer) = {
+                let report = |decision, why: Option<&dyn Display>| holder.report(decision, why);
+                self.judge(holder.call(), reruns, &mut tries, end, &report)
+            };
+            match ruling {
+                Ruling::Over(ending) => {
+                    holder.end(self, ending, &answer);
+                    break answer;
+                }
+                Ruling::Retry { pause, give_up, .. } => {
+                    // Boxed, because few calls come here, and the future of every call would be
+                    // larger.
+                    let goes_on = Box::pin(holder.pause(pause, give_up));
+                    if !goes_on.await {
+                        break answer;
+                    }
+                    drop(answer);
+                    body = bodies.next();
+                }
+            }
+        };
+        holder.settle().await;
+        if let (Ok(Err(_)), Some(call)) = (&answer, holder.call()) {
+            // The error goes to the body around this call.
+            Call::pass_on_taint(call);
+        }
+        give(answer).map(Outcome::executed)
+    }
+}
+
+impl<R, T, E, P> Handling<R, T, E, P>
+where
+    P: Fn(&E) -> ErrorAction + Send + 'static,
+    R: Send + 'static,
+    T: Send + 'static,
+    E: Send + 'static,
+{
+    /// Runs the call with its body in a task of its own.
+    pub(crate) async fn run_detached<B>(
+        self,
+        prepared: Prepared<'_>,
+        bodies: B,
+    ) -> Result<Outcome<T>, E>
+    where
+        B: Bodies<Body: Future<Output = R> + Send> + Send + 'static,
+    {
+        prepared.announce();
+        let (runtime, request) = match &prepared {
+            Prepared::Refused(error) => return Err(self.refuse(error.clone())),
+            Prepared::Unguarded(operation, runtime) => {
+                let holder = Holder::keyless(operation).into_owned();
+                return self.detach(holder, bodies, runtime.as_ref()).await;
+            }
+            Prepared::Observed(operation, _) => {
+                let holder = Holder::keyless(operation).into_owned();
+                return self.detach(holder, bodies, None).await;
+            }
+            Prepared::Guarded(runtime, request) => (runtime, request),
+        };
+        let (span, is_traced) = runtime.observer.span(&request.id);
+        request.returns::<T>();
+        async {
+            let start = runtime.begin(request).await;
+            let holder = match self.started(runtime, request, start) {
+                Ok(holder) => holder.into_owned(),
+                Err(over) => return over,
+            };
+            holder.trace(is_traced);
+            self.detach(holder, bodies, Some(runtime)).await
+        }
+        .instrument(span)
+        .await
     }
 
-    /// Reports what the body did, whether it was retried or not.
-    fn report_of_body(&self, decision: Decision, why: Option<&dyn Display>) {
-        let term = self.term();
-        let observer = self.runtime().observer;
-        match why {
-            Some(why) => observer.decided_because(decision, &term.id, term.attempt, &why),
-            None => observer.decided(decision, &term.id, term.attempt),
+    /// Carries the call out in a task of its own, which is spawned at once.
+    fn detach<B>(
+        mut self,
+        mut holder: Holder<'static>,
+        mut bodies: B,
+        runtime: Option<&Arc<Runtime>>,
+    ) -> impl Future<Output = Result<Outcome<T>, E>> + use<R, T, E, P, B>
+    where
+        B: Bodies<Body: Future<Output = R> + Send> + Send + 'static,
+    {
+        let fail = self.witness.fail;
+        let lost = holder.lost_error();
+        let counted = runtime.map(|runtime| runtime.background.body());
+        let ended = detached(async move {
+            let answer = self.carry_out(&mut holder, &mut bodies).await;
+            // The record's step may continue in the background, so `shutdown` always sees one of
+            // the two.
+            drop(holder);
+            drop(counted);
+            answer
+        });
+        async move {
+            match (ended.await, lost) {
+                (Some(returned), _) => returned,
+                // Only a tokio runtime that shuts down stops the task.
+                (None, Some(lost)) => Err(fail(lost)),
+                // It drops this future too.
+                (None, None) => pending().await,
+            }
         }
     }
 }
 
-/// The end of a body that no lease can stop.
-pub(super) async fn unstopped<R>(exit: BodyExit<R>) -> TryEnd<R> {
-    match exit {
-        BodyExit::Returned(returned) => TryEnd::Returned(returned),
-        BodyExit::Panicked(panic) => TryEnd::Panicked(panic),
-        // Callers always pass a body, so this does not happen.
-        BodyExit::Lost => pending().await,
+/// Runs a future in a task of its own, with the state that follows a task. Returns `None` if the
+/// task was stopped.
+fn detached<T: Send + 'static>(
+    future: impl Future<Output = T> + Send + 'static,
+) -> impl Future<Output = Option<T>> + Send {
+    // Spawned here: an `async` block would contain the whole future besides its handle.
+    let task =
+        tokio::spawn(watch::inherit_watch(Inherited::here().around(future)).in_current_span());
+    async {
+        match task.await {
+            Ok(value) => Some(value),
+            Err(ended) => match ended.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                Err(_) => None,
+            },
+        }
     }
 }

@@ -15,6 +15,7 @@ use tracing::Instrument as _;
 
 use crate::base::clock;
 use crate::call::body;
+use crate::call::holder::unstopped;
 use crate::call::in_transaction::ClaimAfterBody;
 use crate::call::judge::{Answer, Ending, Handling, Pending, give};
 use crate::call::open_transaction::{
@@ -23,7 +24,6 @@ use crate::call::open_transaction::{
 };
 use crate::call::prepared::Prepared;
 use crate::call::recorded::Recorded;
-use crate::call::run::unstopped;
 use crate::call::start::Pause;
 use crate::call::transaction_body::Body;
 use crate::error::{Error, StoreError, StoreErrorKind};
@@ -34,8 +34,7 @@ use crate::record::{Claimed, RecordId};
 use crate::runtime::Runtime;
 use crate::runtime::rejected::Rejected;
 use crate::store::{Store, Transaction, Transactions};
-use crate::task::current::{self, Around, Call};
-use crate::task::guarded::{Guarded, HeldBy};
+use crate::task::current::{self, Around, Call, Guarded, HeldBy};
 use crate::task::request::Request;
 use crate::task::watch::{self, Seen};
 
@@ -380,7 +379,7 @@ where
             address: std::ptr::from_ref(&*open.tx).addr(),
             is_only_writer: X::ONE_WRITER,
         };
-        let call = Call::new(Guarded::new(runtime, open.request, held_by));
+        let call = Call::new(runtime, open.request, held_by);
         let end = open.run_body(&call, body).await;
         let (answer, plan) = {
             let attempt = claimed.attempt;
@@ -418,7 +417,7 @@ where
             return TransactionOutcome::Refused(open.failed(error).await);
         }
         let runtime = open.runtime;
-        let call = Call::new(Guarded::new(runtime, open.request, HeldBy::Unclaimed));
+        let call = Call::new(runtime, open.request, HeldBy::Unclaimed);
         let end = open.run_body(&call, body).await;
         let (ending, answer) = {
             let report = |decision, why: Option<&dyn Display>| open.report(decision, 0, why);

@@ -117,7 +117,7 @@ impl Term {
         self.is_lost_at(clock::now())
     }
 
-    /// As [`is_lost`](Self::is_lost), for a caller that has read the time.
+    /// Returns [`is_lost`](Self::is_lost) for a caller that has read the time.
     pub(crate) fn is_lost_at(&self, now: Instant) -> bool {
         let mut times = self.lock();
         match times.fate {

@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use futures_util::future::FutureExt as _;
 
 pub use crate::api::operation::Operation;
-use crate::call::execution::{Again, Bodies, Execution, Once, Repeated};
+use crate::call::bodies::{Again, Bodies, Once, Repeated};
 use crate::call::judge::Handling;
 pub use crate::call::keeping::{ErrorCodec, Keepable, KeepsErrors, Opaque, Policy};
 use crate::call::prepared::Prepared;
@@ -111,12 +111,9 @@ where
     const DISABLED: &Prepared<'static> = &Prepared::Unguarded(Cow::Borrowed(""), None);
     let prepared = call.map_or(DISABLED, |call| &call.0);
     let join = witness.join;
-    let execution = Execution {
-        handling: Handling { witness, policy },
-        bodies: Once(Some(|| Box::pin(body()))),
-    };
+    let bodies = Once(Some(|| Box::pin(body())));
     let answer = move |outcome: Result<Outcome<T>, E>| join(outcome.map(Outcome::into_inner));
-    execution.run(prepared, answer, types)
+    Handling { witness, policy }.run(prepared, bodies, answer, types)
 }
 
 /// Carries out the call of an annotated function whose body has a task of its own.
@@ -156,13 +153,12 @@ where
         let make = make.clone();
         Box::pin(async move { make.call().await })
     };
-    let execution = Execution {
-        handling: Handling { witness, policy },
-        bodies: Repeated(start),
-    };
     let prepared = operation.draft.prepare();
     let answer = |outcome: Result<Outcome<T>, E>| join(outcome.map(Outcome::into_inner));
-    execution.run(&prepared, answer, &mut types).await
+    let handling = Handling { witness, policy };
+    handling
+        .run(&prepared, Repeated(start), answer, &mut types)
+        .await
 }
 
 /// As [`run_again`], with the body in a task of its own.
@@ -202,12 +198,9 @@ where
     B: Bodies<Body: Future<Output = R> + Send> + Send + 'static,
 {
     let join = witness.join;
-    let execution = Execution {
-        handling: Handling { witness, policy },
-        bodies,
-    };
-    let outcome = execution.run_detached(operation.draft.prepare()).await;
-    join(outcome.map(Outcome::into_inner))
+    let handling = Handling { witness, policy };
+    let outcome = handling.run_detached(operation.draft.prepare(), bodies);
+    join(outcome.await.map(Outcome::into_inner))
 }
 
 /// Carries out the call of an annotated function in the caller's transaction.

@@ -79,7 +79,7 @@ pub struct InFlight {
     /// restores it. The record that it took over in turn is inside, up to [`MOST_TAKEN_OVER`] in
     /// all. `None` for any other origin, and where an earlier version wrote the record.
     pub took_over: Option<Box<Self>>,
-    /// What the claim says of its call: the trace, where the runtime
+    /// The claim's data about its call: the trace, where the runtime
     /// [keeps traces](crate::Builder::trace_context), and the type of the outcome, where a person
     /// may have to settle the record.
     pub metadata: Option<Arc<Metadata>>,

@@ -8,15 +8,15 @@ use crate::record::ids::{Owner, RecordId};
 use crate::record::metadata::Metadata;
 use crate::record::state::{Encoded, InFlight, Origin};
 
-/// A caller's wish to become the owner of a key.
+/// A request to become the owner of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Claim {
-    /// Of what.
+    /// The record.
     pub id: RecordId,
-    /// Who. The same claim sent again carries the same owner, and is recognised.
+    /// The identity of this claim. A resend carries the same, and is recognised.
     pub owner: Owner,
-    /// For how long without a renewal.
+    /// The time until the lease expires, unless it is renewed.
     pub lease: Duration,
     /// How long the record stays if nothing more is heard of the owner:
     /// `max(ttl, remember, 2 × lease)`, and twice the operation's `hold` where an abandoned record
@@ -33,7 +33,7 @@ pub struct Claim {
     pub max_attempts: Option<u64>,
     /// Whether the key counts only if it was [issued](Issue): without a record, none is written.
     pub must_be_issued: bool,
-    /// What the record in flight says of the call: its trace, and the type of its outcome. It
+    /// The call's own data in its record in flight: its trace, and the type of its outcome. It
     /// decides nothing.
     pub metadata: Option<Arc<Metadata>>,
 }
@@ -137,7 +137,7 @@ pub enum Claimed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Issue {
-    /// Of what.
+    /// The record.
     pub id: RecordId,
     /// How long it can be claimed.
     pub ttl: Duration,
@@ -168,9 +168,9 @@ pub enum Ownership {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Commit {
-    /// Of what.
+    /// The record.
     pub id: RecordId,
-    /// Who.
+    /// The owner.
     pub owner: Owner,
     /// Under which attempt.
     pub attempt: u64,
@@ -208,9 +208,9 @@ pub struct AsClaimed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Release {
-    /// Of what.
+    /// The record.
     pub id: RecordId,
-    /// Who. The attempt is not asked for: an owner whose claim's reply was lost does not know it.
+    /// The owner. The attempt is not compared: an owner whose claim's reply was lost does not know it.
     pub owner: Owner,
     /// The state that the release leaves.
     pub to: ReleaseTo,
@@ -246,9 +246,9 @@ pub enum ReleaseTo {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Renewal {
-    /// Of what.
+    /// The record.
     pub id: RecordId,
-    /// Who.
+    /// The owner.
     pub owner: Owner,
     /// The record's expiry, from now: as in the claim. Less than the record has counts as that.
     pub hold: Duration,

@@ -32,7 +32,7 @@ pub enum OnClaim {
     IfIssueLives {
         /// See [`Record::Issued`].
         grace: Duration,
-        /// What is written.
+        /// The record that is written.
         then: InFlight,
     },
 }
@@ -49,13 +49,13 @@ pub enum RanOut {
     IfSilentFor {
         /// [`Claim::take_over_after`].
         age: Duration,
-        /// What is written.
+        /// The record that is written.
         then: InFlight,
     },
 }
 
 impl RanOut {
-    /// What is written over a record of which nothing was heard for `age`, or the answer.
+    /// Returns the record that replaces one whose owner was silent for `age`, or the answer.
     ///
     /// # Errors
     ///
@@ -78,7 +78,7 @@ pub enum OnStep {
     Answer(Ownership),
     /// This is written in place of the record that was found. The answer is [`Ownership::Held`].
     Put {
-        /// What is written.
+        /// The record that is written.
         record: Record,
         /// Its expiry, from now; `None`: that of the record that was found.
         expires_in: Option<Duration>,
@@ -181,7 +181,8 @@ impl Record {
         }
     }
 
-    /// As [`on_claim`](Self::on_claim), for a record that the caller owns: moves its outcome.
+    /// Returns the effect of a claim, like [`on_claim`](Self::on_claim), for a record that the caller
+    /// owns: moves its outcome.
     pub(crate) fn into_on_claim(self, claim: &Claim) -> OnClaim {
         let mismatches = self.mismatches(claim.fingerprint);
         match self {
@@ -283,7 +284,7 @@ impl Record {
         }
     }
 
-    /// What is left of this record when its expiry has passed: of an outcome, that there was one,
+    /// Returns the rest of this record after its expiry: of an outcome, that there was one,
     /// for as long as that is remembered.
     pub fn expired(&self) -> Option<Self> {
         match *self {

@@ -10,7 +10,7 @@ use crate::observe::Decision;
 use crate::outcome::Storable;
 use crate::record::{Commit, Encoded, Ownership};
 use crate::store::{Store, Transaction};
-use crate::task::guarded::Guarded;
+use crate::task::current::Guarded;
 
 impl Guarded {
     /// Writes the outcome in a transaction, if the owner still owns the record. A value of `None`

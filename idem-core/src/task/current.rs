@@ -5,8 +5,8 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt as _;
 use uuid::Uuid;
@@ -14,9 +14,12 @@ use uuid::Uuid;
 use crate::error::Error;
 use crate::lease::term::Term;
 use crate::outcome::Storable;
-use crate::record::{Origin, RecordId};
+use crate::record::{Origin, Owner, RecordId};
+use crate::runtime::Runtime;
 use crate::store::{Store, Transaction};
-use crate::task::guarded::{Guarded, HeldBy};
+use crate::task::begun_steps::BegunSteps;
+use crate::task::outcome_writer::OutcomeWriter;
+use crate::task::request::Request;
 
 tokio::task_local! {
     /// Where the code that is running is.
@@ -117,17 +120,44 @@ fn innermost() -> Option<Call> {
 
 /// The call whose body is running: see [`current`].
 #[derive(Clone)]
-pub struct Call(Arc<CallState>);
+pub struct Call(Arc<Guarded>);
 
-struct CallState {
-    guarded: Guarded,
+/// A call with a key, while its body runs.
+pub(crate) struct Guarded {
+    pub(crate) runtime: Arc<Runtime>,
+    pub(crate) request: Request,
+    pub(crate) held_by: HeldBy,
+    /// Empty until there is a step: most calls have none.
+    pub(super) begun: OnceLock<Box<BegunSteps>>,
     /// The body asks first what became of an earlier attempt.
     asks: bool,
     progress: BodyProgress,
     outer: Option<Call>,
 }
 
-/// What has happened in the body so far.
+/// The holder of a call's record while its body runs.
+pub(crate) enum HeldBy {
+    /// Nobody: the body runs without a record.
+    Nobody,
+    /// Nobody yet: in observe mode, a call in a transaction claims its key after the body.
+    Unclaimed,
+    Lease {
+        term: Arc<Term>,
+        origin: Origin,
+    },
+    /// It is a row of a transaction, which may be rolled back.
+    Row {
+        attempt: u64,
+        owner: Owner,
+        origin: Origin,
+        /// The address of the transaction.
+        address: usize,
+        /// Nobody else can write while it is open.
+        is_only_writer: bool,
+    },
+}
+
+/// The events of the body so far.
 #[derive(Default)]
 struct BodyProgress {
     /// A guarded call of the body has failed with an error of `idem`.
@@ -151,37 +181,36 @@ const FOUND: u8 = 3;
 impl Call {
     /// Makes the call that a body sees. It is built in one piece: each part that is added to a call
     /// behind its pointer costs three atomic operations.
-    pub(crate) fn new(guarded: Guarded) -> Self {
-        let reconciles = guarded.request.settings.reconciles && guarded.lease().is_some();
-        // In observe mode it would ask, but runs without asking.
-        let question = if reconciles && guarded.observes() {
-            UNKNOWN
-        } else {
-            NOT_ASKED
-        };
-        let is_over = matches!(guarded.held_by, HeldBy::Nobody);
-        Self(Arc::new(CallState {
-            asks: reconciles && !guarded.observes() && guarded.origin() == Origin::Abandoned,
-            guarded,
-            progress: BodyProgress {
-                question: AtomicU8::new(question),
-                over: AtomicBool::new(is_over),
-                ..BodyProgress::default()
-            },
+    pub(crate) fn new(runtime: &Arc<Runtime>, request: &Request, held_by: HeldBy) -> Self {
+        let mut call = Guarded {
+            runtime: runtime.clone(),
+            request: request.clone(),
+            held_by,
+            begun: OnceLock::new(),
+            asks: false,
+            progress: BodyProgress::default(),
             outer: innermost(),
-        }))
+        };
+        let reconciles = request.settings.reconciles && call.lease().is_some();
+        call.asks = reconciles && !call.observes() && call.origin() == Origin::Abandoned;
+        if reconciles && call.observes() {
+            // It would ask, but runs without asking.
+            *call.progress.question.get_mut() = UNKNOWN;
+        }
+        *call.progress.over.get_mut() = matches!(call.held_by, HeldBy::Nobody);
+        Self(Arc::new(call))
     }
 
     pub(crate) fn id(&self) -> &RecordId {
         self.guarded().id()
     }
 
-    /// What the call has of its record.
+    /// The call and its record, without the methods for applications.
     pub(crate) fn guarded(&self) -> &Guarded {
-        &self.0.guarded
+        &self.0
     }
 
-    /// What the steps of the body need; `None` if nothing is recorded of it.
+    /// The same, if the call's outcome is recorded, so that steps of its body are too.
     pub(crate) fn steps(&self) -> Option<&Guarded> {
         let is_held = |guarded: &&Guarded| {
             matches!(guarded.held_by, HeldBy::Lease { .. } | HeldBy::Row { .. })
@@ -432,6 +461,50 @@ impl Call {
             drop(over);
             output
         })
+    }
+}
+
+impl Guarded {
+    pub(crate) fn id(&self) -> &RecordId {
+        &self.request.id
+    }
+
+    /// 0 if nobody holds the record.
+    pub(crate) fn attempt(&self) -> u64 {
+        match &self.held_by {
+            HeldBy::Nobody | HeldBy::Unclaimed => 0,
+            HeldBy::Lease { term, .. } => term.attempt,
+            HeldBy::Row { attempt, .. } => *attempt,
+        }
+    }
+
+    /// The record that the claim found.
+    pub(crate) fn origin(&self) -> Origin {
+        match self.held_by {
+            HeldBy::Nobody | HeldBy::Unclaimed => Origin::Nothing,
+            HeldBy::Lease { origin, .. } | HeldBy::Row { origin, .. } => origin,
+        }
+    }
+
+    pub(crate) fn lease(&self) -> Option<&Arc<Term>> {
+        match &self.held_by {
+            HeldBy::Lease { term, .. } => Some(term),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn observes(&self) -> bool {
+        self.request.settings.observes
+    }
+
+    /// Returns what encodes the outcome.
+    pub(crate) fn writer(&self) -> OutcomeWriter<'_> {
+        OutcomeWriter {
+            runtime: &self.runtime,
+            request: &self.request,
+            attempt: self.attempt(),
+            label: self.request.type_label(),
+        }
     }
 }
 

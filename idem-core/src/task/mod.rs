@@ -4,7 +4,6 @@ pub(crate) mod begun_steps;
 pub(crate) mod carried;
 pub(crate) mod commit_in;
 pub(crate) mod current;
-pub(crate) mod guarded;
 pub(crate) mod held_locks;
 pub(crate) mod inherited;
 pub(crate) mod outcome_writer;

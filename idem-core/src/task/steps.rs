@@ -19,7 +19,7 @@ use crate::record::{
 use crate::runtime::Runtime;
 use crate::store::{Store, Transaction};
 use crate::task::begun_steps::{BegunSteps, LookForRun};
-use crate::task::guarded::{Guarded, HeldBy};
+use crate::task::current::{Guarded, HeldBy};
 
 /// How many steps of a call are removed after its outcome. What is left expires.
 const MOST_REMOVED: usize = 1000;

@@ -17,7 +17,7 @@ use crate::record::{RecordId, is_lock, is_step, is_valid_operation};
 use crate::runtime::Runtime;
 use crate::runtime::trace::CallMetadata;
 use crate::store::trail;
-use crate::task::guarded::Guarded;
+use crate::task::current::Guarded;
 use crate::task::request::Request;
 use crate::token::Submission;
 

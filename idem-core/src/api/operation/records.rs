@@ -1,5 +1,7 @@
 //! Looking at the record of a key and changing it, without a body.
 
+use std::fmt::Display;
+
 use serde::de::DeserializeOwned;
 
 use super::Operation;
@@ -105,16 +107,9 @@ impl Operation<'_> {
         .await?;
         let removed = remove(&runtime, &request).await;
         if let Ok(true) = removed {
-            match &by {
-                Some(by) => {
-                    runtime
-                        .observer
-                        .decided_because(Decision::Forgotten, &request.id, 0, by);
-                }
-                None => runtime
-                    .observer
-                    .decided(Decision::Forgotten, &request.id, 0),
-            }
+            let why = by.as_deref().map(|by| by as &dyn Display);
+            let observer = runtime.observer;
+            observer.report(Decision::Forgotten, &request.id, 0, why);
         }
         noting.end(removed.as_ref().copied()).await;
         removed

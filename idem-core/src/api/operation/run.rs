@@ -8,14 +8,13 @@ use futures_util::future::FutureExt as _;
 
 use super::{Errors, Operation};
 use crate::api::lease::{Begin, Lease};
-use crate::call::execution::{Again, Execution, Once, Repeated};
+use crate::call::bodies::{Again, Once, Repeated};
 use crate::call::judge::Handling;
 use crate::call::keeping::Policy;
 use crate::call::owned::Owned;
 use crate::call::prepared::Prepared;
 use crate::call::reconcile::{Question, asked};
 use crate::call::start::CallStart;
-use crate::call::witness::outcome_of;
 use crate::error::Error;
 use crate::outcome::{Outcome, Storable};
 use crate::policy::errors::Action;
@@ -78,14 +77,10 @@ impl<Q> Operation<'_, Q> {
             let mut types = PhantomData::<Body>;
             // The closure is the first part of the body: it is called where the body runs, or not
             // at all.
-            let body = || Box::pin(asking(question, body));
-            let witness = outcome_of::<Result<T, E>, Via>();
-            let policy = Policy::unlisted();
-            let execution = Execution {
-                handling: Handling { witness, policy },
-                bodies: Once(Some(body)),
-            };
-            execution.run(&prepared, identity, &mut types).await
+            let body = || Box::pin(asking(Some(question), body));
+            Handling::of::<Via>(Policy::unlisted())
+                .run(&prepared, Once(Some(body)), identity, &mut types)
+                .await
         }
     }
 
@@ -115,24 +110,18 @@ impl<Q> Operation<'_, Q> {
         let Self {
             draft, question, ..
         } = self;
-        let body = asking(question, body).boxed();
-        let witness = outcome_of::<Result<T, E>, Via>();
-        let policy = Policy::unlisted();
-        let execution = Execution {
-            handling: Handling { witness, policy },
-            bodies: Once(Some(|| body)),
-        };
-        execution.run_detached(draft.prepare())
+        let body = asking(Some(question), body).boxed();
+        Handling::of::<Via>(Policy::unlisted()).run_detached(draft.prepare(), Once(Some(|| body)))
     }
 }
 
 /// A body that asks first what became of an earlier attempt.
-async fn asking<Q, T, E, Body>(question: Q, body: impl FnOnce() -> Body) -> Result<T, E>
+async fn asking<Q, T, E, Body>(question: Option<Q>, body: impl FnOnce() -> Body) -> Result<T, E>
 where
     Q: Question<T, E>,
     Body: Future<Output = Result<T, E>>,
 {
-    match asked(Some(question)).await {
+    match asked(question).await {
         Some(settled) => settled,
         None => body().await,
     }
@@ -174,25 +163,14 @@ where
             policy,
         } = self;
         let mut types = PhantomData::<Body>;
-        let body = Again::new(body);
-        let mut question = Some(question);
+        let (mut question, body) = (Some(question), Again::new(body));
         let start = move || {
-            let question = question.take();
             let body = body.clone();
-            Box::pin(async move {
-                match asked(question).await {
-                    Some(settled) => settled,
-                    None => body.call().await,
-                }
-            })
+            Box::pin(asking(question.take(), move || body.call()))
         };
-        let witness = outcome_of::<Result<T, E>, Via>();
-        let policy = policy.into_policy();
-        let execution = Execution {
-            handling: Handling { witness, policy },
-            bodies: Repeated(start),
-        };
-        execution.run(&draft.prepare(), identity, &mut types).await
+        Handling::of::<Via>(policy.into_policy())
+            .run(&draft.prepare(), Repeated(start), identity, &mut types)
+            .await
     }
 
     /// As [`run`](Self::run), with the body in a task of its own: a caller that is dropped does not
@@ -225,26 +203,12 @@ where
             question,
             policy,
         } = self;
-        let body = Again::new(body);
-        let mut question = Some(question);
+        let (mut question, body) = (Some(question), Again::new(body));
         let start = move || {
-            let question = question.take();
             let body = body.clone();
-            async move {
-                match asked(question).await {
-                    Some(settled) => settled,
-                    None => body.call().await,
-                }
-            }
-            .boxed()
+            asking(question.take(), move || body.call()).boxed()
         };
-        let witness = outcome_of::<Result<T, E>, Via>();
-        let policy = policy.into_policy();
-        let execution = Execution {
-            handling: Handling { witness, policy },
-            bodies: Repeated(start),
-        };
-        execution.run_detached(draft.prepare())
+        Handling::of::<Via>(policy.into_policy()).run_detached(draft.prepare(), Repeated(start))
     }
 }
 

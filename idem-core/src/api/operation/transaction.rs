@@ -11,7 +11,6 @@ use crate::call::transaction::{InTransaction, sources};
 use crate::call::transaction_body::{
     AnyThread, AnyThreadOnce, OneThread, OneThreadOnce, RunsAgain, TransactionBody,
 };
-use crate::call::witness::{Witness, outcome_of};
 use crate::error::Error;
 use crate::outcome::{Outcome, Storable};
 use crate::policy::errors::{Action, ErrorAction};
@@ -89,12 +88,11 @@ impl<'a, P> Operation<'a, (), P> {
         E: From<Error> + Send,
     {
         let prepared = self.draft.prepare();
-        let policy = self.policy.into_policy();
-        let witness: Witness<_, T, E> = outcome_of::<Result<T, E>, Via>();
+        let handling = Handling::of::<Via>(self.policy.into_policy());
         async move {
             let call = InTransaction {
                 prepared: &prepared,
-                handling: Handling { witness, policy },
+                handling,
                 store: PhantomData,
             };
             call.run_in(tx, AnyThreadOnce(Some(body))).await
@@ -125,12 +123,11 @@ impl<'a, P> Operation<'a, (), P> {
         E: From<Error>,
     {
         let prepared = self.draft.prepare();
-        let policy = self.policy.into_policy();
-        let witness: Witness<_, T, E> = outcome_of::<Result<T, E>, Via>();
+        let handling = Handling::of::<Via>(self.policy.into_policy());
         async move {
             let call = InTransaction {
                 prepared: &prepared,
-                handling: Handling { witness, policy },
+                handling,
                 store: PhantomData,
             };
             call.run_in(tx, OneThreadOnce(Some(body))).await
@@ -275,12 +272,11 @@ impl<P, E, W: Fn(&E) -> bool> RerunWhen<'_, P, E, W> {
             ..
         } = self;
         let prepared = draft.prepare();
-        let policy = policy.into_policy();
-        let witness: Witness<_, T, E> = outcome_of::<Result<T, E>, Via>();
+        let handling = Handling::of::<Via>(policy.into_policy());
         async move {
             let call = InTransaction {
                 prepared: &prepared,
-                handling: Handling { witness, policy },
+                handling,
                 store: PhantomData,
             };
             call.run(begins, AnyThread(body), when).await
@@ -315,12 +311,11 @@ impl<P, E, W: Fn(&E) -> bool> RerunWhen<'_, P, E, W> {
             ..
         } = self;
         let prepared = draft.prepare();
-        let policy = policy.into_policy();
-        let witness: Witness<_, T, E> = outcome_of::<Result<T, E>, Via>();
+        let handling = Handling::of::<Via>(policy.into_policy());
         async move {
             let call = InTransaction {
                 prepared: &prepared,
-                handling: Handling { witness, policy },
+                handling,
                 store: PhantomData,
             };
             call.run(begins, OneThread(body), when).await
