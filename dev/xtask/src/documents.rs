@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use xshell::cmd;
 
-use crate::house;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, rust_files};
 
 const DECISIONS: &str = "docs/decisions";
 const INDEX: &str = "README.md";
@@ -57,7 +56,7 @@ pub(crate) fn check_decisions(workspace: &Workspace) -> Result<()> {
 fn check_paths(workspace: &Workspace) -> Result<()> {
     let root = workspace.shell().current_dir();
     let mut files = Vec::new();
-    house::rust_files(&root, &mut files)?;
+    rust_files(&root, &mut files)?;
     let mut pages: Vec<PathBuf> = MAPS.iter().map(PathBuf::from).collect();
     pages.extend(workspace.shell().read_dir(DECISIONS)?);
     let mut missing = Vec::new();

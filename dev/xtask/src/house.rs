@@ -1,24 +1,28 @@
 //! The shape of the code: modules of a crate that use each other in a circle, rooms that use each
-//! other against their order, and files over 600 lines.
+//! other against their order, files over 600 lines, and how many lines of code there are.
 //!
 //! `dev/xtask/house.txt` lists the known circles and long files. The list may shrink, never grow.
-//! It also has the order of a package's rooms.
+//! It also has the order of a package's rooms, and budgets: the lines of code of each package, and
+//! of the files that `docs/reading.md` names. A change that needs more raises the number, and says
+//! why.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::budget;
 use crate::modules;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, rust_files};
 
 const LIST: &str = "dev/xtask/house.txt";
 const HEADER: &str = "\
     # Circles among modules and files over 600 lines, as they are known. \
     `cargo xtask house --write` takes out what is gone.\n\
     # `rooms`: the folders of a package, in their order. \
-    A room uses only rooms that come before it.\n";
+    A room uses only rooms that come before it.\n\
+    # `budget`: the most lines of code of a package, or of the files that a page names. Blanks, \
+    comments, docs and tests do not count.\n";
 const MOST_LINES: usize = 600;
 
 /// What is wrong with the shape, or known to be.
@@ -30,6 +34,8 @@ struct Shape {
     circles: Vec<(String, BTreeSet<String>)>,
     /// By path: lines.
     long_files: BTreeMap<String, usize>,
+    /// By package or page: lines of code.
+    budgets: BTreeMap<String, usize>,
 }
 
 /// Fails where something is worse than the list says, or the list names something that is gone.
@@ -37,9 +43,10 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let found = Shape::of(workspace)?;
     let known = Shape::read(workspace)?;
     println!(
-        "{} circles among modules, {} files over {MOST_LINES} lines",
+        "{} circles among modules, {} files over {MOST_LINES} lines, {} lines of code to read first",
         found.circles.len(),
-        found.long_files.len()
+        found.long_files.len(),
+        found.budgets.get(budget::READING).unwrap_or(&0)
     );
     let mut faults = found.beyond(&known);
     faults.extend(against_order(workspace, &known.rooms)?);
@@ -68,6 +75,8 @@ pub(crate) fn write(workspace: &Workspace) -> Result<()> {
         bail!("the list only shrinks:\n  {}", worse.join("\n  "));
     }
     found.rooms = known.rooms;
+    let has_budget = |name: &String| known.budgets.contains_key(name);
+    found.budgets.retain(|name, _| has_budget(name));
     workspace
         .shell()
         .write_file(LIST, format!("{HEADER}{found}"))?;
@@ -106,8 +115,12 @@ impl Shape {
                         .into_iter()
                         .map(|circle| (package.name.clone(), circle)),
                 );
+                let lines = budget::of_package(&source)?;
+                shape.budgets.insert(package.name.clone(), lines);
             }
         }
+        let reading = budget::of_page(&root)?;
+        shape.budgets.insert(budget::READING.to_owned(), reading);
         let mut files = Vec::new();
         rust_files(&root, &mut files)?;
         for file in files {
@@ -137,15 +150,14 @@ impl Shape {
                 (Some("rooms"), Some(name)) => {
                     drop(shape.rooms.insert(name, words.map(str::to_owned).collect()));
                 }
+                (Some("budget"), Some(name)) => {
+                    shape.budgets.insert(name, number(words.next(), line)?);
+                }
                 (Some("circle"), Some(name)) => shape
                     .circles
                     .push((name, words.map(str::to_owned).collect())),
                 (Some("long"), Some(name)) => {
-                    let lines = words.next().and_then(|word| word.parse().ok());
-                    shape.long_files.insert(
-                        name,
-                        lines.with_context(|| format!("{LIST}: how long in `{line}`?"))?,
-                    );
+                    shape.long_files.insert(name, number(words.next(), line)?);
                 }
                 _ => bail!("{LIST}: cannot read `{line}`"),
             }
@@ -168,8 +180,15 @@ impl Shape {
             .long_files
             .iter()
             .filter(|(path, lines)| known.long_files.get(*path).is_none_or(|most| most < *lines));
+        let budgets = self.budgets.iter().filter_map(|(name, lines)| {
+            let most = known.budgets.get(name).filter(|most| *most < lines)?;
+            Some(format!(
+                "{name} has {lines} lines of code, and a budget of {most}"
+            ))
+        });
         circles
             .chain(long_files.map(|(path, lines)| format!("{path} has {lines} lines")))
+            .chain(budgets)
             .collect()
     }
 
@@ -188,8 +207,13 @@ impl Shape {
             .long_files
             .keys()
             .filter(|path| !found.long_files.contains_key(*path));
+        let budgets = self
+            .budgets
+            .keys()
+            .filter(|name| !found.budgets.contains_key(*name));
         circles
             .chain(long_files.map(|path| format!("long {path}")))
+            .chain(budgets.map(|name| format!("budget {name}")))
             .collect()
     }
 }
@@ -205,8 +229,16 @@ impl fmt::Display for Shape {
         for (path, lines) in &self.long_files {
             writeln!(f, "long {path} {lines}")?;
         }
+        for (name, lines) in &self.budgets {
+            writeln!(f, "budget {name} {lines}")?;
+        }
         Ok(())
     }
+}
+
+fn number(word: Option<&str>, line: &str) -> Result<usize> {
+    let number = word.and_then(|word| word.parse().ok());
+    number.with_context(|| format!("{LIST}: how many in `{line}`?"))
 }
 
 fn words(circle: &BTreeSet<String>) -> String {
@@ -215,20 +247,6 @@ fn words(circle: &BTreeSet<String>) -> String {
         .map(String::as_str)
         .collect::<Vec<_>>()
         .join(" ")
-}
-
-pub(crate) fn rust_files(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
-    for entry in std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
-        let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // A folder of UI cases has what must not compile.
-        if path.is_dir() && name != "target" && !name.starts_with('.') {
-            rust_files(&path, files)?;
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -241,7 +259,8 @@ mod tests {
 
     #[test]
     fn a_list_is_read_as_it_is_written() {
-        let text = "rooms idem-core low high\ncircle idem-core a b::c\nlong src/lib.rs 700\n";
+        let text = "rooms idem-core low high\ncircle idem-core a b::c\nlong src/lib.rs 700\n\
+            budget idem-core 900\n";
         assert_eq!(shape(&format!("{HEADER}{text}")).to_string(), text);
         assert!(Shape::parse("long src/lib.rs").is_err());
         assert!(Shape::parse("square idem-core").is_err());
@@ -276,16 +295,27 @@ mod tests {
     }
 
     #[test]
+    fn a_package_with_more_code_than_its_budget_is_worse_and_one_without_a_budget_is_not() {
+        let known = shape("budget idem-core 700");
+        assert!(shape("budget idem-core 700").beyond(&known).is_empty());
+        assert!(shape("budget idem-redis 9000").beyond(&known).is_empty());
+        assert_eq!(
+            shape("budget idem-core 701").beyond(&known),
+            ["idem-core has 701 lines of code, and a budget of 700"]
+        );
+    }
+
+    #[test]
     fn what_is_gone_leaves_the_list() {
-        let known = shape("circle idem-core a b c\nlong a.rs 700");
+        let known = shape("circle idem-core a b c\nlong a.rs 700\nbudget a 9");
         assert!(
             known
-                .gone(&shape("circle idem-core a b\nlong a.rs 601"))
+                .gone(&shape("circle idem-core a b\nlong a.rs 601\nbudget a 8"))
                 .is_empty()
         );
         assert_eq!(
             known.gone(&Shape::default()),
-            ["circle idem-core a b c", "long a.rs"]
+            ["circle idem-core a b c", "long a.rs", "budget a"]
         );
     }
 }

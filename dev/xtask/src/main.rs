@@ -7,6 +7,7 @@
 mod alerts;
 mod bench;
 mod browser;
+mod budget;
 mod builds;
 mod chaos;
 mod ci;

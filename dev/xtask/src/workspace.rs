@@ -220,3 +220,17 @@ impl Package {
             .context("a manifest lies in no folder")
     }
 }
+/// Finds the Rust files below a folder.
+pub(crate) fn rust_files(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        // A folder of UI cases has what must not compile.
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            rust_files(&path, files)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
