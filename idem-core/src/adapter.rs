@@ -13,6 +13,7 @@
 //! | refuses a request before it is a call | [`report_without_call`] |
 //! | answers an error as problem+json (RFC 9457) | [`problem_json`] and the functions around it |
 //! | consumes messages | [`count_message_decision`], [`add_lost_consumers`], [`describe_json_error`] |
+//! | tries again what may fail again | [`Backoff`] |
 //! | reads JSON that others wrote | [`without_byte_order_mark`] |
 //! | has a type for keys that are never empty | [`NeverMissing`] |
 
@@ -21,6 +22,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 
 use crate::api::operation::Operation;
+pub use crate::base::backoff::Backoff;
 use crate::call::bodies::Once;
 use crate::call::judge::Handling;
 pub use crate::call::part::BodyPart;

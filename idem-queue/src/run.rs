@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt as _, unfold};
-use idem_core::adapter::waiting_at_most;
+use idem_core::adapter::{Backoff, waiting_at_most};
 use idem_core::{Dispose, Disposition, watch};
 use tokio::sync::watch::{Receiver, Sender, channel};
 
@@ -24,9 +24,8 @@ use crate::events::{self, Decision, EventFields, Outage, report_with};
 use crate::settings::Settings;
 use crate::settle::{RETRY_SOON, catch_client_panic, disposition, not_handed_back, settle};
 
-/// The pauses between two tries to open the broker again: doubled, up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The pauses between two tries to open the broker again.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 /// How long the first subscription may take, with everything that is checked before.
 const STARTING: Duration = Duration::from_secs(30);
 /// How long it may take to subscribe again.
@@ -238,7 +237,7 @@ struct Subscription<'b, B: Broker> {
 impl<B: Broker> Subscription<'_, B> {
     /// Waits for the next delivery. Fails when the connection ended and does not recover.
     async fn next(&mut self) -> Result<(Delivery, B::Ticket), Error> {
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = PAUSES;
         loop {
             let fault = match &mut self.deliveries {
                 Some(deliveries) => match deliveries.next().await {
@@ -275,8 +274,7 @@ impl<B: Broker> Subscription<'_, B> {
                 Some(outage) => outage.continues(&error),
                 None => self.outage = Some(Outage::begin(self.broker.source(), &error)),
             }
-            tokio::time::sleep(pause).await;
-            pause = LONGEST_PAUSE.min(pause * 2);
+            tokio::time::sleep(pauses.next_pause()).await;
         }
     }
 }

@@ -6,6 +6,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use idem_core::adapter::Backoff;
 use idem_core::{Dispose, Disposition, KeyDigest, Report};
 
 use crate::broker::Ticket;
@@ -20,8 +21,7 @@ pub(crate) const RETRY_SOON: Duration = Duration::from_secs(1);
 const LONGEST_REASON: usize = 1024;
 /// How often a step at the broker is tried before the message is handed back.
 const TRIES: u32 = 6;
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
 /// How often a pause checks whether the delivery is void.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long one step at the broker may take.
@@ -60,7 +60,7 @@ pub(crate) async fn settle<T: Ticket>(
     key: Option<KeyDigest>,
 ) {
     report_disposition(delivery, disposition, key);
-    let mut pause = FIRST_PAUSE;
+    let mut pauses = PAUSES;
     let mut tries = 0;
     while T::KEEPS || tries < TRIES {
         tries += 1;
@@ -86,8 +86,7 @@ pub(crate) async fn settle<T: Ticket>(
         if is_void {
             return;
         }
-        pause_unless_void(ticket, pause).await;
-        pause = LONGEST_PAUSE.min(pause * 2);
+        pause_unless_void(ticket, pauses.next_pause()).await;
     }
     let handing_back = Box::pin(catch_client_panic(ticket.hand_back()));
     let handed_back = tokio::time::timeout(STEP_TIMEOUT, handing_back).await;

@@ -1,8 +1,8 @@
 //! The base of everything: time, pauses, races, locks, and text that is safe to print.
 
+pub(crate) mod backoff;
 pub(crate) mod clock;
 pub(crate) mod duration;
-pub(crate) mod jitter;
 pub(crate) mod printable;
 pub(crate) mod race;
 pub(crate) mod sync;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::future::FutureExt as _;
 use tokio::time::Instant;
 
+use crate::base::backoff::Backoff;
 use crate::base::clock;
 use crate::call::recorded::Recorded;
 use crate::call::start::Pause;
@@ -23,9 +24,9 @@ use crate::task::current::Guarded;
 use crate::task::outcome_writer::OutcomeWriter;
 use crate::task::request::Request;
 
-/// The longest pause before a transaction is run again, and between two looks at a key that a lease
-/// holds.
-const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+/// The pauses before a transaction is run again, and between two looks at a key that a lease holds.
+pub(crate) const PAUSES: Backoff =
+    Backoff::new(Duration::from_millis(4), Duration::from_millis(100));
 
 /// Who commits the transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -257,11 +258,12 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         until: Instant,
     ) -> Result<ClaimUntil, Error> {
         let one_writer = committed_by == CommittedBy::Library { one_writer: true };
-        let mut pause = Backoff::default();
+        let mut looks = 0;
+        let mut pauses = PAUSES;
         loop {
             let left = until.saturating_duration_since(clock::now());
             let limit = if one_writer { Duration::MAX } else { left };
-            let answer = if committed_by.is_caller() || pause.rounds > 0 {
+            let answer = if committed_by.is_caller() || looks > 0 {
                 self.tx.claim(store, claim, limit).boxed().await
             } else {
                 self.tx.claim_begun(store, claim, limit).boxed().await
@@ -277,16 +279,15 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
                         return Ok(ClaimUntil::Met(Held::new(attempt, left)));
                     }
                     // Nothing tells this transaction of the lease's end, so it looks again.
-                    pause.rounds += 1;
-                    pause
-                        .take_within(left.min(until.saturating_duration_since(clock::now())))
-                        .await;
+                    looks += 1;
+                    let left = left.min(until.saturating_duration_since(clock::now()));
+                    tokio::time::sleep(pauses.next_pause().min(left)).await;
                 }
                 Ok(claimed) => {
                     return Ok(ClaimUntil::Answered(AnsweredClaim {
                         claimed,
                         left,
-                        looks: pause.rounds,
+                        looks,
                     }));
                 }
             }
@@ -463,23 +464,4 @@ impl<X: Transaction<S>, S: Store> Drop for OpenTransaction<'_, X, S> {
 /// Whether so much time has passed that a step must have waited.
 fn has_waited(began: Instant) -> bool {
     clock::now().saturating_duration_since(began) > Duration::from_millis(100)
-}
-
-/// Pauses that double, each spread at random.
-#[derive(Default)]
-pub(crate) struct Backoff {
-    pub(crate) rounds: u32,
-}
-
-impl Backoff {
-    pub(crate) async fn take(&self) {
-        self.take_within(LONGEST_PAUSE).await;
-    }
-
-    async fn take_within(&self, most: Duration) {
-        let length = Duration::from_millis(2)
-            .saturating_mul(1 << self.rounds.min(6))
-            .min(LONGEST_PAUSE);
-        tokio::time::sleep(length.mul_f64(0.5 + fastrand::f64()).min(most)).await;
-    }
 }

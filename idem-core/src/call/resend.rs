@@ -7,17 +7,16 @@ use futures_util::FutureExt as _;
 use tokio::runtime::{Handle, Id};
 use tokio::time::Instant;
 
+use crate::base::backoff::Backoff;
 use crate::base::clock;
-use crate::base::jitter::jittered;
 use crate::call::judge::Pending;
 use crate::call::owned::{Owned, Tried};
 use crate::error::StoreError;
 use crate::record::Ownership;
 use crate::runtime::background::CountedStep;
 
-/// The first pause before a commit or release is sent again; it doubles up to [`MAX_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const MAX_PAUSE: Duration = Duration::from_secs(2);
+/// The pauses before a commit or release is sent again.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 /// How often a step moves to another tokio runtime.
 const MOVES: u8 = 8;
 
@@ -108,7 +107,7 @@ impl Resending {
         if !matches!(owned.pending, Pending::Commit { .. }) {
             owned.enrolled.stop();
         }
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = PAUSES;
         loop {
             // A panic of the store counts as no answer.
             let tried = AssertUnwindSafe(owned.send()).catch_unwind().await;
@@ -129,8 +128,7 @@ impl Resending {
                 }
                 return owned.give_up(&error);
             }
-            tokio::time::sleep(jittered(pause)).await;
-            pause = (pause * 2).min(MAX_PAUSE);
+            tokio::time::sleep(pauses.next_pause()).await;
         }
     }
 

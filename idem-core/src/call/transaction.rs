@@ -19,7 +19,7 @@ use crate::call::holder::unstopped;
 use crate::call::in_transaction::ClaimAfterBody;
 use crate::call::judge::{Answer, Ending, Handling, Pending, give};
 use crate::call::open_transaction::{
-    Backoff, BegunClaim, ClaimedRow, CommittedBy, LeaseMet, OpenTransaction, TransactionClaim,
+    BegunClaim, ClaimedRow, CommittedBy, LeaseMet, OpenTransaction, PAUSES, TransactionClaim,
     TransactionStart, begin_claiming,
 };
 use crate::call::prepared::Prepared;
@@ -145,13 +145,14 @@ where
         let committed_by = CommittedBy::Library {
             one_writer: B::ONE_WRITER,
         };
-        let mut pause = Backoff::default();
-        let mut waits = Pause::default();
+        let mut rounds = 0;
+        let mut pauses = PAUSES;
+        let mut waits = Pause::new();
         // The end of a wait that continues in the next transaction.
         let mut until = None;
         loop {
-            pause.rounds += 1;
-            let may_rerun = pause.rounds <= RERUNS;
+            rounds += 1;
+            let may_rerun = rounds <= RERUNS;
             let end = self
                 .in_one_transaction(begins, &mut body, committed_by, until.take())
                 .await;
@@ -166,7 +167,7 @@ where
                     met.wait(&mut waits).await;
                     until = Some(met.until);
                     // A wait is no conflict, so it does not count.
-                    pause.rounds -= 1;
+                    rounds -= 1;
                     continue;
                 }
                 TransactionEnd::Failed(error) => {
@@ -194,7 +195,7 @@ where
                     self.runs_again(&failure);
                 }
             }
-            pause.take().await;
+            tokio::time::sleep(pauses.next_pause()).await;
         }
     }
 

@@ -17,8 +17,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::runtime::{Handle, Id};
 use tokio::time::Instant;
 
+use crate::base::backoff::Backoff;
 use crate::base::clock;
-use crate::base::jitter::jittered;
 use crate::base::race::{self, first};
 use crate::base::sync::{Mutex, MutexGuard, Notify};
 use crate::error::StoreError;
@@ -28,8 +28,8 @@ use crate::record::{Owner, Ownership, RecordId, Release, ReleaseTo};
 use crate::runtime::background;
 use crate::store::AnyStore;
 
-/// The pause before a claim is looked for again; it doubles with each look.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The pauses before a claim is looked for again.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(600));
 /// How many claims are undone at the same time.
 const AT_ONCE: usize = 256;
 /// How many bytes the claims may take in all.
@@ -69,7 +69,7 @@ pub(crate) struct UnansweredClaim {
     keep: Duration,
     /// When its lease would have expired.
     until: Instant,
-    pause: Duration,
+    pauses: Backoff,
     counted: background::CountedUndo,
 }
 
@@ -87,7 +87,7 @@ impl UnansweredClaim {
             owner,
             keep,
             until,
-            pause: FIRST_PAUSE,
+            pauses: PAUSES,
             counted,
         }
     }
@@ -276,8 +276,7 @@ impl Undoing {
         }
         // The store did not find the claim, which may still be on its way. The pause doubles each
         // time, so only a few looks fit into a lease.
-        let pause = jittered(claim.pause).min(left);
-        claim.pause *= 2;
+        let pause = claim.pauses.next_pause().min(left);
         After::Again(clock::after(now, pause))
     }
 }
@@ -342,7 +341,8 @@ async fn drive(mut driver: Driver) {
         while under_way.len() < AT_ONCE {
             match undoing.lock().take(now) {
                 Ok(claim) => {
-                    let again = clock::after(now, claim.pause);
+                    let mut pauses = claim.pauses;
+                    let again = clock::after(now, pauses.next_pause());
                     let one = UnderWay {
                         undoing: undoing.clone(),
                         claim: Some(claim),
@@ -387,7 +387,7 @@ mod tests {
             owner,
             keep,
             until: clock::after(clock::now(), keep),
-            pause: FIRST_PAUSE,
+            pauses: PAUSES,
             counted,
         }
     }

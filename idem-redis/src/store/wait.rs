@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use idem_core::StoreError;
+use idem_core::adapter::Backoff;
 use tokio::time::{sleep, timeout};
 
 use crate::connection::managed::ManagedConnection;
@@ -14,9 +15,8 @@ use crate::store::script::{WATCH, watched};
 /// A waiter looks again after this time even without a message, because a failover can lose
 /// messages.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Without wake-ups, the first pause between two looks. Each pause is twice the last.
-const FIRST_POLL: Duration = Duration::from_millis(5);
-const LONGEST_POLL: Duration = Duration::from_millis(200);
+/// The pauses between two looks without wake-ups.
+const POLL: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
 
 /// Waits while the record is in flight under this attempt and its lease is alive. The caller sets a
 /// limit around it.
@@ -36,7 +36,7 @@ pub(crate) async fn wait(
             Ok((subscription, lease_left))
         })
         .await?;
-    let mut pause = FIRST_POLL;
+    let mut poll = POLL;
     while let Some(left) = lease_left {
         // The server rounds down, and the lease lives to the end of that millisecond.
         let left = left + Duration::from_millis(1);
@@ -46,8 +46,7 @@ pub(crate) async fn wait(
                 return Ok(());
             }
         } else {
-            sleep(left.min(pause)).await;
-            pause = (pause * 2).min(LONGEST_POLL);
+            sleep(left.min(poll.next_pause())).await;
         }
         let leaves_mark = subscription.is_some();
         lease_left = runner

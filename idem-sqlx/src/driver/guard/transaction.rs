@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::pin::Pin;
 use std::time::Duration;
 
+use idem_core::adapter::Backoff;
 use idem_core::store::{TransactionAddress, collect_kept_errors};
 use idem_core::{RunsAgain, TransactionBody};
 
@@ -17,10 +18,8 @@ use super::steps::Supported;
 
 /// How often a transaction runs at most, unless `attempts` says otherwise.
 const ATTEMPTS: u32 = 20;
-/// The middle of the first pause. Each further one is twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(4);
-/// How often the pause doubles: up to about a quarter of a second.
-const DOUBLINGS: u32 = 6;
+/// The pauses before a transaction runs again.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(4), Duration::from_millis(256));
 
 /// The settings of a transaction. From [`transaction_with`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -202,6 +201,7 @@ impl TransactionSettings {
                 return Err(no_attempts().into());
             }
             let mut runs = 0;
+            let mut pauses = PAUSES;
             loop {
                 runs += 1;
                 match run_once(pool, self.isolation, body.clone()).await {
@@ -214,7 +214,7 @@ impl TransactionSettings {
                             runs,
                             "the transaction met another one, and runs again"
                         );
-                        tokio::time::sleep(pause_after(runs)).await;
+                        tokio::time::sleep(pauses.next_pause()).await;
                     }
                 }
             }
@@ -293,12 +293,6 @@ async fn commit<DB: Supported>(mut tx: Transaction<'static, DB>) -> Result<(), E
             Err(error)
         }
     }
-}
-
-fn pause_after(runs: u32) -> Duration {
-    let doublings = runs.saturating_sub(1).min(DOUBLINGS);
-    let middle = FIRST_PAUSE.saturating_mul(1 << doublings);
-    middle.mul_f64(0.5 + fastrand::f64())
 }
 
 fn no_attempts() -> Error {

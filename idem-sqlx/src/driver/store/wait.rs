@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_core::StoreError;
+use idem_core::adapter::Backoff;
 use idem_core::store::record::{Record, RecordId};
 use tokio::time::timeout;
 
@@ -15,20 +16,9 @@ use super::super::executor::{Executor, Resend};
 /// message can get lost with its connection.
 const POLL_WITH_MESSAGES: Duration = Duration::from_secs(1);
 /// The pauses without messages.
-const POLL: PollPauses = PollPauses {
-    first: Duration::from_millis(5),
-    longest: Duration::from_millis(200),
-};
+const POLL: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
 /// How long the first waiter of a process waits for the connection that receives messages.
 const CONNECT: Duration = Duration::from_millis(250);
-
-/// The pauses between two reads of a waiter. Each is twice as long as the one before, and spread by
-/// a quarter.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PollPauses {
-    pub(crate) first: Duration,
-    pub(crate) longest: Duration,
-}
 
 /// Waits while the record is in flight under this attempt, and its lease is alive. The caller
 /// limits the wait.
@@ -36,14 +26,13 @@ pub(crate) async fn wait<D: Dialect>(
     executor: &Arc<Executor<D>>,
     id: &RecordId,
     attempt: u64,
-    pauses: PollPauses,
+    mut pauses: Backoff,
 ) -> Result<(), StoreError> {
     let waiter = executor.waiters.join(id);
     let mut connected = executor.messages().cloned();
     if let Some(connected) = &mut connected {
         let _ = timeout(CONNECT, connected.wait_for(|connected| *connected)).await;
     }
-    let mut pause = pauses.first;
     loop {
         let Some(woken) = waiter.woken() else {
             return Ok(());
@@ -62,12 +51,11 @@ pub(crate) async fn wait<D: Dialect>(
         let poll = if has_messages {
             POLL_WITH_MESSAGES
         } else {
-            pause.mul_f64(0.75 + fastrand::f64() / 2.0)
+            pauses.next_pause()
         };
         if timeout(alive.min(poll), woken).await.is_ok() {
             return Ok(());
         }
-        pause = (pause * 2).min(pauses.longest);
     }
 }
 

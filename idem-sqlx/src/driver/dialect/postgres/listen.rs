@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use idem_core::adapter::catch_user_panic;
+use idem_core::adapter::{Backoff, catch_user_panic};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -13,9 +13,8 @@ use super::super::super::super::{sql, sqlx};
 use super::super::{CONNECT_LIMIT, MessageTask};
 use crate::waiters::LocalWaiters;
 
-/// The first pause before another attempt to connect. It doubles, and is spread by half.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The pauses before another attempt to connect.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 
 /// Starts the task that receives messages.
 pub(super) fn start(
@@ -43,13 +42,13 @@ async fn listen(
         .idle_timeout(None)
         .max_lifetime(None)
         .connect_lazy_with(options);
-    let mut pause = FIRST_PAUSE;
+    let mut pauses = PAUSES;
     loop {
         match PgListener::connect_with(&pool).await {
             Ok(mut listener) => {
                 listener.eager_reconnect(false);
                 if listener.listen(&channel).await.is_ok() {
-                    pause = FIRST_PAUSE;
+                    pauses = PAUSES;
                     let probe = tokio::spawn(send_probe(pool.clone(), channel.clone()));
                     while let Ok(Some(message)) = listener.try_recv().await {
                         sets_connected.send_replace(true);
@@ -68,8 +67,7 @@ async fn listen(
         sets_connected.send_replace(false);
         // Messages in between are lost, so all waiters read their records.
         waiters.wake_all();
-        sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        sleep(pauses.next_pause()).await;
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_core::Key;
+use idem_core::adapter::Backoff;
 use idem_core::store::record::{
     Claim, Claimed, Commit, Owner, Ownership, RecordId, Release, ReleaseTo,
 };
@@ -14,7 +15,6 @@ use tokio::time::timeout;
 
 use crate::v09::driver::dialect::Dialect;
 use crate::v09::driver::executor::Executor;
-use crate::v09::driver::store::wait::PollPauses;
 use crate::v09::driver::store::{MySqlStore, PostgresStore, SqliteStore, steps, wait};
 
 /// Longer than anything here takes.
@@ -33,10 +33,7 @@ async fn wakes<D: Dialect>(
         panic!("{key} is taken")
     };
     let before = executor.answers();
-    let pauses = PollPauses {
-        first: NEVER,
-        longest: NEVER,
-    };
+    let pauses = Backoff::new(NEVER, NEVER);
     let waiting = tokio::spawn({
         let executor = executor.clone();
         async move { wait::wait(&executor, &id, attempt, pauses).await }
