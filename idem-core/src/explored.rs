@@ -24,7 +24,7 @@ use crate::record::{
     ReleaseTo, Removed, Renewal,
 };
 use crate::runtime::background::Background;
-use crate::runtime::flight::{Flights, Question, Turn};
+use crate::runtime::flight::{ClaimContent, Flights, Turn};
 use crate::runtime::local_cache::LocalCache;
 use crate::runtime::rejected::Rejected;
 use crate::store::{MemoryStore, Store};
@@ -380,7 +380,7 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
                 // This call must not get the outcome of a life that is over now.
                 let begun = key.lock().unwrap().lives;
                 let deadline = Some(clock::after(clock::now(), LONG));
-                let mut seat = flights.join(question());
+                let mut seat = flights.join(content());
                 let mut first = seat.is_first();
                 loop {
                     if !std::mem::replace(&mut first, false) {
@@ -459,14 +459,14 @@ fn flights_ask_once_at_a_time_forget_nobody_and_give_no_answer_that_is_older_tha
         ];
         at_once(futures);
         assert!(
-            flights.join(question()).is_first(),
+            flights.join(content()).is_first(),
             "a flight was left behind"
         );
     });
 }
 
-fn question() -> Question {
-    Question {
+fn content() -> ClaimContent {
+    ClaimContent {
         id: id("k"),
         fingerprint: None,
         take_over: true,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
-use crate::call::judge::{GiveUp, Pending};
+use crate::call::judge::{GiveUp, StepLeft};
 use crate::call::keeping::Keepable;
 use crate::call::owned::Owned;
 use crate::call::recorded::Recorded;
@@ -189,7 +189,7 @@ impl Lease {
             Some(guarded) => {
                 let mut held = guarded.held.lock().await;
                 let outcome = held.call().guarded().writer().value(value);
-                held.pend(Pending::Commit {
+                held.pend(StepLeft::Commit {
                     outcome,
                     kept_for: None,
                 });
@@ -231,7 +231,7 @@ impl Lease {
                 reason: format!("the error to keep cannot be written: {failure}").into(),
             });
         let outcome = encoded.inspect_err(|_| current::taint())?;
-        held.pend(Pending::Commit {
+        held.pend(StepLeft::Commit {
             outcome: Some(outcome),
             kept_for: ttl,
         });
@@ -290,7 +290,7 @@ impl Lease {
         if held.is_over() {
             return Ok(());
         }
-        held.pend(Pending::GiveUp(GiveUp::Release));
+        held.pend(StepLeft::GiveUp(GiveUp::Release));
         guarded.answered(held.settle_by_hand().await)
     }
 
@@ -307,7 +307,7 @@ impl Lease {
         match &self.guarded {
             Some(guarded) => {
                 let mut held = guarded.held.lock().await;
-                held.pend(Pending::GiveUp(GiveUp::Release));
+                held.pend(StepLeft::GiveUp(GiveUp::Release));
                 guarded.answered(held.settle_by_hand().await)
             }
             None => Ok(()),

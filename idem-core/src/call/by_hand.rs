@@ -1,7 +1,7 @@
 //! Changes of a record by hand, by its owner without a body.
 
 use crate::call::audit::By;
-use crate::call::judge::{GiveUp, Pending};
+use crate::call::judge::{GiveUp, StepLeft};
 use crate::call::owned::Owned;
 use crate::error::Error;
 use crate::record::{Audit, Encoded};
@@ -10,7 +10,7 @@ impl Owned {
     /// Releases the key by hand, without a body.
     pub(crate) async fn give_back(mut self, by: Option<Box<By>>) -> Result<(), Error> {
         (self.is_by_hand, self.audit) = (true, by);
-        self.pend(Pending::GiveUp(GiveUp::Release));
+        self.pend(StepLeft::GiveUp(GiveUp::Release));
         self.settle_by_hand().await
     }
 
@@ -24,7 +24,7 @@ impl Owned {
         let mut outcome = match outcome {
             Ok(outcome) => outcome,
             Err(error) => {
-                self.pend(Pending::GiveUp(GiveUp::Unanswered));
+                self.pend(StepLeft::GiveUp(GiveUp::Unanswered));
                 self.settle().await;
                 return Err(error);
             }
@@ -35,7 +35,7 @@ impl Owned {
             outcome.describe(|metadata| metadata.audit = Some(audit));
         }
         (self.is_by_hand, self.audit) = (true, by);
-        self.pend(Pending::Commit {
+        self.pend(StepLeft::Commit {
             outcome: Some(outcome),
             kept_for: None,
         });

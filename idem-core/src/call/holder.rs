@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::base::race::first;
 use crate::call::body::{self, BodyExit};
-use crate::call::judge::{Answer, Ending, GiveUp, Handling, Pending, TryEnd};
+use crate::call::judge::{Answer, Ending, GiveUp, Handling, StepLeft, TryEnd};
 use crate::call::owned::Owned;
 use crate::error::Error;
 use crate::observe::{self, BodyWatch, Decision, Observer};
@@ -134,10 +134,10 @@ impl<'a> Holder<'a> {
             }
             Self::Lease(owned) => {
                 owned.retries();
-                owned.pend(Pending::GiveUp(give_up));
+                owned.pend(StepLeft::GiveUp(give_up));
                 let goes_on = owned.wait_for_next_try(pause).await;
                 if goes_on {
-                    owned.pend(Pending::Running);
+                    owned.pend(StepLeft::Running);
                 }
                 goes_on
             }

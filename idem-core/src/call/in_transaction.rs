@@ -6,7 +6,7 @@ use std::pin::pin;
 
 use crate::call::body;
 use crate::call::holder::unstopped;
-use crate::call::judge::{Pending, TryEnd};
+use crate::call::judge::{StepLeft, TryEnd};
 use crate::call::open_transaction::{OpenTransaction, TransactionClaim, TransactionStart};
 use crate::call::recorded::Recorded;
 use crate::call::transaction_body::Body;
@@ -53,11 +53,11 @@ impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
         store: &S,
         call: &Call,
         owner: Owner,
-        pending: Option<Pending>,
+        pending: Option<StepLeft>,
     ) -> Result<bool, Error> {
         let attempt = call.attempt();
         match pending {
-            Some(Pending::Commit { outcome, kept_for }) => {
+            Some(StepLeft::Commit { outcome, kept_for }) => {
                 let is_error = outcome.as_ref().is_some_and(|outcome| outcome.is_error);
                 if is_error {
                     self.roll_back_body().await?;
@@ -73,12 +73,12 @@ impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
                 self.report(decision_on(is_error), attempt, None);
                 Ok(is_error)
             }
-            Some(Pending::GiveUp(_)) => {
+            Some(StepLeft::GiveUp(_)) => {
                 self.roll_back().await;
                 self.report(Decision::Released, attempt, None);
                 Ok(false)
             }
-            Some(Pending::Running | Pending::Over) | None => Ok(false),
+            Some(StepLeft::Running | StepLeft::Over) | None => Ok(false),
         }
     }
 
@@ -132,12 +132,12 @@ impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
         &mut self,
         store: &S,
         claimed: Option<ClaimAfterBody>,
-        pending: Option<Pending>,
+        pending: Option<StepLeft>,
     ) -> Result<(), Error> {
         let result = match (claimed, pending) {
             (
                 Some(ClaimAfterBody::Owned { attempt, owner }),
-                Some(Pending::Commit { outcome, kept_for }),
+                Some(StepLeft::Commit { outcome, kept_for }),
             ) => {
                 let is_error = outcome.as_ref().is_some_and(|outcome| outcome.is_error);
                 let commit = self.request.commit(owner, attempt, outcome, kept_for);

@@ -70,7 +70,7 @@ pub(crate) enum Ending {
 }
 
 /// The step that is left to do to the record.
-pub(crate) enum Pending {
+pub(crate) enum StepLeft {
     /// The body has not ended.
     Running,
     /// The outcome is to be recorded.
@@ -308,31 +308,31 @@ impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
         ending: Ending,
         answer: &Answer<T, E>,
         report: Report<'_>,
-    ) -> Option<Pending> {
+    ) -> Option<StepLeft> {
         Some(match (ending, answer) {
             (Ending::Nothing | Ending::RecordedByBody, _) => return None,
-            (Ending::CommitValue, Ok(Ok(value))) => Pending::Commit {
+            (Ending::CommitValue, Ok(Ok(value))) => StepLeft::Commit {
                 outcome: (self.witness.encode)(writer, value),
                 kept_for: None,
             },
-            (Ending::CommitValue | Ending::CommitWithoutValue, _) => Pending::Commit {
+            (Ending::CommitValue | Ending::CommitWithoutValue, _) => StepLeft::Commit {
                 outcome: None,
                 kept_for: None,
             },
             (Ending::KeepError { kept_for, or_else }, Ok(Err(error))) => {
                 match self.encoded_error(call, writer, error) {
-                    Ok(encoded) => Pending::Commit {
+                    Ok(encoded) => StepLeft::Commit {
                         outcome: Some(encoded),
                         kept_for,
                     },
                     Err(failure) => {
                         report(Decision::ErrorNotKept, Some(&failure));
-                        Pending::GiveUp(or_else)
+                        StepLeft::GiveUp(or_else)
                     }
                 }
             }
-            (Ending::KeepError { or_else, .. }, _) => Pending::GiveUp(or_else),
-            (Ending::GiveUp(give_up), _) => Pending::GiveUp(give_up),
+            (Ending::KeepError { or_else, .. }, _) => StepLeft::GiveUp(or_else),
+            (Ending::GiveUp(give_up), _) => StepLeft::GiveUp(give_up),
         })
     }
 

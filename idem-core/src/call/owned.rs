@@ -13,7 +13,7 @@ use futures_util::future::FutureExt as _;
 
 use crate::base::clock;
 use crate::call::audit::By;
-use crate::call::judge::{GiveUp, Pending};
+use crate::call::judge::{GiveUp, StepLeft};
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::lease::keeper::Enrolled;
 use crate::lease::term::Term;
@@ -53,7 +53,7 @@ pub(crate) struct Owned {
     pub(super) call: Call,
     pub(super) observer: Observer,
     seat: Option<Box<FlightSeat>>,
-    pub(super) pending: Pending,
+    pub(super) pending: StepLeft,
     /// The outcome of the commit that was left out of it since, and why. It may be recorded, if the
     /// replies to the earlier tries were lost.
     pub(super) left_out: Option<Box<(Encoded, StoreError)>>,
@@ -98,7 +98,7 @@ impl Owned {
             call: Call::new(runtime, request, held_by),
             observer: runtime.observer,
             seat,
-            pending: Pending::Running,
+            pending: StepLeft::Running,
             left_out: None,
             sending: None,
             is_by_hand: false,
@@ -115,7 +115,7 @@ impl Owned {
             enrolled: self.enrolled.take(),
             call: self.call.clone(),
             seat: self.seat.take(),
-            pending: std::mem::replace(&mut self.pending, Pending::Over),
+            pending: std::mem::replace(&mut self.pending, StepLeft::Over),
             left_out: self.left_out.take(),
             audit: self.audit.take(),
             ..*self
@@ -140,32 +140,32 @@ impl Owned {
     }
 
     /// Sets what is left to do once the body has ended, or while it pauses before its next try.
-    pub(crate) fn pend(&mut self, pending: Pending) {
+    pub(crate) fn pend(&mut self, pending: StepLeft) {
         self.pending = pending;
     }
 
     /// Whether nothing is left to do.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self.pending, Pending::Over)
+        matches!(self.pending, StepLeft::Over)
     }
 
     /// Has the key of a holder that is gone released, unless it was. If the lease is lost, there is
     /// nothing to release.
     pub(crate) fn pend_release(&mut self) {
-        if !matches!(self.pending, Pending::Running) {
+        if !matches!(self.pending, StepLeft::Running) {
             return;
         }
         if self.term().is_lost() {
             self.lost();
         } else {
-            self.pending = Pending::GiveUp(GiveUp::Release);
+            self.pending = StepLeft::GiveUp(GiveUp::Release);
         }
     }
 
     /// Leaves nothing to do: a transaction of the body recorded the outcome. If it was rolled back,
     /// the lease expires.
     pub(crate) fn recorded_in_transaction(&mut self) {
-        self.pending = Pending::Over;
+        self.pending = StepLeft::Over;
         self.report(Decision::Executed, None);
     }
 
@@ -190,7 +190,7 @@ impl Owned {
     /// Tries the step once. If that fails, or this future is dropped, the step continues in the
     /// background. Returns `false` if the step was a commit and is not recorded yet.
     pub(crate) async fn settle(&mut self) -> bool {
-        let commits = matches!(self.pending, Pending::Commit { .. });
+        let commits = matches!(self.pending, StepLeft::Commit { .. });
         let tried = self.send().await;
         let is_recorded = !commits || matches!(tried, Tried::Over(Ownership::Held));
         match tried {
@@ -232,7 +232,7 @@ impl Owned {
 
     /// Reports that the body was stopped because the lease was lost, and returns that error.
     pub(crate) fn lost(&mut self) -> Error {
-        self.pending = Pending::Over;
+        self.pending = StepLeft::Over;
         let term = self.term();
         self.report(Decision::LeaseLost, Some(&term.why_lost()));
         term.lost_error()
@@ -253,11 +253,11 @@ impl Owned {
         // The store takes the request whole: a part of it that stayed in this future would have
         // room there while the store answers.
         let (answer, releases) = match &self.pending {
-            Pending::Commit { outcome, kept_for } => {
+            StepLeft::Commit { outcome, kept_for } => {
                 (store.commit(self.commit(outcome.clone(), *kept_for)), false)
             }
-            Pending::GiveUp(how) => (store.release(self.release(*how)), true),
-            Pending::Running | Pending::Over => return Tried::Over(Ownership::Held),
+            StepLeft::GiveUp(how) => (store.release(self.release(*how)), true),
+            StepLeft::Running | StepLeft::Over => return Tried::Over(Ownership::Held),
         };
         // Set before the await: this future may be dropped there.
         let was_before = self.may_be_released;
@@ -331,7 +331,7 @@ impl Owned {
     pub(super) fn leaves_out_outcome(&mut self, why: &StoreError) -> bool {
         match &mut self.pending {
             // Duplicates must get the outcome that an operator settled.
-            Pending::Commit { outcome, .. } if !self.is_by_hand => {
+            StepLeft::Commit { outcome, .. } if !self.is_by_hand => {
                 let Some(outcome) = outcome.take() else {
                     return false;
                 };
@@ -350,7 +350,7 @@ impl Owned {
             return Ownership::Held;
         }
         let term = &self.enrolled.term;
-        let releases = matches!(self.pending, Pending::GiveUp(GiveUp::Release));
+        let releases = matches!(self.pending, StepLeft::GiveUp(GiveUp::Release));
         if self.may_be_released || !(releases || term.may_be_recorded()) {
             return Ownership::Lost;
         }
@@ -373,7 +373,7 @@ impl Owned {
         if let (
             Some(cache),
             Some(sending),
-            Pending::Commit {
+            StepLeft::Commit {
                 outcome: Some(outcome),
                 kept_for,
             },
@@ -389,18 +389,19 @@ impl Owned {
 
     /// Reports what the store said of the step, and tells the other calls.
     pub(super) fn finish(&mut self, ownership: Ownership) {
-        if let (Pending::Commit { outcome: None, .. }, Ownership::Held) = (&self.pending, ownership)
+        if let (StepLeft::Commit { outcome: None, .. }, Ownership::Held) =
+            (&self.pending, ownership)
             && let Some(left_out) = self.left_out.take()
         {
             self.report(Decision::NotEncoded, Some(&left_out.1));
         }
         let mut shared = None;
         let decision = match (&mut self.pending, ownership) {
-            (Pending::Commit { .. }, Ownership::Held) if self.is_committed => {
-                self.pending = Pending::Over;
+            (StepLeft::Commit { .. }, Ownership::Held) if self.is_committed => {
+                self.pending = StepLeft::Over;
                 return;
             }
-            (Pending::Commit { outcome, .. }, Ownership::Held) => {
+            (StepLeft::Commit { outcome, .. }, Ownership::Held) => {
                 self.is_committed = true;
                 let attempt = self.enrolled.term.attempt;
                 let outcome = outcome.take();
@@ -417,20 +418,20 @@ impl Owned {
                     false => Decision::Executed,
                 }
             }
-            (Pending::Commit { .. }, Ownership::Lost) => Decision::CommitRefused,
-            (Pending::GiveUp(_), Ownership::Lost) if !self.may_be_released => {
+            (StepLeft::Commit { .. }, Ownership::Lost) => Decision::CommitRefused,
+            (StepLeft::GiveUp(_), Ownership::Lost) if !self.may_be_released => {
                 Decision::ReleaseRefused
             }
             // Held, or the store released the record earlier and its reply was lost.
-            (Pending::GiveUp(GiveUp::Release), _) if self.is_by_hand => Decision::ReleasedByHand,
-            (Pending::GiveUp(GiveUp::Release), _) => Decision::Released,
-            (Pending::GiveUp(GiveUp::Abandon | GiveUp::Unanswered), _) => Decision::Abandoned,
-            (Pending::Running | Pending::Over, _) => {
-                self.pending = Pending::Over;
+            (StepLeft::GiveUp(GiveUp::Release), _) if self.is_by_hand => Decision::ReleasedByHand,
+            (StepLeft::GiveUp(GiveUp::Release), _) => Decision::Released,
+            (StepLeft::GiveUp(GiveUp::Abandon | GiveUp::Unanswered), _) => Decision::Abandoned,
+            (StepLeft::Running | StepLeft::Over, _) => {
+                self.pending = StepLeft::Over;
                 return;
             }
         };
-        self.pending = Pending::Over;
+        self.pending = StepLeft::Over;
         self.enrolled.term.end();
         self.enrolled.stop();
         if shared.is_some() {
@@ -449,9 +450,9 @@ impl Owned {
 impl Drop for Owned {
     fn drop(&mut self) {
         match self.pending {
-            Pending::Over => {}
-            Pending::Running => self.report(Decision::CallerDropped, None),
-            Pending::Commit { .. } | Pending::GiveUp(_) => self.hand_over().resend(),
+            StepLeft::Over => {}
+            StepLeft::Running => self.report(Decision::CallerDropped, None),
+            StepLeft::Commit { .. } | StepLeft::GiveUp(_) => self.hand_over().resend(),
         }
     }
 }

@@ -8,13 +8,13 @@ use crate::runtime::Runtime;
 use crate::runtime::undoing::UnansweredClaim;
 use crate::task::request::Request;
 
-/// A claim without a clear answer yet. If it is dropped before [`answered`](Self::answered), what
+/// A claim without a clear answer yet. If it is dropped before [`needs_no_undo`](Self::needs_no_undo), what
 /// may have been claimed is undone.
 pub(crate) struct PendingClaim<'a> {
     runtime: &'a Arc<Runtime>,
     request: &'a Request,
     owner: Owner,
-    has_answer: bool,
+    needs_no_undo: bool,
 }
 
 impl<'a> PendingClaim<'a> {
@@ -23,19 +23,19 @@ impl<'a> PendingClaim<'a> {
             runtime,
             request,
             owner,
-            has_answer: false,
+            needs_no_undo: false,
         }
     }
 
-    /// Notes a clear answer, so that the claim is not undone.
-    pub(crate) fn answered(&mut self) {
-        self.has_answer = true;
+    /// Notes an answer after which no message of the claim can arrive and claim the key.
+    pub(crate) fn needs_no_undo(&mut self) {
+        self.needs_no_undo = true;
     }
 }
 
 impl Drop for PendingClaim<'_> {
     fn drop(&mut self) {
-        if self.has_answer {
+        if self.needs_no_undo {
             return;
         }
         let Self {

@@ -64,7 +64,7 @@ pub(crate) async fn asked<T, E, Q: Question<T, E>>(question: Option<Q>) -> Optio
 
 /// Whether the running body must ask first what became of an earlier attempt.
 pub(crate) fn must_reconcile() -> bool {
-    current::current().is_some_and(|call| call.asks())
+    current::current().is_some_and(|call| call.begin_reconcile())
 }
 
 /// Returns the running body's result, if the answer replaces it.

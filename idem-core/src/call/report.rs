@@ -5,7 +5,7 @@ use std::fmt::Display;
 use tokio::time::Instant;
 
 use crate::base::clock;
-use crate::call::judge::Pending;
+use crate::call::judge::StepLeft;
 use crate::call::owned::Owned;
 use crate::call::recorded::Recorded;
 use crate::call::start::CallStart;
@@ -43,9 +43,13 @@ impl Runtime {
             .map_or(Ok(()), |flaw| Err(Rejected::Token(flaw)))
     }
 
-    /// Reports why the call is no owner, and decides what it does instead. In observe mode, nothing
-    /// keeps its body from running.
-    pub(crate) fn instead(&self, request: &Request, why: Rejected) -> Result<CallStart, Error> {
+    /// Reports a rejection, and turns it into a replay, an unguarded run, or an error. In observe
+    /// mode, nothing keeps the body from running.
+    pub(crate) fn start_without_claim(
+        &self,
+        request: &Request,
+        why: Rejected,
+    ) -> Result<CallStart, Error> {
         let observes = request.settings.observes;
         let runs_unguarded = why.runs_unguarded(&request.settings);
         match self.replay_or_reject(request, why) {
@@ -184,7 +188,7 @@ impl Owned {
     }
 
     pub(super) fn delayed(&self, error: &StoreError) {
-        let decision = if let Pending::Commit { .. } = self.pending {
+        let decision = if let StepLeft::Commit { .. } = self.pending {
             Decision::CommitDelayed
         } else {
             Decision::ReleaseDelayed
@@ -194,10 +198,10 @@ impl Owned {
 
     /// Gives the step up, and reports it.
     pub(super) fn give_up(&mut self, why: &dyn Display) {
-        let decision = match std::mem::replace(&mut self.pending, Pending::Over) {
-            Pending::Commit { .. } => Decision::NotRecorded,
-            Pending::GiveUp(_) => Decision::NotReleased,
-            Pending::Running | Pending::Over => return,
+        let decision = match std::mem::replace(&mut self.pending, StepLeft::Over) {
+            StepLeft::Commit { .. } => Decision::NotRecorded,
+            StepLeft::GiveUp(_) => Decision::NotReleased,
+            StepLeft::Running | StepLeft::Over => return,
         };
         self.report(decision, Some(why));
     }

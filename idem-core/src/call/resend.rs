@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::base::backoff::Backoff;
 use crate::base::clock;
-use crate::call::judge::Pending;
+use crate::call::judge::StepLeft;
 use crate::call::owned::{Owned, Tried};
 use crate::error::StoreError;
 use crate::record::Ownership;
@@ -37,7 +37,7 @@ impl Owned {
     /// Continues the step in the background.
     pub(super) fn resend(mut self) {
         let (bytes, commits) = match &self.pending {
-            Pending::Commit { outcome, .. } => {
+            StepLeft::Commit { outcome, .. } => {
                 let bytes = outcome.as_ref().map(|outcome| outcome.payload.len());
                 (bytes.unwrap_or_default(), true)
             }
@@ -72,7 +72,7 @@ impl Owned {
 
     /// Looks whether the store has the outcome, although none of its answers has come.
     pub(super) async fn is_recorded(&mut self) -> bool {
-        let Pending::Commit { outcome, .. } = &mut self.pending else {
+        let StepLeft::Commit { outcome, .. } = &mut self.pending else {
             return false;
         };
         let term = &self.enrolled.term;
@@ -104,7 +104,7 @@ impl Resending {
 
     async fn run(mut self) {
         let owned = &mut self.owned;
-        if !matches!(owned.pending, Pending::Commit { .. }) {
+        if !matches!(owned.pending, StepLeft::Commit { .. }) {
             owned.enrolled.stop();
         }
         let mut pauses = PAUSES;
@@ -151,7 +151,7 @@ impl Drop for Resending {
             return self.give_up();
         };
         let mut owned = self.owned.hand_over();
-        if matches!(owned.pending, Pending::Commit { .. }) {
+        if matches!(owned.pending, StepLeft::Commit { .. }) {
             // The keeper ended with its tokio runtime, so the lease needs a new one.
             let term = owned.term().clone();
             term.not_renewed();

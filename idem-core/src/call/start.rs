@@ -36,7 +36,7 @@ const PAST_THE_LEASE: Duration = Duration::from_millis(5);
 /// A call that waited for longer than this for claims of other calls of its process sends its own
 /// twice only if the first one failed [within a second](FAILS_SOON) of that wait's beginning. The
 /// time limits of stores are below a second by default, so such a call fails within two.
-const WAITED: Duration = Duration::from_millis(100);
+const LONG_BEHIND_CLAIMS: Duration = Duration::from_millis(100);
 const FAILS_SOON: Duration = Duration::from_secs(1);
 /// How long a waiter that cannot wait at the store sleeps before it asks again.
 const WAIT_WITHOUT_STORE: Duration = Duration::from_millis(100);
@@ -62,7 +62,7 @@ impl Runtime {
         };
         match answer {
             Ok(owned) => Ok(CallStart::Owner(owned)),
-            Err(why) => self.instead(request, why),
+            Err(why) => self.start_without_claim(request, why),
         }
     }
 
@@ -96,7 +96,7 @@ impl Runtime {
         let observes = request.settings.observes;
         let mut seat = None;
         if !observes && !self.store.is_local() {
-            let joined = Box::new(self.flights.join(request.question()));
+            let joined = Box::new(self.flights.join(request.claim_content()));
             if !joined.is_first() {
                 let seat = Some(joined);
                 return self.wait(request, began, seat, None).boxed().await;
@@ -161,10 +161,11 @@ impl Runtime {
             }
             let sent = clock::now();
             let owner = self.store.owner(sent);
-            // Else its age says nothing: the process may have been stopped.
+            // After a long wait behind other claims, a resend is allowed only shortly after that wait
+            // began. Otherwise the call's age says nothing: the process may have been stopped.
             let since = seat.as_ref().and_then(|seat| seat.behind_claims_since);
             let resends_until = since
-                .filter(|since| sent.saturating_duration_since(*since) >= WAITED)
+                .filter(|since| sent.saturating_duration_since(*since) >= LONG_BEHIND_CLAIMS)
                 .map(|since| clock::after(since, FAILS_SOON));
             let claim = self.claim(request, owner, resends_until);
             let answer = match &seat {
@@ -246,7 +247,7 @@ impl Runtime {
                     // finds that record or a later one. With any other answer, the first message
                     // may arrive after this call has ended, and claim the key then.
                     if !is_unknown || matches!(answer, Ok(Claimed::Owned { .. })) {
-                        claim.answered();
+                        claim.needs_no_undo();
                     }
                     return answer;
                 }

@@ -17,7 +17,7 @@ use crate::base::clock;
 use crate::call::body;
 use crate::call::holder::unstopped;
 use crate::call::in_transaction::ClaimAfterBody;
-use crate::call::judge::{Answer, Ending, Handling, Pending, give};
+use crate::call::judge::{Answer, Ending, Handling, StepLeft, give};
 use crate::call::open_transaction::{
     BegunClaim, ClaimedRow, CommittedBy, LeaseMet, OpenTransaction, PAUSES, TransactionClaim,
     TransactionStart, begin_claiming,
@@ -443,7 +443,7 @@ where
             }
             _ => None,
         };
-        is_error_kept &= !matches!(plan, Some(Pending::GiveUp(_)));
+        is_error_kept &= !matches!(plan, Some(StepLeft::GiveUp(_)));
         let carried_out = open.carry_out_observed(store, claimed, plan).await;
         TransactionOutcome::of(answer, carried_out.map(|()| is_error_kept), Some(&call))
     }

@@ -26,7 +26,8 @@ pub(crate) struct Term {
     pub(crate) attempt: u64,
     length: Duration,
     times: Mutex<Times>,
-    lost: Notify,
+    /// Signals a loss, an end, and that a transaction may decide.
+    changed: Notify,
 }
 
 #[derive(Debug)]
@@ -100,7 +101,7 @@ impl Term {
             attempt,
             length,
             times,
-            lost: Notify::new(),
+            changed: Notify::new(),
         }
     }
 
@@ -127,7 +128,7 @@ impl Term {
             Fate::Held => {
                 times.fate = Fate::RanOut;
                 drop(times);
-                self.lost.notify_waiters();
+                self.changed.notify_waiters();
                 true
             }
         }
@@ -156,7 +157,7 @@ impl Term {
     async fn until(&self, is_so: impl Fn(&Self) -> bool) {
         loop {
             // Subscribes before it looks, so that a loss right after the look still wakes it.
-            let notified = self.lost.notified();
+            let notified = self.changed.notified();
             if is_so(self) {
                 return;
             }
@@ -170,14 +171,14 @@ impl Term {
     /// Ends the lease, because the record is committed or given up.
     pub(crate) fn end(&self) {
         self.lock().fate = Fate::Over;
-        self.lost.notify_waiters();
+        self.changed.notify_waiters();
     }
 
     /// Notes that a transaction of the owner holds this outcome. The commit of that transaction
     /// ends the lease without a message to this process.
     pub(crate) fn note_recorded_in_transaction(&self, outcome: Option<Bytes>) {
         self.lock().in_transaction = Some(Box::new(outcome));
-        self.lost.notify_waiters();
+        self.changed.notify_waiters();
     }
 
     /// Whether a lease that the store refuses to renew may have ended with a commit, instead of
@@ -297,7 +298,7 @@ impl Term {
 
     /// Wakes those who wait for the loss.
     pub(crate) fn tell_lost(&self) {
-        self.lost.notify_waiters();
+        self.changed.notify_waiters();
     }
 
     /// Confirms the renewal that was sent at `sent`. If the deadline has passed, it comes too late,
@@ -327,7 +328,7 @@ impl Term {
             times.fate = Fate::Refused;
         }
         drop(times);
-        self.lost.notify_waiters();
+        self.changed.notify_waiters();
     }
 
     fn lock(&self) -> MutexGuard<'_, Times> {

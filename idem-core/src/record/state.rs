@@ -66,13 +66,13 @@ pub struct InFlight {
     pub origin: Origin,
     /// How long the lease is. Zero: given up, abandoned at once.
     pub lease: Duration,
-    /// The expiry with which the record is written, and again at each renewal: the age of the lease
-    /// is `hold` less what is left.
+    /// The expiry that the claim and each renewal give the record. The age of the lease is `hold` less
+    /// the time until that expiry.
     pub hold: Duration,
     /// The digest of the arguments that must be equal when the key comes again.
     pub fingerprint: Option<Fingerprint>,
-    /// How many of the attempts so far began no body: each only asked what became of an earlier
-    /// one, and got no answer ([`ReleaseTo::Unanswered`](crate::record::ReleaseTo::Unanswered)).
+    /// The number of attempts that began no body: `reconcile` asked what became of an earlier attempt,
+    /// and got no answer ([`ReleaseTo::Unanswered`](crate::record::ReleaseTo::Unanswered)).
     /// They do not count towards `max_attempts`.
     pub questions: u64,
     /// The abandoned record that the claim took over, with a lease of zero: undoing the claim
@@ -83,8 +83,8 @@ pub struct InFlight {
     /// [keeps traces](crate::Builder::trace_context), and the type of the outcome, where a person
     /// may have to settle the record.
     pub metadata: Option<Arc<Metadata>>,
-    /// The run that it belongs to, where [`run`](Self::run) cannot tell it from the owners: after a
-    /// release, and after so many take-overs that the first record is not remembered any more.
+    /// The owner that began the run, where the remembered take-overs do not show it: after a release,
+    /// and after too many take-overs. [`run`](Self::run) defines a run.
     pub run: Option<Owner>,
 }
 

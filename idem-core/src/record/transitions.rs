@@ -209,8 +209,7 @@ impl Record {
     /// Returns the effect of a commit on this record. (Without a record, it is
     /// [`Ownership::Lost`].)
     ///
-    /// The owner is asked for, not its lease: the last who claimed may record what its body did,
-    /// however late.
+    /// The owner decides, not its lease: the last claimant may record its outcome, however late.
     pub fn on_commit(&self, commit: &Commit) -> OnStep {
         let record = commit.record();
         match self {

@@ -44,7 +44,7 @@ const NEWS: Duration = Duration::from_secs(2);
 /// The content of a claim that its answer depends on. Calls of one flight have the same, so an
 /// answer to one of them is an answer to each.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Question {
+pub(crate) struct ClaimContent {
     pub(crate) id: RecordId,
     pub(crate) fingerprint: Option<Fingerprint>,
     pub(crate) take_over: bool,
@@ -64,10 +64,10 @@ struct SharedFlight {
     seats: usize,
 }
 
-/// One question that calls of this process are busy with.
+/// Claims with one content, which calls of this process are busy with.
 struct Flight {
     flights: Arc<Flights>,
-    question: Question,
+    content: ClaimContent,
     /// The hash of the id and the fingerprint.
     hash: u64,
     state: Mutex<State>,
@@ -151,13 +151,13 @@ impl Flights {
         }
     }
 
-    /// Joins the flight of a question, or begins one. The call that begins it asks.
-    pub(crate) fn join(self: &Arc<Self>, question: Question) -> FlightSeat {
-        let hash = self.hasher.hash_one((&question.id, question.fingerprint));
+    /// Joins the flight of a content, or begins one. The call that begins it asks.
+    pub(crate) fn join(self: &Arc<Self>, content: ClaimContent) -> FlightSeat {
+        let hash = self.hasher.hash_one((&content.id, content.fingerprint));
         let mut shard = self.shard(hash);
         let place = shard.entry(
             hash,
-            |place| place.flight.question == question,
+            |place| place.flight.content == content,
             |place| place.flight.hash,
         );
         let entry = match place {
@@ -175,7 +175,7 @@ impl Flights {
         let message = state.ask(clock::now());
         let flight = Arc::new(Flight {
             flights: self.clone(),
-            question,
+            content,
             hash,
             state: Mutex::new(state),
             changed: Notify::new(),
@@ -229,12 +229,16 @@ impl State {
         message
     }
 
-    /// The answer for a call that joined at message `joined`. One that waits for the owner gets no
-    /// answer that there is one.
-    fn answer(&self, joined: u64, waits: bool) -> Option<&Rejected> {
+    /// The answer for a call that joined at message `joined`.
+    fn answer(&self, joined: u64) -> Option<&Rejected> {
         let answer = self.answer.as_ref()?;
-        let is_final = !(waits && matches!(answer.why, Rejected::InFlight(_)));
-        (answer.message > joined && is_final).then_some(&answer.why)
+        (answer.message > joined).then_some(&answer.why)
+    }
+
+    /// The same, for a call that waits for the owner: `InFlight` is no answer for it.
+    fn last_answer(&self, joined: u64) -> Option<&Rejected> {
+        let answer = self.answer(joined);
+        answer.filter(|why| !matches!(why, Rejected::InFlight(_)))
     }
 
     /// The owner for which a call that joined at message `joined` may wait, and until when. Once the
@@ -316,7 +320,11 @@ impl FlightSeat {
         let now = clock::now();
         let deadline = deadline.filter(|deadline| now < *deadline);
         let mut state = self.flight.lock();
-        if let Some(why) = state.answer(self.joined, deadline.is_some()) {
+        let answer = match deadline {
+            Some(_) => state.last_answer(self.joined),
+            None => state.answer(self.joined),
+        };
+        if let Some(why) = answer {
             return Ok(Turn::Answer(why.clone()));
         }
         if let Some((term, until)) = state.owner_for(self.joined, now) {
@@ -370,7 +378,7 @@ impl FlightSeat {
         let outage = async {
             loop {
                 let changed = self.flight.changed.notified();
-                let answer = self.flight.lock().answer(self.message, true).cloned();
+                let answer = self.flight.lock().answer(self.message).cloned();
                 if let Some(outage) = answer.filter(|answer| answer.outage().is_some()) {
                     return Err(outage);
                 }
@@ -438,7 +446,7 @@ impl FlightSeat {
         if let Some(waiting) = waiting.filter(|waiting| waiting.message == self.message) {
             waiting.at = clock::now();
         }
-        state.answer(self.joined, true).is_none()
+        state.last_answer(self.joined).is_none()
     }
 
     /// Makes the call the owner: the store accepted its claim.
@@ -467,6 +475,7 @@ impl FlightSeat {
             return;
         };
         owner.message = message;
+        // If the step is sent again, the others' wait still counts from the first time.
         if owner.step.is_none() {
             let at = clock::now();
             owner.step = Some(Sent { message, at });

@@ -130,7 +130,7 @@ pub(crate) struct Guarded {
     /// Empty until there is a step: most calls have none.
     pub(super) begun: OnceLock<Box<BegunSteps>>,
     /// The body asks first what became of an earlier attempt.
-    asks: bool,
+    must_reconcile: bool,
     progress: BodyProgress,
     outer: Option<Call>,
 }
@@ -187,12 +187,12 @@ impl Call {
             request: request.clone(),
             held_by,
             begun: OnceLock::new(),
-            asks: false,
+            must_reconcile: false,
             progress: BodyProgress::default(),
             outer: innermost(),
         };
         let reconciles = request.settings.reconciles && call.lease().is_some();
-        call.asks = reconciles && !call.observes() && call.origin() == Origin::Abandoned;
+        call.must_reconcile = reconciles && !call.observes() && call.origin() == Origin::Abandoned;
         if reconciles && call.observes() {
             // It would ask, but runs without asking.
             *call.progress.question.get_mut() = UNKNOWN;
@@ -388,7 +388,7 @@ impl Call {
 
     /// Whether the body must ask now what became of an earlier attempt. A later try of the body
     /// does not ask again.
-    pub(crate) fn asks(&self) -> bool {
+    pub(crate) fn begin_reconcile(&self) -> bool {
         let question = &self.0.progress.question;
         self.after_abandoned()
             && question
@@ -411,7 +411,7 @@ impl Call {
 
     /// Whether the body had to ask, and got no answer.
     pub(crate) fn is_unreconciled(&self) -> bool {
-        self.0.asks
+        self.0.must_reconcile
             && matches!(
                 self.0.progress.question.load(Ordering::Relaxed),
                 NOT_ASKED | ASKED

@@ -11,7 +11,7 @@ use crate::policy::settings::{
     Abandoned, Duplicate, InFlight, Settings, StoreFailure, keep_for, seconds,
 };
 use crate::record::{Claim, Commit, Encoded, Owner, RecordId};
-use crate::runtime::flight::Question;
+use crate::runtime::flight::ClaimContent;
 use crate::runtime::trace::{self, CallMetadata};
 use crate::token::Submission;
 
@@ -52,8 +52,8 @@ impl Request {
     }
 
     /// Returns the content of the claim without its owner.
-    pub(crate) fn question(&self) -> Question {
-        Question {
+    pub(crate) fn claim_content(&self) -> ClaimContent {
+        ClaimContent {
             id: self.id.clone(),
             fingerprint: self.fingerprint,
             take_over: self.settings.abandoned == Abandoned::Rerun,
@@ -65,14 +65,14 @@ impl Request {
 
     /// Returns the claim that an owner sends.
     pub(crate) fn claim(&self, owner: Owner) -> Claim {
-        let Question {
+        let ClaimContent {
             id,
             fingerprint,
             take_over,
             take_over_after,
             max_attempts,
             must_be_issued,
-        } = self.question();
+        } = self.claim_content();
         Claim {
             id,
             owner,
@@ -87,7 +87,7 @@ impl Request {
         }
     }
 
-    /// Returns the commit of an outcome. Both its times are its own, if it has one.
+    /// Returns the commit of an outcome. `kept_for` replaces the operation's `ttl` and `remember`.
     pub(crate) fn commit(
         &self,
         owner: Owner,
@@ -98,7 +98,7 @@ impl Request {
         let settings = &self.settings;
         let (ttl, remember) = match kept_for.map(keep_for) {
             None => (settings.ttl(), settings.remember()),
-            // A token is valid until then.
+            // A record of a token lives at least as long as the token is valid.
             Some(own) => (own, own.max(seconds(settings.times.least_secs))),
         };
         Commit {

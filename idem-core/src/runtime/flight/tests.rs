@@ -15,8 +15,8 @@ fn id(key: u64) -> RecordId {
     RecordId::new("orders", &Key::encode(&key).unwrap()).unwrap()
 }
 
-fn question(key: u64) -> Question {
-    Question {
+fn content(key: u64) -> ClaimContent {
+    ClaimContent {
         id: id(key),
         fingerprint: None,
         take_over: true,
@@ -27,7 +27,7 @@ fn question(key: u64) -> Question {
 }
 
 fn seat(flights: &Arc<Flights>, key: u64) -> FlightSeat {
-    flights.join(question(key))
+    flights.join(content(key))
 }
 
 fn counts(flights: &Flights) -> Vec<usize> {
@@ -70,26 +70,26 @@ async fn calls_share_a_flight_if_they_would_ask_the_store_the_same() {
     let flights = Arc::new(Flights::new());
     let first = seat(&flights, 1);
     assert!(first.is_first() && !seat(&flights, 1).is_first());
-    let one = question(1);
+    let one = content(1);
     for other in [
-        question(2),
-        Question {
+        content(2),
+        ClaimContent {
             fingerprint: Some(Fingerprint::of(&1).unwrap()),
             ..one.clone()
         },
-        Question {
+        ClaimContent {
             take_over: false,
             ..one.clone()
         },
-        Question {
+        ClaimContent {
             take_over_after: Some(HOUR),
             ..one.clone()
         },
-        Question {
+        ClaimContent {
             max_attempts: Some(1),
             ..one.clone()
         },
-        Question {
+        ClaimContent {
             must_be_issued: true,
             ..one.clone()
         },
