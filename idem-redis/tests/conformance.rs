@@ -6,12 +6,17 @@
 
 #[path = "redis/front.rs"]
 mod front;
+#[path = "support/patience.rs"]
+mod patience;
+
+use std::time::Duration;
 
 use idem_core::record::RecordId;
-use idem_redis::{RedisStore, redis};
+use idem_redis::RedisStore;
 use idem_testkit::{BoxError, RedisServer, Subject, suite};
 
 use crate::front::{Front, VALKEY_8_1};
+use crate::patience::{connection, patient_builder};
 
 /// Each handle has a connection of its own, as each process has.
 #[derive(Clone, Copy)]
@@ -27,17 +32,14 @@ impl Subject for Connection {
     async fn store(&self) -> Result<RedisStore, BoxError> {
         let server = RedisServer::shared().await?;
         let url = server.url();
-        Ok(match self {
-            Self::Own => RedisStore::connect(url).await?,
-            Self::Compares => {
-                RedisStore::connect(Front::start(server.port(), VALKEY_8_1).await.url()).await?
-            }
-            Self::Applications => RedisStore::from_connection(
-                redis::Client::open(url)?
-                    .get_multiplexed_async_connection()
-                    .await?,
-            ),
-        })
+        let builder = match self {
+            Self::Own => patient_builder(url),
+            Self::Compares => patient_builder(Front::start(server.port(), VALKEY_8_1).await.url()),
+            Self::Applications => RedisStore::builder()
+                .connection(connection(url).await)
+                .time_limit(Duration::from_secs(20)),
+        };
+        Ok(builder.connect().await?)
     }
 
     async fn plant(&self, id: &RecordId, value: &[u8]) -> Result<bool, BoxError> {

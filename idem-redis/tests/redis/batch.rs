@@ -11,7 +11,7 @@ use idem_redis::redis;
 use idem_redis::redis::aio::MultiplexedConnection;
 use idem_testkit::RedisServer;
 
-use crate::patient;
+use crate::{patience, patient};
 
 const CALLS: u64 = 500;
 /// A record of such a call, in flight and done, has about this size.
@@ -58,11 +58,7 @@ async fn commands(server: &RedisServer) -> u64 {
 
 async fn connected(server: &RedisServer) -> (Idempotency, MultiplexedConnection, String) {
     let store = patient(server.url()).await;
-    let client = redis::Client::open(server.url()).unwrap();
-    // A busy machine may take longer than redis-rs waits.
-    let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
-    let connecting = client.get_multiplexed_async_connection_with_config(&config);
-    let mut connection = connecting.await.unwrap();
+    let mut connection = patience::connection(server.url()).await;
     let mut load = redis::cmd("SCRIPT");
     load.arg("LOAD").arg(COMMIT);
     let commit = load.query_async(&mut connection).await.unwrap();

@@ -41,7 +41,7 @@ impl Given {
         let scripts = proxy.passing(|words| words[0].starts_with(b"EVAL"));
         // The clock is looked at when it is time for it.
         let others = proxy.passing(|words| words[0] != b"TIME");
-        let store = RedisStore::connect(proxy.url()).await.unwrap();
+        let store = patient(proxy.url()).await;
         Self {
             server,
             front,

@@ -9,11 +9,14 @@ use idem_core::record::{
     Claimed, Issue, Issued, Origin, Ownership, RecordState, Release, ReleaseTo,
 };
 use idem_core::{Error, Idempotency, Store as _, StoreErrorKind};
-use idem_redis::RedisStore;
+use idem_redis::{Connection, RedisStore};
 use idem_testkit::{Mishap, Proxy};
 
-use crate::server::Server;
-use crate::{SECOND, claim, claim_issued, commit, id, issue, outcome, patient, server_and_store};
+use crate::server::{Server, connection_manager};
+use crate::{
+    SECOND, claim, claim_issued, commit, id, issue, outcome, patient, patient_builder,
+    server_and_store,
+};
 
 const OWNED: Claimed = Claimed::Owned {
     attempt: 1,
@@ -82,11 +85,16 @@ async fn lengths_of_time_beyond_all_measure_are_taken() {
 #[tokio::test]
 async fn a_server_that_forgets_its_scripts_is_told_again() {
     let server = Server::start(&[]).await;
-    let client = redis::Client::open(server.url()).unwrap();
+    let given = |connection: Connection| {
+        let builder = RedisStore::builder().connection(connection);
+        builder.time_limit(20 * SECOND).connect()
+    };
     for (number, store) in [
         patient(server.url()).await,
-        RedisStore::from_connection(client.get_multiplexed_async_connection().await.unwrap()),
-        RedisStore::from_connection(client.get_connection_manager().await.unwrap()),
+        given(server.client().await.into()).await.unwrap(),
+        given(connection_manager(server.url()).await.into())
+            .await
+            .unwrap(),
     ]
     .into_iter()
     .enumerate()
@@ -305,12 +313,8 @@ async fn p13_a_submission_whose_claim_was_not_answered_runs_once() {
 #[tokio::test]
 async fn a_key_that_is_issued_and_one_that_is_not_are_apart_by_prefix_and_database() {
     let (server, store) = server_and_store().await;
-    let other = RedisStore::builder()
-        .url(server.url())
-        .prefix("shop")
-        .connect()
-        .await
-        .unwrap();
+    let other = patient_builder(server.url()).prefix("shop").connect();
+    let other = other.await.unwrap();
     let third = patient(format!("{}3", server.url())).await;
     assert_eq!(issued(&store, issue("1")).await, Issued::Issued);
     for apart in [&other, &third] {

@@ -9,7 +9,8 @@ use idem_redis::RedisStore;
 
 use crate::still::until;
 use crate::{
-    SECOND, claim, claim_for, commit, give_up, id, outcome, release, renewal, server_and_store,
+    SECOND, claim, claim_for, commit, give_up, id, outcome, patient_builder, release, renewal,
+    server_and_store,
 };
 
 async fn inspect(store: &RedisStore, key: &str) -> Option<RecordInfo> {
@@ -54,7 +55,7 @@ async fn a_new_key_is_owned_and_its_outcome_is_replayed() {
         panic!()
     };
     assert!(
-        lease_left > 29 * SECOND && lease_left <= 30 * SECOND,
+        lease_left > 10 * SECOND && lease_left <= 30 * SECOND,
         "{lease_left:?}"
     );
 
@@ -71,7 +72,7 @@ async fn a_new_key_is_owned_and_its_outcome_is_replayed() {
         "{text}"
     );
     let left: i64 = server.send(&["PTTL", "idem:orders:1"]).await;
-    assert!((59_000..=60_000).contains(&left), "{left}");
+    assert!((40_000..=60_000).contains(&left), "{left}");
     assert_eq!(
         store.claim(&claim("1")).await.unwrap(),
         Claimed::Committed {
@@ -134,7 +135,7 @@ async fn a_released_key_is_claimed_as_the_next_attempt() {
         owned(2, Origin::Released)
     );
     let left: i64 = server.send(&["PTTL", "idem:orders:1"]).await;
-    assert!((299_000..=300_000).contains(&left), "{left}");
+    assert!((280_000..=300_000).contains(&left), "{left}");
 }
 
 #[tokio::test]
@@ -158,7 +159,7 @@ async fn a_record_that_is_given_up_is_abandoned_at_once_and_keeps_its_expiry() {
     let (server, store) = server_and_store().await;
     let first = claim("1");
     store.claim(&first).await.unwrap();
-    let () = server.send(&["PEXPIRE", "idem:orders:1", "299000"]).await;
+    let () = server.send(&["PEXPIRE", "idem:orders:1", "290000"]).await;
     assert_eq!(
         store.release(&give_up(&first)).await.unwrap(),
         Ownership::Held
@@ -166,7 +167,7 @@ async fn a_record_that_is_given_up_is_abandoned_at_once_and_keeps_its_expiry() {
     let text = server.get("idem:orders:1").await.unwrap();
     assert!(text.ends_with(" 1 0 300000 -."), "{text}");
     let left: i64 = server.send(&["PTTL", "idem:orders:1"]).await;
-    assert!((298_000..=299_000).contains(&left), "{left}");
+    assert!((270_000..=290_000).contains(&left), "{left}");
     assert_eq!(
         inspect(&store, "1").await.unwrap().state,
         RecordState::Abandoned
@@ -195,7 +196,7 @@ async fn a_renewal_with_another_expiry_keeps_the_age_of_the_lease_right() {
     let info = inspect(&store, "1").await.unwrap();
     assert_eq!(info.state, RecordState::InFlight);
     assert!(
-        info.lease_age.unwrap() < SECOND && info.expires_in > 899 * SECOND,
+        info.lease_age.unwrap() < 20 * SECOND && info.expires_in > 880 * SECOND,
         "{info:?}"
     );
     let text = server.get("idem:orders:1").await.unwrap();
@@ -311,7 +312,7 @@ async fn removal_leaves_only_what_is_in_flight_and_alive() {
     let first = claim("1");
     store.claim(&first).await.unwrap();
     assert!(
-        matches!(store.remove(&id("1")).await.unwrap(), Removed::InFlight { lease_left } if lease_left > 29 * SECOND)
+        matches!(store.remove(&id("1")).await.unwrap(), Removed::InFlight { lease_left } if lease_left > 10 * SECOND)
     );
     store
         .commit(&commit(&first, 1, "1").with_remember(600 * SECOND))
@@ -328,12 +329,8 @@ async fn removal_leaves_only_what_is_in_flight_and_alive() {
 #[tokio::test]
 async fn prefixes_keep_stores_apart() {
     let (server, store) = server_and_store().await;
-    let other = RedisStore::builder()
-        .url(server.url())
-        .prefix("shop/eu")
-        .connect()
-        .await
-        .unwrap();
+    let other = patient_builder(server.url()).prefix("shop/eu").connect();
+    let other = other.await.unwrap();
     assert_eq!(
         store.claim(&claim("1")).await.unwrap(),
         owned(1, Origin::Nothing)
@@ -346,7 +343,7 @@ async fn prefixes_keep_stores_apart() {
     assert_eq!(
         format!("{other:?}"),
         format!(
-            "RedisStore {{ server: {}, prefix: \"shop/eu\", time_limit: 900ms, .. }}",
+            "RedisStore {{ server: {}, prefix: \"shop/eu\", time_limit: 20s, .. }}",
             server.url().trim_end_matches('/')
         )
     );

@@ -9,12 +9,12 @@ use idem_core::{Store as _, StoreErrorKind};
 use idem_redis::RedisStore;
 
 use crate::server::Server;
-use crate::{SECOND, claim, commit, issue, patient, server_and_store};
+use crate::{SECOND, claim, claim_for, commit, issue, patient, server_and_store};
 
 /// Writes so many thousands of released records.
 async fn fill(server: &Server, thousands: usize) {
     let script = "for i = 1, 1000 do \
-                  redis.call('SET', 'idem:orders:o-' .. ARGV[1] .. '-' .. i, 'i1r 1.', 'EX', 60) \
+                  redis.call('SET', 'idem:orders:o-' .. ARGV[1] .. '-' .. i, 'i1r 1.', 'EX', 600) \
                   end";
     for thousand in 0..thousands {
         let () = server
@@ -95,20 +95,23 @@ async fn a_count_has_each_record_of_every_part_once() {
             .await
             .unwrap();
     }
-    store.claim(&claim("in_flight")).await.unwrap();
+    store
+        .claim(&claim_for("in_flight", 250 * SECOND))
+        .await
+        .unwrap();
     store.issue(&[issue("issued")]).await;
     let values = [
         (
             "abandoned",
             "i1fBwcHBwcHBwcHBwcHBwcHBwn 1 1000 86400000 -.",
-            "50000",
+            "500000",
         ),
-        ("expired", "i1i 1800000.", "50000"),
-        ("error", "i1e 1 j - p3CmuQ {}", "50000"),
-        ("done_before", "i1d 1 -.", "50000"),
-        ("asked", "i2r 1 1.", "50000"),
-        ("of_another_program", "text", "50000"),
-        ("of_another_version", "i9x", "50000"),
+        ("expired", "i1i 1800000.", "500000"),
+        ("error", "i1e 1 j - p3CmuQ {}", "500000"),
+        ("done_before", "i1d 1 -.", "500000"),
+        ("asked", "i2r 1 1.", "500000"),
+        ("of_another_program", "text", "500000"),
+        ("of_another_version", "i9x", "500000"),
     ];
     for (key, value, ttl) in values {
         let key = format!("idem:mails:{key}");

@@ -26,6 +26,8 @@ mod front;
 mod issued;
 mod life;
 mod listing;
+#[path = "../support/patience.rs"]
+mod patience;
 mod runtimes;
 mod server;
 mod states;
@@ -47,6 +49,7 @@ use idem_core::record::{
 use idem_core::{CodecId, Key};
 use idem_redis::RedisStore;
 
+use crate::patience::{patient, patient_builder, usual};
 use crate::server::Server;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -61,14 +64,8 @@ async fn server_and_store() -> (Server, RedisStore) {
 /// A server, and a store with the usual limits.
 async fn server_and_usual_store() -> (Server, RedisStore) {
     let server = Server::start(&[]).await;
-    let store = RedisStore::connect(server.url()).await.unwrap();
+    let store = usual(server.url()).await;
     (server, store)
-}
-
-/// A store whose steps do not fail on a busy machine.
-async fn patient(url: impl Into<String>) -> RedisStore {
-    let builder = RedisStore::builder().url(url).time_limit(20 * SECOND);
-    builder.connect().await.unwrap()
 }
 
 fn id(key: &str) -> RecordId {

@@ -10,9 +10,10 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 use crate::faults::until_usable;
+use crate::patience::connected;
 use crate::server::Server;
 use crate::still::{until, within};
-use crate::{SECOND, claim};
+use crate::{SECOND, claim, patient, patient_builder};
 
 /// A runtime that is driven by this thread alone, and only in `block_on`.
 fn parked() -> Runtime {
@@ -58,11 +59,8 @@ fn asks_from_a_runtime_that(ends: impl FnOnce(Runtime)) {
             info.contains("state=online") && !info.contains("offset=0,")
         })
         .await;
-        let builder = RedisStore::builder()
-            .url(server.url())
-            .time_limit(2 * SECOND)
-            .replicas(1, SECOND * 6 / 5);
-        builder.connect().await.unwrap()
+        let builder = patient_builder(server.url()).replicas(1, SECOND * 5 / 2);
+        connected(builder).await
     });
     replica.pause().unwrap();
     two.block_on(async {
@@ -127,7 +125,9 @@ fn reconnects_from_a_runtime_that(ends: impl FnOnce(Runtime)) {
     let one = parked();
     let two = running();
     let server = two.block_on(Server::start(&[]));
-    let store = one.block_on(RedisStore::connect(server.url())).unwrap();
+    // Within this time a call notices that the other runtime stands still.
+    let builder = patient_builder(server.url()).time_limit(3 * SECOND);
+    let store = one.block_on(connected(builder));
     server.kill().unwrap();
     // An attempt says that the loss is known.
     one.block_on(async {
@@ -148,7 +148,7 @@ fn waiters_are_woken_after_the_runtime_of_the_store_has_ended() {
     let one = parked();
     let two = parked();
     let server = two.block_on(Server::start(&[]));
-    let store = one.block_on(RedisStore::connect(server.url())).unwrap();
+    let store = one.block_on(patient(server.url()));
     let first = claim("1");
     one.block_on(async {
         store.claim(&first).await.unwrap();

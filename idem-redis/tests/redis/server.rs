@@ -5,10 +5,11 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use idem_testkit::RedisServer;
-use redis::aio::MultiplexedConnection;
+use redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
 use redis::{Client, FromRedisValue};
 use tokio::time::advance;
 
+use crate::patience::connection;
 use crate::still::pause;
 
 /// Ends with the value that holds it.
@@ -31,11 +32,7 @@ impl Server {
 
     /// A connection for the test itself.
     pub(crate) async fn client(&self) -> MultiplexedConnection {
-        Client::open(self.url())
-            .unwrap()
-            .get_multiplexed_async_connection()
-            .await
-            .unwrap()
+        connection(self.url()).await
     }
 
     /// Sends one command, given as words.
@@ -132,4 +129,15 @@ impl Server {
             () = steps => unreachable!(),
         }
     }
+}
+
+/// A connection of redis-rs that is replaced when it is lost, without its own time limits.
+pub(crate) async fn connection_manager(url: impl Into<String>) -> ConnectionManager {
+    let config = ConnectionManagerConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None);
+    let url: String = url.into();
+    let client = Client::open(url).unwrap();
+    let connecting = client.get_connection_manager_with_config(config);
+    connecting.await.unwrap()
 }

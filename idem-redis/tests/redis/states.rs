@@ -4,27 +4,24 @@ use std::time::Duration;
 
 use idem_core::record::{Claimed, Ownership};
 use idem_core::{Store as _, StoreErrorKind};
-use idem_redis::RedisStore;
 use idem_testkit::Proxy;
 
 use crate::faults::{BACK_WITHIN, until_usable, usable_within};
+use crate::patience::connection;
 use crate::server::Server;
 use crate::still::{HANGS, until, within};
 use crate::{
-    SECOND, claim, commit, give_up, id, outcome, release, renewal, server_and_usual_store,
+    SECOND, claim, commit, give_up, id, outcome, patient, release, renewal, server_and_store,
 };
 
 #[tokio::test]
 async fn a_server_that_asks_for_a_password_and_then_takes_it_works_again() {
-    let (server, store) = server_and_usual_store().await;
+    let (server, store) = server_and_store().await;
     let () = server
         .send(&["CONFIG", "SET", "requirepass", "hunter2"])
         .await;
-    let mut admin = redis::Client::open(format!("redis://:hunter2@127.0.0.1:{}", server.port()))
-        .unwrap()
-        .get_multiplexed_async_connection()
-        .await
-        .unwrap();
+    let url = format!("redis://:hunter2@127.0.0.1:{}", server.port());
+    let mut admin = connection(url).await;
     let () = redis::cmd("CLIENT")
         .arg("KILL")
         .arg("TYPE")
@@ -56,7 +53,7 @@ async fn a_server_that_asks_for_a_password_and_then_takes_it_works_again() {
 #[tokio::test]
 async fn a_full_server_begins_nothing_new_and_finishes_what_was_begun() {
     let server = Server::start(&["--maxmemory-policy", "noeviction"]).await;
-    let store = RedisStore::connect(server.url()).await.unwrap();
+    let store = patient(server.url()).await;
     let first = claim("1");
     let second = claim("2");
     let third = claim("3");
@@ -122,7 +119,7 @@ async fn a_full_server_begins_nothing_new_and_finishes_what_was_begun() {
 
 #[tokio::test]
 async fn a_master_that_became_a_replica_is_unavailable_until_it_is_a_master_again() {
-    let (server, store) = server_and_usual_store().await;
+    let (server, store) = server_and_store().await;
     let master = Server::start(&[]).await;
     let () = server
         .send(&["REPLICAOF", "127.0.0.1", &master.port().to_string()])
@@ -138,7 +135,7 @@ async fn a_fail_over_behind_one_address_is_followed() {
     let old = Server::start(&[]).await;
     let new = Server::start(&[]).await;
     let address = Proxy::start(&old.url()).await.unwrap();
-    let store = RedisStore::connect(address.url()).await.unwrap();
+    let store = patient(address.url()).await;
     address.lead_to(&new.url());
     let () = old
         .send(&["REPLICAOF", "127.0.0.1", &new.port().to_string()])
@@ -163,7 +160,7 @@ async fn a_fail_over_behind_one_address_is_followed() {
 
 #[tokio::test]
 async fn a_busy_server_is_unavailable() {
-    let (server, store) = server_and_usual_store().await;
+    let (server, store) = server_and_store().await;
     let () = server
         .send(&["CONFIG", "SET", "busy-reply-threshold", "10"])
         .await;
@@ -191,7 +188,7 @@ async fn a_busy_server_is_unavailable() {
 async fn a_server_that_cannot_save_takes_nothing_and_goes_on_when_it_can() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(&["--dir", dir.path().to_str().unwrap()]).await;
-    let store = RedisStore::connect(server.url()).await.unwrap();
+    let store = patient(server.url()).await;
     let first = claim("1");
     store.claim(&first).await.unwrap();
     // A directory stands where the file is to be.
@@ -231,7 +228,7 @@ async fn a_server_that_loads_its_data_is_waited_for() {
         "1024",
     ];
     let server = Server::start(&slow).await;
-    let store = RedisStore::connect(server.url()).await.unwrap();
+    let store = patient(server.url()).await;
     let done = claim("done");
     store.claim(&done).await.unwrap();
     store.commit(&commit(&done, 1, "1")).await.unwrap();
@@ -264,7 +261,7 @@ async fn a_server_that_loads_its_data_is_waited_for() {
 
 #[tokio::test]
 async fn what_a_flush_forgets_is_no_longer_the_owners() {
-    let (server, store) = server_and_usual_store().await;
+    let (server, store) = server_and_store().await;
     let first = claim("1");
     store.claim(&first).await.unwrap();
     let () = server.send(&["FLUSHALL"]).await;

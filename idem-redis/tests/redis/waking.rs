@@ -8,7 +8,7 @@ use idem_redis::RedisStore;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
-use crate::server::Server;
+use crate::server::{Server, connection_manager};
 use crate::still::{until, within};
 use crate::{SECOND, claim, claim_for, commit, give_up, id, patient, release, server_and_store};
 
@@ -26,13 +26,14 @@ fn waiter(store: &RedisStore, key: &str) -> JoinHandle<()> {
 
 async fn until_marked(server: &Server, key: &str) {
     let key = format!("idem:orders:{key}");
-    until("the mark of a waiter", || async {
+    let marked = until("the mark of a waiter", || async {
         server
             .get(&key)
             .await
             .is_some_and(|text| text.as_bytes().ends_with(b".w"))
-    })
-    .await;
+    });
+    // The clock stands still: a subscription that is not confirmed within a second is given up.
+    within(Duration::ZERO, marked).await;
 }
 
 #[tokio::test]
@@ -69,11 +70,8 @@ async fn waiting_does_not_poll_and_one_subscription_serves_all_waiters_of_a_proc
     server.commands().await;
     let began = Instant::now();
     let waiters: Vec<_> = (0..5).map(|_| waiter(&other, "1")).collect();
-    until("the subscription", || async {
-        server.channels().await == ["idem:orders:1"]
-    })
-    .await;
     until_marked(&server, "1").await;
+    assert_eq!(server.channels().await, ["idem:orders:1"]);
     // Long enough for a poll to show, and on an idle machine short enough that no waiter makes its
     // regular look, which is once a second.
     tokio::time::sleep(Duration::from_millis(600)).await;
@@ -204,10 +202,10 @@ async fn many_keys_are_waited_for_at_once() {
         .iter()
         .map(|claim| waiter(&other, claim.id.key()))
         .collect();
-    until("the subscriptions", || async {
+    let subscribed = until("the subscriptions", || async {
         server.channels().await.len() == 500
-    })
-    .await;
+    });
+    within(AT_ONCE, subscribed).await;
     for claim in &claims {
         owner.commit(&commit(claim, 1, "1")).await.unwrap();
     }
@@ -223,9 +221,8 @@ async fn many_keys_are_waited_for_at_once() {
 #[tokio::test]
 async fn a_store_on_the_applications_connection_polls_and_leaves_no_mark() {
     let server = Server::start(&[]).await;
-    let client = redis::Client::open(server.url()).unwrap();
-    let store = RedisStore::from_connection(client.get_connection_manager().await.unwrap());
-    store.check().await.unwrap();
+    let builder = RedisStore::builder().connection(connection_manager(server.url()).await);
+    let store = builder.time_limit(20 * SECOND).connect().await.unwrap();
     let first = claim("1");
     store.claim(&first).await.unwrap();
     let before = server.scripts().await;
@@ -253,11 +250,11 @@ async fn a_store_on_the_applications_connection_polls_and_leaves_no_mark() {
 #[tokio::test]
 async fn a_store_on_the_applications_connection_is_woken_on_a_second_one() {
     let server = Server::start(&[]).await;
-    let client = redis::Client::open(server.url()).unwrap();
-    let connection = client.get_multiplexed_async_connection().await.unwrap();
     let store = RedisStore::builder()
-        .connection(connection)
+        .connection(server.client().await)
         .wake_url(server.url())
+        .time_limit(20 * SECOND)
+        .connect_time_limit(20 * SECOND)
         .connect()
         .await
         .unwrap();
@@ -346,7 +343,10 @@ async fn waiters_are_woken_after_their_connection_was_lost() {
         let before = server.scripts().await;
         let waiting = waiter(&store, &key);
         // It subscribes before it looks.
-        until("its look", || async { server.scripts().await > before }).await;
+        let looked = until("its look", || async {
+            server.scripts().await > before && !server.channels().await.is_empty()
+        });
+        within(AT_ONCE, looked).await;
         let woken = async {
             store.commit(&commit(&first, 1, "1")).await.unwrap();
             waiting.await.unwrap();

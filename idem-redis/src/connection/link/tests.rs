@@ -68,6 +68,8 @@ async fn a_new_connection_to_a_former_master_is_not_used() {
 #[tokio::test]
 async fn a_connection_is_asked_once_at_a_time_and_again_if_nobody_waits_for_the_answer() {
     let (_server, link) = server_and_link().await;
+    // No time passes beside the given age.
+    tokio::time::pause();
     let asks_beside = async |task: &JoinHandle<()>, age: Duration| {
         let before = task.abort_handle();
         *link.0.probe.lock().unwrap() = Some(Probe {

@@ -154,7 +154,7 @@ async fn p1_several_jumps_count_together() {
     let other = server.store().await;
     // Its owner runs for 27 s, and each jump is less than a tenth of its lease.
     owner.claim(&claim_for("k", 30 * SECOND)).await.unwrap();
-    for jumps in 1..=20 {
+    for jumps in 1..=16 {
         server.set_by(2 * jumps);
         let _ = server
             .server

@@ -5,7 +5,8 @@ use idem_core::record::RecordId;
 use idem_redis::RedisStore;
 use idem_testkit::{BoxError, RedisCluster, RedisSentinels, RedisServer, Subject, suite};
 
-use crate::SECOND;
+use crate::patient;
+use crate::trouble::tell_all;
 
 #[derive(Clone, Copy)]
 enum Topology {
@@ -39,11 +40,7 @@ impl Subject for Topology {
         };
         // Dozens of handles are made at the same time, too many for the usual limits of a busy
         // machine.
-        let patient = RedisStore::builder()
-            .url(url)
-            .time_limit(4 * SECOND)
-            .connect_time_limit(20 * SECOND);
-        Ok(patient.connect().await?)
+        Ok(patient(url).await)
     }
 
     async fn plant(&self, id: &RecordId, value: &[u8]) -> Result<bool, BoxError> {
@@ -58,6 +55,15 @@ impl Subject for Topology {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_suite_passes_under_sentinel() {
+    let sentinels = RedisSentinels::shared().await.unwrap().sentinels();
+    let setting = [
+        "SENTINEL",
+        "SET",
+        "main",
+        "down-after-milliseconds",
+        "60000",
+    ];
+    tell_all(sentinels, &setting).await;
     suite::run_all(|| Topology::Sentinel).await.assert_passed();
     suite::run_all_admin(|| Topology::Sentinel)
         .await
@@ -66,6 +72,9 @@ async fn the_suite_passes_under_sentinel() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_suite_passes_in_a_cluster() {
+    let nodes = RedisCluster::shared().await.unwrap().nodes();
+    let setting = ["CONFIG", "SET", "cluster-node-timeout", "60000"];
+    tell_all(nodes, &setting).await;
     suite::run_all(|| Topology::Cluster).await.assert_passed();
     suite::run_all_admin(|| Topology::Cluster)
         .await

@@ -1,14 +1,13 @@
 //! A master that dies, and comes back.
 
 use idem_core::Idempotency;
-use idem_redis::RedisStore;
 use idem_testkit::{RedisCluster, RedisSentinels};
 
 use crate::trouble::{BUSY, calls_go_on};
-use crate::{SECOND, id};
+use crate::{SECOND, id, usual};
 
 async fn idempotency(url: String) -> Idempotency {
-    Idempotency::new(RedisStore::connect(url).await.unwrap())
+    Idempotency::new(usual(url).await)
 }
 
 #[tokio::test]
