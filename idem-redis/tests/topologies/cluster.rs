@@ -13,8 +13,9 @@ use idem_testkit::{RedisCluster, RedisServer, Reply};
 use tokio::time::sleep;
 
 use crate::{
-    BUSY, FAILS_WITHIN, OWNED_AS_ISSUED, RIGHTS, SECOND, allow, calls_go_on, claim, claim_issued,
-    id, idempotency, issue, redis_key, until, use_everything, wakes,
+    ACKNOWLEDGED_WITHIN, BUSY, FAILS_WITHIN, OWNED_AS_ISSUED, RIGHTS, SECOND, allow, calls_go_on,
+    claim, claim_issued, connected, id, idempotency, issue, patient, patient_builder, redis_key,
+    refusal, until, use_everything, usual, wakes,
 };
 
 /// How often a server carried out a command in scripts or not.
@@ -39,15 +40,19 @@ pub(crate) async fn tell(server: &RedisServer, command: &[&str]) {
 
 #[tokio::test]
 async fn a_stopped_master_costs_the_calls_of_its_keys_alone() {
-    let cluster = RedisCluster::start().await.unwrap();
-    let store = RedisStore::connect(cluster.url()).await.unwrap();
+    // The others are served also when the cluster notices.
+    let partly = RedisCluster::builder()
+        .arg("--cluster-require-full-coverage")
+        .arg("no")
+        .start();
+    let cluster = partly.await.unwrap();
+    let store = usual(cluster.url()).await;
     let keys: Vec<String> = (0..60).map(|number| format!("k{number}")).collect();
     let mut masters = Vec::new();
     for key in &keys {
         masters.push(cluster.master_of(&redis_key(key)).await.unwrap());
     }
     cluster.nodes()[0].pause().unwrap();
-    // Before the cluster notices; it serves nothing while one of its masters has failed.
     let (dead, alive): (Vec<_>, Vec<_>) = keys
         .iter()
         .zip(&masters)
@@ -57,7 +62,10 @@ async fn a_stopped_master_costs_the_calls_of_its_keys_alone() {
     let (failed, ()) = tokio::join!(store.claim(&silent), async {
         for (key, _) in &alive {
             let start = Instant::now();
-            store.claim(&claim(key)).await.unwrap();
+            until("it is claimed", || async {
+                store.claim(&claim(key)).await.is_ok()
+            })
+            .await;
             assert!(start.elapsed() < SECOND / 5 + BUSY, "{:?}", start.elapsed());
         }
     });
@@ -73,15 +81,21 @@ async fn a_stopped_master_costs_the_calls_of_its_keys_alone() {
     cluster.nodes()[0].resume().unwrap();
     cluster.settled().await.unwrap();
     for (key, _) in &dead {
-        store.claim(&claim(key)).await.unwrap();
+        until("it is claimed", || async {
+            store.claim(&claim(key)).await.is_ok()
+        })
+        .await;
     }
 }
 
 #[tokio::test]
 async fn a_cluster_that_is_gone_fails_in_time_and_is_found_when_it_is_back() {
     let cluster = RedisCluster::start().await.unwrap();
-    let store = RedisStore::connect(cluster.url()).await.unwrap();
-    store.claim(&claim("1")).await.unwrap();
+    let store = usual(cluster.url()).await;
+    until("it is claimed", || async {
+        store.claim(&claim("1")).await.is_ok()
+    })
+    .await;
     for node in cluster.nodes() {
         node.kill().unwrap();
     }
@@ -156,9 +170,8 @@ impl<'a> Begun<'a> {
 #[tokio::test]
 async fn a_listing_goes_on_after_a_failover_and_misses_none() {
     let cluster = RedisCluster::start().await.unwrap();
-    let builder = RedisStore::builder().url(cluster.url());
-    let builder = builder.replicas(1, 2 * SECOND).time_limit(20 * SECOND);
-    let store = builder.connect().await.unwrap();
+    let builder = patient_builder(cluster.url()).replicas(1, ACKNOWLEDGED_WITHIN);
+    let store = connected(builder).await;
     for number in 0..300 {
         store.claim(&claim(&number.to_string())).await.unwrap();
     }
@@ -190,7 +203,7 @@ async fn a_listing_goes_on_after_a_failover_and_misses_none() {
 #[tokio::test]
 async fn thousands_of_leases_are_renewed_in_few_round_trips_to_each_node() {
     let cluster = RedisCluster::start().await.unwrap();
-    let store = RedisStore::connect(cluster.url()).await.unwrap();
+    let store = patient(cluster.url()).await;
     let claims: Vec<_> = (0..2000)
         .map(|number| claim(&format!("lease{number}")))
         .collect();
@@ -221,7 +234,7 @@ async fn thousands_of_leases_are_renewed_in_few_round_trips_to_each_node() {
 #[tokio::test]
 async fn keys_of_all_nodes_are_issued_in_one_batch_and_claimed_by_scripts_that_are_not_known() {
     let cluster = RedisCluster::start().await.unwrap();
-    let store = RedisStore::connect(cluster.url()).await.unwrap();
+    let store = patient(cluster.url()).await;
     let keys: Vec<String> = (0..1200).map(|number| format!("k{number}")).collect();
     let mut issues: Vec<Issue> = keys.iter().map(|key| issue(key)).collect();
     // One is taken.
@@ -270,8 +283,8 @@ async fn keys_of_all_nodes_are_issued_in_one_batch_and_claimed_by_scripts_that_a
 #[tokio::test]
 async fn a_waiter_is_woken_by_a_commit_through_another_connection() {
     let cluster = RedisCluster::start().await.unwrap();
-    let one = RedisStore::connect(cluster.url()).await.unwrap();
-    let other = RedisStore::connect(cluster.url()).await.unwrap();
+    let one = patient(cluster.url()).await;
+    let other = patient(cluster.url()).await;
     for key in ["a", "b", "c", "d", "e", "f"] {
         let first = claim(key);
         one.claim(&first).await.unwrap();
@@ -283,38 +296,25 @@ async fn a_waiter_is_woken_by_a_commit_through_another_connection() {
 #[tokio::test]
 async fn urls_of_the_wrong_form_say_which_to_write_and_the_rights_that_are_documented_are_enough() {
     let cluster = RedisCluster::start().await.unwrap();
-    let error = RedisStore::connect(cluster.nodes()[0].url())
-        .await
-        .unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Refused);
+    let error = refusal(patient_builder(cluster.nodes()[0].url())).await;
     assert!(error.to_string().contains("redis+cluster://"), "{error}");
     let single = RedisServer::start().await.unwrap();
-    let error = RedisStore::connect(single.url().replace("redis://", "redis+cluster://"))
-        .await
-        .unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+    let url = single.url().replace("redis://", "redis+cluster://");
+    let error = refusal(patient_builder(url)).await;
     assert!(error.to_string().contains("`redis://`"), "{error}");
     for node in cluster.nodes() {
         allow(node, &format!("{RIGHTS} +cluster|slots +asking +wait")).await;
     }
     let url = |password: &str| cluster.url().replace("://", &format!("://app:{password}@"));
-    use_everything(
-        &RedisStore::builder()
-            .url(url("secret"))
-            .replicas(1, SECOND / 2)
-            .connect()
-            .await
-            .unwrap(),
-    )
-    .await;
-    let error = RedisStore::connect(url("wrong")).await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+    let builder = patient_builder(url("secret")).replicas(1, ACKNOWLEDGED_WITHIN);
+    use_everything(&connected(builder).await).await;
+    refusal(patient_builder(url("wrong"))).await;
 }
 
 #[tokio::test]
 async fn while_all_nodes_are_connected_no_call_has_them_asked_for_their_slots() {
     let cluster = RedisCluster::start().await.unwrap();
-    let store = RedisStore::connect(cluster.url()).await.unwrap();
+    let store = patient(cluster.url()).await;
     let asked = async || {
         let mut asked = 0;
         for node in cluster.nodes() {
@@ -346,7 +346,7 @@ async fn a_slot_that_no_node_has_is_named_at_once_and_nothing_was_sent() {
         .replicas(0)
         .start();
     let cluster = partly.await.unwrap();
-    let store = RedisStore::connect(cluster.url()).await.unwrap();
+    let store = usual(cluster.url()).await;
     let key = redis_key("1");
     let slot = cluster.nodes()[0]
         .cli(&["CLUSTER", "KEYSLOT", &key])
@@ -366,8 +366,12 @@ async fn a_slot_that_no_node_has_is_named_at_once_and_nothing_was_sent() {
     // Other slots are served.
     let mut others = (0..9).map(|number| format!("k{number}"));
     let other = others.find(|other| Slot::for_key(redis_key(other)) != Slot::for_key(&key));
-    store.claim(&claim(&other.unwrap())).await.unwrap();
-    let error = RedisStore::connect(cluster.url()).await.unwrap_err();
+    let other = claim(&other.unwrap());
+    until("it is claimed", || async {
+        store.claim(&other).await.is_ok()
+    })
+    .await;
+    let error = patient_builder(cluster.url()).connect().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     assert!(
         error.to_string().contains(&format!("slot {slot}")),

@@ -1,10 +1,10 @@
 //! Sentinels and nodes of a cluster that a builder has as lists.
 
-use idem_core::{Idempotency, Store as _, StoreErrorKind};
+use idem_core::{Idempotency, Store as _};
 use idem_redis::{RedisNode, RedisStore};
 use idem_testkit::{RedisCluster, RedisSentinels, RedisServer};
 
-use crate::{RIGHTS, allow, calls_go_on, claim, use_everything};
+use crate::{RIGHTS, SECOND, allow, calls_go_on, claim, connected, refusal, use_everything};
 
 #[tokio::test]
 async fn sentinels_of_a_list_have_their_own_logins_and_a_failover_is_followed() {
@@ -24,7 +24,7 @@ async fn sentinels_of_a_list_have_their_own_logins_and_a_failover_is_followed() 
         let builder = RedisStore::builder().sentinels("main", nodes);
         builder.user("app").password(password).database(1)
     };
-    let store = builder(nodes.clone(), "secret").connect().await.unwrap();
+    let store = connected(builder(nodes.clone(), "secret")).await;
     use_everything(&store).await;
     for (nodes, password) in [
         (nodes.clone(), "wrong"),
@@ -37,8 +37,7 @@ async fn sentinels_of_a_list_have_their_own_logins_and_a_failover_is_followed() 
             "secret",
         ),
     ] {
-        let error = builder(nodes, password).connect().await.unwrap_err();
-        assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+        let error = refusal(builder(nodes, password)).await;
         assert!(!error.to_string().contains("wrong"), "{error}");
     }
     let idempotency = Idempotency::new(store);
@@ -62,17 +61,19 @@ async fn nodes_of_a_list_have_one_login_or_their_own_and_the_others_are_found() 
     let first = RedisNode::new(address(&cluster.nodes()[0]));
     let builder = |nodes: Vec<RedisNode>| {
         let builder = RedisStore::builder().cluster_nodes(nodes);
-        builder.user("app").password("secret").connect()
+        let builder = builder.user("app").password("secret");
+        builder
+            .time_limit(20 * SECOND)
+            .connect_time_limit(20 * SECOND)
     };
     // Also in the list for its own login alone.
     let own = first.clone().user("app").password("p@s/s");
     let second = RedisNode::new(address(&cluster.nodes()[1]));
-    let store = builder(vec![second.clone(), own]).await.unwrap();
+    let store = connected(builder(vec![second.clone(), own])).await;
     use_everything(&store).await;
     for number in 0..60 {
         store.claim(&claim(&format!("n{number}"))).await.unwrap();
     }
-    let error = builder(vec![first]).await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+    let error = refusal(builder(vec![first])).await;
     assert!(!error.to_string().contains("secret"), "{error}");
 }

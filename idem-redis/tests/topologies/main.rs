@@ -20,6 +20,8 @@ mod lists;
 #[cfg(feature = "tls")]
 mod lists_by_tls;
 mod moving_slots;
+#[path = "../support/patience.rs"]
+mod patience;
 mod sentinel;
 mod stale_sentinel;
 #[path = "../support/still.rs"]
@@ -32,14 +34,17 @@ use std::time::Duration;
 use idem_core::record::{
     Claim, Claimed, Commit, Encoded, Issue, Issued, Origin, Owner, Ownership, RecordId, Renewal,
 };
-use idem_core::{CodecId, Idempotency, Key, Store as _};
-use idem_redis::RedisStore;
+use idem_core::{CodecId, Idempotency, Key, Store as _, StoreError, StoreErrorKind};
+use idem_redis::{RedisStore, RedisStoreBuilder};
 use idem_testkit::{RedisServer, Reply};
 
+use self::patience::{connected, patient, patient_builder, usual};
 use self::still::{until, within};
-use self::trouble::{BUSY, FAILS_WITHIN, call, calls_go_on};
+use self::trouble::{BUSY, FAILS_WITHIN, call, calls_go_on, tell_all};
 
 const SECOND: Duration = Duration::from_secs(1);
+/// The time within which replicas acknowledge. The store refuses three seconds.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_millis(2500);
 
 /// The rights that the crate's documentation lists, and nothing more.
 const RIGHTS: &str = "~idem:* &idem:* +set +get +del +append +pttl +pexpire +evalsha +script|load \
@@ -125,7 +130,19 @@ fn commit(claim: &Claim) -> Commit {
 }
 
 async fn idempotency(url: String) -> Idempotency {
-    Idempotency::new(RedisStore::connect(url).await.unwrap())
+    Idempotency::new(usual(url).await)
+}
+
+/// The refusal of settings. A server that is late on a busy machine is asked again.
+async fn refusal(builder: RedisStoreBuilder) -> StoreError {
+    let mut error = builder.clone().connect().await.unwrap_err();
+    for _ in 0..9 {
+        if error.kind() != StoreErrorKind::Refused {
+            error = builder.clone().connect().await.unwrap_err();
+        }
+    }
+    assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+    error
 }
 
 /// Fails unless a waiter of one store is woken by the commit of the other.
@@ -139,7 +156,12 @@ async fn wakes(owner: &RedisStore, other: &RedisStore, master: &RedisServer, hel
         let record = master.cli(&["GET", &key]).await.unwrap().to_string();
         record.ends_with('w')
     };
-    until("the waiter has left its mark", is_marked).await;
+    // The clock stands still: a subscription that is not confirmed within a second is given up.
+    within(
+        Duration::ZERO,
+        until("the waiter has left its mark", is_marked),
+    )
+    .await;
     let woken = async {
         owner.commit(&commit(held)).await.unwrap();
         waiting.await.unwrap().unwrap();

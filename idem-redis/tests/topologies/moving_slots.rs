@@ -7,15 +7,14 @@ use std::time::Instant;
 use idem_core::record::{
     Claimed, Encoded, Issue, Issued, Owner, Ownership, RecordState, Removed, Renewal,
 };
-use idem_core::{CodecId, Store as _};
-use idem_redis::RedisStore;
+use idem_core::{CodecId, Idempotency, Store as _};
 use idem_redis::redis::cluster_routing::Slot;
 use idem_testkit::{RedisCluster, RedisServer, Reply};
 
 use crate::cluster::{Begun, count, tell};
 use crate::{
-    BUSY, OWNED_AS_ISSUED, SECOND, call, claim, claim_issued, commit, id, idempotency, issue,
-    redis_key,
+    ACKNOWLEDGED_WITHIN, BUSY, OWNED_AS_ISSUED, SECOND, call, claim, claim_issued, commit,
+    connected, id, issue, patient, patient_builder, redis_key,
 };
 
 /// A slot on its way from one master to another.
@@ -64,7 +63,7 @@ fn neighbour(of: &str) -> String {
 #[tokio::test]
 async fn a_listing_has_the_records_of_a_slot_that_moves_to_a_node_which_it_has_left() {
     let cluster = RedisCluster::start().await.unwrap();
-    let store = RedisStore::connect(cluster.url()).await.unwrap();
+    let store = patient(cluster.url()).await;
     for number in 0..300 {
         store.claim(&claim(&number.to_string())).await.unwrap();
     }
@@ -102,7 +101,7 @@ async fn a_listing_has_the_records_of_a_slot_that_moves_to_a_node_which_it_has_l
 #[tokio::test]
 async fn leases_are_renewed_while_their_slot_moves() {
     let cluster = RedisCluster::start().await.unwrap();
-    let store = RedisStore::connect(cluster.url()).await.unwrap();
+    let store = patient(cluster.url()).await;
     // One that has not gone yet, one that has, and others.
     let mut claims = vec![claim("1"), claim(&neighbour("1"))];
     claims.extend((0..20).map(|number| claim(&format!("other{number}"))));
@@ -137,12 +136,8 @@ async fn leases_are_renewed_while_their_slot_moves() {
 #[tokio::test]
 async fn an_outcome_that_would_be_kept_aside_is_recorded_read_and_removed_while_its_slot_moves() {
     let cluster = RedisCluster::start().await.unwrap();
-    let store = RedisStore::builder()
-        .url(cluster.url())
-        .replicas(1, SECOND / 2)
-        .connect()
-        .await
-        .unwrap();
+    let builder = patient_builder(cluster.url()).replicas(1, ACKNOWLEDGED_WITHIN);
+    let store = connected(builder).await;
     let stays = claim("1");
     let gone = claim(&neighbour("1"));
     store.claim(&stays).await.unwrap();
@@ -162,7 +157,8 @@ async fn an_outcome_that_would_be_kept_aside_is_recorded_read_and_removed_while_
         assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
         assert_eq!(store.commit(&kept).await.unwrap(), Ownership::Held);
         assert_eq!(store.commit(&strange).await.unwrap(), Ownership::Lost);
-        assert!(start.elapsed() < SECOND / 2 + BUSY, "{:?}", start.elapsed());
+        let limit = ACKNOWLEDGED_WITHIN + BUSY;
+        assert!(start.elapsed() < limit, "{:?}", start.elapsed());
         let duplicate = store
             .claim(&first.clone().with_owner(Owner::generate()))
             .await
@@ -199,8 +195,8 @@ async fn keys(node: &RedisServer, slot: &str) -> i64 {
 #[tokio::test]
 async fn a_slot_that_moves_is_followed_without_an_error() {
     let cluster = RedisCluster::start().await.unwrap();
-    let store = RedisStore::connect(cluster.url()).await.unwrap();
-    let idempotency = idempotency(cluster.url()).await;
+    let store = patient(cluster.url()).await;
+    let idempotency = Idempotency::new(patient(cluster.url()).await);
     let first = claim("1");
     let bodies = Arc::new(AtomicU64::new(0));
     let key = redis_key("1");
@@ -265,7 +261,7 @@ async fn a_slot_that_moves_is_followed_without_an_error() {
 #[tokio::test]
 async fn keys_are_issued_and_claimed_while_their_slot_moves() {
     let cluster = RedisCluster::start().await.unwrap();
-    let store = RedisStore::connect(cluster.url()).await.unwrap();
+    let store = patient(cluster.url()).await;
     let all_issued = async |all: &[Issue]| {
         for answer in store.issue(all).await {
             assert_eq!(answer.unwrap(), Issued::Issued);
