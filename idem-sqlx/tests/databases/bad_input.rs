@@ -7,7 +7,7 @@ use crate::{id, order, over_both_servers, recovers, refused, runtime};
 over_both_servers! {
     async fn a_missing_table_is_an_error_that_names_migrate<S: Server>() {
         let server = S::empty().await;
-        let store = S::connect(&server.url()).await.unwrap();
+        let store = server.with_table("idem_records").await;
         let error = refused(&store).await;
         assert!(
             error.to_string().contains("`migrate()`") && error.to_string().contains("SCHEMA"),

@@ -10,9 +10,23 @@ use tokio::sync::oneshot;
 
 use crate::failed::Failed;
 use crate::pools::{mariadb, postgres, sqlite};
+use crate::until;
 
-const LEASE: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(6);
 const LONG: Duration = Duration::from_secs(20);
+
+/// Waits until the lease of the key is renewed.
+async fn renewed(idempotency: &Idempotency, operation: &str) {
+    let mut last = Duration::MAX;
+    until("the lease is renewed", async || {
+        let found = idempotency.operation(operation).key("k").inspect().await;
+        let left = found.unwrap().unwrap().lease_left.unwrap();
+        let is_longer = left > last;
+        last = left;
+        is_longer
+    })
+    .await;
+}
 
 macro_rules! over {
     ($module:ident, $setup:path, $Transaction:ident, $begin:literal, $waits:literal) => {
@@ -35,8 +49,7 @@ macro_rules! over {
                 let owner = operation().run(async || {
                     runs.fetch_add(1, Ordering::SeqCst);
                     let _ = begun.send(());
-                    // Its lease is renewed meanwhile.
-                    tokio::time::sleep(LEASE * 2).await;
+                    renewed(&idempotency, "beside.library").await;
                     Ok::<_, Failed>(1_u32)
                 });
                 let duplicate = async {
@@ -96,8 +109,11 @@ macro_rules! over {
                 let (rejected, is_rejected) = oneshot::channel::<()>();
                 let owner = operation().run(async || {
                     let _ = begun.send(());
-                    // Its lease is renewed meanwhile.
-                    let _ = tokio::time::timeout(LEASE * 2, is_rejected).await;
+                    if $waits {
+                        renewed(&idempotency, "beside.caller").await;
+                    } else {
+                        let _ = is_rejected.await;
+                    }
                     Ok::<_, Failed>(1_u32)
                 });
                 let duplicate = async {

@@ -19,7 +19,7 @@ mod quiet {
     over_both_servers! {
         async fn a_burst_on_a_stopped_server_fails_in_time_and_the_store_goes_on_after_it<S: Server>() {
             let server = S::start().await;
-            let store = server.store().await;
+            let store = server.own_store().await;
             recovers(&store).await;
             server.pause();
             let begun = Instant::now();

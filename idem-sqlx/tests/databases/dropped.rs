@@ -9,7 +9,7 @@ use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoo
 use idem_sqlx::sqlx::{self, Connection as _, Sqlite, SqliteTransaction, Transaction};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore, guard};
 use idem_testkit::{Gate, MariaDbServer, Mishap, Passing, PostgresServer, Proxy};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::sleep;
 
@@ -30,18 +30,26 @@ const POLLS: [usize; 8] = [1, 2, 3, 4, 5, 6, 7, usize::MAX];
 /// waited.
 const HALVES: [[usize; 4]; 2] = [[1, 2, 3, 4], [5, 6, 7, usize::MAX]];
 
-/// Polls a call so many times, or until it waits, and drops it.
-async fn drop_in_call(
+/// How often a call is dropped again that ended before, because the machine is busy.
+const TRIES: usize = 5;
+
+/// Polls a call so many times, or until it waits, and drops it. Returns `false` if it ended before.
+async fn drop_in_call<W: Future<Output = ()> + Send + 'static>(
     call: impl Future,
     polls: usize,
-    waits: impl Future<Output = ()> + Send + 'static,
-) {
+    waits: impl FnOnce(oneshot::Sender<()>) -> W,
+) -> bool {
     // A task of its own, because the polls of this one are counted.
     let mut waiting = JoinSet::new();
-    waiting.spawn(waits);
+    let (connected, is_connected) = oneshot::channel();
+    waiting.spawn(waits(connected));
+    is_connected.await.unwrap();
     tokio::select! {
-        ended = polled(call, polls) => assert!(!ended, "the call ended before it was dropped"),
-        waits = waiting.join_next() => waits.unwrap().unwrap(),
+        ended = polled(call, polls) => !ended,
+        waits = waiting.join_next() => {
+            waits.unwrap().unwrap();
+            true
+        }
     }
 }
 
@@ -55,8 +63,9 @@ async fn side_by_side(parts: [impl Future<Output = ()> + 'static; 2]) {
     }
 }
 
-async fn waits_on_postgres(url: String) {
+async fn waits_on_postgres(url: String, connected: oneshot::Sender<()>) {
     let mut on = sqlx::PgConnection::connect(&url).await.unwrap();
+    connected.send(()).unwrap();
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND \
         wait_event_type = 'Lock'";
     while sqlx::query_scalar::<_, i64>(waiting)
@@ -70,8 +79,9 @@ async fn waits_on_postgres(url: String) {
 }
 
 /// A claim waits for a lock of the server or of a row, a guard for one of a row.
-async fn waits_on_mariadb(url: String) {
+async fn waits_on_mariadb(url: String, connected: oneshot::Sender<()>) {
     let mut on = sqlx::MySqlConnection::connect(&url).await.unwrap();
+    connected.send(()).unwrap();
     let waiting = "SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE() AND \
         id <> CONNECTION_ID() AND (info LIKE '%@idem\\_locked%' OR info LIKE '%dropped\\_rows%')";
     while sqlx::query_scalar::<_, i64>(waiting)
@@ -85,7 +95,8 @@ async fn waits_on_mariadb(url: String) {
 }
 
 /// Nobody can see a wait for a file. A call that takes longer to come to it is dropped before.
-async fn waits_on_sqlite(_: String) {
+async fn waits_on_sqlite(_: String, connected: oneshot::Sender<()>) {
+    connected.send(()).unwrap();
     sleep(Duration::from_millis(100)).await;
 }
 
@@ -143,11 +154,19 @@ macro_rules! over {
                         .run_in(&mut owner, async |_| Ok::<u32, Failed>(1))
                         .await
                         .unwrap();
-                    let mut tx = connection.begin_with("BEGIN").await.unwrap();
-                    let call = operation(key).run_in(&mut tx, async |_| Ok::<u32, Failed>(2));
-                    drop_in_call(call, polls, $waits(url.clone())).await;
-                    // May be given the error of the statement that was dropped.
-                    let _ = tx.rollback().await;
+                    let mut is_dropped = false;
+                    for _ in 0..TRIES {
+                        let mut tx = connection.begin_with("BEGIN").await.unwrap();
+                        let call = operation(key).run_in(&mut tx, async |_| Ok::<u32, Failed>(2));
+                        let waits = |connected| $waits(url.clone(), connected);
+                        is_dropped = drop_in_call(call, polls, waits).await;
+                        // May be given the error of the statement that was dropped.
+                        let _ = tx.rollback().await;
+                        if is_dropped {
+                            break;
+                        }
+                    }
+                    assert!(is_dropped, "the call ended before it was dropped");
                     let after: String = sqlx::query_scalar($limit)
                         .fetch_one(&mut *connection)
                         .await
@@ -263,13 +282,21 @@ macro_rules! guards {
                 let _ = ROWS.lock(&mut tx, 2_i64, WAIT).await.unwrap();
                 tx.rollback().await.unwrap();
                 for polls in polls {
-                    // Refused where a transaction is open.
-                    let mut tx = connection.begin_with("BEGIN").await.unwrap();
-                    let call = ROWS.lock(&mut tx, 1_i64, WAIT);
-                    drop_in_call(call, polls, $waits(url.clone())).await;
-                    drop(tx);
-                    // May be given the error of the statement that was dropped.
-                    let _ = connection.ping().await;
+                    let mut is_dropped = false;
+                    for _ in 0..TRIES {
+                        // Refused where a transaction is open.
+                        let mut tx = connection.begin_with("BEGIN").await.unwrap();
+                        let call = ROWS.lock(&mut tx, 1_i64, WAIT);
+                        let waits = |connected| $waits(url.clone(), connected);
+                        is_dropped = drop_in_call(call, polls, waits).await;
+                        drop(tx);
+                        // May be given the error of the statement that was dropped.
+                        let _ = connection.ping().await;
+                        if is_dropped {
+                            break;
+                        }
+                    }
+                    assert!(is_dropped, "the call ended before it was dropped");
                 }
                 owner.rollback().await.unwrap();
             }
@@ -313,10 +340,18 @@ async fn a_guard_that_is_dropped_leaves_no_limit_on_sqlite() {
             .unwrap();
         let owner = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
         for polls in polls {
-            let mut tx = connection.begin_with("BEGIN").await.unwrap();
-            let call = ROWS.lock(&mut tx, 1_i64, WAIT);
-            drop_in_call(call, polls, waits_on_sqlite(String::new())).await;
-            drop(tx);
+            let mut is_dropped = false;
+            for _ in 0..TRIES {
+                let mut tx = connection.begin_with("BEGIN").await.unwrap();
+                let call = ROWS.lock(&mut tx, 1_i64, WAIT);
+                let waits = |connected| waits_on_sqlite(String::new(), connected);
+                is_dropped = drop_in_call(call, polls, waits).await;
+                drop(tx);
+                if is_dropped {
+                    break;
+                }
+            }
+            assert!(is_dropped, "the call ended before it was dropped");
             let after: i64 = sqlx::query_scalar("PRAGMA busy_timeout")
                 .fetch_one(&mut *connection)
                 .await

@@ -110,7 +110,7 @@ macro_rules! over {
                     assert!(!transaction.await.unwrap().is_replayed());
                     // A connection that is kept between the steps, and whose turn comes again while
                     // the body runs.
-                    let own = Server::store(&server).await;
+                    let own = Server::own_store(&server).await;
                     let body = async || {
                         again().await;
                         Ok::<_, Error>(5)
@@ -125,7 +125,7 @@ macro_rules! over {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn a_statement_that_the_server_refused_unread_is_sent_again() {
                 let server = <$Server>::empty().await;
-                let store = server.store().await;
+                let store = server.own_store().await;
                 let idempotency = runtime(store.clone());
                 server
                     .execute("CREATE TABLE refused (connection BIGINT)")
@@ -148,7 +148,7 @@ macro_rules! over {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn a_claim_whose_answer_was_lost_is_unknown_whatever_its_next_try_says() {
                 let server = <$Server>::empty().await;
-                let store = server.store().await;
+                let store = server.own_store().await;
                 for (first, then, is_unknown) in $ends_of_tries {
                     for statement in $tries {
                         let statement = statement.replace("FIRST", first).replace("THEN_", then);
@@ -424,7 +424,7 @@ over!(
     on_mariadb, MariaDbServer, MySqlStore, MySqlPool, MySqlPoolOptions,
     others: "SELECT count(*) FROM information_schema.processlist WHERE user = 'idem' AND id <> \
         CONNECTION_ID()",
-    ends: [Ends::InTime("SET GLOBAL wait_timeout = 1"), Ends::Restart],
+    ends: [Ends::InTime("SET GLOBAL wait_timeout = 4"), Ends::Restart],
     note: "INSERT INTO refused SELECT CONNECTION_ID()",
     trigger: [
         "DROP TRIGGER IF EXISTS refuse",
@@ -443,7 +443,7 @@ over!(
     real_mysql, MySqlServer, MySqlStore, MySqlPool, MySqlPoolOptions,
     others: "SELECT count(*) FROM information_schema.processlist WHERE user = 'idem' AND id <> \
         CONNECTION_ID()",
-    ends: [Ends::InTime("SET GLOBAL wait_timeout = 1"), Ends::Restart],
+    ends: [Ends::InTime("SET GLOBAL wait_timeout = 4"), Ends::Restart],
     note: "INSERT INTO refused SELECT CONNECTION_ID()",
     trigger: [
         "DROP TRIGGER IF EXISTS refuse",

@@ -91,7 +91,7 @@ mod quiet {
 
         async fn a_stopped_server_is_an_error_in_time<S: Server>() {
             let server = S::start().await;
-            let store = server.store().await;
+            let store = server.own_store().await;
             recovers(&store).await;
             server.pause();
             // More often than the pool has connections: none of them may be lost to the store.
@@ -117,7 +117,7 @@ mod quiet {
         /// are the sum. Duplicates wait for one another, too.
         async fn each_call_of_a_burst_at_a_stopped_server_fails_in_time<S: Server>() {
             let server = S::start().await;
-            let idempotency = runtime(server.store().await);
+            let idempotency = runtime(server.own_store().await);
             for (keys, burst, pause) in [(105, 105, 8), (1, 20, 0), (1, 20, 60), (4, 80, 13)] {
                 until("it answers", async || order(&idempotency, "warm", 1).await.is_ok()).await;
                 server.pause();
@@ -140,7 +140,7 @@ mod quiet {
 
         async fn a_killed_server_is_an_error_in_time_and_its_return_is_noticed<S: Server>() {
             let server = S::start().await;
-            let store = server.store().await;
+            let store = server.own_store().await;
             let idempotency = runtime(store.clone());
             order(&idempotency, "k", 1).await.unwrap();
             server.kill();
@@ -160,7 +160,7 @@ mod quiet {
             S: Server,
         >() {
             let server = S::empty().await;
-            server.store().await;
+            server.own_store().await;
             let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port()))
                 .await
                 .unwrap();
@@ -179,7 +179,7 @@ mod quiet {
 
         async fn a_cut_network_is_an_error_in_time<S: Server>() {
             let server = S::empty().await;
-            server.store().await;
+            server.own_store().await;
             let proxy = Proxy::start_opaque(&format!("127.0.0.1:{}", server.port()))
                 .await
                 .unwrap();
@@ -209,14 +209,14 @@ async fn a_killed_postgres_finishes_nothing() {
     let busy = tokio::spawn({
         let pool = pool.clone();
         async move {
-            sqlx::query("SELECT count(*) FROM generate_series(1, 20000000)")
+            sqlx::query("SELECT count(*) FROM (SELECT generate_series(1, 2000000000)) AS n")
                 .execute(&pool)
                 .await
         }
     });
     until("the query runs", async || {
-        let running = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT count(*) FROM \
-             generate_series(1, 20000000)'";
+        let running = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query = \
+             'SELECT count(*) FROM (SELECT generate_series(1, 2000000000)) AS n'";
         sqlx::query_scalar::<_, i64>(running)
             .fetch_one(&pool)
             .await
@@ -234,6 +234,11 @@ async fn a_replica_of_postgres_is_unavailable_and_takes_over_when_it_is_promoted
         .await
         .unwrap();
     let replica = primary.start_standby(&[]).await.unwrap();
+    until("the replica is in step", async || {
+        let synchronous = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+        PostgresServer::number_at(&primary.url(), synchronous).await == 1
+    })
+    .await;
     let store = primary.store().await;
     order(&runtime(store), "k", 1).await.unwrap();
     let store = idem_sqlx::PostgresStore::connect(replica.url())
@@ -304,6 +309,15 @@ async fn a_full_disk_of_postgres_takes_no_new_key_and_loses_nothing() {
     assert!(again.is_replayed() && again.into_inner() == 2);
 }
 
+/// Leaves out an error of a busy machine.
+fn only_full(error: idem_core::Error) -> Option<idem_core::Error> {
+    let is_full = match &error {
+        idem_core::Error::Store { source, .. } => source.kind() == StoreErrorKind::Full,
+        _ => false,
+    };
+    is_full.then_some(error)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_of_mariadb_takes_no_new_key_and_loses_nothing() {
     // All tables in one file, which does not grow beyond this.
@@ -323,10 +337,10 @@ async fn a_full_disk_of_mariadb_takes_no_new_key_and_loses_nothing() {
             .await
         {
             Ok(outcome) => assert_eq!(outcome.into_inner().len(), length),
-            Err(error) => full = Some(error),
+            Err(error) => full = only_full(error).or(full),
         }
         if let Err(error) = order(&idempotency, &format!("small {number}"), number).await {
-            full = Some(error);
+            full = only_full(error).or(full);
         }
         if full.is_some() {
             break;

@@ -39,7 +39,7 @@ over_both_servers! {
         ] {
             let name = format!("{at_key:?}, {mishap:?}");
             let url = server.url_through(proxy.address().port());
-            let store = S::connect(&url).await.unwrap();
+            let store = S::store_at(&url).await;
             accustom(&store, &others, Found::Nothing, &name).await;
             let claim = claim_of(&name);
             write(&others, at_key, &claim).await;

@@ -15,7 +15,7 @@ use idem_testkit::{MariaDbServer, PostgresServer};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use crate::{Server as _, own};
+use crate::{Server as _, in_use, own, until};
 
 const ORDERS: States = States::new("orders", "id", "state");
 const NOTES: Versions = Versions::new("orders", "id", "version", "edited_by");
@@ -371,6 +371,7 @@ macro_rules! scenarios {
                 }
                 drop(dead);
                 drop(connection);
+                until("its transaction has ended", async || in_use(pool) == 0).await;
 
                 let done = crowd(pool, |_, pool| async move {
                     let mut connection = pool.acquire().await.unwrap();

@@ -144,7 +144,7 @@ async fn workers_at_serializable_get_their_answers(url: &str) {
             }
         });
     }
-    tokio::time::timeout(LONG * 2, workers.join_all())
+    tokio::time::timeout(LONG * 8, workers.join_all())
         .await
         .expect("they wait for each other");
     let twice = "SELECT COUNT(*) - COUNT(DISTINCT name) FROM business";

@@ -14,7 +14,7 @@ use crate::observing::ask_each_thread;
 use crate::pools::mysql_at;
 use crate::{LONG, runtime};
 
-const HELD: Duration = Duration::from_millis(500);
+const HELD: Duration = Duration::from_millis(300);
 
 async fn what_waits_for_a_table_is_logged_without_key_and_outcome(url: &str) {
     let (pool, store) = mysql_at(url).await;

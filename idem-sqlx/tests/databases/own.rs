@@ -82,9 +82,14 @@ impl<S: Server> Database<S> {
         self.server.port()
     }
 
-    /// Returns a store whose table is there.
+    /// Returns a store with long limits, whose table is there.
     pub(crate) async fn store(&self) -> S::Store {
         S::store_at(&self.url()).await
+    }
+
+    /// Returns a store with a pool of its own and the usual limits, whose table is there.
+    pub(crate) async fn own_store(&self) -> S::Store {
+        S::own_store_at(&self.url()).await
     }
 
     /// Returns a store with a table of this name.

@@ -57,7 +57,9 @@ pub(crate) async fn postgres_at(url: &str) -> (PgPool, PostgresStore) {
         .connect(url)
         .await
         .unwrap();
-    let store = PostgresStore::new(pool.clone());
+    let store = PostgresStore::builder(pool.clone())
+        .time_limit(LONG)
+        .build();
     store.migrate().await.unwrap();
     let _ = sqlx::raw_sql(CREATE).execute(&pool).await;
     (pool, store)
@@ -77,7 +79,7 @@ pub(crate) async fn mysql_at(url: &str) -> (MySqlPool, MySqlStore) {
         .connect(url)
         .await
         .unwrap();
-    let store = MySqlStore::new(pool.clone());
+    let store = MySqlStore::builder(pool.clone()).time_limit(LONG).build();
     store.migrate().await.unwrap();
     sqlx::raw_sql(CREATE).execute(&pool).await.unwrap();
     (pool, store)
@@ -95,7 +97,7 @@ pub(crate) async fn sqlite() -> (SqlitePool, SqliteStore) {
         .connect_with(options)
         .await
         .unwrap();
-    let store = SqliteStore::new(pool.clone());
+    let store = SqliteStore::builder(pool.clone()).time_limit(LONG).build();
     store.migrate().await.unwrap();
     sqlx::raw_sql(CREATE).execute(&pool).await.unwrap();
     (pool, store)
@@ -128,7 +130,9 @@ pub(crate) async fn on_postgres(url: &str, level: &str) -> (PgPool, Idempotency)
             Box::pin(async move { on.execute(sqlx::raw_sql(set)).await.map(drop) })
         });
     let pool = options.connect(url).await.unwrap();
-    let store = PostgresStore::new(pool.clone());
+    let store = PostgresStore::builder(pool.clone())
+        .time_limit(LONG)
+        .build();
     store.migrate().await.unwrap();
     for table in [
         CREATE,
@@ -149,7 +153,7 @@ pub(crate) async fn on_mariadb(url: &str, level: &str) -> (MySqlPool, Idempotenc
             Box::pin(async move { on.execute(sqlx::raw_sql(set)).await.map(drop) })
         });
     let pool = options.connect(url).await.unwrap();
-    let store = MySqlStore::new(pool.clone());
+    let store = MySqlStore::builder(pool.clone()).time_limit(LONG).build();
     store.migrate().await.unwrap();
     for table in [
         CREATE,
@@ -172,7 +176,7 @@ pub(crate) async fn on_sqlite(url: &str, _: &str) -> (SqlitePool, Idempotency) {
         .connect_with(options)
         .await
         .unwrap();
-    let store = SqliteStore::new(pool.clone());
+    let store = SqliteStore::builder(pool.clone()).time_limit(LONG).build();
     store.migrate().await.unwrap();
     for table in [
         CREATE,

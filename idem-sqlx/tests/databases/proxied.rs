@@ -35,7 +35,7 @@ mod in_ci {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn a_proxy_that_mixes_up_prepared_statements_is_refused_with_advice() {
             let server = PostgresServer::start().await.unwrap();
-            server.store().await;
+            server.own_store().await;
             let ignores = ["ignore_startup_parameters = extra_float_digits,options"];
             for settings in [&[][..], &ignores[..]] {
                 let proxy = PgBouncerServer::start_with(&server, settings)
@@ -77,7 +77,7 @@ mod in_ci {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn a_waiter_behind_a_proxy_without_messages_polls() {
             let server = PostgresServer::start().await.unwrap();
-            let owner = runtime(server.store().await);
+            let owner = runtime(server.own_store().await);
             // All clients are on one connection of the server, so one of them may prepare
             // statements.
             let settings = [

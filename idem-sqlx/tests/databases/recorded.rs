@@ -19,7 +19,7 @@ use crate::observing::Log;
 use crate::pools::{insert, mariadb, postgres, rows, sqlite};
 
 /// A third of it is soon over, and a busy machine renews it in time.
-const LEASE: Duration = Duration::from_millis(900);
+const LEASE: Duration = Duration::from_secs(5);
 
 macro_rules! over {
     ($module:ident, $setup:path, $Store:ident, $begin:literal) => {

@@ -10,6 +10,7 @@ use idem_sqlx::sqlx::{self, AssertSqlSafe};
 use idem_sqlx::{MySqlStore, PostgresStore};
 use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer};
 
+use crate::LONG;
 use crate::own::{Database, Ended};
 
 /// A kind of server, and the store on it.
@@ -40,6 +41,8 @@ pub(crate) trait Server: Sized + Send + Sync + 'static {
 
     fn connect(url: &str) -> impl Future<Output = Result<Self::Store, StoreError>> + Send;
     fn migrate(store: &Self::Store) -> impl Future<Output = Result<(), StoreError>> + Send;
+    /// A store with long limits, whose table is there.
+    fn store_at(url: &str) -> impl Future<Output = Self::Store> + Send;
     async fn sweep(store: &Self::Store) -> u64;
     /// On a pool of one connection, which is in use as long as the other value lives.
     async fn on_pool_of_one(url: &str) -> (Self::Store, Box<dyn Send>);
@@ -54,8 +57,8 @@ pub(crate) trait Server: Sized + Send + Sync + 'static {
         Self::try_execute_at(url, statement).await.unwrap();
     }
 
-    /// A store whose table is there.
-    async fn store_at(url: &str) -> Self::Store {
+    /// A store with a pool of its own and the usual limits, whose table is there.
+    async fn own_store_at(url: &str) -> Self::Store {
         let store = Self::connect(url).await.unwrap();
         Self::migrate(&store).await.unwrap();
         store
@@ -63,6 +66,10 @@ pub(crate) trait Server: Sized + Send + Sync + 'static {
 
     async fn store(&self) -> Self::Store {
         Self::store_at(&self.url()).await
+    }
+
+    async fn own_store(&self) -> Self::Store {
+        Self::own_store_at(&self.url()).await
     }
 
     async fn execute(&self, statement: &str) {
@@ -127,6 +134,14 @@ macro_rules! server {
                 store.migrate().await
             }
 
+            async fn store_at(url: &str) -> $Store {
+                let pool = $PoolOptions::new().test_before_acquire(false);
+                let pool = pool.connect(url).await.unwrap();
+                let store = $Store::builder(pool).time_limit(LONG).build();
+                store.migrate().await.unwrap();
+                store
+            }
+
             async fn sweep(store: &$Store) -> u64 {
                 store.sweep().await.unwrap()
             }
@@ -143,7 +158,8 @@ macro_rules! server {
 
             async fn with_table(url: &str, table: &str) -> $Store {
                 let pool = $Pool::connect(url).await.unwrap();
-                $Store::builder(pool).table(table).build()
+                let builder = $Store::builder(pool).table(table);
+                builder.time_limit(LONG).build()
             }
 
             async fn number_at(url: &str, statement: &str) -> i64 {

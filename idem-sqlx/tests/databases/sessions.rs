@@ -382,7 +382,7 @@ async fn a_database_of_postgres_that_cannot_store_each_key_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_of_postgres_is_one_whatever_a_session_speaks() {
     let server = PostgresServer::empty().await;
-    let store = server.store().await;
+    let store = server.own_store().await;
     let plain = PgPool::connect(&server.url()).await.unwrap();
     for set in [
         "SET client_encoding = 'LATIN1'",

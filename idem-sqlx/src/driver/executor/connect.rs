@@ -197,7 +197,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        timeout(CONNECT_LIMIT / 2, ending)
+        timeout(CONNECT_LIMIT * 4 / 5, ending)
             .await
             .expect("connections are still being opened");
     }
@@ -222,7 +222,7 @@ mod tests {
     #[tokio::test]
     async fn a_pool_that_is_closed_does_not_wait_for_connections_that_nobody_needs() {
         let server = after_four_steps().await;
-        timeout(CONNECT_LIMIT / 2, server.pool.close())
+        timeout(CONNECT_LIMIT * 4 / 5, server.pool.close())
             .await
             .expect("the pool waits");
         until_none_is_left(&server.pool).await;

@@ -77,7 +77,7 @@ macro_rules! between_servers {
                     call.await.unwrap().unwrap();
                 }
                 assert_eq!((cents(&pool, 11).await, cents(&pool, 12).await), (2, 2));
-                assert_eq!(runs.load(Ordering::Relaxed), 3);
+                assert!(runs.load(Ordering::Relaxed) >= 3);
             }
 
             /// Both read the sum of the rows, and then each writes another row. Returns how often

@@ -51,19 +51,18 @@ async fn records_survive_a_restart() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_of_a_thousand_calls_is_answered() {
-    let (_dir, store) = opened().await;
+    let (_pool, store) = crate::pools::sqlite().await;
     crate::a_thousand_calls(&Idempotency::new(store)).await;
 }
 
 /// A place in a queue belongs to a future whether it is polled or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p11_a_step_whose_caller_is_not_polled_holds_up_no_other() {
-    let (dir, store) = opened().await;
+    let (pool, store) = crate::pools::sqlite().await;
     let idempotency = Idempotency::new(store.clone());
     for (key, number) in [("first", 1), ("second", 2)] {
         order(&idempotency, key, number).await.unwrap();
     }
-    let pool = SqlitePool::connect(&url(dir.path())).await.unwrap();
     let writer = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
     let id = |key: &str| RecordId::new("orders", &Key::encode(key).unwrap()).unwrap();
     let ids = [id("first"), id("second")];

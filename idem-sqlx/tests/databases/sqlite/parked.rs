@@ -18,10 +18,10 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Another process writes, which waits for two seconds at most.
+/// Another process writes, which waits for ten seconds at most.
 async fn another_writes(dir: &Path) {
     let options: SqliteConnectOptions = url(dir).parse().unwrap();
-    let options = options.busy_timeout(Duration::from_secs(2));
+    let options = options.busy_timeout(Duration::from_secs(10));
     let mut other = options.connect().await.unwrap();
     let write = sqlx::raw_sql("BEGIN IMMEDIATE; ROLLBACK");
     write.execute(&mut other).await.expect("the writer is held");

@@ -9,25 +9,34 @@ use std::{env, fs};
 use idem_core::store::record::RecordId;
 use idem_core::{Idempotency, Key, Store as _};
 use idem_sqlx::SqliteStore;
-use idem_sqlx::sqlx::sqlite::SqlitePool;
+use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 
 use super::{opened, order, url};
+use crate::LONG;
 
 /// The file and the worker's name, for a process that
 /// [`several_processes_share_a_file_and_one_is_killed`] starts.
 const WORKER: &str = "IDEM_SQLITE_WORKER";
 const KEYS: u32 = 60;
 
+/// Opens a file that is there, with long limits.
+async fn patient(file: &str) -> Idempotency {
+    let options: SqliteConnectOptions = file.parse().unwrap();
+    let options = options.busy_timeout(LONG);
+    let pool = SqlitePool::connect_with(options).await.unwrap();
+    Idempotency::new(SqliteStore::builder(pool).time_limit(LONG).build())
+}
+
 /// Calls every key once; each body leaves a line, before its outcome is committed.
 async fn work(file: &str, name: &str) {
-    let idempotency = Idempotency::new(SqliteStore::connect(file).await.unwrap());
+    let idempotency = patient(file).await;
     let effects = format!("{}.effects", file.trim_start_matches("sqlite://"));
     for key in 0..KEYS {
         let call = idempotency
             .operation("orders")
             .key(&key)
-            .lease(Duration::from_millis(900))
-            .wait(Duration::from_secs(20));
+            .lease(Duration::from_secs(5))
+            .wait(LONG);
         let run = call.run(async || {
             let mut file = fs::OpenOptions::new()
                 .create(true)
@@ -68,6 +77,7 @@ async fn several_processes_share_a_file_and_one_is_killed() {
     }
     let dir = tempfile::tempdir().unwrap();
     let file = url(dir.path());
+    SqliteStore::connect(&file).await.unwrap();
     let mut victim = worker(&file, "victim");
     let others: Vec<_> = ["one", "two"].map(|name| worker(&file, name)).into();
     // In the middle of its work: some bodies have run.
@@ -107,7 +117,7 @@ async fn several_processes_share_a_file_and_one_is_killed() {
                 .all(|(_, names)| names[0] == "victim" && names.len() == 2),
         "{again:?}"
     );
-    let idempotency = Idempotency::new(SqliteStore::connect(&file).await.unwrap());
+    let idempotency = patient(&file).await;
     for key in 0..KEYS {
         let answer = idempotency
             .operation("orders")
@@ -119,26 +129,26 @@ async fn several_processes_share_a_file_and_one_is_killed() {
     }
 }
 
-/// SQLite waits for no lock while a new file gets its WAL mode.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn stores_that_create_one_file_at_once_all_open_it() {
-    for _ in 0..20 {
-        let dir = tempfile::tempdir().unwrap();
-        let file = url(dir.path());
-        let opening: Vec<_> = (0..8)
-            .map(|_| {
-                let file = file.clone();
-                tokio::spawn(async move { SqliteStore::connect(file).await })
-            })
-            .collect();
-        for opened in opening {
-            opened.await.unwrap().unwrap();
-        }
-    }
-}
-
 mod quiet {
     use super::*;
+
+    /// SQLite waits for no lock while a new file gets its WAL mode.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn stores_that_create_one_file_at_once_all_open_it() {
+        for _ in 0..20 {
+            let dir = tempfile::tempdir().unwrap();
+            let file = url(dir.path());
+            let opening: Vec<_> = (0..8)
+                .map(|_| {
+                    let file = file.clone();
+                    tokio::spawn(async move { SqliteStore::connect(file).await })
+                })
+                .collect();
+            for opened in opening {
+                opened.await.unwrap().unwrap();
+            }
+        }
+    }
 
     /// Steps that only read are answered meanwhile. They must not make the others wait on.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -27,8 +27,10 @@ use crate::v09::driver::store::{MySqlStore, PostgresStore, SqliteStore, admin, s
 use crate::v09::driver::transaction;
 use crate::v09::sqlx;
 
-/// Of the owner.
-const LEASE: Duration = Duration::from_secs(3);
+/// Of an owner that stays alive.
+const LEASE: Duration = Duration::from_secs(30);
+/// Of an owner that is taken over.
+const SHORT: Duration = Duration::from_secs(3);
 /// By which the clock is set ahead: longer than the lease, shorter than the hold.
 const AHEAD: &str = "UPDATE clock_set SET ms = 60000";
 const HOLD: Duration = Duration::from_secs(3600);
@@ -66,7 +68,7 @@ async fn outlives_a_jump<D: Dialect>(
         );
     }
     let held = claim("held");
-    let late = claim("late");
+    let late = claim("late").with_lease(SHORT);
     let begun = Instant::now();
     for claim in [&held, &late] {
         assert!(matches!(
@@ -107,17 +109,17 @@ async fn outlives_a_jump<D: Dialect>(
     let another = claim("late");
     let taken = loop {
         match steps::claim(other, &another).await.unwrap() {
-            Claimed::InFlight { lease_left, .. } => sleep(lease_left.min(LEASE / 20)).await,
+            Claimed::InFlight { lease_left, .. } => sleep(lease_left.min(SHORT / 20)).await,
             taken => break taken,
         }
-        assert!(begun.elapsed() < LEASE * 10, "it is never taken over");
+        assert!(begun.elapsed() < SHORT * 10, "it is never taken over");
     };
     assert!(
         matches!(taken, Claimed::Owned { attempt: 2, .. }),
         "{taken:?}"
     );
     assert!(
-        begun.elapsed() >= LEASE * 9 / 10,
+        begun.elapsed() >= SHORT * 9 / 10,
         "taken over while its owner may run"
     );
 }
