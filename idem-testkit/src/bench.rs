@@ -233,6 +233,15 @@ impl Bench {
         verdict.or_else(|failure| self.still(length, since).and(Err(failure)))
     }
 
+    /// A verdict on a step after a lease has run out, unless the store finds the lease alive. On a
+    /// real clock it may, while it is unsure of its server's clock, and the trial is tried again.
+    pub(crate) fn unless_alive(&self, is_alive: bool, verdict: Verdict) -> Verdict {
+        if is_alive && self.time.is_real() {
+            return Err(Failure::delayed());
+        }
+        verdict
+    }
+
     /// That a length that was counted down since a moment is what it must be at another.
     pub(crate) fn counted_down(
         &self,
