@@ -135,12 +135,13 @@ async fn idempotency(url: String) -> Idempotency {
 
 /// The refusal of settings. A server that is late on a busy machine is asked again.
 async fn refusal(builder: RedisStoreBuilder) -> StoreError {
-    let mut error = builder.clone().connect().await.unwrap_err();
     for _ in 0..9 {
-        if error.kind() != StoreErrorKind::Refused {
-            error = builder.clone().connect().await.unwrap_err();
+        let error = builder.clone().connect().await.unwrap_err();
+        if error.kind() == StoreErrorKind::Refused {
+            return error;
         }
     }
+    let error = builder.connect().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
     error
 }

@@ -211,7 +211,7 @@ const YOUNG: Duration = Duration::from_secs(9);
 
 #[tokio::test]
 async fn the_news_of_a_fail_over_outweighs_sentinels_that_have_not_heard_it() {
-    until("it is seen in time", news_outweighs).await;
+    until("it is seen in time", || Box::pin(news_outweighs())).await;
 }
 
 /// Returns whether it was seen in time.
@@ -257,7 +257,7 @@ async fn news_outweighs() -> bool {
 #[tokio::test]
 async fn sentinels_that_have_not_heard_of_a_fail_over_do_not_end_the_connection_to_the_new_master()
 {
-    until("it is seen in time", connection_stays).await;
+    until("it is seen in time", || Box::pin(connection_stays())).await;
 }
 
 /// Returns whether it was seen in time.

@@ -386,7 +386,10 @@ async fn a_table_in_partitions_is_swept_of_what_expired_and_of_nothing_else() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_step_finds_its_row_by_its_key_however_many_are_in_flight() {
     // The sweep in the background uses another index, after five seconds at the earliest.
-    until("it is seen before a sweep", finds_rows_by_their_keys).await;
+    until("it is seen before a sweep", async || {
+        Box::pin(finds_rows_by_their_keys()).await
+    })
+    .await;
 }
 
 /// Returns whether it was seen before a sweep.
