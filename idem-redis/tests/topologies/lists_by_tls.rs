@@ -86,7 +86,7 @@ async fn sentinel(
     sentinel.await.unwrap()
 }
 
-/// What a process says. If a server was late on a busy machine, another one is asked.
+/// Asks a process, and another one if a server was late on a busy machine.
 fn says(words: &str, ask: impl Fn() -> String) -> String {
     let mut said = ask();
     for _ in 0..9 {
