@@ -10,7 +10,7 @@ use idem_testkit::RedisServer;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Ended, OPERATION, Started, charge, command, idem, idem_answering, runtime, until,
+    Ended, LIMIT, OPERATION, Started, charge, command, idem, idem_answering, runtime, until,
 };
 
 async fn sqlite() -> (tempfile::TempDir, String) {
@@ -282,7 +282,8 @@ pub(crate) async fn a_decision_that_was_cut_off_has_no_result(url: &str) {
         .key("cut")
         .digest()
         .unwrap();
-    let store = idem_sqlx::PostgresStore::new(pool.clone());
+    let store = idem_sqlx::PostgresStore::builder(pool.clone());
+    let store = store.time_limit(LIMIT).build();
     let entries = async |digest: KeyDigest| Trail::new(&store).of_digest(digest, 10).await.unwrap();
     until("the entry is written", async || {
         !entries(digest).await.is_empty()

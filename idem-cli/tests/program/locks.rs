@@ -9,13 +9,14 @@ use crate::support::{idem, idem_answering, runtime};
 
 const OPERATION: &str = "idem.lock/disks.compact";
 
-#[tokio::test]
+// Another thread renews the lease while the program blocks the one of the test.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_is_listed_and_released_and_keeps_its_fencing_number() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/idem.db", dir.path().display());
     let idempotency = runtime(&url).await;
     let lock = || idempotency.lock("disks.compact").key("sda").wait("20s");
-    let held = lock().lease("1s").acquire().await.unwrap();
+    let held = lock().lease("10s").acquire().await.unwrap();
     let listed = idem(&url, &["list", "--operation", OPERATION, "--json"])
         .with(0)
         .json();

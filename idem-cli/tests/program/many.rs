@@ -8,11 +8,11 @@ use std::time::Duration;
 use idem_core::record::{Issue, RecordId};
 use idem_core::{Key, Store};
 use idem_redis::RedisStore;
-use idem_sqlx::PostgresStore;
+use idem_sqlx::{PostgresStore, sqlx};
 use idem_testkit::{RedisServer, Reply};
 use serde_json::json;
 
-use crate::support::{command, idem};
+use crate::support::{LIMIT, command, idem};
 
 const MANY: usize = 10_000;
 
@@ -28,10 +28,10 @@ async fn fill(store: &impl Store, many: usize) {
 }
 
 /// With time enough for a machine under load.
-async fn redis(url: &str) -> RedisStore {
+pub(crate) async fn redis(url: &str) -> RedisStore {
     RedisStore::builder()
         .url(url)
-        .time_limit(Duration::from_secs(10))
+        .time_limit(LIMIT)
         .connect()
         .await
         .unwrap()
@@ -199,7 +199,9 @@ async fn progress_is_shown_at_a_terminal_and_nowhere_else() {
 }
 
 pub(crate) async fn are_listed_by_an_index(url: &str) {
-    fill(&PostgresStore::connect(url).await.unwrap(), MANY).await;
+    let pool = sqlx::PgPool::connect(url).await.unwrap();
+    let store = PostgresStore::builder(pool).time_limit(LIMIT).build();
+    fill(&store, MANY).await;
     let (found, pages) = listed(url, "2500");
     assert_eq!((found.len(), pages), (MANY, 5));
 }

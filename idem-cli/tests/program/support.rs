@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use idem_core::{Abandoned, Error, Idempotency};
 use idem_redis::RedisStore;
-use idem_sqlx::sqlx::{MySqlPool, PgPool};
+use idem_sqlx::sqlx::{MySqlPool, PgPool, SqlitePool};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ pub(crate) const OPERATION: &str = "payments.charge";
 /// So long is a key of a killed worker not free.
 pub(crate) const LEASE: Duration = Duration::from_millis(1500);
 /// A step waits for a disk that others keep busy.
-const LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
 /// How the program ended.
 #[derive(Debug)]
@@ -95,7 +95,9 @@ pub(crate) const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b716920
 /// A runtime over the store of a URL, as a worker has it.
 pub(crate) async fn runtime(url: &str) -> Idempotency {
     let builder = if url.starts_with("redis") {
-        Idempotency::builder(RedisStore::connect(url).await.unwrap())
+        let store = RedisStore::builder().url(url).time_limit(LIMIT);
+        let store = store.connect_time_limit(LIMIT).connect();
+        Idempotency::builder(store.await.unwrap())
     } else if url.starts_with("postgres") {
         let pool = PgPool::connect(url).await.unwrap();
         let store = PostgresStore::builder(pool).time_limit(LIMIT).build();
@@ -107,7 +109,13 @@ pub(crate) async fn runtime(url: &str) -> Idempotency {
         store.migrate().await.unwrap();
         Idempotency::builder(store)
     } else {
-        Idempotency::builder(SqliteStore::connect(url).await.unwrap())
+        // It creates the file, and on a busy disk not always in its time.
+        until("the file is there", async || {
+            SqliteStore::connect(url).await.is_ok()
+        })
+        .await;
+        let pool = SqlitePool::connect(url).await.unwrap();
+        Idempotency::builder(SqliteStore::builder(pool).time_limit(LIMIT).build())
     };
     builder.trace_context(|| Some(TRACE.to_owned())).build()
 }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use idem_core::record::{Issue, RecordId};
 use idem_core::{Key, Store as _};
-use idem_redis::RedisStore;
 use idem_sqlx::sqlx;
 use idem_testkit::RedisServer;
 use serde_json::{Value, json};
 
+use crate::many;
 use crate::support::{OPERATION, charge, idem, idem_answering, runtime};
 
 /// Damages the outcome of a record, whose head stays as it is.
@@ -130,12 +130,7 @@ async fn a_purge_names_and_keeps_what_it_cannot_read_and_removes_the_rest() {
     let issues: Vec<Issue> = (0..MANY)
         .map(|number| Issue::new(id(&number.to_string()), Duration::from_secs(3600)))
         .collect();
-    for issued in RedisStore::connect(&url)
-        .await
-        .unwrap()
-        .issue(&issues)
-        .await
-    {
+    for issued in many::redis(&url).await.issue(&issues).await {
         issued.unwrap();
     }
     charge(&runtime(&url).await, "damaged").await.unwrap();
