@@ -14,6 +14,7 @@ mod after;
 mod before;
 
 use std::error::Error;
+use std::time::Duration;
 
 use idem::sqlx::SqlitePool;
 use idem::sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
@@ -95,7 +96,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .execute(&pool)
         .await?;
     idem::sqlx::raw_sql(before::TABLE).execute(&pool).await?;
-    let store = SqliteStore::new(pool.clone());
+    // Twenty calls at once may take long on a slow disk.
+    let store = SqliteStore::builder(pool.clone()).time_limit(Duration::from_secs(15));
+    let store = store.build();
     store.migrate().await?;
     idem::install(Idempotency::new(store))?;
 

@@ -3,8 +3,13 @@
 use std::error::Error;
 use std::ffi::OsString;
 use std::process::Command;
+use std::time::Duration;
 
 use idem::{Builder, Idempotency};
+
+/// How long a step of the store may take: an example may run on a slow disk.
+#[allow(dead_code)]
+const LIMIT: Duration = Duration::from_secs(15);
 
 /// The feature that the example must be built with to open the store, unless it is.
 pub(crate) fn missing_feature(url: &str) -> Option<&'static str> {
@@ -47,15 +52,22 @@ pub(crate) fn run_with_features(example: &str, features: &str) -> Result<bool, B
 pub(crate) async fn open(url: &str) -> Result<(Builder, &'static str), Box<dyn Error>> {
     Ok(match scheme(url) {
         #[cfg(feature = "sqlite")]
-        "sqlite" => (
-            Idempotency::builder(idem::SqliteStore::connect(url).await?),
-            "SQLite",
-        ),
+        "sqlite" => {
+            let options: idem::sqlx::sqlite::SqliteConnectOptions = url.parse()?;
+            let options = options
+                .create_if_missing(true)
+                .journal_mode(idem::sqlx::sqlite::SqliteJournalMode::Wal);
+            let pool = idem::sqlx::SqlitePool::connect_with(options).await?;
+            let store = idem::SqliteStore::builder(pool).time_limit(LIMIT).build();
+            store.migrate().await?;
+            (Idempotency::builder(store), "SQLite")
+        }
         #[cfg(any(feature = "redis", feature = "axum"))]
-        "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => (
-            Idempotency::builder(idem::RedisStore::connect(url).await?),
-            "Redis",
-        ),
+        "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => {
+            let store = idem::RedisStore::builder().url(url).time_limit(LIMIT);
+            let store = store.connect_time_limit(LIMIT).connect().await?;
+            (Idempotency::builder(store), "Redis")
+        }
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => {
             let store = idem::PostgresStore::connect(url).await?;
