@@ -61,7 +61,8 @@ async fn consumer() {
     let variable = |name: &str| std::env::var(format!("INBOX_{name}")).unwrap();
     let stalls: i64 = variable("STALLS").parse().unwrap();
     let pool = open(&variable("FILE")).await;
-    let store = SqliteStore::new(pool.clone());
+    let store = SqliteStore::builder(pool.clone()).time_limit(Duration::from_secs(15));
+    let store = store.build();
     store.migrate().await.unwrap();
     idem::install(Idempotency::new(store)).unwrap();
     let context = async_nats::jetstream::new(async_nats::connect(variable("NATS")).await.unwrap());
@@ -79,10 +80,14 @@ async fn consumer() {
     let consumer = Consumer::new(&context, "ORDERS", "workers")
         .concurrency(1)
         .dead_letter("dead.orders");
-    consumer
-        .run(handler, std::future::pending::<()>())
-        .await
-        .unwrap();
+    // It ends with the test, which holds its standard input.
+    let ended = async {
+        let mut line = String::new();
+        let _ = BufReader::new(tokio::io::stdin())
+            .read_line(&mut line)
+            .await;
+    };
+    consumer.run(handler, ended).await.unwrap();
 }
 
 /// Starts a consumer, and kills it when `enough` says so of its lines.
@@ -99,6 +104,7 @@ async fn killed_when(
             ("INBOX_FILE", file),
             ("INBOX_STALLS", &stalls.to_string()),
         ])
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
@@ -140,7 +146,7 @@ async fn a_consumer_killed_between_commit_and_acknowledgement_leaves_each_row_on
     }
     let config = pull::Config {
         durable_name: Some("workers".into()),
-        ack_wait: Duration::from_secs(1),
+        ack_wait: Duration::from_secs(3),
         ..pull::Config::default()
     };
     context

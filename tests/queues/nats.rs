@@ -323,10 +323,10 @@ async fn jetstream_a_long_body_keeps_its_message_and_in_flight_elsewhere_returns
     let server = NatsServer::start().await.unwrap();
     let context = context(&server.url()).await;
     make_streams(&context).await;
-    // Redelivered after a second unless the server hears of the handler.
+    // Redelivered after this time unless the server hears of the handler.
     let short = pull::Config {
         durable_name: Some("workers".into()),
-        ack_wait: Duration::from_secs(1),
+        ack_wait: Duration::from_secs(4),
         ..pull::Config::default()
     };
     context
@@ -343,7 +343,7 @@ async fn jetstream_a_long_body_keeps_its_message_and_in_flight_elsewhere_returns
     let held = idempotency
         .operation("t.nats.long")
         .key(&other)
-        .lease(Duration::from_secs(2))
+        .lease(Duration::from_secs(5))
         .begin()
         .await
         .unwrap();
@@ -372,8 +372,8 @@ async fn jetstream_a_long_body_keeps_its_message_and_in_flight_elsewhere_returns
         let body = async || {
             bodies.fetch_add(1, Ordering::Relaxed);
             if is_long {
-                // Three times `ack_wait`.
-                tokio::time::sleep(Duration::from_secs(3)).await;
+                // Longer than `ack_wait`.
+                tokio::time::sleep(Duration::from_secs(7)).await;
                 drop(held.lock().unwrap().take());
             }
             Ok::<_, idem::Error>(())

@@ -9,7 +9,7 @@ use idem_testkit::{Proxy, RabbitMqServer};
 
 use crate::rabbitmq::{declare, declare_dead, publish};
 
-pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Broker {
     pub(crate) server: RabbitMqServer,

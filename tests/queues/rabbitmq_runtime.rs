@@ -17,7 +17,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use crate::rabbitmq_broker::{Broker, LIMIT, until};
 
 /// Short, so that the tests are, and long enough for a machine that does much else.
-pub(crate) const ANSWER: Duration = Duration::from_secs(2);
+pub(crate) const ANSWER: Duration = Duration::from_secs(5);
 
 async fn connect(url: &str) -> Connection {
     Connection::connect(url, ConnectionProperties::default())
@@ -260,7 +260,10 @@ pub(crate) async fn publisher_ended(broker: &Broker) {
         connection.status().connected(),
         "lapin notices it: this is no longer needed"
     );
-    assert!(broker.messages("ended-publisher").await >= 3);
+    let arrived = until(LIMIT, async || {
+        broker.messages("ended-publisher").await >= 3
+    });
+    assert!(arrived.await, "a confirmed message is not there");
 }
 
 /// A caller begins to connect again, and is not polled any more.
@@ -270,13 +273,11 @@ pub(crate) async fn left_while_reconnecting(broker: &Broker) {
     lost.close(200, "lost".into()).await.unwrap();
     let gate = watch::channel(false).0;
     let begun = Notify::new();
-    let publisher = Publisher::new(&lost)
-        .answer_timeout(ANSWER)
-        .reconnect(|| async {
-            begun.notify_one();
-            gate.subscribe().wait_for(|open| *open).await.unwrap();
-            Connection::connect(&broker.server.url(), ConnectionProperties::default()).await
-        });
+    let publisher = Publisher::new(&lost).reconnect(|| async {
+        begun.notify_one();
+        gate.subscribe().wait_for(|open| *open).await.unwrap();
+        Connection::connect(&broker.server.url(), ConnectionProperties::default()).await
+    });
     let mut left = pin!(published(&publisher, "left", 0));
     tokio::select! {
         _ = &mut left => panic!("published without a connection"),
@@ -430,15 +431,17 @@ pub(crate) async fn slow(broker: &Broker) {
         Ok::<_, idem::Error>(())
     };
     let (done, ended) = oneshot::channel::<()>();
-    let consumer = Consumer::new(&connection, "slow").answer_timeout(Duration::from_secs(4));
+    let consumer = Consumer::new(&connection, "slow").answer_timeout(Duration::from_secs(8));
     let slowing = async {
         broker.publish("slow", 0..1).await;
         handled.until(0, 1).await;
-        // It is asked after two seconds, and would be given up four seconds after that.
+        // It is asked after four seconds, and would be given up eight seconds after that.
         gate.send_replace(false);
-        broker.publish("slow", 1..2).await;
-        tokio::time::sleep(Duration::from_secs(4)).await;
-        gate.send_replace(true);
+        let opening = async {
+            tokio::time::sleep(Duration::from_secs(6)).await;
+            gate.send_replace(true);
+        };
+        tokio::join!(broker.publish("slow", 1..2), opening);
         handled.until(1, 1).await;
         done.send(()).unwrap();
     };

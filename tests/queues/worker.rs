@@ -52,7 +52,7 @@ fn say(line: &str) {
     let _ = out.flush();
 }
 
-#[idempotent(name = "mails.on_order", key = key, ttl = "10m", lease = "2s", max_attempts = 2)]
+#[idempotent(name = "mails.on_order", key = key, ttl = "10m", lease = "5s", max_attempts = 2)]
 pub(crate) async fn on_order(key: MessageKey, mail: Mail) -> Result<(), HandleError> {
     let attempt = idem::current().expect("a body").attempt();
     say(&format!("begun {} {attempt}", mail.number));
@@ -90,10 +90,11 @@ async fn consumer() {
     let variable = |name: &str| std::env::var(format!("QUEUES_{name}")).unwrap();
     let url = variable("BROKER");
     let concurrency = variable("CONCURRENCY").parse().unwrap();
-    idem::install(Idempotency::new(
-        RedisStore::connect(&variable("REDIS")).await.unwrap(),
-    ))
-    .unwrap();
+    // A machine that does much else takes its time.
+    let limit = Duration::from_secs(15);
+    let store = RedisStore::builder().url(variable("REDIS"));
+    let store = store.time_limit(limit).connect_time_limit(limit).connect();
+    idem::install(Idempotency::new(store.await.unwrap())).unwrap();
     // The test closes standard input.
     let shutdown = async {
         let mut line = String::new();

@@ -113,7 +113,7 @@ async fn an_acknowledgement_that_was_given_up_while_the_broker_blocks_is_sent_af
     let (inject, injected) = mpsc::channel(1);
     let url = server.url_through(injecting(server.port(), injected).await);
     let connection = connect(&url).await;
-    let answer_timeout = SHORT;
+    let answer_timeout = Duration::from_secs(3);
     let consumer = Consumer::new(&connection, QUEUE)
         .answer_timeout(answer_timeout)
         .concurrency(1);
@@ -129,7 +129,7 @@ async fn an_acknowledgement_that_was_given_up_while_the_broker_blocks_is_sent_af
         let _ = timeout(SHORT, ticket.ack()).await;
     }
     // Nothing is judged silent while it is blocked.
-    let next = timeout(answer_timeout * 4, deliveries.next()).await;
+    let next = timeout(answer_timeout * 2, deliveries.next()).await;
     assert!(
         next.is_err(),
         "a blocked connection was given up, or sent more"
