@@ -44,6 +44,15 @@ async fn fill(browser: &Browser, site: &Site) -> Result<()> {
     browser.type_into("#name", "Ada").await
 }
 
+/// Waits until the page has its script and its style.
+async fn is_loaded(browser: &Browser) -> Result<()> {
+    browser
+        .until("the whole page", async || {
+            Ok(browser.run("return document.readyState").await? == "complete")
+        })
+        .await
+}
+
 /// Waits for the page of an order, whichever it is.
 async fn sees_an_order(browser: &Browser) -> Result<()> {
     browser
@@ -90,6 +99,7 @@ async fn the_button_disables_itself_and_says_so() -> Result<()> {
     let browser = browser().await?;
     site.hold();
     fill(&browser, &site).await?;
+    is_loaded(&browser).await?;
     // The button's texts are written down, to be read later.
     let observer = "const button = document.querySelector('button');
         const write = () => sessionStorage.setItem('button', `${button.disabled} \
@@ -180,7 +190,8 @@ async fn a_reload_while_the_order_is_being_placed_says_so() -> Result<()> {
     site.release();
     browser.open(&site.at("/orders")).await?;
     browser.sees("/orders", "2 × Sencha").await?;
-    assert_eq!((site.forms(), site.runs()), (1, 1));
+    // The browser may send a form again whose connection is cut.
+    assert_eq!(site.runs(), 1);
     Ok(())
 }
 
@@ -227,10 +238,11 @@ async fn back_to_the_old_form_and_sent_again_ends_on_the_one_order() -> Result<(
     browser.sees("/orders/1", "Order 1 is placed").await?;
     browser.back().await?;
     browser.sees("/", "Place the order").await?;
-    assert_eq!(
-        browser.run("return document.title").await?,
-        "restored: true"
-    );
+    browser
+        .until("the page as it was left", async || {
+            Ok(browser.run("return document.title").await? == "restored: true")
+        })
+        .await?;
     assert_eq!(browser.property(TOKEN, "value").await?, first);
     assert_eq!(browser.property("#name", "value").await?, "Ada");
     browser.click(BUTTON).await?;
@@ -374,6 +386,9 @@ async fn another_visitors_token_is_explained() -> Result<()> {
     fill(&browser, &site).await?;
     let stolen = browser.property(TOKEN, "value").await?;
     browser.forget_cookies().await?;
+    // Otherwise the form from before could be taken for the new one.
+    browser.open("about:blank").await?;
+    browser.sees("blank", "").await?;
     fill(&browser, &site).await?;
     browser.tamper(TOKEN, &stolen).await?;
     is_explained(&browser, &site, "This form is too old").await
@@ -524,6 +539,7 @@ async fn on_a_phone_nothing_is_cut_off() -> Result<()> {
     })
     .await?;
     let fits = async || -> Result<()> {
+        is_loaded(&browser).await?;
         let widths =
             "return [document.documentElement.clientWidth, document.documentElement.scrollWidth]";
         assert_eq!(
