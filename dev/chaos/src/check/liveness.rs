@@ -4,7 +4,7 @@ use super::{Ended, Index, Violation};
 use crate::history::{Answer, How};
 
 /// The time that a take-over may need beyond the lease.
-const SLACK: u64 = 1_000_000_000;
+const SLACK: u64 = 2_000_000_000;
 /// How long after a fault a process may need to find back to its server.
 const RECOVERY: u64 = 1_000_000_000;
 /// The same where another server has to take the place of one that is gone.
@@ -142,7 +142,7 @@ fn check_waits(
         let polled = index.bodies_of(key).any(|body| body.last_from >= from);
         if !claimed && !polled {
             let text = format!(
-                "call {number} waited for longer than a lease and a second, and no call had the key"
+                "call {number} waited for longer than a lease and two seconds, and no call had the key"
             );
             violations.push(Violation {
                 promise: "P5",

@@ -370,7 +370,7 @@ fn p5_a_slow_take_over() {
         .call(3, 2, 2);
     let story = story
         .at(4, 0, Event::Killed { process: 1 })
-        .poll(1_200, 2, 2, 2);
+        .poll(2_200, 2, 2, 2);
     assert_eq!(story.broken(), ["P5"]);
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use idem_core::policy::InFlight;
@@ -16,8 +16,8 @@ use crate::worker::witness::CALL;
 
 /// The operation of all calls.
 const OPERATION: &str = "chaos";
-/// How often a key is called that must come to its end.
-const TRIES: u32 = 5;
+/// For how long a key is called again that must come to its end.
+const TRYING: Duration = Duration::from_secs(10);
 
 /// How a call is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,13 +149,12 @@ impl Caller {
         answer
     }
 
-    /// Calls until the key has an outcome, as it must where nothing is wrong. Several times, since
-    /// a machine that is too busy can lose a lease.
+    /// Calls until the key has an outcome, as it must where nothing is wrong. Again for some time,
+    /// since a machine that is too busy can lose a lease.
     pub(crate) async fn finish(&self, key: &str) {
-        for _ in 0..TRIES {
-            if self.make(key, Plan::plain(self.lease)).await {
-                break;
-            }
+        let begun = Instant::now();
+        while !self.make(key, Plan::plain(self.lease)).await && begun.elapsed() < TRYING {
+            tokio::time::sleep(self.lease).await;
         }
     }
 
