@@ -104,7 +104,7 @@ async fn p1_a_handler_that_loses_its_lease_is_dropped_and_the_next_attempt_runs_
                     call.attempt().to_string()
                 }
             };
-            let layer = layer(&idempotency).lease(Duration::from_secs(1));
+            let layer = layer(&idempotency).lease(Duration::from_secs(3));
             App::new()
                 .wrap(Idempotent::new(layer))
                 .route("/charges", web::post().to(charge))

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -12,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use idem_core::{Idempotency, MemoryStore};
 use idem_http::{IdempotencyLayer, Scoped, header};
+use idem_redis::RedisStore;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tower::ServiceExt as _;
@@ -49,6 +51,13 @@ pub fn layer(idempotency: &Idempotency) -> IdempotencyLayer<Scoped> {
     IdempotencyLayer::new(idempotency.clone())
         .name("tests")
         .scope(|parts| header(parts, USER))
+}
+
+/// A store whose steps may take long: a machine may be busy.
+pub async fn patient_store(url: String) -> RedisStore {
+    let limit = Duration::from_secs(15);
+    let store = RedisStore::builder().url(url).time_limit(limit);
+    store.connect_time_limit(limit).connect().await.unwrap()
 }
 
 /// A request of Alice.

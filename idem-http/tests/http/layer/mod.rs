@@ -18,7 +18,7 @@ mod validation;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use crate::support::{Site, USER, layer, request, send};
+use crate::support::{Site, USER, layer, patient_store, request, send};
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, DATE, LINK, LOCATION, RETRY_AFTER, SET_COOKIE};
 use axum::http::{HeaderMap, HeaderName, Method, Request, StatusCode};
@@ -415,16 +415,8 @@ async fn a_handler_that_panics_releases_the_key_and_the_panic_goes_on() {
 async fn a_hundred_duplicates_at_once_over_two_connections_run_one_body() {
     let server = idem_testkit::RedisServer::start().await.unwrap();
     let sites = [
-        Site::over(Idempotency::new(
-            idem_redis::RedisStore::connect(&server.url())
-                .await
-                .unwrap(),
-        )),
-        Site::over(Idempotency::new(
-            idem_redis::RedisStore::connect(&server.url())
-                .await
-                .unwrap(),
-        )),
+        Site::over(Idempotency::new(patient_store(server.url()).await)),
+        Site::over(Idempotency::new(patient_store(server.url()).await)),
     ];
     let apps = sites
         .each_ref()

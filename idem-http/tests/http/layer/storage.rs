@@ -161,7 +161,9 @@ async fn a_response_is_read_back_as_it_was_recorded() {
 fn a_tokio_runtime_that_ends_leaves_its_requests_to_their_leases() {
     let site = Arc::new(Site::new());
     let app = site.router_of(
-        layer(&site.idempotency).lease(Duration::from_secs(1)),
+        layer(&site.idempotency)
+            .lease(Duration::from_secs(3))
+            .wait(Duration::from_secs(20)),
         |n| n.to_string().into_response(),
     );
     let lookup = idem_http::lookup(site.idempotency.clone())

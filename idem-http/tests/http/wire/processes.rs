@@ -7,12 +7,11 @@ use std::time::Duration;
 use axum::response::IntoResponse as _;
 use axum::routing::get;
 use idem_core::Idempotency;
-use idem_redis::RedisStore;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
 use super::serve;
-use crate::support::{Site, layer};
+use crate::support::{Site, layer, patient_store};
 
 /// How long the test waits for what must come. It is long, for machines under load.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -23,9 +22,7 @@ const URL: &str = "WIRE_REDIS_URL";
 #[tokio::test]
 #[ignore = "this is a process of the test below, which starts it"]
 async fn service() {
-    let store = RedisStore::connect(std::env::var(URL).unwrap())
-        .await
-        .unwrap();
+    let store = patient_store(std::env::var(URL).unwrap()).await;
     let site = Site::over(Idempotency::new(store));
     let runs = site.runs.clone();
     site.close();

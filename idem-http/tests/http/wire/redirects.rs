@@ -160,7 +160,7 @@ impl Middleware for Wrapping {
 
 fn wrapping() -> ClientWithMiddleware {
     // Long enough for a busy machine to send a request.
-    builder(reqwest().timeout(Duration::from_secs(2)))
+    builder(reqwest().timeout(Duration::from_secs(5)))
         .with(Wrapping)
         .build()
 }
