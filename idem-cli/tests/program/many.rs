@@ -32,6 +32,7 @@ pub(crate) async fn redis(url: &str) -> RedisStore {
     RedisStore::builder()
         .url(url)
         .time_limit(LIMIT)
+        .connect_time_limit(LIMIT)
         .connect()
         .await
         .unwrap()
