@@ -57,7 +57,7 @@ const SILENT: &[Row] = &[
     (Woken(Reply),            Released(1),   Runs(2),    Sooner,     1, "store"),
 ];
 
-/// The same on databases: the store gives each step less than a second, and sends what may be sent
+/// The same on databases: the store gives each step three seconds here, and sends what may be sent
 /// again on another connection. So no caller has to be told of it.
 #[rustfmt::skip]
 const SILENT_DATABASE: &[Row] = &[

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use idem::{Begin, Idempotency, RecordState};
+use idem::{Begin, Idempotency, RecordState, UnkeptAction};
 use idem_testkit::{Gate, Mishap, Passing, Proxy, RedisServer};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::log::{Lines, Log};
 use crate::owner::{Call, Does, Failure, Process, describe};
-use crate::server::{Kind, Server, patient};
+use crate::server::{Kind, Server, impatient, patient};
 use crate::support::{LEASE, LONG, eventually};
 use crate::wire::{Leg, Step};
 
@@ -88,8 +88,9 @@ pub(crate) type Row = (At, Leaves, Next, Soon, usize, &'static str);
 
 /// Longer than a caller waits: a key that somebody gets was not freed by the end of such a lease.
 const LONG_LEASE: Duration = Duration::from_secs(3 * LONG.as_secs());
-/// Long enough to claim a key on a busy machine; the case begins at its end.
-const SHORT_LEASE: Duration = Duration::from_millis(500);
+/// Long enough to be renewed on a busy machine. It ends before a store has another connection in
+/// place of one that is silent.
+const SHORT_LEASE: Duration = Duration::from_secs(3 * LEASE.as_secs());
 const TOLD: u64 = 70;
 
 /// Limits the cases that run at once in this process.
@@ -138,7 +139,7 @@ pub(crate) async fn soon(kind: Kind, death: Death, rows: &'static [Row]) {
             .run()
             .await;
         let waits = match row.3 {
-            Soon::AfterLease => stage.lease(),
+            Soon::AfterLease => SHORT_LEASE,
             Soon::Sooner => Duration::ZERO,
         };
         assert!(
@@ -162,17 +163,6 @@ impl Stage {
             kind,
             server,
             log: log.unwrap(),
-        }
-    }
-
-    /// A short lease. A first renewal on a database prepares its statement, which takes a while in
-    /// a build without optimisations; and it ends before the store has another connection in place
-    /// of one that is silent.
-    fn lease(&self) -> Duration {
-        if self.kind == Kind::Redis {
-            LEASE
-        } else {
-            Duration::from_millis(1200)
         }
     }
 }
@@ -218,7 +208,10 @@ impl First {
                 (Caller::There(Box::new(Process::start(&call))), None)
             }
             Death::Dropped | Death::DroppedUnheard | Death::Lost | Death::Silent => {
-                let runtime = call.runtime().await;
+                let runtime = match death {
+                    Death::Silent => impatient(&call.url).await,
+                    _ => call.runtime().await,
+                };
                 let call = tokio::spawn(call.carry_out(runtime.clone()));
                 (Caller::Here(call), Some(runtime))
             }
@@ -251,12 +244,15 @@ struct Case {
     gate: Gate,
     /// Another process, which fails in nothing.
     other: Idempotency,
+    /// That of the next caller. It is connected before the death, so that the caller comes at once.
+    next: Idempotency,
 }
 
 impl Case {
     async fn prepare(stage: Arc<Stage>, name: String, death: Death, row: &'static Row) -> Self {
         let proxy = Proxy::start(&stage.server.url()).await.unwrap();
         let other = patient(&stage.server.url()).await;
+        let next = patient(&stage.server.url()).await;
         Self {
             stage,
             name,
@@ -265,6 +261,7 @@ impl Case {
             proxy,
             gate: Gate::new(),
             other,
+            next,
         }
     }
 
@@ -334,20 +331,22 @@ impl Case {
 
     /// What is there before the first call comes.
     async fn set_up(&self) -> Option<idem::Lease> {
-        let begin = async |lease| {
-            let holder = patient(&self.stage.server.url()).await;
-            let call = holder.operation(&self.name).key("k").lease(lease);
-            match call.begin().await {
-                Ok(Begin::Execute(lease)) => lease,
-                other => panic!("{other:?}"),
-            }
-        };
         match self.row.0 {
             At::On(Step::Subscribe | Step::Watch, _) | At::Woken(_) => {
-                Some(begin(LONG_LEASE).await)
+                let holder = patient(&self.stage.server.url()).await;
+                let call = holder.operation(&self.name).key("k").lease(LONG_LEASE);
+                match call.begin().await {
+                    Ok(Begin::Execute(lease)) => Some(lease),
+                    other => panic!("{other:?}"),
+                }
             }
             At::On(Step::TakeOver, _) | At::Question => {
-                drop(begin(SHORT_LEASE).await);
+                let call = self.other.operation(&self.name).key("k").lease(LONG_LEASE);
+                let abandons = call.errors(|_: &Failure| UnkeptAction::Abandon);
+                let failed = abandons
+                    .run(async || Err::<u64, _>(Failure::Declined))
+                    .await;
+                assert!(matches!(failed, Err(Failure::Declined)), "{failed:?}");
                 eventually("it is abandoned", async || {
                     self.is_left(Leaves::Abandoned(1)).await
                 })
@@ -370,7 +369,7 @@ impl Case {
             At::Question => Does::Asks,
         };
         let lease = match (at, soon) {
-            (_, Soon::AfterLease) => self.stage.lease(),
+            (_, Soon::AfterLease) => SHORT_LEASE,
             // It is kept, although a renewal is lost.
             (At::On(Step::Renew, _), Soon::Sooner) => LEASE * 6,
             (_, Soon::Sooner) => LONG_LEASE,
@@ -504,8 +503,7 @@ impl Case {
     /// What the next caller gets.
     async fn next(&self) -> String {
         let log = Log::open(self.stage.log.port(), &self.name);
-        let idempotency = patient(&self.stage.server.url()).await;
-        let call = idempotency.operation(&self.name).key("k").wait(LONG);
+        let call = self.next.operation(&self.name).key("k").wait(LONG);
         let body = async || {
             let attempt = idem::current().unwrap().attempt();
             log.begins(attempt);

@@ -75,7 +75,7 @@ pub(crate) struct Call {
 
 impl Call {
     pub(crate) async fn runtime(&self) -> Idempotency {
-        server::process(&self.url).await
+        server::patient(&self.url).await
     }
 
     /// Makes the call, and says how it ended.

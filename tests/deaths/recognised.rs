@@ -9,14 +9,14 @@ use idem_testkit::{Gate, Mishap, Passing, Proxy};
 
 use crate::matrix::At;
 use crate::owner::{Failure, describe};
-use crate::server::{Kind, Server, patient, process};
+use crate::server::{Kind, Server, patient};
 use crate::support::{LEASE, LONG, eventually};
 use crate::wire::{Leg, Step};
 
 async fn every_step_is_recognised(kind: Kind) {
     let server = Server::shared(kind).await;
     let proxy = Proxy::start(&server.url()).await.unwrap();
-    let near = process(&server.url_through(&proxy)).await;
+    let near = patient(&server.url_through(&proxy)).await;
     let far = patient(&server.url()).await;
     let passing = Step::ALL.map(|step| (step, step.passing(kind, &proxy)));
     let of = |wanted: Step| {
@@ -36,7 +36,7 @@ async fn every_step_is_recognised(kind: Kind) {
     let waits = near
         .operation("taken")
         .key("k")
-        .lease(LEASE * 2)
+        .lease(LEASE * 6)
         .wait(LONG)
         .run(async || {
             let _ = tokio::time::timeout(LONG / 2, renewed.reached(1)).await;

@@ -1,8 +1,8 @@
 //! The servers under test, each with the store on it.
 
-use idem::store::{Store as _, StoreHandle};
-use idem::{Idempotency, StoreError};
-use idem_redis::RedisStore;
+use std::time::Duration;
+
+use idem::Idempotency;
 #[cfg(feature = "postgres")]
 use idem_testkit::PostgresServer;
 #[cfg(feature = "mysql")]
@@ -10,7 +10,7 @@ use idem_testkit::{MariaDbServer, MySqlServer};
 use idem_testkit::{Proxy, RedisServer};
 use tokio::sync::OnceCell;
 
-use crate::support::{eventually, patient_store};
+use crate::support::{eventually, limited_store, patient_store};
 
 /// The kind of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,27 +114,19 @@ impl Server {
 /// The operation of the first step of a process.
 pub(crate) const FIRST: &str = "first";
 
-/// A process, as far as that can be had inside one: a runtime with connections of its own, and the
-/// limits that a store has by default.
-pub(crate) async fn process(url: &str) -> Idempotency {
-    let connecting = async || match url.split("://").next() {
-        #[cfg(feature = "postgres")]
-        Some("postgres") => Ok(idem::PostgresStore::connect(url).await?.into_handle()),
-        #[cfg(feature = "mysql")]
-        Some("mysql") => Ok(idem::MySqlStore::connect(url).await?.into_handle()),
-        _ => Ok(RedisStore::connect(url).await?.into_handle()),
+/// A process whose store gives up a step on a silent connection: on a database once the next caller
+/// has claimed, on Redis before there is another connection, which takes three seconds.
+pub(crate) async fn impatient(url: &str) -> Idempotency {
+    let limit = if url.starts_with("redis") {
+        Duration::from_millis(900)
+    } else {
+        Duration::from_secs(3)
     };
-    // A busy machine may take longer than a store allows for a connection.
-    let mut connected: Result<StoreHandle, StoreError> = connecting().await;
-    for _ in 0..10 {
-        if connected.as_ref().is_err_and(StoreError::is_retryable) {
-            connected = connecting().await;
-        }
-    }
-    after_its_first_step(Idempotency::new(connected.unwrap())).await
+    after_its_first_step(Idempotency::new(limited_store(url, limit).await)).await
 }
 
-/// Returns a process whose store waits 15 s for each step, so that no step fails on a busy machine.
+/// A process, as far as that can be had inside one: a runtime with connections of its own, whose
+/// store waits 15 s for each step, so that no step fails on a busy machine.
 pub(crate) async fn patient(url: &str) -> Idempotency {
     after_its_first_step(Idempotency::new(patient_store(url).await)).await
 }

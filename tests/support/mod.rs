@@ -149,29 +149,34 @@ impl World {
 const PATIENT: Duration = Duration::from_secs(15);
 
 pub(crate) async fn patient_store(url: &str) -> StoreHandle {
+    limited_store(url, PATIENT).await
+}
+
+/// A store whose steps may take this long. It has as much time as any to connect.
+pub(crate) async fn limited_store(url: &str, limit: Duration) -> StoreHandle {
     match url.split("://").next() {
         #[cfg(feature = "postgres")]
         Some("postgres") => {
             let pool = PgPoolOptions::new().test_before_acquire(false);
             let pool = pool.connect(url).await.unwrap();
-            let store = idem::PostgresStore::builder(pool).time_limit(PATIENT);
+            let store = idem::PostgresStore::builder(pool).time_limit(limit);
             store.build().into_handle()
         }
         #[cfg(feature = "mysql")]
         Some("mysql") => {
             let pool = MySqlPoolOptions::new().test_before_acquire(false);
             let pool = pool.connect(url).await.unwrap();
-            let store = idem::MySqlStore::builder(pool).time_limit(PATIENT);
+            let store = idem::MySqlStore::builder(pool).time_limit(limit);
             store.build().into_handle()
         }
         #[cfg(feature = "sqlite")]
         Some("sqlite") => {
             let pool = idem::sqlx::SqlitePool::connect(url).await.unwrap();
-            let store = idem::SqliteStore::builder(pool).time_limit(PATIENT);
+            let store = idem::SqliteStore::builder(pool).time_limit(limit);
             store.build().into_handle()
         }
         _ => {
-            let store = RedisStore::builder().url(url).time_limit(PATIENT);
+            let store = RedisStore::builder().url(url).time_limit(limit);
             let store = store.connect_time_limit(PATIENT).connect();
             store.await.unwrap().into_handle()
         }
