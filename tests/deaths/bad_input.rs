@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use idem::record::RecordId;
 use idem::{Begin, Error, ErrorAction, Idempotency, Key, Outcome, StoreFailure};
-use idem_redis::RedisStore;
 use idem_testkit::{RedisServer, Reply};
 
 use crate::owner::Failure;
-use crate::support::{LEASE, LONG};
+use crate::support::{LEASE, LONG, patient_store};
 
 type Res<T = u64> = Result<T, Failure>;
 
@@ -24,7 +23,7 @@ struct World {
 impl World {
     async fn start() -> Self {
         let server = RedisServer::start().await.unwrap();
-        let idempotency = Idempotency::new(RedisStore::connect(server.url()).await.unwrap());
+        let idempotency = Idempotency::new(patient_store(&server.url()).await);
         Self {
             server,
             idempotency,

@@ -192,7 +192,7 @@ macro_rules! over {
                             () = has_ended(&mut child) => false,
                         }
                     };
-                    let dies = tokio::time::timeout(LONG, dies).await.expect("it comes there");
+                    let dies = tokio::time::timeout(LONG * 3, dies).await.expect("it comes there");
                     child.kill().await.unwrap();
                     // What it has sent never arrives, and its transaction is rolled back.
                     drop(proxy);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::load::{Res, World, counted};
 
 /// Half of it passes while a body blocks, or while Redis stands still.
-const LEASE: Duration = Duration::from_secs(4);
+const LEASE: Duration = Duration::from_secs(8);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p1_a_body_that_blocks_its_thread_for_less_than_its_lease_costs_no_other_lease() {

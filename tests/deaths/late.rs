@@ -1,12 +1,11 @@
 //! Messages that an owner sent in time, and that arrive while another owner's body runs.
 
 use idem::{Begin, Idempotency, RecordState};
-use idem_redis::RedisStore;
 use idem_testkit::{Gate, Mishap, Proxy, RedisServer};
 
 use crate::owner::{Call, Does};
 use crate::server::Kind;
-use crate::support::{LEASE, LONG, eventually};
+use crate::support::{LEASE, LONG, eventually, patient_store};
 use crate::wire::Step;
 
 /// How many scripts the server has run for clients.
@@ -50,13 +49,14 @@ async fn changes_nothing(step: Step, does: Does) {
         port: server.port(),
         operation: "late".to_owned(),
         does,
-        lease: LEASE,
+        // It ends before the store has another connection in place of one that is silent.
+        lease: LEASE * 2,
     };
     let late = call.runtime().await;
     let first = tokio::spawn(call.carry_out(late));
     tokio::time::timeout(LONG, gate.reached()).await.unwrap();
 
-    let other = Idempotency::new(RedisStore::connect(server.url()).await.unwrap());
+    let other = Idempotency::new(patient_store(&server.url()).await);
     let operation = || other.operation("late").key("k").lease(LONG);
     let Begin::Execute(lease) = operation().wait(LONG).begin().await.unwrap() else {
         panic!("{step:?}: replayed")

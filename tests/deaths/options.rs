@@ -3,12 +3,11 @@
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use idem::{Abandoned, Error, Idempotency, Operation, RecordState, idempotent};
-use idem_redis::RedisStore;
 use idem_testkit::RedisServer;
 
 use crate::log::Lines;
 use crate::owner::{Call, Does, Failure, Process};
-use crate::support::{LEASE, LONG, eventually};
+use crate::support::{LEASE, LONG, eventually, patient_store};
 
 type Res<T = u64> = Result<T, Failure>;
 
@@ -38,12 +37,12 @@ fn start(server: &RedisServer, operation: &str, does: Does) -> Process {
         port: server.port(),
         operation: operation.into(),
         does,
-        lease: LEASE,
+        lease: LEASE * 3,
     })
 }
 
 async fn process(server: &RedisServer) -> Idempotency {
-    Idempotency::new(RedisStore::connect(server.url()).await.unwrap())
+    Idempotency::new(patient_store(&server.url()).await)
 }
 
 fn attempt() -> u64 {
@@ -236,7 +235,7 @@ async fn p8_a_detached_body_dies_with_its_process_as_in_a_crash() {
     let mut owner = start(&server, "detached", Does::Detaches);
     // Its caller is gone by now, and the lease is over unless the body goes on and is renewed.
     eventually("the body goes on", async || {
-        Lines::read(&server, "detached").await.lines() > 20
+        Lines::read(&server, "detached").await.lines() > 60
     })
     .await;
     let info = at(&idempotency, "detached")

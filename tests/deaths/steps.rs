@@ -227,7 +227,7 @@ async fn kill_at(url: &str, key: &str, message: &str, leg: Leg, effects: &Path) 
             }
         }
     };
-    tokio::time::timeout(LONG, dies)
+    tokio::time::timeout(LONG * 3, dies)
         .await
         .expect("the process comes to where it is to die");
     child.kill().await.unwrap();

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::owner::Failure;
 use crate::server::Kind;
-use crate::support::{LONG, eventually};
+use crate::support::{LONG, eventually, patient_store};
 use crate::wire::Step;
 
 type Res<T = u64> = Result<T, Failure>;
@@ -74,7 +74,7 @@ impl World {
 
     /// Another process, whose network is sound.
     async fn far(&self) -> Idempotency {
-        Idempotency::new(RedisStore::connect(self.server.url()).await.unwrap())
+        Idempotency::new(patient_store(&self.server.url()).await)
     }
 }
 
