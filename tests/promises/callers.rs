@@ -56,7 +56,7 @@ crate::over_all_stores! {
                 .operation("p7")
                 .key("k")
                 .fingerprint(&fingerprint)
-                .lease(LEASE)
+                .lease(LEASE * 3)
                 .wait(LONG);
             operation.run(async || Res::Ok(1))
         };
@@ -68,7 +68,7 @@ crate::over_all_stores! {
             .operation("p7")
             .key("k")
             .fingerprint(&1u8)
-            .lease(LEASE)
+            .lease(LEASE * 3)
             .begin()
             .await
             .unwrap();
@@ -223,7 +223,7 @@ crate::over_all_stores! {
         let value = one
             .operation("p9.commit")
             .key("k")
-            .lease(LEASE)
+            .lease(LEASE * 3)
             .run(async || Res::Ok(5))
             .await
             .unwrap();
@@ -232,7 +232,7 @@ crate::over_all_stores! {
         let early = two
             .operation("p9.commit")
             .key("k")
-            .wait(LEASE * 2)
+            .wait(LEASE * 4)
             .run(async || Res::Ok(6))
             .await;
         assert!(matches!(early, Err(Error::InFlight { .. })), "{early:?}");
@@ -407,7 +407,7 @@ crate::over_all_stores! {
     async fn p11_a_waiter_takes_over_when_the_owner_is_gone_and_nobody_wakes_it(world: World) {
         let one = world.process().await;
         let two = world.process().await;
-        crash(&one, "p11.gone", "k", LEASE).await;
+        crash(&one, "p11.gone", "k", LEASE * 3).await;
         let bodies = Arc::new(Bodies::default());
         let waiters: Vec<_> = (0..8)
             .map(|_| {

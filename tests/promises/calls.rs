@@ -130,7 +130,8 @@ crate::over_all_stores! {
         const OPERATION: &str = "calls.lookup";
         let one = world.process().await;
         let two = world.process().await;
-        let operation = || one.operation(OPERATION).key("k").lease(LEASE);
+        let length = LEASE * 3;
+        let operation = || one.operation(OPERATION).key("k").lease(length);
         assert!(matches!(lookup(&two, OPERATION).await, Lookup::Unknown));
         assert_eq!(operation().inspect().await.unwrap(), None);
 
@@ -139,7 +140,7 @@ crate::over_all_stores! {
         };
         let asked = lookup(&two, OPERATION).await;
         assert!(
-            matches!(asked, Lookup::InFlight { attempt: 1, lease_left, .. } if lease_left <= LEASE),
+            matches!(asked, Lookup::InFlight { attempt: 1, lease_left, .. } if lease_left <= length),
             "{asked:?}"
         );
         lease.release().await.unwrap();

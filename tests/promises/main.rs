@@ -25,8 +25,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use idem::{Abandoned, Begin, Error, Idempotency, RecordState, StoreErrorKind, StoreFailure};
-use idem_testkit::{Fault, Step};
+use idem::{
+    Abandoned, Begin, Builder, Error, Idempotency, RecordState, StoreErrorKind, StoreFailure,
+};
+use idem_testkit::{Fault, Faults, Step};
 use support::{Bodies, Failure, LEASE, LONG, World, eventually};
 use tokio::sync::Notify;
 
@@ -138,7 +140,7 @@ over_all_stores! {
         faults.always(Step::Renew, Fault::LoseRequest);
         let bodies = Arc::new(Bodies::default());
         let begun = Arc::new(Notify::new());
-        let first = tokio::spawn({
+        let mut first = tokio::spawn({
             let bodies = bodies.clone();
             let begun = begun.clone();
             async move {
@@ -148,16 +150,19 @@ over_all_stores! {
                 };
                 one.operation("p1.renew")
                     .key("k")
-                    .lease(LEASE)
+                    // The body is stopped a tenth of it before its end: a second.
+                    .lease(LONG / 2)
                     .run(|| bodies.run(body))
                     .await
             }
         });
-        begun.notified().await;
+        tokio::select! {
+            first = &mut first => panic!("it has not begun: {first:?}"),
+            () = begun.notified() => {}
+        }
         let second = two
             .operation("p1.renew")
             .key("k")
-            .lease(LEASE)
             .wait(LONG)
             .run(|| bodies.run(async { Res::Ok(2) }))
             .await
@@ -173,20 +178,22 @@ over_all_stores! {
     }
 
     async fn p1_a_body_longer_than_its_lease_keeps_it_by_renewal(world: World) {
-        let one = world.process().await;
-        let two = world.process().await;
+        let one = world.faulty().await;
+        let two = world.faulty().await;
         let bodies = Arc::new(Bodies::default());
-        let call = |idempotency: Idempotency| {
+        let call = |(builder, faults): (Builder, Faults)| {
             let bodies = bodies.clone();
+            let idempotency = builder.build();
             async move {
                 let body = async {
-                    tokio::time::sleep(LEASE * 5).await;
+                    // One comes after each third of the lease.
+                    faults.reached(Step::Renew, 4).await;
                     Res::Ok(1)
                 };
                 idempotency
                     .operation("p1.long")
                     .key("k")
-                    .lease(LEASE * 2)
+                    .lease(LEASE * 6)
                     .wait(LONG)
                     .run(|| bodies.run(body))
                     .await
@@ -304,7 +311,7 @@ over_all_stores! {
         let Begin::Execute(late) = one
             .operation("p3.hand")
             .key("k")
-            .lease(LEASE)
+            .lease(LEASE * 3)
             .begin()
             .await
             .unwrap()
@@ -314,7 +321,6 @@ over_all_stores! {
         let Begin::Execute(current) = two
             .operation("p3.hand")
             .key("k")
-            .lease(LEASE)
             .wait(LONG)
             .begin()
             .await
@@ -355,7 +361,7 @@ over_all_stores! {
             async move {
                 one.operation("p3.value")
                     .key("k")
-                    .lease(LEASE)
+                    .lease(LEASE * 3)
                     .run(|| async {
                         begun.notify_one();
                         // A body that does not yield continues.
@@ -433,7 +439,7 @@ over_all_stores! {
     async fn p5_after_a_crash_the_next_call_runs_the_body_as_the_next_attempt(world: World) {
         let one = world.process().await;
         let two = world.process().await;
-        crash(&one, "p5.rerun", "k", LEASE).await;
+        crash(&one, "p5.rerun", "k", LEASE * 3).await;
         let attempt = two
             .operation("p5.rerun")
             .key("k")
@@ -466,7 +472,7 @@ over_all_stores! {
             Err(Error::InFlight { .. })
         ));
         for key in ["settled", "forgotten"] {
-            crash(&idempotency, "p5.reject", key, LEASE).await;
+            crash(&idempotency, "p5.reject", key, LEASE * 3).await;
             assert!(matches!(
                 call(key).await,
                 Err(Error::Abandoned { attempt: 1, .. })
@@ -547,14 +553,14 @@ over_all_stores! {
             ),
             (101, 0)
         );
-        crash(&idempotency, "p5.reconcile", "found", LEASE).await;
+        crash(&idempotency, "p5.reconcile", "found", LEASE * 3).await;
         assert_eq!(call("found", Ok(Some(7))).await.unwrap(), 7);
         assert_eq!(call("found", Ok(Some(8))).await.unwrap(), 7);
-        crash(&idempotency, "p5.reconcile", "lost", LEASE).await;
+        crash(&idempotency, "p5.reconcile", "lost", LEASE * 3).await;
         assert_eq!(call("lost", Ok(None)).await.unwrap(), 102);
         // An error reaches the caller, and the next call asks again at once, as the next attempt:
         // its lease is not waited for.
-        crash(&idempotency, "p5.reconcile", "unknown", LEASE).await;
+        crash(&idempotency, "p5.reconcile", "unknown", LEASE * 3).await;
         assert!(matches!(
             call("unknown", Err("bank is down")).await,
             Err(Failure::Asked("bank is down"))

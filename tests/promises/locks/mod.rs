@@ -152,7 +152,7 @@ crate::over_all_stores! {
         let two = world.process().await;
         faults.always(Step::Renew, Fault::LoseRequest);
         let late = lock(&one, "locks.late")
-            .lease(LEASE)
+            .lease(LEASE * 3)
             .acquire()
             .await
             .unwrap();
@@ -179,7 +179,7 @@ crate::over_all_stores! {
         let (begun, begins) = tokio::sync::oneshot::channel();
         let stalled = tokio::task::spawn_blocking(move || {
             let runtime = one_thread();
-            runtime.block_on(lock(&one, "locks.stalled").lease(LEASE).run(async |_| {
+            runtime.block_on(lock(&one, "locks.stalled").lease(LEASE * 3).run(async |_| {
                 begun.send(()).unwrap();
                 // The whole runtime, the renewals too.
                 stalls.recv().unwrap();
@@ -206,7 +206,7 @@ crate::over_all_stores! {
         tokio::task::spawn_blocking(move || {
             let runtime = one_thread();
             let lock = runtime
-                .block_on(lock(&one, "locks.ended").lease(LEASE).acquire())
+                .block_on(lock(&one, "locks.ended").lease(LEASE * 3).acquire())
                 .unwrap();
             runtime.spawn(async move {
                 let _held = lock;
@@ -265,8 +265,9 @@ crate::over_all_stores! {
                 .await
                 .unwrap();
             assert_eq!(held.fencing_number(), number);
-            for _ in 0..3 {
-                faults.next(Step::Release, Fault::Refuse);
+            let gate = Gate::new();
+            for fault in [Fault::Refuse, Fault::Refuse, Fault::Hang(gate.clone())] {
+                faults.next(Step::Release, fault);
             }
             if number == 2 {
                 let released = held.release().await;
@@ -275,6 +276,7 @@ crate::over_all_stores! {
             drop(held);
             let unfinished = one.shutdown(Duration::ZERO).await.unwrap_err();
             assert_eq!(unfinished.steps, 1, "{unfinished}");
+            gate.open();
             one.shutdown(LONG).await.unwrap();
         }
         let next = lock(&two, "locks.release")

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use idem::{Error, ErrorAction, Idempotency, sqlx};
 
+use crate::support::LONG;
+
 #[derive(Debug, thiserror::Error, serde::Serialize, serde::Deserialize)]
 enum Failure {
     #[error("kept")]
@@ -69,7 +71,7 @@ macro_rules! over {
             let url = $url;
             let url: String = url(folder.path().display().to_string()).await;
             let pool = sqlx::$Pool::connect(&url).await.unwrap();
-            let store = idem::$Store::new(pool.clone());
+            let store = idem::$Store::builder(pool.clone()).time_limit(LONG).build();
             store.migrate().await.unwrap();
             let idempotency = Idempotency::new(store);
             let firsts =

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use idem::sqlx::{self, SqlitePool, SqliteTransaction};
 use idem::{Error, Idempotency, SqliteStore};
+use tokio::sync::Notify;
+
+use crate::support::{LEASE, LONG};
 
 #[derive(Debug, thiserror::Error)]
 enum OrderError {
@@ -27,7 +30,7 @@ impl Shop {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite://{}/shop.db?mode=rwc", folder.path().display());
         let pool = SqlitePool::connect(&url).await.unwrap();
-        let store = SqliteStore::new(pool.clone());
+        let store = SqliteStore::builder(pool.clone()).time_limit(LONG).build();
         store.migrate().await.unwrap();
         sqlx::raw_sql("CREATE TABLE orders (item TEXT NOT NULL)")
             .execute(&pool)
@@ -271,7 +274,7 @@ async fn beside_a_transaction_a_step_is_recorded_at_once_and_removed_after_its_c
         assert_eq!(placed.await.is_err(), fails);
     }
     assert_eq!(runs.load(Ordering::SeqCst), 1);
-    idempotency.shutdown(crate::support::LONG).await.unwrap();
+    idempotency.shutdown(LONG).await.unwrap();
     assert!(!has_run(order()).await);
 }
 
@@ -299,14 +302,19 @@ async fn a_step_in_the_transaction_of_its_call_goes_on_with_the_run_of_an_earlie
         Err::<u32, _>(OrderError::Declined)
     });
     failed.await.unwrap_err();
-    let cut = shop.order().lease("200ms").run(|| async {
+    let charged = Notify::new();
+    let cut = shop.order().lease(LEASE * 3).run(|| async {
         charge().await?;
+        charged.notify_one();
         std::future::pending::<Result<u32, OrderError>>().await
     });
-    let cut = tokio::time::timeout(Duration::from_millis(100), cut).await;
-    assert!(cut.is_err(), "{cut:?}");
+    tokio::select! {
+        cut = cut => panic!("{cut:?}"),
+        () = charged.notified() => {}
+    }
     for fails in [true, false] {
-        let placed = shop.order().transaction(&shop.pool, async |tx| {
+        let order = shop.order().wait(LONG);
+        let placed = order.transaction(&shop.pool, async |tx| {
             let step = idem::step_with("charge").run_in(tx, async |_| {
                 Ok::<_, OrderError>(runs.fetch_add(1, Ordering::SeqCst) + 1)
             });
@@ -357,7 +365,6 @@ macro_rules! over {
             use idem::{sqlx::$Pool as Pool, $Store as Store};
 
             use super::*;
-            use crate::support::LONG;
 
             struct Bank {
                 pool: Pool,
@@ -370,7 +377,7 @@ macro_rules! over {
                 async fn open(operation: &'static str) -> Self {
                     let url = idem_testkit::$server::shared().await.unwrap().url();
                     let pool = Pool::connect(&url).await.unwrap();
-                    let store = Store::new(pool.clone());
+                    let store = Store::builder(pool.clone()).time_limit(LONG).build();
                     store.migrate().await.unwrap();
                     Self {
                         pool,
