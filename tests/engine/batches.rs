@@ -8,10 +8,12 @@ use idem_redis::RedisStore;
 use idem_testkit::RedisServer;
 use tokio::task::JoinSet;
 
+use crate::support::patient_store;
+
 type Res<T = u32> = Result<T, Error>;
 
 async fn runtime(server: &RedisServer) -> Idempotency {
-    Idempotency::new(RedisStore::connect(server.url()).await.unwrap())
+    Idempotency::new(patient_store(&server.url()).await)
 }
 
 async fn call(idempotency: Idempotency, key: u32) -> Res {
@@ -66,7 +68,8 @@ async fn callers_that_go_away_take_nobody_along() {
 #[tokio::test(flavor = "multi_thread")]
 async fn p4_callers_are_answered_while_the_runtime_of_another_caller_is_not_driven() {
     let server = RedisServer::start().await.unwrap();
-    let idempotency = runtime(&server).await;
+    // With the limits that a store has by default.
+    let idempotency = Idempotency::new(RedisStore::connect(server.url()).await.unwrap());
     let other = idempotency.clone();
     let (polled, is_polled) = mpsc::channel();
     let (over, is_over) = mpsc::channel::<()>();

@@ -71,14 +71,19 @@ async fn pool(dir: &Path, connections: u32) -> SqlitePool {
         .create_if_missing(true);
     let options = SqlitePoolOptions::new()
         .max_connections(connections)
-        .acquire_timeout(Duration::from_secs(2));
+        .acquire_timeout(LONG);
     let pool = options.connect_with(file).await.unwrap();
-    SqliteStore::new(pool.clone()).migrate().await.unwrap();
+    patient(&pool).migrate().await.unwrap();
     sqlx::query("CREATE TABLE IF NOT EXISTS charges (number INTEGER)")
         .execute(&pool)
         .await
         .unwrap();
     pool
+}
+
+/// A store in it whose steps wait for a busy machine.
+fn patient(pool: &SqlitePool) -> SqliteStore {
+    SqliteStore::builder(pool.clone()).time_limit(LONG).build()
 }
 
 async fn charges(pool: &SqlitePool) -> i64 {
@@ -115,7 +120,7 @@ fn app(
 async fn p2_a_handler_that_takes_the_last_connection_of_the_stores_pool_is_recorded_all_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool(dir.path(), 1).await;
-    let idempotency = Idempotency::new(SqliteStore::new(pool.clone()));
+    let idempotency = Idempotency::new(patient(&pool));
     let may_end = Arc::new(Notify::new());
     let begun = Arc::new(Notify::new());
     let app = app(
@@ -231,7 +236,7 @@ async fn p1_duplicates_at_once_run_one_handler_whatever_the_pool_is() {
         let pool = pool(dir.path(), connections).await;
         let runs = Arc::new(AtomicUsize::new(0));
         let app = |pool: &SqlitePool| {
-            let idempotency = Idempotency::new(SqliteStore::new(pool.clone()));
+            let idempotency = Idempotency::new(patient(pool));
             let pool = pool.clone();
             let runs = runs.clone();
             let handler = async move || -> Response {

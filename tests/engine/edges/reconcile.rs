@@ -49,7 +49,8 @@ async fn asks_at_once(world: World) {
     // The first two questions have no answer; the third is that nothing was done.
     let answers = AtomicU32::new(0);
     let all = (0..12).map(|n| {
-        let asking = call(&processes[n % 2], "at once").reconcile(async || {
+        let call = call(&processes[n % 2], "at once").lease(LONG);
+        let asking = call.reconcile(async || {
             let _asking = questions.begin();
             tokio::task::yield_now().await;
             match answers.fetch_add(1, SeqCst) {

@@ -29,8 +29,7 @@ fn p1_leases_are_renewed_on_each_tokio_runtime_whatever_becomes_of_the_others() 
             .build()
             .unwrap()
     };
-    let store = MemoryStore::new();
-    let idempotency = Idempotency::new(store.clone());
+    let (idempotency, faults) = faulty(&MemoryStore::new());
     let ended = runtime();
     let parked = runtime();
     let live = runtime();
@@ -49,9 +48,10 @@ fn p1_leases_are_renewed_on_each_tokio_runtime_whatever_becomes_of_the_others() 
         let long = idempotency
             .operation("op")
             .key("k")
-            .lease(LEASE)
+            .lease(LEASE * 3)
             .run(async || {
-                tokio::time::sleep(LEASE * 3).await;
+                // One comes after each third of the lease.
+                faults.reached(Step::Renew, 4).await;
                 Res::Ok(1)
             });
         assert_eq!(long.await.unwrap().into_inner(), 1);
@@ -71,15 +71,15 @@ fn p1_leases_are_renewed_where_all_threads_for_blocking_work_are_busy() {
     let (busy, wait) = std::sync::mpsc::channel::<()>();
     runtime.spawn_blocking(move || wait.recv());
     let outcome = runtime.block_on(async {
-        let idempotency = Idempotency::new(MemoryStore::new());
+        let (idempotency, faults) = faulty(&MemoryStore::new());
         let body = async || {
-            tokio::time::sleep(LEASE * 2).await;
+            faults.reached(Step::Renew, 4).await;
             Ok::<_, Error>(7)
         };
         idempotency
             .operation("edges")
             .key("busy")
-            .lease(LEASE)
+            .lease(LEASE * 3)
             .run(body)
             .await
     });

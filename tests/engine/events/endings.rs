@@ -20,6 +20,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tracing::Event;
 use tracing::field::{Field, Visit};
 
+use crate::support::LONG;
 use crate::support::events::{AtEachEvent, logging};
 
 #[derive(Debug, Serialize, Deserialize, thiserror::Error)]
@@ -233,7 +234,7 @@ impl Shop {
             .connect("sqlite::memory:")
             .await
             .unwrap();
-        let store = SqliteStore::new(pool.clone());
+        let store = SqliteStore::builder(pool.clone()).time_limit(LONG).build();
         store.migrate().await.unwrap();
         let builder = Idempotency::builder(store);
         #[cfg(feature = "encryption")]

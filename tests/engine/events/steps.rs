@@ -358,7 +358,9 @@ async fn p5_p12_a_transaction_that_runs_after_the_hold_has_ended_says_so() {
         .connect("sqlite::memory:")
         .await
         .unwrap();
-    let store = idem::SqliteStore::new(pool.clone());
+    let store = idem::SqliteStore::builder(pool.clone())
+        .time_limit(LONG)
+        .build();
     store.migrate().await.unwrap();
     let idempotency = idem::Idempotency::new(store);
     let call = || {

@@ -9,12 +9,12 @@ use idem::store::record::{RecordId, Release, ReleaseTo, Removed};
 use idem::store::trail::{self, Decision, Ended, Entry, Trail};
 use idem::store::{AdminStore as _, Store as _};
 use idem::{Error, Idempotency, Key, MemoryStore, RecordState, StoreErrorKind};
-use idem_redis::RedisStore;
 use idem_testkit::{Fault, FaultStore, Gate, ManualClock, Step};
+use tokio::sync::Notify;
 
 use super::Log;
 use crate::over_both_stores;
-use crate::support::{LEASE, LONG, World, eventually};
+use crate::support::{LEASE, LONG, World, eventually, patient_store};
 
 fn id(operation: &str, key: &str) -> RecordId {
     RecordId::new(operation, &Key::encode(key).unwrap()).unwrap()
@@ -24,7 +24,7 @@ fn id(operation: &str, key: &str) -> RecordId {
 async fn entries(world: &World, id: &RecordId) -> Vec<Entry> {
     match world {
         World::Memory(store) => Trail::new(store).of(id, 100).await.unwrap(),
-        World::Redis(url) => Trail::new(&RedisStore::connect(url).await.unwrap())
+        World::Redis(url) => Trail::new(&patient_store(url).await)
             .of(id, 100)
             .await
             .unwrap(),
@@ -42,13 +42,19 @@ fn done() -> Ended {
 
 over_both_stores! {
     async fn p12_who_changed_a_record_by_hand_stays_known_when_it_is_gone(world: World) {
-        let idempotency = world.builder().await.lease(LEASE).build();
+        let idempotency = world.builder().await.lease(LEASE * 3).build();
         let id = id("trail.by_hand", "k");
         let call = || idempotency.operation("trail.by_hand").key("k");
         let abandon = async || {
-            tokio::time::timeout(LEASE / 10, call().run(pending::<Result<u32, Error>>))
-                .await
-                .unwrap_err();
+            let begun = Notify::new();
+            let cut = call().run(async || {
+                begun.notify_one();
+                pending::<Result<u32, Error>>().await
+            });
+            tokio::select! {
+                cut = cut => panic!("{cut:?}"),
+                () = begun.notified() => {}
+            }
             let state = async || call().inspect().await.unwrap().unwrap().state;
             eventually("it is abandoned", async || {
                 state().await == RecordState::Abandoned

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem::{Duplicate, Error, Idempotency};
-use idem_redis::RedisStore;
 use idem_testkit::RedisServer;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
 use super::{Res, TTL};
-use crate::support::{Bodies, LONG};
+use crate::support::{Bodies, LONG, patient_store};
 
 const EACH: u32 = 50;
 
@@ -57,7 +56,7 @@ async fn submissions(
 #[ignore = "this is the second process of the tests beside it, which start it"]
 async fn second() {
     let variable = |name: &str| std::env::var(format!("TOKENS_{name}")).unwrap();
-    let process = Idempotency::new(RedisStore::connect(variable("URL")).await.unwrap());
+    let process = Idempotency::new(patient_store(&variable("URL")).await);
     let duplicate = if variable("DUPLICATE") == "Reject" {
         Duplicate::Reject
     } else {
@@ -79,7 +78,7 @@ async fn second() {
 /// The answers and the number of bodies of a hundred submissions over this process and another.
 async fn hundred(duplicate: Duplicate) -> (Vec<String>, u32) {
     let url = RedisServer::shared().await.unwrap().url();
-    let process = Idempotency::new(RedisStore::connect(&url).await.unwrap());
+    let process = Idempotency::new(patient_store(&url).await);
     let token = process
         .operation("t.processes")
         .issue("ada", TTL)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use idem::{Error, Idempotency, RedisStore};
+use idem::{Error, Idempotency};
 use idem_testkit::RedisServer;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
@@ -13,7 +13,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinSet;
 
 use super::{V1, V2, from_v1};
-use crate::support::LONG;
+use crate::support::{LONG, patient_store};
 
 /// Calls at once for each key, in each process.
 const CALLS: usize = 3;
@@ -94,18 +94,6 @@ async fn call(idempotency: Idempotency, build: Build, key: String) {
     }
 }
 
-async fn runtime(url: &str) -> Idempotency {
-    match url.split_once(':').unwrap().0 {
-        #[cfg(feature = "postgres")]
-        "postgres" => Idempotency::new(idem::PostgresStore::connect(url).await.unwrap()),
-        #[cfg(feature = "mysql")]
-        "mysql" => Idempotency::new(idem::MySqlStore::connect(url).await.unwrap()),
-        #[cfg(feature = "sqlite")]
-        "sqlite" => Idempotency::new(idem::SqliteStore::connect(url).await.unwrap()),
-        _ => Idempotency::new(RedisStore::connect(url).await.unwrap()),
-    }
-}
-
 /// A process: reads keys, and says what became of its calls. Without a store it is a test that has
 /// nothing to do.
 #[tokio::test]
@@ -121,7 +109,7 @@ async fn process() {
     } else {
         Build::Before
     };
-    let idempotency = runtime(&url).await;
+    let idempotency = Idempotency::new(patient_store(&url).await);
     let mut calls = JoinSet::new();
     let mut keys = BufReader::new(tokio::io::stdin()).lines();
     while let Some(key) = keys.next_line().await.unwrap() {
@@ -242,7 +230,9 @@ async fn two_builds_share_the_outcomes_of_changed_types_in_a_table_of_mariadb() 
 #[tokio::test]
 async fn two_builds_share_the_outcomes_of_changed_types_in_a_file_of_sqlite() {
     let dir = tempfile::tempdir().unwrap();
-    share_outcomes(&format!("sqlite://{}/idem.db", dir.path().display())).await;
+    let url = format!("sqlite://{}/idem.db", dir.path().display());
+    idem::SqliteStore::connect(&url).await.unwrap();
+    share_outcomes(&url).await;
 }
 
 async fn share_outcomes(url: &str) {
