@@ -231,15 +231,19 @@ impl Process {
     /// Stops it, and returns when it stands still.
     pub(crate) async fn stop(&self) {
         self.signal("-STOP").await;
-        eventually("the process is stopped", async || self.state().await == 'T').await;
+        eventually("the process is stopped", async || self.stands_still()).await;
     }
 
-    /// Its state, as the kernel names it.
-    async fn state(&self) -> char {
-        let stat = format!("/proc/{}/stat", self.child.id().unwrap());
-        let stat = tokio::fs::read_to_string(stat).await.unwrap();
-        let state = stat.rsplit(')').next().unwrap().trim_start();
-        state.chars().next().unwrap()
+    /// Whether all its threads are stopped: a signal reaches one after the other.
+    fn stands_still(&self) -> bool {
+        let threads = format!("/proc/{}/task", self.child.id().unwrap());
+        std::fs::read_dir(threads).unwrap().all(|thread| {
+            // One that has ended has no state.
+            let stat = std::fs::read_to_string(thread.unwrap().path().join("stat"));
+            let stat = stat.unwrap_or_default();
+            let state = stat.rsplit(')').next().unwrap().trim_start();
+            state.is_empty() || state.starts_with('T')
+        })
     }
 
     /// Lets it go on.

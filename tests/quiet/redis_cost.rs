@@ -45,7 +45,7 @@ impl Counted {
                 )
             })
             .filter(|(command, _)| {
-                !["info", "config|resetstat", "ping"].contains(&command.as_str())
+                !["info", "config|resetstat", "ping", "time"].contains(&command.as_str())
             })
             .collect()
     }

@@ -168,22 +168,21 @@ impl RedisCluster {
     }
 
     async fn is_settled(&self) -> bool {
+        let replica = ["role:slave", "master_link_status:up"];
         let mut masters = 0;
         let mut served = 0;
         for node in &self.nodes {
             if says(node, "replication", &["role:master"]).await {
                 masters += 1;
                 served += replicas(node).await;
-            } else if !says(
-                node,
-                "replication",
-                &["role:slave", "master_link_status:up"],
-            )
-            .await
-            {
+            } else if !says(node, "replication", &replica).await {
                 return false;
             }
-            if !informed(node, &[SERVES]).await {
+        }
+        // A node that has just come back may take itself for a master, and is none to the others.
+        let size = format!("cluster_size:{masters}");
+        for node in &self.nodes {
+            if !informed(node, &[SERVES, &size]).await {
                 return false;
             }
         }

@@ -17,7 +17,7 @@ use super::port::HeldPort;
 use super::process::Process;
 
 /// How many times the server is asked whether it is ready, each time after a pause.
-const ASKED: u32 = 3000;
+const ASKED: u32 = 9000;
 const PAUSE: Duration = Duration::from_millis(20);
 /// `PostgreSQL` says so while a process of the killed server lives on, which is for a moment.
 const STILL_HELD: &str = "shared memory block";
@@ -181,7 +181,7 @@ impl Database {
         }
         Err(io::Error::new(
             io::ErrorKind::TimedOut,
-            "the server was not ready within 60 s of its start",
+            "the server was not ready within 180 s of its start",
         ))
     }
 

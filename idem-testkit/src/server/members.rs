@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 use super::{RedisServer, Reply};
 
 /// A server that is stopped is passed over after this time.
-const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 /// How often it is looked whether something has come true, and the pause between two looks:
 /// Sentinels that did not agree on one of them try again after twice their time limit, on a loaded
 /// machine more than once.

@@ -30,9 +30,9 @@ free() {
     [ -f "$of_postgres" ] && ipcrm -m $(sed -n '7s/.* //p' "$of_postgres")
 }
 # A signal is sent to a process, and its other threads run on until one of them has taken it. This
-# waits for that, for a second at most.
+# waits for that, for ten seconds at most.
 stopped() {
-    tries=100
+    tries=1000
     for process; do
         while [ "$tries" -gt 0 ] && grep -q '^State:[[:space:]][^TZX]' "/proc/$process/task/"*/status; do
             tries=$((tries - 1))
@@ -63,7 +63,7 @@ stopped() {
     children=$(cat "/proc/$server/task/"*/children)
     kill -STOP "$server" $children
     free
-    rm -rf -- "$dir"
+    for try in 1 2 3 4 5 6 7 8 9; do rm -rf -- "$dir" && break; sleep 0.1; done
     # The server last: its end is the end of this, and children that are stopped would stay so.
     kill -KILL $children "$server"
 ) 2>/dev/null &

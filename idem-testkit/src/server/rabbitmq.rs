@@ -20,12 +20,11 @@ export RABBITMQ_NODENAME="idem$port@localhost" RABBITMQ_DIST_PORT="$dist"
 export RABBITMQ_MNESIA_BASE="$dir/mnesia" RABBITMQ_LOG_BASE="$dir/log.d" RABBITMQ_LOGS=- RABBITMQ_PID_FILE="$dir/pid"
 export RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="-start_epmd false -kernel inet_dist_use_interface {127,0,0,1} +S 2:2"
 cd "$dir"
-if command -v setpriv >/dev/null; then
-    setpriv --pdeathsig KILL epmd -port "$epmd" -address 127.0.0.1 &
-else
-    epmd -port "$epmd" -address 127.0.0.1 &
-fi
-until epmd -port "$epmd" -names >/dev/null 2>&1; do sleep 0.05; done
+dies=$(command -v setpriv) && dies="$dies --pdeathsig KILL"
+until epmd -port "$epmd" -names >/dev/null 2>&1; do
+    kill -0 "$!" 2>/dev/null || { $dies epmd -port "$epmd" -address 127.0.0.1 & }
+    sleep 0.05
+done
 # The script's word for "replace this shell by the node".
 export detached=1
 exec "$server"

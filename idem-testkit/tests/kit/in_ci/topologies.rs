@@ -29,8 +29,22 @@ async fn copied(servers: &[RedisServer], copies: usize) {
     panic!("not in {copies} places in 30 s");
 }
 
+/// Plays something through again if a server was taken for dead that lives, as on a busy machine.
+async fn until_only_the_dead_are_replaced(plays: impl AsyncFn() -> bool) {
+    for _ in 0..5 {
+        if plays().await {
+            return;
+        }
+    }
+    panic!("a server was taken for dead that lives, five times");
+}
+
 #[tokio::test]
 async fn sentinels_put_a_replica_in_the_place_of_a_dead_master_which_comes_back_as_a_replica() {
+    until_only_the_dead_are_replaced(a_master_dies_under_sentinels).await;
+}
+
+async fn a_master_dies_under_sentinels() -> bool {
     let redis = RedisSentinels::start().await.unwrap();
     assert_eq!((redis.servers().len(), redis.sentinels().len()), (3, 3));
     let ports: Vec<_> = redis
@@ -42,13 +56,17 @@ async fn sentinels_put_a_replica_in_the_place_of_a_dead_master_which_comes_back_
         redis.url(),
         format!("redis+sentinel://{}/main", ports.join(","))
     );
-    assert_eq!(redis.master().await.unwrap(), 0);
+    if redis.master().await.unwrap() != 0 {
+        return false;
+    }
     redis.servers()[0].cli(&["SET", "a", "1"]).await.unwrap();
     copied(redis.servers(), 3).await;
     redis.servers()[0].kill().unwrap();
     redis.sentinels()[0].kill().unwrap();
     let master = redis.failed_over(0).await.unwrap();
-    assert_eq!(redis.master().await.unwrap(), master);
+    if redis.master().await.unwrap() != master {
+        return false;
+    }
     assert_eq!(
         redis.servers()[master].cli(&["GET", "a"]).await.unwrap(),
         Reply::Value(b"1".into())
@@ -56,6 +74,9 @@ async fn sentinels_put_a_replica_in_the_place_of_a_dead_master_which_comes_back_
     redis.servers()[0].restart().await.unwrap();
     redis.sentinels()[0].restart().await.unwrap();
     redis.settled().await.unwrap();
+    if redis.master().await.unwrap() != master {
+        return false;
+    }
     assert_eq!(role(&redis.servers()[0]).await, "slave");
     assert_eq!(
         redis.servers()[0].cli(&["GET", "a"]).await.unwrap(),
@@ -64,10 +85,15 @@ async fn sentinels_put_a_replica_in_the_place_of_a_dead_master_which_comes_back_
     // The promoted one stays what it is when it is started again at once.
     redis.servers()[master].restart().await.unwrap();
     assert_eq!(role(&redis.servers()[master]).await, "master");
+    true
 }
 
 #[tokio::test]
 async fn a_cluster_puts_a_replica_in_the_place_of_a_dead_master_which_comes_back_as_a_replica() {
+    until_only_the_dead_are_replaced(a_master_of_a_cluster_dies).await;
+}
+
+async fn a_master_of_a_cluster_dies() -> bool {
     let cluster = RedisCluster::start().await.unwrap();
     assert_eq!(cluster.nodes().len(), 6);
     let ports: Vec<_> = cluster.nodes()[..3]
@@ -78,8 +104,10 @@ async fn a_cluster_puts_a_replica_in_the_place_of_a_dead_master_which_comes_back
         cluster.url(),
         format!("redis+cluster://{}", ports.join(","))
     );
-    assert_eq!(cluster.master_of(KEYS[0]).await.unwrap(), 0);
-    assert_eq!(cluster.master_of(KEYS[1]).await.unwrap(), 2);
+    let [first, last] = KEYS.map(|key| cluster.master_of(key));
+    if (first.await.unwrap(), last.await.unwrap()) != (0, 2) {
+        return false;
+    }
     let moved = cluster.nodes()[0]
         .cli(&["SET", KEYS[1], "1"])
         .await
@@ -104,8 +132,11 @@ async fn a_cluster_puts_a_replica_in_the_place_of_a_dead_master_which_comes_back
     );
     cluster.nodes()[2].restart().await.unwrap();
     cluster.settled().await.unwrap();
+    if cluster.master_of(KEYS[1]).await.unwrap() != master {
+        return false;
+    }
     assert_eq!(role(&cluster.nodes()[2]).await, "slave");
-    assert_eq!(cluster.master_of(KEYS[1]).await.unwrap(), master);
+    true
 }
 
 #[tokio::test]
