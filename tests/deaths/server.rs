@@ -114,8 +114,8 @@ impl Server {
 /// The operation of the first step of a process.
 pub(crate) const FIRST: &str = "first";
 
-/// A process whose store gives up a step on a silent connection: on a database once the next caller
-/// has claimed, on Redis before there is another connection, which takes three seconds.
+/// A process whose store gives up a step on a silent connection. On a database the next caller has
+/// claimed by then. On Redis, a claim fails twice before there is another connection.
 pub(crate) async fn impatient(url: &str) -> Idempotency {
     let limit = if url.starts_with("redis") {
         Duration::from_millis(900)
@@ -125,7 +125,7 @@ pub(crate) async fn impatient(url: &str) -> Idempotency {
     after_its_first_step(Idempotency::new(limited_store(url, limit).await)).await
 }
 
-/// A process, as far as that can be had inside one: a runtime with connections of its own, whose
+/// A process, as far as that can be had inside one: a runtime with connections of its own. Its
 /// store waits 15 s for each step, so that no step fails on a busy machine.
 pub(crate) async fn patient(url: &str) -> Idempotency {
     after_its_first_step(Idempotency::new(patient_store(url).await)).await
