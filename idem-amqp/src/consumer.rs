@@ -39,7 +39,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// The retry queues are `<queue>.retry.1s`, `.10s`, `.60s` and `.600s`, the first declared at the
 /// start, the others when they are needed: durable quorum queues that dead-letter back in the mode
 /// `at-least-once`, and refuse messages when they are full. In these queues a pause is at most ten
-/// minutes.
+/// minutes. A queue that was just declared gets its first message after three seconds: before, a
+/// RabbitMQ that is killed can forget it.
 ///
 /// The handlers run in the task that awaits [`run`](Self::run).
 ///

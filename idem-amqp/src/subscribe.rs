@@ -93,7 +93,7 @@ pub(crate) async fn deliveries(
 ) -> Result<Deliveries<'_, Ticket<'_>>, Fault> {
     // Declared now, so that a refusal is an error of the start.
     if queue.retry_queue.is_none() {
-        channels.retry_queue(&queue, Duration::ZERO).await?;
+        channels.declare_retry_queue(&queue, Duration::ZERO).await?;
     }
     // To its end: if this future is dropped, a consumer that has begun must still be cancelled.
     let beginning = run_to_end(Subscription::begin(
