@@ -10,7 +10,7 @@ use idem_testkit::{MariaDbServer, MySqlServer};
 use idem_testkit::{Proxy, RedisServer};
 use tokio::sync::OnceCell;
 
-use crate::support::{eventually, limited_store, patient_store};
+use crate::support::{connected, eventually, limited_store, patient_store};
 
 /// The kind of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,12 +51,8 @@ impl Server {
             #[cfg(feature = "postgres")]
             Kind::Postgres => {
                 let server = PostgresServer::shared().await.unwrap();
-                idem::PostgresStore::connect(server.url())
-                    .await
-                    .unwrap()
-                    .migrate()
-                    .await
-                    .unwrap();
+                let connect = async || idem::PostgresStore::connect(server.url()).await;
+                connected(connect).await.migrate().await.unwrap();
                 Self::Postgres(server)
             }
             #[cfg(feature = "mysql")]
@@ -76,12 +72,8 @@ impl Server {
 
     #[cfg(feature = "mysql")]
     async fn with_table(self) -> Self {
-        idem::MySqlStore::connect(self.url())
-            .await
-            .unwrap()
-            .migrate()
-            .await
-            .unwrap();
+        let connect = async || idem::MySqlStore::connect(self.url()).await;
+        connected(connect).await.migrate().await.unwrap();
         self
     }
 

@@ -19,6 +19,8 @@ use tempfile::TempDir;
 use tokio::sync::Notify;
 use tower::ServiceExt as _;
 
+use crate::support::connected;
+
 const LONG: Duration = Duration::from_secs(20);
 
 /// A response, read as far as it goes.
@@ -269,9 +271,8 @@ async fn p1_duplicates_at_once_run_one_handler_whatever_the_pool_is() {
 
 async fn opened() -> (TempDir, Idempotency) {
     let dir = tempfile::tempdir().unwrap();
-    let store = SqliteStore::connect(format!("sqlite://{}/idem.db", dir.path().display()))
-        .await
-        .unwrap();
+    let url = format!("sqlite://{}/idem.db", dir.path().display());
+    let store = connected(async || SqliteStore::connect(&url).await).await;
     (dir, Idempotency::new(store))
 }
 
@@ -363,7 +364,7 @@ async fn p9_a_response_that_is_too_large_for_the_store_is_recorded_as_done_witho
         .execute(&pool)
         .await
         .unwrap();
-    let store = idem::MySqlStore::connect(&url).await.unwrap();
+    let store = connected(async || idem::MySqlStore::connect(&url).await).await;
     store.migrate().await.unwrap();
     let idempotency = Idempotency::new(store);
     for size in [1_100_000, 20_000_000] {

@@ -73,19 +73,15 @@ impl World {
             .join(format!("records-{process}-{file}.db"));
         let file = SqliteFile(file);
         drop(SqliteFile(file.0.clone()));
-        idem::SqliteStore::connect(file.url()).await.unwrap();
+        connected(async || idem::SqliteStore::connect(file.url()).await).await;
         Self::Sqlite(file)
     }
 
     #[cfg(feature = "postgres")]
     pub(crate) async fn postgres() -> Self {
         let url = idem_testkit::PostgresServer::shared().await.unwrap().url();
-        idem::PostgresStore::connect(&url)
-            .await
-            .unwrap()
-            .migrate()
-            .await
-            .unwrap();
+        let store = connected(async || idem::PostgresStore::connect(&url).await).await;
+        store.migrate().await.unwrap();
         Self::Postgres(url)
     }
 
@@ -101,12 +97,8 @@ impl World {
 
     #[cfg(feature = "mysql")]
     async fn on_mysql(url: String) -> Self {
-        idem::MySqlStore::connect(&url)
-            .await
-            .unwrap()
-            .migrate()
-            .await
-            .unwrap();
+        let store = connected(async || idem::MySqlStore::connect(&url).await).await;
+        store.migrate().await.unwrap();
         Self::MySql(url)
     }
 
@@ -143,6 +135,18 @@ impl World {
             _ => faulty(FaultStore::new(patient_store(&self.url()).await)),
         }
     }
+}
+
+/// Connects a store that has the usual limits. They are short for a machine that does much else, so
+/// there may be several tries.
+pub(crate) async fn connected<S, E: std::fmt::Debug>(connect: impl AsyncFn() -> Result<S, E>) -> S {
+    for _ in 0..20 {
+        if let Ok(store) = connect().await {
+            return store;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    connect().await.unwrap()
 }
 
 /// How long a step may take where its limit does not matter: a machine may be busy.

@@ -7,7 +7,8 @@ use idem_core::{RecordState, StoreErrorKind};
 use idem_testkit::{MariaDbServer, PostgresServer, Proxy};
 
 use crate::{
-    LONG, Server, TWO_SECONDS, fails_in_time, order, over_both_servers, recovers, runtime, until,
+    LONG, Server, TWO_SECONDS, connected, fails_in_time, order, over_both_servers, recovers,
+    runtime, until,
 };
 
 over_both_servers! {
@@ -241,9 +242,8 @@ async fn a_replica_of_postgres_is_unavailable_and_takes_over_when_it_is_promoted
     .await;
     let store = primary.store().await;
     order(&runtime(store), "k", 1).await.unwrap();
-    let store = idem_sqlx::PostgresStore::connect(replica.url())
-        .await
-        .unwrap();
+    let connect = async || idem_sqlx::PostgresStore::connect(replica.url()).await;
+    let store = connected(connect).await;
     let idempotency = runtime(store.clone());
     for key in ["k", "new"] {
         let error = order(&idempotency, key, 2).await.unwrap_err();
@@ -376,9 +376,8 @@ async fn a_read_only_postgres_is_unavailable_and_says_why() {
     let server = PostgresServer::empty().await;
     let store = server.store().await;
     server.set("default_transaction_read_only = on").await;
-    let store_after = idem_sqlx::PostgresStore::connect(server.url())
-        .await
-        .unwrap();
+    let connect = async || idem_sqlx::PostgresStore::connect(server.url()).await;
+    let store_after = connected(connect).await;
     let error = order(&runtime(store_after), "k", 1).await.unwrap_err();
     assert!(
         error.to_string().contains("replica") && error.is_retryable(),
@@ -398,11 +397,8 @@ async fn a_read_only_mariadb_is_unavailable_and_says_why() {
          DELETE ON idem.* TO app@'127.0.0.1'; SET GLOBAL read_only = 1",
         )
         .await;
-    let app = runtime(
-        idem_sqlx::MySqlStore::connect(server.url().replace("idem:", "app:"))
-            .await
-            .unwrap(),
-    );
+    let url = server.url().replace("idem:", "app:");
+    let app = runtime(connected(async || idem_sqlx::MySqlStore::connect(&url).await).await);
     let error = order(&app, "k", 1).await.unwrap_err();
     assert!(
         error.to_string().contains("read-only") && error.is_retryable(),

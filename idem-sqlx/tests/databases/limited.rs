@@ -10,7 +10,7 @@ use idem_sqlx::{MySqlStore, PostgresStore};
 use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer};
 
 use crate::failed::Failed;
-use crate::{LONG, Server as _, order, runtime, until};
+use crate::{LONG, Server as _, connected, order, runtime, until};
 
 /// Longer than the connections let a statement take.
 const HELD: Duration = Duration::from_secs(7);
@@ -169,7 +169,7 @@ async fn a_claim_that_may_write_and_not_read_leaves_nothing() {
     let url = database.url().replace("idem:", "app:");
     let pool = MySqlPoolOptions::new().connect(&url).await.unwrap();
     for app in [
-        MySqlStore::connect(url).await.unwrap(),
+        connected(async || MySqlStore::connect(&url).await).await,
         MySqlStore::new(pool),
     ] {
         let error = order(&runtime(app), "k", 1).await.unwrap_err();

@@ -13,6 +13,8 @@ use idem_sqlx::sqlx::{self, AssertSqlSafe};
 use idem_sqlx::{MySqlStore, PostgresStore, SqliteStore};
 use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer};
 
+use crate::connected;
+
 /// One statement for every database, but for the words in braces. Twenty rows are of the operation
 /// `mails.send`, and two are abandoned.
 const FILL: &str = "INSERT INTO idem_records (operation, {key}, state, attempt, owner, origin, \
@@ -108,7 +110,7 @@ async fn reads_few_rows(store: impl AdminStore, rows_read: impl AsyncFn() -> i64
 async fn a_listing_of_sqlite_reads_each_row_once_or_fewer() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/idem.db", dir.path().display());
-    SqliteStore::connect(&url).await.unwrap();
+    connected(async || SqliteStore::connect(&url).await).await;
     // A row takes about a hundred instructions.
     let hundreds = Arc::new(AtomicI64::new(0));
     let counted = hundreds.clone();

@@ -162,6 +162,18 @@ async fn recovers<S: Store>(store: &S) {
     .await;
 }
 
+/// Connects a store that has the usual limits. They are short for a machine that does much else, so
+/// there may be several tries.
+async fn connected<S, E: std::fmt::Debug>(connect: impl AsyncFn() -> Result<S, E>) -> S {
+    for _ in 0..20 {
+        if let Ok(store) = connect().await {
+            return store;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    connect().await.unwrap()
+}
+
 /// Waits until something is so, and says what was waited for if it never is.
 async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let looking = async {

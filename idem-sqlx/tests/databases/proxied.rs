@@ -8,7 +8,7 @@ use idem_sqlx::{MySqlStore, PostgresStore};
 use idem_testkit::{MySqlServer, PgBouncerServer, PostgresServer};
 
 use crate::waking::answered_after;
-use crate::{Server as _, TWO_SECONDS, order, runtime};
+use crate::{Server as _, TWO_SECONDS, connected, order, runtime};
 
 /// PgBouncer.
 mod in_ci {
@@ -20,7 +20,7 @@ mod in_ci {
         let proxy = PgBouncerServer::start_with(&server, &["pool_mode = session"])
             .await
             .unwrap();
-        let store = PostgresStore::connect(proxy.url()).await.unwrap();
+        let store = connected(async || PostgresStore::connect(proxy.url()).await).await;
         store.migrate().await.unwrap();
         let idempotency = runtime(store);
         assert_eq!(order(&idempotency, "k", 1).await.unwrap().into_inner(), 1);
@@ -111,6 +111,6 @@ async fn real_mysql_takes_a_password_without_tls() {
                 GRANT ALL ON * TO app@'127.0.0.1'";
     database.execute(user).await;
     let url = database.url().replace("idem@", "app:wordpass@") + "?ssl-mode=DISABLED";
-    let store = MySqlStore::connect(url).await.unwrap();
+    let store = connected(async || MySqlStore::connect(&url).await).await;
     order(&runtime(store), "k", 1).await.unwrap();
 }

@@ -10,8 +10,8 @@ use idem_sqlx::sqlx::{self, AssertSqlSafe};
 use idem_sqlx::{MySqlStore, PostgresStore};
 use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer};
 
-use crate::LONG;
 use crate::own::{Database, Ended};
+use crate::{LONG, connected};
 
 /// A kind of server, and the store on it.
 pub(crate) trait Server: Sized + Send + Sync + 'static {
@@ -59,7 +59,7 @@ pub(crate) trait Server: Sized + Send + Sync + 'static {
 
     /// A store with a pool of its own and the usual limits, whose table is there.
     async fn own_store_at(url: &str) -> Self::Store {
-        let store = Self::connect(url).await.unwrap();
+        let store = connected(async || Self::connect(url).await).await;
         Self::migrate(&store).await.unwrap();
         store
     }

@@ -15,7 +15,7 @@ use idem_testkit::PostgresServer;
 
 use crate::failed::Failed;
 use crate::pools::{mysql_at, over_both_servers, postgres_at};
-use crate::{LONG, Server as _, id, order, runtime, until};
+use crate::{LONG, Server as _, connected, id, order, runtime, until};
 
 over_both_servers! {
     a_key_is_one_whatever_a_session_speaks;
@@ -170,9 +170,8 @@ async fn a_key_is_one_whatever_a_session_speaks(url: &str) {
             .unwrap();
         let options = url.parse::<MySqlConnectOptions>().unwrap().charset(charset);
         let pool = MySqlPool::connect_with(options).await.unwrap();
-        let own = MySqlStore::connect(format!("{url}?charset={charset}"))
-            .await
-            .unwrap();
+        let url = format!("{url}?charset={charset}");
+        let own = connected(async || MySqlStore::connect(&url).await).await;
         runs_each_body_once(charset, [(&plain.0, plain.1.clone()), (&pool, own)]).await;
     }
 }

@@ -11,7 +11,7 @@ use idem_sqlx::sqlx::sqlite::SqlitePool;
 use idem_testkit::{MariaDbServer, MySqlServer, PostgresServer};
 use tokio::sync::Notify;
 
-use crate::{LONG, Server as _, id, order, over_both_servers, refused, runtime, until};
+use crate::{LONG, Server as _, connected, id, order, over_both_servers, refused, runtime, until};
 
 /// A store sweeps by itself after this time at the earliest.
 const BACKGROUND: Duration = Duration::from_secs(5);
@@ -224,9 +224,8 @@ async fn a_table_marked_as_another_version_is_refused() {
     server
         .execute("COMMENT ON TABLE idem_records IS 'idem schema 2'")
         .await;
-    let store = idem_sqlx::PostgresStore::connect(server.url())
-        .await
-        .unwrap();
+    let connect = async || idem_sqlx::PostgresStore::connect(server.url()).await;
+    let store = connected(connect).await;
     let error = refused(&store).await;
     let said = error.to_string();
     // It would create a table where there is none.
@@ -241,7 +240,8 @@ async fn a_table_marked_as_another_version_is_refused() {
     server
         .execute("ALTER TABLE idem_records COMMENT = 'idem schema 2'")
         .await;
-    let store = idem_sqlx::MySqlStore::connect(server.url()).await.unwrap();
+    let connect = async || idem_sqlx::MySqlStore::connect(server.url()).await;
+    let store = connected(connect).await;
     let error = refused(&store).await;
     let said = error.to_string();
     // It would create a table where there is none.
@@ -317,11 +317,7 @@ async fn a_table_in_a_schema_of_postgres() {
     // The statements that teams run themselves.
     server.execute(idem_sqlx::PostgresStore::SCHEMA).await;
     order(
-        &runtime(
-            idem_sqlx::PostgresStore::connect(server.url())
-                .await
-                .unwrap(),
-        ),
+        &runtime(connected(async || idem_sqlx::PostgresStore::connect(server.url()).await).await),
         "k",
         2,
     )

@@ -13,7 +13,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinSet;
 
 use super::{V1, V2, from_v1};
-use crate::support::{LONG, patient_store};
+use crate::support::{LONG, connected, patient_store};
 
 /// Calls at once for each key, in each process.
 const CALLS: usize = 3;
@@ -204,12 +204,8 @@ async fn two_builds_share_the_outcomes_of_changed_types_in_both_directions_and_n
 #[tokio::test]
 async fn two_builds_share_the_outcomes_of_changed_types_in_a_table_of_postgres() {
     let server = idem_testkit::PostgresServer::start().await.unwrap();
-    idem::PostgresStore::connect(&server.url())
-        .await
-        .unwrap()
-        .migrate()
-        .await
-        .unwrap();
+    let connect = async || idem::PostgresStore::connect(&server.url()).await;
+    connected(connect).await.migrate().await.unwrap();
     share_outcomes(&server.url()).await;
 }
 
@@ -217,12 +213,8 @@ async fn two_builds_share_the_outcomes_of_changed_types_in_a_table_of_postgres()
 #[tokio::test]
 async fn two_builds_share_the_outcomes_of_changed_types_in_a_table_of_mariadb() {
     let server = idem_testkit::MariaDbServer::start().await.unwrap();
-    idem::MySqlStore::connect(&server.url())
-        .await
-        .unwrap()
-        .migrate()
-        .await
-        .unwrap();
+    let connect = async || idem::MySqlStore::connect(&server.url()).await;
+    connected(connect).await.migrate().await.unwrap();
     share_outcomes(&server.url()).await;
 }
 
@@ -231,7 +223,7 @@ async fn two_builds_share_the_outcomes_of_changed_types_in_a_table_of_mariadb() 
 async fn two_builds_share_the_outcomes_of_changed_types_in_a_file_of_sqlite() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/idem.db", dir.path().display());
-    idem::SqliteStore::connect(&url).await.unwrap();
+    connected(async || idem::SqliteStore::connect(&url).await).await;
     share_outcomes(&url).await;
 }
 

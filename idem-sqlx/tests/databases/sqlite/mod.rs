@@ -16,7 +16,7 @@ use idem_sqlx::sqlx::sqlite::SqlitePool;
 use idem_sqlx::sqlx::{self, AssertSqlSafe};
 use tempfile::TempDir;
 
-use crate::order;
+use crate::{connected, order};
 
 fn url(dir: &Path) -> String {
     format!("sqlite://{}/idem.db", dir.display())
@@ -24,7 +24,7 @@ fn url(dir: &Path) -> String {
 
 async fn opened() -> (TempDir, SqliteStore) {
     let dir = tempfile::tempdir().unwrap();
-    let store = SqliteStore::connect(url(dir.path())).await.unwrap();
+    let store = connected(async || SqliteStore::connect(url(dir.path())).await).await;
     (dir, store)
 }
 
@@ -41,7 +41,8 @@ async fn execute(dir: &Path, statement: &str) {
 async fn records_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     for round in 0..2 {
-        let idempotency = Idempotency::new(SqliteStore::connect(url(dir.path())).await.unwrap());
+        let store = connected(async || SqliteStore::connect(url(dir.path())).await).await;
+        let idempotency = Idempotency::new(store);
         assert_eq!(
             order(&idempotency, "k", round).await.unwrap().into_inner(),
             0

@@ -12,7 +12,7 @@ use idem_sqlx::SqliteStore;
 use idem_sqlx::sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 
 use super::{opened, order, url};
-use crate::LONG;
+use crate::{LONG, connected};
 
 /// The file and the worker's name, for a process that
 /// [`several_processes_share_a_file_and_one_is_killed`] starts.
@@ -77,7 +77,7 @@ async fn several_processes_share_a_file_and_one_is_killed() {
     }
     let dir = tempfile::tempdir().unwrap();
     let file = url(dir.path());
-    SqliteStore::connect(&file).await.unwrap();
+    connected(async || SqliteStore::connect(&file).await).await;
     let mut victim = worker(&file, "victim");
     let others: Vec<_> = ["one", "two"].map(|name| worker(&file, name)).into();
     // In the middle of its work: some bodies have run.
