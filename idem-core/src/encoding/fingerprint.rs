@@ -117,11 +117,6 @@ impl Fingerprint {
         &self.0
     }
 
-    /// From its bytes.
-    pub(crate) fn from_bytes(bytes: [u8; 16]) -> Self {
-        Self(bytes)
-    }
-
     /// Reads the printed form back: 22 characters of base64url.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let mut digest = [0; 16];

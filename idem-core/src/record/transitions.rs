@@ -181,18 +181,6 @@ impl Record {
         }
     }
 
-    /// Returns the effect of a claim, like [`on_claim`](Self::on_claim), for a record that the caller
-    /// owns: moves its outcome.
-    pub(crate) fn into_on_claim(self, claim: &Claim) -> OnClaim {
-        let mismatches = self.mismatches(claim.fingerprint);
-        match self {
-            Self::Committed {
-                attempt, outcome, ..
-            } if !mismatches => OnClaim::Answer(Claimed::Committed { attempt, outcome }),
-            record => record.on_claim(claim),
-        }
-    }
-
     /// Returns the result of an issue that found this record. (Without a record, [`Issue::record`]
     /// is written.)
     ///

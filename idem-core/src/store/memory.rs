@@ -2,7 +2,6 @@
 
 mod admin;
 mod shard;
-mod slot;
 mod step;
 mod sweeper;
 #[cfg(test)]
@@ -10,7 +9,7 @@ mod tests;
 mod waiting;
 
 use std::fmt;
-use std::hash::RandomState;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -31,12 +30,11 @@ use crate::record::{
 const DEFAULT_CAPACITY: usize = 1_000_000;
 
 /// The minimum number of records that share a lock and a table when the store is full. Only one
-/// shard at a time grows its table or sweeps expired records, so that this stays short: some ten
-/// microseconds with up to twice as many records, and two hundred with cold caches.
+/// shard at a time grows its table or sweeps expired records, so that this stays short.
 const RECORDS_A_SHARD: usize = 512;
 /// Enough that threads seldom wait for each other. (The explorer wants them to.)
 const FEWEST_SHARDS: usize = if cfg!(all(test, shuttle)) { 2 } else { 32 };
-/// An empty shard takes some 200 bytes, so even a store without a limit costs only a few megabytes.
+/// An empty shard takes some 100 bytes, so even a store without a limit costs only a few megabytes.
 const MOST_SHARDS: usize = if cfg!(all(test, shuttle)) {
     2
 } else {
@@ -55,12 +53,9 @@ const MOST_LOOKED_AT: usize = 2048;
 ///
 /// # Memory
 ///
-/// In a store that is at least a quarter full, a committed, done, released or abandoned record
-/// takes at most 100 bytes besides its operation, key and outcome. That includes the allocator and
-/// the tables. (Measured at ten million: 70, and 80 just after tables have grown.) A record in
-/// flight takes about 250, and so do the last few of each thousand. An outcome of more than a
-/// kilobyte takes another 250, and the spare part of its allocation. A caller that keeps the bytes
-/// of an outcome keeps those of up to 15 other records with them.
+/// A record takes 250 to 310 bytes besides its operation, key and outcome. That includes the
+/// allocator and the tables. An outcome keeps the allocation that its codec made, its spare part
+/// included. (JSON of up to two kilobytes has none.)
 ///
 /// # Time
 ///
@@ -94,7 +89,9 @@ struct Inner {
     /// shard's lock, read without it.
     due: Box<[AtomicU64]>,
     sweeper: Option<Arc<Sweeper>>,
-    shared: Shared,
+    /// Seeded at random, because clients choose keys and could make them collide.
+    hasher: RandomState,
+    room: Room,
     clock: Box<dyn Clock>,
 }
 
@@ -103,13 +100,6 @@ struct Inner {
 struct Locked {
     records: Shard,
     waiters: Waiters,
-}
-
-/// The data that all shards share.
-struct Shared {
-    /// Seeded at random, because clients choose keys and could make them collide.
-    hasher: RandomState,
-    room: Room,
 }
 
 /// How many records all shards have. It has a cache line of its own: only steps that add or remove
@@ -160,7 +150,7 @@ impl MemoryStore {
 
     /// How many records it holds, those that have expired and were not yet found included.
     pub fn len(&self) -> usize {
-        self.0.shared.room.len.load(Ordering::Relaxed)
+        self.0.room.len.load(Ordering::Relaxed)
     }
 
     /// Whether it holds none.
@@ -195,10 +185,8 @@ impl MemoryStore {
                 .take(shards)
                 .collect(),
             sweeper,
-            shared: Shared {
-                hasher: RandomState::new(),
-                room,
-            },
+            hasher: RandomState::new(),
+            room,
             clock,
         }))
     }
@@ -229,8 +217,8 @@ impl MemoryStore {
 
     /// Runs one atomic step on the record of an id.
     fn step<T>(&self, id: &RecordId, step: impl FnOnce(&mut LockedStep<'_>) -> T) -> T {
-        let shared = &self.0.shared;
-        let hash = shared.hash(id.as_str().as_bytes());
+        let room = &self.0.room;
+        let hash = self.0.hash(id);
         let index = self.shard(hash);
         let mut locked = lock(&self.0.shards[index]);
         let target = Target {
@@ -239,12 +227,12 @@ impl MemoryStore {
             now: self.0.clock.elapsed(),
         };
         let answer = step(&mut LockedStep {
-            shared,
+            room,
             locked: &mut locked,
             target,
             place: None,
         });
-        let taken = locked.records.tend(target.now, shared);
+        let taken = locked.records.tend(target.now, room);
         let earlier = self.0.publish(index, &locked.records);
         drop(locked);
         drop(taken);
@@ -307,7 +295,7 @@ impl MemoryStore {
             } else {
                 let on_nothing = claim.on_nothing();
                 if matches!(on_nothing, OnClaim::Take(_)) {
-                    step.shared.room.take()?;
+                    step.room.take()?;
                 }
                 (on_nothing, Duration::ZERO, (None, Duration::ZERO))
             };
@@ -346,7 +334,7 @@ impl MemoryStore {
             if let Some((record, _)) = step.find() {
                 return Ok(record.on_issue(issue));
             }
-            step.shared.room.take()?;
+            step.room.take()?;
             step.put(issue.record(), issue.expires_in(), Duration::ZERO);
             Ok(Issued::Issued)
         })
@@ -361,7 +349,7 @@ impl MemoryStore {
         add: impl Fn() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let now = self.0.clock.elapsed();
-        let first = self.shard(self.0.shared.hash(id.as_str().as_bytes()));
+        let first = self.shard(self.0.hash(id));
         let mut looked_at = 0;
         for shard in (first..self.0.shards.len()).chain(0..first) {
             if !self.0.is_due(shard, now) {
@@ -391,6 +379,12 @@ struct Swept {
 }
 
 impl Inner {
+    fn hash(&self, id: &RecordId) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(id.as_str().as_bytes());
+        hasher.finish()
+    }
+
     /// Publishes when the shard changes next by itself. The caller holds its lock. Returns the time
     /// if it is earlier than before.
     fn publish(&self, shard: usize, records: &Shard) -> Option<u64> {
@@ -410,15 +404,13 @@ impl Inner {
     /// Drops what has expired in a shard.
     fn sweep(&self, shard: usize, now: Duration) -> Swept {
         let mut locked = lock(&self.shards[shard]);
-        let before = locked.records.count();
-        let taken = locked.records.make_room(now, &self.shared);
-        let after = locked.records.count();
+        let looked_at = locked.records.count();
+        let taken = locked.records.sweep(now, &self.room);
         self.publish(shard, &locked.records);
         drop(locked);
-        drop(taken);
         Swept {
-            looked_at: before,
-            dropped: before - after,
+            looked_at,
+            dropped: taken.count(),
         }
     }
 
@@ -464,7 +456,7 @@ impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore")
             .field("len", &self.len())
-            .field("capacity", &self.0.shared.room.capacity)
+            .field("capacity", &self.0.room.capacity)
             .finish()
     }
 }
@@ -519,7 +511,7 @@ impl Store for MemoryStore {
     async fn inspect(&self, id: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
         Ok(self.step(id, |step| {
             step.find()
-                .map(|(record, left)| RecordInfo::new(&record, left))
+                .map(|(record, left)| RecordInfo::new(record, left))
         }))
     }
 

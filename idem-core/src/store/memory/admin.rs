@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::slot::Slot;
+use super::shard::Slot;
 use super::step::LockedStep;
 use super::{MemoryStore, lock};
 use crate::error::StoreError;
@@ -34,7 +34,7 @@ impl AdminStore for MemoryStore {
             let now = self.0.clock.elapsed();
             let locked = lock(locked);
             looked_at += locked.records.count();
-            let slots = locked.records.slots(now, |id| id > after.as_bytes());
+            let slots = locked.records.slots(now, |id| id.as_str() > &*after);
             drop(locked);
             let describe =
                 |slot: Slot| RecordInfo::new(&slot.record, slot.expires.saturating_sub(now));
@@ -103,9 +103,8 @@ fn intervene(step: &mut LockedStep<'_>, intervention: &Intervention) -> Interven
             _,
         ) => step.put(record, expires_in, Duration::ZERO),
         (OnIntervention::Replace { record }, _) => {
-            let then_done = step
-                .place
-                .map_or(Duration::ZERO, |place| step.locked.records.then_done(place));
+            let replaced = step.place.and_then(|place| step.locked.records.slot(place));
+            let then_done = replaced.map_or(Duration::ZERO, |slot| slot.then_done);
             step.put(record, left, then_done);
         }
         (OnIntervention::Remove { .. }, _) => step.remove(),

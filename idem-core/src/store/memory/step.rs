@@ -1,8 +1,7 @@
 //! One atomic step of the store.
 
-use super::shard::{FoundRecord, Place, Target};
-use super::slot::Slot;
-use super::{Locked, Shared};
+use super::shard::{Place, Slot, Target};
+use super::{Locked, Room};
 use crate::record::{OnStep, Ownership, Record};
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ pub(super) enum Waking {
 
 /// One atomic step: the lock is held.
 pub(super) struct LockedStep<'a> {
-    pub(super) shared: &'a Shared,
+    pub(super) room: &'a Room,
     pub(super) locked: &'a mut Locked,
     pub(super) target: Target<'a>,
     /// Where [`find`](Self::find) has found the record.
@@ -27,15 +26,12 @@ pub(super) struct LockedStep<'a> {
 impl LockedStep<'_> {
     /// Returns the record as it is now, and the time until it changes by itself. Each step calls
     /// this once, before it writes.
-    pub(super) fn find(&mut self) -> Option<(FoundRecord<'_>, Duration)> {
+    pub(super) fn find(&mut self) -> Option<(&Record, Duration)> {
         let records = &mut self.locked.records;
-        self.place = records.place(self.target);
-        let found = records.find(self.target, self.place?, self.shared);
-        if found.is_none() {
-            // It had expired.
-            self.place = None;
-        }
-        found
+        self.place = records.find(self.target, self.room);
+        let slot = records.slot(self.place?)?;
+        let left = slot.expires.saturating_sub(self.target.now);
+        Some((&slot.record, left))
     }
 
     /// Writes what an owner's step makes of the record. `None` if there is no record; the duration
@@ -72,14 +68,12 @@ impl LockedStep<'_> {
             expires: self.target.now.saturating_add(expires_in),
             then_done,
         };
-        self.locked
-            .records
-            .put(self.target, self.place, slot, self.shared);
+        self.locked.records.put(self.target, self.place, slot);
     }
 
     pub(super) fn remove(&mut self) {
         if let Some(place) = self.place {
-            self.locked.records.remove(self.target, place, self.shared);
+            self.locked.records.remove(place, self.room);
         }
     }
 }

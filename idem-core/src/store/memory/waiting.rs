@@ -55,7 +55,7 @@ pub(super) struct Waiter<'a> {
 
 impl<'a> Waiter<'a> {
     pub(super) fn new(store: &'a MemoryStore, id: &'a RecordId) -> Self {
-        let hash = store.0.shared.hash(id.as_str().as_bytes());
+        let hash = store.0.hash(id);
         let mut locked = store.locked(hash);
         let new = || WaitedFor {
             id: id.clone(),

@@ -28,10 +28,9 @@ fn commit(claim: &Claim, payload: usize) -> Commit {
         fingerprint,
         ..
     } = claim.clone();
-    // With room to spare, as an encoder leaves it.
-    let mut text = Vec::with_capacity(256);
-    text.resize(payload, b'x');
-    let outcome = Some(Encoded::new(CodecId::JSON, Bytes::from(text)));
+    // Without room to spare, as JSON is written.
+    let text = Bytes::from(vec![b'x'; payload]);
+    let outcome = Some(Encoded::new(CodecId::JSON, text));
     Commit::new(id, owner, 1, outcome, DAY).with_fingerprint(fingerprint)
 }
 
@@ -47,7 +46,7 @@ fn commits(store: &MemoryStore, commit: &Commit) {
 }
 
 #[test]
-fn a_claim_allocates_once_a_commit_hardly_ever_and_a_replay_never() {
+fn a_claim_and_a_commit_allocate_once_and_a_replay_never() {
     const RECORDS: usize = 20_000;
     let store = MemoryStore::with_capacity(RECORDS);
     let first: Vec<Claim> = (0..RECORDS).map(claim).collect();
@@ -60,11 +59,8 @@ fn a_claim_allocates_once_a_commit_hardly_ever_and_a_replay_never() {
 
     let outcomes: Vec<Commit> = first.iter().map(|claim| commit(claim, 200)).collect();
     let committed = measure(|| outcomes.iter().for_each(|commit| commits(&store, commit)));
-    // Four for each pack of sixteen.
-    assert!(
-        committed.count_total <= (RECORDS / 3) as u64,
-        "{committed:?}"
-    );
+    // The count of those who share the outcome.
+    assert_eq!(committed.count_total, RECORDS as u64, "{committed:?}");
     drop(outcomes);
 
     let again: Vec<Claim> = (0..RECORDS).map(claim).collect();
@@ -91,7 +87,7 @@ fn kept(info: AllocationInfo) -> i64 {
 }
 
 #[test]
-fn a_record_takes_at_most_a_hundred_bytes_beside_its_id_and_its_outcome() {
+fn a_record_takes_at_most_310_bytes_beside_its_id_and_its_outcome() {
     const CAPACITY: usize = 32_768;
     let text = claim(0).id.as_str().len();
     let mut worst = 0;
@@ -110,11 +106,11 @@ fn a_record_takes_at_most_a_hundred_bytes_beside_its_id_and_its_outcome() {
             let each = kept(info) / i64::try_from(records).unwrap()
                 - i64::try_from(text + payload).unwrap();
             assert!(
-                each <= 100,
+                each <= 310,
                 "{each} bytes each for {records} with {payload} bytes of payload"
             );
             worst = worst.max(each);
         }
     }
-    assert!(worst > 40, "{worst} is too good to be true");
+    assert!(worst > 250, "{worst} is too good to be true");
 }

@@ -1,21 +1,22 @@
-//! With packing and sweeping, the store answers as one map would.
+//! With sweeps, the store answers as one map would.
 
 use super::*;
 use crate::record::OnStep;
-use crate::store::memory::slot::Slot;
+use crate::store::memory::shard::Slot;
 
-/// The store as one map, without packs and sweeps.
+/// The store as one map, without sweeps.
 #[derive(Default)]
 struct Plain(HashMap<RecordId, Slot>);
 
 impl Plain {
     fn find(&mut self, id: &RecordId, now: Duration) -> Option<(Record, Duration)> {
-        if self.0.get_mut(id)?.pass(now) {
+        let slot = self.0.get_mut(id)?;
+        if slot.is_over(now) {
             self.0.remove(id);
+            return None;
         }
-        self.0
-            .get(id)
-            .map(|slot| (slot.record.clone(), slot.expires.saturating_sub(now)))
+        slot.pass(now);
+        Some((slot.record.clone(), slot.expires.saturating_sub(now)))
     }
 
     fn claim(&mut self, claim: &Claim, now: Duration) -> Claimed {
@@ -115,11 +116,11 @@ impl Plain {
     }
 }
 
-/// One shard, so that packs, sweeps and merges come at every turn, and few keys, so that they meet
-/// records in every state.
+/// One shard, so that sweeps come at every turn, and few keys, so that they meet records in every
+/// state.
 #[test]
 #[expect(clippy::too_many_lines, reason = "an arm for each step")]
-fn packed_and_swept_it_answers_as_a_plain_map_would() {
+fn swept_it_answers_as_a_plain_map_would() {
     const KEYS: usize = 300;
     for seed in 0..20 {
         let mut random = Rng::with_seed(seed);
@@ -127,7 +128,6 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
         let store = MemoryStore::with_shards(1, KEYS, Box::new(clock.clone()), None);
         let mut plain = Plain::default();
         let mut owners: HashMap<usize, Claim> = HashMap::new();
-        let mut packs = 0;
         for _ in 0..10_000 {
             clock.advance(Duration::from_millis(random.u64(0..20)));
             let at = clock.elapsed();
@@ -236,19 +236,13 @@ fn packed_and_swept_it_answers_as_a_plain_map_would() {
                     assert_eq!(now(store.inspect(&last.id)).unwrap(), found);
                 }
             }
-            let locked = lock(&store.0.shards[0]);
-            assert_eq!(store.len(), locked.records.len());
-            packs = packs.max(locked.records.packs());
+            assert_eq!(store.len(), lock(&store.0.shards[0]).records.count());
         }
-        assert!(
-            looked_at(&store) > 1_000 && packs > 2,
-            "{} looked at, at most {packs} packs",
-            looked_at(&store)
-        );
-        // When all has expired, the store holds nothing: no entry, no pack.
+        assert!(looked_at(&store) > 1_000, "{} looked at", looked_at(&store));
+        // When all has expired, the store holds nothing.
         clock.advance(100 * 86_400 * SECOND);
         let mut locked = lock(&store.0.shards[0]);
-        drop(locked.records.make_room(clock.elapsed(), &store.0.shared));
-        assert!(locked.records.is_bare() && store.is_empty());
+        drop(locked.records.sweep(clock.elapsed(), &store.0.room));
+        assert!(locked.records.count() == 0 && store.is_empty());
     }
 }
