@@ -173,19 +173,19 @@ fn while_all_records_expire_a_call_frees_and_writes_no_more_than_a_shard_has() {
 /// An allocator may need long to free much, and other calls wait for the lock.
 #[test]
 fn what_a_sweep_takes_out_is_freed_without_the_lock() {
-    const RECORDS: i64 = 640;
+    const RECORDS: usize = 640;
     // Nothing is left of the records, or only that they are done.
-    for (remember, left, each) in [(SECOND, 0, 4), (2 * SECOND, 640, 2)] {
+    for (remember, left, each) in [(SECOND, 0, 4), (2 * SECOND, RECORDS, 2)] {
         let clock = ByHand::default();
         let store = MemoryStore::with_shards(1, 1_000, Box::new(clock.clone()), None);
-        for key in 0..640 {
+        for key in 0..RECORDS {
             let claim = claim(key, SECOND);
             now(store.claim(&claim)).unwrap();
             now(store.commit(&commit(&claim, 200, SECOND, remember))).unwrap();
         }
         clock.advance(SECOND);
         let freed = |info: allocation_counter::AllocationInfo| {
-            i64::try_from(info.count_total).unwrap() - info.count_current
+            usize::try_from(i64::try_from(info.count_total).unwrap() - info.count_current).unwrap()
         };
         let mut taken = None;
         let mut guarded = lock(&store.0.shards[0]);
