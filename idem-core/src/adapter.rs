@@ -26,6 +26,7 @@ pub use crate::base::backoff::Backoff;
 use crate::call::bodies::Once;
 use crate::call::judge::Handling;
 pub use crate::call::part::BodyPart;
+use crate::call::prepared::{MISCONFIGURED, REJECTED_MISSING_KEY};
 use crate::call::witness::outcome_of;
 pub use crate::encoding::key::NeverMissing;
 use crate::error::Error;
@@ -33,7 +34,7 @@ pub use crate::error::problem::{
     CHALLENGE, PROBLEM_JSON, problem_json, problem_pause, problem_title, problem_type,
     whole_seconds,
 };
-use crate::observe::{Decision, Observer};
+use crate::observe::{Event, Observer};
 pub use crate::observe::{add_lost_consumers, catch_user_panic, count_message_decision};
 pub use crate::outcome::codec::{describe_json_error, without_byte_order_mark};
 use crate::outcome::{Outcome, Storable};
@@ -77,14 +78,11 @@ where
 /// `code` is the code of the response: `missing_key`, `config`, or what makes the request invalid.
 /// Without a code, the request has no key, needs none, and passed unguarded.
 pub fn report_without_call(operation: &str, code: Option<&'static str>) {
-    match code {
-        None => Observer::decided_without_key(Decision::PassedWithoutKey, operation),
-        Some("missing_key") => {
-            Observer::decided_without_key(Decision::RejectedMissingKey, operation);
-        }
-        Some("config") => Observer::decided_without_key(Decision::Misconfigured, operation),
-        Some(_) => {
-            Observer::decided_without_key_because(Decision::RejectedInvalid, operation, code);
-        }
-    }
+    let (event, detail) = match code {
+        None => (Event::debug("passed_without_key"), None),
+        Some("missing_key") => (REJECTED_MISSING_KEY, None),
+        Some("config") => (MISCONFIGURED, None),
+        Some(_) => (Event::info("rejected_invalid"), code),
+    };
+    Observer::default().report_without_key(event, operation, detail);
 }

@@ -25,126 +25,33 @@ use crate::base::clock;
 use crate::base::printable::{Printable, shown_name};
 use crate::record::{RecordId, is_valid_operation};
 
-/// The decisions in a call. The names are those of the metrics' label and of the events' field.
+/// An event about a call: its name, which is also the metrics' label `decision`, and its level.
+///
+/// It stands where it is reported: a constant if there are several such places. No name has two
+/// levels, because each is stated once (`tests/engine/metrics.rs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decision {
-    Executed,
-    ErrorKept,
-    ErrorNotKept,
-    Retried,
-    Replayed,
-    Waited,
-    Released,
-    Abandoned,
-    TakenOver,
-    HoldEnded,
-    Reconciled,
-    ClaimResent,
-    RejectedInFlight,
-    RejectedDuplicate,
-    RejectedAlreadyDone,
-    RejectedMismatch,
-    RejectedAbandoned,
-    RejectedExhausted,
-    RejectedMissingKey,
-    RejectedReentrant,
-    RejectedInvalid,
-    PassedWithoutKey,
-    RanUnguarded,
-    StoreFailed,
-    Conflict,
-    Unreadable,
-    RenewalFailed,
-    LeaseLost,
-    ClaimTooLate,
-    LeaseTooShort,
-    CommitRefused,
-    ReleaseRefused,
-    CommitDelayed,
-    NotRecorded,
-    NotEncoded,
-    NotReadBack,
-    ReleaseDelayed,
-    NotReleased,
-    CallerDropped,
-    Panicked,
-    GivenBack,
-    NotInstalled,
-    Misconfigured,
-    LookedUp,
-    Forgotten,
-    StepsRemoved,
-    StepsLeft,
-    ReleasedByHand,
-    Settled,
-    Issued,
-    TokenUnknown,
-    TokenExpired,
-    TokenForged,
-    TokenOfAnother,
-    TokenThrottled,
+pub(crate) struct Event {
+    name: &'static str,
+    level: Level,
 }
 
-impl Decision {
-    fn describe(self) -> (&'static str, Level) {
-        const QUIET: Level = Level::DEBUG;
-        match self {
-            Self::Executed => ("executed", QUIET),
-            Self::ErrorKept => ("error_kept", QUIET),
-            Self::ErrorNotKept => ("error_not_kept", Level::WARN),
-            Self::Retried => ("retried", Level::INFO),
-            Self::Replayed => ("replayed", QUIET),
-            Self::Waited => ("waited", QUIET),
-            Self::Released => ("released", QUIET),
-            Self::Abandoned => ("abandoned", Level::INFO),
-            Self::ClaimResent => ("claim_resent", Level::INFO),
-            Self::TakenOver => ("taken_over", Level::INFO),
-            Self::HoldEnded => ("hold_ended", Level::WARN),
-            Self::Reconciled => ("reconciled", Level::INFO),
-            Self::RejectedInFlight => ("rejected_in_flight", QUIET),
-            Self::RejectedDuplicate => ("rejected_duplicate", QUIET),
-            Self::RejectedAlreadyDone => ("rejected_already_done", QUIET),
-            Self::RejectedMismatch => ("rejected_mismatch", Level::WARN),
-            Self::RejectedAbandoned => ("rejected_abandoned", Level::WARN),
-            Self::RejectedExhausted => ("rejected_exhausted", Level::WARN),
-            Self::RejectedMissingKey => ("rejected_missing_key", Level::INFO),
-            Self::RejectedReentrant => ("rejected_reentrant", Level::WARN),
-            Self::RejectedInvalid => ("rejected_invalid", Level::INFO),
-            Self::PassedWithoutKey => ("passed_without_key", QUIET),
-            Self::RanUnguarded => ("ran_unguarded", Level::WARN),
-            Self::StoreFailed => ("store_failed", Level::WARN),
-            Self::Conflict => ("conflict", QUIET),
-            Self::Unreadable => ("unreadable", Level::WARN),
-            Self::RenewalFailed => ("renewal_failed", Level::WARN),
-            Self::LeaseLost => ("lease_lost", Level::WARN),
-            Self::ClaimTooLate => ("claim_too_late", Level::WARN),
-            Self::LeaseTooShort => ("lease_too_short", Level::WARN),
-            Self::CommitRefused => ("commit_refused", Level::WARN),
-            Self::ReleaseRefused => ("release_refused", Level::WARN),
-            Self::CommitDelayed => ("commit_delayed", Level::WARN),
-            Self::NotRecorded => ("not_recorded", Level::WARN),
-            Self::NotEncoded => ("not_encoded", Level::WARN),
-            Self::NotReadBack => ("not_read_back", Level::WARN),
-            Self::ReleaseDelayed => ("release_delayed", Level::WARN),
-            Self::NotReleased => ("not_released", Level::WARN),
-            Self::CallerDropped => ("caller_dropped", Level::WARN),
-            Self::Panicked => ("panicked", Level::WARN),
-            Self::GivenBack => ("given_back", Level::INFO),
-            Self::NotInstalled => ("not_installed", Level::WARN),
-            Self::Misconfigured => ("misconfigured", Level::WARN),
-            Self::LookedUp => ("looked_up", QUIET),
-            Self::Forgotten => ("forgotten", Level::INFO),
-            Self::StepsRemoved => ("steps_removed", QUIET),
-            Self::StepsLeft => ("steps_left", Level::INFO),
-            Self::ReleasedByHand => ("released_by_hand", Level::INFO),
-            Self::Settled => ("settled", Level::INFO),
-            Self::Issued => ("issued", QUIET),
-            Self::TokenUnknown => ("token_unknown", Level::WARN),
-            Self::TokenExpired => ("token_expired", Level::INFO),
-            Self::TokenForged => ("token_forged", Level::WARN),
-            Self::TokenOfAnother => ("token_of_another", Level::WARN),
-            Self::TokenThrottled => ("token_throttled", Level::WARN),
-        }
+impl Event {
+    /// An event of ordinary work.
+    pub(crate) const fn debug(name: &'static str) -> Self {
+        let level = Level::DEBUG;
+        Self { name, level }
+    }
+
+    /// An event that is rare, and no fault.
+    pub(crate) const fn info(name: &'static str) -> Self {
+        let level = Level::INFO;
+        Self { name, level }
+    }
+
+    /// An event that an operator should know of.
+    pub(crate) const fn warn(name: &'static str) -> Self {
+        let level = Level::WARN;
+        Self { name, level }
     }
 }
 
@@ -171,7 +78,18 @@ pub fn catch_user_panic(report: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(report));
 }
 
-/// The target of a runtime's decisions.
+/// Writes an event. Its level is part of its static description, so there is one event for each.
+macro_rules! write_event {
+    ($level:expr, $($fields:tt)*) => {
+        catch_user_panic(|| match $level {
+            Level::WARN => tracing::event!(target: "idem", Level::WARN, $($fields)*),
+            Level::INFO => tracing::event!(target: "idem", Level::INFO, $($fields)*),
+            _ => tracing::event!(target: "idem", Level::DEBUG, $($fields)*),
+        })
+    };
+}
+
+/// The target of a runtime's events.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Observer {
     /// Whether logs carry keys as they are.
@@ -183,20 +101,9 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    /// Reports a decision about a record.
-    pub(crate) fn decided(self, decision: Decision, id: &RecordId, attempt: u64) {
-        self.report(decision, id, attempt, None);
-    }
-
-    /// Reports a decision about a record, and why.
-    pub(crate) fn decided_because(
-        self,
-        decision: Decision,
-        id: &RecordId,
-        attempt: u64,
-        why: &dyn fmt::Display,
-    ) {
-        self.report(decision, id, attempt, Some(why));
+    /// Reports an event of a record.
+    pub(crate) fn decided(self, event: Event, id: &RecordId, attempt: u64) {
+        self.report(event, id, attempt, None);
     }
 
     /// Returns the observer for a call in observe mode, or not.
@@ -204,92 +111,74 @@ impl Observer {
         Self { observes, ..self }
     }
 
-    /// Reports a decision about a record, and why, if there is a reason to tell.
+    /// Reports an event of a record, and why, if there is a reason to tell.
     pub(crate) fn report(
         self,
-        decision: Decision,
+        event: Event,
         id: &RecordId,
         attempt: u64,
         why: Option<&dyn fmt::Display>,
     ) {
-        let (mut name, mut level) = decision.describe();
+        let (Event { name, level }, would) = self.shown(event);
         let key = Label {
             id,
             plain: self.plain_keys,
         };
-        let would = self.observes.then_some(name);
-        if let Some(would) = would {
-            count_observed(id.name(), would);
-            (name, level) = (OBSERVED, level.min(Level::INFO));
-        }
-        if self.after_retries {
-            level = level.min(Level::INFO);
-        }
-        // The level of an event is part of its static description, so there is one event for each.
-        macro_rules! event {
-            ($level:expr) => {
-                tracing::event!(
-                    target: "idem",
-                    $level,
-                    operation = id.name(),
-                    key = %key,
-                    decision = name,
-                    would,
-                    attempt = (attempt > 0).then_some(attempt),
-                    detail = why.map(tracing::field::display),
-                    "{name}"
-                )
-            };
-        }
-        catch_user_panic(|| match level {
-            Level::WARN => event!(Level::WARN),
-            Level::INFO => event!(Level::INFO),
-            _ => event!(Level::DEBUG),
-        });
-        if would.is_none() {
-            count(id.name(), name);
-        }
-    }
-
-    /// Reports what would have become of a call without a record, whose body runs.
-    pub(crate) fn observed_without_key(decision: Decision, operation: &str) {
-        let (would, level) = decision.describe();
-        let (operation, label) = shown_and_label(operation);
-        catch_user_panic(|| {
-            if level == Level::WARN {
-                tracing::warn!(target: "idem", operation = &*operation, decision = OBSERVED, would, "{OBSERVED}");
-            } else {
-                tracing::info!(target: "idem", operation = &*operation, decision = OBSERVED, would, "{OBSERVED}");
-            }
-        });
-        count_observed(label, would);
+        write_event!(
+            level,
+            operation = id.name(),
+            key = %key,
+            decision = name,
+            would,
+            attempt = (attempt > 0).then_some(attempt),
+            detail = why.map(tracing::field::display),
+            "{name}"
+        );
+        count(id.name(), name, would);
     }
 
     /// Reports a call without a record: its key is missing, or the runtime has no store.
-    pub(crate) fn decided_without_key(decision: Decision, operation: &str) {
-        Self::decided_without_key_because(decision, operation, None);
+    pub(crate) fn decided_without_key(event: Event, operation: &str) {
+        Self::default().report_without_key(event, operation, None);
     }
 
-    /// Reports a call without a record, and why there is none.
-    pub(crate) fn decided_without_key_because(
-        decision: Decision,
+    /// Reports what would have become of a call without a record, whose body runs.
+    pub(crate) fn observed_without_key(event: Event, operation: &str) {
+        let observer = Self::default().observing(true);
+        observer.report_without_key(event, operation, None);
+    }
+
+    /// Reports a call without a record, and why there is none, if there is a reason to tell.
+    pub(crate) fn report_without_key(
+        self,
+        event: Event,
         operation: &str,
         detail: Option<&'static str>,
     ) {
-        let (name, level) = decision.describe();
+        let (Event { name, level }, would) = self.shown(event);
         let (operation, label) = shown_and_label(operation);
-        catch_user_panic(|| match level {
-            Level::WARN => {
-                tracing::warn!(target: "idem", operation = &*operation, decision = name, detail, "{name}");
-            }
-            Level::INFO => {
-                tracing::info!(target: "idem", operation = &*operation, decision = name, detail, "{name}");
-            }
-            _ => {
-                tracing::debug!(target: "idem", operation = &*operation, decision = name, detail, "{name}");
-            }
-        });
-        count(label, name);
+        write_event!(
+            level,
+            operation = &*operation,
+            decision = name,
+            would,
+            detail,
+            "{name}"
+        );
+        count(label, name, would);
+    }
+
+    /// Returns the event as it is written, and the name of what a guarded call would have come to.
+    fn shown(self, event: Event) -> (Event, Option<&'static str>) {
+        let Event { name, level } = event;
+        let level = if self.observes || self.after_retries {
+            level.min(Level::INFO)
+        } else {
+            level
+        };
+        let would = self.observes.then_some(name);
+        let name = would.map_or(name, |_| OBSERVED);
+        (Event { name, level }, would)
     }
 
     /// Makes the span around a call, which contains the events of its body. Also returns whether a
@@ -371,7 +260,7 @@ impl RoundTrips {
              said"
         );
         self.observer
-            .decided_because(Decision::LeaseTooShort, id, attempt, &why);
+            .report(Event::warn("lease_too_short"), id, attempt, Some(&why));
     }
 }
 
@@ -434,20 +323,21 @@ pub(crate) fn unattended(what: Unattended, more: f64) {
     }
 }
 
+/// Counts an event, or what a guarded call would have come to.
 #[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
-fn count(operation: &str, decision: &'static str) {
+fn count(operation: &str, decision: &'static str, would: Option<&'static str>) {
     #[cfg(feature = "metrics")]
     catch_user_panic(|| {
-        metrics::counter!("idem_decisions_total", "operation" => operation.to_owned(), "decision" => decision)
-            .increment(1);
-    });
-}
-
-#[cfg_attr(not(feature = "metrics"), allow(unused_variables))]
-fn count_observed(operation: &str, would: &'static str) {
-    #[cfg(feature = "metrics")]
-    catch_user_panic(|| {
-        metrics::counter!("idem_observed_total", "operation" => operation.to_owned(), "would" => would).increment(1);
+        let operation = operation.to_owned();
+        let counter = match would {
+            Some(would) => {
+                metrics::counter!("idem_observed_total", "operation" => operation, "would" => would)
+            }
+            None => {
+                metrics::counter!("idem_decisions_total", "operation" => operation, "decision" => decision)
+            }
+        };
+        counter.increment(1);
     });
 }
 

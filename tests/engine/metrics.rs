@@ -1,6 +1,7 @@
 //! P12: every decision is counted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use idem::{Error, Idempotency, MemoryStore};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
@@ -105,7 +106,21 @@ fn quoted_after<'a>(text: &'a str, before: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// Finds the names of decisions: each is the first text of an arm of a table.
+/// Reads all sources in a folder, as one text.
+fn sources(folder: &Path) -> String {
+    let mut texts = String::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            texts += &sources(&path);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            texts += &std::fs::read_to_string(path).unwrap();
+        }
+    }
+    texts
+}
+
+/// Finds the names of a consumer's decisions: each is the first text of an arm of a table.
 fn first_texts_of_arms(code: &str) -> Vec<&str> {
     let arms = code.split(" => ").skip(1);
     arms.filter_map(|arm| {
@@ -122,9 +137,8 @@ fn first_texts_of_arms(code: &str) -> Vec<&str> {
 fn dashboards_and_alerts_ask_for_metrics_and_decisions_that_there_are() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
     let read = |path: &str| std::fs::read_to_string(format!("{root}/{path}")).expect(path);
-    let code = ["idem-core/src/observe.rs", "idem-queue/src/events.rs"]
-        .map(read)
-        .concat();
+    let core = sources(Path::new(&format!("{root}/idem-core/src")));
+    let queue = read("idem-queue/src/events.rs");
     let guides = [
         "src/docs/observing.md",
         "src/docs/operating.md",
@@ -133,9 +147,14 @@ fn dashboards_and_alerts_ask_for_metrics_and_decisions_that_there_are() {
     .map(read)
     .concat();
     let metrics = ["counter!(\"", "histogram!(\"", "gauge!(\""]
-        .map(|macro_| quoted_after(&code, macro_))
+        .map(|macro_| [quoted_after(&core, macro_), quoted_after(&queue, macro_)].concat())
         .concat();
-    let decisions = first_texts_of_arms(&code);
+    let events = ["Event::debug(\"", "Event::info(\"", "Event::warn(\""]
+        .map(|stated| quoted_after(&core, stated))
+        .concat();
+    let names: BTreeSet<_> = events.iter().collect();
+    assert_eq!(names.len(), events.len(), "stated twice: {events:?}");
+    let decisions = [events, first_texts_of_arms(&queue)].concat();
     assert!(
         metrics.len() >= 7 && decisions.len() > 40,
         "{metrics:?} {decisions:?}"

@@ -9,7 +9,7 @@ use crate::base::duration::IntoDuration;
 use crate::call::prepared::Prepared;
 use crate::encoding::key::KeyPart;
 use crate::error::{Error, StoreError, StoreErrorKind};
-use crate::observe::Decision;
+use crate::observe::Event;
 use crate::policy::settings::{MAX_LENGTH, whole_millis};
 use crate::record::{Issue, Issued};
 use crate::runtime::Runtime;
@@ -63,7 +63,9 @@ impl Mint<'_> {
             Self::record_some(runtime, issues).await?;
         }
         for issue in issues {
-            runtime.observer.decided(Decision::Issued, &issue.id, 0);
+            runtime
+                .observer
+                .decided(Event::debug("issued"), &issue.id, 0);
         }
         Ok(())
     }

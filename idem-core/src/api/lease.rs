@@ -11,14 +11,14 @@ use tokio::sync::Mutex;
 
 use crate::call::judge::{GiveUp, StepLeft};
 use crate::call::keeping::Keepable;
-use crate::call::owned::Owned;
+use crate::call::owned::{LEASE_LOST, Owned};
 use crate::call::recorded::Recorded;
 use crate::error::Error;
 use crate::lease::term::Term;
-use crate::observe::Decision;
 use crate::outcome::Storable;
 use crate::runtime::Runtime;
 use crate::store::{Store, Transaction};
+use crate::task::commit_in::COMMIT_REFUSED;
 use crate::task::current;
 
 /// The next step of a call by hand. From [`Operation::begin`](crate::Operation::begin).
@@ -160,12 +160,9 @@ impl Lease {
                 })
                 .await;
                 let Guard { term, runtime, .. } = &**guarded;
-                runtime.observer.decided_because(
-                    Decision::LeaseLost,
-                    &term.id,
-                    term.attempt,
-                    &term.why_lost(),
-                );
+                runtime
+                    .observer
+                    .report(LEASE_LOST, &term.id, term.attempt, Some(&term.why_lost()));
             }
             Some(_) | None => std::future::pending().await,
         }
@@ -276,7 +273,7 @@ impl Lease {
         let why = "its transaction goes on without it: the call only observes";
         runtime
             .observer
-            .decided_because(Decision::CommitRefused, &term.id, term.attempt, &why);
+            .report(COMMIT_REFUSED, &term.id, term.attempt, Some(&why));
         Ok(())
     }
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use crate::base::race::first;
 use crate::call::body::{self, BodyExit};
-use crate::call::judge::{Answer, Ending, GiveUp, Handling, StepLeft, TryEnd};
-use crate::call::owned::Owned;
+use crate::call::judge::{Answer, Ending, GiveUp, Handling, RETRIED, StepLeft, TryEnd};
+use crate::call::owned::{LEASE_LOST, Owned};
 use crate::error::Error;
-use crate::observe::{self, BodyWatch, Decision, Observer};
+use crate::observe::{self, BodyWatch, Event, Observer};
 use crate::policy::errors::{ErrorAction, Then};
 use crate::runtime::Runtime;
 use crate::task::current::{Around, Call, HeldBy};
@@ -88,12 +88,12 @@ impl<'a> Holder<'a> {
         }
     }
 
-    /// Reports a decision about the call.
-    pub(crate) fn report(&self, decision: Decision, why: Option<&dyn Display>) {
+    /// Reports an event of the call.
+    pub(crate) fn report(&self, event: Event, why: Option<&dyn Display>) {
         match self {
-            Self::Lease(owned) => owned.report_of_body(decision, why),
-            Self::Nobody { operation, .. } if decision == Decision::Retried => {
-                Observer::decided_without_key(decision, operation);
+            Self::Lease(owned) => owned.report_of_body(event, why),
+            Self::Nobody { operation, .. } if event == RETRIED => {
+                Observer::decided_without_key(event, operation);
             }
             Self::Nobody { .. } => {}
         }
@@ -158,7 +158,7 @@ impl<'a> Holder<'a> {
         }
         let call = owned.call();
         let writer = call.guarded().writer();
-        let report = |decision, why: Option<&dyn Display>| owned.report_of_body(decision, why);
+        let report = |event, why: Option<&dyn Display>| owned.report_of_body(event, why);
         if let Some(pending) = handling.encode(call, &writer, ending, answer, &report) {
             owned.pend(pending);
         }
@@ -193,7 +193,7 @@ impl Owned {
         if term.is_lost() {
             // No body runs now. The store refuses the remaining step if another caller is the
             // owner.
-            self.report_of_body(Decision::LeaseLost, Some(&term.why_lost()));
+            self.report_of_body(LEASE_LOST, Some(&term.why_lost()));
             return false;
         }
         true

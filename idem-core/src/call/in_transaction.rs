@@ -8,12 +8,14 @@ use crate::call::body;
 use crate::call::holder::unstopped;
 use crate::call::judge::{StepLeft, TryEnd};
 use crate::call::open_transaction::{OpenTransaction, TransactionClaim, TransactionStart};
+use crate::call::owned::{ERROR_KEPT, EXECUTED, RELEASED};
 use crate::call::recorded::Recorded;
+use crate::call::report::NOT_RECORDED;
 use crate::call::transaction_body::Body;
 use crate::error::Error;
-use crate::observe::{BodyWatch, Decision, catch_user_panic};
+use crate::observe::{BodyWatch, Event, catch_user_panic};
 use crate::record::Owner;
-use crate::runtime::rejected::Rejected;
+use crate::runtime::rejected::{Rejected, STORE_FAILED, UNREADABLE};
 use crate::store::{Store, Transaction};
 use crate::task::current::Call;
 
@@ -70,12 +72,12 @@ impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
                 if is_error {
                     self.note_kept_error(commit);
                 }
-                self.report(decision_on(is_error), attempt, None);
+                self.report(event_on(is_error), attempt, None);
                 Ok(is_error)
             }
             Some(StepLeft::GiveUp(_)) => {
                 self.roll_back().await;
-                self.report(Decision::Released, attempt, None);
+                self.report(RELEASED, attempt, None);
                 Ok(false)
             }
             Some(StepLeft::Running | StepLeft::Over) | None => Ok(false),
@@ -114,8 +116,8 @@ impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
             }
             Err(error) => {
                 let would = match error {
-                    Error::Store { .. } => Some(Decision::StoreFailed),
-                    Error::Codec { .. } => Some(Decision::Unreadable),
+                    Error::Store { .. } => Some(STORE_FAILED),
+                    Error::Codec { .. } => Some(UNREADABLE),
                     // It was reported already.
                     _ => None,
                 };
@@ -142,16 +144,16 @@ impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
                 let is_error = outcome.as_ref().is_some_and(|outcome| outcome.is_error);
                 let commit = self.request.commit(owner, attempt, outcome, kept_for);
                 let committed = self.commit(store, &commit).await;
-                let decision = match &committed {
-                    Ok(()) => decision_on(is_error),
-                    Err(_) => Decision::NotRecorded,
+                let event = match &committed {
+                    Ok(()) => event_on(is_error),
+                    Err(_) => NOT_RECORDED,
                 };
-                self.report(decision, attempt, None);
+                self.report(event, attempt, None);
                 committed
             }
             (Some(ClaimAfterBody::Owned { attempt, .. }), _) => {
                 self.roll_back().await;
-                self.report(Decision::Released, attempt, None);
+                self.report(RELEASED, attempt, None);
                 Ok(())
             }
             (Some(ClaimAfterBody::Failed(error)), _) => Err(error),
@@ -169,10 +171,6 @@ impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
     }
 }
 
-fn decision_on(is_error: bool) -> Decision {
-    if is_error {
-        Decision::ErrorKept
-    } else {
-        Decision::Executed
-    }
+fn event_on(is_error: bool) -> Event {
+    if is_error { ERROR_KEPT } else { EXECUTED }
 }

@@ -9,7 +9,7 @@ use crate::call::keeping::Policy;
 use crate::call::recorded::Recorded;
 use crate::call::witness::{Witness, outcome_of};
 use crate::error::Error;
-use crate::observe::Decision;
+use crate::observe::Event;
 use crate::outcome::Storable;
 use crate::outcome::codec::{CodecFailure, caught};
 use crate::policy::errors::{ErrorAction, Next, Then, Tries};
@@ -17,6 +17,8 @@ use crate::record::Encoded;
 use crate::task::current::{self, Call};
 use crate::task::outcome_writer::OutcomeWriter;
 use crate::task::watch::{self, Seen};
+
+pub(crate) const RETRIED: Event = Event::info("retried");
 
 /// How a try of a body ended.
 pub(crate) enum TryEnd<R> {
@@ -127,8 +129,8 @@ enum End {
     Panic,
 }
 
-/// Reports a decision about the call.
-pub(crate) type Report<'a> = &'a dyn Fn(Decision, Option<&dyn Display>);
+/// Reports an event of the call.
+pub(crate) type Report<'a> = &'a dyn Fn(Event, Option<&dyn Display>);
 
 impl Facts {
     fn of(call: Option<&Call>, reruns: Reruns) -> Self {
@@ -270,16 +272,16 @@ impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
             },
         };
         match end {
-            End::Panic => report(Decision::Panicked, None),
+            End::Panic => report(Event::warn("panicked"), None),
             End::Value if call.is_some_and(Call::is_reconciled) => {
-                report(Decision::Reconciled, None);
+                report(Event::info("reconciled"), None);
             }
             End::Value | End::Error(_) => {}
         }
         let ruling = rule(facts, tries, end);
         if let Ruling::Retry { pause, most, .. } = ruling {
             let why = format_args!("try {} of {most} in {pause:.0?}", tries.count());
-            report(Decision::Retried, Some(&why));
+            report(RETRIED, Some(&why));
         }
         (ruling, answer)
     }
@@ -326,7 +328,7 @@ impl<R, T, E, P: Fn(&E) -> ErrorAction> Handling<R, T, E, P> {
                         kept_for,
                     },
                     Err(failure) => {
-                        report(Decision::ErrorNotKept, Some(&failure));
+                        report(Event::warn("error_not_kept"), Some(&failure));
                         StepLeft::GiveUp(or_else)
                     }
                 }

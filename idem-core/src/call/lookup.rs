@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use crate::base::clock;
 use crate::call::recorded::Recorded;
 use crate::error::Error;
-use crate::observe::Decision;
+use crate::observe::Event;
 use crate::record::{RecordInfo, RecordState};
 use crate::runtime::Runtime;
 use crate::runtime::rejected::Rejected;
@@ -168,7 +168,7 @@ impl Runtime {
         lookup: Lookup<Recorded>,
     ) -> Undecoded {
         self.observer
-            .decided_because(Decision::LookedUp, &request.id, attempt, &what);
+            .report(Event::debug("looked_up"), &request.id, attempt, Some(&what));
         Undecoded(lookup)
     }
 }

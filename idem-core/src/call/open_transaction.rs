@@ -10,10 +10,12 @@ use tokio::time::Instant;
 
 use crate::base::backoff::Backoff;
 use crate::base::clock;
+use crate::call::owned::CALLER_DROPPED;
+use crate::call::prepared::MISCONFIGURED;
 use crate::call::recorded::Recorded;
 use crate::call::start::Pause;
 use crate::error::{Error, StoreError, StoreErrorKind};
-use crate::observe::Decision;
+use crate::observe::Event;
 use crate::policy::settings::InFlight;
 use crate::record::{Claim, Claimed, Commit, Origin, Owner, Ownership};
 use crate::runtime::Runtime;
@@ -181,9 +183,9 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         }
     }
 
-    pub(crate) fn report(&self, decision: Decision, attempt: u64, why: Option<&dyn Display>) {
+    pub(crate) fn report(&self, event: Event, attempt: u64, why: Option<&dyn Display>) {
         let observer = self.runtime.observer;
-        observer.report(decision, &self.request.id, attempt, why);
+        observer.report(event, &self.request.id, attempt, why);
     }
 
     pub(crate) async fn savepoint(&mut self) -> Result<(), StoreError> {
@@ -324,7 +326,7 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
         let is_recorded = matches!(why, Rejected::Committed { .. } | Rejected::Done);
         if let Some(again) = request.again.as_ref().filter(|_| is_recorded) {
             let observer = runtime.observer;
-            observer.decided(Decision::Misconfigured, &request.id, 0);
+            observer.decided(MISCONFIGURED, &request.id, 0);
             return Err((**again).clone());
         }
         let replayed = runtime.replay_or_reject(request, why);
@@ -452,7 +454,7 @@ impl<X: Transaction<S>, S: Store> Drop for OpenTransaction<'_, X, S> {
     fn drop(&mut self) {
         if let Some(attempt) = self.attempt {
             // The rollback to the savepoint undoes the claim.
-            self.report(Decision::CallerDropped, attempt, None);
+            self.report(CALLER_DROPPED, attempt, None);
         }
         self.forget_kept_errors();
         for _ in 0..self.depth {

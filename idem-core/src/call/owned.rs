@@ -17,7 +17,7 @@ use crate::call::judge::{GiveUp, StepLeft};
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::lease::keeper::Enrolled;
 use crate::lease::term::Term;
-use crate::observe::{Decision, Observer};
+use crate::observe::{Event, Observer};
 use crate::policy::settings::{keep_for, keep_released};
 use crate::record::{
     AsClaimed, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo, is_step,
@@ -27,8 +27,19 @@ use crate::runtime::flight::FlightSeat;
 use crate::runtime::local_cache::Sending;
 use crate::runtime::rejected::Rejected;
 use crate::runtime::trace;
+use crate::task::commit_in::COMMIT_REFUSED;
 use crate::task::current::{Call, HeldBy};
+use crate::task::outcome_writer::NOT_ENCODED;
 use crate::task::request::Request;
+
+pub(crate) const CALLER_DROPPED: Event = Event::warn("caller_dropped");
+pub(crate) const ERROR_KEPT: Event = Event::debug("error_kept");
+pub(crate) const EXECUTED: Event = Event::debug("executed");
+pub(crate) const LEASE_LOST: Event = Event::warn("lease_lost");
+pub(crate) const RELEASED: Event = Event::debug("released");
+pub(super) const RELEASED_BY_HAND: Event = Event::info("released_by_hand");
+pub(super) const RELEASE_REFUSED: Event = Event::warn("release_refused");
+pub(super) const SETTLED: Event = Event::info("settled");
 
 /// The message for a late owner.
 const NOT_THE_OWNER: &str = "nothing was recorded: another caller has claimed the key since, or \
@@ -166,7 +177,7 @@ impl Owned {
     /// the lease expires.
     pub(crate) fn recorded_in_transaction(&mut self) {
         self.pending = StepLeft::Over;
-        self.report(Decision::Executed, None);
+        self.report(EXECUTED, None);
     }
 
     /// Asks the store, by a renewal, whether the record is still in flight. Reading the record
@@ -234,7 +245,7 @@ impl Owned {
     pub(crate) fn lost(&mut self) -> Error {
         self.pending = StepLeft::Over;
         let term = self.term();
-        self.report(Decision::LeaseLost, Some(&term.why_lost()));
+        self.report(LEASE_LOST, Some(&term.why_lost()));
         term.lost_error()
     }
 
@@ -393,10 +404,10 @@ impl Owned {
             (&self.pending, ownership)
             && let Some(left_out) = self.left_out.take()
         {
-            self.report(Decision::NotEncoded, Some(&left_out.1));
+            self.report(NOT_ENCODED, Some(&left_out.1));
         }
         let mut shared = None;
-        let decision = match (&mut self.pending, ownership) {
+        let event = match (&mut self.pending, ownership) {
             (StepLeft::Commit { .. }, Ownership::Held) if self.is_committed => {
                 self.pending = StepLeft::Over;
                 return;
@@ -413,19 +424,17 @@ impl Owned {
                     }),
                 );
                 match is_error {
-                    _ if self.is_by_hand => Decision::Settled,
-                    true => Decision::ErrorKept,
-                    false => Decision::Executed,
+                    _ if self.is_by_hand => SETTLED,
+                    true => ERROR_KEPT,
+                    false => EXECUTED,
                 }
             }
-            (StepLeft::Commit { .. }, Ownership::Lost) => Decision::CommitRefused,
-            (StepLeft::GiveUp(_), Ownership::Lost) if !self.may_be_released => {
-                Decision::ReleaseRefused
-            }
+            (StepLeft::Commit { .. }, Ownership::Lost) => COMMIT_REFUSED,
+            (StepLeft::GiveUp(_), Ownership::Lost) if !self.may_be_released => RELEASE_REFUSED,
             // Held, or the store released the record earlier and its reply was lost.
-            (StepLeft::GiveUp(GiveUp::Release), _) if self.is_by_hand => Decision::ReleasedByHand,
-            (StepLeft::GiveUp(GiveUp::Release), _) => Decision::Released,
-            (StepLeft::GiveUp(GiveUp::Abandon | GiveUp::Unanswered), _) => Decision::Abandoned,
+            (StepLeft::GiveUp(GiveUp::Release), _) if self.is_by_hand => RELEASED_BY_HAND,
+            (StepLeft::GiveUp(GiveUp::Release), _) => RELEASED,
+            (StepLeft::GiveUp(GiveUp::Abandon | GiveUp::Unanswered), _) => Event::info("abandoned"),
             (StepLeft::Running | StepLeft::Over, _) => {
                 self.pending = StepLeft::Over;
                 return;
@@ -439,7 +448,7 @@ impl Owned {
             let term = self.term();
             self.runtime().remove_steps(&term.id, term.attempt, steps);
         }
-        self.report_end(decision);
+        self.report_end(event);
         // The others go on, with the answer if there is one.
         if let (Some(seat), Some(why)) = (self.seat.take(), shared) {
             seat.share(why);
@@ -451,7 +460,7 @@ impl Drop for Owned {
     fn drop(&mut self) {
         match self.pending {
             StepLeft::Over => {}
-            StepLeft::Running => self.report(Decision::CallerDropped, None),
+            StepLeft::Running => self.report(CALLER_DROPPED, None),
             StepLeft::Commit { .. } | StepLeft::GiveUp(_) => self.hand_over().resend(),
         }
     }

@@ -4,10 +4,16 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::observe::{Decision, Observer};
+use crate::observe::{Event, Observer};
 use crate::runtime::Runtime;
+use crate::runtime::rejected::STORE_FAILED;
 use crate::task::request::Request;
 use crate::task::watch::{self, Seen};
+
+pub(crate) const MISCONFIGURED: Event = Event::warn("misconfigured");
+pub(crate) const NOT_INSTALLED: Event = Event::warn("not_installed");
+pub(crate) const RAN_UNGUARDED: Event = Event::warn("ran_unguarded");
+pub(crate) const REJECTED_MISSING_KEY: Event = Event::info("rejected_missing_key");
 
 /// A call that is ready to be carried out, or is refused.
 pub(crate) enum Prepared<'a> {
@@ -23,26 +29,22 @@ pub(crate) enum Prepared<'a> {
 impl Prepared<'_> {
     /// Reports a call without a record. For any other call, tells the watch which record it uses.
     pub(crate) fn announce(&self) {
-        let (decision, operation) = match self {
-            Self::Refused(error @ Error::Config { .. }) => {
-                (Decision::Misconfigured, error.operation())
-            }
+        let (event, operation) = match self {
+            Self::Refused(error @ Error::Config { .. }) => (MISCONFIGURED, error.operation()),
             Self::Refused(error @ (Error::MissingKey { .. } | Error::MissingSubject { .. })) => {
-                (Decision::RejectedMissingKey, error.operation())
+                (REJECTED_MISSING_KEY, error.operation())
             }
             Self::Unguarded(operation, Some(_)) => {
                 watch::note(Seen::Executed);
-                (Decision::RanUnguarded, &**operation)
+                (RAN_UNGUARDED, &**operation)
             }
             Self::Observed(operation, error) => {
                 watch::note(Seen::Executed);
                 let would = match error {
-                    Error::MissingKey { .. } | Error::MissingSubject { .. } => {
-                        Decision::RejectedMissingKey
-                    }
-                    Error::NotInstalled { .. } => Decision::NotInstalled,
-                    Error::Store { .. } => Decision::StoreFailed,
-                    _ => Decision::Misconfigured,
+                    Error::MissingKey { .. } | Error::MissingSubject { .. } => REJECTED_MISSING_KEY,
+                    Error::NotInstalled { .. } => NOT_INSTALLED,
+                    Error::Store { .. } => STORE_FAILED,
+                    _ => MISCONFIGURED,
                 };
                 return Observer::observed_without_key(would, operation);
             }
@@ -50,6 +52,6 @@ impl Prepared<'_> {
             // The event was reported when the call was made, because there is no policy to ask.
             Self::Refused(_) | Self::Unguarded(_, None) => return,
         };
-        Observer::decided_without_key(decision, operation);
+        Observer::decided_without_key(event, operation);
     }
 }

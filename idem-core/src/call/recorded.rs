@@ -3,11 +3,12 @@
 use serde::de::DeserializeOwned;
 
 use crate::error::Error;
-use crate::observe::{Decision, Observer};
+use crate::observe::Observer;
 use crate::outcome::Storable;
 use crate::outcome::codec::{AnyCodec, caught};
 use crate::outcome::versions::Versions;
 use crate::record::{Encoded, RecordId};
+use crate::runtime::rejected::UNREADABLE;
 use crate::task::current;
 
 /// A recorded outcome that is not decoded yet. From [`Operation::begin`](crate::Operation::begin)
@@ -107,11 +108,11 @@ impl Recorded {
             // The failing body may return this error, and such an error is not kept.
             current::taint();
         }
-        self.observer.decided_because(
-            Decision::Unreadable,
+        self.observer.report(
+            UNREADABLE,
             &self.id,
             0,
-            &"the outcome is of another type",
+            Some(&"the outcome is of another type"),
         );
         Error::Codec {
             operation: self.id.name().into(),

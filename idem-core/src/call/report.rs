@@ -6,17 +6,22 @@ use tokio::time::Instant;
 
 use crate::base::clock;
 use crate::call::judge::StepLeft;
-use crate::call::owned::Owned;
+use crate::call::owned::{LEASE_LOST, Owned, RELEASE_REFUSED, RELEASED_BY_HAND, SETTLED};
+use crate::call::prepared::RAN_UNGUARDED;
 use crate::call::recorded::Recorded;
 use crate::call::start::CallStart;
 use crate::error::{Error, StoreError};
-use crate::observe::{self, Decision, Observer, catch_user_panic};
+use crate::observe::{self, Event, Observer, catch_user_panic};
 use crate::policy::settings::{Abandoned, Duplicate};
 use crate::record::{Encoded, Origin};
-use crate::runtime::rejected::Rejected;
+use crate::runtime::rejected::{REPLAYED, Rejected, STORE_FAILED, UNREADABLE, WAITED};
+use crate::runtime::undoing::NOT_RELEASED;
 use crate::runtime::{Runtime, trace};
+use crate::task::commit_in::COMMIT_REFUSED;
 use crate::task::request::Request;
 use crate::token::Submission;
+
+pub(super) const NOT_RECORDED: Event = Event::warn("not_recorded");
 
 impl Runtime {
     /// Returns the observer for decisions that end a guarded call. In observe mode it reports them
@@ -85,14 +90,14 @@ impl Runtime {
                     catch_user_panic(|| trace::link(trace));
                 }
                 // `format_args!` stays inside the call: Rust 1.88 cannot bind it to a variable.
-                observer.decided_because(
-                    Decision::Replayed,
+                observer.report(
+                    REPLAYED,
                     &request.id,
                     0,
-                    &format_args!("the call that ran has the trace {trace}"),
+                    Some(&format_args!("the call that ran has the trace {trace}")),
                 );
             }
-            None => observer.decided(Decision::Replayed, &request.id, 0),
+            None => observer.decided(REPLAYED, &request.id, 0),
         }
         Recorded {
             id: request.id.clone(),
@@ -119,38 +124,38 @@ impl Runtime {
         {
             throttle.failed(id.name(), submission.subject, clock::now());
         }
-        let (decision, attempt) = why.decision(settings);
+        let (event, attempt) = why.event(settings);
         let observer = self.reporter(request);
         match (&why, submission) {
             (Rejected::Store(error), _) => {
-                self.observer.decided_because(decision, id, 0, error);
+                self.observer.report(event, id, 0, Some(error));
                 if why.runs_unguarded(settings) {
-                    self.observer.decided(Decision::RanUnguarded, id, 0);
+                    self.observer.decided(RAN_UNGUARDED, id, 0);
                 } else if settings.observes {
-                    let would = match decision {
-                        Decision::Unreadable => Decision::Unreadable,
-                        _ => Decision::StoreFailed,
+                    let would = match event {
+                        UNREADABLE => UNREADABLE,
+                        _ => STORE_FAILED,
                     };
                     observer.decided(would, id, 0);
                 }
             }
             (_, Some(submission)) => {
-                observer.decided_because(decision, id, attempt, submission);
+                observer.report(event, id, attempt, Some(submission));
             }
-            (_, None) => observer.decided(decision, id, attempt),
+            (_, None) => observer.decided(event, id, attempt),
         }
         why.error(id)
     }
 
     pub(crate) fn waited(&self, request: &Request, since: Instant) {
-        self.observer.decided(Decision::Waited, &request.id, 0);
+        self.observer.decided(WAITED, &request.id, 0);
         observe::wait_took(&request.id, clock::now().saturating_duration_since(since));
     }
 
     /// Reports that this attempt took over the record of one that was cut off.
     pub(crate) fn took_over(&self, request: &Request, attempt: u64) {
         self.observer
-            .decided(Decision::TakenOver, &request.id, attempt);
+            .decided(Event::info("taken_over"), &request.id, attempt);
         if request.settings.abandoned == Abandoned::Reject {
             let why = format!(
                 "the key was not settled within its `hold`, {:?}: the call runs although attempt \
@@ -159,19 +164,19 @@ impl Runtime {
                 attempt.saturating_sub(1)
             );
             self.observer
-                .decided_because(Decision::HoldEnded, &request.id, attempt, &why);
+                .report(Event::warn("hold_ended"), &request.id, attempt, Some(&why));
         }
     }
 }
 
 impl Owned {
     /// Reports what became of the record.
-    pub(super) fn report_end(&self, decision: Decision) {
-        let why = match decision {
-            Decision::CommitRefused | Decision::ReleaseRefused => Some(self.why_refused.to_owned()),
-            Decision::Settled | Decision::ReleasedByHand => {
+    pub(super) fn report_end(&self, event: Event) {
+        let why = match event {
+            COMMIT_REFUSED | RELEASE_REFUSED => Some(self.why_refused.to_owned()),
+            SETTLED | RELEASED_BY_HAND => {
                 let is_first = self.call.guarded().origin() == Origin::Nothing;
-                let no_record = (decision == Decision::Settled && is_first)
+                let no_record = (event == SETTLED && is_first)
                     .then(|| "there was no record of this key".to_owned());
                 let by = self.audit.as_ref().map(ToString::to_string);
                 let known = by.into_iter().chain(no_record);
@@ -179,31 +184,31 @@ impl Owned {
             }
             _ => None,
         };
-        self.report(decision, why.as_ref().map(|why| why as &dyn Display));
+        self.report(event, why.as_ref().map(|why| why as &dyn Display));
     }
 
-    pub(super) fn report(&self, decision: Decision, why: Option<&dyn Display>) {
+    pub(super) fn report(&self, event: Event, why: Option<&dyn Display>) {
         let term = self.term();
-        self.observer.report(decision, &term.id, term.attempt, why);
+        self.observer.report(event, &term.id, term.attempt, why);
     }
 
     pub(super) fn delayed(&self, error: &StoreError) {
-        let decision = if let StepLeft::Commit { .. } = self.pending {
-            Decision::CommitDelayed
+        let event = if let StepLeft::Commit { .. } = self.pending {
+            Event::warn("commit_delayed")
         } else {
-            Decision::ReleaseDelayed
+            Event::warn("release_delayed")
         };
-        self.report(decision, Some(error));
+        self.report(event, Some(error));
     }
 
     /// Gives the step up, and reports it.
     pub(super) fn give_up(&mut self, why: &dyn Display) {
-        let decision = match std::mem::replace(&mut self.pending, StepLeft::Over) {
-            StepLeft::Commit { .. } => Decision::NotRecorded,
-            StepLeft::GiveUp(_) => Decision::NotReleased,
+        let event = match std::mem::replace(&mut self.pending, StepLeft::Over) {
+            StepLeft::Commit { .. } => NOT_RECORDED,
+            StepLeft::GiveUp(_) => NOT_RELEASED,
             StepLeft::Running | StepLeft::Over => return,
         };
-        self.report(decision, Some(why));
+        self.report(event, Some(why));
     }
 
     /// In observe mode: reports that the body would have been stopped.
@@ -211,13 +216,13 @@ impl Owned {
         let term = self.term();
         let observer = self.runtime().observer.observing(true);
         let why = term.why_lost();
-        observer.decided_because(Decision::LeaseLost, &term.id, term.attempt, &why);
+        observer.report(LEASE_LOST, &term.id, term.attempt, Some(&why));
     }
 
     /// Reports what the body did, whether it was retried or not.
-    pub(super) fn report_of_body(&self, decision: Decision, why: Option<&dyn Display>) {
+    pub(super) fn report_of_body(&self, event: Event, why: Option<&dyn Display>) {
         let term = self.term();
         let observer = self.runtime().observer;
-        observer.report(decision, &term.id, term.attempt, why);
+        observer.report(event, &term.id, term.attempt, why);
     }
 }

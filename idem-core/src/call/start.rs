@@ -21,12 +21,12 @@ use crate::call::pending_claim::PendingClaim;
 use crate::call::recorded::Recorded;
 use crate::error::{Error, StoreError};
 use crate::lease::term::Term;
-use crate::observe::Decision;
+use crate::observe::Event;
 use crate::policy::settings::InFlight;
 use crate::record::{Claimed, Origin, Owner};
 use crate::runtime::Runtime;
 use crate::runtime::flight::{FlightSeat, Turn};
-use crate::runtime::rejected::{Held, Rejected};
+use crate::runtime::rejected::{Held, Rejected, STORE_FAILED};
 use crate::task::request::Request;
 use crate::task::{current, waiting};
 
@@ -210,7 +210,7 @@ impl Runtime {
         let attempt = held.attempt;
         if let Err(error) = self.store.wait(&request.id, attempt, limit).await {
             self.observer
-                .decided_because(Decision::StoreFailed, &request.id, attempt, &error);
+                .report(STORE_FAILED, &request.id, attempt, Some(&error));
             tokio::time::sleep(limit.min(WAIT_WITHOUT_STORE)).await;
         }
         self.waited(request, entered);
@@ -239,7 +239,7 @@ impl Runtime {
                         && resends_until.is_none_or(|until| clock::now() < until) =>
                 {
                     self.observer
-                        .decided_because(Decision::ClaimResent, &request.id, 0, &error);
+                        .report(Event::info("claim_resent"), &request.id, 0, Some(&error));
                     may_resend = false;
                 }
                 answer => {

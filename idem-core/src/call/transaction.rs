@@ -17,22 +17,22 @@ use crate::base::clock;
 use crate::call::body;
 use crate::call::holder::unstopped;
 use crate::call::in_transaction::ClaimAfterBody;
-use crate::call::judge::{Answer, Ending, Handling, StepLeft, give};
+use crate::call::judge::{Answer, Ending, Handling, RETRIED, StepLeft, give};
 use crate::call::open_transaction::{
     BegunClaim, ClaimedRow, CommittedBy, LeaseMet, OpenTransaction, PAUSES, TransactionClaim,
     TransactionStart, begin_claiming,
 };
-use crate::call::prepared::Prepared;
+use crate::call::prepared::{MISCONFIGURED, Prepared};
 use crate::call::recorded::Recorded;
 use crate::call::start::Pause;
 use crate::call::transaction_body::Body;
 use crate::error::{Error, StoreError, StoreErrorKind};
-use crate::observe::{self, Decision, Observer};
+use crate::observe::{self, Observer};
 use crate::outcome::Outcome;
 use crate::policy::errors::{ErrorAction, Then};
 use crate::record::{Claimed, RecordId};
 use crate::runtime::Runtime;
-use crate::runtime::rejected::Rejected;
+use crate::runtime::rejected::{Rejected, STORE_FAILED};
 use crate::store::{Store, Transaction, Transactions};
 use crate::task::current::{self, Around, Call, Guarded, HeldBy};
 use crate::task::request::Request;
@@ -318,7 +318,7 @@ where
         let store = runtime.store.of::<S>();
         if request.settings.observes {
             let Some(store) = store else {
-                Observer::observed_without_key(Decision::Misconfigured, request.id.name());
+                Observer::observed_without_key(MISCONFIGURED, request.id.name());
                 return self.unguarded(tx, body).await;
             };
             let open = OpenTransaction::new(tx, runtime, request);
@@ -493,15 +493,13 @@ where
         {
             runtime
                 .observer
-                .decided_because(Decision::StoreFailed, &request.id, 0, failure);
+                .report(STORE_FAILED, &request.id, 0, Some(failure));
         }
     }
 
     fn runs_again(&self, why: &dyn std::fmt::Display) {
         if let Prepared::Guarded(runtime, request) = self.prepared {
-            runtime
-                .observer
-                .decided_because(Decision::Retried, &request.id, 0, why);
+            runtime.observer.report(RETRIED, &request.id, 0, Some(why));
         }
     }
 }

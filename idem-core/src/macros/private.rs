@@ -10,7 +10,7 @@ pub use crate::api::operation::Operation;
 use crate::call::bodies::{Again, Bodies, Once, Repeated};
 use crate::call::judge::Handling;
 pub use crate::call::keeping::{ErrorCodec, Keepable, KeepsErrors, Opaque, Policy};
-use crate::call::prepared::Prepared;
+use crate::call::prepared::{NOT_INSTALLED, Prepared};
 use crate::call::transaction::InTransaction;
 use crate::call::transaction_body::OneThreadOnce;
 pub use crate::call::witness::{
@@ -24,8 +24,8 @@ pub use crate::error::disposition::{
 };
 pub use crate::macros::lent::{Lent, Taken};
 pub use crate::macros::site::{Name, Site, checked_name};
+use crate::observe::Observer;
 pub use crate::observe::catch_user_panic;
-use crate::observe::{Decision, Observer};
 use crate::outcome::Outcome;
 pub use crate::outcome::Storable;
 use crate::policy::errors::ErrorAction;
@@ -40,7 +40,7 @@ pub fn operation(site: &'static Site, name: Name) -> Operation<'static> {
     if let Some(runtime) = scope::default_runtime() {
         return operation_of(site, name, &runtime);
     }
-    Observer::decided_without_key(Decision::NotInstalled, name.label());
+    Observer::decided_without_key(NOT_INSTALLED, name.label());
     Operation::failing(
         name.label(),
         Error::NotInstalled {

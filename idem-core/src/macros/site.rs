@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::record::{is_lock, is_step, is_valid_operation};
+use crate::record::{is_valid_operation, reserved};
 
 /// One annotated function. Its address is its identity: functions that one macro emits share file,
 /// line and column.
@@ -94,26 +94,12 @@ pub const fn checked_name(name: &'static str) -> &'static str {
         "`name` is 1 to 128 letters, digits and `_ - . / # @ +`, in segments that may be joined by \
          `::`: write for example `name = \"orders.create\"`"
     );
-    assert!(
-        !is_reserved(name.as_bytes()),
-        "`idem.audit` is reserved for the trail of operators' decisions: write for example `name = \
-         \"orders.create\"`"
-    );
-    assert!(
-        !is_lock(name),
-        "names that begin with `idem.lock` are reserved for locks: write for example \
-         `name = \"orders.create\"`"
-    );
-    assert!(
-        !is_step(name),
-        "names that begin with `idem.step` are reserved for steps: write for example \
-         `name = \"orders.create\"`"
-    );
+    let refusal = match reserved(name) {
+        Some(reserved) => reserved.refusal_in_code,
+        None => "",
+    };
+    assert!(refusal.is_empty(), "{}", refusal);
     name
-}
-
-const fn is_reserved(name: &[u8]) -> bool {
-    matches!(name, b"idem.audit")
 }
 
 const fn is_plausible(name: &[u8]) -> bool {
@@ -324,12 +310,6 @@ mod tests {
             "app::generic<u8>::{{closure}}",
             "app::generic<u16>::{{closure}}"
         ));
-    }
-
-    #[test]
-    fn the_name_of_the_trail_is_reserved() {
-        assert!(is_reserved(crate::store::trail::OPERATION.as_bytes()));
-        assert!(!is_reserved(b"idem.audits"));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use uuid::{NoContext, Timestamp, Uuid};
 use crate::base::clock;
 use crate::encoding::key::{self, Key, KeyDigest, KeyPart};
 use crate::encoding::step_name::{MAX_KEY_IN_STEPS, StepName, write_parts_after, write_run_after};
+use crate::record::reserved::STEP_PREFIX;
 
 /// The id of a record: the operation's name and the key, as `operation:key`.
 ///
@@ -44,7 +45,7 @@ impl RecordId {
     pub const MAX_KEY_IN_STEPS: usize = MAX_KEY_IN_STEPS;
 
     /// Joins an operation's name and a key; `None` unless [`is_valid_operation`], without the prefix
-    /// of [steps](is_step).
+    /// of [steps](super::is_step).
     pub fn new(operation: &str, key: &Key) -> Option<Self> {
         let name = operation.strip_prefix(STEP_PREFIX).unwrap_or(operation);
         is_valid_operation(name).then(|| Self {
@@ -234,53 +235,6 @@ pub fn is_valid_operation(name: &str) -> bool {
             })
     };
     name.len() <= 128 && name.split("::").all(segment)
-}
-
-/// The first part of the operation of a lock's record; the lock's own name follows.
-pub(crate) const LOCK_PREFIX: &str = "idem.lock/";
-
-/// Whether this is the operation of a lock's record, such as `idem.lock/disks.compact` for
-/// [`lock("disks.compact")`](crate::Idempotency::lock).
-///
-/// Such names, and `idem.lock` itself, are reserved: no call has them. So a lock and an operation
-/// of the same name have different records.
-///
-/// # Examples
-///
-/// ```
-/// # use idem_core as idem;
-/// use idem::store::record::is_lock;
-///
-/// assert!(is_lock("idem.lock/disks.compact"));
-/// assert!(!is_lock("disks.compact"));
-/// ```
-pub const fn is_lock(operation: &str) -> bool {
-    matches!(operation.as_bytes(), b"idem.lock")
-        || matches!(operation.as_bytes().first_chunk(), Some(b"idem.lock/"))
-}
-
-/// The first part of the operation of a step's record; the call's operation and the step's name
-/// follow.
-const STEP_PREFIX: &str = "idem.step/";
-
-/// Whether this is the operation of a record of [steps](crate::step), such as
-/// `idem.step/orders.place/charge` for the step `charge` of `orders.place`.
-///
-/// Such names, and `idem.step` itself, are reserved: no call has them. So a step and an operation
-/// of the same name have different records.
-///
-/// # Examples
-///
-/// ```
-/// # use idem_core as idem;
-/// use idem::store::record::is_step;
-///
-/// assert!(is_step("idem.step/orders.place/charge"));
-/// assert!(!is_step("orders.place/charge"));
-/// ```
-pub const fn is_step(operation: &str) -> bool {
-    matches!(operation.as_bytes(), b"idem.step")
-        || matches!(operation.as_bytes().first_chunk(), Some(b"idem.step/"))
 }
 
 /// The identity of one claim: its holder may commit, renew and release.

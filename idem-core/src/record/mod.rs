@@ -9,16 +9,18 @@ mod ids;
 mod info;
 mod made;
 mod metadata;
+mod reserved;
 mod state;
 mod steps;
 mod transitions;
 
 pub use self::codec_id::CodecId;
-pub(crate) use self::ids::LOCK_PREFIX;
-pub use self::ids::{Owner, RecordId, is_lock, is_step, is_valid_operation};
+pub use self::ids::{Owner, RecordId, is_valid_operation};
 pub use self::info::{RecordInfo, RecordState};
 pub use self::metadata::{Audit, Metadata};
 pub(crate) use self::metadata::{MAX_WHO, MAX_WHY, is_trace, short_type_name};
+pub(crate) use self::reserved::{LOCK_PREFIX, TRAIL, reserved};
+pub use self::reserved::{is_lock, is_step};
 pub use self::state::{Encoded, InFlight, MOST_TAKEN_OVER, Origin, Record};
 pub use self::steps::{
     AsClaimed, Claim, Claimed, Commit, Issue, Issued, Ownership, Release, ReleaseTo, Removed,

@@ -63,7 +63,7 @@ impl Runtime {
     /// Reports what the store failed with, and says it to the caller.
     pub(crate) fn failed(&self, id: &RecordId, error: StoreError) -> Error {
         self.observer
-            .decided_because(of_failure(&error), id, 0, &error);
+            .report(of_failure(&error), id, 0, Some(&error));
         Rejected::Store(error).error(id)
     }
 

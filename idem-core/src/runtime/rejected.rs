@@ -6,10 +6,16 @@ use tokio::time::Instant;
 
 use crate::base::clock;
 use crate::error::{Error, StoreError, StoreErrorKind};
-use crate::observe::Decision;
+use crate::observe::Event;
 use crate::policy::settings::{Duplicate, InFlight, Settings, StoreFailure};
 use crate::record::{Claimed, Encoded, Origin, RecordId};
 use crate::token::Flaw;
+
+pub(crate) const REJECTED_ABANDONED: Event = Event::warn("rejected_abandoned");
+pub(crate) const REPLAYED: Event = Event::debug("replayed");
+pub(crate) const STORE_FAILED: Event = Event::warn("store_failed");
+pub(crate) const UNREADABLE: Event = Event::warn("unreadable");
+pub(crate) const WAITED: Event = Event::debug("waited");
 
 /// Why a call does not become the owner: the answer of the store, or of this process.
 #[derive(Clone)]
@@ -81,26 +87,26 @@ impl Rejected {
             && settings.store_failure == StoreFailure::Run
     }
 
-    /// Returns the decision about the call, and the attempt that it is about, or 0.
-    pub(crate) fn decision(&self, settings: &Settings) -> (Decision, u64) {
-        let decision = match self {
+    /// Returns the event that is reported, and the attempt that it is about, or 0.
+    pub(crate) fn event(&self, settings: &Settings) -> (Event, u64) {
+        let event = match self {
             Self::InFlight(held) if settings.observes && settings.in_flight == InFlight::Wait => {
-                return (Decision::Waited, held.attempt);
+                return (WAITED, held.attempt);
             }
-            Self::Abandoned(attempt) => return (Decision::RejectedAbandoned, *attempt),
-            Self::Exhausted(attempt) => return (Decision::RejectedExhausted, *attempt),
-            Self::TooLate(attempt) => return (Decision::ClaimTooLate, *attempt),
-            Self::InFlight(_) => Decision::RejectedInFlight,
-            Self::Committed { .. } if settings.duplicate == Duplicate::Replay => Decision::Replayed,
-            Self::Committed { .. } => Decision::RejectedDuplicate,
-            Self::Done => Decision::RejectedAlreadyDone,
-            Self::Mismatch => Decision::RejectedMismatch,
-            Self::Reentrant => Decision::RejectedReentrant,
-            Self::Throttled(_) => Decision::TokenThrottled,
-            Self::Token(flaw) => flaw.decision(),
+            Self::Abandoned(attempt) => return (REJECTED_ABANDONED, *attempt),
+            Self::Exhausted(attempt) => return (Event::warn("rejected_exhausted"), *attempt),
+            Self::TooLate(attempt) => return (Event::warn("claim_too_late"), *attempt),
+            Self::InFlight(_) => Event::debug("rejected_in_flight"),
+            Self::Committed { .. } if settings.duplicate == Duplicate::Replay => REPLAYED,
+            Self::Committed { .. } => Event::debug("rejected_duplicate"),
+            Self::Done => Event::debug("rejected_already_done"),
+            Self::Mismatch => Event::warn("rejected_mismatch"),
+            Self::Reentrant => Event::warn("rejected_reentrant"),
+            Self::Throttled(_) => Event::warn("token_throttled"),
+            Self::Token(flaw) => flaw.event(),
             Self::Store(error) => of_failure(error),
         };
-        (decision, 0)
+        (event, 0)
     }
 
     pub(crate) fn error(self, id: &RecordId) -> Error {
@@ -156,10 +162,10 @@ impl Rejected {
     }
 }
 
-pub(super) fn of_failure(error: &StoreError) -> Decision {
+pub(super) fn of_failure(error: &StoreError) -> Event {
     match error.kind() {
-        StoreErrorKind::Unreadable => Decision::Unreadable,
-        StoreErrorKind::Conflict => Decision::Conflict,
-        _ => Decision::StoreFailed,
+        StoreErrorKind::Unreadable => UNREADABLE,
+        StoreErrorKind::Conflict => Event::debug("conflict"),
+        _ => STORE_FAILED,
     }
 }

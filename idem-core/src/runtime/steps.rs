@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use crate::observe::Decision;
+use crate::observe::Event;
 use crate::record::{RecordId, Removed};
 use crate::runtime::Runtime;
+
+pub(crate) const STEPS_LEFT: Event = Event::info("steps_left");
 
 impl Runtime {
     /// Removes the records of steps of a run that has ended, in the background, each once. Nobody
@@ -44,11 +46,11 @@ impl Runtime {
                 }
             }
             match why {
-                _ if left == 0 => runtime.observer.decided_because(
-                    Decision::StepsRemoved,
+                _ if left == 0 => runtime.observer.report(
+                    Event::debug("steps_removed"),
                     &call,
                     attempt,
-                    &steps.len(),
+                    Some(&steps.len()),
                 ),
                 Some(error) => runtime.report_left(&call, attempt, left, &error),
                 None => runtime.report_left(&call, attempt, left, &"they are in flight"),
@@ -63,11 +65,13 @@ impl Runtime {
         count: usize,
         why: &dyn std::fmt::Display,
     ) {
-        self.observer.decided_because(
-            Decision::StepsLeft,
+        self.observer.report(
+            STEPS_LEFT,
             call,
             attempt,
-            &format_args!("{count} records of steps are left to expire: {why}"),
+            Some(&format_args!(
+                "{count} records of steps are left to expire: {why}"
+            )),
         );
     }
 }

@@ -23,10 +23,12 @@ use crate::base::race::{self, first};
 use crate::base::sync::{Mutex, MutexGuard, Notify};
 use crate::error::StoreError;
 use crate::lease::keeper::{Known, LeaseKeepers};
-use crate::observe::{Decision, Observer};
+use crate::observe::{Event, Observer};
 use crate::record::{Owner, Ownership, RecordId, Release, ReleaseTo};
 use crate::runtime::background;
 use crate::store::AnyStore;
+
+pub(crate) const NOT_RELEASED: Event = Event::warn("not_released");
 
 /// The pauses before a claim is looked for again.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(600));
@@ -232,8 +234,7 @@ impl Undoing {
     }
 
     fn gives_up(&self, claim: &UnansweredClaim, why: &dyn std::fmt::Display) {
-        self.observer
-            .decided_because(Decision::NotReleased, &claim.id, 0, why);
+        self.observer.report(NOT_RELEASED, &claim.id, 0, Some(why));
     }
 
     /// Removes the task of a tokio runtime from the list if nothing is left to do.
@@ -260,7 +261,8 @@ impl Undoing {
             .unwrap_or_else(|_| Err(StoreError::panicked()));
         match &answer {
             Ok(Ownership::Held) => {
-                self.observer.decided(Decision::GivenBack, &claim.id, 0);
+                self.observer
+                    .decided(Event::info("given_back"), &claim.id, 0);
                 return After::Over;
             }
             Ok(Ownership::Lost) => claim.counted.answered(),

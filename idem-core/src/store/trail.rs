@@ -53,11 +53,11 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::observe::catch_user_panic;
 use crate::record::{
     Audit, Claim, Claimed, CodecId, Commit, Encoded, Metadata, Owner, Ownership, RecordId, Release,
-    ReleaseTo,
+    ReleaseTo, TRAIL,
 };
 
 /// The operation of the trail. It is reserved: no call and no operator changes its records.
-pub const OPERATION: &str = "idem.audit";
+pub const OPERATION: &str = TRAIL;
 /// What an entry has in place of an operation if records of every operation were removed.
 pub const EVERY_OPERATION: &str = "*";
 /// How long an entry is kept, unless [`keep_for`](Trail::keep_for) says otherwise: 90 days.

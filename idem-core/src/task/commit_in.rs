@@ -6,11 +6,13 @@ use futures_util::future::FutureExt as _;
 
 use crate::error::Error;
 use crate::lease::term::Term;
-use crate::observe::Decision;
+use crate::observe::Event;
 use crate::outcome::Storable;
 use crate::record::{Commit, Encoded, Ownership};
 use crate::store::{Store, Transaction};
 use crate::task::current::Guarded;
+
+pub(crate) const COMMIT_REFUSED: Event = Event::warn("commit_refused");
 
 impl Guarded {
     /// Writes the outcome in a transaction, if the owner still owns the record. A value of `None`
@@ -62,12 +64,9 @@ impl Guarded {
                 // If this fails too, the connection is lost, and the transaction with it.
                 let _ = tx.force_rollback().await;
                 let why = "the transaction that was to record it is rolled back";
-                runtime.observer.decided_because(
-                    Decision::CommitRefused,
-                    &term.id,
-                    term.attempt,
-                    &why,
-                );
+                runtime
+                    .observer
+                    .report(COMMIT_REFUSED, &term.id, term.attempt, Some(&why));
                 Err(term.lost_error())
             }
             Err(error) => {

@@ -5,13 +5,15 @@ use std::fmt::Display;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::observe::Decision;
+use crate::observe::Event;
 use crate::outcome::Storable;
 use crate::outcome::codec::{CodecContext, CodecFailure, TypeLabel};
 use crate::record::{Encoded, short_type_name};
 use crate::runtime::trace::traced;
 use crate::runtime::{Runtime, RuntimeConfig};
 use crate::task::request::Request;
+
+pub(crate) const NOT_ENCODED: Event = Event::warn("not_encoded");
 
 /// Encodes the outcome of one attempt.
 pub(crate) struct OutcomeWriter<'a> {
@@ -26,7 +28,7 @@ impl OutcomeWriter<'_> {
     /// Encodes a value. If that fails, which is reported, the call is recorded without its outcome.
     pub(crate) fn value<T: Storable<Via>, Via>(&self, value: &T) -> Option<Encoded> {
         self.encode(value, false)
-            .inspect_err(|failure| self.report(Decision::NotEncoded, failure))
+            .inspect_err(|failure| self.report(NOT_ENCODED, failure))
             .ok()
     }
 
@@ -56,13 +58,16 @@ impl OutcomeWriter<'_> {
             && let Err(why) = codec.read_back((&self.request.id, self.attempt), &encoded, value)
         {
             let name = short_type_name(std::any::type_name::<T>());
-            self.report(Decision::NotReadBack, &format_args!("`{name}`: {why}"));
+            self.report(
+                Event::warn("not_read_back"),
+                &format_args!("`{name}`: {why}"),
+            );
         }
         Ok(traced(self.request.metadata.as_ref(), encoded))
     }
 
-    fn report(&self, decision: Decision, why: &dyn Display) {
+    fn report(&self, event: Event, why: &dyn Display) {
         let observer = self.runtime.observer;
-        observer.decided_because(decision, &self.request.id, self.attempt, why);
+        observer.report(event, &self.request.id, self.attempt, Some(why));
     }
 }

@@ -10,13 +10,13 @@ use futures_util::future::{FutureExt as _, Shared, WeakShared};
 use crate::base::clock;
 use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::lease::term::Term;
-use crate::observe::Decision;
 use crate::policy::settings::{Settings, StoreFailure};
 use crate::record::{
     Claim, Claimed, Commit, Origin, Owner, Ownership, RecordId, RecordInfo, Release, ReleaseTo,
     is_step,
 };
 use crate::runtime::Runtime;
+use crate::runtime::rejected::REJECTED_ABANDONED;
 use crate::store::{Store, Transaction};
 use crate::task::begun_steps::{BegunSteps, LookForRun};
 use crate::task::current::{Guarded, HeldBy};
@@ -323,12 +323,9 @@ impl Guarded {
             return Ok(run);
         }
         let id = self.id();
-        self.runtime.observer.decided_because(
-            Decision::RejectedAbandoned,
-            id,
-            self.attempt(),
-            &TOO_OLD,
-        );
+        self.runtime
+            .observer
+            .report(REJECTED_ABANDONED, id, self.attempt(), Some(&TOO_OLD));
         Err(Error::Abandoned {
             operation: id.name().into(),
             key: id.digest(),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{AsToken, BOUND, Bound, CHECKED, InvalidToken, Subject};
 use crate::encoding::key::{KeyDigest, KeyPart};
-use crate::observe::Decision;
+use crate::observe::Event;
 use crate::record::RecordId;
 
 /// The part of a call with a token that replaces the key.
@@ -33,12 +33,12 @@ pub(crate) enum Flaw {
 }
 
 impl Flaw {
-    pub(crate) fn decision(self) -> Decision {
+    pub(crate) fn event(self) -> Event {
         match self {
-            Self::Unknown => Decision::TokenUnknown,
-            Self::Expired => Decision::TokenExpired,
-            Self::Forged => Decision::TokenForged,
-            Self::OfAnother => Decision::TokenOfAnother,
+            Self::Unknown => Event::warn("token_unknown"),
+            Self::Expired => Event::info("token_expired"),
+            Self::Forged => Event::warn("token_forged"),
+            Self::OfAnother => Event::warn("token_of_another"),
         }
     }
 

@@ -13,10 +13,9 @@ use crate::encoding::fingerprint::Fingerprint;
 use crate::error::Error;
 use crate::outcome::versions::Versions;
 use crate::policy::settings::{Abandoned, MissingKey, Settings, StoreFailure};
-use crate::record::{RecordId, is_lock, is_step, is_valid_operation};
+use crate::record::{RecordId, is_valid_operation, reserved};
 use crate::runtime::Runtime;
 use crate::runtime::trace::CallMetadata;
-use crate::store::trail;
 use crate::task::current::Guarded;
 use crate::task::request::Request;
 use crate::token::Submission;
@@ -68,19 +67,8 @@ impl<'a> Draft<'a> {
                 "its name is not valid: a name is 1 to 128 letters, digits and `_ - \
                 . / # @ +`, in segments that may be joined by `::`",
             );
-        } else if *self.name == *trail::OPERATION {
-            self.misconfigured(
-                "its name is reserved for the trail of operators' decisions; give it another one",
-            );
-        } else if is_lock(&self.name) {
-            self.misconfigured(
-                "names that begin with `idem.lock` are reserved for locks; give it another one, or take a lock with `Idempotency::lock`",
-            );
-        } else if is_step(&self.name) {
-            self.misconfigured(
-                "names that begin with `idem.step` are reserved for steps; give it another one, or \
-                 name a step with `of_step`",
-            );
+        } else if let Some(reserved) = reserved(&self.name) {
+            self.misconfigured(reserved.refusal);
         }
     }
 

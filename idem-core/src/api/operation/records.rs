@@ -11,11 +11,12 @@ use crate::call::lookup::Lookup;
 use crate::call::owned::Owned;
 use crate::call::start::CallStart;
 use crate::error::{Error, StoreError};
-use crate::observe::Decision;
+use crate::observe::Event;
 use crate::outcome::Storable;
 use crate::outcome::codec::{CodecContext, CodecFailure, TypeLabel};
 use crate::record::{RecordId, RecordInfo, RecordState, Removed, is_step};
 use crate::runtime::Runtime;
+use crate::runtime::steps::STEPS_LEFT;
 use crate::task::current;
 use crate::task::outcome_writer::OutcomeWriter;
 use crate::task::request::Request;
@@ -109,7 +110,7 @@ impl Operation<'_> {
         if let Ok(true) = removed {
             let why = by.as_deref().map(|by| by as &dyn Display);
             let observer = runtime.observer;
-            observer.report(Decision::Forgotten, &request.id, 0, why);
+            observer.report(Event::info("forgotten"), &request.id, 0, why);
         }
         noting.end(removed.as_ref().copied()).await;
         removed
@@ -347,11 +348,11 @@ impl Operation<'_> {
         if let Err(error) = end_run_beside(&runtime, &request.id).await {
             let why = "steps beside a transaction, if there are any, stay, and a call with this key \
                 would go on with them once this outcome has ended: forget the key then";
-            runtime.observer.decided_because(
-                Decision::StepsLeft,
+            runtime.observer.report(
+                STEPS_LEFT,
                 &request.id,
                 0,
-                &format_args!("{why} ({error})"),
+                Some(&format_args!("{why} ({error})")),
             );
         }
         Ok(())

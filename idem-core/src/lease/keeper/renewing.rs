@@ -12,7 +12,7 @@ use crate::base::clock;
 use crate::base::race::{first, until};
 use crate::error::StoreError;
 use crate::lease::term::Term;
-use crate::observe::Decision;
+use crate::observe::Event;
 use crate::record::{Ownership, Renewal};
 use crate::store::AnyStore;
 
@@ -133,11 +133,11 @@ fn apply_answers(
     keeper.plan_again(leases);
     for (lease, answer) in answers {
         let failed = |why: &dyn std::fmt::Display| {
-            round_trips.observer().decided_because(
-                Decision::RenewalFailed,
+            round_trips.observer().report(
+                Event::warn("renewal_failed"),
                 &lease.id,
                 lease.attempt,
-                why,
+                Some(why),
             );
         };
         match answer {
