@@ -17,6 +17,8 @@
 //! | reads JSON that others wrote | [`without_byte_order_mark`] |
 //! | has a type for keys that are never empty | [`NeverMissing`] |
 
+pub(crate) mod engine;
+
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;

@@ -15,7 +15,7 @@ use shuttle::{Config, Runner, thread};
 
 use crate::base::clock::{self, Clock};
 use crate::base::sync::Mutex;
-use crate::base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::encoding::key::Key;
 use crate::lease::keeper::explored as keeper;
 use crate::lease::term::Term;
@@ -25,7 +25,6 @@ use crate::record::{
 };
 use crate::runtime::background::Background;
 use crate::runtime::flight::{ClaimContent, Flights, Turn};
-use crate::runtime::local_cache::LocalCache;
 use crate::runtime::rejected::Rejected;
 use crate::store::{MemoryStore, Store};
 
@@ -35,7 +34,7 @@ const LONG: Duration = Duration::from_secs(3600);
 const SCHEDULES: usize = 2_000;
 const SWITCHES: usize = 3;
 
-fn explore(test: impl Fn() + Send + Sync + Clone + 'static) {
+pub(crate) fn explore(test: impl Fn() + Send + Sync + Clone + 'static) {
     let run = |test: &dyn Fn()| {
         // Timers are created here, and none is ever due, so nothing drives them.
         let timers = tokio::runtime::Builder::new_current_thread()
@@ -64,11 +63,11 @@ impl Clock for Still {
     }
 }
 
-fn id(key: &str) -> RecordId {
+pub(crate) fn id(key: &str) -> RecordId {
     RecordId::new("explored", &Key::encode(key).unwrap()).unwrap()
 }
 
-fn claim(key: &str) -> Claim {
+pub(crate) fn claim(key: &str) -> Claim {
     Claim {
         id: id(key),
         owner: Owner::generate(),
@@ -92,7 +91,7 @@ fn outcome(text: &'static str) -> Encoded {
     }
 }
 
-fn commit(claim: &Claim, attempt: u64) -> Commit {
+pub(crate) fn commit(claim: &Claim, attempt: u64) -> Commit {
     let outcome = Some(outcome("1"));
     let id = claim.id.clone();
     let as_claimed = Some(claim.as_claimed(Origin::Nothing));
@@ -119,7 +118,9 @@ fn release(claim: &Claim) -> Release {
 }
 
 /// Runs the futures at once, each on a thread of its own, and waits for all.
-fn at_once<F: Future<Output = ()> + Send + 'static>(futures: impl IntoIterator<Item = F>) {
+pub(crate) fn at_once<F: Future<Output = ()> + Send + 'static>(
+    futures: impl IntoIterator<Item = F>,
+) {
     let threads: Vec<_> = futures
         .into_iter()
         .map(|future| thread::spawn(move || block_on(future)))
@@ -298,60 +299,6 @@ fn memory_what_has_expired_is_swept_in_time_whatever_the_sweeper_does_when_it_is
             }
             assert_eq!(store.len(), left);
         }
-    });
-}
-
-/// A commit, a removal and a duplicate of one key at once: a call that begins after the removal
-/// never gets the outcome from before it.
-#[test]
-fn cache_gives_no_outcome_that_was_removed_before_the_call_began() {
-    explore(|| {
-        let cache = Arc::new(LocalCache::new(10));
-        let stored = Arc::new(AtomicBool::new(false));
-        let removed = Arc::new(AtomicBool::new(false));
-        let committing = cache.clone();
-        let removing = cache.clone();
-        let calling = cache.clone();
-        let stores = stored.clone();
-        let takes = stored.clone();
-        let says = removed.clone();
-        let sees = removed;
-        let futures: [std::pin::Pin<Box<dyn Future<Output = ()> + Send>>; 3] = [
-            Box::pin(async move {
-                let sending = committing.sending(&id("k"));
-                thread::yield_now();
-                stores.store(true, Ordering::SeqCst);
-                // The reply takes its time.
-                thread::yield_now();
-                committing.committed(sending, &id("k"), None, (1, &outcome("1")), LONG);
-            }),
-            Box::pin(async move {
-                let id = id("k");
-                let under_way = removing.removing(&id);
-                thread::yield_now();
-                let was_there = takes.swap(false, Ordering::SeqCst);
-                thread::yield_now();
-                drop(under_way);
-                says.store(was_there, Ordering::SeqCst);
-            }),
-            Box::pin(async move {
-                for _ in 0..3 {
-                    let is_removed = sees.load(Ordering::SeqCst);
-                    let found = calling.find(&id("k"), None, clock::now());
-                    assert!(
-                        !is_removed || found.is_none(),
-                        "an outcome that was removed"
-                    );
-                    thread::yield_now();
-                }
-            }),
-        ];
-        at_once(futures);
-        let found = cache.find(&id("k"), None, clock::now());
-        assert!(
-            stored.load(Ordering::SeqCst) || found.is_none(),
-            "it stays for calls to come"
-        );
     });
 }
 

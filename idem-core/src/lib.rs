@@ -9,6 +9,7 @@ mod encoding;
 mod error;
 #[cfg(all(test, shuttle))]
 mod explored;
+mod layers;
 mod lease;
 mod macros;
 mod observe;
@@ -37,7 +38,7 @@ pub use crate::encoding::step_name::StepName;
 pub use crate::error::disposition::{Dispose, Disposition};
 pub use crate::error::{ConfigError, Error, ErrorKind, StoreError, StoreErrorKind};
 #[cfg(feature = "encryption")]
-pub use crate::outcome::encryption::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
+pub use crate::layers::encryption::{EncryptedCodec, EncryptionKey, EncryptionKeys, KeyRing};
 pub use crate::outcome::{Outcome, Storable};
 pub use crate::policy::errors::{ErrorAction, ErrorPolicy, Retry};
 pub use crate::record::{RecordInfo, RecordState};

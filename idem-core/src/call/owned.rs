@@ -18,15 +18,15 @@ use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::lease::keeper::Enrolled;
 use crate::lease::term::Term;
 use crate::observe::{Event, Observer};
-use crate::policy::settings::{keep_for, keep_released};
+use crate::policy::settings::keep_released;
 use crate::record::{
-    AsClaimed, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo, is_step,
+    AsClaimed, Commit, Encoded, Origin, Ownership, RecordState, Release, ReleaseTo,
 };
 use crate::runtime::Runtime;
 use crate::runtime::flight::FlightSeat;
-use crate::runtime::local_cache::Sending;
 use crate::runtime::rejected::Rejected;
 use crate::runtime::trace;
+use crate::store::FirstSent;
 use crate::task::commit_in::COMMIT_REFUSED;
 use crate::task::current::{Call, HeldBy};
 use crate::task::outcome_writer::NOT_ENCODED;
@@ -68,9 +68,8 @@ pub(crate) struct Owned {
     /// The outcome of the commit that was left out of it since, and why. It may be recorded, if the
     /// replies to the earlier tries were lost.
     pub(super) left_out: Option<Box<(Encoded, StoreError)>>,
-    /// The time when the first try of a commit was sent. If its reply was lost, the outcome's
-    /// retention may have begun then.
-    sending: Option<Sending>,
+    /// The first time that the commit was sent. It may be sent again.
+    first_sent: Option<FirstSent>,
     /// The operator's or the application's step, made by hand.
     pub(super) is_by_hand: bool,
     /// The operator and the reason, if they were given.
@@ -111,7 +110,7 @@ impl Owned {
             seat,
             pending: StepLeft::Running,
             left_out: None,
-            sending: None,
+            first_sent: None,
             is_by_hand: false,
             audit: None,
             is_committed: false,
@@ -251,12 +250,6 @@ impl Owned {
 
     /// Sends what is left to do to the store once.
     pub(super) async fn send(&mut self) -> Tried {
-        // A local cache would not notice that another process removed a step.
-        if self.sending.is_none() && !is_step(self.term().id.operation()) {
-            let id = &self.enrolled.term.id;
-            let cache = self.runtime().cache.as_ref();
-            self.sending = cache.map(|cache| cache.sending(id));
-        }
         if let Some(seat) = &mut self.seat {
             seat.sending_step();
         }
@@ -265,7 +258,8 @@ impl Owned {
         // room there while the store answers.
         let (answer, releases) = match &self.pending {
             StepLeft::Commit { outcome, kept_for } => {
-                (store.commit(self.commit(outcome.clone(), *kept_for)), false)
+                let commit = self.commit(outcome.clone(), *kept_for);
+                (store.commit(commit, &mut self.first_sent), false)
             }
             StepLeft::GiveUp(how) => (store.release(self.release(*how)), true),
             StepLeft::Running | StepLeft::Over => return Tried::Over(Ownership::Held),
@@ -277,10 +271,7 @@ impl Owned {
         let is_unknown = answer.as_ref().is_err_and(StoreError::is_unknown);
         self.may_be_released = was_before || (releases && is_unknown);
         match answer {
-            Ok(Ownership::Held) => {
-                self.cache();
-                Tried::Over(Ownership::Held)
-            }
+            Ok(Ownership::Held) => Tried::Over(Ownership::Held),
             Ok(Ownership::Lost) => Tried::Over(self.after_refusal().boxed().await),
             Err(error)
                 if error.kind() == StoreErrorKind::TooLarge && self.leaves_out_outcome(&error) =>
@@ -376,25 +367,6 @@ impl Owned {
             Ownership::Held
         } else {
             Ownership::Lost
-        }
-    }
-
-    /// Keeps a committed outcome in the local cache.
-    fn cache(&self) {
-        if let (
-            Some(cache),
-            Some(sending),
-            StepLeft::Commit {
-                outcome: Some(outcome),
-                kept_for,
-            },
-        ) = (&self.runtime().cache, self.sending, &self.pending)
-        {
-            let term = &self.enrolled.term;
-            let kept = (term.attempt, outcome);
-            let request = self.request();
-            let ttl = kept_for.map_or(request.settings.ttl(), keep_for);
-            cache.committed(sending, &term.id, request.fingerprint, kept, ttl);
         }
     }
 

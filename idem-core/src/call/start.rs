@@ -67,7 +67,7 @@ impl Runtime {
     }
 
     /// Decides what this process can decide by itself: a call inside its own body, an invalid
-    /// token, an outcome in the local cache.
+    /// token, an outcome that is known here.
     fn check_locally(self: &Arc<Self>, request: &Request, began: Instant) -> Result<(), Rejected> {
         if current::is_reentrant(&request.id, self.identity()) {
             return Err(Rejected::Reentrant);
@@ -75,10 +75,7 @@ impl Runtime {
         if let Some(submission) = &request.submission {
             self.admit(request, submission, began)?;
         }
-        let found = self
-            .cache
-            .as_ref()
-            .and_then(|cache| cache.find(&request.id, request.fingerprint, began));
+        let found = self.store.known(&request.id, request.fingerprint, began);
         found.map_or(Ok(()), |(attempt, outcome)| {
             Err(Rejected::Committed { attempt, outcome })
         })

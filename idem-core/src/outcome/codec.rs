@@ -229,54 +229,15 @@ pub trait Codec: Send + Sync + 'static {
 
 /// A failure without any part of the outcome in its text, so that it may be logged.
 #[derive(Debug)]
-pub(crate) struct Unquoted(String);
+pub(crate) struct Loggable(pub(crate) String);
 
-impl fmt::Display for Unquoted {
+impl fmt::Display for Loggable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Unquoted {}
-
-#[cfg(feature = "encryption")]
-impl Unquoted {
-    pub(crate) fn boxed(text: impl Into<String>) -> CodecFailure {
-        Box::new(Self(text.into()))
-    }
-}
-
-/// JSON, inside of another codec.
-#[cfg(feature = "encryption")]
-pub(crate) struct Json;
-
-#[cfg(feature = "encryption")]
-impl Codec for Json {
-    fn id(&self) -> CodecId {
-        CodecId::JSON
-    }
-
-    fn encode(
-        &self,
-        _: CodecContext<'_>,
-        value: &dyn erased_serde::Serialize,
-    ) -> Result<Vec<u8>, CodecFailure> {
-        Ok(serde_json::to_vec(value)?)
-    }
-
-    fn decode(
-        &self,
-        _: CodecContext<'_>,
-        bytes: &[u8],
-        read: &mut dyn FnMut(
-            &mut dyn erased_serde::Deserializer<'_>,
-        ) -> Result<(), erased_serde::Error>,
-    ) -> Result<(), CodecFailure> {
-        let mut json = serde_json::Deserializer::from_slice(bytes);
-        read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json))?;
-        Ok(json.end()?)
-    }
-}
+impl std::error::Error for Loggable {}
 
 /// The codec of a runtime. JSON is called directly, and any other codec through a trait object.
 #[derive(Clone, Default)]
@@ -393,7 +354,7 @@ fn foreign(codec: CodecId) -> CodecFailure {
 /// Returns what is logged about a failure to read an outcome. A decoder's error may quote what it
 /// read, so only its kind is kept.
 fn without_contents(error: &(dyn std::error::Error + 'static), codec: CodecId) -> CodecFailure {
-    if let Some(Unquoted(text)) = error.downcast_ref() {
+    if let Some(Loggable(text)) = error.downcast_ref() {
         return format!("the codec `{codec}` cannot read it: {text}").into();
     }
     match error.downcast_ref::<serde_json::Error>() {

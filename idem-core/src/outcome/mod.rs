@@ -3,8 +3,6 @@
 #[cfg(feature = "axum")]
 mod axum;
 pub(crate) mod codec;
-#[cfg(feature = "encryption")]
-pub(crate) mod encryption;
 pub(crate) mod versions;
 
 use serde::Serialize;

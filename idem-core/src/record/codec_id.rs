@@ -11,17 +11,12 @@ pub struct CodecId {
 
 impl CodecId {
     /// JSON.
-    pub const JSON: Self = Self {
-        text: *b"j\0\0\0\0\0\0\0",
-        len: 1,
-    };
+    pub const JSON: Self = Self::constant(*b"j\0\0\0\0\0\0\0", 1);
 
-    /// [`EncryptedCodec`](crate::EncryptedCodec).
-    #[cfg(feature = "encryption")]
-    pub(crate) const XCHACHA: Self = Self {
-        text: *b"xchacha\0",
-        len: 7,
-    };
+    /// A valid name, padded with zeros, and its length.
+    pub(crate) const fn constant(text: [u8; 8], len: u8) -> Self {
+        Self { text, len }
+    }
 
     /// Parses a name; `None` unless it is 1 to 8 lower-case letters and digits.
     pub fn parse(name: &[u8]) -> Option<Self> {

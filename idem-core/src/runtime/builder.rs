@@ -13,7 +13,6 @@ use crate::policy::errors::{ErrorAction, Then};
 use crate::policy::settings::{Abandoned, Duplicate, InFlight, MissingKey, Settings, StoreFailure};
 use crate::runtime::flight::Flights;
 use crate::runtime::handle::Idempotency;
-use crate::runtime::local_cache::LocalCache;
 use crate::runtime::trace::TraceContext;
 use crate::runtime::undoing::Undoing;
 use crate::runtime::{Runtime, RuntimeConfig};
@@ -30,10 +29,10 @@ impl Idempotency {
     pub fn builder(store: impl Store) -> Builder {
         Builder {
             store: AnyStore::new(store),
+            wrapped: None,
             settings: Settings::DEFAULT,
             codec: AnyCodec::default(),
             observer: Observer::default(),
-            local_cache: 0,
             throttle: None,
             trace: None,
             checks_outcomes: false,
@@ -63,11 +62,12 @@ impl Idempotency {
 ///     .build();
 /// ```
 pub struct Builder {
-    store: AnyStore,
+    pub(crate) store: AnyStore,
+    /// The store with another one around it, which the runtime then uses.
+    pub(crate) wrapped: Option<AnyStore>,
     settings: Settings,
     codec: AnyCodec,
     observer: Observer,
-    local_cache: usize,
     throttle: Option<(u32, Duration)>,
     trace: Option<TraceContext>,
     checks_outcomes: bool,
@@ -300,33 +300,6 @@ impl Builder {
         self
     }
 
-    /// Also keeps up to `max_entries` of this process's own outcomes in memory. A duplicate in the
-    /// same process then gets its answer without asking the store. Default: 0, none.
-    ///
-    /// An outcome stays in the cache for at most nine tenths of its `ttl`. Outcomes above 64 KiB
-    /// are not cached, nor are those of other processes, because this process does not know their
-    /// age. Fingerprints are compared as always.
-    ///
-    /// If *another* runtime, here or in another process, [forgets](crate::Operation::forget) a
-    /// record, or it is removed from the store by hand, it stays known here: duplicates get the old
-    /// outcome until its time is over. If a store loses confirmed records (a restart without its
-    /// data, a failover), this process still replays outcomes that others would run again. A
-    /// [`MemoryStore`](crate::MemoryStore) is in the process already and needs no cache.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use idem_core as idem;
-    /// # fn example(store: impl idem::Store) {
-    /// let idempotency = idem::Idempotency::builder(store).local_cache(100_000).build();
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn local_cache(mut self, max_entries: usize) -> Self {
-        self.local_cache = max_entries;
-        self
-    }
-
     /// Limits invalid tokens. After a subject has sent `max` invalid tokens (unknown, forged or
     /// another subject's, but not expired ones), each of its submissions gets
     /// [`Error::Throttled`](crate::Error::Throttled), until `window` has passed since the first of
@@ -472,10 +445,10 @@ impl Builder {
         let unlisted = self.unlisted().unwrap_or(Then::Abandon);
         let Self {
             store,
+            wrapped,
             mut settings,
             codec,
             observer,
-            local_cache,
             throttle,
             trace,
             profile,
@@ -486,11 +459,11 @@ impl Builder {
             settings.abandoned = Abandoned::Reject;
         }
         settings.times.remember_is_default = true;
+        let store = wrapped.unwrap_or(store);
         let keepers = LeaseKeepers::new(store.clone(), observer);
         let runtime = Runtime {
             undoing: Arc::new(Undoing::new(store.clone(), observer, &keepers)),
             keepers,
-            cache: (local_cache > 0 && !store.is_local()).then(|| LocalCache::new(local_cache)),
             throttle: throttle.map(|(max, window)| Throttle::new(max, window)),
             flights: Arc::new(Flights::new()),
             background: Arc::default(),

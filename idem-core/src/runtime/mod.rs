@@ -4,7 +4,6 @@ pub(crate) mod background;
 pub(crate) mod builder;
 pub(crate) mod flight;
 pub(crate) mod handle;
-pub(crate) mod local_cache;
 pub(crate) mod rejected;
 pub(crate) mod steps;
 pub(crate) mod trace;
@@ -21,7 +20,6 @@ use crate::policy::settings::Settings;
 use crate::record::{Owner, RecordId, RecordState, is_step};
 use crate::runtime::background::Background;
 use crate::runtime::flight::Flights;
-use crate::runtime::local_cache::LocalCache;
 use crate::runtime::rejected::{Rejected, of_failure};
 use crate::runtime::trace::TraceContext;
 use crate::runtime::undoing::Undoing;
@@ -35,8 +33,6 @@ pub(crate) struct Runtime {
     pub(crate) config: RuntimeConfig,
     pub(crate) observer: Observer,
     pub(crate) flights: Arc<Flights>,
-    /// The local cache of outcomes, if enabled.
-    pub(crate) cache: Option<LocalCache>,
     /// The subjects that sent too many invalid tokens, if that is limited.
     pub(crate) throttle: Option<Throttle>,
     pub(crate) keepers: LeaseKeepers,

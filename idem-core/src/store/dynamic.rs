@@ -10,10 +10,11 @@ use tokio::time::Instant;
 
 use super::admin::AdminStore;
 use super::{MemoryStore, Store};
+use crate::encoding::fingerprint::Fingerprint;
 use crate::error::StoreError;
 use crate::record::{
-    Claim, Claimed, Commit, Issue, Issued, Owner, Ownership, RecordId, RecordInfo, Release,
-    Removed, Renewal,
+    Claim, Claimed, Commit, Encoded, Issue, Issued, Owner, Ownership, RecordId, RecordInfo,
+    Release, Removed, Renewal,
 };
 
 /// A store as a runtime holds it: what [`Store::into_handle`] returns.
@@ -50,7 +51,7 @@ impl Store for StoreHandle {
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Ownership, StoreError> {
-        self.0.commit(commit.clone()).await
+        self.0.commit(commit.clone(), &mut None).await
     }
 
     async fn release(&self, release: &Release) -> Result<Ownership, StoreError> {
@@ -117,6 +118,14 @@ impl AnyStore {
         }
     }
 
+    /// Puts another store around this one, unless it is in this process.
+    pub(crate) fn around<S: DynStore>(self, wrap: impl FnOnce(Arc<dyn DynStore>) -> S) -> Self {
+        match self {
+            Self::Memory(_) => self,
+            Self::Other(inside) => Self::Other(Arc::new(wrap(inside))),
+        }
+    }
+
     /// Whether the store is in this process, so that asking it less often saves nothing.
     pub(crate) fn is_local(&self) -> bool {
         matches!(self, Self::Memory(_))
@@ -138,10 +147,32 @@ impl AnyStore {
         }
     }
 
-    pub(crate) fn commit(&self, commit: Commit) -> StepAnswer<'_, Ownership> {
+    pub(crate) fn commit(
+        &self,
+        commit: Commit,
+        first_sent: &mut Option<FirstSent>,
+    ) -> StepAnswer<'_, Ownership> {
         match self {
             Self::Memory(store) => Either::Left(ready(Ok(store.commit_now(&commit)))),
-            Self::Other(store) => Either::Right(store.commit(commit)),
+            Self::Other(store) => Either::Right(store.commit(commit, first_sent)),
+        }
+    }
+
+    pub(crate) fn known(
+        &self,
+        id: &RecordId,
+        fingerprint: Option<Fingerprint>,
+        now: Instant,
+    ) -> Option<(u64, Encoded)> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Other(store) => store.known(id, fingerprint, now),
+        }
+    }
+
+    pub(crate) fn forget_known(&self, id: &RecordId) {
+        if let Self::Other(store) = self {
+            store.forget_known(id);
         }
     }
 
@@ -193,11 +224,26 @@ impl AnyStore {
     }
 }
 
-/// A [`Store`] behind a pointer. Implemented for every store, and only here.
+/// The first time that a commit was sent, as a store around another one has noted it.
+#[derive(Clone, Copy)]
+pub(crate) struct FirstSent {
+    pub(crate) at: Instant,
+    /// A count of the store that noted it.
+    pub(crate) mark: u64,
+}
+
+/// A [`Store`] behind a pointer, or a store around one.
 pub(crate) trait DynStore: Send + Sync + 'static {
+    /// The [`Store`] itself, whatever is around it.
     fn as_any(&self) -> &dyn Any;
     fn claim(&self, claim: Claim) -> BoxFuture<'_, Result<Claimed, StoreError>>;
-    fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Ownership, StoreError>>;
+    /// `first_sent` stays with the sender, which may send the commit again: the outcome's retention
+    /// may have begun with the first time.
+    fn commit(
+        &self,
+        commit: Commit,
+        first_sent: &mut Option<FirstSent>,
+    ) -> BoxFuture<'_, Result<Ownership, StoreError>>;
     fn release(&self, release: Release) -> BoxFuture<'_, Result<Ownership, StoreError>>;
     fn issue<'a>(&'a self, issues: &'a [Issue]) -> BoxFuture<'a, Vec<Result<Issued, StoreError>>>;
     fn renew<'a>(
@@ -215,6 +261,20 @@ pub(crate) trait DynStore: Send + Sync + 'static {
         id: &'a RecordId,
     ) -> BoxFuture<'a, Result<Option<RecordInfo>, StoreError>>;
     fn remove<'a>(&'a self, id: &'a RecordId) -> BoxFuture<'a, Result<Removed, StoreError>>;
+
+    /// Returns the outcome of a key and its attempt, for a call with this fingerprint, if no
+    /// request is needed for it.
+    fn known(
+        &self,
+        _id: &RecordId,
+        _fingerprint: Option<Fingerprint>,
+        _now: Instant,
+    ) -> Option<(u64, Encoded)> {
+        None
+    }
+
+    /// Forgets what is known of a key whose record is about to be changed by hand.
+    fn forget_known(&self, _id: &RecordId) {}
 }
 
 impl<S: Store> DynStore for S {
@@ -226,7 +286,11 @@ impl<S: Store> DynStore for S {
         async move { Store::claim(self, &claim).await }.boxed()
     }
 
-    fn commit(&self, commit: Commit) -> BoxFuture<'_, Result<Ownership, StoreError>> {
+    fn commit(
+        &self,
+        commit: Commit,
+        _: &mut Option<FirstSent>,
+    ) -> BoxFuture<'_, Result<Ownership, StoreError>> {
         async move { Store::commit(self, &commit).await }.boxed()
     }
 

@@ -106,8 +106,8 @@ use crate::record::{
 };
 
 pub use self::admin::AdminStore;
-pub(crate) use self::dynamic::AnyStore;
 pub use self::dynamic::StoreHandle;
+pub(crate) use self::dynamic::{AnyStore, DynStore, FirstSent};
 pub(crate) use self::kept_error::KeptErrors;
 pub use self::kept_error::{KeptRecord, TransactionAddress, Written, collect_kept_errors};
 pub(crate) use self::memory::MemoryStore;

@@ -160,7 +160,7 @@ impl Operation<'_> {
         )
         .await?;
         request.by_hand();
-        forget_here(&runtime, &request.id);
+        runtime.store.forget_known(&request.id);
         let released = match runtime.begin(&request).await {
             Ok(CallStart::Owner(owned)) => Owned::new(&runtime, &request, owned)
                 .give_back(by)
@@ -323,7 +323,7 @@ impl Operation<'_> {
             by.as_deref(),
         )
         .await?;
-        forget_here(&runtime, &request.id);
+        runtime.store.forget_known(&request.id);
         let settled = match runtime.begin(&request).await {
             Ok(CallStart::Owner(owned)) => {
                 let writer = OutcomeWriter {
@@ -370,10 +370,6 @@ fn unwritable(id: &RecordId, why: &CodecFailure) -> Error {
 /// Removes the record of a call, and then that of its run [beside](RecordId::beside) a transaction.
 /// If this ends in between, removing it again does the rest.
 async fn remove(runtime: &Runtime, request: &Request) -> Result<bool, Error> {
-    let _removing = runtime
-        .cache
-        .as_ref()
-        .map(|cache| cache.removing(&request.id));
     let failed = |error| runtime.failed(&request.id, error);
     let removed = runtime.store.remove(&request.id).await.map_err(failed)?;
     if let Removed::InFlight { lease_left } = removed {
@@ -412,10 +408,4 @@ async fn inspect_to_settle(
         metadata.is_that_of(found.as_ref());
     }
     Ok(found)
-}
-
-/// Drops the outcome from the local cache, because a change by hand is about the record in the
-/// store.
-fn forget_here(runtime: &Runtime, id: &RecordId) {
-    drop(runtime.cache.as_ref().map(|cache| cache.removing(id)));
 }

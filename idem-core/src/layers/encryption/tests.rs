@@ -58,7 +58,7 @@ fn without_version(text: &str) -> Encoded {
     aad.extend_from_slice(&3_u64.to_be_bytes());
     aad.push(0);
     let json = serde_json::to_vec(text).unwrap();
-    let cipher = EncryptionKey::new([b'a'; 32]).cipher();
+    let cipher = cipher(&EncryptionKey::new([b'a'; 32]));
     let encrypted = cipher
         .encrypt(
             &XNonce::from([7; NONCE]),

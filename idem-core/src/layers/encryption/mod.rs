@@ -20,10 +20,10 @@ use chacha20poly1305::XNonce;
 use chacha20poly1305::aead::{Aead, Payload};
 use zeroize::Zeroize as _;
 
-use self::keys::check_key_id;
 pub use self::keys::{EncryptionKey, EncryptionKeys, KeyRing};
-use crate::outcome::codec::{Codec, CodecContext, CodecFailure, Json, Unquoted};
-use crate::record::CodecId;
+use self::keys::{check_key_id, cipher};
+use crate::adapter::engine::Loggable;
+use crate::store::{Codec, CodecContext, CodecFailure, CodecId};
 
 /// The form above.
 const FORM: u8 = 2;
@@ -99,7 +99,7 @@ pub struct EncryptedCodec {
 
 impl EncryptedCodec {
     /// The name of this codec in each record.
-    pub const ID: CodecId = CodecId::XCHACHA;
+    pub const ID: CodecId = CodecId::constant(*b"xchacha\0", 7);
 
     /// Encrypts outcomes that are written as JSON.
     pub fn new(keys: impl EncryptionKeys) -> Self {
@@ -175,11 +175,11 @@ impl EncryptedCodec {
 
     fn seal(&self, context: CodecContext<'_>, plain: &[u8]) -> Result<Vec<u8>, CodecFailure> {
         let (id, key) = self.keys.current(&context).map_err(|error| {
-            Unquoted::boxed(format!(
+            failure(format!(
                 "the source of encryption keys has none for it: {error}"
             ))
         })?;
-        check_key_id(&id).map_err(|problem| Unquoted::boxed(problem.to_string()))?;
+        check_key_id(&id).map_err(|problem| failure(problem.to_string()))?;
         let mut sealed = vec![FORM];
         for text in [id.as_bytes(), self.inner.id().as_str().as_bytes()] {
             // Both are short: the key's id was checked above, and the codec's id has at most 8
@@ -189,12 +189,12 @@ impl EncryptedCodec {
         }
         let mut nonce = [0; NONCE];
         getrandom::fill(&mut nonce).map_err(|error| {
-            Unquoted::boxed(format!(
+            failure(format!(
                 "the operating system has no random bytes to encrypt the outcome with: {error}"
             ))
         })?;
         let aad = associated(FORM, context, &sealed);
-        let encrypted = key.cipher().encrypt(
+        let encrypted = cipher(&key).encrypt(
             &XNonce::from(nonce),
             Payload {
                 msg: plain,
@@ -202,7 +202,7 @@ impl EncryptedCodec {
             },
         );
         let encrypted =
-            encrypted.map_err(|_| Unquoted::boxed("the outcome is too large to be encrypted"))?;
+            encrypted.map_err(|_| failure("the outcome is too large to be encrypted"))?;
         sealed.extend_from_slice(&nonce);
         sealed.extend_from_slice(&encrypted);
         Ok(sealed)
@@ -222,25 +222,25 @@ impl EncryptedCodec {
             encrypted,
         }) = Sealed::read(sealed)
         else {
-            return Err(Unquoted::boxed(
+            return Err(failure(
                 "it is cut short, or of a form that this version of idem does not know",
             ));
         };
         let Some(codec) = self.inside(inner) else {
             let mine = self.inner.id();
-            return Err(Unquoted::boxed(format!(
+            return Err(failure(format!(
                 "inside of the encryption it was written by the codec `{inner}`, and this runtime \
                  has `{mine}` there"
             )));
         };
         let found = self.keys.find(key_id, &context).map_err(|error| {
-            Unquoted::boxed(format!(
+            failure(format!(
                 "it was encrypted with the key `{key_id}`, and the source of encryption keys \
                  failed: {error}"
             ))
         })?;
         let Some(key) = found else {
-            return Err(Unquoted::boxed(format!(
+            return Err(failure(format!(
                 "it was encrypted with the key `{key_id}`, which this runtime does not have; give \
                  it to `KeyRing::reads`, or, if the key was destroyed, leave the record: nobody \
                  can read its outcome, and it protects its key until it expires"
@@ -250,8 +250,8 @@ impl EncryptedCodec {
             msg: encrypted,
             aad: &associated(form, context, header),
         };
-        let plain = key.cipher().decrypt(&XNonce::from(nonce), payload).map_err(|_| {
-            Unquoted::boxed(format!(
+        let plain = cipher(&key).decrypt(&XNonce::from(nonce), payload).map_err(|_| {
+            failure(format!(
                 "it was not encrypted for this record (operation, key, attempt, kind and version) \
                  with the key `{key_id}` as this runtime has it, or was changed since"
             ))
@@ -272,6 +272,41 @@ impl fmt::Debug for EncryptedCodec {
             .field("reads_unencrypted", reads_unencrypted)
             .finish_non_exhaustive()
     }
+}
+
+/// JSON, inside of the encryption.
+struct Json;
+
+impl Codec for Json {
+    fn id(&self) -> CodecId {
+        CodecId::JSON
+    }
+
+    fn encode(
+        &self,
+        _: CodecContext<'_>,
+        value: &dyn erased_serde::Serialize,
+    ) -> Result<Vec<u8>, CodecFailure> {
+        Ok(serde_json::to_vec(value)?)
+    }
+
+    fn decode(
+        &self,
+        _: CodecContext<'_>,
+        bytes: &[u8],
+        read: &mut dyn FnMut(
+            &mut dyn erased_serde::Deserializer<'_>,
+        ) -> Result<(), erased_serde::Error>,
+    ) -> Result<(), CodecFailure> {
+        let mut json = serde_json::Deserializer::from_slice(bytes);
+        read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json))?;
+        Ok(json.end()?)
+    }
+}
+
+/// Makes a failure whose text may be logged.
+fn failure(text: impl Into<String>) -> CodecFailure {
+    Box::new(Loggable(text.into()))
 }
 
 /// What is stored, in its parts.

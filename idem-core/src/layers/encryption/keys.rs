@@ -6,8 +6,9 @@ use chacha20poly1305::aead::KeyInit;
 use chacha20poly1305::{Key, XChaCha20Poly1305};
 use zeroize::Zeroize;
 
-use crate::error::ConfigError;
-use crate::outcome::codec::{CodecContext, CodecFailure, Unquoted};
+use super::failure;
+use crate::ConfigError;
+use crate::store::{CodecContext, CodecFailure};
 
 const MAX_KEY_ID: usize = 64;
 
@@ -37,10 +38,6 @@ impl EncryptionKey {
         })?;
         Ok(Self(bytes))
     }
-
-    pub(super) fn cipher(&self) -> XChaCha20Poly1305 {
-        XChaCha20Poly1305::new(&Key::from(self.0))
-    }
 }
 
 impl Drop for EncryptionKey {
@@ -53,6 +50,10 @@ impl fmt::Debug for EncryptionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("EncryptionKey(..)")
     }
+}
+
+pub(super) fn cipher(key: &EncryptionKey) -> XChaCha20Poly1305 {
+    XChaCha20Poly1305::new(&Key::from(key.0))
 }
 
 /// The source of an [`EncryptedCodec`](crate::EncryptedCodec)'s keys. [`KeyRing`] is the one for
@@ -200,7 +201,7 @@ impl EncryptionKeys for KeyRing {
         self.keys
             .first()
             .cloned()
-            .ok_or_else(|| Unquoted::boxed("there is no encryption key"))
+            .ok_or_else(|| failure("there is no encryption key"))
     }
 
     fn find(&self, id: &str, _: &CodecContext<'_>) -> Result<Option<EncryptionKey>, CodecFailure> {

@@ -1,0 +1,6 @@
+//! What is built on the engine. Nothing below names a layer, and a layer uses only the public API,
+//! `api`, what [`adapter::engine`](crate::adapter) offers, and layers before it.
+
+pub(crate) mod cache;
+#[cfg(feature = "encryption")]
+pub(crate) mod encryption;
