@@ -1,10 +1,11 @@
 //! The shape of the code: modules of a crate that use each other in a circle, rooms that use each
-//! other against their order, files over 600 lines, and how many lines of code there are.
+//! other against their order, layers that use more than they may, files over 600 lines, and how many
+//! lines of code there are.
 //!
 //! `dev/xtask/house.txt` lists the known circles and long files. The list may shrink, never grow.
-//! It also has the order of a package's rooms, and budgets: the lines of code of each package, and
-//! of the files that `docs/reading.md` names. A change that needs more raises the number, and says
-//! why.
+//! It also has the order of a package's rooms, what its layers may use, and budgets: the lines of
+//! code of each package, and of the files that `docs/reading.md` names. A change that needs more
+//! raises the number, and says why.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,6 +13,7 @@ use std::fmt;
 use anyhow::{Context as _, Result, bail};
 
 use crate::budget;
+use crate::layers;
 use crate::modules;
 use crate::workspace::{Workspace, rust_files};
 
@@ -21,6 +23,8 @@ const HEADER: &str = "\
     `cargo xtask house --write` takes out what is gone.\n\
     # `rooms`: the folders of a package, in their order. \
     A room uses only rooms that come before it.\n\
+    # `layers`: what the rooms in the folder `layers` use besides the public API. \
+    Their methods are public or private.\n\
     # `budget`: the most lines of code of a package, or of the files that a page names. Blanks, \
     comments, docs and tests do not count.\n";
 const MOST_LINES: usize = 600;
@@ -30,6 +34,8 @@ const MOST_LINES: usize = 600;
 struct Shape {
     /// By package: its rooms, in their order. Stated, not found.
     rooms: BTreeMap<String, Vec<String>>,
+    /// By package: the modules that are offered to its layers. Stated, not found.
+    layers: BTreeMap<String, Vec<String>>,
     /// By package: modules that reach each other.
     circles: Vec<(String, BTreeSet<String>)>,
     /// By path: lines.
@@ -49,7 +55,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
         found.budgets.get(budget::READING).unwrap_or(&0)
     );
     let mut faults = found.beyond(&known);
-    faults.extend(against_order(workspace, &known.rooms)?);
+    faults.extend(against_rules(workspace, &known)?);
     faults.extend(
         known
             .gone(&found)
@@ -70,11 +76,11 @@ pub(crate) fn write(workspace: &Workspace) -> Result<()> {
     let mut found = Shape::of(workspace)?;
     let known = Shape::read(workspace)?;
     let mut worse = found.beyond(&known);
-    worse.extend(against_order(workspace, &known.rooms)?);
+    worse.extend(against_rules(workspace, &known)?);
     if !worse.is_empty() {
         bail!("the list only shrinks:\n  {}", worse.join("\n  "));
     }
-    found.rooms = known.rooms;
+    (found.rooms, found.layers) = (known.rooms, known.layers);
     let has_budget = |name: &String| known.budgets.contains_key(name);
     found.budgets.retain(|name, _| has_budget(name));
     workspace
@@ -83,21 +89,25 @@ pub(crate) fn write(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Says where rooms use each other against their order.
-fn against_order(
-    workspace: &Workspace,
-    rooms: &BTreeMap<String, Vec<String>>,
-) -> Result<Vec<String>> {
+/// Says where rooms use each other against their order, and layers more than they may.
+fn against_rules(workspace: &Workspace, known: &Shape) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     for package in workspace.members()? {
-        if let Some(order) = rooms.get(&package.name) {
-            let found = modules::against_order(&modules::read(&package.dir()?.join("src"))?, order);
-            faults.extend(
-                found
-                    .into_iter()
-                    .map(|fault| format!("{}: {fault}", package.name)),
-            );
+        let name = &package.name;
+        let (order, offered) = (known.rooms.get(name), known.layers.get(name));
+        if order.is_none() && offered.is_none() {
+            continue;
         }
+        let texts = modules::read(&package.dir()?.join("src"))?;
+        let mut found = Vec::new();
+        if let Some(order) = order {
+            found.extend(modules::against_order(&modules::uses(&texts)?, order));
+        }
+        if let Some(offered) = offered {
+            found.extend(layers::beyond_what_is_offered(&texts, offered)?);
+            found.extend(layers::restricted_methods(&texts)?);
+        }
+        faults.extend(found.into_iter().map(|fault| format!("{name}: {fault}")));
     }
     Ok(faults)
 }
@@ -109,7 +119,7 @@ impl Shape {
         for package in workspace.members()? {
             let source = package.dir()?.join("src");
             if source.is_dir() {
-                let circles = modules::circles(&modules::read(&source)?);
+                let circles = modules::circles(&modules::uses(&modules::read(&source)?)?);
                 shape.circles.extend(
                     circles
                         .into_iter()
@@ -149,6 +159,13 @@ impl Shape {
             match (kind, name) {
                 (Some("rooms"), Some(name)) => {
                     drop(shape.rooms.insert(name, words.map(str::to_owned).collect()));
+                }
+                (Some("layers"), Some(name)) => {
+                    drop(
+                        shape
+                            .layers
+                            .insert(name, words.map(str::to_owned).collect()),
+                    );
                 }
                 (Some("budget"), Some(name)) => {
                     shape.budgets.insert(name, number(words.next(), line)?);
@@ -223,6 +240,9 @@ impl fmt::Display for Shape {
         for (package, rooms) in &self.rooms {
             writeln!(f, "rooms {package} {}", rooms.join(" "))?;
         }
+        for (package, offered) in &self.layers {
+            writeln!(f, "layers {package} {}", offered.join(" "))?;
+        }
         for (package, circle) in &self.circles {
             writeln!(f, "circle {package} {}", words(circle))?;
         }
@@ -259,7 +279,8 @@ mod tests {
 
     #[test]
     fn a_list_is_read_as_it_is_written() {
-        let text = "rooms idem-core low high\ncircle idem-core a b::c\nlong src/lib.rs 700\n\
+        let text = "rooms idem-core low high::a\nlayers idem-core low::b\n\
+            circle idem-core a b::c\nlong src/lib.rs 700\n\
             budget idem-core 900\n";
         assert_eq!(shape(&format!("{HEADER}{text}")).to_string(), text);
         assert!(Shape::parse("long src/lib.rs").is_err());

@@ -17,6 +17,7 @@ mod floors;
 mod fuzz;
 mod golden;
 mod house;
+mod layers;
 mod modules;
 mod packages;
 mod redis;

@@ -12,19 +12,22 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 const ROOTS: [&str; 3] = ["crate", "super", "self"];
 
 /// A module's path inside its crate. The root's is empty.
-type Module = Vec<String>;
+pub(crate) type Module = Vec<String>;
+
+/// The modules of one crate, and their texts.
+pub(crate) type Texts = BTreeMap<Module, String>;
 
 /// The modules of one crate, and those that each uses. A parent uses a child where it names it.
 pub(crate) type Uses = BTreeMap<Module, BTreeSet<Module>>;
 
 /// Reads all files under `source` except for tests and programs in `bin`.
-pub(crate) fn read(source: &Path) -> Result<Uses> {
-    let mut texts = BTreeMap::new();
+pub(crate) fn read(source: &Path) -> Result<Texts> {
+    let mut texts = Texts::new();
     collect(source, &mut Vec::new(), &mut texts)?;
-    uses(&texts)
+    Ok(texts)
 }
 
-fn collect(dir: &Path, place: &mut Module, texts: &mut BTreeMap<Module, String>) -> Result<()> {
+fn collect(dir: &Path, place: &mut Module, texts: &mut Texts) -> Result<()> {
     for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
         let path = entry?.path();
         let name = path
@@ -52,14 +55,12 @@ fn collect(dir: &Path, place: &mut Module, texts: &mut BTreeMap<Module, String>)
     Ok(())
 }
 
-fn uses(texts: &BTreeMap<Module, String>) -> Result<Uses> {
+/// Finds the modules that each one uses.
+pub(crate) fn uses(texts: &Texts) -> Result<Uses> {
     let mut uses = Uses::new();
     for (module, text) in texts {
-        let tokens: TokenStream = text
-            .parse()
-            .map_err(|error| anyhow!("{}: {error}", module.join("::")))?;
         let mut paths = Vec::new();
-        find_paths(&trees(tokens), &mut paths);
+        find_paths(&tokens(module, text)?, &mut paths);
         let is_child = |name: &String| {
             let child = module.iter().chain([name]).cloned().collect::<Module>();
             texts.contains_key(&child)
@@ -82,12 +83,20 @@ fn uses(texts: &BTreeMap<Module, String>) -> Result<Uses> {
     Ok(uses)
 }
 
-fn trees(tokens: TokenStream) -> Vec<TokenTree> {
+/// Reads the text of a module.
+pub(crate) fn tokens(module: &Module, text: &str) -> Result<Vec<TokenTree>> {
+    let tokens: TokenStream = text
+        .parse()
+        .map_err(|error| anyhow!("{}: {error}", module.join("::")))?;
+    Ok(trees(tokens))
+}
+
+pub(crate) fn trees(tokens: TokenStream) -> Vec<TokenTree> {
     tokens.into_iter().collect()
 }
 
 /// The deepest module that a path goes through.
-fn resolve(module: &Module, path: &[String], texts: &BTreeMap<Module, String>) -> Module {
+fn resolve(module: &Module, path: &[String], texts: &Texts) -> Module {
     let mut words = path.iter();
     let mut place = Module::new();
     match words.next().map(String::as_str) {
@@ -122,7 +131,7 @@ fn find_paths(trees: &[TokenTree], paths: &mut Vec<Module>) {
 }
 
 /// Returns the position after `#`: behind the whole item, if that is for tests alone.
-fn after_attribute(trees: &[TokenTree], at: usize) -> usize {
+pub(crate) fn after_attribute(trees: &[TokenTree], at: usize) -> usize {
     let Some(TokenTree::Group(attribute)) = trees.get(at) else {
         return at;
     };
@@ -222,24 +231,34 @@ fn connected(uses: &Uses) -> BTreeSet<BTreeSet<Module>> {
 }
 
 /// Says which uses go against the order of the rooms, and which rooms are not in it. A room is a
-/// module right under the root, with all that is in it. It uses only rooms that come before it.
+/// module with all that is in it. It uses only rooms that come before it. A folder that holds rooms
+/// counts as the first of them where it uses a module, and as the last one where it is used.
 pub(crate) fn against_order(uses: &Uses, order: &[String]) -> Vec<String> {
-    let position = |module: &Module| order.iter().position(|room| module.first() == Some(room));
-    let rooms: BTreeSet<_> = uses.keys().filter_map(|module| module.first()).collect();
-    let gone = order
-        .iter()
-        .filter(|room| !rooms.contains(room))
-        .map(|room| format!("there is no room `{room}`"));
-    let new = rooms
-        .iter()
-        .filter(|room| !order.contains(room))
-        .map(|room| format!("the room `{room}` has no place"));
+    let order: Vec<_> = order.iter().map(|room| module(room)).collect();
+    let touches = |room: &Module, module: &[String]| {
+        module.starts_with(room.as_slice()) || room.starts_with(module)
+    };
+    let first = |module: &[String]| order.iter().position(|room| touches(room, module));
+    let last = |module: &[String]| order.iter().rposition(|room| touches(room, module));
+    let is_there = |room: &&Module| {
+        uses.keys()
+            .any(|module| module.starts_with(room.as_slice()))
+    };
+    let gone = order.iter().filter(|room| !is_there(room));
+    let gone = gone.map(|room| format!("there is no room `{}`", room.join("::")));
+    let new: BTreeSet<_> = uses
+        .keys()
+        .filter_map(|module| {
+            let mut beginnings = (1..=module.len()).map(|length| &module[..length]);
+            beginnings.find(|room| first(room).is_none())
+        })
+        .collect();
+    let new = new
+        .into_iter()
+        .map(|room| format!("the room `{}` has no place", room.join("::")));
     let mut faults: Vec<_> = gone.chain(new).collect();
-    for (module, used) in uses
-        .iter()
-        .flat_map(|(module, used)| used.iter().map(move |used| (module, used)))
-    {
-        if position(module) < position(used) {
+    for (module, used) in pairs(uses) {
+        if first(module) < last(used) {
             faults.push(format!(
                 "`{}` uses `{}`, which comes after it",
                 module.join("::"),
@@ -248,6 +267,18 @@ pub(crate) fn against_order(uses: &Uses, order: &[String]) -> Vec<String> {
         }
     }
     faults
+}
+
+/// Each module with each one that it uses.
+pub(crate) fn pairs(uses: &Uses) -> impl Iterator<Item = (&Module, &Module)> {
+    uses.iter()
+        .flat_map(|(module, used)| used.iter().map(move |used| (module, used)))
+}
+
+/// Reads a module's path.
+pub(crate) fn module(path: &str) -> Module {
+    let words = path.split("::").filter(|word| !word.is_empty());
+    words.map(str::to_owned).collect()
 }
 
 fn reach(uses: &Uses, from: &Module) -> BTreeSet<Module> {
@@ -268,14 +299,9 @@ mod tests {
     use super::*;
 
     fn uses_of(files: &[(&str, &str)]) -> Uses {
-        let texts = files.iter().map(|(module, text)| {
-            let module = module
-                .split("::")
-                .filter(|word| !word.is_empty())
-                .map(str::to_owned)
-                .collect();
-            (module, (*text).to_owned())
-        });
+        let texts = files
+            .iter()
+            .map(|(path, text)| (module(path), (*text).to_owned()));
         uses(&texts.collect()).unwrap()
     }
 
@@ -419,5 +445,50 @@ mod tests {
             faults(&[("low", ""), ("new", "")]),
             ["there is no room `high`", "the room `new` has no place"]
         );
+    }
+
+    #[test]
+    fn a_room_in_a_folder_of_rooms_has_its_own_place() {
+        let order = ["low", "rooms::one", "rooms::two", "high"].map(str::to_owned);
+        let faults = |files: &[(&str, &str)]| {
+            let all = order.iter().map(|room| (room.as_str(), ""));
+            let files: Vec<_> = all
+                .chain([("rooms", "")])
+                .chain(files.iter().copied())
+                .collect();
+            against_order(&uses_of(&files), &order)
+        };
+        assert!(
+            faults(&[
+                ("rooms::two", "use crate::rooms::one::One; use crate::low;"),
+                ("rooms::two::a", "use crate::rooms::one;"),
+                ("high", "use crate::rooms::Any; use crate::rooms::two;"),
+            ])
+            .is_empty()
+        );
+        for (files, expected) in [
+            (
+                ("rooms::one", "use crate::rooms::two::Two;"),
+                "`rooms::one` uses `rooms::two`, which comes after it",
+            ),
+            (
+                ("low", "use crate::rooms::one;"),
+                "`low` uses `rooms::one`, which comes after it",
+            ),
+            (
+                ("low", "use crate::rooms::Any;"),
+                "`low` uses `rooms`, which comes after it",
+            ),
+            (
+                ("rooms", "use self::two::Two;"),
+                "`rooms` uses `rooms::two`, which comes after it",
+            ),
+            (
+                ("rooms::three::a", ""),
+                "the room `rooms::three` has no place",
+            ),
+        ] {
+            assert_eq!(faults(&[files]), [expected]);
+        }
     }
 }
