@@ -445,7 +445,7 @@ impl<N: StepName, Q, P> Step<N, Q, P> {
             Some(scope) if scope.must_be_inside() => Err(placed.config(MUST_BE_INSIDE)),
             Some(scope) => scope.run_of_steps(false).await,
         };
-        let mut operation = placed.of_run(run);
+        let mut operation = placed.of_run(run, false);
         if let Some(error) = operation.draft.again.take() {
             operation.draft.refuse(*error);
         }
@@ -460,13 +460,14 @@ impl<N: StepName, Q, P> Step<N, Q, P> {
         S: Store,
     {
         let placed = self.placed();
+        let is_inside = placed.scope().is_some_and(|scope| scope.is_in(tx));
         let run = match placed.scope() {
             None => return placed.operation,
-            Some(scope) if scope.is_in(tx) => scope.run_inside(tx).await,
+            Some(scope) if is_inside => scope.run_inside(tx).await,
             Some(scope) if scope.must_be_inside() => Err(placed.config(MUST_BE_INSIDE)),
             Some(scope) => scope.run_in(tx).await,
         };
-        placed.of_run(run)
+        placed.of_run(run, is_inside)
     }
 
     /// The step in the body around it.
@@ -521,10 +522,11 @@ impl<N: StepName, Q, P> Placed<N, Q, P> {
     }
 
     /// The operation with the record of the step, noted if this try of the body has begun it before.
-    fn of_run(mut self, run: Result<Owner, Error>) -> Operation<'static, Q, P> {
+    fn of_run(mut self, run: Result<Owner, Error>, is_inside: bool) -> Operation<'static, Q, P> {
         match run.and_then(|run| self.id_of(run)) {
             Ok(id) => {
-                if !self.scope().is_none_or(|scope| scope.begin_step(&id)) {
+                let begins = |scope: &Guarded| scope.begin_step(&id, is_inside);
+                if !self.scope().is_none_or(begins) {
                     self.operation.draft.again = Some(Box::new(self.config(BEGUN_BEFORE)));
                 }
                 self.operation.draft.identify(id);

@@ -66,11 +66,11 @@ impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
                 }
                 let commit = self.request.commit(owner, attempt, outcome, kept_for);
                 if let Some(steps) = call.steps() {
-                    self.end_steps(store, steps).await?;
+                    self.end_steps(store, owner, steps).await?;
                 }
                 self.commit(store, &commit).await?;
                 if is_error {
-                    self.note_kept_error(commit);
+                    self.note_kept_error(commit, call.guarded().run_end());
                 }
                 self.report(event_on(is_error), attempt, None);
                 Ok(is_error)

@@ -20,7 +20,7 @@ use crate::policy::settings::InFlight;
 use crate::record::{Claim, Claimed, Commit, Origin, Owner, Ownership};
 use crate::runtime::Runtime;
 use crate::runtime::rejected::{Held, Rejected};
-use crate::store::{KeptErrors, KeptRecord, Store, Transaction, Transactions};
+use crate::store::{KeptErrors, KeptRecord, RunEnd, Store, Transaction, Transactions};
 use crate::task::current;
 use crate::task::current::Guarded;
 use crate::task::outcome_writer::OutcomeWriter;
@@ -334,12 +334,17 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
     }
 
     /// Ends the run of the steps beside this transaction, if there are any.
-    pub(crate) async fn end_steps(&mut self, store: &S, steps: &Guarded) -> Result<(), Error> {
-        let Some(beside) = steps.beside() else {
+    pub(crate) async fn end_steps(
+        &mut self,
+        store: &S,
+        owner: Owner,
+        steps: &Guarded,
+    ) -> Result<(), Error> {
+        let Some(end) = steps.run_end() else {
             return Ok(());
         };
         // In a box: few calls come here, and the future of each would have room for it.
-        let ended = steps.end_beside(beside, self.tx, store).boxed().await;
+        let ended = end.write_in(self.tx, store, owner).boxed().await;
         match ended {
             Ok(Ownership::Held) => Ok(()),
             Ok(Ownership::Lost) => {
@@ -368,11 +373,12 @@ impl<'a, X: Transaction<S>, S: Store> OpenTransaction<'a, X, S> {
     }
 
     /// Notes that this commit has recorded a kept error in the transaction.
-    pub(crate) fn note_kept_error(&self, commit: Commit) {
+    pub(crate) fn note_kept_error(&self, commit: Commit, run_end: Option<RunEnd>) {
         self.kept_errors.note(|| KeptRecord {
             store: self.runtime.store.clone(),
             claim: self.request.claim(commit.owner),
             commit,
+            run_end,
             wait: self.wait(),
         });
     }

@@ -253,6 +253,11 @@ impl Owned {
         if let Some(seat) = &mut self.seat {
             seat.sending_step();
         }
+        if matches!(self.pending, StepLeft::GiveUp(GiveUp::Abandon))
+            && let Err(error) = self.call.guarded().keep_run().boxed().await
+        {
+            return Tried::Failed(error);
+        }
         let store = &self.call.guarded().runtime.store;
         // The store takes the request whole: a part of it that stayed in this future would have
         // room there while the store answers.

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{AnyStore, Store, Transaction};
+use super::{AnyStore, RunEnd, Store, Transaction};
 use crate::base::clock;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::record::{Claim, Claimed, Commit, Ownership, RecordId};
@@ -36,6 +36,8 @@ pub struct KeptRecord {
     pub(crate) store: AnyStore,
     pub(crate) claim: Claim,
     pub(crate) commit: Commit,
+    /// Of the steps beside the first transaction, if there are any.
+    pub(crate) run_end: Option<RunEnd>,
     /// How long the claim may wait for other transactions that hold the key.
     pub(crate) wait: Duration,
 }
@@ -169,7 +171,11 @@ impl KeptRecord {
             owner,
             ..self.commit.clone()
         };
-        match tx.commit(store, &commit).await? {
+        let mut written = tx.commit(store, &commit).await?;
+        if let (Some(end), Ownership::Held) = (&self.run_end, written) {
+            written = end.write_in(tx, store, owner).await?;
+        }
+        match written {
             Ownership::Held => Ok(Written::Recorded),
             Ownership::Lost => Ok(Written::KeyTaken),
         }

@@ -12,19 +12,17 @@ use crate::error::{Error, StoreError, StoreErrorKind};
 use crate::lease::term::Term;
 use crate::policy::settings::{Settings, StoreFailure};
 use crate::record::{
-    Claim, Claimed, Commit, Origin, Owner, Ownership, RecordId, RecordInfo, Release, ReleaseTo,
-    is_step,
+    Claim, Claimed, Origin, Owner, Ownership, RecordId, RecordInfo, RecordState, Release,
+    ReleaseTo, is_step,
 };
 use crate::runtime::Runtime;
 use crate::runtime::rejected::REJECTED_ABANDONED;
-use crate::store::{Store, Transaction};
+use crate::store::{AnyStore, RunEnd, Store, Transaction};
 use crate::task::begun_steps::{BegunSteps, LookForRun};
 use crate::task::current::{Guarded, HeldBy};
 
 /// How many steps of a call are removed after its outcome. What is left expires.
 const MOST_REMOVED: usize = 1000;
-/// How long the end of a run waits for a lock. Nobody else writes it, but ranges may be locked.
-const END_WAIT: Duration = Duration::from_secs(1);
 
 /// The event of a step that could not be replayed any more.
 const TOO_OLD: &str = "nine tenths of the time have passed for which the steps of a call are kept \
@@ -75,11 +73,15 @@ impl Guarded {
     }
 
     /// Begins a step. `false`: this try of the body has begun it before.
-    pub(crate) fn begin_step(&self, step: &RecordId) -> bool {
+    ///
+    /// One beside the transaction of its call is not removed after the outcome. Nothing stops a body
+    /// whose transaction the database has ended, so it must find what another attempt has recorded.
+    pub(crate) fn begin_step(&self, step: &RecordId, is_inside: bool) -> bool {
+        let is_removed = is_inside || self.lease().is_some();
         let mut names = self.begun().names();
         let tries = names.tries;
         let before = names.steps.insert(step.digest(), tries);
-        if before.is_none() && names.ids.len() < MOST_REMOVED {
+        if before.is_none() && is_removed && names.ids.len() < MOST_REMOVED {
             names.ids.push(step.clone());
         }
         before != Some(tries)
@@ -90,6 +92,22 @@ impl Guarded {
         self.begun
             .get()
             .is_some_and(|begun| begun.run.get().is_some())
+    }
+
+    /// Makes sure, before the record is abandoned, that it stays as long as the steps: until a
+    /// renewal has told the store, an abandoned record stays as long as the claim said.
+    pub(crate) async fn keep_run(&self) -> Result<(), StoreError> {
+        let (Some(begun), Some(term)) = (self.begun.get(), self.lease()) else {
+            return Ok(());
+        };
+        if begun.run.get().is_none() || begun.stays.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        match self.runtime.store.renew(&[term.renewal()]).await.pop() {
+            Some(Err(error)) => Err(error),
+            // If the record has another owner, the release is refused too.
+            Some(Ok(_)) | None => Ok(()),
+        }
     }
 
     /// Takes the steps of all tries, which are of no use once the outcome of the call is recorded.
@@ -277,43 +295,16 @@ impl Guarded {
         }
         found
     }
-    /// Returns the owner of the row of a transaction that has steps beside it, and their run.
-    pub(crate) fn beside(&self) -> Option<(Owner, Owner)> {
+
+    /// Returns the end of the run of the steps beside the transaction of the call, if there are any.
+    pub(crate) fn run_end(&self) -> Option<RunEnd> {
         let run = self.begun.get().and_then(|begun| begun.run.get());
         match (&self.held_by, run) {
-            (HeldBy::Row { owner, .. }, Some(run)) => Some((*owner, *run)),
+            (HeldBy::Row { .. }, Some(run)) => Some(RunEnd {
+                id: self.id().beside().end_of(*run),
+                kept: self.request.settings.steps_kept().saturating_mul(2),
+            }),
             _ => None,
-        }
-    }
-
-    /// Ends, in the transaction that records the outcome, the run of the steps beside it. Returns
-    /// whether the transaction may be committed.
-    pub(crate) async fn end_beside<X, S>(
-        &self,
-        (owner, run): (Owner, Owner),
-        tx: &mut X,
-        store: &S,
-    ) -> Result<Ownership, StoreError>
-    where
-        X: Transaction<S>,
-        S: Store,
-    {
-        let id = self.id().beside().end_of(run);
-        let kept = self.request.settings.steps_kept().saturating_mul(2);
-        let claim = Claim::new(id.clone(), owner, Duration::ZERO, kept);
-        match tx.claim(store, &claim, END_WAIT).await? {
-            Claimed::Owned { attempt, .. } => {
-                let commit = Commit::new(id, owner, attempt, None, kept);
-                tx.commit(store, &commit).await
-            }
-            // The run was that of a record that this outcome ends, or it is sent again.
-            Claimed::Done { .. } => Ok(Ownership::Held),
-            Claimed::InFlight { .. } => Err(StoreError::new(
-                StoreErrorKind::Conflict,
-                "another transaction holds a lock where the end of the steps is to be written: \
-                 begin it again",
-            )),
-            _ => Ok(Ownership::Lost),
         }
     }
 
@@ -339,19 +330,19 @@ impl Guarded {
 /// this transaction, or else of a record beside it, which a rollback leaves as it is.
 async fn run_beside(
     runtime: Arc<Runtime>,
-    id: RecordId,
+    call: RecordId,
     goes_on: bool,
     kept: Duration,
 ) -> Result<Owner, Error> {
     let store = &runtime.store;
-    let failed = |error| runtime.failed(&id, error);
+    let failed = |error| runtime.failed(&call, error);
     if goes_on {
-        let found = store.inspect(&id).await.map_err(failed)?;
+        let found = found_beside(store, &call).await.map_err(failed)?;
         if let Some(run) = found.and_then(|found| found.run) {
             return Ok(run);
         }
     }
-    let id = id.beside();
+    let id = call.beside();
     // The first round may find a run that has ended.
     for _ in 0..2 {
         // Nobody else owns the row of the call, so this needs no lease.
@@ -379,10 +370,28 @@ async fn run_beside(
         if end.is_none() {
             return Ok(run);
         }
+        // A new run would do everything again, so this transaction must still have the row.
+        found_beside(store, &call).await.map_err(failed)?;
         store.remove(&id).await.map_err(failed)?;
     }
-    Err(failed(StoreError::new(
+    Err(failed(ended()))
+}
+
+/// Returns the record that is there without this transaction. If it has an outcome, the database has
+/// ended this transaction, and another one has recorded that since.
+async fn found_beside(store: &AnyStore, call: &RecordId) -> Result<Option<RecordInfo>, StoreError> {
+    let found = store.inspect(call).await?;
+    let is_over =
+        |found: &RecordInfo| matches!(found.state, RecordState::Committed | RecordState::Done);
+    if found.as_ref().is_some_and(is_over) {
+        return Err(ended());
+    }
+    Ok(found)
+}
+
+fn ended() -> StoreError {
+    StoreError::new(
         StoreErrorKind::Conflict,
         "another transaction has the record of this call: this one has ended; begin it again",
-    )))
+    )
 }
