@@ -128,6 +128,14 @@ impl World {
         }
     }
 
+    /// The store alone, for records that no call writes.
+    pub(crate) async fn store(&self) -> StoreHandle {
+        match self {
+            Self::Memory(store) => store.clone().into_handle(),
+            _ => patient_store(&self.url()).await,
+        }
+    }
+
     /// Another process, whose store fails on demand.
     pub(crate) async fn faulty(&self) -> (Builder, Faults) {
         match self {

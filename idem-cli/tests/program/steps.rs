@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use idem_core::{Abandoned, Error, Idempotency, KeyPart, UnkeptAction};
-use idem_testkit::{PostgresServer, RedisServer};
+use idem_testkit::{MariaDbServer, PostgresServer, RedisServer};
 use serde_json::{Value, json};
 
 use crate::support::{Ended, idem, idem_answering, runtime};
@@ -352,6 +352,12 @@ async fn steps_in_redis_are_shown_and_end_with_their_run() {
 #[tokio::test]
 async fn steps_in_postgres_are_shown_and_end_with_their_run() {
     let server = PostgresServer::shared().await.unwrap();
+    are_shown_and_forgotten(&server.url()).await;
+}
+
+#[tokio::test]
+async fn steps_in_mariadb_are_shown_and_end_with_their_run() {
+    let server = MariaDbServer::shared().await.unwrap();
     are_shown_and_forgotten(&server.url()).await;
 }
 

@@ -220,6 +220,21 @@ crate::over_all_stores! {
         assert_eq!(next.fencing_number(), 2);
     }
 
+    async fn p3_the_number_after_a_holder_that_died_grows_however_short_it_is_kept(world: World) {
+        let (builder, faults) = world.faulty().await;
+        let one = builder.build();
+        let two = world.process().await;
+        faults.always(Step::Renew, Fault::LoseRequest);
+        let brief = |idempotency| lock(idempotency, "locks.kept").keep("1s").lease(LEASE);
+        let dead = brief(&one).acquire().await.unwrap();
+        assert_eq!(dead.fencing_number(), 1);
+        std::mem::forget(dead);
+        // For longer than two leases, which every record is kept, and less than ten.
+        tokio::time::sleep(LEASE * 3).await;
+        let next = brief(&two).acquire().await.unwrap();
+        assert_eq!(next.fencing_number(), 2);
+    }
+
     async fn p8_a_lock_that_a_panic_or_an_error_drops_is_released(world: World) {
         let one = world.process().await;
         let two = world.process().await;

@@ -4,6 +4,10 @@
 
 #[cfg(feature = "sqlite")]
 mod again;
+mod apart;
+mod bad_input;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod beside;
 mod kinds;
 mod runs;
 mod stores;
@@ -12,6 +16,13 @@ mod transactions;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use idem::{Error, Idempotency, Operation};
+
+use crate::support::LONG;
+
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// The shop that bodies work for.
 #[derive(Default)]
@@ -21,7 +32,7 @@ pub(crate) struct Shop {
     failures: AtomicU32,
 }
 
-/// The next action of a body.
+/// The effects of a body, in their order.
 pub(crate) const EFFECTS: [&str; 4] = ["charge", "reserve pen", "reserve ink", "mail"];
 
 #[derive(Debug, thiserror::Error, serde::Serialize, serde::Deserialize)]
@@ -30,7 +41,49 @@ pub(crate) enum Failure {
     Down,
     #[error(transparent)]
     #[serde(skip)]
-    Idempotency(#[from] idem::Error),
+    Idempotency(#[from] Error),
+}
+
+/// The error of a body that has a transaction.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+#[derive(Debug, thiserror::Error, serde::Serialize, serde::Deserialize)]
+enum OrderError {
+    #[error(transparent)]
+    #[serde(skip)]
+    Database(#[from] idem::sqlx::Error),
+    #[error(transparent)]
+    #[serde(skip)]
+    Idempotency(#[from] Error),
+    #[error("declined")]
+    Declined,
+}
+
+/// Whether a next attempt would see steps.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+async fn has_run(order: Operation<'_>) -> bool {
+    match order.of_step("charge").inspect().await {
+        Ok(_) => true,
+        Err(Error::Config { .. }) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// An order that may be forgotten after a second.
+fn order(idempotency: &Idempotency, name: &'static str) -> Operation<'static> {
+    let order = idempotency.operation(name).key("o-1");
+    order.ttl("1s").hold("1s").lease(LONG).wait(LONG)
+}
+
+/// Places an order with a body that runs, once the outcome before it is no longer valid.
+async fn place_anew(order: impl Fn() -> Operation<'static>, shop: &Shop) -> bool {
+    loop {
+        match order().run(|| shop.place()).await {
+            Ok(placed) if placed.is_replayed() => {}
+            Err(Failure::Idempotency(Error::AlreadyDone { .. })) => {}
+            placed => return placed.is_ok(),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 impl Shop {

@@ -1,39 +1,60 @@
 //! Runs: which steps a later call sees, over every store and with faults.
 
-use std::time::Duration;
+use std::future::pending;
 
-use idem::{Error, Idempotency, Operation, RecordState, StoreFailure};
+use idem::{Error, RecordState, StoreFailure};
 use idem_testkit::{Fault, Gate, Step};
+use tokio::sync::Notify;
+use tokio::time::sleep;
 
-use super::{EFFECTS, Failure, Shop};
+use super::{DAY, EFFECTS, Failure, Shop, order, place_anew};
 use crate::over_all_stores;
-use crate::support::{LONG, World};
-
-const DAY: Duration = Duration::from_secs(86_400);
-
-/// An order that may be forgotten after a second.
-fn order(idempotency: &Idempotency, name: &'static str) -> Operation<'static> {
-    let order = idempotency.operation(name).key("o-1");
-    order.ttl("1s").hold("1s").lease(LONG).wait(LONG)
-}
-
-/// Places an order with a body that runs, once the outcome before it is no longer valid.
-async fn place_anew(idempotency: &Idempotency, name: &'static str, shop: &Shop) -> bool {
-    loop {
-        match order(idempotency, name).run(|| shop.place()).await {
-            Ok(placed) if placed.is_replayed() => {}
-            Err(Failure::Idempotency(Error::AlreadyDone { .. })) => {}
-            placed => return placed.is_ok(),
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
+use crate::support::{LEASE, LONG, World};
 
 fn times<T: Clone>(count: usize, parts: &[T]) -> Vec<T> {
     vec![parts; count].concat()
 }
 
 over_all_stores! {
+    async fn p1_a_body_that_works_for_longer_than_ttl_and_hold_and_dies_does_not_charge_again(
+        world: World,
+    ) {
+        let lease = LEASE * 2;
+        let shop = Shop::failing(1);
+        let order = |idempotency| order(idempotency, "runs.dies").lease(lease);
+        let one = world.process().await;
+        let worked = Notify::new();
+        let dies = order(&one).run(|| async {
+            let failed = shop.place().await;
+            sleep(LEASE * 3 / 2).await;
+            worked.notify_one();
+            assert!(failed.is_err());
+            pending::<Result<u32, Failure>>().await
+        });
+        tokio::select! {
+            ended = dies => panic!("a body that never ends has ended: {ended:?}"),
+            () = worked.notified() => {}
+        }
+        // The next attempt comes when nobody would have the record any more.
+        sleep(lease * 2 + LEASE / 2).await;
+        let two = world.process().await;
+        order(&two).run(|| shop.place()).await.unwrap();
+        assert_eq!(shop.effects(), EFFECTS);
+    }
+
+    async fn p1_a_call_that_is_tried_again_after_each_ttl_charges_once(world: World) {
+        let idempotency = world.process().await;
+        let shop = Shop::failing(3);
+        for _ in 0..3 {
+            let failed = order(&idempotency, "runs.retried").run(|| shop.place());
+            failed.await.unwrap_err();
+            sleep(LEASE * 11 / 10).await;
+        }
+        let placed = order(&idempotency, "runs.retried").run(|| shop.place());
+        placed.await.unwrap();
+        assert_eq!(shop.effects(), EFFECTS);
+    }
+
     async fn p1_while_a_run_has_steps_its_record_stays_whatever_the_ttl_and_the_hold_are(
         world: World,
     ) {
@@ -81,7 +102,7 @@ over_all_stores! {
         faults.always(Step::Remove, Fault::LoseRequest);
         let shop = Shop::default();
         for _ in 0..2 {
-            assert!(place_anew(&idempotency, "runs.again", &shop).await);
+            assert!(place_anew(|| order(&idempotency, "runs.again"), &shop).await);
         }
         assert_eq!(shop.effects(), times(2, &EFFECTS));
         idempotency.shutdown(LONG).await.unwrap();
@@ -94,13 +115,14 @@ over_all_stores! {
         let gate = Gate::new();
         faults.next(Step::Remove, Fault::Hang(gate.clone()));
         let shop = Shop::default();
-        assert!(place_anew(&idempotency, "runs.late", &shop).await);
+        let order = || order(&idempotency, "runs.late");
+        assert!(place_anew(order, &shop).await);
         gate.reached().await;
         shop.fail(1);
-        assert!(!place_anew(&idempotency, "runs.late", &shop).await);
+        assert!(!place_anew(order, &shop).await);
         gate.open();
         idempotency.shutdown(LONG).await.unwrap();
-        assert!(place_anew(&idempotency, "runs.late", &shop).await);
+        assert!(place_anew(order, &shop).await);
         assert_eq!(shop.effects(), times(2, &EFFECTS));
     }
 
@@ -126,6 +148,16 @@ over_all_stores! {
             order().run(|| shop.place()).await.unwrap();
             idempotency.shutdown(LONG).await.unwrap();
             assert_eq!(cost(), [1 + 4, 1 + 1, 0, 1, 4], "{name}");
+            // Nobody looks for the steps of a call that is forgotten: only for a run beside a
+            // transaction, where there can be one.
+            shop.fail(1);
+            let other = || order().key("o-2");
+            other().run(|| shop.place()).await.unwrap_err();
+            cost();
+            assert!(other().forget().await.unwrap());
+            let [claims, commits, renewals, inspects, removals] = cost();
+            assert_eq!([claims, commits, renewals, inspects], [0; 4], "{name}");
+            assert!((1..=2).contains(&removals), "{name}: {removals}");
         }
     }
 

@@ -112,17 +112,4 @@ over_all_stores! {
         order().of_step("charge").settle(&9_u64).await.unwrap();
         assert_eq!(order().run(place).await.unwrap().into_inner(), 9);
     }
-
-    async fn forgetting_a_call_begins_a_new_run_of_it_and_of_no_other(world: World) {
-        let idempotency = world.process().await;
-        let shop = Shop::failing(2);
-        let order = |key: &'static str| order(&idempotency, "steps.forget").key(key);
-        order("o-1").run(|| shop.place()).await.unwrap_err();
-        order("o-10").run(|| shop.place()).await.unwrap_err();
-        assert!(order("o-1").forget().await.unwrap());
-        order("o-1").run(|| shop.place()).await.unwrap();
-        assert_eq!(shop.effects()[6..], EFFECTS);
-        order("o-10").run(|| shop.place()).await.unwrap();
-        assert_eq!(shop.effects()[10..], EFFECTS[3..]);
-    }
 }

@@ -1,23 +1,14 @@
-//! Steps beside transactions, and in them.
+//! Steps in transactions.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use idem::sqlx::{self, SqlitePool, SqliteTransaction};
-use idem::{Error, Idempotency, SqliteStore};
+use idem::{Error, Idempotency, RecordState, SqliteStore, UnkeptAction};
 use tokio::sync::Notify;
 
+use super::{OrderError, has_run};
 use crate::support::{LEASE, LONG};
-
-#[derive(Debug, thiserror::Error)]
-enum OrderError {
-    #[error(transparent)]
-    Database(#[from] sqlx::Error),
-    #[error(transparent)]
-    Idempotency(#[from] Error),
-    #[error("declined")]
-    Declined,
-}
 
 struct Shop {
     pool: SqlitePool,
@@ -121,6 +112,29 @@ async fn a_first_step_may_be_in_a_transaction_that_writes_already() {
     }
     // Three times the pen, which is in no step.
     assert_eq!(shop.orders().await, 4);
+}
+
+#[tokio::test]
+async fn an_abandoned_record_stays_as_long_as_a_first_step_in_a_transaction() {
+    let shop = Shop::open().await;
+    let order = || shop.order().ttl("5m");
+    let abandons = order().errors(|_: &OrderError| UnkeptAction::Abandon);
+    let placed = abandons.run(|| async {
+        let mut tx = shop.pool.begin().await?;
+        let rows = idem::step_with("rows");
+        rows.run_in(&mut tx, async |tx| insert(tx, "pen").await)
+            .await?;
+        tx.commit().await?;
+        Err::<(), _>(OrderError::Declined)
+    });
+    placed.await.unwrap_err();
+    let info = order().inspect().await.unwrap().unwrap();
+    let month = Duration::from_secs(29 * 86_400);
+    assert_eq!(
+        (info.state, info.expires_in > month),
+        (RecordState::Abandoned, true),
+        "{info:?}"
+    );
 }
 
 #[tokio::test]
@@ -248,45 +262,6 @@ async fn a_step_that_was_rolled_back_may_begin_again_in_the_same_try_and_none_re
     assert_eq!(shop.orders().await, 1);
 }
 
-#[cfg(feature = "postgres")]
-#[tokio::test]
-async fn beside_a_transaction_a_step_is_recorded_at_once_and_removed_after_its_commit() {
-    let url = idem_testkit::PostgresServer::shared().await.unwrap().url();
-    let pool = sqlx::PgPool::connect(&url).await.unwrap();
-    let store = idem::PostgresStore::new(pool.clone());
-    store.migrate().await.unwrap();
-    let idempotency = Idempotency::new(store);
-    let runs = AtomicU32::new(0);
-    let order = || idempotency.operation("steps.beside").key("o-1");
-    for fails in [true, false] {
-        let placed = order().transaction(&pool, async |_| {
-            let charge = idem::step("charge", async || {
-                runs.fetch_add(1, Ordering::SeqCst);
-                Ok::<_, OrderError>(1)
-            });
-            charge.await?;
-            if fails {
-                Err(OrderError::Declined)
-            } else {
-                Ok(())
-            }
-        });
-        assert_eq!(placed.await.is_err(), fails);
-    }
-    assert_eq!(runs.load(Ordering::SeqCst), 1);
-    idempotency.shutdown(LONG).await.unwrap();
-    assert!(!has_run(order()).await);
-}
-
-/// Whether a next attempt would see steps.
-async fn has_run(order: idem::Operation<'_>) -> bool {
-    match order.of_step("charge").inspect().await {
-        Ok(_) => true,
-        Err(Error::Config { .. }) => false,
-        Err(error) => panic!("{error}"),
-    }
-}
-
 #[tokio::test]
 async fn a_step_in_the_transaction_of_its_call_goes_on_with_the_run_of_an_earlier_attempt() {
     let shop = Shop::open().await;
@@ -354,245 +329,4 @@ async fn in_the_callers_transaction_steps_are_rolled_back_with_it() {
         assert_eq!(shop.orders().await, i64::from(commits));
     }
     assert_eq!(runs.load(Ordering::SeqCst), 2);
-}
-
-/// Steps on a connection of their own, beside a transaction of each database that has several
-/// writers.
-macro_rules! over {
-    ($($module:ident $feature:literal $Pool:ident $Store:ident $server:ident;)+) => {$(
-        #[cfg(feature = $feature)]
-        mod $module {
-            use idem::{sqlx::$Pool as Pool, $Store as Store};
-
-            use super::*;
-
-            struct Bank {
-                pool: Pool,
-                idempotency: Idempotency,
-                operation: &'static str,
-                charges: AtomicU32,
-            }
-
-            impl Bank {
-                async fn open(operation: &'static str) -> Self {
-                    let url = idem_testkit::$server::shared().await.unwrap().url();
-                    let pool = Pool::connect(&url).await.unwrap();
-                    let store = Store::builder(pool.clone()).time_limit(LONG).build();
-                    store.migrate().await.unwrap();
-                    Self {
-                        pool,
-                        idempotency: Idempotency::new(store),
-                        operation,
-                        charges: AtomicU32::new(0),
-                    }
-                }
-
-                fn order(&self) -> idem::Operation<'static> {
-                    let order = self.idempotency.operation(self.operation).key("o-1");
-                    order.ttl("500ms").wait(LONG)
-                }
-
-                async fn charge(&self) -> Result<u32, OrderError> {
-                    idem::step("charge", async || {
-                        Ok(self.charges.fetch_add(1, Ordering::SeqCst) + 1)
-                    })
-                    .await
-                }
-
-                /// Charges in a transaction that the library ends.
-                async fn place(&self, commits: bool) {
-                    let placed = self.order().transaction(&self.pool, async |_| {
-                        let charge = self.charge().await?;
-                        if commits { Ok(charge) } else { Err(OrderError::Declined) }
-                    });
-                    assert_eq!(placed.await.is_ok(), commits);
-                }
-
-                /// Charges in a transaction that the caller ends.
-                async fn place_in(&self, commits: bool) {
-                    let mut tx = self.pool.begin().await.unwrap();
-                    let placed = self.order().run_in(&mut tx, async |_| self.charge().await);
-                    placed.await.unwrap();
-                    assert!(has_run(self.order()).await);
-                    if commits {
-                        tx.commit().await.unwrap();
-                    } else {
-                        tx.rollback().await.unwrap();
-                    }
-                }
-
-                fn charges(&self) -> u32 {
-                    self.charges.load(Ordering::SeqCst)
-                }
-
-                /// Waits until the outcome is no longer valid.
-                async fn is_free(&self) {
-                    let found = async || self.order().inspect().await.unwrap();
-                    while found().await.is_some() {
-                        tokio::time::sleep(Duration::from_millis(50)).await;
-                    }
-                }
-            }
-
-            #[tokio::test]
-            async fn steps_beside_a_transaction_outlive_its_rollback_and_end_with_its_outcome() {
-                let bank = Bank::open("steps.beside.library").await;
-                for round in 1..=2 {
-                    bank.place(false).await;
-                    bank.place(false).await;
-                    bank.place(true).await;
-                    assert_eq!(bank.charges(), round);
-                    assert!(!has_run(bank.order()).await);
-                    bank.is_free().await;
-                }
-            }
-
-            #[tokio::test]
-            async fn steps_beside_the_callers_transaction_outlive_its_rollback_and_end_with_its_outcome()
-            {
-                let bank = Bank::open("steps.beside.caller").await;
-                for round in 1..=2 {
-                    for commits in [false, true] {
-                        bank.place_in(commits).await;
-                    }
-                    assert_eq!(bank.charges(), round);
-                    bank.is_free().await;
-                }
-            }
-
-            #[tokio::test]
-            async fn a_step_in_the_transaction_of_its_call_goes_on_after_other_calls_in_it() {
-                let bank = Bank::open("steps.inside.others").await;
-                let failed = bank.order().run(|| async {
-                    bank.charge().await?;
-                    Err::<u32, _>(OrderError::Declined)
-                });
-                failed.await.unwrap_err();
-                let other = bank.idempotency.operation("steps.inside.other").key("k");
-                let other = std::sync::Mutex::new(Some(other));
-                let placed = bank.order().transaction(&bank.pool, async |tx| {
-                    let other = other.lock().unwrap().take();
-                    if let Some(other) = other {
-                        other.run_in(tx, async |_| Ok::<_, OrderError>(1)).await?;
-                    }
-                    let charge = idem::step_with("charge").run_in(tx, async |_| {
-                        Ok::<_, OrderError>(bank.charges.fetch_add(1, Ordering::SeqCst) + 1)
-                    });
-                    charge.await
-                });
-                assert_eq!(placed.await.unwrap().into_inner(), 1);
-                assert_eq!(bank.charges(), 1);
-            }
-
-            #[tokio::test]
-            async fn beside_a_step_with_a_transaction_nothing_is_recorded() {
-                let bank = Bank::open("steps.beside.step").await;
-                let placed = bank.order().run(|| async {
-                    let rows = idem::step_with("rows").transaction(&bank.pool, async |_| {
-                        bank.charge().await
-                    });
-                    rows.await
-                });
-                let Err(OrderError::Idempotency(Error::Config {
-                    operation, reason, ..
-                })) = placed.await
-                else {
-                    panic!("the step was not refused");
-                };
-                assert_eq!(&*operation, "steps.beside.step/rows/charge");
-                assert!(reason.contains("run_in(tx, ..)"), "{reason}");
-                assert_eq!(bank.charges(), 0);
-            }
-
-            #[tokio::test]
-            async fn a_key_that_is_forgotten_after_a_rollback_begins_a_new_run() {
-                let bank = Bank::open("steps.beside.forgotten").await;
-                let forget = async |noted: bool| {
-                    let order = bank.order();
-                    let order = if noted { order.audit("jane", "a test") } else { order };
-                    order.forget().await.unwrap()
-                };
-                for (round, noted) in [(1, false), (2, true)] {
-                    bank.place(false).await;
-                    assert_eq!(bank.charges(), round);
-                    assert!(forget(noted).await);
-                    assert!(!forget(noted).await);
-                }
-                bank.place(true).await;
-                assert_eq!(bank.charges(), 3);
-            }
-
-            #[tokio::test]
-            async fn a_first_step_beside_a_transaction_that_is_not_polled_holds_up_no_other() {
-                let bank = Bank::open("steps.beside.parked").await;
-                let placed = bank.order().transaction(&bank.pool, async |_| {
-                    let mut one = std::pin::pin!(idem::step("one", async || Ok::<_, Error>(1)));
-                    assert!(futures_util::poll!(&mut one).is_pending());
-                    let two = idem::step("two", async || Ok::<_, Error>(2));
-                    let two = tokio::time::timeout(LONG, two).await.expect("not held up")?;
-                    Ok::<_, OrderError>(two + one.await?)
-                });
-                assert_eq!(placed.await.unwrap().into_inner(), 3);
-            }
-
-            #[tokio::test]
-            async fn a_step_beside_a_transaction_goes_on_with_the_run_of_an_earlier_lease() {
-                let bank = Bank::open("steps.beside.lease").await;
-                let failed = bank.order().run(|| async {
-                    bank.charge().await?;
-                    Err::<u32, _>(OrderError::Declined)
-                });
-                failed.await.unwrap_err();
-                bank.place(false).await;
-                bank.place(true).await;
-                assert_eq!(bank.charges(), 1);
-            }
-        }
-    )+};
-}
-
-over! {
-    postgres "postgres" PgPool PostgresStore PostgresServer;
-    mysql "mysql" MySqlPool MySqlStore MariaDbServer;
-}
-
-#[cfg(feature = "postgres")]
-#[tokio::test]
-async fn a_snapshot_that_is_older_than_its_steps_commits_their_end() {
-    let url = idem_testkit::PostgresServer::shared().await.unwrap().url();
-    let pool = sqlx::PgPool::connect(&url).await.unwrap();
-    let store = idem::PostgresStore::new(pool.clone());
-    store.migrate().await.unwrap();
-    let idempotency = Idempotency::new(store);
-    let order = || {
-        idempotency
-            .operation("steps.snapshot")
-            .key("o-1")
-            .ttl("1ms")
-    };
-    let charges = AtomicU32::new(0);
-    for round in 1..=3 {
-        for commits in [false, true] {
-            let mut tx = pool.begin().await.unwrap();
-            sqlx::raw_sql("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
-                .execute(&mut *tx)
-                .await
-                .unwrap();
-            let placed = order().run_in(&mut tx, async |_| {
-                idem::step("charge", async || {
-                    charges.fetch_add(1, Ordering::SeqCst);
-                    Ok::<_, OrderError>(1)
-                })
-                .await
-            });
-            placed.await.unwrap();
-            if commits {
-                tx.commit().await.unwrap();
-            } else {
-                tx.rollback().await.unwrap();
-            }
-        }
-        assert_eq!(charges.load(Ordering::SeqCst), round);
-        while order().inspect().await.unwrap().is_some() {}
-    }
 }

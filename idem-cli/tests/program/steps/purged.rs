@@ -1,7 +1,7 @@
 //! Purges: what becomes of the steps of calls that are removed, and of those that are kept.
 
 use idem_core::{Error, Idempotency, UnkeptAction};
-use idem_testkit::RedisServer;
+use idem_testkit::{MariaDbServer, PostgresServer, RedisServer};
 use serde_json::json;
 
 use super::{ALL, BESIDE, CHARGE, PLACE, abandoned, in_dir, released, shown, stored, yes};
@@ -216,6 +216,20 @@ async fn steps_in_redis_are_purged_with_their_calls() {
     }
     cli(&["RENAME", "aside", record]).await;
     assert_eq!(released(&idempotency, "o-5").await, [""; 0]);
+}
+
+#[tokio::test]
+async fn steps_in_postgres_are_purged_with_their_calls() {
+    let server = PostgresServer::start().await.unwrap();
+    are_purged(&server.url()).await;
+    steps_of_kept_calls_are_left(&server.url()).await;
+}
+
+#[tokio::test]
+async fn steps_in_mariadb_are_purged_with_their_calls() {
+    let server = MariaDbServer::start().await.unwrap();
+    are_purged(&server.url()).await;
+    steps_of_kept_calls_are_left(&server.url()).await;
 }
 
 #[tokio::test]

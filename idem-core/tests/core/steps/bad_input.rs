@@ -1,11 +1,11 @@
-//! Steps that are wrong: each is an error that says what to write.
+//! Names and leases of steps that are wrong: each is an error that says what to write.
 
 use std::time::Duration;
 
 use idem::{Error, Outcome};
 use idem_core as idem;
 
-use super::{ALL, Failure, World};
+use super::World;
 
 /// The reason of a misconfigured call.
 fn reason(answer: Result<(), Error>) -> String {
@@ -18,14 +18,9 @@ fn reason(answer: Result<(), Error>) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wrong_step_is_an_error_that_says_what_to_write() {
+async fn a_wrong_name_or_lease_is_an_error_that_says_what_to_write() {
     let world = World::new();
     let step = async |name: &str| idem::step(name, async || Ok::<_, Error>(())).await;
-    let outside = reason(step("charge").await);
-    assert!(
-        outside.starts_with("charge: ") && outside.contains("body of a guarded call"),
-        "{outside}"
-    );
     let body = || async {
         for (name, says) in [
             ("", "is empty"),
@@ -44,24 +39,6 @@ async fn a_wrong_step_is_an_error_that_says_what_to_write() {
         assert!(empty.contains("missing or empty"), "{empty}");
         let none = reason(idem::step(("reserve", None::<u8>), async || Ok(())).await);
         assert!(none.contains("missing or empty"), "{none}");
-        step("once").await?;
-        let twice = reason(step("once").await);
-        assert!(
-            twice.starts_with("orders.place/once: ") && twice.contains("before"),
-            "{twice}"
-        );
-        let call = idem::current().unwrap();
-        let spawned = tokio::spawn(async move {
-            let by_call = call.step("spawned", async || Ok::<_, Error>(())).await;
-            let by_task = idem::step("spawned", async || Ok::<_, Error>(())).await;
-            [by_call, by_task].map(reason)
-        });
-        for reason in spawned.await.unwrap() {
-            assert!(
-                reason.contains("not from a task that the body has spawned"),
-                "{reason}"
-            );
-        }
         Ok::<_, Error>(())
     };
     world.order().run(body).await.unwrap();
@@ -84,19 +61,4 @@ async fn a_wrong_step_is_an_error_that_says_what_to_write() {
             .run(async || Ok::<_, Error>(()))
     });
     right.await.unwrap();
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_first_use_of_a_name_in_each_run_of_the_body_counts() {
-    let world = World::new();
-    for _ in 0..2 {
-        let placed = world.order().run(|| async {
-            world.place(true).await.unwrap_err();
-            let again = idem::step("charge", async || Ok::<_, Error>(1)).await;
-            assert!(matches!(again, Err(Error::Config { .. })), "{again:?}");
-            Err::<(), _>(Failure::Down)
-        });
-        placed.await.unwrap_err();
-    }
-    assert_eq!(world.log.all(), ALL[..3]);
 }

@@ -1,11 +1,11 @@
-//! The steps of one run of a key: no later run sees them, and every attempt of the run does.
+//! The steps of one run of a key, which goes on for weeks of paused time.
 
 use idem::{Error, Outcome, RecordState};
 use idem_core as idem;
 use tokio::time::advance;
 
 use super::{ALL, Abandoned, AtomicU32, DAY, Duration, Failure, LEASE, Operation, Ordering, World};
-use super::{ErrorAction, Notify, pending};
+use super::{Notify, pending};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -14,8 +14,8 @@ fn brief(world: &World) -> Operation<'static> {
     world.order().ttl("5m").hold("5m")
 }
 
-/// Charges, works for `works`, and is cut off or fails.
-async fn charge_and_end(world: &World, works: Duration, dies: bool) {
+/// Charges, and is cut off or fails.
+async fn charge_and_end(world: &World, dies: bool) {
     let charged = Notify::new();
     let order = brief(world).run(|| async {
         let log = &world.log;
@@ -24,7 +24,6 @@ async fn charge_and_end(world: &World, works: Duration, dies: bool) {
             Ok::<_, Failure>(7)
         })
         .await?;
-        tokio::time::sleep(works).await;
         charged.notify_one();
         if dies {
             pending::<()>().await;
@@ -41,22 +40,10 @@ async fn charge_and_end(world: &World, works: Duration, dies: bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn p1_a_body_that_works_for_longer_than_ttl_and_hold_and_dies_does_not_charge_again() {
-    let world = World::new();
-    charge_and_end(&world, 7 * MINUTE, true).await;
-    // The next attempt comes when nobody would have the record any more.
-    advance(10 * MINUTE).await;
-    charge_and_end(&world, 7 * MINUTE, true).await;
-    let placed = brief(&world).run(|| world.place(false)).await.unwrap();
-    assert_eq!(placed.into_inner(), 7);
-    assert_eq!(world.log.all(), ALL);
-}
-
-#[tokio::test(start_paused = true)]
 async fn p1_a_call_that_is_tried_again_each_minute_charges_once() {
     let world = World::new();
     for _ in 0..30 {
-        charge_and_end(&world, Duration::ZERO, false).await;
+        charge_and_end(&world, false).await;
         advance(MINUTE).await;
     }
     // Nobody tries for 26 days: the record is there, and so are the steps.
@@ -69,7 +56,7 @@ async fn p1_a_call_that_is_tried_again_each_minute_charges_once() {
 async fn an_attempt_without_a_step_does_not_shorten_the_life_of_the_run() {
     for first_dies in [false, true] {
         let world = World::new();
-        charge_and_end(&world, Duration::ZERO, first_dies).await;
+        charge_and_end(&world, first_dies).await;
         for _ in 0..2 {
             // It dies before its first step, or fails there.
             let dies = brief(&world).run(pending::<Result<u32, Failure>>);
@@ -85,65 +72,13 @@ async fn an_attempt_without_a_step_does_not_shorten_the_life_of_the_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_uses_the_key_again_sees_no_step_of_the_run_before() {
-    let world = World::new();
-    for charges in 1..=3 {
-        brief(&world).run(|| world.place(false)).await.unwrap();
-        assert_eq!(world.log.all().len(), ALL.len() * charges);
-        advance(6 * MINUTE).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn steps_that_stayed_belong_to_nobody() {
-    // The run ends without its steps: the body passes them by, an operator settles the call, or its
-    // error is kept for a time.
-    for ended_by in 0..3 {
-        let world = World::new();
-        let order = || brief(&world).abandoned(Abandoned::Reject);
-        charge_and_end(&world, Duration::ZERO, false).await;
-        match ended_by {
-            0 => drop(order().run(|| async { Ok::<_, Failure>(1) }).await.unwrap()),
-            1 => order().settle(&1_u32).await.unwrap(),
-            _ => {
-                let kept = order().errors(|_: &Failure| ErrorAction::KeepFor(MINUTE));
-                let kept = kept.run(|| async { Err::<u32, _>(Failure::Declined) });
-                kept.await.unwrap_err();
-            }
-        }
-        assert!(!world.steps().await.is_empty(), "{ended_by}");
-        advance(6 * MINUTE).await;
-        order().run(|| world.place(false)).await.unwrap();
-        let effects = world.log.all();
-        assert_eq!(effects[1..], ALL, "{ended_by}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_step_that_was_dropped_does_not_answer_a_later_call_that_it_is_abandoned() {
-    let world = World::new();
-    let order = || brief(&world).abandoned(Abandoned::Reject);
-    let placed = order().run(|| async {
-        let dropped = idem::step("charge", pending::<Result<u32, Failure>>);
-        tokio::time::timeout(Duration::from_millis(1), dropped)
-            .await
-            .unwrap_err();
-        Ok::<_, Failure>(0)
-    });
-    placed.await.unwrap();
-    advance(2 * DAY).await;
-    order().run(|| world.place(false)).await.unwrap();
-    assert_eq!(world.log.all(), ALL);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_run_goes_on_through_an_operators_release_and_a_question_without_an_answer() {
     let world = World::new();
     let order = || brief(&world).abandoned(Abandoned::Reject);
-    charge_and_end(&world, Duration::ZERO, true).await;
+    charge_and_end(&world, true).await;
     assert!(order().release().await.unwrap());
     // The question of a call that reconciles finds nothing, and then fails.
-    charge_and_end(&world, Duration::ZERO, true).await;
+    charge_and_end(&world, true).await;
     let asks = brief(&world).reconcile(async || Err::<Option<u32>, _>(Failure::Down));
     asks.run(|| world.place(false)).await.unwrap_err();
     let asks = brief(&world).reconcile(async || Ok::<Option<u32>, Failure>(None));
@@ -155,7 +90,7 @@ async fn a_run_goes_on_through_an_operators_release_and_a_question_without_an_an
 async fn after_many_attempts_that_were_cut_off_the_run_is_still_that_of_the_first() {
     let world = World::new();
     for _ in 0..8 {
-        charge_and_end(&world, Duration::ZERO, true).await;
+        charge_and_end(&world, true).await;
     }
     let run = brief(&world).inspect().await.unwrap().unwrap().run;
     brief(&world).run(|| world.place(true)).await.unwrap_err();
@@ -163,71 +98,6 @@ async fn after_many_attempts_that_were_cut_off_the_run_is_still_that_of_the_firs
     let info = brief(&world).inspect().await.unwrap().unwrap();
     assert_eq!((info.state, info.run), (RecordState::Released, run));
     assert_eq!(info.attempt, 9);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_call_that_is_forgotten_begins_a_new_run_and_a_refused_forget_changes_nothing() {
-    let world = World::new();
-    let placed = world.order().run(|| async {
-        world.place(true).await.unwrap_err();
-        let forgotten = world.order().forget().await;
-        assert!(
-            matches!(forgotten, Err(Error::InFlight { .. })),
-            "{forgotten:?}"
-        );
-        assert_eq!(world.steps().await.len(), 3);
-        Err::<u32, _>(Failure::Down)
-    });
-    placed.await.unwrap_err();
-    world.order().run(|| world.place(true)).await.unwrap_err();
-    assert_eq!(world.log.all(), ALL[..3]);
-
-    let reserve = || world.order().of_step(("reserve", "ink"));
-    assert!(reserve().forget().await.unwrap());
-    world.order().run(|| world.place(true)).await.unwrap_err();
-    assert_eq!(world.log.all()[3..], ["reserve ink"]);
-
-    assert!(world.order().forget().await.unwrap());
-    assert!(!world.order().forget().await.unwrap());
-    world.order().run(|| world.place(false)).await.unwrap();
-    assert_eq!(world.log.all()[4..], ALL);
-}
-
-#[tokio::test(start_paused = true)]
-async fn steps_of_other_names_keys_and_nesting_are_other_steps() {
-    let world = World::new();
-    let log = &world.log;
-    let effect = async |name: &str| {
-        log.add(name);
-        Ok::<_, Failure>(name.to_owned())
-    };
-    let route = |name: &'static str| world.idempotency.operation(name).key("o-1");
-    // A route of the name of a step.
-    let other = route("orders/charge").run(|| effect("the route"));
-    other.await.unwrap();
-    let order = route("orders").run(|| async {
-        let charge = idem::step("charge", async || effect("the step").await).await?;
-        assert_eq!(charge, "the step");
-        for (outer, inner) in [(Some(7), None), (None, Some(7))] {
-            let label = async || match inner {
-                Some(part) => idem::step(("label", part), async || effect("label 7").await).await,
-                None => idem::step("label", async || effect("label").await).await,
-            };
-            match outer {
-                Some(part) => idem::step(("parcel", part), label).await?,
-                None => idem::step("parcel", label).await?,
-            };
-        }
-        Err::<(), _>(Failure::Down)
-    });
-    order.await.unwrap_err();
-    let again = route("orders/charge").run(|| effect("again"));
-    assert_eq!(again.await.unwrap().into_inner(), "the route");
-    let pen = world.idempotency.operation("orders").key(&("o-1", "pen"));
-    let pen = pen.run(|| idem::step("charge", async || effect("the pen").await));
-    assert_eq!(pen.await.unwrap().into_inner(), "the pen");
-    let all = ["the route", "the step", "label", "label 7", "the pen"];
-    assert_eq!(world.log.all(), all);
 }
 
 #[tokio::test(start_paused = true)]
