@@ -1,5 +1,6 @@
 //! The runtime core of `idem`. Applications use it through the facade, the package `idem-rs`; other
 //! stores depend on this crate alone.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod adapter;
 mod api;

@@ -297,9 +297,10 @@ pub(crate) fn deny(workspace: &Workspace, full: bool) -> Result<()> {
 
 /// The public API breaks nothing that the last release promised.
 pub(crate) fn semver(workspace: &Workspace, full: bool) -> Result<()> {
+    // With the suffix, `v0.1.0-alpha.1` is older than `v0.1.0`.
     let tags = cmd!(
         workspace.shell(),
-        "git tag --list v* --sort=-version:refname"
+        "git -c versionsort.suffix=- tag --list v* --sort=-version:refname"
     )
     .quiet()
     .read()?;
