@@ -163,14 +163,16 @@ pub mod nats {
 /// | [`steps`](guide::steps) | bodies with several effects, which go on after a crash |
 /// | [`step_failures`](guide::step_failures) | steps: errors, crashes, records, keys that are used again |
 /// | [`own_table`](guide::own_table) | moving over from a table of keys of your own |
+/// | [`zero_to_production`](guide::zero_to_production) | moving over from that book's module |
 /// | [`tokens`](guide::tokens) | one-time tokens for forms |
 /// | [`locks`](guide::locks) | one holder at a time, with a fencing number |
+/// | [`jobs`](guide::jobs) | a daily job on many replicas |
 /// | [`http`](guide::http) | the Idempotency-Key header, on the server |
 /// | [`http_handlers`](guide::http_handlers) | handlers as annotated functions |
 /// | [`http_api`](guide::http_api) | what clients may ask and see: lookup, CORS, OpenAPI, the draft |
 /// | [`http_payment`](guide::http_payment) | a payment over HTTP, whole, to copy |
 /// | [`http_client`](guide::http_client), [`actix`](guide::actix) | the header in a client; actix-web |
-/// | [`grpc`](guide::grpc) | both ends of gRPC |
+/// | [`grpc`](guide::grpc), [`graphql`](guide::graphql) | both ends of gRPC; resolvers |
 /// | [`queues`](guide::queues) | messages of RabbitMQ and NATS JetStream |
 /// | [`webhooks`](guide::webhooks) | events that Stripe, GitHub and others deliver |
 /// | [`agents`](guide::agents) | keys for agents and their tools |
@@ -225,12 +227,18 @@ pub mod guide {
     #[doc = include_str!("docs/own_table.md")]
     pub mod own_table {}
 
+    #[doc = include_str!("docs/zero_to_production.md")]
+    pub mod zero_to_production {}
+
     #[doc = include_str!("pictures/form.txt")]
     #[doc = include_str!("docs/tokens.md")]
     pub mod tokens {}
 
     #[doc = include_str!("docs/locks.md")]
     pub mod locks {}
+
+    #[doc = include_str!("docs/jobs.md")]
+    pub mod jobs {}
 
     #[doc = include_str!("docs/http.md")]
     pub mod http {}
@@ -252,6 +260,9 @@ pub mod guide {
 
     #[doc = include_str!("docs/grpc.md")]
     pub mod grpc {}
+
+    #[doc = include_str!("docs/graphql.md")]
+    pub mod graphql {}
 
     #[doc = include_str!("docs/queues.md")]
     pub mod queues {}
