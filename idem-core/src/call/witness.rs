@@ -74,7 +74,7 @@ where
 
 /// An error type into which the errors of a guarded call can be converted.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot take up the errors of `idem`",
+    message = "`{Self}` cannot hold the errors of `idem`",
     label = "is not `From<idem::Error>`",
     note = "with thiserror, add a variant: `#[error(transparent)] Idempotency(#[from] \
         idem::Error)`",

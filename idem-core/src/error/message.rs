@@ -63,9 +63,9 @@ impl fmt::Display for Error {
             } => write!(
                 f,
                 "operation `{operation}`, key {key}: attempt {attempt} was abandoned and its \
-                 outcome is unknown; find out what became of it, then `settle` the key, or \
-                 `release` it if the work was certainly not done, so that the next call runs the \
-                 body; in code or with the program `idem`"
+                 outcome is unknown; find out what became of it (`idem show --digest {key}`), then \
+                 `settle` the key, or `release` it if the work was certainly not done, so that the \
+                 next call runs the body; in code or with the program `idem`"
             ),
             Self::AttemptsExhausted {
                 operation,
@@ -75,8 +75,9 @@ impl fmt::Display for Error {
             } => write!(
                 f,
                 "operation `{operation}`, key {key}: {attempts} attempts were made, the most that \
-                 the operation allows; find out why, then `settle` the key if the work was done \
-                 after all; `forget` lets the next call run the body again"
+                 the operation allows; find out why (`idem show --digest {key}`), then `settle` the \
+                 key if the work was done after all; `forget` lets the next call run the body \
+                 again"
             ),
             Self::LeaseLost {
                 operation,

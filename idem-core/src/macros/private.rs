@@ -267,7 +267,7 @@ pub fn upgrades<R: Returned, Old, F: Fn(Old) -> R::Ok>(upgrade: F) -> F {
 
 /// An argument of a retried body.
 #[diagnostic::on_unimplemented(
-    message = "an argument of type `{Self}` cannot be used again, as this retry wants",
+    message = "an argument of type `{Self}` is not `Clone`, and a retry runs the body again",
     label = "each try needs arguments of its own",
     note = "take an argument that is `Clone` (a type parameter has the bound `Clone`), such as an \
         `Arc`, or a reference, shared or exclusive; or handle the error in the body"
