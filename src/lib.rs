@@ -2,6 +2,9 @@
 #![doc = include_str!("docs/front.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod by_url;
+
+pub use crate::by_url::{UrlBuilder, builder, connect};
 #[doc(no_inline)]
 pub use idem_core::erased_serde;
 pub use idem_core::{
