@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 use idem::idempotent;
 use serde::{Deserialize, Serialize};
 
-#[path = "store/mod.rs"]
-mod store;
+#[path = "rebuild/mod.rs"]
+mod rebuild;
 
 const ITEMS: [&str; 3] = ["pen", "ink", "paper"];
 /// Short, so that the example is over soon.
@@ -147,7 +147,9 @@ impl Work<'_> {
 /// One process. It carries out all orders; other processes may do each of them as well.
 #[tokio::main]
 async fn worker(url: &str, shop: &Shop) -> Result<(), Box<dyn Error>> {
-    let idempotency = store::open(url).await?.0.build();
+    // An example may run on a slow disk.
+    let store = idem::builder(url).time_limit(Duration::from_secs(15));
+    let idempotency = store.connect().await?;
     idem::install(idempotency.clone())?;
     for order in 1..=ORDERS {
         let receipt = fulfil(shop, order).await?;
@@ -165,8 +167,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["--store", url, rest @ ..] => (Some(*url), rest),
         rest => (None, rest),
     };
-    if let Some(feature) = store::missing_feature(url.unwrap_or("sqlite://")) {
-        let has_ended_well = store::run_with_features("fulfil", feature)?;
+    if let Some(feature) = rebuild::missing_feature(url.unwrap_or("sqlite://")) {
+        let has_ended_well = rebuild::run_with_features("fulfil", feature)?;
         return if has_ended_well {
             Ok(())
         } else {

@@ -16,9 +16,9 @@ mod conduct;
 #[cfg(feature = "grpc")]
 #[path = "grpc/lossy.rs"]
 mod lossy;
-#[allow(dead_code, unused_imports, unreachable_code)]
-#[path = "store/mod.rs"]
-mod store;
+#[allow(dead_code)]
+#[path = "rebuild/mod.rs"]
+mod rebuild;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -44,5 +44,5 @@ async fn run() -> Result<bool, Box<dyn Error>> {
 #[allow(clippy::unused_async)]
 async fn run() -> Result<bool, Box<dyn Error>> {
     println!("Building the example with tonic ..");
-    store::run_with_features("grpc", "grpc")
+    rebuild::run_with_features("grpc", "grpc")
 }

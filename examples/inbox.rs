@@ -11,9 +11,9 @@
 #[cfg(feature = "inbox")]
 #[path = "inbox/consumer.rs"]
 mod consumer;
-#[allow(dead_code, unused_imports, unreachable_code)]
-#[path = "store/mod.rs"]
-mod store;
+#[allow(dead_code)]
+#[path = "rebuild/mod.rs"]
+mod rebuild;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -51,5 +51,5 @@ async fn run() -> Result<bool, Box<dyn Error>> {
 #[allow(clippy::unused_async)]
 async fn run() -> Result<bool, Box<dyn Error>> {
     println!("Building the example with the clients of NATS and SQLite ..");
-    store::run_with_features("inbox", "inbox")
+    rebuild::run_with_features("inbox", "inbox")
 }

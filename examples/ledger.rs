@@ -24,12 +24,12 @@
 #[cfg(feature = "postgres")]
 #[path = "ledger/postgres.rs"]
 mod postgres;
+#[allow(dead_code)]
+#[path = "rebuild/mod.rs"]
+mod rebuild;
 #[cfg(feature = "sqlite")]
 #[path = "ledger/sqlite.rs"]
 mod sqlite;
-#[allow(dead_code, unused_imports, unreachable_code)]
-#[path = "store/mod.rs"]
-mod store;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 #[path = "ledger/summary.rs"]
 mod summary;
@@ -55,8 +55,8 @@ async fn run() -> Result<bool, Box<dyn Error>> {
     if !arguments.store.contains("://") {
         return Err(NEEDS_A_DATABASE.into());
     }
-    if let Some(feature) = store::missing_feature(&arguments.store) {
-        return store::run_with_features("ledger", feature);
+    if let Some(feature) = rebuild::missing_feature(&arguments.store) {
+        return rebuild::run_with_features("ledger", feature);
     }
     match arguments.store.split("://").next() {
         #[cfg(feature = "sqlite")]

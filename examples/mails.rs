@@ -23,9 +23,9 @@ mod conduct;
 #[cfg(feature = "mails")]
 #[path = "mails/consumer.rs"]
 mod consumer;
-#[allow(dead_code, unused_imports, unreachable_code)]
-#[path = "store/mod.rs"]
-mod store;
+#[allow(dead_code)]
+#[path = "rebuild/mod.rs"]
+mod rebuild;
 #[cfg(feature = "mails")]
 #[path = "mails/summary.rs"]
 mod summary;
@@ -78,5 +78,5 @@ async fn run(words: &[&str]) -> Result<bool, Box<dyn Error>> {
         return Err(USAGE.into());
     }
     println!("Building the example with the clients of the brokers ..");
-    store::run_with_features("mails", "mails")
+    rebuild::run_with_features("mails", "mails")
 }

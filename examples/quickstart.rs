@@ -16,10 +16,8 @@
 // An example reads the clock where it likes.
 #![allow(clippy::disallowed_methods)]
 
-// Built without the client of any store, it opens none.
-#[allow(unused_imports, unreachable_code)]
-#[path = "store/mod.rs"]
-mod store;
+#[path = "rebuild/mod.rs"]
+mod rebuild;
 
 #[path = "quickstart/deliveries.rs"]
 mod deliveries;
@@ -31,7 +29,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use idem::{Idempotency, MemoryStore, idempotent};
+use idem::idempotent;
 use serde::{Deserialize, Serialize};
 
 /// A delivery of the provider.
@@ -115,14 +113,13 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
     deliveries.sort_by_key(|delivery| delivery.at_ms);
 
     // The store remembers the outcomes. This and the attribute above are all that is needed.
-    let (builder, place) = match &arguments.store {
-        Some(url) => match store::missing_feature(url) {
-            Some(feature) => return store::run_with_features("quickstart", feature),
-            None => store::open(url).await?,
-        },
-        None => (Idempotency::builder(MemoryStore::new()), "memory"),
-    };
-    idem::install(builder.build())?;
+    let url = arguments.store.as_deref().unwrap_or("memory:");
+    if let Some(feature) = rebuild::missing_feature(url) {
+        return rebuild::run_with_features("quickstart", feature);
+    }
+    // An example may run on a slow disk.
+    let store = idem::builder(url).time_limit(Duration::from_secs(15));
+    idem::install(store.connect().await?)?;
 
     let bank = Arc::new(Bank::default());
     let begun = Instant::now();
@@ -139,6 +136,7 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
         answers.push(call.await?);
     }
     let summary = Summary::of(&deliveries, &answers, unreadable, &bank, begun.elapsed());
+    let place = url.split(':').next().unwrap_or_default();
     println!("{}", summary.render(place));
     Ok(summary.adds_up())
 }

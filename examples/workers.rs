@@ -57,9 +57,9 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tracing_subscriber::filter::LevelFilter;
 
-#[allow(dead_code, unused_imports, unreachable_code)]
-#[path = "store/mod.rs"]
-mod store;
+#[allow(dead_code)]
+#[path = "rebuild/mod.rs"]
+mod rebuild;
 
 const WORKERS: u32 = 3;
 const JOBS: u32 = 12;
@@ -179,7 +179,7 @@ fn serve_metrics(_: &str) -> Result<(), Box<dyn Error>> {
 /// The features of the build, with those that the arguments need besides; `None` if nothing is
 /// missing.
 fn missing_features(url: Option<&String>, metrics: Option<&String>) -> Option<String> {
-    let missing = url.and_then(|url| store::missing_feature(url));
+    let missing = url.and_then(|url| rebuild::missing_feature(url));
     let missing_metrics = (metrics.is_some() && !cfg!(feature = "metrics")).then_some("metrics");
     let missing: Vec<_> = missing.into_iter().chain(missing_metrics).collect();
     let present = [
@@ -202,9 +202,10 @@ fn missing_features(url: Option<&String>, metrics: Option<&String>) -> Option<St
     })
 }
 
-/// A runtime over the store of a URL.
-async fn open(url: &str) -> Result<Idempotency, Box<dyn Error>> {
-    Ok(store::open(url).await?.0.build())
+/// A runtime over the store of a URL. An example may run on a slow disk.
+async fn open(url: &str) -> Result<Idempotency, idem::StoreError> {
+    let store = idem::builder(url).time_limit(Duration::from_secs(15));
+    store.connect().await
 }
 
 /// One process. It does all jobs; other processes may do each of them as well.
@@ -232,7 +233,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let value = |name: &str| arguments.iter().skip_while(|word| *word != name).nth(1);
     let metrics = value("--metrics").cloned();
     if let Some(features) = missing_features(value("--store"), metrics.as_ref()) {
-        let has_ended_well = store::run_with_features("workers", &features)?;
+        let has_ended_well = rebuild::run_with_features("workers", &features)?;
         return if has_ended_well {
             Ok(())
         } else {

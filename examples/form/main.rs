@@ -19,14 +19,13 @@
 //! The essential code is in `shop/mod.rs`. `idem-browser` does all of the above with a real
 //! browser.
 
+#[path = "../rebuild/mod.rs"]
+mod rebuild;
 mod shop;
-#[path = "../store/mod.rs"]
-mod store;
 
 use std::time::Duration;
 
 use async_trait::async_trait;
-use idem::{Idempotency, MemoryStore};
 
 use crate::shop::{Book, OutOfStock, Shop, Tea, Wanted, Warehouse};
 
@@ -70,24 +69,24 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             _ => return Err("usage: form [--port PORT] [--takes SECONDS] [--store URL]".into()),
         }
     }
-    let (builder, book) = match store {
-        Some(url) => match store::missing_feature(&url) {
-            Some(feature) => {
-                store::run_with_features("form", &format!("axum,{feature}"))?;
-                return Ok(());
-            }
-            None => match store::open(&url).await? {
-                (builder, "Redis") => (builder, Book::in_redis(&url).await?),
-                (builder, _) => (builder, Book::in_memory()),
-            },
-        },
-        None => (Idempotency::builder(MemoryStore::new()), Book::in_memory()),
+    let url = store.unwrap_or_else(|| "memory:".to_owned());
+    if let Some(feature) = rebuild::missing_feature(&url) {
+        rebuild::run_with_features("form", &format!("axum,{feature}"))?;
+        return Ok(());
+    }
+    let book = if url.starts_with("redis") {
+        Book::in_redis(&url).await?
+    } else {
+        Book::in_memory()
     };
     // Tokens cannot be found by guessing. A client that tries is refused for a while, and shows up
     // in the events.
-    let idempotency = builder
-        .limit_token_failures(20, Duration::from_secs(60))
-        .build();
+    let idempotency = idem::builder(url)
+        .settings(|builder| builder.limit_token_failures(20, "1m"))
+        // It may run on a slow disk.
+        .time_limit(Duration::from_secs(15))
+        .connect()
+        .await?;
     let shop = Shop::new(
         idempotency,
         book,

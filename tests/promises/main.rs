@@ -10,6 +10,7 @@
     missing_docs
 )]
 
+mod by_url;
 mod callers;
 mod calls;
 mod locks;

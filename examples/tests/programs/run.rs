@@ -18,7 +18,7 @@ fn payments_are_made_once() {
 async fn quickstart_over_redis_charges_each_order_once() {
     let server = RedisServer::start().await.unwrap();
     let said = said_by("quickstart", &["--redis", &server.url()]);
-    assert!(said.contains("Redis"), "{said}");
+    assert!(said.contains("records in redis"), "{said}");
 }
 
 #[tokio::test]
