@@ -74,8 +74,8 @@ pub use idem_core::store::{Clock, Codec, CodecContext, CodecFailure, CodecId, St
 #[doc(hidden)]
 pub use idem_core::__private;
 
-/// The samples of the README, as tests.
-#[cfg(doctest)]
+/// The samples of the README, as tests. One of them is a service.
+#[cfg(all(doctest, feature = "axum", feature = "http", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 pub struct Readme;
 
@@ -151,6 +151,7 @@ pub mod nats {
 ///
 /// | to begin | for |
 /// | --- | --- |
+/// | [`http_payment`](guide::http_payment) | your first service: a payment over HTTP, from `cargo new` to `curl` |
 /// | [`schemes`](guide::schemes) | choosing a key, a token, or another scheme |
 /// | [`sql_schemes`](guide::sql_schemes) | a dedup table, a state machine, a version, a lock |
 /// | [`stores`](guide::stores) | choosing a store; the SQL stores |
@@ -173,7 +174,6 @@ pub mod nats {
 /// | [`http`](guide::http) | the Idempotency-Key header, on the server |
 /// | [`http_handlers`](guide::http_handlers) | handlers as annotated functions |
 /// | [`http_api`](guide::http_api) | what clients may ask and see: lookup, CORS, OpenAPI, the draft |
-/// | [`http_payment`](guide::http_payment) | a payment over HTTP, whole, to copy |
 /// | [`http_client`](guide::http_client), [`actix`](guide::actix) | the header in a client; actix-web |
 /// | [`grpc`](guide::grpc), [`graphql`](guide::graphql) | both ends of gRPC; resolvers |
 /// | [`queues`](guide::queues) | messages of RabbitMQ and NATS JetStream |
