@@ -76,7 +76,7 @@ impl Step {
             Self::Fmt => "the code is formatted",
             Self::Decisions => "every decision has a number of its own",
             Self::Readme => {
-                "the README says how to run the tests, each guide is listed, and the pages name files that exist"
+                "the README says how to run the tests, each guide is listed and rendered, and links and names of files lead somewhere"
             }
             Self::Targets => "each file of tests and of examples is built",
             Self::Alerts => "promtool accepts the alert rules, and their tests pass",

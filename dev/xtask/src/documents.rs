@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use xshell::cmd;
 
+use crate::guides;
 use crate::workspace::{Workspace, rust_files};
 
 const DECISIONS: &str = "docs/decisions";
@@ -97,6 +98,7 @@ pub(crate) fn check_readme(workspace: &Workspace) -> Result<()> {
         "README.md does not say `{TEST_COMMAND}`"
     );
     check_guides(workspace)?;
+    guides::check(workspace)?;
     check_paths(workspace)
 }
 

@@ -16,6 +16,7 @@ mod documents;
 mod floors;
 mod fuzz;
 mod golden;
+mod guides;
 mod house;
 mod layers;
 mod modules;
@@ -101,6 +102,9 @@ enum Chore {
     Chaos(chaos::Options),
     /// Rewrite the golden files of the UI tests
     Bless,
+    /// Write docs/guide, the guides as GitHub shows them; `ci` compares them, and follows the links
+    /// of all pages
+    Guides,
     /// Measure everything against goals, and write docs/benchmarks/report.md; installs the servers
     /// that are missing
     Bench(bench::Options),
@@ -142,6 +146,7 @@ fn run(chore: Chore) -> Result<()> {
         } => fuzz::run(&workspace, seconds, &target),
         Chore::Chaos(options) => chaos::run(&workspace, &options),
         Chore::Bless => golden::bless(&workspace),
+        Chore::Guides => guides::write(&workspace),
         Chore::Bench(options) => bench::run(&workspace, &options),
     }
 }

@@ -7,8 +7,8 @@ use serde_json::json;
 
 use crate::error::Error;
 
-/// The `type` of a problem: this address and the code.
-const TYPES: &str = "https://docs.rs/idem-rs/latest/idem/guide/http/#";
+/// The `type` of a problem: this address, which is a page of the repository, and the code.
+const TYPES: &str = "https://github.com/idem-rs/idem/blob/main/docs/guide/http.md#";
 
 /// The media type of [`problem_json`].
 pub const PROBLEM_JSON: &str = "application/problem+json";
