@@ -152,8 +152,8 @@ fn dashboards_and_alerts_ask_for_metrics_and_decisions_that_there_are() {
     let events = ["Event::debug(\"", "Event::info(\"", "Event::warn(\""]
         .map(|stated| quoted_after(&core, stated))
         .concat();
-    let names: BTreeSet<_> = events.iter().collect();
-    assert_eq!(names.len(), events.len(), "stated twice: {events:?}");
+    let distinct: BTreeSet<_> = events.iter().collect();
+    assert_eq!(distinct.len(), events.len(), "stated twice: {events:?}");
     let decisions = [events, first_texts_of_arms(&queue)].concat();
     assert!(
         metrics.len() >= 7 && decisions.len() > 40,
