@@ -64,7 +64,10 @@ over_all_stores! {
     ) {
         let idempotency = world.process().await;
         let shop = Shop::default();
-        let order = || order(&idempotency, "apart.dropped").abandoned(Abandoned::Reject);
+        let order = || {
+            let order = order(&idempotency, "apart.dropped").hold("1h");
+            order.abandoned(Abandoned::Reject)
+        };
         let placed = order().run(|| async {
             let begun = Notify::new();
             let dropped = idem::step_with("charge").lease(LEASE).run(async || {
