@@ -25,6 +25,8 @@ use std::pin::Pin;
 
 use crate::api::operation::Operation;
 pub use crate::base::backoff::Backoff;
+#[doc(hidden)]
+pub use crate::base::rounds::{Round, Rounds, run_rounds};
 use crate::call::bodies::Once;
 use crate::call::judge::Handling;
 pub use crate::call::part::BodyPart;

@@ -69,13 +69,24 @@ pub use crate::store::{Clock, Codec, CodecContext, CodecFailure, CodecId, Store,
 /// errors written by hand needs [`Never`], [`Sometimes`] and [`Frequency`]; a generic function over
 /// calls needs a bound.
 pub mod bounds {
-    pub use crate::api::operation::{Errors, InTransactionPolicy, RerunWhen};
+    pub use crate::api::operation::Errors;
     pub use crate::base::duration::IntoDuration;
     pub use crate::call::reconcile::Reconcile;
-    pub use crate::call::transaction_body::{RunsAgain, TransactionBody};
     pub use crate::encoding::fingerprint::FingerprintPart;
+    pub use crate::layers::transactions::api::{InTransactionPolicy, RerunWhen};
+    pub use crate::layers::transactions::bodies::{RunsAgain, TransactionBody};
     pub use crate::policy::errors::{Action, Frequency, HasErrorPolicy, Never, Sometimes};
     pub use crate::token::AsToken;
+}
+
+/// What [`store`] exports of a layer. The room itself comes before the layers.
+mod of_layers {
+    pub use crate::layers::transactions::driver::{
+        Began, Opened, OwnRow, RowOwner, Transaction, Transactions, Wish,
+    };
+    pub use crate::layers::transactions::kept_error::{
+        KeptRecord, TransactionAddress, Written, collect_kept_errors,
+    };
 }
 
 #[doc(hidden)]

@@ -276,6 +276,7 @@ const LEFT_OUT: &[&str] = &[
     // For drivers: inside of `transaction`, which is in the list.
     "collect_kept_errors",
     "write_in",
+    "run_rounds",
 ];
 
 /// A new public future is added to the list, or is left out with a reason.

@@ -24,7 +24,7 @@ const HEADER: &str = "\
     # `rooms`: the folders of a package, in their order. \
     A room uses only rooms that come before it.\n\
     # `layers`: what the rooms in the folder `layers` use besides the public API. \
-    Their methods are public or private.\n\
+    Their methods on types of others are public or private.\n\
     # `budget`: the most lines of code of a package, or of the files that a page names. Blanks, \
     comments, docs and tests do not count.\n";
 const MOST_LINES: usize = 600;

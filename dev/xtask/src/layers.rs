@@ -2,7 +2,8 @@
 //!
 //! A path shows which module a layer uses. A method that a layer gives to a type from below shows in
 //! no path, so the code below could call it: such a method is part of the public API, or private to
-//! its file.
+//! its file. A type of the layer itself is reached by a path, so its methods may be shown to the
+//! package.
 
 use std::collections::BTreeSet;
 
@@ -34,21 +35,52 @@ pub(crate) fn beyond_what_is_offered(texts: &Texts, offered: &[String]) -> Resul
     Ok(faults)
 }
 
-/// Says which methods of layers are shown to a part of the package only.
+/// Says which methods that layers give to types from outside are shown to a part of the package
+/// only.
 pub(crate) fn restricted_methods(texts: &Texts) -> Result<Vec<String>> {
+    let mut own = BTreeSet::new();
+    for (module, text) in texts.iter().filter(|(module, _)| is_layer(module)) {
+        let mut names = Vec::new();
+        find_types(&tokens(module, text)?, &mut names);
+        own.extend(names.into_iter().map(|name| (layer_of(module), name)));
+    }
     let mut faults = Vec::new();
     for (module, text) in texts.iter().filter(|(module, _)| is_layer(module)) {
+        let is_own = |name: String| own.contains(&(layer_of(module), name));
         let mut methods = Vec::new();
-        find_restricted(&tokens(module, text)?, &mut methods);
+        find_restricted(&tokens(module, text)?, &is_own, &mut methods);
         faults.extend(methods.into_iter().map(|method| {
             format!(
-                "`{}` shows the method `{method}` to a part of the package: a method of a layer is \
-                 `pub`, as part of the public API, or private",
+                "`{}` shows the method `{method}` to a part of the package: a method that a layer \
+                 gives to a type from outside is `pub`, as part of the public API, or private",
                 module.join("::")
             )
         }));
     }
     Ok(faults)
+}
+
+/// The layer that a module belongs to: the folder, or the file.
+fn layer_of(module: &Module) -> &[String] {
+    &module[..module.len().min(2)]
+}
+
+/// Finds the names of the types that are defined here, without those of tests.
+fn find_types(trees: &[TokenTree], names: &mut Vec<String>) {
+    let mut at = 0;
+    while let Some(tree) = trees.get(at) {
+        at += 1;
+        match tree {
+            TokenTree::Punct(punct) if punct.as_char() == '#' => at = after_attribute(trees, at),
+            TokenTree::Ident(word) if word == "struct" || word == "enum" => {
+                if let Some(TokenTree::Ident(name)) = trees.get(at) {
+                    names.push(name.to_string());
+                }
+            }
+            TokenTree::Group(group) => find_types(&self::trees(group.stream()), names),
+            _ => {}
+        }
+    }
 }
 
 fn is_layer(module: &Module) -> bool {
@@ -76,8 +108,12 @@ fn public(texts: &Texts) -> Result<BTreeSet<Module>> {
     Ok(public)
 }
 
-/// Finds the restricted methods of all inherent `impl`s.
-fn find_restricted(trees: &[TokenTree], methods: &mut Vec<String>) {
+/// Finds the restricted methods of all inherent `impl`s of types from outside.
+fn find_restricted(
+    trees: &[TokenTree],
+    is_own: &impl Fn(String) -> bool,
+    methods: &mut Vec<String>,
+) {
     let mut at = 0;
     while let Some(tree) = trees.get(at) {
         at += 1;
@@ -89,14 +125,17 @@ fn find_restricted(trees: &[TokenTree], methods: &mut Vec<String>) {
                     continue;
                 };
                 at += length + 1;
+                let of_own = name_of_type(&header[..length]).is_some_and(is_own);
                 if let (false, Some(body)) = (
-                    is_of_trait(&header[..length]),
+                    of_own || is_of_trait(&header[..length]),
                     header.get(length).and_then(braces),
                 ) {
                     find_restricted_in(&body, methods);
                 }
             }
-            TokenTree::Group(group) => find_restricted(&self::trees(group.stream()), methods),
+            TokenTree::Group(group) => {
+                find_restricted(&self::trees(group.stream()), is_own, methods);
+            }
             _ => {}
         }
     }
@@ -135,6 +174,30 @@ fn is_of_trait(header: &[TokenTree]) -> bool {
             matches!(header.get(at + 1), Some(TokenTree::Punct(punct)) if punct.as_char() == '<');
         is_word(tree, "for") && !is_list
     })
+}
+
+/// The name of the type that an inherent `impl` is for, if that is a name and no path: a path leads
+/// outside.
+fn name_of_type(header: &[TokenTree]) -> Option<String> {
+    let is = |tree: Option<&TokenTree>, sign: char| matches!(tree, Some(TokenTree::Punct(punct)) if punct.as_char() == sign);
+    let mut at = 0;
+    let mut depth = 0_usize;
+    loop {
+        if is(header.get(at), '<') {
+            depth += 1;
+        } else if is(header.get(at), '>') && !is(header.get(at.wrapping_sub(1)), '-') {
+            depth = depth.saturating_sub(1);
+        } else if depth == 0 {
+            break;
+        } else if header.get(at).is_none() {
+            return None;
+        }
+        at += 1;
+    }
+    match header.get(at)? {
+        TokenTree::Ident(name) if !is(header.get(at + 1), ':') => Some(name.to_string()),
+        _ => None,
+    }
 }
 
 fn braces(tree: &TokenTree) -> Option<Vec<TokenTree>> {
@@ -249,6 +312,37 @@ mod tests {
         ] {
             assert_eq!(restricted(text), ["found"], "{text}");
         }
+    }
+
+    #[test]
+    fn a_type_of_the_layer_itself_may_show_its_methods_to_the_package() {
+        for text in [
+            "pub(crate) struct One; impl One { pub(crate) fn f() {} }",
+            "enum One<F> { A(F) } impl<F: Fn(u8) -> Vec<u8>> One<F> where F: Send { pub(super) fn f() {} }",
+        ] {
+            assert_eq!(restricted(text), [""; 0], "{text}");
+        }
+    }
+
+    #[test]
+    fn a_type_with_the_name_of_one_of_the_layer_is_another_one() {
+        for text in [
+            "struct One; impl crate::call::One { pub(crate) fn found() {} }",
+            "#[cfg(test)] mod tests { struct One; } impl One { pub(crate) fn found() {} }",
+            "struct One; impl<T: Into<One>> Two<T> { pub(crate) fn found() {} }",
+            "struct One; impl dyn Two<One> { pub(crate) fn found() {} }",
+        ] {
+            assert_eq!(restricted(text), ["found"], "{text}");
+        }
+        let faults = restricted_methods(&texts(&[
+            ("layers::one", "pub(crate) struct One;"),
+            ("layers::two", "impl One { pub(crate) fn f() {} }"),
+            ("layers::two::inside", "impl Two { pub(crate) fn g() {} }"),
+            ("layers::two::types", "pub(super) struct Two;"),
+        ]));
+        let faults = faults.unwrap();
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert!(faults[0].contains("`f`"), "{faults:?}");
     }
 
     #[test]

@@ -17,8 +17,6 @@ use crate::error::Error;
 use crate::lease::term::Term;
 use crate::outcome::Storable;
 use crate::runtime::Runtime;
-use crate::store::{Store, Transaction};
-use crate::task::commit_in::COMMIT_REFUSED;
 use crate::task::current;
 
 /// The next step of a call by hand. From [`Operation::begin`](crate::Operation::begin).
@@ -64,14 +62,14 @@ pub enum Begin {
 #[must_use = "a lease that is dropped is abandoned"]
 pub struct Lease {
     /// `None`: unguarded.
-    guarded: Option<Box<Guard>>,
+    pub(crate) guarded: Option<Box<Guard>>,
 }
 
-struct Guard {
-    term: Arc<Term>,
-    runtime: Arc<Runtime>,
+pub(crate) struct Guard {
+    pub(crate) term: Arc<Term>,
+    pub(crate) runtime: Arc<Runtime>,
     /// One step at a time, even if two tasks share the lease.
-    held: Mutex<Owned>,
+    pub(crate) held: Mutex<Owned>,
     /// Observe mode: the work continues even if the lease is lost.
     observes: bool,
 }
@@ -233,48 +231,6 @@ impl Lease {
             kept_for: ttl,
         });
         guarded.answered(held.settle_by_hand().await)
-    }
-
-    /// Records the outcome in the caller's transaction, together with its rows. The caller then
-    /// commits.
-    ///
-    /// If the transaction is rolled back, the record is still in flight. Then
-    /// [release](Self::release) the key, or drop the lease to abandon the record. Commit soon:
-    /// while the transaction is open, it locks the record, so the lease is not renewed. After the
-    /// commit the lease has ended, and is never [lost](Self::lost).
-    ///
-    /// # Errors
-    ///
-    /// As [`Call::commit_in`](crate::Call::commit_in).
-    ///
-    /// # Cancellation safety
-    ///
-    /// If the future is dropped, roll the transaction back.
-    pub async fn commit_in<X, S, T, Via>(&self, tx: &mut X, value: &T) -> Result<(), Error>
-    where
-        X: Transaction<S>,
-        S: Store,
-        T: Storable<Via>,
-    {
-        let Some(guarded) = &self.guarded else {
-            return Ok(());
-        };
-        let mut held = guarded.held.lock().await;
-        let call = held.call().guarded();
-        if call
-            .commit_in(&guarded.term, tx, Some(value))
-            .await
-            .inspect_err(|_| current::taint())?
-        {
-            held.recorded_in_transaction();
-            return Ok(());
-        }
-        let Guard { term, runtime, .. } = &**guarded;
-        let why = "its transaction goes on without it: the call only observes";
-        runtime
-            .observer
-            .report(COMMIT_REFUSED, &term.id, term.attempt, Some(&why));
-        Ok(())
     }
 
     /// As [`release`](Self::release), but does nothing if that was done: another holder may have

@@ -5,19 +5,17 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use crate::api::operation::{ActionOf, Errors, InTransactionPolicy, Operation};
+use crate::api::operation::{ActionOf, Errors, Operation};
 use crate::base::duration::IntoDuration;
 use crate::base::printable::shown_name;
 use crate::call::keeping::KeepsErrors;
 use crate::call::reconcile::{Question, Reconcile};
-use crate::call::transaction_body::{RunsAgain, TransactionBody};
 use crate::encoding::step_name::StepName;
 use crate::error::Error;
 use crate::outcome::{Outcome, Storable};
 use crate::policy::errors::{Action, ErrorPolicy};
 use crate::record::{Owner, RecordId, is_valid_operation};
 use crate::runtime::handle::Idempotency;
-use crate::store::{Store, Transaction, Transactions};
 use crate::task::current::{self, Call, Guarded};
 use crate::task::scope::is_disabled_by_default;
 
@@ -307,80 +305,6 @@ where
     }
 }
 
-impl<N: StepName + Send, P: Send> Step<N, (), P> {
-    /// Runs the step in a transaction of the caller's, which records it together with the rows of
-    /// the body: as [`Operation::run_in`]. The caller commits.
-    ///
-    /// # Errors
-    ///
-    /// As [`Operation::run_in`] and [`step`](crate::step).
-    ///
-    /// # Cancellation safety
-    ///
-    /// As [`Operation::run_in`].
-    #[allow(
-        clippy::manual_async_fn,
-        reason = "it states that the future is `Send`"
-    )]
-    pub fn run_in<X, S, T, E, F, Via>(
-        self,
-        tx: &mut X,
-        body: F,
-    ) -> impl Future<Output = Result<T, E>> + Send
-    where
-        X: Transaction<S>,
-        S: Store,
-        P: InTransactionPolicy<E> + Send,
-        F: AsyncFnOnce(&mut X) -> Result<T, E>
-            + for<'t> TransactionBody<&'t mut X, Result<T, E>>
-            + Send,
-        T: Storable<Via> + Send,
-        E: From<Error> + Send,
-    {
-        async move {
-            let outcome = self.begin_in(tx).await.run_in(tx, body).await;
-            outcome.map(Outcome::into_inner)
-        }
-    }
-
-    /// Begins a transaction, runs the step in it and commits: as [`Operation::transaction`]. The
-    /// rows of the step and its record are committed together.
-    ///
-    /// # Errors
-    ///
-    /// As [`Operation::transaction`] and [`step`](crate::step).
-    ///
-    /// # Cancellation safety
-    ///
-    /// As [`Operation::transaction`].
-    #[allow(
-        clippy::manual_async_fn,
-        reason = "it states that the future is `Send`"
-    )]
-    pub fn transaction<B, S, T, E, F, Via>(
-        self,
-        begins: &B,
-        body: F,
-    ) -> impl Future<Output = Result<T, E>> + Send
-    where
-        B: Transactions<S>,
-        S: Store,
-        P: InTransactionPolicy<E> + Send,
-        F: AsyncFnOnce(&mut B::Transaction) -> Result<T, E>
-            + for<'t> TransactionBody<&'t mut B::Transaction, Result<T, E>>
-            + RunsAgain
-            + Send,
-        T: Storable<Via> + Send,
-        E: From<Error> + Send + std::error::Error + 'static,
-    {
-        async move {
-            let operation = self.begin().await;
-            let outcome = operation.transaction(begins, body).await;
-            outcome.map(Outcome::into_inner)
-        }
-    }
-}
-
 impl<N, Q, P> fmt::Debug for Step<N, Q, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Step")
@@ -429,20 +353,20 @@ fn around(call: Option<Call>) -> Place {
 }
 
 /// A step in the body of its call, before its record is known.
-struct Placed<N, Q, P> {
+pub(crate) struct Placed<N, Q, P> {
     name: N,
     /// `None`: the operation needs no record of a step, or is refused.
     call: Option<Call>,
-    operation: Operation<'static, Q, P>,
+    pub(crate) operation: Operation<'static, Q, P>,
 }
 
 impl<N: StepName, Q, P> Step<N, Q, P> {
     /// The operation of the step, in the body where it is polled first.
-    async fn begin(self) -> Operation<'static, Q, P> {
+    pub(crate) async fn begin(self) -> Operation<'static, Q, P> {
         let placed = self.placed();
         let run = match placed.scope() {
             None => return placed.operation,
-            Some(scope) if scope.must_be_inside() => Err(placed.config(MUST_BE_INSIDE)),
+            Some(scope) if scope.must_be_inside() => Err(placed.must_be_inside()),
             Some(scope) => scope.run_of_steps(false).await,
         };
         let mut operation = placed.of_run(run, false);
@@ -452,26 +376,8 @@ impl<N: StepName, Q, P> Step<N, Q, P> {
         operation
     }
 
-    /// As [`begin`](Self::begin), of a step in a transaction of the caller's. Begun again in this
-    /// try of the body, it may run if the transaction before was rolled back, but not replay.
-    async fn begin_in<X, S>(self, tx: &mut X) -> Operation<'static, Q, P>
-    where
-        X: Transaction<S>,
-        S: Store,
-    {
-        let placed = self.placed();
-        let is_inside = placed.scope().is_some_and(|scope| scope.is_in(tx));
-        let run = match placed.scope() {
-            None => return placed.operation,
-            Some(scope) if is_inside => scope.run_inside(tx).await,
-            Some(scope) if scope.must_be_inside() => Err(placed.config(MUST_BE_INSIDE)),
-            Some(scope) => scope.run_in(tx).await,
-        };
-        placed.of_run(run, is_inside)
-    }
-
     /// The step in the body around it.
-    fn placed(self) -> Placed<N, Q, P> {
+    pub(crate) fn placed(self) -> Placed<N, Q, P> {
         let Self {
             name,
             lease,
@@ -506,7 +412,7 @@ impl<N: StepName, Q, P> Step<N, Q, P> {
 }
 
 impl<N: StepName, Q, P> Placed<N, Q, P> {
-    fn scope(&self) -> Option<&Guarded> {
+    pub(crate) fn scope(&self) -> Option<&Guarded> {
         self.call.as_ref().and_then(Call::steps)
     }
 
@@ -516,13 +422,22 @@ impl<N: StepName, Q, P> Placed<N, Q, P> {
         }
     }
 
+    /// The error of a step that cannot be recorded beside the transaction of its body.
+    pub(crate) fn must_be_inside(&self) -> Error {
+        self.config(MUST_BE_INSIDE)
+    }
+
     fn config(&self, reason: &str) -> Error {
         let call = self.call.as_ref().map_or("", Call::operation);
         Error::config(&shown(&format!("{call}/{}", self.name.text())), reason)
     }
 
     /// The operation with the record of the step, noted if this try of the body has begun it before.
-    fn of_run(mut self, run: Result<Owner, Error>, is_inside: bool) -> Operation<'static, Q, P> {
+    pub(crate) fn of_run(
+        mut self,
+        run: Result<Owner, Error>,
+        is_inside: bool,
+    ) -> Operation<'static, Q, P> {
         match run.and_then(|run| self.id_of(run)) {
             Ok(id) => {
                 let begins = |scope: &Guarded| scope.begin_step(&id, is_inside);

@@ -5,4 +5,5 @@ pub(crate) mod clock;
 pub(crate) mod duration;
 pub(crate) mod printable;
 pub(crate) mod race;
+pub(crate) mod rounds;
 pub(crate) mod sync;

@@ -201,7 +201,7 @@ impl Owned {
 }
 
 /// The end of a body that no lease can stop.
-pub(super) async fn unstopped<R>(exit: BodyExit<R>) -> TryEnd<R> {
+pub(crate) async fn unstopped<R>(exit: BodyExit<R>) -> TryEnd<R> {
     match exit {
         BodyExit::Returned(returned) => TryEnd::Returned(returned),
         BodyExit::Panicked(panic) => TryEnd::Panicked(panic),

@@ -1,19 +1,16 @@
 //! One guarded call: describe, start, run, finish.
 //!
 //! `prepared` describes it, `start` claims its key, `run` runs its body, under a lease or without a
-//! record (`holder`), and `judge` decides what the body's end means. `transaction` is the entry of
-//! calls in a transaction.
+//! record (`holder`), and `judge` decides what the body's end means.
 
 pub(crate) mod audit;
 pub(crate) mod bodies;
 pub(crate) mod body;
 mod by_hand;
 pub(crate) mod holder;
-pub(crate) mod in_transaction;
 pub(crate) mod judge;
 pub(crate) mod keeping;
 pub(crate) mod lookup;
-pub(crate) mod open_transaction;
 pub(crate) mod owned;
 pub(crate) mod part;
 pub(crate) mod pending_claim;
@@ -24,6 +21,4 @@ pub(crate) mod report;
 mod resend;
 pub(crate) mod run;
 pub(crate) mod start;
-pub(crate) mod transaction;
-pub(crate) mod transaction_body;
 pub(crate) mod witness;

@@ -27,12 +27,12 @@ use crate::runtime::flight::FlightSeat;
 use crate::runtime::rejected::Rejected;
 use crate::runtime::trace;
 use crate::store::FirstSent;
-use crate::task::commit_in::COMMIT_REFUSED;
 use crate::task::current::{Call, HeldBy};
 use crate::task::outcome_writer::NOT_ENCODED;
 use crate::task::request::Request;
 
 pub(crate) const CALLER_DROPPED: Event = Event::warn("caller_dropped");
+pub(crate) const COMMIT_REFUSED: Event = Event::warn("commit_refused");
 pub(crate) const ERROR_KEPT: Event = Event::debug("error_kept");
 pub(crate) const EXECUTED: Event = Event::debug("executed");
 pub(crate) const LEASE_LOST: Event = Event::warn("lease_lost");

@@ -1,12 +1,15 @@
 //! Events of a call: the reason why it is not the owner of its key, or the fate of its record.
 
 use std::fmt::Display;
+use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use crate::base::clock;
 use crate::call::judge::StepLeft;
-use crate::call::owned::{LEASE_LOST, Owned, RELEASE_REFUSED, RELEASED_BY_HAND, SETTLED};
+use crate::call::owned::{
+    COMMIT_REFUSED, LEASE_LOST, Owned, RELEASE_REFUSED, RELEASED_BY_HAND, SETTLED,
+};
 use crate::call::prepared::RAN_UNGUARDED;
 use crate::call::recorded::Recorded;
 use crate::call::start::CallStart;
@@ -17,17 +20,30 @@ use crate::record::{Encoded, Origin};
 use crate::runtime::rejected::{REPLAYED, Rejected, STORE_FAILED, UNREADABLE, WAITED};
 use crate::runtime::undoing::NOT_RELEASED;
 use crate::runtime::{Runtime, trace};
-use crate::task::commit_in::COMMIT_REFUSED;
+use crate::task::current;
 use crate::task::request::Request;
 use crate::token::Submission;
 
-pub(super) const NOT_RECORDED: Event = Event::warn("not_recorded");
+pub(crate) const NOT_RECORDED: Event = Event::warn("not_recorded");
 
 impl Runtime {
     /// Returns the observer for decisions that end a guarded call. In observe mode it reports them
     /// as hypothetical.
     pub(crate) fn reporter(&self, request: &Request) -> Observer {
         self.observer.observing(request.settings.observes)
+    }
+
+    /// Refuses a call inside its own body, and one with an invalid token.
+    pub(crate) fn admit_call(
+        self: &Arc<Self>,
+        request: &Request,
+        now: Instant,
+    ) -> Result<(), Rejected> {
+        if current::is_reentrant(&request.id, self.identity()) {
+            return Err(Rejected::Reentrant);
+        }
+        let submission = request.submission.as_ref();
+        submission.map_or(Ok(()), |submission| self.admit(request, submission, now))
     }
 
     /// Refuses a submission whose token is malformed, or whose subject has sent too many invalid

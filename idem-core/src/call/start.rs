@@ -28,7 +28,7 @@ use crate::runtime::Runtime;
 use crate::runtime::flight::{FlightSeat, Turn};
 use crate::runtime::rejected::{Held, Rejected, STORE_FAILED};
 use crate::task::request::Request;
-use crate::task::{current, waiting};
+use crate::task::waiting;
 
 /// A waiter claims this long after the lease should have expired. Its clock and the store's may
 /// differ a little, and a claim just before the end would only have to be repeated.
@@ -69,12 +69,7 @@ impl Runtime {
     /// Decides what this process can decide by itself: a call inside its own body, an invalid
     /// token, an outcome that is known here.
     fn check_locally(self: &Arc<Self>, request: &Request, began: Instant) -> Result<(), Rejected> {
-        if current::is_reentrant(&request.id, self.identity()) {
-            return Err(Rejected::Reentrant);
-        }
-        if let Some(submission) = &request.submission {
-            self.admit(request, submission, began)?;
-        }
+        self.admit_call(request, began)?;
         let found = self.store.known(&request.id, request.fingerprint, began);
         found.map_or(Ok(()), |(attempt, outcome)| {
             Err(Rejected::Committed { attempt, outcome })
@@ -199,7 +194,7 @@ impl Runtime {
 
     /// Waits until the record may have changed, the lease may have expired, or the call's own time
     /// is up.
-    pub(super) async fn wait_for(&self, request: &Request, held: Held, until: Instant) {
+    pub(crate) async fn wait_for(&self, request: &Request, held: Held, until: Instant) {
         let entered = clock::now();
         let limit = until
             .saturating_duration_since(entered)
@@ -290,7 +285,7 @@ impl Runtime {
 
 /// Slows a waiter down. A store may end a wait for no reason; a waiter that then finds the same
 /// attempt in flight would claim in a busy loop.
-pub(super) struct Pause {
+pub(crate) struct Pause {
     seen: Option<(u64, Instant)>,
     pauses: Backoff,
 }
@@ -300,12 +295,12 @@ const EARLY: Duration = Duration::from_millis(5);
 const PAUSES: Backoff = Backoff::new(EARLY, WAIT_WITHOUT_STORE);
 
 impl Pause {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         let pauses = PAUSES;
         Self { seen: None, pauses }
     }
 
-    pub(super) async fn before_waiting_again(&mut self, attempt: u64) {
+    pub(crate) async fn before_waiting_again(&mut self, attempt: u64) {
         let early = self
             .seen
             .is_some_and(|(seen, at)| seen == attempt && clock::now() < clock::after(at, EARLY));

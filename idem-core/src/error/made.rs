@@ -178,18 +178,6 @@ impl Error {
         }
     }
 
-    /// The runtime has another store than the one of the transaction.
-    pub(crate) fn other_store<S>(operation: &str) -> Self {
-        let name = std::any::type_name::<S>();
-        let name = name.rsplit("::").next().unwrap_or(name);
-        let reason = format!(
-            "this transaction can hold records of a `{name}`, and the runtime has another store; \
-             give the runtime a `{name}` of the same database and the same version of its driver, \
-             or name such a runtime with `runtime = \"..\"`"
-        );
-        Self::config(operation, &reason)
-    }
-
     /// Makes a [`NotInstalled`](Self::NotInstalled).
     pub fn not_installed(operation: &str) -> Self {
         Self::NotInstalled {

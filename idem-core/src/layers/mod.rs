@@ -4,3 +4,4 @@
 pub(crate) mod cache;
 #[cfg(feature = "encryption")]
 pub(crate) mod encryption;
+pub(crate) mod transactions;

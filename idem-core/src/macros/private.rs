@@ -11,8 +11,6 @@ use crate::call::bodies::{Again, Bodies, Once, Repeated};
 use crate::call::judge::Handling;
 pub use crate::call::keeping::{ErrorCodec, Keepable, KeepsErrors, Opaque, Policy};
 use crate::call::prepared::{NOT_INSTALLED, Prepared};
-use crate::call::transaction::InTransaction;
-use crate::call::transaction_body::OneThreadOnce;
 pub use crate::call::witness::{
     ConditionalPolicy, FromIdempotency, NoPolicy, OtherParameter, Returned, Witness, outcome_of,
 };
@@ -22,6 +20,9 @@ use crate::error::Error;
 pub use crate::error::disposition::{
     ConditionalDisposition, HasDisposition, Inside, NoDisposition, comes_again,
 };
+use crate::layers::transactions::bodies::OneThreadOnce;
+use crate::layers::transactions::call::InTransaction;
+use crate::layers::transactions::driver::Transaction;
 pub use crate::macros::lent::{Lent, Taken};
 pub use crate::macros::site::{Name, Site, checked_name};
 use crate::observe::Observer;
@@ -31,7 +32,7 @@ pub use crate::outcome::Storable;
 use crate::policy::errors::ErrorAction;
 pub use crate::policy::errors::{DispositionByPolicy, RunsOnce};
 use crate::runtime::handle::Idempotency;
-use crate::store::{Store, Transaction};
+use crate::store::Store;
 use crate::task::scope;
 
 /// Begins the call of an annotated function, on the default runtime.
@@ -219,12 +220,8 @@ where
 {
     let prepared = operation.draft.prepare();
     let join = witness.join;
+    let call = InTransaction::new(prepared, Handling { witness, policy });
     async move {
-        let call = InTransaction {
-            prepared: &prepared,
-            handling: Handling { witness, policy },
-            store: PhantomData,
-        };
         join(
             call.run_in(tx, OneThreadOnce(Some(body)))
                 .await

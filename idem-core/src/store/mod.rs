@@ -90,11 +90,8 @@
 pub mod admin;
 pub mod clock;
 mod dynamic;
-mod kept_error;
 pub(crate) mod memory;
-mod run_end;
 pub mod trail;
-mod transaction;
 pub mod wire;
 
 use std::future::Future;
@@ -109,12 +106,12 @@ use crate::record::{
 pub use self::admin::AdminStore;
 pub use self::dynamic::StoreHandle;
 pub(crate) use self::dynamic::{AnyStore, DynStore, FirstSent};
-pub(crate) use self::kept_error::KeptErrors;
-pub use self::kept_error::{KeptRecord, TransactionAddress, Written, collect_kept_errors};
 pub(crate) use self::memory::MemoryStore;
-pub(crate) use self::run_end::RunEnd;
-pub use self::transaction::{Transaction, Transactions};
 pub use crate::base::clock::Clock;
+pub use crate::of_layers::{
+    Began, KeptRecord, Opened, OwnRow, RowOwner, Transaction, TransactionAddress, Transactions,
+    Wish, Written, collect_kept_errors,
+};
 pub use crate::outcome::codec::{Codec, CodecContext, CodecFailure};
 #[doc(inline)]
 pub use crate::record;

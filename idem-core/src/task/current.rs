@@ -11,12 +11,9 @@ use std::sync::{Arc, OnceLock};
 use futures_util::FutureExt as _;
 use uuid::Uuid;
 
-use crate::error::Error;
 use crate::lease::term::Term;
-use crate::outcome::Storable;
 use crate::record::{Origin, Owner, RecordId};
 use crate::runtime::Runtime;
-use crate::store::{Store, Transaction};
 use crate::task::begun_steps::BegunSteps;
 use crate::task::outcome_writer::OutcomeWriter;
 use crate::task::request::Request;
@@ -304,76 +301,10 @@ impl Call {
         self.0.progress.omits.store(true, Ordering::Relaxed);
     }
 
-    /// Records the outcome in a transaction of the body, together with the rows that the body wrote
-    /// there. The body then commits, and returns the value.
-    ///
-    /// Use it for bodies with a lease that also have effects outside the database. When the
-    /// transaction commits, the record is committed and waiters are woken. If the transaction is
-    /// rolled back, the record is still in flight: return an error then, whose policy decides (by
-    /// default it releases the key). After an `Ok` the key would stay in flight until the lease
-    /// ends.
-    ///
-    /// The value is the one that the body returns: a duplicate decodes it as the outcome.
-    ///
-    /// Commit soon: while the transaction is open, it locks the record, so the lease is not
-    /// renewed. After the commit the lease has ended, and the body may go on. If the body runs
-    /// unguarded, this does nothing. If the value fails to encode, or the body has called
-    /// [`omit_outcome`](Self::omit_outcome), the call is recorded as done, without it.
-    ///
-    /// In [observe mode](crate::Operation::observe), a call that is not the owner any more writes
-    /// nothing, and its transaction stays as it is.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::LeaseLost`] if another caller is the owner now, and [`Error::Store`] if the
-    /// database failed. Then the transaction is rolled back immediately, so nothing of it is
-    /// written, nor what is done in it later. [`Error::Config`] if the runtime has another store
-    /// than the transaction's database, or if the call is
-    /// [in a transaction](crate::Operation::run_in) itself.
-    ///
-    /// # Cancellation safety
-    ///
-    /// If the future is dropped, roll the transaction back.
-    ///
-    /// # Examples
-    ///
-    /// ```ignore
-    /// let mut tx = pool.begin().await?;
-    /// sqlx::query("INSERT INTO payments ..").execute(&mut *tx).await?;
-    /// idem::current().unwrap().commit_in(&mut tx, &receipt).await?;
-    /// tx.commit().await?;
-    /// Ok(receipt)
-    /// ```
-    ///
-    /// The [guide on transactions](../idem/guide/transactions/index.html#bodies-with-external-effects)
-    /// has a whole function.
-    pub async fn commit_in<X, S, T, Via>(&self, tx: &mut X, value: &T) -> Result<(), Error>
-    where
-        X: Transaction<S>,
-        S: Store,
-        T: Storable<Via>,
-    {
-        let Some(guarded) = self.steps() else {
-            return Ok(());
-        };
-        let Some(term) = guarded.lease() else {
-            let why = "the call is in a transaction already, which records its outcome; leave \
-                `commit_in` out";
-            taint();
-            return Err(Error::config(self.operation(), why));
-        };
-        // If a transaction of a call in observe mode has written nothing, the outcome is committed
-        // like any other.
-        let value = Some(value).filter(|_| !self.omits_outcome());
-        let is_written = guarded
-            .commit_in(term, tx, value)
-            .await
-            .inspect_err(|_| taint())?;
-        self.0
-            .progress
-            .recorded
-            .store(is_written, Ordering::Relaxed);
-        Ok(())
+    /// Notes whether a transaction of the body has recorded the outcome.
+    pub(crate) fn note_recorded(&self, is_recorded: bool) {
+        let recorded = &self.0.progress.recorded;
+        recorded.store(is_recorded, Ordering::Relaxed);
     }
 
     /// Whether a transaction of the body has recorded the outcome, or tried to.

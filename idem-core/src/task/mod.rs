@@ -2,7 +2,6 @@
 
 pub(crate) mod begun_steps;
 pub(crate) mod carried;
-pub(crate) mod commit_in;
 pub(crate) mod current;
 pub(crate) mod held_locks;
 pub(crate) mod inherited;

@@ -17,7 +17,7 @@ use crate::record::{
 };
 use crate::runtime::Runtime;
 use crate::runtime::rejected::REJECTED_ABANDONED;
-use crate::store::{AnyStore, RunEnd, Store, Transaction};
+use crate::store::AnyStore;
 use crate::task::begun_steps::{BegunSteps, LookForRun};
 use crate::task::current::{Guarded, HeldBy};
 
@@ -28,6 +28,15 @@ const MOST_REMOVED: usize = 1000;
 const TOO_OLD: &str = "nine tenths of the time have passed for which the steps of a call are kept \
     (30 days, or `hold` if that is longer), so none of them is begun or replayed any more: settle \
     the key of the call, or forget it, which begins a new run";
+
+/// The record that says that a run of [steps](crate::step) beside a transaction has ended. The
+/// transaction that records the outcome writes it.
+#[derive(Debug, Clone)]
+pub(crate) struct RunEnd {
+    pub(crate) id: RecordId,
+    /// How long it stays.
+    pub(crate) kept: Duration,
+}
 
 impl Guarded {
     /// The claim found a record of an earlier attempt.
@@ -142,61 +151,36 @@ impl Guarded {
         self.checked(run)
     }
 
-    /// As [`run_of_steps`](Self::run_of_steps), of a step in a transaction of the body. If that has
-    /// the only connection that there is, the run is read in it. That is the second choice: it may
-    /// lock the record, or keep the transaction from becoming the writer.
-    pub(crate) async fn run_in<X, S>(&self, tx: &mut X) -> Result<Owner, Error>
-    where
-        X: Transaction<S>,
-        S: Store,
-    {
-        let found = self.run_of_steps(true).await;
-        let begun = self.begun();
-        if let (Err(Error::Store { .. }), Some(term)) = (&found, self.lease())
-            && begun.run.get().is_none()
-            && let Some(store) = self.runtime.store.of::<S>()
-        {
-            let inside = tx.inspect(store, self.id()).boxed().await;
-            let inside = inside.map_err(|error| self.runtime.failed(self.id(), error))?;
-            if let Some(run) = self.found(begun, term, inside) {
-                return self.checked(run);
+    /// Whether the record of the lease has to tell the run.
+    pub(crate) fn is_run_unknown(&self) -> bool {
+        self.lease().is_some() && self.begun().run.get().is_none()
+    }
+
+    /// Returns the run that the record of the lease tells, as a transaction of the body sees it.
+    /// `None`: it is not that of this attempt.
+    pub(crate) fn run_of_record(&self, record: Option<RecordInfo>) -> Option<Result<Owner, Error>> {
+        let run = self.found(self.begun(), self.lease()?, record)?;
+        Some(self.checked(run))
+    }
+
+    /// Returns the run of a step in the transaction that has the record of the call, with which the
+    /// step is rolled back. `None`: the record has to tell it.
+    pub(crate) fn run_inside(&self) -> Option<Result<Owner, Error>> {
+        match self.held_by {
+            HeldBy::Row { owner, .. } if !self.goes_on() => Some(Ok(owner)),
+            _ => {
+                let run = self.begun().run_inside.get();
+                run.map(|run| self.checked(*run))
             }
         }
-        found
     }
 
-    /// As [`run_of_steps`](Self::run_of_steps), of a step in the transaction that has the record of the call, with
-    /// which the step is rolled back.
-    pub(crate) async fn run_inside<X, S>(&self, tx: &mut X) -> Result<Owner, Error>
-    where
-        X: Transaction<S>,
-        S: Store,
-    {
-        let found = match self.held_by {
-            HeldBy::Row { owner, .. } if !self.goes_on() => return Ok(owner),
-            _ => self.begun().run_inside.get(),
-        };
-        match found {
-            Some(run) => self.checked(*run),
-            None => self.find_run_inside(tx).boxed().await,
-        }
-    }
-
-    async fn find_run_inside<X, S>(&self, tx: &mut X) -> Result<Owner, Error>
-    where
-        X: Transaction<S>,
-        S: Store,
-    {
-        let failed = |error| self.runtime.failed(self.id(), error);
-        let Some(store) = self.runtime.store.of::<S>() else {
-            return Err(Error::other_store::<S>(self.id().name()));
-        };
-        let found = tx.inspect(store, self.id()).await.map_err(failed)?;
-        let Some(run) = found.and_then(|found| found.run) else {
-            return Err(failed(StoreError::new(
-                StoreErrorKind::Conflict,
-                "the record is no longer in this transaction: begin it again",
-            )));
+    /// As [`run_inside`](Self::run_inside), by the record that this transaction sees.
+    pub(crate) fn run_inside_by(&self, record: Option<RecordInfo>) -> Result<Owner, Error> {
+        let Some(run) = record.and_then(|record| record.run) else {
+            let gone = "the record is no longer in this transaction: begin it again";
+            let gone = StoreError::new(StoreErrorKind::Conflict, gone);
+            return Err(self.runtime.failed(self.id(), gone));
         };
         // If a step that runs at the same time was first, it has found the same.
         self.checked(*self.begun().run_inside.get_or_init(|| run))

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use idem_core::store::Transaction as _;
 use idem_core::store::record::{Claim, Claimed};
+use idem_core::store::{Began, OwnRow, Transaction as _};
 use idem_core::{Error, Idempotency, InFlight, Lookup, Store};
 use idem_sqlx::sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use idem_sqlx::sqlx::postgres::PgPool;
@@ -19,6 +19,18 @@ use crate::pools::{CREATE, insert, mariadb, postgres, real_mysql, sqlite};
 use crate::{own, until};
 
 const WAIT: Duration = Duration::from_secs(2);
+
+/// What [`Store::claim`] answers where a claim in a transaction answers this.
+fn as_of_store(began: Began<OwnRow>) -> Claimed {
+    match began {
+        Began::Owner(OwnRow { attempt, from }) => Claimed::Owned { attempt, from },
+        Began::Answered(claimed) => claimed,
+        Began::LeaseHolds { attempt, left } => Claimed::InFlight {
+            attempt,
+            lease_left: left,
+        },
+    }
+}
 
 /// Whether others get the answer that belongs to this one.
 async fn is_seen(others: &impl Store, name: &str, claimed: &Claimed) -> bool {
@@ -52,7 +64,8 @@ macro_rules! on {
                             let mut tx = pool.begin_with($begin).await.unwrap();
                             let limits = || sqlx::query_scalar::<_, String>($limits);
                             let before = limits().fetch_one(&mut *tx).await.unwrap();
-                            let claimed = tx.claim(&store, &claim, WAIT).await.unwrap();
+                            let began = tx.claim(&store, &claim, WAIT).await.unwrap();
+                            let claimed = as_of_store(began);
                             assert!(is_answer(at_key, &claimed), "{name}: {claimed:?}");
                             let after = limits().fetch_one(&mut *tx).await.unwrap();
                             assert_eq!(after, before, "{name}");

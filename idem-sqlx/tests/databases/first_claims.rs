@@ -2,8 +2,8 @@
 //! mixes their statements up.
 
 use idem_core::Store;
-use idem_core::store::Transaction as _;
 use idem_core::store::record::Claimed;
+use idem_core::store::{Began, Transaction as _};
 use idem_sqlx::PostgresStore;
 use idem_sqlx::sqlx::postgres::{PgConnection, PgPool, PgPoolOptions};
 use idem_sqlx::sqlx::{self, AssertSqlSafe, Row as _};
@@ -127,5 +127,5 @@ async fn no_row_that_a_mixed_up_statement_in_a_transaction_returns_is_taken_for_
     let limited = "WITH limited AS";
     mix_up(&mut tx, limited, limited).await;
     let claimed = tx.claim(&store, &claim, LONG).await;
-    assert!(!matches!(claimed, Ok(Claimed::Owned { .. })), "{claimed:?}");
+    assert!(!matches!(claimed, Ok(Began::Owner(_))), "{claimed:?}");
 }

@@ -399,6 +399,35 @@ macro_rules! over {
             }
 
             #[tokio::test]
+            async fn a_call_that_this_process_refuses_needs_no_connection() {
+                let (pool, idempotency) = setup().await;
+                let one = pool.options().clone().max_connections(1);
+                let one = one
+                    .connect_with((*pool.connect_options()).clone())
+                    .await
+                    .unwrap();
+                let own = || idempotency.operation("tx").key("own");
+                let outer = own().transaction(&one, async |_| {
+                    let inner = own().transaction(&one, async |tx| write(tx, "own").await);
+                    let inner = inner.await;
+                    assert!(
+                        matches!(inner, Err(Failed::Idem(Error::Reentrant { .. }))),
+                        "{inner:?}"
+                    );
+                    let forged = idempotency.operation("tx").token("no token", "alice");
+                    let forged = forged.transaction(&one, async |tx| write(tx, "own").await);
+                    let forged = forged.await;
+                    assert!(
+                        matches!(forged, Err(Failed::Idem(Error::UnknownToken { .. }))),
+                        "{forged:?}"
+                    );
+                    Ok::<_, Failed>(1)
+                });
+                assert_eq!(outer.await.unwrap().into_inner(), 1);
+                assert_eq!(rows(&pool, "own").await, 0);
+            }
+
+            #[tokio::test]
             async fn nested_calls_undo_their_own_rows_alone() {
                 let (pool, idempotency) = setup().await;
                 let mut tx = begin(&pool).await;

@@ -10,7 +10,6 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 pub(crate) use self::draft::Draft;
-pub use self::transaction::{InTransactionPolicy, RerunWhen};
 use crate::base::duration::IntoDuration;
 use crate::call::keeping::{ErrorCodec, KeepsErrors, Policy};
 use crate::call::reconcile::Reconcile;
@@ -85,7 +84,7 @@ use crate::token::{AsToken, Submission};
 pub struct Operation<'a, Q = (), P = ()> {
     pub(crate) draft: Draft<'a>,
     question: Q,
-    policy: P,
+    pub(crate) policy: P,
 }
 
 /// See [`Operation::times`].
@@ -142,7 +141,7 @@ pub struct Errors<P, E, A = ErrorAction> {
 }
 
 impl<P: Fn(&E) -> A, E, A: Action> Errors<P, E, A> {
-    fn into_policy(self) -> Policy<impl Fn(&E) -> ErrorAction, E> {
+    pub(crate) fn into_policy(self) -> Policy<impl Fn(&E) -> ErrorAction, E> {
         let Self {
             policy,
             error_codec,
@@ -584,5 +583,4 @@ impl<'a, Q, P> Operation<'a, Q, P> {
 mod records;
 mod steps;
 mod times;
-mod transaction;
 mod versions;

@@ -11,7 +11,7 @@ use self::sqlx::{Error, Pool, Transaction};
 use super::super::super::sqlx;
 use super::super::dialect::{Dialect, ErrorClass};
 use super::super::executor::errors::breaks_connection;
-use super::super::transaction::{begin_with, of_database, roll_back_all, sources};
+use super::super::transaction::{self, begin_with, of_database, sources};
 
 /// The isolation level of a transaction.
 ///
@@ -52,7 +52,7 @@ pub(super) fn is_stale<D: Dialect>(error: &(dyn StdError + 'static)) -> bool {
 }
 
 pub(super) async fn roll_back<D: Dialect>(mut tx: Transaction<'static, D::Db>) {
-    roll_back_all::<D>(&mut tx).await;
+    let _ = transaction::roll_back::<D>(&mut tx).await;
 }
 
 pub(super) async fn commit<D: Dialect>(tx: Transaction<'static, D::Db>) -> Result<(), Error> {

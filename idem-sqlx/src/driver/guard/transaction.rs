@@ -4,11 +4,11 @@ use std::error::Error as StdError;
 use std::pin::Pin;
 use std::time::Duration;
 
-use idem_core::adapter::Backoff;
+use idem_core::adapter::{Backoff, Round, Rounds, run_rounds};
 use idem_core::store::{TransactionAddress, collect_kept_errors};
 use idem_core::{RunsAgain, TransactionBody};
 
-use self::sqlx::{Error, Pool, Transaction};
+use self::sqlx::{Database, Error, Pool, Transaction};
 use super::super::super::sqlx;
 use super::super::executor::close_idle;
 use super::boundaries::Isolation;
@@ -200,71 +200,76 @@ impl TransactionSettings {
             if self.attempts == 0 {
                 return Err(no_attempts().into());
             }
-            let mut runs = 0;
-            let mut pauses = PAUSES;
-            loop {
-                runs += 1;
-                match run_once(pool, self.isolation, body.clone()).await {
-                    RunEnd::Over(result) => return result,
-                    RunEnd::Conflict(error) if runs >= self.attempts => return Err(error),
-                    RunEnd::Conflict(error) => {
-                        tracing::debug!(
-                            target: "idem",
-                            %error,
-                            runs,
-                            "the transaction met another one, and runs again"
-                        );
-                        tokio::time::sleep(pauses.next_pause()).await;
-                    }
-                }
+            let settings = self;
+            run_rounds(
+                PAUSES,
+                Runs {
+                    settings,
+                    pool,
+                    body,
+                },
+            )
+            .await
+        }
+    }
+}
+
+/// The runs of one transaction.
+struct Runs<'p, DB: Database, F> {
+    settings: TransactionSettings,
+    pool: &'p Pool<DB>,
+    body: F,
+}
+
+impl<DB, T, E, F> Rounds<Result<T, E>> for Runs<'_, DB, F>
+where
+    DB: Supported,
+    F: for<'t> TransactionBody<&'t mut Transaction<'static, DB>, Result<T, E>> + Clone + Send,
+    T: Send,
+    E: From<Error> + StdError + Send + 'static,
+{
+    async fn round(&mut self, runs: u32) -> Round<Result<T, E>> {
+        let TransactionSettings {
+            attempts,
+            isolation,
+        } = self.settings;
+        match run_once(self.pool, isolation, self.body.clone()).await {
+            Err(error) if runs < attempts && is_conflict(&error) => {
+                tracing::debug!(
+                    target: "idem",
+                    %error,
+                    runs,
+                    "the transaction met another one, and runs again"
+                );
+                Round::Conflict
             }
+            result => Round::Over(result),
         }
     }
 }
 
-/// The end of one run.
-enum RunEnd<T, E> {
-    Over(Result<T, E>),
-    /// The transaction is rolled back, and can run again.
-    Conflict(E),
-}
-
-impl<T, E: StdError + 'static> RunEnd<T, E> {
-    fn of(error: E) -> Self {
-        if is_conflict(&error) {
-            Self::Conflict(error)
-        } else {
-            Self::Over(Err(error))
-        }
-    }
-}
-
-/// Runs the body in one transaction, which has ended by then.
+/// Runs the body in one transaction, which has ended by then. If that is not committed, it is rolled
+/// back, unless the error says that this is unknown.
 async fn run_once<DB, T, E, F>(
     pool: &Pool<DB>,
     isolation: Option<Isolation>,
     body: F,
-) -> RunEnd<T, E>
+) -> Result<T, E>
 where
     DB: Supported,
     F: for<'t> TransactionBody<&'t mut Transaction<'static, DB>, Result<T, E>> + Send,
     T: Send,
     E: From<Error> + StdError + Send + 'static,
 {
-    let mut tx = match DB::begin(pool, isolation).await {
-        Ok(tx) => tx,
-        Err(error) => return RunEnd::of(error.into()),
-    };
+    let mut tx = DB::begin(pool, isolation).await?;
     let address = TransactionAddress::of(&tx);
     // In a box: so a caller's future is `Send` whatever the body borrows.
     let running: Pin<Box<dyn Future<Output = Result<T, E>> + Send + '_>> = Box::pin(body(&mut tx));
     let (result, kept) = collect_kept_errors(address, running).await;
     let error = match result {
         Ok(value) => {
-            return match commit(tx).await {
-                Ok(()) => RunEnd::Over(Ok(value)),
-                Err(error) => RunEnd::of(error.into()),
-            };
+            commit(tx).await?;
+            return Ok(value);
         }
         Err(error) => error,
     };
@@ -275,14 +280,11 @@ where
     }
     DB::roll_back(tx).await;
     // After a conflict the calls run again, and so may keep other errors.
-    if kept.is_empty() || is_conflict(&error) {
-        return RunEnd::of(error);
+    if !kept.is_empty() && !is_conflict(&error) {
+        // Boxed, because few transactions come here, and the future of each would be larger.
+        Box::pin(kept::record(pool, &kept, error.to_string())).await?;
     }
-    // Boxed, because few transactions come here, and the future of each would be larger.
-    match Box::pin(kept::record(pool, &kept, error.to_string())).await {
-        Ok(()) => RunEnd::Over(Err(error)),
-        Err(failure) => RunEnd::of(failure.into()),
-    }
+    Err(error)
 }
 
 async fn commit<DB: Supported>(mut tx: Transaction<'static, DB>) -> Result<(), Error> {

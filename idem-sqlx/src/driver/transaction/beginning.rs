@@ -7,7 +7,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use idem_core::StoreError;
-use idem_core::store::record::{Claim, Claimed, RecordId};
+use idem_core::store::record::{Claim, Claimed, InFlight, RecordId};
+use idem_core::store::{Began, Opened, Wish};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 
@@ -20,19 +21,55 @@ use super::super::executor::errors::classify;
 use super::super::executor::{CONNECT_WAIT, Executor, close_idle, errors};
 use super::super::store::steps::{ClaimStep, claim_step};
 use super::{
-    Manager, claim_at_once, expects_nothing, failed, is_conflict, is_stale, roll_back_all,
+    Manager, claim_at_once, claim_begun, expects_nothing, failed, is_conflict, is_stale, roll_back,
 };
 use crate::row::FoundRow;
 
 /// Begins a transaction that may write.
 pub(crate) async fn begin<D: Dialect>(
     pool: &Pool<D::Db>,
-) -> Result<Transaction<'static, D::Db>, StoreError> {
-    begin_with::<D>(pool, D::BEGIN_AS_WRITER).await
+) -> Result<Began<Opened<Transaction<'static, D::Db>>>, StoreError> {
+    let transaction = begin_with::<D>(pool, D::BEGIN_AS_WRITER).await?;
+    let row = None;
+    Ok(Began::Owner(Opened { transaction, row }))
+}
+
+/// As [`begin`], and claims the key of a wish, or finds that it needs no transaction.
+pub(crate) async fn begin_claimed<D: Dialect, S>(
+    executor: &Arc<Executor<D>>,
+    pool: &Pool<D::Db>,
+    wish: &Wish<'_, S>,
+) -> Result<Began<Opened<Transaction<'static, D::Db>>>, StoreError> {
+    let claim = wish.claim;
+    if let Some(found) = find_outcome(executor, pool, claim).await? {
+        return Ok(Began::Answered(found));
+    }
+    executor.validate_table_name()?;
+    let mut transaction = match expects_nothing(executor, claim) {
+        None => begin_for(executor, pool, &claim.id).await?,
+        Some(first) => {
+            let opened = begin_at_once(executor, pool, claim, &first).await?;
+            if opened.row.is_some() {
+                return Ok(Began::Owner(opened));
+            }
+            opened.transaction
+        }
+    };
+    let wait = wish.wait();
+    // Nobody else writes, so the claim meets no lock.
+    let limit = if D::ONE_WRITER { Duration::MAX } else { wait };
+    let claimed = claim_begun(executor, &mut transaction, claim, limit).await;
+    if !matches!(claimed, Ok(Began::Owner(_))) {
+        let _ = roll_back::<D>(&mut transaction).await;
+    }
+    Ok(claimed?.map(|row| Opened {
+        transaction,
+        row: Some(row),
+    }))
 }
 
 /// As [`begin`], and names the key that the transaction claims, if that can be in one message.
-pub(crate) async fn begin_for<D: Dialect>(
+async fn begin_for<D: Dialect>(
     executor: &Executor<D>,
     pool: &Pool<D::Db>,
     id: &RecordId,
@@ -45,21 +82,19 @@ pub(crate) async fn begin_for<D: Dialect>(
     begin_by::<D>(pool, statement, is_used_once).await
 }
 
-/// As [`begin_for`], and claims the key if that is expected to find nothing, and needs no wait.
-/// Whatever that insert has locked is free again afterwards, if it has written nothing.
-pub(crate) async fn begin_claiming<D: Dialect>(
+/// Begins a transaction with a claim that expects nothing and waits for nobody. `None`: it has
+/// written nothing. Then whatever it has locked is free again, and the key is named, as by
+/// [`begin_for`].
+async fn begin_at_once<D: Dialect>(
     executor: &Arc<Executor<D>>,
     pool: &Pool<D::Db>,
     claim: &Claim,
-) -> Result<(Transaction<'static, D::Db>, Option<Claimed>), StoreError> {
-    executor.validate_table_name()?;
-    let Some(first) = expects_nothing(executor, claim) else {
-        return Ok((begin_for(executor, pool, &claim.id).await?, None));
-    };
+    first: &InFlight,
+) -> Result<Opened<Transaction<'static, D::Db>>, StoreError> {
     let is_used_once = executor.close_stale(pool);
-    let mut tx = begin_by::<D>(pool, D::BEGIN_AS_WRITER.map(fixed), is_used_once).await?;
-    match claim_at_once(executor, &mut tx, claim, &first).await {
-        Ok(Some(claimed)) => return Ok((tx, Some(claimed))),
+    let mut transaction = begin_by::<D>(pool, D::BEGIN_AS_WRITER.map(fixed), is_used_once).await?;
+    match claim_at_once(executor, &mut transaction, claim, first).await {
+        Ok(row @ Some(_)) => return Ok(Opened { transaction, row }),
         Err(error) if matches!(classify::<D>(&error), ErrorClass::Refused(_)) => {
             return Err(failed(executor, error));
         }
@@ -67,20 +102,22 @@ pub(crate) async fn begin_claiming<D: Dialect>(
         _ => {}
     }
     let name = executor.within.naming(&claim.id);
-    D::restart(&mut tx, name.as_deref().unwrap_or("SELECT 1"))
+    D::restart(&mut transaction, name.as_deref().unwrap_or("SELECT 1"))
         .await
         .map_err(|error| failed(executor, error))?;
-    Ok((tx, None))
+    let row = None;
+    Ok(Opened { transaction, row })
 }
 
-/// Looks for a committed outcome, if the claim is expected to find a record. A row that the claim
-/// would write over, or that says anything else, is for the transaction.
-pub(crate) async fn find_outcome<D: Dialect>(
+/// Looks for a committed outcome, if the claim is expected to find a record, and is not that of a
+/// token. A row that the claim would write over, or that says anything else, is for the transaction.
+async fn find_outcome<D: Dialect>(
     executor: &Executor<D>,
     pool: &Pool<D::Db>,
     claim: &Claim,
 ) -> Result<Option<Claimed>, StoreError> {
-    if executor.duplicates.expected(&claim.id) != Expected::Record || !executor.has_passed_check() {
+    let is_expected = executor.duplicates.expected(&claim.id) == Expected::Record;
+    if !is_expected || claim.must_be_issued || !executor.has_passed_check() {
         return Ok(None);
     }
     let place = D::place(&pool.connect_options());
@@ -148,7 +185,7 @@ async fn begin_by<D: Dialect>(
         // If a future was dropped when the database had ended its transaction, sqlx still counts
         // it.
         if Manager::<D>::get_transaction_depth(&connection) > 0 {
-            roll_back_all::<D>(&mut connection).await;
+            let _ = roll_back::<D>(&mut connection).await;
         }
         if is_used_once {
             connection.close_on_drop();

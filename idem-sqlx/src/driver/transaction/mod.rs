@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use idem_core::store::record::{Claim, Claimed, Commit, InFlight, OnClaim, Ownership, RecordId};
+use idem_core::store::{Began, Opened, OwnRow, RowOwner, Wish};
 use idem_core::{RecordInfo, StoreError, StoreErrorKind};
 
 use self::lock_wait::LockWait;
 use self::sqlx::error::DatabaseError;
 use self::sqlx::{Connection as _, Database, Transaction};
 
-pub(crate) use self::beginning::{begin, begin_claiming, begin_for, begin_with, find_outcome};
+pub(crate) use self::beginning::{begin, begin_claimed, begin_with};
 use super::super::{TransactionManager, sqlx};
 use super::dialect::lock_limit::LockLimit;
 use super::dialect::{Conn, Dialect, ErrorClass, Guard, InsertResult};
@@ -38,23 +39,23 @@ pub(crate) async fn claim<D: Dialect>(
     on: &mut Conn<D>,
     claim: &Claim,
     wait: Duration,
-) -> Result<Claimed, StoreError> {
+) -> Result<Began<OwnRow>, StoreError> {
     executor.validate_table_name()?;
     let named = executor.within.name_key(on, &claim.id).await;
     named.map_err(|error| failed(executor, error))?;
     let claimed = claim_named(executor, on, claim, wait).await;
-    claimed.map_err(|error| stopped(executor, error))
+    let claimed = claimed.map_err(|error| stopped(executor, error))?;
+    Ok(claimed.into())
 }
 
 /// As [`claim`], in a transaction that the library has begun, and that has
 /// [named](Dialect::name_key) the key.
-pub(crate) async fn claim_begun<D: Dialect>(
+async fn claim_begun<D: Dialect>(
     executor: &Arc<Executor<D>>,
     on: &mut Conn<D>,
     claim: &Claim,
     wait: Duration,
-) -> Result<Claimed, StoreError> {
-    executor.validate_table_name()?;
+) -> Result<Began<OwnRow>, StoreError> {
     let claimed = claim_named(executor, on, claim, wait).await;
     // A transaction of the application may be read-only, or have failed, by itself.
     if let Err(StepError::Sql(error)) = &claimed
@@ -62,7 +63,8 @@ pub(crate) async fn claim_begun<D: Dialect>(
     {
         executor.note_stale();
     }
-    claimed.map_err(|error| stopped(executor, error))
+    let claimed = claimed.map_err(|error| stopped(executor, error))?;
+    Ok(claimed.into())
 }
 
 /// What a claim writes that is expected to find nothing, if the database has an insert for that
@@ -84,7 +86,7 @@ async fn claim_at_once<D: Dialect>(
     on: &mut Conn<D>,
     claim: &Claim,
     first: &InFlight,
-) -> Result<Option<Claimed>, sqlx::Error> {
+) -> Result<Option<OwnRow>, sqlx::Error> {
     executor.keep_swept();
     let Executor {
         within, duplicates, ..
@@ -97,7 +99,7 @@ async fn claim_at_once<D: Dialect>(
     };
     // If there is one, the claim that follows does not expect nothing again.
     duplicates.note(&claim.id, !is_written);
-    Ok(is_written.then_some(Claimed::Owned {
+    Ok(is_written.then_some(OwnRow {
         attempt: first.attempt,
         from: first.origin,
     }))
@@ -283,9 +285,13 @@ pub(crate) async fn commit<D: Dialect>(
     executor: &Executor<D>,
     on: &mut Conn<D>,
     commit: &Commit,
-    guard: Guard,
+    row: RowOwner,
 ) -> Result<Ownership, StoreError> {
     executor.validate_table_name()?;
+    let guard = match row {
+        RowOwner::ThisTransaction => Guard::Claimed(commit.owner),
+        RowOwner::Lease => Guard::Owner(commit.owner),
+    };
     let mut committed = commit_on(&executor.within, on, commit, guard).await;
     // The claim of a lease was a separate step, perhaps in another schema than this connection's.
     if let (Guard::Owner(_), Ok(Ownership::Lost), Some(of_leases)) =
@@ -316,32 +322,26 @@ pub(crate) async fn release<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreErr
     Manager::<D>::commit(on).await.map_err(ended::<D>)
 }
 
-/// Ends a savepoint. If the database has ended the whole transaction, that is an error. Then sqlx
-/// must still count one savepoint less. Otherwise the caller's own roll-back would fail, and the
-/// pool would lend out a connection for which sqlx counts a transaction that does not exist.
+/// Ends a savepoint, or the transaction if there is none. If the database has ended the whole
+/// transaction (a deadlock, a full file), that is an error. Then sqlx must still count one savepoint
+/// or transaction less. Otherwise the caller's own roll-back would fail, and the pool would lend out
+/// a connection for which sqlx counts a transaction that does not exist.
 pub(crate) async fn roll_back<D: Dialect>(on: &mut Conn<D>) -> Result<(), StoreError> {
     let rolled_back = Manager::<D>::rollback(on).await;
     if rolled_back.is_err() {
-        // sqlx names a savepoint after the depth below it.
-        let depth = Manager::<D>::get_transaction_depth(on);
-        if depth > 1
-            && D::restart_lost(on, &format!("SAVEPOINT _sqlx_savepoint_{}", depth - 1))
-                .await
-                .is_ok()
-        {
+        let restarted = match Manager::<D>::get_transaction_depth(on) {
+            // sqlx names a savepoint after the depth below it.
+            depth @ 2.. => {
+                D::restart_lost(on, &format!("SAVEPOINT _sqlx_savepoint_{}", depth - 1)).await
+            }
+            _ => D::restart(on, "SELECT 1").await,
+        };
+        // If this fails too, the connection is lost, and with it the transaction.
+        if restarted.is_ok() {
             let _ = Manager::<D>::rollback(on).await;
         }
     }
     rolled_back.map_err(ended::<D>)
-}
-
-/// Ends a transaction. If the database has ended it before (a full file), that is an error, and
-/// sqlx still counts it: the next caller of this connection could not begin one.
-pub(crate) async fn roll_back_all<D: Dialect>(on: &mut Conn<D>) {
-    if Manager::<D>::rollback(on).await.is_err() && D::restart(on, "SELECT 1").await.is_ok() {
-        // If this fails too, the connection is lost, and with it the transaction.
-        let _ = Manager::<D>::rollback(on).await;
-    }
 }
 
 pub(crate) fn roll_back_later<D: Dialect>(on: &mut Conn<D>) {
@@ -449,15 +449,15 @@ macro_rules! transaction {
             const HOLDS_UP_OWNERS: bool = <$Dialect as Dialect>::HOLDS_UP_OWNERS;
             const ONE_WRITER: bool = <$Dialect as Dialect>::ONE_WRITER;
 
-            async fn savepoint(&mut self) -> Result<(), idem_core::StoreError> {
+            async fn savepoint(&mut self) -> Result<(), StoreError> {
                 self::savepoint::<$Dialect>(&mut **self).await
             }
 
-            async fn release(&mut self) -> Result<(), idem_core::StoreError> {
+            async fn release(&mut self) -> Result<(), StoreError> {
                 self::release::<$Dialect>(&mut **self).await
             }
 
-            async fn roll_back(&mut self) -> Result<(), idem_core::StoreError> {
+            async fn roll_back(&mut self) -> Result<(), StoreError> {
                 self::roll_back::<$Dialect>(&mut **self).await
             }
 
@@ -465,100 +465,55 @@ macro_rules! transaction {
                 self::roll_back_later::<$Dialect>(&mut **self);
             }
 
-            async fn force_rollback(&mut self) -> Result<(), idem_core::StoreError> {
+            async fn force_rollback(&mut self) -> Result<(), StoreError> {
                 self::force_rollback::<$Dialect>(&mut **self).await
             }
 
             async fn claim(
                 &mut self,
                 store: &$Store,
-                claim: &idem_core::store::record::Claim,
-                wait: std::time::Duration,
-            ) -> Result<idem_core::store::record::Claimed, idem_core::StoreError> {
+                claim: &Claim,
+                wait: Duration,
+            ) -> Result<Began<OwnRow>, StoreError> {
                 self::claim(&store.0, &mut **self, claim, wait).await
-            }
-
-            async fn claim_begun(
-                &mut self,
-                store: &$Store,
-                claim: &idem_core::store::record::Claim,
-                wait: std::time::Duration,
-            ) -> Result<idem_core::store::record::Claimed, idem_core::StoreError> {
-                self::claim_begun(&store.0, &mut **self, claim, wait).await
             }
 
             async fn inspect(
                 &mut self,
                 store: &$Store,
-                id: &idem_core::store::record::RecordId,
-            ) -> Result<Option<idem_core::RecordInfo>, idem_core::StoreError> {
+                id: &RecordId,
+            ) -> Result<Option<RecordInfo>, StoreError> {
                 self::inspect(&store.0, &mut **self, id).await
             }
 
             async fn commit(
                 &mut self,
                 store: &$Store,
-                commit: &idem_core::store::record::Commit,
-            ) -> Result<idem_core::store::record::Ownership, idem_core::StoreError> {
-                let guard = Guard::Owner(commit.owner);
-                self::commit(&store.0, &mut **self, commit, guard).await
-            }
-
-            async fn commit_claimed(
-                &mut self,
-                store: &$Store,
-                commit: &idem_core::store::record::Commit,
-            ) -> Result<idem_core::store::record::Ownership, idem_core::StoreError> {
-                let guard = Guard::Claimed(commit.owner);
-                self::commit(&store.0, &mut **self, commit, guard).await
+                commit: &Commit,
+                row: RowOwner,
+            ) -> Result<Ownership, StoreError> {
+                self::commit(&store.0, &mut **self, commit, row).await
             }
         }
 
         impl idem_core::store::Transactions<$Store> for sqlx::Pool<$Db> {
             type Transaction = sqlx::Transaction<'static, $Db>;
 
-            const ONE_WRITER: bool = <$Dialect as Dialect>::ONE_WRITER;
-
-            async fn find_outcome(
+            async fn begin(
                 &self,
-                store: &$Store,
-                claim: &idem_core::store::record::Claim,
-            ) -> Result<Option<idem_core::store::record::Claimed>, idem_core::StoreError> {
-                self::find_outcome(&store.0, self, claim).await
+                wish: Option<&Wish<'_, $Store>>,
+            ) -> Result<Began<Opened<Self::Transaction>>, StoreError> {
+                match wish {
+                    Some(wish) => self::begin_claimed(&wish.store.0, self, wish).await,
+                    None => self::begin::<$Dialect>(self).await,
+                }
             }
 
-            async fn begin(&self) -> Result<Self::Transaction, idem_core::StoreError> {
-                self::begin::<$Dialect>(self).await
-            }
-
-            async fn begin_for(
-                &self,
-                store: &$Store,
-                id: &idem_core::store::record::RecordId,
-            ) -> Result<Self::Transaction, idem_core::StoreError> {
-                self::begin_for(&store.0, self, id).await
-            }
-
-            async fn begin_claiming(
-                &self,
-                store: &$Store,
-                claim: &idem_core::store::record::Claim,
-            ) -> Result<
-                (Self::Transaction, Option<idem_core::store::record::Claimed>),
-                idem_core::StoreError,
-            > {
-                self::begin_claiming(&store.0, self, claim).await
-            }
-
-            async fn commit(transaction: Self::Transaction) -> Result<(), idem_core::StoreError> {
+            async fn commit(transaction: Self::Transaction) -> Result<(), StoreError> {
                 self::commit_all::<$Dialect>(transaction).await
             }
 
-            async fn roll_back(mut transaction: Self::Transaction) {
-                self::roll_back_all::<$Dialect>(&mut transaction).await;
-            }
-
-            fn is_conflict(error: &(dyn std::error::Error + 'static)) -> bool {
+            fn is_conflict(error: &(dyn StdError + 'static)) -> bool {
                 self::is_conflict::<$Dialect>(error)
             }
         }

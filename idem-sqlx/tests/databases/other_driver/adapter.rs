@@ -14,7 +14,7 @@ use idem_core::store::record::{
     RecordId,
 };
 use idem_core::store::wire::{self, Parsed};
-use idem_core::store::{Transaction, Transactions};
+use idem_core::store::{Began, Opened, OwnRow, RowOwner, Transaction, Transactions, Wish};
 use idem_core::{CodecId, Fingerprint, RecordInfo, StoreError, StoreErrorKind};
 use idem_sqlx::PostgresStore;
 use tokio_postgres::error::{DbError, SqlState};
@@ -200,6 +200,9 @@ impl<C: GenericClient + Send + Sync> Transaction<PostgresStore> for Tx<C> {
     }
 
     async fn roll_back(&mut self) -> Result<(), StoreError> {
+        if self.depth == 0 {
+            return self.run("ROLLBACK").await;
+        }
         let name = format!("idem_{}", self.depth - 1);
         self.run(&format!(
             "ROLLBACK TO SAVEPOINT {name}; RELEASE SAVEPOINT {name}"
@@ -234,7 +237,7 @@ impl<C: GenericClient + Send + Sync> Transaction<PostgresStore> for Tx<C> {
         _: &PostgresStore,
         claim: &Claim,
         wait: Duration,
-    ) -> Result<Claimed, StoreError> {
+    ) -> Result<Began<OwnRow>, StoreError> {
         // Zero would be no limit, and less than asked for would end the wait before the caller's
         // does. After an error, the roll-back restores it.
         let limit = format!(
@@ -256,7 +259,7 @@ impl<C: GenericClient + Send + Sync> Transaction<PostgresStore> for Tx<C> {
                 .await
                 .map_err(failed)?;
         }
-        Ok(claimed)
+        Ok(claimed.into())
     }
 
     async fn inspect(
@@ -275,6 +278,7 @@ impl<C: GenericClient + Send + Sync> Transaction<PostgresStore> for Tx<C> {
         &mut self,
         _: &PostgresStore,
         commit: &Commit,
+        _: RowOwner,
     ) -> Result<Ownership, StoreError> {
         let held = InFlight::new(
             commit.owner,
@@ -345,19 +349,21 @@ pub(super) struct Connecting(pub(super) Config);
 impl Transactions<PostgresStore> for Connecting {
     type Transaction = Tx<Client>;
 
-    async fn begin(&self) -> Result<Tx<Client>, StoreError> {
+    /// The claim of a wish follows: there is no message that has both.
+    async fn begin(
+        &self,
+        _: Option<&Wish<'_, PostgresStore>>,
+    ) -> Result<Began<Opened<Tx<Client>>>, StoreError> {
         let (client, connection) = self.0.connect(NoTls).await.map_err(failed)?;
         tokio::spawn(connection);
         client.batch_execute("BEGIN").await.map_err(failed)?;
-        Ok(Tx::new(client))
+        let transaction = Tx::new(client);
+        let row = None;
+        Ok(Began::Owner(Opened { transaction, row }))
     }
 
     async fn commit(transaction: Tx<Client>) -> Result<(), StoreError> {
         transaction.run("COMMIT").await
-    }
-
-    async fn roll_back(transaction: Tx<Client>) {
-        let _ = transaction.run("ROLLBACK").await;
     }
 
     fn is_conflict(error: &(dyn StdError + 'static)) -> bool {

@@ -4,9 +4,9 @@ mod adapter;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use idem_core::store::record::{Claim, Claimed, Owner, RecordId, Release, ReleaseTo};
+use idem_core::store::record::{Claim, Owner, RecordId, Release, ReleaseTo};
 use idem_core::store::{
-    Store, Transaction, TransactionAddress, Transactions, Written, collect_kept_errors,
+    Began, Store, Transaction, TransactionAddress, Transactions, Written, collect_kept_errors,
 };
 use idem_core::{Error, Idempotency, Key, RecordState};
 use idem_sqlx::PostgresStore;
@@ -35,6 +35,11 @@ async fn on(database: &Database<PostgresServer>) -> (Config, Client, Idempotency
     tokio::spawn(connection);
     client.batch_execute(crate::pools::CREATE).await.unwrap();
     (config, client, Idempotency::new(store))
+}
+
+async fn begin(connecting: &Connecting) -> Tx<Client> {
+    let began = connecting.begin(None).await.unwrap();
+    began.without_claim().unwrap()
 }
 
 async fn write<C: GenericClient + Sync>(tx: &Tx<C>, name: &str) -> Result<u32, Failed> {
@@ -197,7 +202,7 @@ async fn another_driver_records_the_kept_errors_of_a_transaction_that_it_rolls_b
     let operation = |key: &'static str| idempotency.operation("other").key(key).errors(action);
     let runs = AtomicU32::new(0);
 
-    let mut tx = connecting.begin().await.unwrap();
+    let mut tx = begin(&connecting).await;
     let address = TransactionAddress::of(&tx);
     let body = async {
         write(&tx, "collected, before").await?;
@@ -210,20 +215,20 @@ async fn another_driver_records_the_kept_errors_of_a_transaction_that_it_rolls_b
     };
     let (declined, kept) = collect_kept_errors(address, body).await;
     assert!(matches!(declined, Err(Failed::Declined)));
-    <Connecting as Transactions<PostgresStore>>::roll_back(tx).await;
+    tx.roll_back().await.unwrap();
     let [record] = &kept[..] else {
         panic!("{kept:?}")
     };
     assert_eq!(record.id().operation(), "other");
     for answer in [Written::Recorded, Written::KeyTaken] {
-        let mut tx = connecting.begin().await.unwrap();
+        let mut tx = begin(&connecting).await;
         assert_eq!(record.write_in(&mut tx).await.unwrap(), answer);
         <Connecting as Transactions<PostgresStore>>::commit(tx)
             .await
             .unwrap();
     }
 
-    let mut tx = connecting.begin().await.unwrap();
+    let mut tx = begin(&connecting).await;
     let again = operation("collected").run_in(&mut tx, async |tx| {
         runs.fetch_add(1, Ordering::Relaxed);
         write(tx, "collected").await
@@ -281,7 +286,7 @@ async fn claimed_run(
     let mut tx = Tx::new(client.transaction().await.unwrap());
     let before = tx.inspect(store, &claim.id).await.unwrap().unwrap();
     let claimed = tx.claim(store, claim, LONG).await.unwrap();
-    assert!(matches!(claimed, Claimed::Owned { .. }), "{claimed:?}");
+    assert!(matches!(claimed, Began::Owner(_)), "{claimed:?}");
     let seen = tx.inspect(store, &claim.id).await.unwrap().unwrap();
     assert_eq!((seen.state, seen.run), (RecordState::InFlight, before.run));
     tx.client.commit().await.unwrap();

@@ -4,31 +4,16 @@
 
 use std::pin::pin;
 
-use crate::call::body;
-use crate::call::holder::unstopped;
-use crate::call::judge::{StepLeft, TryEnd};
-use crate::call::open_transaction::{OpenTransaction, TransactionClaim, TransactionStart};
-use crate::call::owned::{ERROR_KEPT, EXECUTED, RELEASED};
-use crate::call::recorded::Recorded;
-use crate::call::report::NOT_RECORDED;
-use crate::call::transaction_body::Body;
-use crate::error::Error;
-use crate::observe::{BodyWatch, Event, catch_user_panic};
+use crate::adapter::catch_user_panic;
+use crate::adapter::engine::{
+    BodyWatch, ERROR_KEPT, EXECUTED, Event, NOT_RECORDED, RELEASED, STORE_FAILED, StepLeft, TryEnd,
+    UNREADABLE, body, unstopped,
+};
+use crate::layers::transactions::bodies::Body;
+use crate::layers::transactions::driver::Transaction;
+use crate::layers::transactions::open::{ClaimedRow, OpenTransaction};
 use crate::record::Owner;
-use crate::runtime::rejected::{Rejected, STORE_FAILED, UNREADABLE};
-use crate::store::{Store, Transaction};
-use crate::task::current::Call;
-
-/// The claim of a record after the body, in observe mode.
-pub(super) enum ClaimAfterBody {
-    Owned {
-        attempt: u64,
-        owner: Owner,
-    },
-    /// Another call owns the record, which was reported.
-    Other,
-    Failed(Error),
-}
+use crate::{Call, Error, Recorded, Store};
 
 impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
     /// Runs the body in the transaction. If the future is dropped, the event reports a call that was
@@ -85,79 +70,66 @@ impl<X: Transaction<S>, S: Store> OpenTransaction<'_, X, S> {
     }
 
     /// Claims the key after the body, without a wait (observe mode). Whoever ends the transaction
-    /// decides about the body's rows, except that those of a kept error are rolled back.
+    /// decides about the body's rows, except that those of a kept error are rolled back. `None`:
+    /// another call owns the record, which was reported.
     pub(super) async fn claim_after_body(
         &mut self,
         store: &S,
         keeps_error: bool,
         decode: impl Fn(&Recorded),
-    ) -> ClaimAfterBody {
-        let prepared = if keeps_error && self.depth > 0 {
-            self.roll_back_body().await
+    ) -> Result<Option<ClaimedRow>, Error> {
+        if keeps_error && self.depth > 0 {
+            self.roll_back_body().await?;
         } else {
-            self.release_all().await
-        };
-        if let Err(error) = prepared {
-            return ClaimAfterBody::Failed(error);
+            self.release_all().await?;
         }
-        let runtime = self.runtime;
-        let request = self.request;
-        match self.claim(store, TransactionStart::OF_CALLER).await {
-            Ok(TransactionClaim::Owner(claimed)) => ClaimAfterBody::Owned {
-                attempt: claimed.attempt,
-                owner: claimed.owner,
-            },
-            Ok(TransactionClaim::Met(lease, _)) => {
-                ClaimAfterBody::Failed(runtime.reject(request, Rejected::InFlight(lease)))
-            }
-            Ok(TransactionClaim::Replay(recorded)) => {
+        let error = match self.claim(store).await {
+            Ok(claimed) => return Ok(Some(claimed)),
+            Err(Ok(recorded)) => {
                 catch_user_panic(|| decode(&recorded));
-                ClaimAfterBody::Other
+                return Ok(None);
             }
-            Err(error) => {
-                let would = match error {
-                    Error::Store { .. } => Some(STORE_FAILED),
-                    Error::Codec { .. } => Some(UNREADABLE),
-                    // It was reported already.
-                    _ => None,
-                };
-                if let Some(would) = would {
-                    runtime.reporter(request).decided(would, &request.id, 0);
-                }
-                ClaimAfterBody::Failed(error)
-            }
+            Err(Err(error)) => error,
+        };
+        let would = match error {
+            Error::Store { .. } => Some(STORE_FAILED),
+            Error::Codec { .. } => Some(UNREADABLE),
+            // It was reported already.
+            _ => None,
+        };
+        if let Some(would) = would {
+            let reporter = self.runtime.reporter(self.request);
+            reporter.decided(would, &self.request.id, 0);
         }
+        Err(error)
     }
 
     /// Does to a record that was claimed after the body what a guarded call would have done.
     pub(super) async fn carry_out_observed(
         &mut self,
         store: &S,
-        claimed: Option<ClaimAfterBody>,
+        claimed: Result<Option<ClaimedRow>, Error>,
         pending: Option<StepLeft>,
     ) -> Result<(), Error> {
         let result = match (claimed, pending) {
-            (
-                Some(ClaimAfterBody::Owned { attempt, owner }),
-                Some(StepLeft::Commit { outcome, kept_for }),
-            ) => {
+            (Ok(Some(ClaimedRow { owner, row })), Some(StepLeft::Commit { outcome, kept_for })) => {
                 let is_error = outcome.as_ref().is_some_and(|outcome| outcome.is_error);
-                let commit = self.request.commit(owner, attempt, outcome, kept_for);
+                let commit = self.request.commit(owner, row.attempt, outcome, kept_for);
                 let committed = self.commit(store, &commit).await;
                 let event = match &committed {
                     Ok(()) => event_on(is_error),
                     Err(_) => NOT_RECORDED,
                 };
-                self.report(event, attempt, None);
+                self.report(event, row.attempt, None);
                 committed
             }
-            (Some(ClaimAfterBody::Owned { attempt, .. }), _) => {
+            (Ok(Some(claimed)), _) => {
                 self.roll_back().await;
-                self.report(RELEASED, attempt, None);
+                self.report(RELEASED, claimed.row.attempt, None);
                 Ok(())
             }
-            (Some(ClaimAfterBody::Failed(error)), _) => Err(error),
-            (Some(ClaimAfterBody::Other) | None, _) => Ok(()),
+            (Ok(None), _) => Ok(()),
+            (Err(error), _) => Err(error),
         };
         // If the transaction is lost, its caller must not believe that it was committed. Any other
         // failure of `idem` changes nothing in observe mode.

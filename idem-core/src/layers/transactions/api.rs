@@ -4,17 +4,15 @@ use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 
-use super::{Errors, Operation};
-use crate::call::judge::Handling;
-use crate::call::keeping::Policy;
-use crate::call::transaction::{InTransaction, sources};
-use crate::call::transaction_body::{
+use crate::adapter::engine::{Handling, Policy};
+use crate::api::operation::{Errors, Operation};
+use crate::bounds::Action;
+use crate::layers::transactions::bodies::{
     AnyThread, AnyThreadOnce, OneThread, OneThreadOnce, RunsAgain, TransactionBody,
 };
-use crate::error::Error;
-use crate::outcome::{Outcome, Storable};
-use crate::policy::errors::{Action, ErrorAction};
-use crate::store::{Store, Transaction, Transactions};
+use crate::layers::transactions::call::{InTransaction, sources};
+use crate::layers::transactions::driver::{Transaction, Transactions};
+use crate::{Error, ErrorAction, Outcome, Storable, Store};
 
 /// The policy for errors in a transaction, or `()` for none. A policy is `Send` and `Sync`, also
 /// for a body that is not.
@@ -89,14 +87,8 @@ impl<'a, P> Operation<'a, (), P> {
     {
         let prepared = self.draft.prepare();
         let handling = Handling::of::<Via>(self.policy.into_policy());
-        async move {
-            let call = InTransaction {
-                prepared: &prepared,
-                handling,
-                store: PhantomData,
-            };
-            call.run_in(tx, AnyThreadOnce(Some(body))).await
-        }
+        let call = InTransaction::new(prepared, handling);
+        async move { call.run_in(tx, AnyThreadOnce(Some(body))).await }
     }
 
     /// As [`run_in`](Self::run_in), for a body that holds values that are not `Send`. Its future
@@ -124,14 +116,8 @@ impl<'a, P> Operation<'a, (), P> {
     {
         let prepared = self.draft.prepare();
         let handling = Handling::of::<Via>(self.policy.into_policy());
-        async move {
-            let call = InTransaction {
-                prepared: &prepared,
-                handling,
-                store: PhantomData,
-            };
-            call.run_in(tx, OneThreadOnce(Some(body))).await
-        }
+        let call = InTransaction::new(prepared, handling);
+        async move { call.run_in(tx, OneThreadOnce(Some(body))).await }
     }
 
     /// Begins a transaction, runs the body in it and commits; or returns the recorded outcome of an
@@ -273,14 +259,8 @@ impl<P, E, W: Fn(&E) -> bool> RerunWhen<'_, P, E, W> {
         } = self;
         let prepared = draft.prepare();
         let handling = Handling::of::<Via>(policy.into_policy());
-        async move {
-            let call = InTransaction {
-                prepared: &prepared,
-                handling,
-                store: PhantomData,
-            };
-            call.run(begins, AnyThread(body), when).await
-        }
+        let call = InTransaction::new(prepared, handling);
+        async move { call.run(begins, AnyThread(body), when).await }
     }
 
     /// As [`Operation::transaction_local`].
@@ -312,14 +292,8 @@ impl<P, E, W: Fn(&E) -> bool> RerunWhen<'_, P, E, W> {
         } = self;
         let prepared = draft.prepare();
         let handling = Handling::of::<Via>(policy.into_policy());
-        async move {
-            let call = InTransaction {
-                prepared: &prepared,
-                handling,
-                store: PhantomData,
-            };
-            call.run(begins, OneThread(body), when).await
-        }
+        let call = InTransaction::new(prepared, handling);
+        async move { call.run(begins, OneThread(body), when).await }
     }
 }
 

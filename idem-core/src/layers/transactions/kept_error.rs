@@ -5,10 +5,12 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{AnyStore, RunEnd, Store, Transaction};
-use crate::base::clock;
-use crate::error::{StoreError, StoreErrorKind};
-use crate::record::{Claim, Claimed, Commit, Ownership, RecordId};
+use crate::adapter::engine::{RunEnd, clock};
+use crate::layers::transactions::driver::{Began, OwnRow, RowOwner, Transaction};
+use crate::layers::transactions::run_end::write_run_end;
+use crate::record::{Claim, Commit, Ownership, RecordId};
+use crate::store::{AnyStore, Store};
+use crate::{StoreError, StoreErrorKind};
 
 tokio::task_local! {
     /// The innermost transaction whose kept errors are collected.
@@ -83,21 +85,22 @@ pub enum Written {
 ///     pool: &B,
 ///     body: impl AsyncFnOnce(&mut B::Transaction) -> Result<T, E>,
 /// ) -> Result<T, E> {
-///     let mut tx = pool.begin().await?;
+///     let mut tx = pool.begin(None).await?.without_claim()?;
 ///     let address = TransactionAddress::of(&tx);
 ///     let (result, kept) = collect_kept_errors(address, body(&mut tx)).await;
 ///     if result.is_ok() {
 ///         B::commit(tx).await?;
 ///         return result;
 ///     }
-///     B::roll_back(tx).await;
+///     let _ = tx.roll_back().await;
+///     drop(tx);
 ///     if kept.is_empty() {
 ///         return result;
 ///     }
-///     let mut tx = pool.begin().await?;
+///     let mut tx = pool.begin(None).await?.without_claim()?;
 ///     for record in &kept {
 ///         if record.write_in(&mut tx).await? == Written::KeyTaken {
-///             B::roll_back(tx).await;
+///             let _ = tx.roll_back().await;
 ///             let taken =
 ///                 StoreError::new(StoreErrorKind::Conflict, "the key is taken: run again");
 ///             return Err(taken.into());
@@ -164,16 +167,16 @@ impl KeptRecord {
         };
         match tx.claim(store, &claim, self.wait).await? {
             // The outcome may be bound to its attempt, as encryption does.
-            Claimed::Owned { attempt, .. } if attempt == self.commit.attempt => {}
+            Began::Owner(OwnRow { attempt, .. }) if attempt == self.commit.attempt => {}
             _ => return Ok(Written::KeyTaken),
         }
         let commit = Commit {
             owner,
             ..self.commit.clone()
         };
-        let mut written = tx.commit(store, &commit).await?;
+        let mut written = tx.commit(store, &commit, RowOwner::Lease).await?;
         if let (Some(end), Ownership::Held) = (&self.run_end, written) {
-            written = end.write_in(tx, store, owner).await?;
+            written = write_run_end(end, tx, store, owner).await?;
         }
         match written {
             Ownership::Held => Ok(Written::Recorded),
