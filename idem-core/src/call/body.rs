@@ -79,3 +79,56 @@ impl<F: Future> Future for RunningBody<'_, F> {
         Poll::Ready(end)
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+mod tests {
+    use std::pin::pin;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::base::clock;
+    use crate::encoding::key::Key;
+    use crate::record::{Owner, RecordId};
+
+    #[derive(Clone, Copy)]
+    enum Does {
+        Returns,
+        Panics,
+        Waits,
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_is_dropped_when_it_has_ended_or_must_stop_and_is_woken_for_that_only_if_it_waits()
+     {
+        let id = RecordId::new("orders", &Key::encode("1").unwrap()).unwrap();
+        let length = Duration::from_secs(10);
+        let times = (length, length * 2);
+        let term = Term::new(id, Owner::generate(), 1, times, clock::now());
+        for does in [Does::Returns, Does::Panics, Does::Waits] {
+            let mut body = pin!(Some(async move {
+                match does {
+                    Does::Returns => {}
+                    Does::Panics => panic!("the body"),
+                    Does::Waits => std::future::pending().await,
+                }
+            }));
+            {
+                let mut running = run(Some(&term), body.as_mut());
+                let exit = (&mut running).now_or_never();
+                assert_eq!(running.lost.is_some(), matches!(does, Does::Waits));
+                let exit = match exit {
+                    Some(exit) => exit,
+                    None => running.await,
+                };
+                assert!(matches!(
+                    (does, exit),
+                    (Does::Returns, BodyExit::Returned(()))
+                        | (Does::Panics, BodyExit::Panicked(_))
+                        | (Does::Waits, BodyExit::Lost)
+                ));
+            }
+            assert!(body.is_none());
+        }
+    }
+}

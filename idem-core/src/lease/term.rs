@@ -400,6 +400,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_renewal_that_is_refused_after_the_commit_loses_nothing() {
+        let lease = term(Duration::from_secs(10));
+        lease.end();
+        lease.mark_lost();
+        assert!(!lease.is_lost());
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(!lease.is_lost());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_renewal_that_failed_is_due_again_after_a_twentieth_of_the_lease() {
         let lease = term(Duration::from_secs(20));
         let deadline = clock::after(clock::now(), Duration::from_secs(18));

@@ -1,6 +1,11 @@
 //! Which leases a keeper looks at and renews, when, and how long it is there.
 
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::NoSubscriber;
+use tracing::{Dispatch, Event, Metadata, Subscriber};
 
 use super::*;
 use crate::encoding::key::Key;
@@ -244,6 +249,52 @@ async fn p1_renewals_that_fail_are_sent_again_until_one_is_confirmed() {
         tokio::time::sleep(SECOND * 12).await;
         assert!(!lease.term.is_lost() && store.0.2.load(Ordering::SeqCst) == 0);
     }
+}
+
+/// Looks at some leases at each event.
+struct Looks {
+    leases: [Arc<Term>; 2],
+    /// How often the next renewals of all of them were planned, and how often they were not.
+    planned: Arc<[AtomicUsize; 2]>,
+}
+
+impl Subscriber for Looks {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, _: &Event<'_>) {
+        let is_due = |lease: &Arc<Term>| lease.renewal_due() <= clock::now();
+        let is_late = self.leases.iter().any(is_due);
+        self.planned[usize::from(is_late)].fetch_add(1, Ordering::SeqCst);
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// The application may take its time with an event.
+#[tokio::test(start_paused = true)]
+async fn p1_all_leases_of_a_batch_are_updated_before_the_application_hears_of_any() {
+    // With one subscriber, a thread without any could decide that nobody wants the event.
+    static ANOTHER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
+    LazyLock::force(&ANOTHER);
+    let store = Renews::default();
+    let keepers = store.keepers();
+    let leases = [(); 2].map(|()| keepers.enrol(term(SECOND * 3)));
+    let planned = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+    let looks = Looks {
+        leases: leases.each_ref().map(|lease| lease.term.clone()),
+        planned: planned.clone(),
+    };
+    let _looking = tracing::subscriber::set_default(looks);
+    store.0.2.store(1, Ordering::SeqCst);
+    tokio::time::sleep(SECOND * 2).await;
+    let planned = planned.each_ref().map(|count| count.load(Ordering::SeqCst));
+    assert_eq!(planned, [2, 0]);
 }
 
 #[tokio::test(start_paused = true)]
