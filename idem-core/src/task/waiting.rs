@@ -23,3 +23,27 @@ pub(crate) fn bounded_wait(wait: Duration) -> Duration {
         _ => wait,
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+    use crate::runtime::handle::Idempotency;
+    use crate::store::MemoryStore;
+
+    #[tokio::test]
+    async fn a_limit_shortens_the_waits_of_its_task_but_not_those_inside_of_a_body() {
+        const LONG: Duration = Duration::from_secs(30);
+        const SHORT: Duration = Duration::from_secs(1);
+        let idempotency = Idempotency::new(MemoryStore::new());
+        let limited = waiting_at_most(SHORT, async {
+            let body = async || Ok::<_, Error>(bounded_wait(LONG) == LONG);
+            let inside = idempotency.operation("orders").key("k").run(body).await;
+            assert!(inside.unwrap().into_inner());
+            (bounded_wait(LONG), bounded_wait(SHORT / 2))
+        });
+        assert_eq!(limited.await, (SHORT, SHORT / 2));
+        assert_eq!(bounded_wait(LONG), LONG);
+    }
+}

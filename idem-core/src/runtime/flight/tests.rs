@@ -172,6 +172,24 @@ async fn that_another_call_got_no_answer_ends_a_claim_and_is_no_news_of_that_cla
     assert_eq!(slow.flight.lock().sent, sent);
 }
 
+/// The store may have accepted it: dropping it would undo that, and the other answer may be about
+/// this very claim.
+#[tokio::test(start_paused = true)]
+async fn that_the_store_answered_another_call_ends_no_claim() {
+    for why in [Rejected::InFlight(Held::new(1, HOUR)), Rejected::Done] {
+        let flights = Arc::new(Flights::new());
+        let slow = seat(&flights, 1);
+        let mut other = seat(&flights, 1);
+        let mut asks = pin!(slow.while_asking(tokio::time::sleep(HOUR)));
+        assert!(asks.as_mut().now_or_never().is_none());
+        tokio::time::advance(PATIENCE).await;
+        assert!(matches!(other.look(None), Ok(Turn::Ask)));
+        other.share(why);
+        assert!(asks.as_mut().now_or_never().is_none());
+        assert!(asks.await.is_ok());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waits_for_an_owner_hears_at_once_that_it_sends_its_commit() {
     let flights = Arc::new(Flights::new());
