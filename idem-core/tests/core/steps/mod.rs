@@ -153,6 +153,16 @@ async fn a_body_that_failed_goes_on_after_its_finished_steps() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_kept_error_is_an_outcome_after_which_the_steps_are_removed() {
+    let world = World::new();
+    let keeping = world.order().errors(|_: &Failure| ErrorAction::Keep);
+    let kept = keeping.run(|| world.place(true)).await;
+    assert_eq!(kept.unwrap_err(), Failure::Down);
+    world.idempotency.shutdown(DAY).await.unwrap();
+    assert_eq!(world.steps().await, [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_body_that_is_retried_in_place_begins_anew_and_its_finished_steps_are_replayed() {
     let world = World::new();
     let tries = AtomicU32::new(0);
