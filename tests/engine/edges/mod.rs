@@ -1,7 +1,9 @@
 //! The edges of the promises: schedules that broke an earlier state of the engine, over
 //! `MemoryStore`. Names begin with the promise.
 
+mod claims;
 mod combinations;
+mod in_transaction;
 mod reconcile;
 mod runtimes;
 mod settings;

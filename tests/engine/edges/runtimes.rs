@@ -10,8 +10,8 @@ use idem::record::{
     Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, Release, Removed, Renewal,
 };
 use idem::{
-    Error, Idempotency, InFlight, MemoryStore, RecordInfo, RecordState, Store, StoreError,
-    StoreErrorKind,
+    Error, Idempotency, InFlight, MemoryStore, MissingKey, RecordInfo, RecordState, Store,
+    StoreError, StoreErrorKind,
 };
 use idem_testkit::{Fault, FaultStore, Step};
 use tokio::sync::Notify;
@@ -167,6 +167,62 @@ fn paused() -> tokio::runtime::Runtime {
         .start_paused(true)
         .build()
         .unwrap()
+}
+
+/// The first claim on a tokio runtime starts the keeper there. A task that is spawned by the thread
+/// of the body waits for that thread.
+#[test]
+fn p1_the_first_body_of_a_tokio_runtime_blocks_its_thread_and_its_lease_is_renewed() {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(2).enable_all().build().unwrap();
+    let (idempotency, faults) = faulty(&MemoryStore::new());
+    let body = async move || {
+        for _ in 0..1_000 {
+            if faults.calls(Step::Renew) >= 2 {
+                return Res::Ok(7);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("it is not renewed")
+    };
+    let call = idempotency.operation("edges").key("blocks");
+    let call = runtime.spawn(call.lease(LEASE * 3).run(body));
+    let outcome = runtime.block_on(call).unwrap();
+    assert_eq!(outcome.unwrap().into_inner(), 7);
+}
+
+#[test]
+fn p8_a_caller_whose_detached_body_ended_with_its_tokio_runtime_is_told_that_the_lease_is_lost() {
+    let stays = paused();
+    let idempotency = Idempotency::new(MemoryStore::new());
+    for key in ["k", ""] {
+        let ends = paused();
+        let (begun, begins) = tokio::sync::oneshot::channel();
+        let call = idempotency.operation("op").key(key);
+        let call = call
+            .missing_key(MissingKey::Run)
+            .run_detached(async move || {
+                begun.send(()).unwrap();
+                pending::<Res>().await
+            });
+        let mut call = Box::pin(call);
+        ends.block_on(async {
+            tokio::select! {
+                ended = &mut call => panic!("it never ends: {ended:?}"),
+                begun = begins => begun.unwrap(),
+            }
+        });
+        drop(ends);
+        let told = stays.block_on(async { tokio::time::timeout(LONG, call).await });
+        if key.is_empty() {
+            assert!(told.is_err(), "without a record nothing is known: {told:?}");
+        } else {
+            assert!(
+                matches!(told, Ok(Err(Error::LeaseLost { attempt: 1, .. }))),
+                "{told:?}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use futures_util::future::join3;
 use idem::{Error, Idempotency, MemoryStore};
+use idem_testkit::{Fault, FaultStore, Gate, Step};
 
 use super::{Res, TTL, is_unknown};
 
@@ -67,6 +69,62 @@ async fn a_subject_that_guesses_is_refused_until_the_window_is_over_and_nobody_e
         submit(&process, "forged", "mallory").await,
         Err(Error::Throttled { .. })
     ));
+}
+
+/// They share a claim, and each of them has guessed.
+#[tokio::test(start_paused = true)]
+async fn a_guess_is_counted_for_each_of_the_calls_that_send_it_at_once() {
+    let store = FaultStore::new(MemoryStore::new());
+    let faults = store.faults();
+    let builder = Idempotency::builder(store).limit_token_failures(3, WINDOW);
+    let process = builder.build();
+    let elsewhere = Idempotency::disabled().operation("t.guess");
+    let guess = elsewhere.issue("mallory", TTL).await.unwrap().to_string();
+    let gate = Gate::new();
+    faults.next(Step::Claim, Fault::HangReply(gate.clone()));
+    let submit = || submit(&process, &guess, "mallory");
+    let opened = async {
+        gate.reached().await;
+        gate.open();
+    };
+    let (answers, ()) = tokio::join!(join3(submit(), submit(), submit()), opened);
+    let answers = [answers.0, answers.1, answers.2];
+    assert!(answers.iter().all(is_unknown), "{answers:?}");
+    assert_eq!(
+        faults.calls(Step::Claim),
+        2,
+        "the third waits for the second"
+    );
+    let refused = submit().await;
+    assert!(
+        matches!(refused, Err(Error::Throttled { .. })),
+        "{refused:?}"
+    );
+}
+
+/// Neither asks the store.
+#[tokio::test(start_paused = true)]
+async fn a_subject_that_is_refused_gets_no_answer_that_this_process_remembers() {
+    let store = FaultStore::new(MemoryStore::new());
+    let faults = store.faults();
+    let process = Idempotency::builder(store)
+        .limit_token_failures(3, WINDOW)
+        .local_cache(10)
+        .build();
+    let issuing = process.operation("t.guess");
+    let token = issuing.issue("ada", TTL).await.unwrap().to_string();
+    for _ in 0..2 {
+        assert_eq!(submit(&process, &token, "ada").await.unwrap(), 1);
+    }
+    for _ in 0..3 {
+        assert!(is_unknown(&submit(&process, "forged", "ada").await));
+    }
+    let refused = submit(&process, &token, "ada").await;
+    assert!(
+        matches!(refused, Err(Error::Throttled { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(faults.calls(Step::Claim), 1);
 }
 
 #[tokio::test(start_paused = true)]
