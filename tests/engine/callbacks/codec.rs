@@ -1,7 +1,7 @@
 //! A codec that panics.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 
 use idem::store::{Codec, CodecContext, CodecFailure, CodecId};
 use idem::{Begin, Error, Idempotency, MemoryStore, RecordState, erased_serde};
@@ -117,4 +117,74 @@ async fn p9_a_codec_that_panics_loses_no_record_of_work_that_is_done() {
         call("settled").run(unreachable).await.unwrap().into_inner(),
         3
     );
+}
+
+/// Writes JSON, and fails for one attempt.
+#[derive(Clone, Default)]
+struct FailsFor {
+    attempt: Arc<AtomicU64>,
+    /// The attempts whose outcomes were to be written.
+    seen: Arc<Mutex<Vec<u64>>>,
+}
+
+impl Codec for FailsFor {
+    fn id(&self) -> CodecId {
+        CodecId::parse(b"fails").unwrap()
+    }
+
+    fn encode(
+        &self,
+        context: CodecContext<'_>,
+        value: &dyn erased_serde::Serialize,
+    ) -> Result<Vec<u8>, CodecFailure> {
+        let attempt = context.attempt();
+        self.seen.lock().unwrap().push(attempt);
+        if attempt == self.attempt.load(SeqCst) {
+            return Err("there is no key for this attempt".into());
+        }
+        Ok(serde_json::to_vec(value)?)
+    }
+
+    fn decode(
+        &self,
+        _: CodecContext<'_>,
+        bytes: &[u8],
+        read: &mut dyn FnMut(
+            &mut dyn erased_serde::Deserializer<'_>,
+        ) -> Result<(), erased_serde::Error>,
+    ) -> Result<(), CodecFailure> {
+        let mut json = serde_json::Deserializer::from_slice(bytes);
+        Ok(read(&mut <dyn erased_serde::Deserializer<'_>>::erase(
+            &mut json,
+        ))?)
+    }
+}
+
+/// The attempt is known only once the key is claimed.
+#[tokio::test(start_paused = true)]
+async fn p5_what_is_settled_is_written_before_the_claim_and_for_the_attempt_and_else_stays_abandoned()
+ {
+    let codec = FailsFor::default();
+    let idempotency = Idempotency::builder(MemoryStore::new())
+        .codec(codec.clone())
+        .build();
+    let call = || {
+        let call = idempotency.operation("callbacks.settled").key("k");
+        call.lease(LEASE)
+    };
+    drop(call().begin().await.unwrap());
+    tokio::time::sleep(LEASE).await;
+    for (fails_for, attempt) in [(1, 1), (2, 2)] {
+        codec.attempt.store(fails_for, SeqCst);
+        let failed = call().settle(&3).await;
+        assert!(matches!(failed, Err(Error::Config { .. })), "{failed:?}");
+        // At once: the lease of the operator is not waited for.
+        let found = call().inspect().await.unwrap().unwrap();
+        assert_eq!(
+            (found.state, found.attempt),
+            (RecordState::Abandoned, attempt)
+        );
+    }
+    call().settle(&3).await.unwrap();
+    assert_eq!(*codec.seen.lock().unwrap(), [1, 1, 2, 1, 3]);
 }

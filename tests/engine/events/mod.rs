@@ -398,6 +398,34 @@ async fn p12_a_release_whose_caller_goes_away_is_not_called_refused_although_the
 }
 
 #[tokio::test(start_paused = true)]
+async fn p12_a_release_whose_reply_was_lost_is_not_called_refused_although_the_key_has_a_new_owner()
+{
+    let log = Log::default();
+    let _logging = crate::support::events::logging(log.clone());
+    let world = World::memory();
+    let (builder, faults) = world.faulty().await;
+    let other = world.process().await;
+    let idempotency = builder.build();
+    let again = Gate::new();
+    faults.next(Step::Release, Fault::LoseReply);
+    faults.next(Step::Release, Fault::Hang(again.clone()));
+    let call = idempotency.operation("events.lost").key("k");
+    call.run(async || Err::<u32, Failure>(Failure::Declined))
+        .await
+        .unwrap_err();
+    again.reached().await;
+    let next = other.operation("events.lost").key("k").begin();
+    let next = next.await.unwrap();
+    assert!(matches!(next, idem::Begin::Execute(_)), "it was released");
+    again.open();
+    idempotency.shutdown(LONG).await.unwrap();
+    assert_eq!(
+        log.decisions(),
+        logged(&[(Level::WARN, "release_delayed"), (Level::DEBUG, "released")])
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn p12_a_release_that_the_store_has_carried_out_twice_is_not_called_refused() {
     let log = Log::default();
     let _logging = crate::support::events::logging(log.clone());

@@ -356,6 +356,59 @@ async fn errors_of_an_observing_owner_are_kept_and_tried_again_as_its_policy_say
     assert_eq!(kept.decode_error::<Told>().unwrap(), Told(3));
 }
 
+/// The observing call runs its body, so there is no error of idem that the error around it may hold.
+#[tokio::test(start_paused = true)]
+async fn p6_an_outcome_that_an_observing_call_cannot_read_keeps_no_error_from_being_kept() {
+    let idempotency = Idempotency::new(MemoryStore::new());
+    let inner = || idempotency.operation("observe.inner").key("k").observe();
+    inner().run(async || Res::Ok(1)).await.unwrap();
+    for told in [1, 2] {
+        let outer = idempotency.operation("observe.outer").key("k");
+        let failed = outer.errors(|_: &Told| ErrorAction::Keep).run(async || {
+            let text = inner().run(async || Ok::<_, Error>("text".to_owned()));
+            assert_eq!(text.await.unwrap().into_inner(), "text");
+            Err::<u32, _>(Told(told))
+        });
+        assert_eq!(failed.await.unwrap_err(), Told(1));
+    }
+}
+
+/// Of a guarded call, only the store can say whether its token was issued.
+#[tokio::test(start_paused = true)]
+async fn an_observing_call_with_a_token_runs_without_the_store_as_any_other() {
+    let log = Log::default();
+    let _logging = crate::support::events::logging(log.clone());
+    let (builder, faults) = World::memory().faulty().await;
+    let observing = builder.observe().store_failure(StoreFailure::Run).build();
+    let operation = || observing.operation("observe.token");
+    let token = operation().issue("jane", LONG).await.unwrap();
+    log.decisions();
+    faults.always(Step::Claim, Fault::Refuse);
+    let call = operation().token(&token, "jane");
+    call.run(async || Res::Ok(1)).await.unwrap();
+    let said = [
+        (Level::WARN, "store_failed"),
+        (Level::WARN, "ran_unguarded"),
+    ];
+    assert_eq!(log.decisions(), logged(&said));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_observing_owner_that_lost_its_lease_between_two_tries_is_tried_again() {
+    let (builder, faults) = World::memory().faulty().await;
+    let observing = builder.lease(LEASE).observe().build();
+    faults.always(Step::Renew, Fault::LoseRequest);
+    let tries = AtomicU32::new(0);
+    let retry = Retry::new(1).backoff(LONG).max_backoff(LONG);
+    let call = observing.operation("observe.pause").key("k");
+    let call = call.errors(move |_: &Told| ErrorAction::Retry(retry));
+    let ran = call.run(async || match tries.fetch_add(1, Ordering::SeqCst) {
+        0 => Err(Told(1)),
+        tries => Ok(tries),
+    });
+    assert_eq!(ran.await.unwrap().into_inner(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_observing_call_by_hand_always_has_a_lease() {
     let idempotency = Idempotency::builder(MemoryStore::new()).build();

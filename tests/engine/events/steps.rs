@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use idem::{
-    Begin, Codec, CodecContext, CodecFailure, CodecId, Error, InFlight, Lease, RecordState,
-    erased_serde,
+    Begin, Codec, CodecContext, CodecFailure, CodecId, Error, InFlight, Lease, RecordState, Retry,
+    UnkeptAction, erased_serde,
 };
 use idem::{Operation, StoreErrorKind};
 use idem_testkit::{Fault, Gate, Step};
@@ -176,6 +176,67 @@ async fn p9_a_commit_that_keeps_failing_is_tried_ever_more_seldom_and_given_up_a
     assert!((8..=15).contains(&tries), "{tries} tries");
 }
 
+/// After its lease, the key is free without it.
+#[tokio::test(start_paused = true)]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "it looks how long the tries went on"
+)]
+async fn p9_a_release_that_keeps_failing_is_tried_for_one_lease_which_is_not_renewed() {
+    let log = Log::default();
+    let _logging = crate::support::events::logging(log.clone());
+    let (builder, faults) = World::memory().faulty().await;
+    let idempotency = builder.lease(LEASE).build();
+    faults.always(Step::Release, Fault::LoseRequest);
+    let began = tokio::time::Instant::now();
+    idempotency
+        .operation("events.failing")
+        .key("k")
+        .run(async || Err::<u32, _>(Failure::Declined))
+        .await
+        .unwrap_err();
+    idempotency.shutdown(LONG).await.unwrap();
+    let took = began.elapsed();
+    // The last pause may go beyond it, and is a second at most.
+    assert!((LEASE..LEASE * 3).contains(&took), "{took:?}");
+    assert_eq!(
+        log.decisions(),
+        logged(&[
+            (Level::WARN, "release_delayed"),
+            (Level::WARN, "not_released")
+        ])
+    );
+    assert_eq!(faults.calls(Step::Renew), 0);
+}
+
+/// No body was cut, so the key is given up.
+#[tokio::test(start_paused = true)]
+async fn p12_a_lease_that_is_lost_between_two_tries_is_said() {
+    let log = Log::default();
+    let _logging = crate::support::events::logging(log.clone());
+    let (builder, faults) = World::memory().faulty().await;
+    let idempotency = builder.lease(LEASE).build();
+    faults.always(Step::Renew, Fault::LoseRequest);
+    let retry = Retry::new(1).backoff(LONG).max_backoff(LONG);
+    idempotency
+        .operation("events.pause")
+        .key("k")
+        .errors(move |_: &Failure| UnkeptAction::Retry(retry))
+        .run(async || Err::<u32, _>(Failure::Declined))
+        .await
+        .unwrap_err();
+    let mut said = log.decisions();
+    said.retain(|(_, decision)| decision != "renewal_failed");
+    assert_eq!(
+        said,
+        logged(&[
+            (Level::INFO, "retried"),
+            (Level::WARN, "lease_lost"),
+            (Level::INFO, "released")
+        ])
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn p9_of_a_commit_that_the_store_has_nobody_says_that_it_is_not_recorded() {
     let log = Log::default();
@@ -227,6 +288,39 @@ fn p9_a_commit_moves_from_one_ended_tokio_runtime_to_another_eight_times_and_is_
         assert!(moves < 20, "it moves for ever");
     }
     assert_eq!(moves, 8);
+}
+
+/// To move it, the thread would spawn a task while it unwinds.
+#[test]
+fn p9_a_commit_whose_tokio_runtime_ends_in_a_panic_is_given_up_although_there_is_another_one() {
+    let log = Log::default();
+    let _logging = crate::support::events::logging(log.clone());
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let stays = runtime();
+    let (builder, faults) = stays.block_on(World::memory().faulty());
+    let idempotency = builder.lease(LONG).build();
+    let call = |key: u32| idempotency.operation("events.unwinds").key(&key);
+    stays.block_on(call(0).run(async || Res::Ok(1))).unwrap();
+    faults.always(Step::Commit, Fault::LoseRequest);
+    log.decisions();
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let ends = runtime();
+        ends.block_on(call(1).run(async || Res::Ok(1))).unwrap();
+        panic!("the runtime is dropped while this unwinds");
+    }));
+    assert!(ended.is_err());
+    assert_eq!(
+        log.decisions(),
+        logged(&[
+            (Level::WARN, "commit_delayed"),
+            (Level::WARN, "not_recorded")
+        ])
+    );
 }
 
 /// Outcomes of 33 MiB.
