@@ -445,6 +445,40 @@ mod switches {
         assert_eq!(runs.total(), 0);
     }
 
+    /// As a key, and as what must be equal.
+    struct Panics;
+
+    impl KeyPart for Panics {
+        fn write_to(&self, _: &mut idem::KeyWriter<'_>) {
+            panic!("the key is computed")
+        }
+    }
+
+    impl Serialize for Panics {
+        fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+            panic!("the fingerprint is computed")
+        }
+    }
+
+    #[idempotent(key = part, fingerprint = part)]
+    async fn never_written(runs: &Runs, part: Panics) -> Result<u32, idem::Error> {
+        Ok(runs.count())
+    }
+
+    #[tokio::test]
+    async fn a_disabled_runtime_computes_neither_key_nor_fingerprint() {
+        let runs = Runs::default();
+        let disabled = Idempotency::disabled();
+        let by_hand = disabled.operation("switches.disabled").key(&Panics);
+        let by_hand = by_hand.fingerprint(&Panics);
+        let ran = by_hand
+            .run(async || Ok::<_, idem::Error>(runs.count()))
+            .await;
+        assert_eq!(ran.unwrap().into_inner(), 1);
+        let ran = idem::scope(disabled, never_written(&runs, Panics)).await;
+        assert_eq!(ran.unwrap(), 2);
+    }
+
     #[tokio::test]
     async fn a_disabled_runtime_runs_every_body() {
         idem::scope(Idempotency::disabled(), async {

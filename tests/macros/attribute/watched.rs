@@ -1,6 +1,8 @@
 //! Whether a result was replayed, as the caller of an annotated function sees it.
 #![allow(clippy::large_futures, reason = "tests")]
 
+use idem_testkit::{Fault, FaultStore, Step};
+
 use super::*;
 
 #[idempotent(key = id, name = "watched.pay", errors(Failure::Declined => keep, _ => release))]
@@ -84,4 +86,19 @@ async fn a_call_that_fails_is_no_replay_and_a_disabled_runtime_reports_nothing()
         answer.is_ok() && report == idem::Report::default(),
         "{answer:?}, {report:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn p9_the_caller_of_an_annotated_function_can_know_that_its_outcome_is_not_recorded_yet() {
+    let store = FaultStore::new(MemoryStore::new());
+    let faults = store.faults();
+    let idempotency = Idempotency::new(store);
+    let runs = Runs::default();
+    for (id, fault, unrecorded) in [(1, Fault::Pass, 0), (2, Fault::LoseRequest, 1)] {
+        faults.next(Step::Commit, fault);
+        let watched = idem::watch(pay(&runs, id));
+        let (paid, report) = idem::scope(idempotency.clone(), watched).await;
+        assert_eq!(paid, Ok(1));
+        assert_eq!((report.executed(), report.unrecorded()), (1, unrecorded));
+    }
 }

@@ -209,6 +209,23 @@ async fn p6_a_lease_lost_between_two_tries_ends_the_call_with_the_body_s_error()
 }
 
 #[tokio::test(start_paused = true)]
+async fn p6_a_try_that_omitted_its_outcome_says_nothing_of_the_next_one() {
+    let idempotency = World::memory().process().await;
+    let script = Script::new([OrderError::Gateway]);
+    let retry = |_: &OrderError| ErrorAction::Retry(Retry::new(1).backoff(SHORT));
+    for _ in 0..2 {
+        let operation = idempotency.operation("p6.omitted").key("k").errors(retry);
+        let answer = operation.run(async || {
+            if script.runs() == 0 {
+                idem::current().expect("inside a body").omit_outcome();
+            }
+            script.run()
+        });
+        assert_eq!(answer.await.unwrap().into_inner(), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn p6_a_retried_body_asks_only_once_what_became_of_an_earlier_one() {
     let idempotency = World::memory().process().await;
     let operation = || {

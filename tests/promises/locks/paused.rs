@@ -280,6 +280,17 @@ async fn a_lock_that_was_released_is_not_released_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lock_that_was_lost_is_not_released_when_it_is_dropped() {
+    let (idempotency, faults) = failing();
+    faults.always(Step::Renew, Fault::LoseRequest);
+    let lost = lock(&idempotency).acquire().await.unwrap();
+    lost.lost().await;
+    drop(lost);
+    idempotency.shutdown(60 * SECOND).await.unwrap();
+    assert_eq!(faults.calls(Step::Release), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn bad_input_is_a_clear_error() {
     let idempotency = runtime();
     let named = |name: &'static str| idempotency.lock(name).key("k");
