@@ -81,7 +81,6 @@ impl<F: Future> Future for RunningBody<'_, F> {
 }
 
 #[cfg(all(test, not(shuttle)))]
-#[allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 mod tests {
     use std::pin::pin;
     use std::time::Duration;

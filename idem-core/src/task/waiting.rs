@@ -25,7 +25,6 @@ pub(crate) fn bounded_wait(wait: Duration) -> Duration {
 }
 
 #[cfg(all(test, not(shuttle)))]
-#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::error::Error;
