@@ -9,7 +9,7 @@ use idem::policy::UnkeptAction;
 use idem::record::{
     Claim, Claimed, Commit, Issue, Issued, Ownership, RecordId, Release, Removed, Renewal,
 };
-use idem::store::Transaction;
+use idem::store::{Began, OwnRow, RowOwner, Transaction};
 use idem::{
     Idempotency, Lookup, MemoryStore, Operation, RecordInfo, Retry, Store, StoreError,
     StoreErrorKind, StoreFailure,
@@ -121,10 +121,15 @@ impl Transaction<Rows> for Tx {
         store: &Rows,
         claim: &Claim,
         _: Duration,
-    ) -> Result<Claimed, StoreError> {
-        store.store.inner().claim(claim).await
+    ) -> Result<Began<OwnRow>, StoreError> {
+        store.store.inner().claim(claim).await.map(Began::from)
     }
-    async fn commit(&mut self, _: &Rows, commit: &Commit) -> Result<Ownership, StoreError> {
+    async fn commit(
+        &mut self,
+        _: &Rows,
+        commit: &Commit,
+        _: RowOwner,
+    ) -> Result<Ownership, StoreError> {
         *self.0.open.lock().unwrap() = Some(commit.clone());
         Ok(Ownership::Held)
     }
