@@ -45,7 +45,7 @@ pub(crate) struct Options {
         value_parser = clap::value_parser!(u32).range(i64::from(ROUNDS)..)
     )]
     rounds: u32,
-    /// Ten million records in the memory store in place of one million; takes five gigabytes
+    /// Ten million records in the memory store in place of one million; takes six gigabytes
     #[arg(long)]
     full: bool,
     /// Instead, time builds from nothing: of this library and of `cached`, each as the one
