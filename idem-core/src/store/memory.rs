@@ -62,11 +62,12 @@ const MOST_LOOKED_AT: usize = 2048;
 /// A record that has expired is invisible at once. Its memory is freed within some seconds by a
 /// thread of the store, `idem-sweeper`. The thread starts with the first record, sleeps until one
 /// expires, and ends when no record is left that will expire, or with the store. It frees a million
-/// records in about two seconds, and holds one lock at a time, to take out the thousand or so
+/// records in two to four seconds, and holds one lock at a time, to take out the thousand or so
 /// records that the lock guards; it frees them without the lock.
 ///
 /// Freed memory goes back to the allocator, which may keep it for later: the resident memory of a
-/// process over glibc's shrinks little (by a third after a million records).
+/// process over glibc's shrinks by half at most after a million records. Once, an allocation may
+/// then take some ten milliseconds, because glibc joins the blocks that were freed.
 ///
 /// New keys help: each pays for a look at three records. A full store looks at no more than some
 /// two thousand records before it refuses a new key, and at none if none has expired. A store [with
